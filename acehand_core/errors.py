@@ -1,0 +1,50 @@
+"""The errors a user can meet. Each message says what is wrong, where, and what would be valid."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AcehandError(Exception):
+    """Base of every error raised on purpose; the command line prints its message alone."""
+
+
+class InputError(AcehandError):
+    """An input file or argument cannot be used."""
+
+
+class VideoError(InputError):
+    """A video cannot be opened or decoded."""
+
+
+class CalibrationError(InputError):
+    """A camera file, camera poses or inline intrinsics are not usable."""
+
+
+class SchemaError(InputError):
+    """A table, dataset or parameter file does not follow its documented schema."""
+
+
+class UnsafeFileError(InputError):
+    """A file asks for code to be run, or for a path outside its folder."""
+
+
+class NoHandError(AcehandError):
+    """No hand was found in any input."""
+
+
+class OutputError(AcehandError):
+    """The output cannot be written."""
+
+
+class MissingDependencyError(AcehandError):
+    """An optional package or system library is needed for what was asked."""
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Return a sentence that lists the valid names and, when one is close, suggests it."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"valid: {', '.join(names) or 'none'}.{hint}"

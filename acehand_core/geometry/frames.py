@@ -1,0 +1,65 @@
+"""Rigid transforms as 4x4 matrices. ``T_a_b`` maps points of frame b to frame a."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from acehand_core.types import PointsCamera, RigidTransform, Rotation
+
+
+def rigid(rotation: Rotation, translation: PointsCamera) -> RigidTransform:
+    """Return the transform ``x -> rotation @ x + translation``."""
+    batch = np.broadcast_shapes(rotation.shape[:-2], translation.shape[:-1])
+    out = np.zeros((*batch, 4, 4), np.result_type(rotation, translation))
+    out[..., :3, :3] = rotation
+    out[..., :3, 3] = translation
+    out[..., 3, 3] = 1
+    return out
+
+
+def inverse(transform: RigidTransform) -> RigidTransform:
+    """Return the inverse of a rigid transform."""
+    rotation = np.swapaxes(transform[..., :3, :3], -1, -2)
+    return rigid(rotation, -(rotation @ transform[..., :3, 3:])[..., 0])
+
+
+def apply(transform: RigidTransform, points: PointsCamera) -> PointsCamera:
+    """Return the points in the target frame; ``points`` may have one more axis than the batch."""
+    rotation, translation = transform[..., :3, :3], transform[..., :3, 3]
+    if points.ndim == transform.ndim - 1:
+        return (rotation @ points[..., None])[..., 0] + translation
+    return points @ np.swapaxes(rotation, -1, -2) + translation[..., None, :]
+
+
+def similarity_fit(
+    source: PointsCamera,
+    target: PointsCamera,
+    weights: np.ndarray | None = None,
+    scale_range: tuple[float, float] | None = None,
+) -> tuple[float, Rotation, PointsCamera]:
+    """Fit ``target = scale * R @ source + t`` by weighted least squares.
+
+    Args:
+        source, target: (N, 3).
+        weights: (N,) non-negative, default one.
+        scale_range: bounds of the scale; (1, 1) for a rigid fit. With R fixed by the data the
+            error is quadratic in the scale, so clamping it is the bounded optimum.
+
+    Returns:
+        scale, R (3, 3), t (3,).
+
+    Source: Umeyama, "Least-squares estimation of transformation parameters between two point
+    patterns", 1991.
+    """
+    w = np.ones(len(source)) if weights is None else np.asarray(weights, float)
+    w = w / w.sum()
+    mean_source, mean_target = w @ source, w @ target
+    a, b = source - mean_source, target - mean_target
+    u, singular, vt = np.linalg.svd((b * w[:, None]).T @ a)
+    flip = np.ones(3)
+    flip[2] = np.sign(np.linalg.det(u @ vt)) or 1.0
+    rotation = (u * flip) @ vt
+    scale = float((singular * flip).sum() / max(float(w @ (a * a).sum(1)), 1e-18))
+    if scale_range is not None:
+        scale = float(np.clip(scale, *scale_range))
+    return scale, rotation, mean_target - scale * rotation @ mean_source

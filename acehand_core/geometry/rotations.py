@@ -1,0 +1,131 @@
+"""Rotations: matrices inside, vectors, wxyz quaternions and 6D at the edges.
+
+All functions take any leading batch axes and work in float64 unless the input is float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from acehand_core.types import PointsCamera, Quaternion, Rotation, Rotation6D, RotationVector
+
+
+def skew(vector: RotationVector) -> Rotation:
+    """Return the matrix of the cross product, ``skew(a) @ b == cross(a, b)``."""
+    out = np.zeros((*vector.shape[:-1], 3, 3), vector.dtype)
+    x, y, z = np.moveaxis(vector, -1, 0)
+    out[..., 0, 1], out[..., 0, 2] = -z, y
+    out[..., 1, 0], out[..., 1, 2] = z, -x
+    out[..., 2, 0], out[..., 2, 1] = -y, x
+    return out
+
+
+def exp(vector: RotationVector) -> Rotation:
+    """Return the rotation about ``vector`` by its length in radians (Rodrigues)."""
+    angle2 = np.sum(vector * vector, axis=-1)[..., None, None]
+    angle = np.sqrt(angle2)
+    small = angle2 < 1e-12
+    safe = np.where(small, 1.0, angle2)
+    # Series near zero: sin(a)/a and (1 - cos(a))/a^2 lose all digits there.
+    sinc = np.where(small, 1 - angle2 / 6, np.sin(angle) / np.sqrt(safe))
+    cosc = np.where(small, 0.5 - angle2 / 24, (1 - np.cos(angle)) / safe)
+    K = skew(vector)
+    return np.eye(3, dtype=vector.dtype) + sinc * K + cosc * (K @ K)
+
+
+def log(rotation: Rotation) -> RotationVector:
+    """Return the rotation vector of length at most pi; exact at 0 and stable at pi."""
+    q = to_quaternion(rotation)
+    q = np.where(q[..., :1] < 0, -q, q)
+    sine = np.linalg.norm(q[..., 1:], axis=-1, keepdims=True)
+    angle = 2 * np.arctan2(sine, q[..., :1])
+    scale = np.where(sine < 1e-9, 2.0, angle / np.where(sine < 1e-9, 1.0, sine))
+    return scale * q[..., 1:]
+
+
+def to_quaternion(rotation: Rotation) -> Quaternion:
+    """Return the wxyz unit quaternion with the largest component positive.
+
+    Shepperd's method: the component computed by square root is the largest, so no case divides
+    by a small number.
+    """
+    m = rotation
+    trace = m[..., 0, 0] + m[..., 1, 1] + m[..., 2, 2]
+    diagonal = np.stack([trace, m[..., 0, 0], m[..., 1, 1], m[..., 2, 2]], axis=-1)
+    four = np.empty((*m.shape[:-2], 4, 4), m.dtype)  # 4 q q^T
+    for i in range(4):
+        four[..., i, i] = 1 + 2 * diagonal[..., i] - trace if i else 1 + trace
+    four[..., 0, 1] = four[..., 1, 0] = m[..., 2, 1] - m[..., 1, 2]
+    four[..., 0, 2] = four[..., 2, 0] = m[..., 0, 2] - m[..., 2, 0]
+    four[..., 0, 3] = four[..., 3, 0] = m[..., 1, 0] - m[..., 0, 1]
+    four[..., 1, 2] = four[..., 2, 1] = m[..., 0, 1] + m[..., 1, 0]
+    four[..., 1, 3] = four[..., 3, 1] = m[..., 0, 2] + m[..., 2, 0]
+    four[..., 2, 3] = four[..., 3, 2] = m[..., 1, 2] + m[..., 2, 1]
+    best = np.argmax(diagonal, axis=-1)
+    row = np.take_along_axis(four, best[..., None, None], axis=-2)[..., 0, :]
+    return row / np.linalg.norm(row, axis=-1, keepdims=True)
+
+
+def from_quaternion(quaternion: Quaternion) -> Rotation:
+    """Return the rotation of a wxyz quaternion of any non-zero length."""
+    q = quaternion / np.linalg.norm(quaternion, axis=-1, keepdims=True)
+    w, x, y, z = np.moveaxis(q, -1, 0)
+    out = np.empty((*q.shape[:-1], 3, 3), q.dtype)
+    out[..., 0, 0] = 1 - 2 * (y * y + z * z)
+    out[..., 0, 1] = 2 * (x * y - w * z)
+    out[..., 0, 2] = 2 * (x * z + w * y)
+    out[..., 1, 0] = 2 * (x * y + w * z)
+    out[..., 1, 1] = 1 - 2 * (x * x + z * z)
+    out[..., 1, 2] = 2 * (y * z - w * x)
+    out[..., 2, 0] = 2 * (x * z - w * y)
+    out[..., 2, 1] = 2 * (y * z + w * x)
+    out[..., 2, 2] = 1 - 2 * (x * x + y * y)
+    return out
+
+
+def to_6d(rotation: Rotation) -> Rotation6D:
+    """Return the first two columns: r11 r21 r31 r12 r22 r32."""
+    return np.concatenate([rotation[..., :, 0], rotation[..., :, 1]], axis=-1)
+
+
+def from_6d(vector: Rotation6D) -> Rotation:
+    """Return the rotation whose first columns are the Gram-Schmidt basis of ``vector``."""
+    a, b = vector[..., :3], vector[..., 3:]
+    x = a / np.linalg.norm(a, axis=-1, keepdims=True)
+    b = b - np.sum(x * b, axis=-1, keepdims=True) * x
+    y = b / np.linalg.norm(b, axis=-1, keepdims=True)
+    return np.stack([x, y, np.cross(x, y)], axis=-1)
+
+
+def project_to_rotation(matrix: Rotation) -> Rotation:
+    """Return the nearest rotation in the Frobenius norm (polar decomposition)."""
+    u, _, vt = np.linalg.svd(matrix)
+    sign = np.where(np.linalg.det(u @ vt) < 0, -1.0, 1.0)
+    u = u.copy()
+    u[..., :, -1] *= sign[..., None]
+    return u @ vt
+
+
+def angle_between(a: Rotation, b: Rotation) -> np.ndarray:
+    """Return the geodesic angle in radians between two rotations, shape of the batch."""
+    return np.linalg.norm(log(np.swapaxes(a, -1, -2) @ b), axis=-1)
+
+
+def between(source: PointsCamera, target: PointsCamera) -> Rotation:
+    """Return the smallest rotation that turns unit vector ``source`` into ``target``.
+
+    Undefined for opposite vectors, where any axis would do; then a half turn about x or y.
+    """
+    cross = np.cross(source, target)
+    cosine = np.sum(source * target, axis=-1)
+    opposite = cosine < -1 + 1e-9
+    K = skew(cross)
+    scale = 1 / np.where(opposite, 1.0, 1 + cosine)
+    out = np.eye(3) + K + (K @ K) * scale[..., None, None]
+    if np.any(opposite):
+        axis = np.where(np.abs(source[..., :1]) < 0.9, [1.0, 0, 0], [0, 1.0, 0])
+        axis = np.cross(source, axis)
+        axis /= np.linalg.norm(axis, axis=-1, keepdims=True)
+        half_turn = 2 * axis[..., :, None] * axis[..., None, :] - np.eye(3)
+        out = np.where(opposite[..., None, None], half_turn, out)
+    return out

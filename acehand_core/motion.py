@@ -1,0 +1,256 @@
+"""What rooms hand to each other: a recording, the hands in it, and what a robot does with them.
+
+Frozen, checked on construction, numpy only. Axes, frames and units: ``acehand_core.types``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core.errors import SchemaError
+from acehand_core.geometry.cameras import Camera
+from acehand_core.types import (
+    Betas,
+    CameraPoses,
+    GlobalOrient,
+    HandPose,
+    ImageRgb,
+    JointsCamera,
+    JointsImage,
+    PerHand,
+    PerHandFlag,
+    PointsCamera,
+    RigidTransform,
+    TimestampsNs,
+)
+
+HandModelName = Literal["mano", "acehand", "none"]
+VerdictStatus = Literal["pass", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a result came from; written into every file.
+
+    ``licenses`` names what binds a user of the result (weights, hand model, robot model), one line
+    each. ``notes`` says what was assumed, for example a nominal field of view.
+    """
+
+    source: str
+    source_sha256: str | None
+    tracker: str
+    weights: str | None = None
+    licenses: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class FrameSource(Protocol):
+    """RGB frames of a recording by index, any number of times and in either direction."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``start`` to ``stop - 1``."""
+        ...
+
+    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``stop - 1`` down to ``start`` in bounded memory."""
+        ...
+
+    def at(self, index: int) -> ImageRgb:
+        """Return one frame."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recording with T frames. ``frames`` is None where only joints are known.
+
+    ``fps`` is the nominal rate; ``timestamps_ns`` is what counts. ``T_world_camera`` maps camera
+    points to the world.
+    """
+
+    source: str
+    sha256: str | None
+    timestamps_ns: TimestampsNs
+    fps: float
+    width: int
+    height: int
+    frames: FrameSource | None
+    camera: Camera | None = None
+    T_world_camera: CameraPoses | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_times(self.timestamps_ns, self.fps)
+        if self.frames is not None and len(self.frames) != len(self):
+            raise SchemaError(
+                f"{self.source}: {len(self.frames)} frames but {len(self)} timestamps; "
+                "one timestamp per frame is needed."
+            )
+
+    def __len__(self) -> int:
+        return len(self.timestamps_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class HandMotion:
+    """Both hands of one recording, slot 0 left and 1 right.
+
+    ``joints_camera = hand(global_orient, hand_pose, betas) + translation``: ``translation`` places
+    the model's own joints, so the wrist is ``J0(betas) + translation``. A joint that nothing is
+    known about is NaN. Where rotations are not known they are NaN and ``hand_model`` is "none".
+    ``joints_image`` is the tracker's own 2D evidence, never a projection.
+    """
+
+    timestamps_ns: TimestampsNs
+    fps: float
+    presence: PerHand
+    visible: PerHand
+    quality: PerHand
+    observed: PerHandFlag
+    filled: PerHandFlag
+    global_orient: GlobalOrient
+    hand_pose: HandPose
+    betas: Betas
+    translation: PointsCamera
+    joints_camera: JointsCamera
+    joints_image: JointsImage
+    hand_model: HandModelName
+    provenance: Provenance
+    left_shapedirs_fixed: bool = False
+    camera: Camera | None = None
+    T_world_camera: CameraPoses | None = None
+    #: False when joints are relative to the wrist: then no wrist pose may be exported.
+    placed: bool = True
+
+    def __post_init__(self) -> None:
+        _check_times(self.timestamps_ns, self.fps)
+        frames = len(self.timestamps_ns)
+        for name in ("presence", "visible", "quality", "observed", "filled", "global_orient",
+                     "hand_pose", "translation", "joints_camera", "joints_image"):  # fmt: skip
+            value = getattr(self, name)
+            if value.shape[:2] != (frames, 2):
+                raise SchemaError(
+                    f"HandMotion.{name} has shape {value.shape}; its first axes must be "
+                    f"({frames}, 2): frames and hand slots."
+                )
+        for name in ("presence", "visible", "quality"):
+            value = getattr(self, name)
+            if not (np.isfinite(value).all() and (value >= 0).all() and (value <= 1).all()):
+                raise SchemaError(f"HandMotion.{name} must lie in 0..1 without NaN.")
+        if (self.observed & self.filled).any():
+            raise SchemaError("HandMotion: a hand cannot be observed and filled in one frame.")
+        known = self.observed | self.filled
+        if self.hand_model != "none" and not np.isfinite(self.joints_camera[known]).all():
+            raise SchemaError("HandMotion.joints_camera has NaN where a hand is known.")
+        if self.T_world_camera is not None and len(self.T_world_camera) != frames:
+            raise SchemaError(
+                f"HandMotion.T_world_camera has {len(self.T_world_camera)} poses for "
+                f"{frames} frames."
+            )
+
+    def __len__(self) -> int:
+        return len(self.timestamps_ns)
+
+    @property
+    def known(self) -> PerHandFlag:
+        """True where a hand was measured or filled."""
+        return self.observed | self.filled
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The one similarity that carries a subject's hand to the robot's: ``x_base = s R x_hand + t``.
+
+    ``x_hand`` is in metres in the human palm frame, ``x_base`` in the robot's base frame.
+    ``residual_m`` is the rms distance of the robot's tips from the targets it was fitted on.
+    """
+
+    scale: float
+    rotation: Float[np.ndarray, "3 3"]
+    translation: Float[np.ndarray, "3"]
+    residual_m: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What MuJoCo did when it was given the commands of one hand."""
+
+    rms_tracking_rad: float
+    max_penetration_mm: float
+    penetration_share: float
+    saturation_share: float
+    coupling_residual_rad: float
+    unstable_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Pass, warn or fail, with one plain sentence per reason."""
+
+    status: VerdictStatus
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RobotTrajectory:
+    """One robot hand per slot following a HandMotion.
+
+    Joints and commands are addressed by name: ``joint_names`` (Q) and ``command_names`` (C) are
+    without the side prefix, commands in the vendor's order. ``T_frame_base`` is the base link's
+    pose in ``frame``; it is None when the motion had no placement. Where a hand is absent the
+    joints hold the last valid or rest pose and ``confidence`` is 0.
+    """
+
+    robot: str
+    timestamps_ns: TimestampsNs
+    fps: float
+    joint_names: tuple[str, ...]
+    command_names: tuple[str, ...]
+    command_joints: tuple[str, ...]
+    joints: Float[np.ndarray, "T 2 Q"]
+    commands: Float[np.ndarray, "T 2 C"]
+    registers: Float[np.ndarray, "T 2 C"]
+    frame: Literal["camera", "world", "none"]
+    T_frame_base: Float[np.ndarray, "T 2 4 4"] | None
+    confidence: PerHand
+    active: PerHandFlag
+    tip_error_m: Float[np.ndarray, "T 2 K"]
+    calibration: tuple[Calibration | None, Calibration | None]
+    limit_violations: int
+    speed_violations: int
+    coupling_residual_rad: float
+    solver: str
+    solve_seconds: float
+    provenance: Provenance
+    replay: tuple[ReplayReport | None, ReplayReport | None] = (None, None)
+    verdict: Verdict | None = None
+
+    def __post_init__(self) -> None:
+        _check_times(self.timestamps_ns, self.fps)
+        for name in ("joints", "commands", "registers"):
+            if not np.isfinite(getattr(self, name)).all():
+                raise SchemaError(f"RobotTrajectory.{name} has NaN or infinite values.")
+        if self.T_frame_base is not None and not np.isfinite(self.T_frame_base).all():
+            raise SchemaError("RobotTrajectory.T_frame_base has NaN or infinite values.")
+
+    def __len__(self) -> int:
+        return len(self.timestamps_ns)
+
+
+def _check_times(timestamps_ns: np.ndarray, fps: float) -> None:
+    if len(timestamps_ns) == 0:
+        raise SchemaError("A recording needs at least one frame.")
+    if not (np.isfinite(fps) and fps > 0):
+        raise SchemaError(f"fps must be a positive number, got {fps}.")
+    if (np.diff(timestamps_ns) <= 0).any():
+        frame = int(np.argmax(np.diff(timestamps_ns) <= 0)) + 1
+        raise SchemaError(f"Timestamps must increase; frame {frame} does not.")

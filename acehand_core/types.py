@@ -1,0 +1,63 @@
+"""Array aliases: every axis, frame and unit that crosses a function boundary.
+
+Axis glossary
+    T    frames of a recording
+    S    hand slots, always 2: 0 left, 1 right
+    N    points
+    21   keypoints in OpenPose order (``acehand_core.hand.skeleton``)
+    15   finger joints in MANO order
+    B    betas, always 10
+    V F  mesh vertices and faces
+    Q C  joints and commands of a robot hand
+
+Frames
+    camera  OpenCV: x right, y down, z forward; metres
+    image   pixels; integer coordinates are pixel centres
+    world   only where camera poses are known; metres
+    base    the robot hand's base link; metres
+    hand    the human palm: x out of the palm, z wrist to fingers, y to the thumb (right hand)
+
+The aliases are jaxtyping annotations: they cost nothing at run time. The test suite switches the
+checks on, and one test passes a wrong shape to see them fail.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, UInt8
+
+Side = Literal["left", "right"]
+SIDES: tuple[Side, Side] = ("left", "right")
+
+# Geometry, any leading batch axes.
+Rotation = Float[np.ndarray, "*batch 3 3"]
+RotationVector = Float[np.ndarray, "*batch 3"]
+Quaternion = Float[np.ndarray, "*batch 4"]  # wxyz
+Rotation6D = Float[np.ndarray, "*batch 6"]  # first two matrix columns: r11 r21 r31 r12 r22 r32
+RigidTransform = Float[np.ndarray, "*batch 4 4"]
+PointsCamera = Float[np.ndarray, "*batch 3"]
+PointsImage = Float[np.ndarray, "*batch 2"]
+Rays = Float[np.ndarray, "*batch 3"]  # unit length, camera frame
+
+# Hands.
+GlobalOrient = Float[np.ndarray, "*batch 3 3"]
+HandPose = Float[np.ndarray, "*batch 15 3 3"]
+Betas = Float[np.ndarray, "*batch 10"]
+Keypoints = Float[np.ndarray, "*batch 21 3"]
+KeypointsImage = Float[np.ndarray, "*batch 21 2"]
+Vertices = Float[np.ndarray, "*batch V 3"]
+Faces = Int[np.ndarray, "F 3"]
+
+# A whole recording.
+TimestampsNs = Int[np.ndarray, "T"]
+PerFrame = Float[np.ndarray, "T"]
+PerHand = Float[np.ndarray, "T 2"]
+PerHandFlag = Bool[np.ndarray, "T 2"]
+JointsCamera = Float[np.ndarray, "T 2 21 3"]
+JointsImage = Float[np.ndarray, "T 2 21 2"]
+CameraPoses = Float[np.ndarray, "T 4 4"]  # T_world_camera
+
+# Images.
+ImageRgb = UInt8[np.ndarray, "H W 3"]
