@@ -41,13 +41,13 @@ PointsCamera = Float[np.ndarray, "*batch 3"]
 PointsImage = Float[np.ndarray, "*batch 2"]
 Rays = Float[np.ndarray, "*batch 3"]  # unit length, camera frame
 
-# Hands.
-GlobalOrient = Float[np.ndarray, "*batch 3 3"]
-HandPose = Float[np.ndarray, "*batch 15 3 3"]
-Betas = Float[np.ndarray, "*batch 10"]
-Keypoints = Float[np.ndarray, "*batch 21 3"]
-KeypointsImage = Float[np.ndarray, "*batch 21 2"]
-Vertices = Float[np.ndarray, "*batch V 3"]
+# Hands; leading axes broadcast.
+GlobalOrient = Float[np.ndarray, "*#batch 3 3"]
+HandPose = Float[np.ndarray, "*#batch 15 3 3"]
+Betas = Float[np.ndarray, "*#batch 10"]
+Keypoints = Float[np.ndarray, "*#batch 21 3"]
+KeypointsImage = Float[np.ndarray, "*#batch 21 2"]
+Vertices = Float[np.ndarray, "*#batch V 3"]
 Faces = Int[np.ndarray, "F 3"]
 
 # A whole recording.
@@ -55,6 +55,10 @@ TimestampsNs = Int[np.ndarray, "T"]
 PerFrame = Float[np.ndarray, "T"]
 PerHand = Float[np.ndarray, "T 2"]
 PerHandFlag = Bool[np.ndarray, "T 2"]
+RotationsCamera = Float[np.ndarray, "T 2 3 3"]
+FingerRotations = Float[np.ndarray, "T 2 15 3 3"]
+PointCamera = Float[np.ndarray, "T 2 3"]
+BothBetas = Float[np.ndarray, "2 10"]
 JointsCamera = Float[np.ndarray, "T 2 21 3"]
 JointsImage = Float[np.ndarray, "T 2 21 2"]
 CameraPoses = Float[np.ndarray, "T 4 4"]  # T_world_camera

@@ -1,25 +1,44 @@
 """Camera models: pinhole, Brown-Conrady, Kannala-Brandt fisheye and Fisheye624 (Project Aria).
 
-Pixels: integer coordinates are pixel centres. Camera frame: OpenCV.
+Pixels: integer coordinates are pixel centres, so an image covers -0.5 .. size - 0.5. Camera frame:
+OpenCV. All results are float64.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
+from jaxtyping import Bool, Float
 
-from acehand_core.errors import CalibrationError
+from acehand_core.errors import CalibrationError, nearest
+from acehand_core.geometry import distortion
 from acehand_core.types import PointsCamera, PointsImage, Rays
 
 CameraModel = Literal["pinhole", "brown_conrady", "kannala_brandt", "fisheye624"]
 
+#: Accepted numbers of coefficients; shorter lists are padded with zeros to the last one.
+#: Order: k1 k2 p1 p2 k3 k4 k5 k6; k1..k4; k1..k6 p1 p2 s1..s4.
+_COEFFICIENTS = {
+    "pinhole": (0,),
+    "brown_conrady": (4, 5, 8),
+    "kannala_brandt": (4,),
+    "fisheye624": (12,),
+}
+_FIELDS = ("model", "width", "height", "fx", "fy", "cx", "cy", "distortion")
+
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """One calibrated camera; values belong to an image of ``width`` x ``height`` pixels."""
+    """One calibrated camera; values belong to an image of ``width`` x ``height`` pixels.
+
+    Raises:
+        CalibrationError: an unknown model, a size or focal length that is not positive, a value
+            that is not finite, or a number of coefficients the model does not have.
+    """
 
     model: CameraModel
     width: int
@@ -30,20 +49,177 @@ class Camera:
     cy: float
     distortion: tuple[float, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.model not in _COEFFICIENTS:
+            raise CalibrationError(
+                f"Unknown camera model {self.model!r}; {nearest(str(self.model), _COEFFICIENTS)}"
+            )
+        if self.width < 1 or self.height < 1:
+            raise CalibrationError(
+                f"Camera size {self.width} x {self.height}: width and height must be at least 1."
+            )
+        for name in ("fx", "fy", "cx", "cy"):
+            if not math.isfinite(getattr(self, name)):
+                raise CalibrationError(f"Camera {name} is {getattr(self, name)}; give a number.")
+        if self.fx <= 0 or self.fy <= 0:
+            raise CalibrationError(
+                f"Camera focal lengths fx {self.fx}, fy {self.fy}: pixels above 0 are needed."
+            )
+        if not all(math.isfinite(value) for value in self.distortion):
+            raise CalibrationError(f"Camera distortion {self.distortion} is not finite.")
+        counts = _COEFFICIENTS[self.model]
+        if len(self.distortion) not in counts:
+            raise CalibrationError(
+                f"A {self.model} camera has {' or '.join(map(str, counts))} distortion "
+                f"coefficients, got {len(self.distortion)}."
+            )
+        padding = (0.0,) * (counts[-1] - len(self.distortion))
+        object.__setattr__(self, "distortion", (*self.distortion, *padding))
+
     @classmethod
     def nominal(cls, width: int, height: int, fov_degrees: float = 60.0) -> Camera:
         """Return a pinhole whose longer image side spans ``fov_degrees``."""
         focal = 0.5 * max(width, height) / math.tan(math.radians(fov_degrees) / 2)
         return cls("pinhole", width, height, focal, focal, (width - 1) / 2, (height - 1) / 2)
 
+    @property
+    def K(self) -> Float[np.ndarray, "3 3"]:
+        """The matrix of focal lengths and principal point in pixels."""
+        return np.array([[self.fx, 0.0, self.cx], [0.0, self.fy, self.cy], [0.0, 0.0, 1.0]])
+
+    @property
+    def max_angle(self) -> float:
+        """Largest angle to the optical axis that the model describes, in radians.
+
+        A right angle for a pinhole. With distortion it ends where the distortion first stops
+        growing outwards: further out, two directions would share a pixel.
+        """
+        if self.model == "pinhole":
+            return math.pi / 2
+        limit = distortion.limit(self.model, self.distortion)
+        return math.atan(limit) if self.model == "brown_conrady" else limit
+
     def project(self, points: PointsCamera) -> PointsImage:
-        """Return pixels; NaN where a point cannot be seen (behind, or outside the model)."""
-        raise NotImplementedError
+        """Return pixels; NaN where a point cannot be seen (behind, or outside ``max_angle``)."""
+        flat = np.asarray(points, np.float64).reshape(-1, 3)
+        with np.errstate(all="ignore"):
+            plane = self._to_plane(flat)
+            if self.model != "pinhole":
+                plane = distortion.distort(self.model, self.distortion, plane)[0]
+            pixels = plane * (self.fx, self.fy) + (self.cx, self.cy)
+        pixels[~np.isfinite(pixels).all(axis=-1)] = np.nan
+        return pixels.reshape(*points.shape[:-1], 2)
 
     def unproject(self, pixels: PointsImage) -> Rays:
         """Return unit rays; NaN where the pixel lies outside the model's field of view."""
-        raise NotImplementedError
+        flat = np.asarray(pixels, np.float64).reshape(-1, 2)
+        plane = (flat - (self.cx, self.cy)) / (self.fx, self.fy)
+        plane[~np.isfinite(plane).all(axis=-1)] = np.nan
+        if self.model != "pinhole":
+            plane = distortion.undistort(self.model, self.distortion, plane)
+        if self.model in ("pinhole", "brown_conrady"):
+            rays = np.concatenate([plane, np.ones((len(plane), 1))], axis=-1)
+            rays /= np.linalg.norm(rays, axis=-1, keepdims=True)
+        else:
+            angle = np.linalg.norm(plane, axis=-1, keepdims=True)
+            rays = np.concatenate([plane * np.sinc(angle / np.pi), np.cos(angle)], axis=-1)
+        rays[np.isnan(rays).any(axis=-1)] = np.nan
+        return rays.reshape(*pixels.shape[:-1], 3)
+
+    def _to_plane(self, points: np.ndarray) -> np.ndarray:
+        """Return (N, 2) lens coordinates of (N, 3) points (see ``geometry.distortion``)."""
+        x, y, z = points.T
+        radius = np.hypot(x, y)
+        if self.model in ("pinhole", "brown_conrady"):
+            plane = points[:, :2] / z[:, None]
+            seen = z > 0
+            if self.model == "brown_conrady":
+                seen &= radius <= z * math.tan(self.max_angle)
+        else:
+            angle = np.arctan2(radius, z)
+            # On the axis angle / radius is 1 / z in front; straight behind has no direction.
+            ratio = np.where(radius > 0, angle / radius, np.where(z > 0, 1 / z, np.nan))
+            plane = points[:, :2] * ratio[:, None]
+            seen = angle <= self.max_angle
+        plane[~seen] = np.nan
+        return plane
 
     def rescaled(self, width: int, height: int) -> Camera:
         """Return the camera of the same view resized to ``width`` x ``height``."""
-        raise NotImplementedError
+        sx, sy = width / self.width, height / self.height
+        return replace(
+            self,
+            width=width,
+            height=height,
+            fx=self.fx * sx,
+            fy=self.fy * sy,
+            cx=(self.cx + 0.5) * sx - 0.5,
+            cy=(self.cy + 0.5) * sy - 0.5,
+        )
+
+    def cropped(self, x0: int, y0: int, width: int, height: int) -> Camera:
+        """Return the camera of the image part whose first pixel is (x0, y0); it may reach out."""
+        return replace(self, width=width, height=height, cx=self.cx - x0, cy=self.cy - y0)
+
+    def pinhole_like(self) -> Camera:
+        """Return the pinhole of equal size and focal lengths that looks along the image centre.
+
+        This is the camera of an undistorted image.
+        """
+        centre_x, centre_y = (self.width - 1) / 2, (self.height - 1) / 2
+        return Camera("pinhole", self.width, self.height, self.fx, self.fy, centre_x, centre_y)
+
+    def contains(self, pixels: PointsImage) -> Bool[np.ndarray, "*batch"]:
+        """Return which pixels lie in the image; False for NaN."""
+        x, y = pixels[..., 0], pixels[..., 1]
+        return np.asarray(
+            (x >= -0.5) & (x < self.width - 0.5) & (y >= -0.5) & (y < self.height - 0.5)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of a camera file."""
+        values = {name: getattr(self, name) for name in _FIELDS}
+        return values | {"distortion": list(self.distortion)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], where: str) -> Camera:
+        """Return the camera of a camera file's content; ``where`` names the file in errors.
+
+        Raises:
+            CalibrationError: a field is missing, unknown, of the wrong type or not usable.
+        """
+        for name in values:
+            if name not in _FIELDS:
+                raise CalibrationError(
+                    f"{where}: unknown camera field {name!r}; {nearest(str(name), _FIELDS)}"
+                )
+        if missing := [n for n in _FIELDS[:-1] if n not in values]:
+            raise CalibrationError(f"{where}: camera field {missing[0]!r} is missing.")
+        size = {
+            name: _number(values[name], name, where, whole=True) for name in ("width", "height")
+        }
+        rest = {name: _number(values[name], name, where) for name in ("fx", "fy", "cx", "cy")}
+        coefficients = values.get("distortion", [])
+        if not isinstance(coefficients, list | tuple):
+            raise CalibrationError(f"{where}: 'distortion' must be a list of numbers.")
+        coefficients = tuple(_number(value, "distortion", where) for value in coefficients)
+        model = values["model"]
+        if model not in get_args(CameraModel):
+            raise CalibrationError(
+                f"{where}: unknown camera model {model!r}; "
+                f"{nearest(str(model), get_args(CameraModel))}"
+            )
+        try:
+            return cls(model=model, **size, **rest, distortion=coefficients)
+        except CalibrationError as error:
+            raise CalibrationError(f"{where}: {error}") from None
+
+
+def _number(value: Any, name: str, where: str, whole: bool = False) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CalibrationError(f"{where}: camera field {name!r} is {value!r}; give a number.")
+    if not whole:
+        return float(value)
+    if not float(value).is_integer():
+        raise CalibrationError(f"{where}: camera field {name!r} is {value}; give whole pixels.")
+    return int(value)

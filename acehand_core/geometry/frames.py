@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float
 
 from acehand_core.types import PointsCamera, RigidTransform, Rotation
 
@@ -23,8 +24,13 @@ def inverse(transform: RigidTransform) -> RigidTransform:
     return rigid(rotation, -(rotation @ transform[..., :3, 3:])[..., 0])
 
 
-def apply(transform: RigidTransform, points: PointsCamera) -> PointsCamera:
-    """Return the points in the target frame; ``points`` may have one more axis than the batch."""
+def apply(
+    transform: RigidTransform, points: Float[np.ndarray, "*points 3"]
+) -> Float[np.ndarray, "*moved 3"]:
+    """Return the points in the target frame.
+
+    One point per transform, or, with more axes, a set of points per transform.
+    """
     rotation, translation = transform[..., :3, :3], transform[..., :3, 3]
     if points.ndim == transform.ndim - 1:
         return (rotation @ points[..., None])[..., 0] + translation

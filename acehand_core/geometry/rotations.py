@@ -6,6 +6,7 @@ All functions take any leading batch axes and work in float64 unless the input i
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float
 
 from acehand_core.types import PointsCamera, Quaternion, Rotation, Rotation6D, RotationVector
 
@@ -31,6 +32,18 @@ def exp(vector: RotationVector) -> Rotation:
     cosc = np.where(small, 0.5 - angle2 / 24, (1 - np.cos(angle)) / safe)
     K = skew(vector)
     return np.eye(3, dtype=vector.dtype) + sinc * K + cosc * (K @ K)
+
+
+def left_jacobian(vector: RotationVector) -> Float[np.ndarray, "*batch 3 3"]:
+    """Return J with ``exp(v + d) ~ exp(J d) exp(v)``: how a turn changes with its vector."""
+    angle2 = np.sum(vector * vector, axis=-1)[..., None, None]
+    small = angle2 < 1e-8
+    safe = np.where(small, 1.0, angle2)
+    angle = np.sqrt(safe)
+    b = np.where(small, 0.5 - angle2 / 24, (1 - np.cos(angle)) / safe)
+    c = np.where(small, 1 / 6 - angle2 / 120, (angle - np.sin(angle)) / (safe * angle))
+    K = skew(vector)
+    return np.eye(3) + b * K + c * (K @ K)
 
 
 def log(rotation: Rotation) -> RotationVector:

@@ -1,0 +1,368 @@
+"""Camera models against OpenCV, against the formula written out, and against real boxes."""
+
+import csv
+import json
+import math
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acehand_core.errors import CalibrationError
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+
+# Intrinsics of common devices, rounded: a webcam, a depth camera with a rational model, a 190
+# degree fisheye, and the RGB camera of a pair of research glasses.
+PINHOLE = Camera("pinhole", 1280, 720, 905.3, 907.1, 641.2, 355.9)
+BROWN5 = Camera(
+    "brown_conrady", 640, 480, 501.0, 503.5, 321.7, 238.2, (-0.28, 0.07, 1e-3, -5e-4, 0.01)
+)
+BROWN8 = Camera(
+    "brown_conrady", 1280, 720, 608.0, 607.8, 638.5, 366.4,
+    (0.45, -2.53, 7e-4, -2e-4, 1.47, 0.33, -2.35, 1.4),
+)  # fmt: skip
+FISHEYE = Camera(
+    "kannala_brandt", 848, 800, 286.0, 286.2, 421.3, 402.0, (-4e-3, 0.03, -0.03, 0.006)
+)
+ARIA = Camera(
+    "fisheye624", 1408, 1408, 609.4, 609.4, 706.3, 704.2,
+    (0.384, -0.381, -0.122, 1.556, -1.989, 0.725, -1e-3, 2e-4, 2.2e-3, -4e-4, -1.5e-3, 2.5e-4),
+)  # fmt: skip
+WIDE = Camera(
+    "fisheye624", 640, 480, 241.5, 241.5, 318.4, 237.4,
+    (-0.028, 0.105, -0.076, 0.016, -4e-4, -1e-4, 3e-4, -1.8e-3, 1.4e-3, -1.6e-4, 1.8e-3, -6e-5),
+)  # fmt: skip
+CAMERAS = {
+    "pinhole": PINHOLE, "brown5": BROWN5, "brown8": BROWN8, "fisheye": FISHEYE, "aria": ARIA,
+    "wide": WIDE,
+}  # fmt: skip
+every_camera = pytest.mark.parametrize("camera", CAMERAS.values(), ids=CAMERAS.keys())
+
+
+def image_grid(camera: Camera, step: int = 9) -> np.ndarray:
+    x, y = np.meshgrid(np.arange(0.0, camera.width, step), np.arange(0.0, camera.height, step))
+    return np.stack([x, y], axis=-1)
+
+
+def directions(camera: Camera, count: int = 2000, share: float = 1.0) -> np.ndarray:
+    """Unit rays evenly over the model's field of view, ``share`` of its half angle."""
+    rng = np.random.default_rng(0)
+    angle = np.sqrt(rng.random(count)) * min(camera.max_angle, math.radians(179)) * share
+    turn = rng.random(count) * 2 * np.pi
+    return np.stack(
+        [np.sin(angle) * np.cos(turn), np.sin(angle) * np.sin(turn), np.cos(angle)], axis=-1
+    )
+
+
+def scattered_points(count: int = 3000, spread: float = 0.5) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    depth = rng.uniform(0.2, 2.0, (count, 1))
+    return np.concatenate([rng.uniform(-spread, spread, (count, 2)) * depth, depth], axis=1)
+
+
+@pytest.mark.parametrize("camera", [PINHOLE, BROWN5, BROWN8], ids=["pinhole", "brown5", "brown8"])
+def test_project_agrees_with_opencv(camera: Camera) -> None:
+    points = scattered_points()
+    expected, _ = cv2.projectPoints(
+        points, np.zeros(3), np.zeros(3), camera.K, np.array(camera.distortion)
+    )
+    pixels = camera.project(points)
+    assert np.isfinite(pixels).all()
+    np.testing.assert_allclose(pixels, expected[:, 0], atol=1e-9, rtol=0)
+
+
+def test_kannala_brandt_agrees_with_opencv() -> None:
+    points = scattered_points(spread=3.0)  # up to 77 degrees
+    expected, _ = cv2.fisheye.projectPoints(
+        points[:, None], np.zeros(3), np.zeros(3), FISHEYE.K, np.array(FISHEYE.distortion)
+    )
+    pixels = FISHEYE.project(points)
+    assert np.isfinite(pixels).all()
+    np.testing.assert_allclose(pixels, expected[:, 0], atol=1e-9, rtol=0)
+
+
+def fisheye624_by_the_book(camera: Camera, point: np.ndarray) -> list[float]:
+    """The formula of the format's description, one scalar at a time."""
+    k1, k2, k3, k4, k5, k6, p1, p2, s1, s2, s3, s4 = camera.distortion
+    x, y, z = (float(v) for v in point)
+    length = math.sqrt(x * x + y * y)
+    th = math.atan2(length, z)
+    scale = 1 + k1 * th**2 + k2 * th**4 + k3 * th**6 + k4 * th**8 + k5 * th**10 + k6 * th**12
+    u, v = x / length * th * scale, y / length * th * scale
+    r2 = u**2 + v**2
+    dx = p1 * (r2 + 2 * u**2) + 2 * p2 * u * v + s1 * r2 + s2 * r2**2
+    dy = p2 * (r2 + 2 * v**2) + 2 * p1 * u * v + s3 * r2 + s4 * r2**2
+    return [camera.fx * (u + dx) + camera.cx, camera.fy * (v + dy) + camera.cy]
+
+
+@pytest.mark.parametrize("camera", [ARIA, WIDE], ids=["aria", "wide"])
+def test_fisheye624_agrees_with_the_formula(camera: Camera) -> None:
+    rays = directions(camera, 500) * 0.7
+    expected = [fisheye624_by_the_book(camera, ray) for ray in rays]
+    np.testing.assert_allclose(camera.project(rays), expected, atol=1e-9, rtol=0)
+
+
+def test_fisheye624_contains_every_wrist_of_real_recordings(shared) -> None:
+    """Wrists of the hand poses, carried into each camera, must lie in the annotated boxes."""
+    folder = shared / "data" / "hot3d_aria_P0003_c701bd11"
+    if not folder.is_dir():
+        pytest.skip("HOT3D sample not found")
+    with (folder / "headset_trajectory.csv").open() as file:
+        device = {int(r["timestamp[ns]"]): _pose_of_row(r) for r in csv.DictReader(file)}
+    lines = (folder / "umetrack_hand_pose_trajectory.jsonl").read_text().splitlines()
+    hands = {line["timestamp_ns"]: line["hand_poses"] for line in map(json.loads, lines)}
+    lines = (folder / "mps/slam/online_calibration.jsonl").read_text().splitlines()
+    calibrations = [json.loads(line)["CameraCalibrations"] for line in lines]
+    labels = {"214-1": "camera-rgb", "1201-1": "camera-slam-left", "1201-2": "camera-slam-right"}
+    with (folder / "box2d_hands.csv").open() as file:
+        boxes = list(csv.DictReader(file))
+    moments = {s: sorted({int(b["timestamp[ns]"]) for b in boxes if b["stream_id"] == s})
+               for s in labels}  # fmt: skip
+    hits = 0
+    for box in boxes:
+        if not box["x_min[pixel]"]:
+            continue
+        stream, time = box["stream_id"], int(box["timestamp[ns]"])
+        row = calibrations[moments[stream].index(time)]
+        values = next(c for c in row if c["Label"] == labels[stream])
+        camera, T_device_camera = _aria_camera(values)
+        wrist = np.array(hands[time][box["hand_index"]]["wrist_xform"]["t_xyz"])
+        T_world_camera = device[time] @ T_device_camera
+        x, y = camera.project(frames.apply(frames.inverse(T_world_camera), wrist))
+        hits += float(box["x_min[pixel]"]) <= x <= float(box["x_max[pixel]"]) and float(
+            box["y_min[pixel]"]
+        ) <= y <= float(box["y_max[pixel]"])
+    assert hits == 184
+
+
+def _pose_of_row(row: dict[str, str]) -> np.ndarray:
+    quaternion = np.array([float(row[f"q_wo_{axis}"]) for axis in "wxyz"])
+    position = np.array([float(row[f"t_wo_{axis}[m]"]) for axis in "xyz"])
+    return frames.rigid(rotations.from_quaternion(quaternion), position)
+
+
+def _aria_camera(values: dict) -> tuple[Camera, np.ndarray]:
+    f, cx, cy, *rest = values["Projection"]["Params"]
+    width, height = (1408, 1408) if values["Label"] == "camera-rgb" else (640, 480)
+    w, xyz = values["T_Device_Camera"]["UnitQuaternion"]
+    rotation = rotations.from_quaternion(np.array([w, *xyz]))
+    pose = frames.rigid(rotation, np.array(values["T_Device_Camera"]["Translation"]))
+    return Camera("fisheye624", width, height, f, f, cx, cy, tuple(rest)), pose
+
+
+@every_camera
+def test_pixel_to_ray_and_back(camera: Camera) -> None:
+    grid = image_grid(camera)
+    rays = camera.unproject(grid)
+    seen = np.isfinite(rays[..., 0])
+    assert seen.mean() > 0.98
+    np.testing.assert_allclose(np.linalg.norm(rays[seen], axis=-1), 1, atol=1e-12)
+    np.testing.assert_allclose(camera.project(rays * 0.6)[seen], grid[seen], atol=1e-9, rtol=0)
+
+
+@every_camera
+def test_ray_to_pixel_and_back_over_the_whole_field_of_view(camera: Camera) -> None:
+    rays = directions(camera, share=0.999)
+    np.testing.assert_allclose(camera.unproject(camera.project(rays)), rays, atol=1e-9, rtol=0)
+
+
+@every_camera
+def test_nothing_is_seen_beyond_the_field_of_view(camera: Camera) -> None:
+    beyond = np.linspace(camera.max_angle + 1e-9, math.pi, 20)
+    for angle in beyond[beyond < math.pi]:
+        ray = np.array([math.sin(angle) * 0.6, math.sin(angle) * 0.8, math.cos(angle)])
+        assert np.isnan(camera.project(ray)).all()
+    assert np.isnan(camera.project(np.array([0.0, 0.0, -1.0]))).all()
+    assert np.isnan(camera.project(np.array([np.nan, 0.0, 1.0]))).all()
+    assert np.isnan(camera.unproject(np.array([np.nan, 4.0]))).all()
+    assert np.isnan(camera.unproject(np.array([np.inf, 4.0]))).all()
+
+
+def test_field_of_view_ends_at_the_first_extremum() -> None:
+    # r (1 + k r^2) has its maximum where 1 + 3 k r^2 = 0.
+    brown = Camera("brown_conrady", 640, 480, 500.0, 500.0, 320.0, 240.0, (-0.3, 0.0, 0.0, 0.0))
+    assert brown.max_angle == pytest.approx(math.atan(math.sqrt(1 / 0.9)), abs=1e-12)
+    fisheye = Camera("kannala_brandt", 640, 480, 200.0, 200.0, 320.0, 240.0, (-0.1, 0.0, 0.0, 0.0))
+    assert fisheye.max_angle == pytest.approx(math.sqrt(1 / 0.3), abs=1e-12)
+    # Without distortion a fisheye sees all around, but straight behind has no single pixel.
+    ideal = Camera("kannala_brandt", 640, 480, 100.0, 100.0, 320.0, 240.0, (0.0, 0.0, 0.0, 0.0))
+    assert ideal.max_angle == pytest.approx(math.pi)
+    behind = np.array([0.0, -math.sin(3.0), math.cos(3.0)])
+    np.testing.assert_allclose(ideal.project(behind), [320.0, 240.0 - 300.0], atol=1e-9)
+    # A pole of the rational model ends it too: 1 - r^2 / 4 vanishes at r = 2.
+    pole = (0.0, 0.0, 0.0, 0.0, 0.0, -0.25, 0.0, 0.0)
+    rational = Camera("brown_conrady", 640, 480, 500.0, 500.0, 320.0, 240.0, pole)
+    assert rational.max_angle == pytest.approx(math.atan(2.0), abs=1e-9)
+
+
+def test_asymmetric_terms_end_the_field_of_view_before_the_image_folds() -> None:
+    """The radial function of this lens grows for ever; its thin prism folds it at 80 degrees."""
+    assert math.radians(60) < ARIA.max_angle < math.radians(90)
+    bent = Camera("brown_conrady", 640, 480, 500.0, 500.0, 320.0, 240.0, (-0.3, 0.0, 0.02, 0.0))
+    straight = Camera("brown_conrady", 640, 480, 500.0, 500.0, 320.0, 240.0, (-0.3, 0.0, 0.0, 0.0))
+    assert bent.max_angle < straight.max_angle
+    for camera in (ARIA, bent):
+        rays = directions(camera, 20000)
+        np.testing.assert_allclose(
+            camera.unproject(camera.project(rays)), rays, atol=1e-4, rtol=0
+        )  # two directions on one pixel would differ by far more
+
+
+small = {"allow_nan": False, "allow_infinity": False}
+
+
+@st.composite
+def cameras(draw) -> Camera:
+    model = draw(st.sampled_from(["pinhole", "brown_conrady", "kannala_brandt", "fisheye624"]))
+    width, height = draw(st.integers(2, 4000)), draw(st.integers(2, 4000))
+    focal = draw(st.floats(0.2, 2.0)) * max(width, height)
+    aspect = draw(st.floats(0.9, 1.1))
+    cx, cy = draw(st.floats(0.3, 0.7)) * width, draw(st.floats(0.3, 0.7)) * height
+    radial, tangential = st.floats(-0.3, 0.3, **small), st.floats(-5e-3, 5e-3, **small)
+    counts = {"pinhole": (0, 0), "brown_conrady": (2, 2), "kannala_brandt": (4, 0),
+              "fisheye624": (6, 6)}  # fmt: skip
+    k, p = counts[model]
+    values = [draw(radial) for _ in range(k)] + [draw(tangential) for _ in range(p)]
+    if model == "brown_conrady":
+        values += [draw(radial) for _ in range(draw(st.sampled_from([0, 1, 4])))]
+    return Camera(model, width, height, focal, focal * aspect, cx, cy, tuple(values))
+
+
+# The shape checker samples tuples at random, which hypothesis remarks on.
+quiet = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")
+
+
+@quiet
+@settings(max_examples=80, deadline=None)
+@given(cameras(), st.floats(0.0, 0.99), st.floats(0.0, 6.28))
+def test_round_trip_for_any_lens(camera: Camera, share: float, turn: float) -> None:
+    angle = share * min(camera.max_angle, math.radians(178))
+    ray = np.array(
+        [math.sin(angle) * math.cos(turn), math.sin(angle) * math.sin(turn), math.cos(angle)]
+    )
+    pixel = camera.project(ray * 3.7)
+    back = camera.unproject(pixel)
+    np.testing.assert_allclose(back, ray, atol=1e-6, rtol=0)
+    np.testing.assert_allclose(camera.project(back), pixel, rtol=1e-9, atol=1e-6)
+
+
+@quiet
+@settings(max_examples=80, deadline=None)
+@given(cameras(), st.integers(1, 5000), st.integers(1, 5000))
+def test_rescaled_camera_sees_the_rescaled_image(camera: Camera, width: int, height: int) -> None:
+    rays = directions(camera, 50, share=0.9)
+    scale = np.array([width / camera.width, height / camera.height])
+    expected = (camera.project(rays) + 0.5) * scale - 0.5
+    resized = camera.rescaled(width, height)
+    assert (resized.width, resized.height) == (width, height)
+    np.testing.assert_allclose(resized.project(rays), expected, rtol=1e-9, atol=1e-6)
+
+
+def test_rescaling_matches_an_image_resize() -> None:
+    """Pixel centres: halving an image maps the centre of a 2 x 2 block to the new pixel."""
+    half = PINHOLE.rescaled(640, 360)
+    ray = PINHOLE.unproject(np.array([100.5, 40.5]))
+    np.testing.assert_allclose(half.project(ray), [50.0, 20.0], atol=1e-9)
+
+
+def test_cropped_camera_shifts_pixels() -> None:
+    crop = BROWN5.cropped(100, -20, 200, 150)
+    ray = BROWN5.unproject(np.array([150.0, 60.0]))
+    np.testing.assert_allclose(crop.project(ray), [50.0, 80.0], atol=1e-9)
+    assert (crop.width, crop.height) == (200, 150)
+
+
+@every_camera
+def test_pinhole_like_looks_along_the_centre(camera: Camera) -> None:
+    pinhole = camera.pinhole_like()
+    assert pinhole.model == "pinhole" and pinhole.distortion == ()
+    assert (pinhole.width, pinhole.height) == (camera.width, camera.height)
+    assert (pinhole.fx, pinhole.fy) == (camera.fx, camera.fy)
+    centre = pinhole.project(np.array([0.0, 0.0, 1.0]))
+    np.testing.assert_allclose(centre, [(camera.width - 1) / 2, (camera.height - 1) / 2])
+
+
+def test_contains_covers_whole_pixels() -> None:
+    pixels = np.array(
+        [[-0.5, -0.5], [1279.49, 719.49], [1279.5, 0], [0, 719.5], [-0.51, 5], [np.nan, 5]]
+    )
+    assert PINHOLE.contains(pixels).tolist() == [True, True, False, False, False, False]
+    assert PINHOLE.contains(np.array([3.0, 4.0])).shape == ()
+
+
+@every_camera
+def test_batch_axes_are_kept(camera: Camera) -> None:
+    rays = directions(camera, 12, share=0.5).reshape(3, 4, 3)
+    pixels = camera.project(rays)
+    assert pixels.shape == (3, 4, 2) and camera.unproject(pixels).shape == (3, 4, 3)
+    np.testing.assert_array_equal(camera.project(rays[1, 2]), pixels[1, 2])
+    assert camera.project(np.zeros((0, 3))).shape == (0, 2)
+    assert camera.unproject(np.zeros((0, 2))).shape == (0, 3)
+    single = camera.project(rays.astype(np.float32))
+    assert single.dtype == np.float64
+
+
+def test_points_on_the_axis_meet_the_principal_point() -> None:
+    for camera in CAMERAS.values():
+        np.testing.assert_allclose(
+            camera.project(np.array([0.0, 0.0, 0.3])), [camera.cx, camera.cy], atol=1e-12
+        )
+        ray = camera.unproject(np.array([camera.cx, camera.cy]))
+        np.testing.assert_allclose(ray, [0, 0, 1], atol=1e-12)
+
+
+@every_camera
+def test_json_round_trip(camera: Camera) -> None:
+    text = json.dumps(camera.to_json())
+    assert Camera.from_json(json.loads(text), "camera.json") == camera
+
+
+def test_short_distortion_is_padded() -> None:
+    assert BROWN5.distortion == (-0.28, 0.07, 1e-3, -5e-4, 0.01, 0.0, 0.0, 0.0)
+
+
+VALID = {
+    "model": "pinhole",
+    "width": 640,
+    "height": 480,
+    "fx": 500,
+    "fy": 500,
+    "cx": 320,
+    "cy": 240,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "fisheye"}, "Did you mean 'fisheye624'"),
+        ({"model": 3}, "unknown camera model 3"),
+        ({"width": 0}, "at least 1"),
+        ({"width": 640.5}, "whole pixels"),
+        ({"width": math.inf}, "whole pixels"),
+        ({"fx": -500}, "above 0"),
+        ({"fx": "500"}, "give a number"),
+        ({"fy": True}, "give a number"),
+        ({"cx": math.nan}, "cx is nan"),
+        ({"distortion": [0.1]}, "has 0 distortion coefficients, got 1"),
+        ({"model": "brown_conrady", "distortion": [0.1] * 6}, "4 or 5 or 8"),
+        ({"model": "brown_conrady"}, "4 or 5 or 8 distortion coefficients, got 0"),
+        ({"model": "kannala_brandt", "distortion": [math.inf, 0, 0, 0]}, "not finite"),
+        ({"distortion": "none"}, "list of numbers"),
+        ({"focal": 3}, "unknown camera field 'focal'"),
+        ({"heigth": 3}, "Did you mean 'height'"),
+        ({"cy": None}, "give a number"),
+    ],
+)
+def test_unusable_cameras_say_why(change: dict, message: str) -> None:
+    with pytest.raises(CalibrationError, match=r"^cam\.json: ") as error:
+        Camera.from_json(VALID | change, "cam.json")
+    assert message in str(error.value)
+
+
+def test_missing_field_is_named() -> None:
+    with pytest.raises(CalibrationError, match=r"cam\.json: camera field 'fy' is missing"):
+        Camera.from_json({k: v for k, v in VALID.items() if k != "fy"}, "cam.json")
