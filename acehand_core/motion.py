@@ -7,27 +7,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
 from acehand_core.errors import SchemaError
 from acehand_core.geometry.cameras import Camera
+from acehand_core.geometry.rotations import to_6d as rotation_6d
 from acehand_core.types import (
-    Betas,
+    BothBetas,
     CameraPoses,
-    GlobalOrient,
-    HandPose,
+    FingerRotations,
     ImageRgb,
     JointsCamera,
     JointsImage,
     PerHand,
     PerHandFlag,
+    PointCamera,
     PointsCamera,
-    RigidTransform,
+    RotationsCamera,
     TimestampsNs,
 )
+
+__all__ = [
+    "Calibration",
+    "Camera",
+    "FrameSource",
+    "HandMotion",
+    "Provenance",
+    "Recording",
+    "ReplayReport",
+    "RobotTrajectory",
+    "Verdict",
+    "rotation_6d",
+]
 
 HandModelName = Literal["mano", "acehand", "none"]
 VerdictStatus = Literal["pass", "warn", "fail"]
@@ -51,6 +65,7 @@ class Provenance:
     notes: tuple[str, ...] = ()
 
 
+@runtime_checkable
 class FrameSource(Protocol):
     """RGB frames of a recording by index, any number of times and in either direction."""
 
@@ -117,10 +132,10 @@ class HandMotion:
     quality: PerHand
     observed: PerHandFlag
     filled: PerHandFlag
-    global_orient: GlobalOrient
-    hand_pose: HandPose
-    betas: Betas
-    translation: PointsCamera
+    global_orient: RotationsCamera
+    hand_pose: FingerRotations
+    betas: BothBetas
+    translation: PointCamera
     joints_camera: JointsCamera
     joints_image: JointsImage
     hand_model: HandModelName
@@ -179,13 +194,22 @@ class Calibration:
     translation: Float[np.ndarray, "3"]
     residual_m: float
 
+    def apply(self, points: PointsCamera) -> PointsCamera:
+        """Return points of the palm frame in the robot's base frame."""
+        return self.scale * points @ self.rotation.T + self.translation
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What MuJoCo did when it was given the commands of one hand."""
+    """What MuJoCo did when it was given the commands of one hand.
+
+    Contacts are stiff, so a commanded collision shows as tracking error; how deep the commanded
+    joints themselves would reach into each other is ``commanded_penetration_mm``.
+    """
 
     rms_tracking_rad: float
     max_penetration_mm: float
+    commanded_penetration_mm: float
     penetration_share: float
     saturation_share: float
     coupling_residual_rad: float

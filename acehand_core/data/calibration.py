@@ -1,0 +1,175 @@
+"""Camera files, inline intrinsics and camera poses of a recording. Formats: docs/formats.md."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from acehand_core.errors import CalibrationError, nearest
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.types import CameraPoses, TimestampsNs
+
+#: Columns of a camera pose table: camera to world, metres, wxyz unit quaternion.
+POSE_COLUMNS = ("timestamp_ns", "x", "y", "z", "qw", "qx", "qy", "qz")
+#: Two image shapes count as equal up to this relative difference of their aspect ratios.
+_ASPECT_TOLERANCE = 0.01
+_UNIT_TOLERANCE = 1e-3
+
+
+def load_camera(path: Path | str) -> Camera:
+    """Return the camera of a JSON camera file.
+
+    Raises:
+        CalibrationError: the file is missing, is not such a file, or describes no usable camera.
+    """
+    path = Path(path)
+    _check_file(path, "a JSON camera file")
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CalibrationError(f"{path} is not JSON ({error}); give a camera file.") from None
+    if not isinstance(values, Mapping):
+        raise CalibrationError(
+            f"{path} must hold one JSON object with model, width, height, fx, fy, cx, cy."
+        )
+    return Camera.from_json(values, str(path))
+
+
+def parse_intrinsics(text: str, width: int, height: int) -> Camera:
+    """Return the pinhole of ``fx,fy,cx,cy`` in pixels of a ``width`` x ``height`` image.
+
+    Raises:
+        CalibrationError: not four usable numbers, or a principal point far outside the image.
+    """
+    where = f"Intrinsics {text!r}"
+    try:
+        fx, fy, cx, cy = (float(part) for part in text.split(","))
+    except ValueError:
+        raise CalibrationError(
+            f"{where}: give four numbers fx,fy,cx,cy in pixels, for example 900,900,639.5,359.5."
+        ) from None
+    values = {"model": "pinhole", "width": width, "height": height}
+    camera = Camera.from_json(values | {"fx": fx, "fy": fy, "cx": cx, "cy": cy}, where)
+    if not (-width <= cx <= 2 * width and -height <= cy <= 2 * height):
+        raise CalibrationError(
+            f"{where}: the principal point lies far outside the {width} x {height} image; "
+            "the values must belong to the video's own size, in pixels."
+        )
+    return camera
+
+
+def fit_camera_to(camera: Camera, width: int, height: int) -> Camera:
+    """Return the camera rescaled to a video's size.
+
+    Raises:
+        CalibrationError: the shapes differ by more than 1 %, so the video is no plain resize.
+    """
+    if (camera.width, camera.height) == (width, height):
+        return camera
+    ratio = (camera.width / camera.height) / (width / height)
+    if not abs(math.log(ratio)) <= _ASPECT_TOLERANCE:
+        turned = abs(math.log(camera.width * width / camera.height / height)) <= _ASPECT_TOLERANCE
+        hint = " The video is turned: calibrate it as it is shown." if turned else ""
+        raise CalibrationError(
+            f"The camera was calibrated at {camera.width} x {camera.height}, the video is "
+            f"{width} x {height}: the shapes differ, so it is cropped or not this camera. "
+            f"Give the calibration of this video mode.{hint}"
+        )
+    return camera.rescaled(width, height)
+
+
+def load_camera_poses(path: Path | str, timestamps_ns: TimestampsNs) -> CameraPoses:
+    """Return ``T_world_camera`` (T, 4, 4) at each frame of a recording.
+
+    Positions are interpolated along lines, rotations along the shortest turn. A frame up to one
+    frame interval outside the poses takes the nearest one.
+
+    Args:
+        path: csv or parquet with the columns ``POSE_COLUMNS``, camera to world.
+        timestamps_ns: (T,) times of the frames, same clock.
+
+    Raises:
+        CalibrationError: the table is not usable, or does not cover the recording.
+    """
+    path = Path(path)
+    times, values = _read_poses(path)
+    tolerance = _frame_interval(timestamps_ns if len(timestamps_ns) > 1 else times)
+    early, late = times[0] - timestamps_ns[0], timestamps_ns[-1] - times[-1]
+    if max(early, late) > tolerance:
+        raise CalibrationError(
+            f"{path} covers {times[0]} to {times[-1]} ns, but the recording needs "
+            f"{timestamps_ns[0]} to {timestamps_ns[-1]} ns; poses must span it, on the same clock."
+        )
+    wanted = np.clip(timestamps_ns, times[0], times[-1])
+    after = np.clip(np.searchsorted(times, wanted), 1, max(len(times) - 1, 1))
+    before = after - 1
+    after = np.minimum(after, len(times) - 1)
+    span = np.maximum(times[after] - times[before], 1)
+    share = ((wanted - times[before]) / span)[:, None]
+    position = (1 - share) * values[before, :3] + share * values[after, :3]
+    rotation = rotations.from_quaternion(values[:, 3:])
+    turn = rotations.log(np.swapaxes(rotation[before], -1, -2) @ rotation[after])
+    return frames.rigid(rotation[before] @ rotations.exp(share * turn), position)
+
+
+def _frame_interval(times: np.ndarray) -> float:
+    return float(np.median(np.diff(times))) if len(times) > 1 else 0.0
+
+
+def _read_poses(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return times (N,) int64 and rows x y z qw qx qy qz (N, 7) of a checked pose table."""
+    _check_file(path, "a csv or parquet table of camera poses")
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise CalibrationError(f"{path}: camera poses must be a .csv or .parquet file.")
+    read = pa.csv.read_csv if path.suffix.lower() == ".csv" else pa.parquet.read_table
+    try:
+        table = read(path)
+    except (pa.ArrowException, OSError) as error:
+        raise CalibrationError(f"{path} cannot be read as a table: {error}") from None
+    for name in table.column_names:
+        if name not in POSE_COLUMNS:
+            raise CalibrationError(
+                f"{path}: unknown column {name!r}; {nearest(name, POSE_COLUMNS)}"
+            )
+    for name in POSE_COLUMNS:
+        if table.column_names.count(name) != 1:
+            raise CalibrationError(f"{path}: column {name!r} must be there once.")
+    if table.num_rows == 0:
+        raise CalibrationError(f"{path} has no pose; at least one row is needed.")
+    if not pa.types.is_integer(table["timestamp_ns"].type) or table["timestamp_ns"].null_count:
+        raise CalibrationError(f"{path}: timestamp_ns must hold whole nanoseconds in every row.")
+    try:
+        columns = [table[name].cast(pa.float64()).to_numpy() for name in POSE_COLUMNS[1:]]
+    except pa.ArrowException:
+        raise CalibrationError(f"{path}: {', '.join(POSE_COLUMNS[1:])} must be numbers.") from None
+    times, values = table["timestamp_ns"].to_numpy().astype(np.int64), np.stack(columns, axis=1)
+    _check_rows(path, times, values)
+    return times, values
+
+
+def _check_rows(path: Path, times: np.ndarray, values: np.ndarray) -> None:
+    length = np.linalg.norm(values[:, 3:], axis=1)
+    problems = (
+        (~np.isfinite(values).all(axis=1), "has a value that is missing or not finite"),
+        (np.diff(times, prepend=times[0] - 1) <= 0, "is not later than the row before it"),
+        (np.abs(length - 1) > _UNIT_TOLERANCE, "has a quaternion whose length is not 1"),
+    )
+    for bad, what in problems:
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise CalibrationError(f"{path}: pose {row} (timestamp_ns {times[row]}) {what}.")
+
+
+def _check_file(path: Path, what: str) -> None:
+    if path.is_dir():
+        raise CalibrationError(f"{path} is a folder; give {what}.")
+    if not path.is_file():
+        raise CalibrationError(f"{path} does not exist; give {what}.")

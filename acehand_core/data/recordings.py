@@ -1,0 +1,90 @@
+"""Opening an input: a video with what is known about its camera."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from acehand_core.data import calibration
+from acehand_core.data.undistort import undistort
+from acehand_core.data.video import find_videos, open_video
+from acehand_core.errors import InputError
+from acehand_core.motion import Camera, Recording
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingOptions:
+    """How to read a video.
+
+    Attributes:
+        intrinsics: "fx,fy,cx,cy" in pixels of the video, or None.
+        camera: camera file, rescaled to the video; a distorted video is undistorted to pinhole.
+        camera_poses: table of camera poses; gives the world frame.
+        mirrored: the video is a selfie image; it is turned back on reading.
+        start_s, duration_s: the part to read, seconds after the first frame.
+    """
+
+    intrinsics: str | None = None
+    camera: Path | None = None
+    camera_poses: Path | None = None
+    mirrored: bool = False
+    start_s: float | None = None
+    duration_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.intrinsics is not None and self.camera is not None:
+            raise InputError("Give either --intrinsics or --camera, not both.")
+
+
+def expand_inputs(inputs: Sequence[Path]) -> list[Path]:
+    """Replace folders by the videos in them. Raises InputError for what does not exist."""
+    out: list[Path] = []
+    for path in inputs:
+        if path.is_dir():
+            out += find_videos(path)
+        elif path.exists():
+            out.append(path)
+        else:
+            raise InputError(f"{path}: no such file or folder.")
+    if not out:
+        raise InputError("No input; give a video, a folder of videos, or a file of hands.")
+    return out
+
+
+def open_recording(path: Path, options: RecordingOptions) -> Recording:
+    """Open a video with its camera and camera poses.
+
+    Raises:
+        VideoError, CalibrationError: see ``video`` and ``calibration``.
+    """
+    recording = open_video(
+        path, start_s=options.start_s, duration_s=options.duration_s, mirrored=options.mirrored
+    )
+    size = recording.width, recording.height
+    if options.camera is not None:
+        camera = calibration.fit_camera_to(calibration.load_camera(options.camera), *size)
+        recording = replace(recording, camera=_seen(camera, options))
+    elif options.intrinsics is not None:
+        camera = calibration.parse_intrinsics(options.intrinsics, *size)
+        recording = replace(recording, camera=_seen(camera, options))
+    if options.camera_poses is not None:
+        poses = calibration.load_camera_poses(options.camera_poses, recording.timestamps_ns)
+        recording = replace(recording, T_world_camera=poses)
+    if recording.camera is not None and recording.camera.model != "pinhole":
+        note = f"undistorted from {recording.camera.model} to pinhole"
+        recording = undistort(recording)
+        recording = replace(recording, notes=(*recording.notes, note))
+    return recording
+
+
+def _seen(camera: Camera, options: RecordingOptions) -> Camera:
+    """Return the camera of the frames as they are read: a mirrored video is turned back."""
+    if not options.mirrored:
+        return camera
+    if camera.model != "pinhole":
+        raise InputError(
+            f"--mirrored with a {camera.model} camera: the distortion would have to be mirrored "
+            "too; undistort the video first."
+        )
+    return replace(camera, cx=camera.width - 1 - camera.cx)

@@ -1,0 +1,225 @@
+"""How to reach any frame of a video file exactly: containers, key frames, decoding.
+
+A frame's identity is its presentation stamp; ``video_scan`` finds out which there are.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import functools
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.stream import Disposition
+from av.video.stream import VideoStream
+from jaxtyping import Int
+
+from acehand_core.errors import VideoError
+from acehand_core.types import TimestampsNs
+
+_log = logging.getLogger(__name__)
+
+#: Only self-contained media formats: playlists and scripts could point at other files.
+_FORMATS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,ogg,asf,h264,hevc,m4v,"
+    "mjpeg,ivf,nut,mxf,gif"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VideoIndex:
+    """The T source frames of one video stream, in the order they are shown.
+
+    ``pts`` identifies a frame while reading; None where the file's stamps cannot, and frames are
+    counted from the file's beginning. ``keyframes`` are frames at which decoding can start; the
+    first is 0. ``rotation`` is counter-clockwise in degrees, ``mirrored`` flips left and right
+    after it. ``frame_bytes`` is the memory of one decoded frame.
+    """
+
+    path: Path
+    pts: Int[np.ndarray, "T"] | None
+    keyframes: tuple[int, ...]
+    timestamps_ns: TimestampsNs
+    fps: float
+    width: int
+    height: int
+    rotation: int
+    mirrored: bool
+    frame_bytes: int
+    damaged: bool
+    notes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.timestamps_ns)
+
+    def keyframe_before(self, index: int) -> int:
+        """Return the last frame up to ``index`` at which decoding can start."""
+        return self.keyframes[bisect.bisect_right(self.keyframes, index) - 1]
+
+    def frames(self, start: int, stop: int) -> Iterator[tuple[int, av.VideoFrame]]:
+        """Yield (index, frame) for every index from ``start`` to ``stop - 1``.
+
+        A frame that cannot be decoded is replaced by the one before it, and a warning is logged.
+
+        Raises:
+            VideoError: nothing can be decoded any more.
+        """
+        wanted = start
+        # Decoding frames in parallel is faster, but one broken frame then hides its neighbours.
+        if not self.damaged:
+            with contextlib.suppress(av.FFmpegError):
+                for index, frame in self._decode(start, parallel=True):
+                    if index == wanted < stop:
+                        yield index, frame
+                        wanted += 1
+                    if index >= wanted or wanted == stop:
+                        break
+        if wanted < stop:
+            yield from self._frames_patched(wanted, stop)
+
+    def _frames_patched(self, start: int, stop: int) -> Iterator[tuple[int, av.VideoFrame]]:
+        wanted, held = start, None
+        for index, frame in self._decode(start, parallel=False):
+            for missing in range(wanted, min(index, stop)):
+                _warn_once(self.path, missing)
+                yield missing, frame if held is None else held
+                wanted = missing + 1
+            held = frame
+            if index == wanted < stop:
+                yield index, frame
+                wanted += 1
+            if wanted >= stop:
+                return
+        for missing in range(wanted, stop):
+            if held is None:
+                raise VideoError(
+                    f"{self.path}: frame {missing} of {len(self)} cannot be decoded. "
+                    "Was the file changed or removed while it was read?"
+                )
+            _warn_once(self.path, missing)
+            yield missing, held
+
+    def _decode(self, start: int, parallel: bool) -> Iterator[tuple[int, av.VideoFrame]]:
+        """Yield decoded frames of the index from some keyframe up to ``start`` to the end."""
+        position = bisect.bisect_right(self.keyframes, start) - 1
+        back = 1
+        while True:
+            key = self.keyframes[position] if position > 0 else 0
+            with open_container(self.path) as container:
+                stream = video_stream(container, self.path)
+                if key > 0 and self.pts is not None:
+                    container.seek(int(self.pts[key]), stream=stream)
+                arrived = key == 0
+                for count, frame in enumerate(decoded(container, stream, parallel)):
+                    index = self._index_of(frame, count)
+                    arrived = arrived or index == key
+                    if arrived and index is not None:
+                        yield index, frame
+                    elif index is not None and index > key:
+                        break
+                if arrived:
+                    return
+            # The container could not seek to this keyframe exactly: start from an earlier one.
+            position, back = position - back, back * 2
+
+    def _index_of(self, frame: av.VideoFrame, count: int) -> int | None:
+        if self.pts is None:
+            return count if count < len(self) else None
+        if frame.pts is None:
+            return None
+        index = int(np.searchsorted(self.pts, frame.pts))
+        return index if index < len(self.pts) and self.pts[index] == frame.pts else None
+
+
+@functools.lru_cache(maxsize=1000)
+def _warn_once(path: Path, frame: int) -> None:
+    _log.warning("%s: frame %d cannot be decoded; the one before it is shown.", path, frame)
+
+
+def open_container(path: Path) -> InputContainer:
+    """Open a video file.
+
+    Raises:
+        VideoError: the file is missing, a folder, empty, not a video, or cut off.
+    """
+    if path.is_dir():
+        raise VideoError(f"{path} is a folder; give a video file, or search it with find_videos.")
+    if not path.exists():
+        raise VideoError(f"{path} does not exist; give the path of a video file.")
+    if path.stat().st_size == 0:
+        raise VideoError(f"{path} is empty (0 bytes); it was perhaps not copied completely.")
+    try:
+        options = {"format_whitelist": _FORMATS, "protocol_whitelist": "file"}
+        return av.open(f"file:{path}", options=options)
+    except (av.FFmpegError, OSError) as error:
+        raise VideoError(_why_unreadable(path, error)) from error
+
+
+def _why_unreadable(path: Path, error: Exception) -> str:
+    if isinstance(error, PermissionError):
+        return f"{path} may not be read; check its permissions."
+    if isinstance(error, EOFError):
+        return f"{path} ends before its first frame; a video with at least one frame is needed."
+    with path.open("rb") as file:
+        head = file.read(4096)
+        boxes = _top_level_boxes(file) if head[4:8] == b"ftyp" else ()
+    if boxes and b"moov" not in boxes:
+        return (
+            f"{path} is cut off: an MP4 file without its table of frames ('moov'). The recording "
+            "or the copy was interrupted; copy it again, or repair it with a recovery tool."
+        )
+    text = head.decode("utf-8", "ignore").encode()  # a character may be cut at the end
+    if b"\0" not in head and len(text) > len(head) - 4:
+        return f"{path} is a text file, whatever its name says; give a video file."
+    return f"{path} is not a video that can be read; valid: mp4, mov, mkv, webm, avi, ts."
+
+
+def _top_level_boxes(file: BinaryIO) -> tuple[bytes, ...]:
+    names, position = [], 0
+    while True:
+        file.seek(position)
+        header = file.read(16)
+        if len(header) < 8:
+            return tuple(names)
+        size, name = int.from_bytes(header[:4]), header[4:8]
+        names.append(name)
+        size = int.from_bytes(header[8:16]) if size == 1 else size
+        if size < 8:  # 0: up to the end of the file
+            return tuple(names)
+        position += size
+
+
+def video_stream(container: InputContainer, path: Path) -> VideoStream:
+    """Return the first video stream that is not a cover picture."""
+    for stream in container.streams.video:
+        if not stream.disposition & Disposition.attached_pic:
+            return stream
+    kinds = sorted({stream.type for stream in container.streams})
+    found = f"only {' and '.join(kinds)}" if kinds else "no stream at all"
+    raise VideoError(f"{path} contains {found}; a video stream is needed.")
+
+
+def decoded(
+    container: InputContainer, stream: VideoStream, parallel: bool
+) -> Iterator[av.VideoFrame]:
+    """Yield frames in the decoder's order; unless ``parallel``, broken packets are skipped."""
+    stream.thread_type = "AUTO" if parallel else "SLICE"
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets)
+            frames = packet.decode()
+        except StopIteration:
+            return
+        except av.FFmpegError:
+            if parallel:
+                raise
+            continue
+        yield from frames

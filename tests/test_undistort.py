@@ -1,0 +1,255 @@
+"""Undistortion against OpenCV and against straight lines."""
+
+import cv2
+import numpy as np
+import pytest
+from video_fixtures import write_video
+
+from acehand_core.data import undistort as module
+from acehand_core.data.undistort import undistort, undistortion_maps, write_undistorted
+from acehand_core.data.video import open_video
+from acehand_core.errors import CalibrationError, OutputError
+from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import Recording
+
+BROWN = Camera(
+    "brown_conrady", 320, 240, 240.0, 242.0, 165.0, 117.0, (-0.28, 0.07, 1e-3, -5e-4, 0.01)
+)
+RATIONAL = Camera(
+    "brown_conrady", 320, 240, 152.0, 152.0, 160.2, 121.0,
+    (0.45, -2.53, 7e-4, -2e-4, 1.47, 0.33, -2.35, 1.4),
+)  # fmt: skip
+FISHEYE = Camera(
+    "kannala_brandt", 320, 240, 130.0, 131.0, 157.0, 122.0, (-4e-3, 0.03, -0.03, 0.006)
+)
+ARIA = Camera(
+    "fisheye624", 320, 320, 138.0, 138.0, 160.5, 160.0,
+    (0.384, -0.381, -0.122, 1.556, -1.989, 0.725, -1e-3, 2e-4, 2.2e-3, -4e-4, -1.5e-3, 2.5e-4),
+)  # fmt: skip
+
+
+class Frames:
+    """Frames in memory."""
+
+    def __init__(self, images: list[np.ndarray]) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def read(self, start: int, stop: int):
+        return iter(self.images[start:stop])
+
+    def read_reversed(self, start: int, stop: int):
+        return iter(self.images[start:stop][::-1])
+
+    def at(self, index: int) -> np.ndarray:
+        return self.images[index]
+
+
+def recording_of(images: list[np.ndarray], camera: Camera | None, **changes) -> Recording:
+    height, width = images[0].shape[:2]
+    times = np.arange(len(images)) * 33_333_333 + 400_000_000
+    fields = {"frames": Frames(images), "timestamps_ns": times} | changes
+    return Recording(
+        source="memory", sha256=None, fps=30.0, width=width, height=height, camera=camera, **fields
+    )
+
+
+def smooth_image(width: int, height: int, seed: int = 0) -> np.ndarray:
+    shape = (height // 40, width // 40, 3)
+    coarse = np.random.default_rng(seed).integers(40, 216, shape, np.uint8)
+    return cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+
+
+def check_rounding_only(difference: np.ndarray) -> None:
+    """Both sides round source positions to 1/32 pixel, at times to different ones."""
+    assert difference.max() <= 255 / 32 + 1 and (difference > 1).mean() < 0.01
+
+
+@pytest.mark.parametrize("camera", [BROWN, RATIONAL], ids=["five", "rational"])
+def test_pixels_agree_with_opencv(camera: Camera) -> None:
+    image = smooth_image(320, 240)
+    ours = undistort(recording_of([image], camera))
+    expected = cv2.undistort(
+        image, camera.K, np.array(camera.distortion), newCameraMatrix=ours.camera.K
+    )
+    difference = np.abs(ours.frames.at(0).astype(int) - expected)
+    check_rounding_only(difference)
+
+
+def test_fisheye_pixels_agree_with_opencv() -> None:
+    image = smooth_image(320, 240)
+    ours = undistort(recording_of([image], FISHEYE))
+    expected = cv2.fisheye.undistortImage(
+        image, FISHEYE.K, np.array(FISHEYE.distortion), Knew=ours.camera.K
+    )
+    difference = np.abs(ours.frames.at(0).astype(int) - expected)
+    check_rounding_only(difference)
+
+
+@pytest.mark.parametrize(
+    "camera", [BROWN, RATIONAL, FISHEYE, ARIA], ids=["brown", "rational", "fisheye", "aria"]
+)
+def test_straight_lines_become_straight(camera: Camera) -> None:
+    """A picture of a half-lit scene: the edge in space is a straight line, in the lens a curve."""
+    x, y = np.meshgrid(np.arange(camera.width * 1.0), np.arange(camera.height * 1.0))
+    rays = camera.unproject(np.stack([x, y], axis=-1))
+    normal = np.array([0.9, 0.35, 0.25]) / np.linalg.norm([0.9, 0.35, 0.25])
+    # Blurred over 3 degrees so that the edge is found between pixels.
+    bright = 1 / (1 + np.exp(-np.nan_to_num(rays @ normal) / 0.02))
+    lens = np.repeat((bright * 255).astype(np.uint8)[..., None], 3, axis=2)
+    recording = undistort(recording_of([lens], camera))
+    pinhole = recording.camera
+    rows = np.arange(40, camera.height - 40, 5)
+    expected = _edge_of_plane(pinhole, normal, rows)
+    inside = (expected > 20) & (expected < camera.width - 20)
+    assert inside.sum() > 10
+    found = _edges(recording.frames.at(0), rows[inside])
+    np.testing.assert_allclose(found, expected[inside], atol=0.35)
+    assert _bend(rows[inside], found) < 0.25
+    if camera is not RATIONAL:  # the depth camera's lens bends by less than a pixel here
+        curved = _edges(lens, rows)
+        assert _bend(rows[np.isfinite(curved)], curved[np.isfinite(curved)]) > 0.6
+
+
+def _edge_of_plane(camera: Camera, normal: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Columns where the rays of a pinhole are orthogonal to ``normal``."""
+    a, b, c = normal @ np.linalg.inv(camera.K)
+    return -(b * rows + c) / a
+
+
+def _edges(image: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Column per row where brightness first passes the middle, between pixels; NaN if never."""
+    out = np.full(len(rows), np.nan)
+    for i, row in enumerate(rows):
+        line = image[row, :, 0].astype(float)
+        crossing = np.flatnonzero((line[:-1] < 127.5) & (line[1:] >= 127.5) & (line[:-1] > 60))
+        if len(crossing):
+            j = crossing[0]
+            out[i] = j + (127.5 - line[j]) / (line[j + 1] - line[j])
+    return out
+
+
+def _bend(rows: np.ndarray, columns: np.ndarray) -> float:
+    line = np.polyval(np.polyfit(rows, columns, 1), rows)
+    return float(np.abs(columns - line).max())
+
+
+def test_unseen_pixels_are_black() -> None:
+    narrow = Camera("brown_conrady", 320, 240, 150.0, 150.0, 160.0, 120.0, (-0.4, 0.0, 0.0, 0.0))
+    white = np.full((240, 320, 3), 255, np.uint8)
+    image = undistort(recording_of([white], narrow)).frames.at(0)
+    rays = narrow.pinhole_like().unproject(np.array([[0.0, 0.0], [160.0, 120.0]]))
+    assert np.arccos(rays[0, 2]) > narrow.max_angle
+    assert (image[0, 0] == 0).all() and (image[120, 160] == 255).all()
+
+
+def test_recording_fields() -> None:
+    images = [smooth_image(320, 240, seed) for seed in range(4)]
+    source = recording_of(images, BROWN)
+    result = undistort(source)
+    assert result.camera == BROWN.pinhole_like()
+    assert result.timestamps_ns is source.timestamps_ns and len(result.frames) == 4
+    forwards = list(result.frames.read(1, 4))
+    backwards = list(result.frames.read_reversed(1, 4))
+    for one, other in zip(forwards, backwards[::-1], strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(result.frames.at(2), forwards[1])
+
+
+def test_pinhole_stays_and_sizes_are_fitted() -> None:
+    image = smooth_image(320, 240)
+    pinhole = Camera("pinhole", 640, 480, 500.0, 500.0, 300.0, 240.0)
+    source = recording_of([image], pinhole)
+    result = undistort(source)
+    assert result.frames is source.frames and result.camera == pinhole.rescaled(320, 240)
+    double = undistort(recording_of([image], BROWN.rescaled(640, 480))).frames.at(0)
+    same = undistort(recording_of([image], BROWN)).frames.at(0)
+    assert np.abs(double.astype(int) - same).max() <= 1
+    with pytest.raises(CalibrationError, match="320 x 240"):
+        undistort(recording_of([image], ARIA))
+    with pytest.raises(CalibrationError, match="needs a camera calibration"):
+        undistort(recording_of([image], None))
+    with pytest.raises(CalibrationError, match="needs a video"):
+        undistort(recording_of([image], BROWN, frames=None))
+
+
+def test_maps_are_computed_once(monkeypatch) -> None:
+    calls = []
+    original = undistortion_maps
+    monkeypatch.setattr(module, "undistortion_maps", lambda c: calls.append(c) or original(c))
+    result = undistort(recording_of([smooth_image(320, 240)] * 5, BROWN))
+    list(result.frames.read(0, 5))
+    assert len(calls) == 1
+
+
+# Writing.
+
+
+@pytest.mark.parametrize("size", [(320, 240), (321, 241)])
+def test_written_video_shows_the_undistorted_frames(tmp_path, size) -> None:
+    images = [smooth_image(*size, seed) for seed in range(5)]
+    camera = BROWN.rescaled(320, 240) if size == (320, 240) else BROWN.rescaled(*size)
+    times = np.array([100, 133, 166, 500, 520], np.int64) * 1_000_000
+    source = recording_of(images, camera, timestamps_ns=times)
+    seen = []
+    result = write_undistorted(source, tmp_path / "out.mp4", lambda *step: seen.append(step))
+    assert seen == [(i, 5) for i in range(1, 6)]
+    assert [path.name for path in tmp_path.iterdir()] == ["out.mp4"]
+    written = open_video(tmp_path / "out.mp4")
+    assert (written.width, written.height) == size
+    np.testing.assert_allclose(written.timestamps_ns, times, atol=6000)
+    for image, expected in zip(written.frames.read(0, 5), result.frames.read(0, 5), strict=True):
+        assert np.abs(image.astype(int) - expected).mean() < 3
+
+
+def test_written_colours_are_kept(tmp_path) -> None:
+    """Another colour matrix on the way back would shift such a green by more than 10."""
+    colour = np.array([40, 190, 60], np.uint8)
+    image = np.broadcast_to(colour, (240, 320, 3)).copy()
+    write_undistorted(recording_of([image], BROWN), tmp_path / "out.mp4")
+    seen = open_video(tmp_path / "out.mp4").frames.at(0)[100:140, 140:180].mean(axis=(0, 1))
+    np.testing.assert_allclose(seen, colour, atol=3)
+
+
+def test_write_from_a_video_file(tmp_path) -> None:
+    path = write_video(tmp_path / "in.mp4", 6, size=(320, 240))
+    source = open_video(path)
+    camera = Camera("kannala_brandt", 320, 240, 200.0, 200.0, 160.0, 120.0, (0.0, 0.0, 0.0, 0.0))
+    recording = Recording(**{f: getattr(source, f) for f in source.__slots__} | {"camera": camera})
+    write_undistorted(recording, tmp_path / "out.mp4")
+    assert len(open_video(tmp_path / "out.mp4")) == 6
+
+
+def test_failed_writing_leaves_nothing(tmp_path) -> None:
+    source = recording_of([smooth_image(320, 240)] * 3, BROWN)
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_undistorted(source, tmp_path / "out.mp4", stop)
+    assert list(tmp_path.iterdir()) == []
+
+    def full(done: int, total: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OutputError, match=r"out\.mp4 cannot be written: No space left"):
+        write_undistorted(source, tmp_path / "out.mp4", full)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_undistorted(source, tmp_path / "missing" / "out.mp4")
+
+
+def test_existing_files_are_kept(tmp_path) -> None:
+    source = recording_of([smooth_image(320, 240)] * 2, BROWN)
+    path = tmp_path / "out.mp4"
+    path.write_bytes(b"precious")
+    with pytest.raises(OutputError, match="exists"):
+        write_undistorted(source, path)
+    assert path.read_bytes() == b"precious"
+    write_undistorted(source, path, overwrite=True)
+    assert len(open_video(path)) == 2
+    with pytest.raises(OutputError, match=r"written as \.mp4"):
+        write_undistorted(source, tmp_path / "out.avi")

@@ -1,0 +1,570 @@
+"""Reading videos: every frame at its exact index and time, whatever the file looks like."""
+
+import hashlib
+import pickle
+import re
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from video_fixtures import numbered_image, read_number, write_audio, write_video
+
+from acehand_core.data import video
+from acehand_core.data.selection import at_rate
+from acehand_core.data.video import find_videos, open_video
+from acehand_core.data.video_scan import repair_times
+from acehand_core.errors import InputError, VideoError
+from acehand_core.motion import Recording
+
+#: One key frame in 250, and three frames of each four stored out of order.
+LONG_GOP = {
+    "preset": "ultrafast",
+    "x264-params": "keyint=250:min-keyint=250:scenecut=0:bframes=3:b-adapt=0",
+}
+FAST = {"preset": "ultrafast"}
+
+
+def numbers(images) -> list[int]:
+    return [read_number(image) for image in images]
+
+
+def check_exact(path: Path, count: int) -> None:
+    """Every way of reading gives frame i at index i."""
+    frames = open_video(path).frames
+    assert len(frames) == count
+    expected = list(range(count))
+    assert numbers(frames.read(0, count)) == expected
+    assert numbers(frames.read_reversed(0, count)) == expected[::-1]
+    for start, stop in ((count // 3, count // 2), (count - 1, count), (0, 0)):
+        assert numbers(frames.read(start, stop)) == expected[start:stop]
+        assert numbers(frames.read_reversed(start, stop)) == expected[start:stop][::-1]
+    shuffled = np.random.default_rng(0).permutation(count)[:25].tolist()
+    assert [read_number(frames.at(i)) for i in shuffled] == shuffled
+    assert [read_number(frames.at(i)) for i in range(min(count, 40))] == expected[:40]
+
+
+@pytest.fixture(scope="module")
+def long_gop(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("video") / "long_gop.mp4"
+    return write_video(path, 300, options=LONG_GOP, audio=True)
+
+
+def resampled(path, fps: int, **cut):
+    return at_rate(open_video(path, **cut), fps)[0]
+
+
+def test_exact_frames_with_long_gop_and_b_frames(long_gop: Path) -> None:
+    kinds = [av.video.frame.PictureType(f.pict_type).name
+             for f in open_video(long_gop).frames.decode(0, 300)]  # fmt: skip
+    assert kinds.count("I") == 2 and kinds.count("B") > 150
+    check_exact(long_gop, 300)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "pix_fmt", "options"),
+    [
+        ("b.mkv", "libx264", "yuv420p", LONG_GOP),
+        ("b.ts", "libx264", "yuv420p", LONG_GOP | {"x264-params": "keyint=12:bframes=2"}),
+        ("stored_order.avi", "libx264", "yuv420p", LONG_GOP),
+        ("no_stamps.h264", "libx264", "yuv420p", LONG_GOP),
+        ("b.avi", "mpeg4", "yuv420p", {"bf": "2", "b": "2M"}),
+        ("intra.avi", "mjpeg", "yuvj420p", {}),
+        ("hidden_frames.webm", "libvpx", "yuv420p", {"auto-alt-ref": "1", "lag-in-frames": "16"}),
+        ("vp9.webm", "libvpx-vp9", "yuv420p", {"deadline": "realtime", "cpu-used": "8"}),
+        ("open_gop.mp4", "libx265", "yuv420p",
+         {"preset": "ultrafast", "x265-params": "keyint=10:open-gop=1:bframes=3:log-level=none"}),
+        ("intra_refresh.mp4", "libx264", "yuv420p",
+         {"preset": "ultrafast", "x264-params": "intra-refresh=1:keyint=15"}),
+        ("lossless.mkv", "ffv1", "yuv444p", {}),
+        ("fragments.mp4", "libx264", "yuv420p", FAST | {"g": "10"}),
+    ],
+)  # fmt: skip
+def test_exact_frames_in_every_container(tmp_path, name, codec, pix_fmt, options) -> None:
+    flags = {"movflags": "frag_keyframe+empty_moov+default_base_moof"} if "frag" in name else {}
+    path = write_video(tmp_path / name, 60, codec=codec, pix_fmt=pix_fmt, options=options,
+                       container_options=flags)  # fmt: skip
+    check_exact(path, 60)
+    recording = open_video(path)
+    rate = 25 if name.endswith("h264") else 30
+    assert recording.fps == pytest.approx(rate)
+    spacing = np.diff(recording.timestamps_ns)
+    tolerance = 1e6 if path.suffix in (".mkv", ".webm") else 1  # Matroska keeps milliseconds
+    usual = np.abs(spacing - 1e9 / rate) <= tolerance
+    assert usual.all() or (name == "stored_order.avi" and usual.mean() > 0.95)
+
+
+@pytest.mark.parametrize(
+    ("size", "codec", "pix_fmt", "options"),
+    [
+        ((97, 65), "ffv1", "yuv444p", {}),
+        ((97, 65), "mjpeg", "yuvj420p", {}),
+        ((63, 81), "libx264", "yuv444p", FAST),
+        ((96, 64), "libx264", "yuv420p10le", FAST),
+        ((96, 64), "libx264", "yuv422p", FAST),
+        ((96, 64), "ffv1", "gray16le", {}),
+        ((96, 64), "ffv1", "bgra", {}),
+        ((3840, 2160), "libx264", "yuv420p", FAST),
+    ],
+)
+def test_odd_sizes_depths_and_4k(tmp_path, size, codec, pix_fmt, options) -> None:
+    path = write_video(
+        tmp_path / "v.mkv", 4, size=size, codec=codec, pix_fmt=pix_fmt, options=options
+    )
+    recording = open_video(path)
+    assert (recording.width, recording.height) == size
+    for i, image in enumerate(recording.frames.read(0, 4)):
+        assert image.shape == (size[1], size[0], 3) and image.dtype == np.uint8
+        assert image.flags.writeable and image.flags.c_contiguous
+        error = np.abs(image.astype(int) - numbered_image(i, *size)).mean()
+        assert error < (4 if codec in ("libx264", "mjpeg") else 1.5)
+
+
+@pytest.mark.parametrize("pix_fmt", ["yuv420p", "yuvj420p"])
+def test_limited_and_full_range_reach_black_and_white(tmp_path, pix_fmt) -> None:
+    images = [np.full((64, 96, 3), value, np.uint8) for value in (0, 128, 255)]
+    codec = "libx264" if pix_fmt == "yuv420p" else "mjpeg"
+    path = write_video(tmp_path / "v.mkv", images, codec=codec, pix_fmt=pix_fmt)
+    means = [image.mean() for image in open_video(path).frames.read(0, 3)]
+    np.testing.assert_allclose(means, [0, 128, 255], atol=2)
+
+
+def test_single_frame(tmp_path) -> None:
+    recording = open_video(write_video(tmp_path / "one.mp4", 1))
+    assert len(recording) == 1 and recording.fps == pytest.approx(30)
+    assert numbers(recording.frames.read(0, 1)) == [0]
+    assert numbers(recording.frames.read_reversed(0, 1)) == [0]
+    assert read_number(recording.frames.at(0)) == 0
+
+
+@pytest.mark.parametrize("hflip", [False, True])
+@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+def test_display_matrix_is_applied(tmp_path, rotation: int, hflip: bool) -> None:
+    def stored(image: np.ndarray) -> np.ndarray:
+        image = image[:, ::-1] if hflip else image
+        return np.rot90(image, -rotation // 90)
+
+    upright = [numbered_image(i, 96, 64) for i in range(5)]
+    path = write_video(
+        tmp_path / "v.mp4", [stored(i) for i in upright], rotation=rotation, hflip=hflip
+    )
+    recording = open_video(path)
+    frames = recording.frames
+    assert (recording.width, recording.height) == (96, 64)
+    assert (frames.rotation, frames.mirrored) == (rotation, hflip)
+    check_exact(path, 5)
+    raw = next(frames.decode(3, 4))
+    assert (raw.width, raw.height) == ((64, 96) if rotation % 180 else (96, 64))
+
+
+@pytest.mark.parametrize("hflip", [False, True])
+def test_selfies_are_turned_back(tmp_path, hflip: bool) -> None:
+    images = [numbered_image(i, 96, 64) for i in range(3)]
+    selfie = [image if hflip else image[:, ::-1] for image in images]
+    path = write_video(tmp_path / "v.mp4", selfie, hflip=hflip)
+    frames = open_video(path, mirrored=True).frames
+    assert numbers(frames.read(0, 3)) == [0, 1, 2]
+    assert frames.mirrored is not hflip
+
+
+@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+def test_pictures_agree_with_opencv(tmp_path, rotation: int) -> None:
+    rng = np.random.default_rng(0)
+    images = [cv2.resize(rng.integers(0, 255, (6, 8, 3), np.uint8), (96, 64)) for _ in range(4)]
+    path = write_video(tmp_path / "v.mp4", images, rotation=rotation)
+    capture = cv2.VideoCapture(str(path))
+    for image in open_video(path).frames.read(0, 4):
+        found, expected = capture.read()
+        assert found
+        np.testing.assert_array_equal(image, expected[..., ::-1])
+
+
+@pytest.mark.parametrize("name", ["vfr.mp4", "vfr.mkv"])
+def test_variable_frame_rate_is_read_by_stamps(tmp_path, name: str) -> None:
+    times = np.cumsum([0, 33, 33, 100, 5, 7, 400, 33, 33, 34, 33]) / 1000
+    path = write_video(tmp_path / name, 11, times=times, options=LONG_GOP)
+    recording = open_video(path)
+    np.testing.assert_allclose(recording.timestamps_ns / 1e9, times, atol=1e-5)
+    assert recording.notes == ()
+    check_exact(path, 11)
+    ticks = resampled(path, 30)
+    expected = [int(np.argmin(np.abs(times - t))) for t in np.arange(len(ticks)) / 30]
+    assert numbers(ticks.frames.read(0, len(ticks))) == expected
+    assert [read_number(ticks.frames.at(i)) for i in range(len(ticks))] == expected
+
+
+def test_first_frame_keeps_its_own_stamp(tmp_path) -> None:
+    times = [Fraction(5, 2) + Fraction(i, 30) for i in range(6)]
+    recording = open_video(write_video(tmp_path / "late.mkv", 6, times=times))
+    assert recording.timestamps_ns[0] == 2_500_000_000
+    ticks = resampled(tmp_path / "late.mkv", 15, start_s=0.1)
+    assert ticks.timestamps_ns.tolist() == [2_600_000_000, 2_666_666_667]
+
+
+def test_edit_list_hides_frames(long_gop: Path, tmp_path) -> None:
+    """An edit list that starts ten frames later and lasts one second."""
+    data = bytearray(long_gop.read_bytes())
+    at = data.find(b"elst") + 12
+    _, media_time = struct.unpack(">Ii", data[at : at + 8])
+    data[at : at + 8] = struct.pack(">Ii", 1000, media_time + 10 * 3000)
+    path = tmp_path / "edited.mp4"
+    path.write_bytes(data)
+    recording = open_video(path)
+    frames = recording.frames
+    assert recording.notes == ()
+    shown = numbers(frames.read(0, len(frames)))
+    assert shown == list(range(10, 10 + len(frames))) and abs(len(frames) - 30) <= 1
+    assert recording.timestamps_ns[0] == 0
+    assert read_number(frames.at(20)) == 30
+
+
+def test_reading_backwards_holds_few_frames(long_gop: Path, monkeypatch) -> None:
+    frames = open_video(long_gop).frames
+    one_frame = 96 * 64 * 3 // 2
+    monkeypatch.setattr(video, "_CHUNK_BYTES", 16 * one_frame)
+    asked = []
+    original = video.VideoFrames.decode
+
+    def decode(self, start: int, stop: int):
+        asked.append(stop - start)
+        return original(self, start, stop)
+
+    monkeypatch.setattr(video.VideoFrames, "decode", decode)
+    assert numbers(frames.read_reversed(100, 300)) == list(range(100, 300))[::-1]
+    assert max(asked) <= 16
+
+
+def test_threads_read_at_once(long_gop: Path) -> None:
+    frames = open_video(long_gop).frames
+    barrier = threading.Barrier(4)
+
+    def work(seed: int) -> bool:
+        barrier.wait()
+        picks = np.random.default_rng(seed).integers(0, 300, 12).tolist()
+        ahead = numbers(frames.read(seed * 20, seed * 20 + 40))
+        back = numbers(frames.read_reversed(seed * 20, seed * 20 + 40))
+        return (
+            [read_number(frames.at(i)) for i in picks] == picks
+            and ahead == list(range(seed * 20, seed * 20 + 40))
+            and back == ahead[::-1]
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
+
+
+def test_iterators_may_be_interleaved_and_dropped(long_gop: Path) -> None:
+    frames = open_video(long_gop).frames
+    first, second = frames.read(0, 300), frames.read(150, 300)
+    pairs = [(read_number(next(first)), read_number(next(second))) for _ in range(5)]
+    assert pairs == [(i, 150 + i) for i in range(5)]
+
+
+def test_frames_survive_pickling(long_gop: Path) -> None:
+    frames = resampled(long_gop, 10).frames
+    frames.at(0)
+    copy = pickle.loads(pickle.dumps(frames))
+    assert read_number(copy.at(7)) == 21
+
+
+def test_indices_outside_are_refused(long_gop: Path) -> None:
+    frames = open_video(long_gop).frames
+    for call in (
+        lambda: frames.at(300),
+        lambda: frames.at(-1),
+        lambda: list(frames.read(290, 301)),
+        lambda: list(frames.read_reversed(5, 3)),
+        lambda: list(frames.decode(-1, 3)),
+    ):
+        with pytest.raises(IndexError, match="valid: 0 to 299"):
+            call()
+
+
+def test_selected_frames(long_gop: Path) -> None:
+    chosen = np.array([3, 3, 10, 11, 250, 299, 299])
+    frames = resampled(long_gop, 30, start_s=0.1).frames.select(chosen[:5])
+    assert numbers(frames.read(0, 5)) == [6, 6, 13, 14, 253]
+    frames = open_video(long_gop).frames.select(chosen)
+    assert numbers(frames.read(0, 7)) == chosen.tolist()
+    assert numbers(frames.read_reversed(0, 7)) == chosen.tolist()[::-1]
+    assert [read_number(frames.at(i)) for i in range(7)] == chosen.tolist()
+    first, second = frames.read(0, 2)
+    first[:] = 0
+    assert read_number(second) == 3  # repeated frames share no memory
+
+
+def test_decode_yields_unconverted_frames_in_order(long_gop: Path) -> None:
+    raw = list(open_video(long_gop).frames.decode(100, 140))
+    assert [frame.format.name for frame in raw] == ["yuv420p"] * 40
+    assert numbers(frame.to_ndarray(format="rgb24") for frame in raw) == list(range(100, 140))
+
+
+# Cutting and resampling.
+
+
+def test_ntsc_to_thirty(tmp_path) -> None:
+    path = write_video(tmp_path / "ntsc.mp4", 60, fps=Fraction(30000, 1001))
+    recording = resampled(path, 30)
+    assert recording.fps == 30 and len(recording) == 60
+    np.testing.assert_array_equal(np.diff(recording.timestamps_ns) // 10**6, 33)
+    assert numbers(recording.frames.read(0, 60)) == list(range(60))
+    assert recording.frames.source_timestamps_ns[-1] == round(59 * 1001 / 30000 * 1e9)
+    assert open_video(path).fps == pytest.approx(30000 / 1001)
+
+
+@pytest.mark.parametrize("fps", [5, 12, 15, 60])
+def test_resampling_takes_the_nearest_frame(tmp_path, fps: int) -> None:
+    recording = resampled(write_video(tmp_path / "v.mp4", 30), fps)
+    shown = numbers(recording.frames.read(0, len(recording)))
+    assert shown == recording.frames.source_indices.tolist()
+    assert shown[::-1] == numbers(recording.frames.read_reversed(0, len(recording)))
+    distance = recording.timestamps_ns - recording.frames.source_timestamps_ns
+    assert np.abs(distance).max() <= 1e9 / 60 + 1
+    assert len(recording) == {60: 59}.get(fps, fps)
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=0, max_size=40), st.integers(1, 120))
+def test_resampling_is_nearest_for_any_stamps(gaps: list[int], fps: int) -> None:
+    times = np.cumsum([7, *gaps]).astype(np.int64)
+    view, chosen = at_rate(Recording("v", None, times, 30.0, 640, 480, None), fps)
+    ticks = view.timestamps_ns
+    distance = np.abs(times[None] - ticks[:, None])
+    np.testing.assert_array_less(distance[np.arange(len(ticks)), chosen] - distance.min(axis=1), 2)
+    assert ticks[0] == times[0] and -0.5e9 / fps - 1 <= times[-1] - ticks[-1] < 1e9 / fps + 1
+    assert (np.diff(ticks) > 0).all()
+
+
+def test_resampling_to_the_own_rate_changes_nothing(long_gop: Path) -> None:
+    recording = resampled(long_gop, 30)
+    assert recording.frames.source_indices.tolist() == list(range(300))
+    np.testing.assert_allclose(recording.timestamps_ns, open_video(long_gop).timestamps_ns, atol=1)
+
+
+def test_start_and_duration_cut_exactly(long_gop: Path) -> None:
+    recording = open_video(long_gop, start_s=2.0, duration_s=1.5)
+    assert numbers(recording.frames.read(0, len(recording))) == list(range(60, 105))
+    assert recording.timestamps_ns[0] == 2_000_000_000
+    assert read_number(recording.frames.at(44)) == 104
+    assert len(open_video(long_gop, start_s=9.99)) == 1
+    assert len(open_video(long_gop, duration_s=1e-6)) == 1
+    assert len(open_video(long_gop, start_s=1, duration_s=1e6)) == 270
+    both = resampled(long_gop, 10, start_s=2.0, duration_s=1.0)
+    assert numbers(both.frames.read(0, len(both))) == list(range(60, 90, 3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"start_s": -1.0}, "valid: 0 to 10.000 s"),
+        ({"start_s": 10.0}, "valid: 0 to 10.000 s"),
+        ({"start_s": float("nan")}, "valid: 0 to 10.000 s"),
+        ({"duration_s": 0.0}, "seconds above 0"),
+        ({"duration_s": float("nan")}, "seconds above 0"),
+    ],
+)
+def test_impossible_cuts(long_gop: Path, arguments: dict, message: str) -> None:
+    with pytest.raises(VideoError, match=message) as error:
+        open_video(long_gop, **arguments)
+    assert str(long_gop) in str(error.value)
+
+
+@pytest.mark.parametrize("fps", [-1, 0, 1001])
+def test_impossible_rates(long_gop: Path, fps: int) -> None:
+    with pytest.raises(InputError, match="valid: 1 to 1000"):
+        resampled(long_gop, fps)
+
+
+# Damaged and wrong files.
+
+
+def test_file_cut_off_after_its_table_yields_what_is_there(tmp_path) -> None:
+    flags = {"movflags": "faststart"}
+    path = write_video(tmp_path / "v.mp4", 100, options=LONG_GOP, container_options=flags)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 7 // 10])
+    recording = open_video(path)
+    count = len(recording)
+    assert 5 < count < 100
+    assert recording.notes == (
+        f"cut off or damaged: at least {100 - count} of 100 frames are lost",
+    )
+    assert recording.fps == 30
+    shown = numbers(recording.frames.read(0, count))
+    assert shown == sorted(set(shown)) and shown[:5] == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(recording.timestamps_ns / 1e9 * 30, shown, atol=1e-3)
+    assert numbers(recording.frames.read_reversed(0, count)) == shown[::-1]
+    assert [read_number(recording.frames.at(i)) for i in range(count)] == shown
+
+
+def test_matroska_cut_off_yields_what_is_there(tmp_path) -> None:
+    path = write_video(tmp_path / "v.mkv", 100, options=LONG_GOP)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 7 // 10])
+    recording = open_video(path)
+    lost = int(re.fullmatch(r"cut off or damaged: at least (\d+) of .*", recording.notes[0])[1])
+    assert 100 - len(recording) - 4 <= lost <= 100 - len(recording)
+    shown = numbers(recording.frames.read(0, len(recording)))
+    assert shown == sorted(set(shown)) and shown[:50] == list(range(50))
+    np.testing.assert_allclose(recording.timestamps_ns / 1e9 * 30, shown, atol=0.02)
+
+
+def test_hole_in_a_file_repeats_the_frame_before(tmp_path, caplog) -> None:
+    path = write_video(tmp_path / "v.mp4", 60, options={"g": "20", "bf": "0", **FAST})
+    with av.open(str(path)) as container:
+        packets = [(p.pos, p.size) for p in container.demux(video=0) if p.size]
+    position, size = packets[25]
+    data = bytearray(path.read_bytes())
+    data[position : position + size] = bytes(size)
+    path.write_bytes(data)
+    frames = open_video(path).frames
+    shown = numbers(frames.read(0, 60))
+    assert shown[:26] == [*range(25), 24] and shown[40:] == list(range(40, 60))
+    assert "frame 25 cannot be decoded" in caplog.text
+    assert numbers(frames.read_reversed(0, 60)) == shown[::-1]
+    assert read_number(frames.at(25)) == 24
+
+
+def test_file_removed_while_in_use(tmp_path) -> None:
+    frames = open_video(write_video(tmp_path / "v.mp4", 5)).frames
+    (tmp_path / "v.mp4").unlink()
+    for _ in range(2):
+        with pytest.raises(VideoError, match="does not exist"):
+            list(frames.read(0, 5))
+        with pytest.raises(VideoError, match="does not exist"):
+            frames.at(3)
+
+
+def _cut_without_table(path: Path) -> None:
+    data = write_video(path, 30).read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def _nothing_decodes(path: Path) -> None:
+    write_video(path, 1)
+    with av.open(str(path)) as container:
+        packet = next(container.demux(video=0))
+        position, size = packet.pos, packet.size
+    data = bytearray(path.read_bytes())
+    data[position : position + size] = bytes(size)
+    path.write_bytes(data)
+
+
+def _no_packets(kind: str):
+    def make(path: Path) -> None:
+        with av.open(str(path), "w", format=kind) as container:
+            stream = container.add_stream("mpeg4", rate=30)
+            stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+            container.start_encoding()
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.mkdir(), "is a folder"),
+        (lambda path: path.write_bytes(b""), "is empty"),
+        (lambda path: path.write_text("This is a note, not a film. Übung.\n" * 200), "text file"),
+        (lambda path: path.write_text("ffconcat version 1.0\nfile other.mp4\n"), "text file"),
+        (lambda path: path.write_text("#EXTM3U\n#EXTINF:10,\nother.ts\n"), "text file"),
+        (lambda path: path.write_bytes(bytes(range(256)) * 20), "is not a video"),
+        (_cut_without_table, "'moov'"),
+        (write_audio, "contains only audio"),
+        (_no_packets("mp4"), "no stream at all"),
+        (_no_packets("matroska"), "ends before its first frame"),
+        (_no_packets("avi"), "no frame that can be decoded"),
+        (_nothing_decodes, "no frame that can be decoded"),
+    ],
+)  # fmt: skip
+def test_unusable_files_say_why(tmp_path, make, message: str) -> None:
+    path = tmp_path / "clip.mp4"
+    make(path)
+    with pytest.raises(VideoError, match=message) as error:
+        open_video(path)
+    assert str(path) in str(error.value)
+
+
+def test_odd_file_names(tmp_path) -> None:
+    for name in ("pipe:0.mp4", "a b#%20?.mp4", "hände.mp4"):
+        assert len(open_video(write_video(tmp_path / "x.mp4", 3).rename(tmp_path / name))) == 3
+
+
+def test_find_videos(tmp_path) -> None:
+    for name in ("b.MP4", "a.mkv", ".hidden.mp4", "notes.txt"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "folder.mp4").mkdir()
+    assert [path.name for path in find_videos(tmp_path)] == ["a.mkv", "b.MP4"]
+    with pytest.raises(VideoError, match=r"has no video.*\.mp4"):
+        find_videos(tmp_path / "folder.mp4")
+    with pytest.raises(VideoError, match="does not exist"):
+        find_videos(tmp_path / "nowhere")
+    with pytest.raises(VideoError, match="is not a folder"):
+        find_videos(tmp_path / "a.mkv")
+
+
+# Time stamps.
+
+
+@pytest.mark.parametrize(
+    ("times", "expected", "changed"),
+    [
+        ([0, 10, 20], [0, 10, 20], 0),
+        ([0, 10, 10, 30], [0, 10, 20, 30], 1),
+        ([0, 10, 5, 30], None, 1),
+        ([0, None, 20, 30], [0, 10, 20, 30], 1),
+        ([900, 10, 20, 30], [0, 10, 20, 30], 1),
+        ([0, 10, 20, None], [0, 10, 20, 30], 1),
+        ([0, 10, 20, -500], [0, 10, 20, 30], 1),
+        ([5], [5], 0),
+    ],
+)
+def test_stamps_are_repaired(times: list, expected: list | None, changed: int) -> None:
+    repaired, count = repair_times(times)
+    assert count == changed
+    assert expected is None or repaired == expected
+    assert (np.diff(repaired) > 0).all()
+
+
+@given(
+    st.lists(st.none() | st.integers(-1000, 1000), min_size=1, max_size=60).filter(any),
+    st.integers(0, 10**18),
+)
+def test_any_stamps_become_increasing(times: list, origin: int) -> None:
+    times = [None if time is None else origin + time * 10**6 for time in times]
+    repaired, changed = repair_times(times)
+    assert (np.diff(repaired) > 0).all()
+    kept = sum(a == b for a, b in zip(times, repaired, strict=True))
+    assert kept >= len(times) - changed
+
+
+def test_recording_carries_the_file_hash(long_gop: Path) -> None:
+    recording = open_video(str(long_gop))
+    assert recording.sha256 == hashlib.sha256(long_gop.read_bytes()).hexdigest()
+    assert recording.source == str(long_gop) and recording.frames.path == long_gop
+
+
+def test_real_video(shared) -> None:
+    path = shared / "data" / "human_hand_video.mp4"
+    if not path.is_file():
+        pytest.skip("human_hand_video.mp4 not found")
+    recording = open_video(path)
+    assert (len(recording), recording.fps) == (621, 30.0)
+    assert (recording.width, recording.height) == (1280, 720)
+    assert recording.timestamps_ns[-1] == round(620e9 / 30)
+    assert recording.notes == ()
+    assert len(resampled(path, 30)) == 621
+    capture = cv2.VideoCapture(str(path))
+    expected = [capture.read()[1][..., ::-1] for _ in range(40)]
+    for image, other in zip(recording.frames.read(0, 40), expected, strict=True):
+        np.testing.assert_array_equal(image, other)
+    np.testing.assert_array_equal(recording.frames.at(17), expected[17])
+    backwards = next(iter(recording.frames.read_reversed(30, 40)))
+    np.testing.assert_array_equal(backwards, expected[39])
