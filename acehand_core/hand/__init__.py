@@ -1,0 +1,1 @@
+"""The human hand: names, models, kinematics, and fitting them to evidence."""

@@ -30,11 +30,11 @@ SEGMENT_LENGTHS_MM = {
 
 #: Knuckles (thumb: CMC joint) from the wrist centre: distal, dorsal, radial.
 KNUCKLES_MM = {
-    "thumb": (21.0, -10.0, 22.5),
-    "index": (91.5, -1.0, 25.0),
+    "thumb": (25.5, -9.0, 25.0),
+    "index": (92.5, -1.0, 25.0),
     "middle": (95.0, 1.5, 4.0),
-    "ring": (87.5, -1.0, -16.5),
-    "pinky": (78.0, -6.5, -36.0),
+    "ring": (88.5, -1.0, -16.5),
+    "pinky": (79.5, -6.5, -36.0),
 }
 
 #: Rest direction of the straight finger and the direction its nail faces.

@@ -1,19 +1,53 @@
 """The default hand: licence-free, authored here, MANO's tree and rest axes.
 
 Sixteen joints, 21 keypoints, ten betas in standard deviations of published anthropometry, and a
-closed skinned mesh. The origin is the knuckle of the middle finger, so the rest wrist J0 is about
-95 mm away from it and moves with betas.
+closed skinned mesh (``authoring`` builds it; plain linear blend skinning). The origin is the
+knuckle of the middle finger, so the rest wrist J0 is about 95 mm away from it and moves with betas.
 """
 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
+from importlib import resources
 
 import numpy as np
+from jaxtyping import Float, UInt8
 
 from acehand_core.hand import anthropometry
 from acehand_core.hand.articulation import ANATOMICAL_TO_MODEL, MIRROR, pose_keypoints
-from acehand_core.types import Betas, GlobalOrient, HandPose, Keypoints, Side
+from acehand_core.hand.skeleton import TREE_TO_KEYPOINT
+from acehand_core.types import Betas, Faces, GlobalOrient, HandPose, Keypoints, Side, Vertices
+
+_ASSET = "acehand_right.npz"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mesh:
+    """The mesh of one side: metres, ``shape_directions`` in metres per unit beta."""
+
+    vertices: Float[np.ndarray, "V 3"]
+    shape_directions: Float[np.ndarray, "10 V 3"]
+    weights: Float[np.ndarray, "V 16"]
+    faces: Faces
+    tint: UInt8[np.ndarray, "V 2"]
+
+
+@functools.cache
+def _mesh(side: Side) -> _Mesh:
+    with resources.as_file(resources.files(__package__) / "assets" / _ASSET) as path:
+        data = dict(np.load(path, allow_pickle=False))
+    flip = MIRROR if side == "left" else np.ones(3)
+    weights = np.zeros((len(data["vertices"]), 16))
+    np.put_along_axis(weights, data["joints"].astype(np.intp), data["weights"].astype(float), 1)
+    faces = data["faces"].astype(np.int64)
+    return _Mesh(
+        data["vertices"].astype(float) * flip,
+        data["shape_directions"].astype(float) * 1e-3 * flip,
+        weights / weights.sum(1, keepdims=True),
+        faces[:, ::-1].copy() if side == "left" else faces,
+        data["tint"],
+    )
 
 
 @functools.cache
@@ -50,3 +84,50 @@ class CapsuleHand:
         """Return the 21 posed keypoints in metres (see ``HandModel.joints``)."""
         points, _ = pose_keypoints(global_orient, hand_pose, self.rest_keypoints(side, betas))
         return points
+
+    def rest_vertices(self, side: Side, betas: Betas) -> Vertices:
+        """Return the mesh of the flat hand in metres; linear in betas."""
+        mesh = _mesh(side)
+        return mesh.vertices + np.tensordot(betas, mesh.shape_directions, axes=1)
+
+    def vertices(
+        self, side: Side, global_orient: GlobalOrient, hand_pose: HandPose, betas: Betas
+    ) -> Vertices:
+        """Return the posed mesh in metres (see ``HandModel.vertices``).
+
+        Fastest where ``betas`` has no leading axes: then all poses are one matrix product.
+        """
+        rest = self.rest_keypoints(side, betas)
+        points, world = pose_keypoints(global_orient, hand_pose, rest)
+        batch = points.shape[:-2]
+        keypoints = list(TREE_TO_KEYPOINT)
+        pivots = np.broadcast_to(rest, points.shape)[..., keypoints, :]
+        moved = points[..., keypoints, :] - (world @ pivots[..., None])[..., 0]
+        # Per bone a 3x4 transform, stored as four rows that multiply (x, y, z, 1) from the right.
+        bones = np.concatenate([np.swapaxes(world, -1, -2), moved[..., None, :]], axis=-2)
+        bones = bones.reshape(-1, 64, 3)
+        shape = np.broadcast_to(betas, (*batch, 10)).reshape(-1, 10)
+        if betas.ndim == 1:
+            flat = self._skin(side, betas) @ bones.transpose(1, 0, 2).reshape(64, -1)
+            out = flat.reshape(len(flat), -1, 3).transpose(1, 0, 2)
+        else:
+            rows = [self._skin(side, b) @ bone for b, bone in zip(shape, bones, strict=True)]
+            out = np.stack(rows) if rows else np.empty((0, *self.rest_vertices(side, betas).shape))
+        return out.reshape(*batch, -1, 3)
+
+    def _skin(self, side: Side, betas: Float[np.ndarray, "10"]) -> Float[np.ndarray, "V 64"]:
+        """Return, per vertex, its 16 weights times its homogeneous rest position."""
+        rest = self.rest_vertices(side, betas)
+        homogeneous = np.concatenate([rest, np.ones((len(rest), 1))], axis=1)
+        return (_mesh(side).weights[:, :, None] * homogeneous[:, None, :]).reshape(len(rest), 64)
+
+    def faces(self, side: Side) -> Faces:
+        """Return the triangles, counter-clockwise seen from outside."""
+        return _mesh(side).faces
+
+    def tint(self, side: Side) -> Float[np.ndarray, "V 2"]:
+        """Return how to colour each vertex: palmar paleness and a mark, both in 0..1.
+
+        The mark is 0 in a crease or on a flushed knuckle, 0.5 on plain skin and 1 on a nail.
+        """
+        return _mesh(side).tint / 255.0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from acehand_core.types import Betas, Faces, GlobalOrient, HandPose, Keypoints, Side, Vertices
 
 
+@runtime_checkable
 class HandModel(Protocol):
     """A parametric hand: rotations and shape in, joints and mesh out.
 

@@ -1,0 +1,1 @@
+"""Files that others define, read as they are."""

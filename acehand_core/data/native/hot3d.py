@@ -1,0 +1,233 @@
+"""HOT3D sequences (Project Aria): camera poses of a stream, and MANO motion as a HandMotion.
+
+A sequence stores every moment twice, about 90 microseconds apart: once at the time of the colour
+image and once at that of the two grey ones. A stream's moments are the times of its own boxes, and
+every pose is looked up at exactly that time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from acehand_core.data.native.hot3d_files import (
+    BOXES_FILE,
+    MANO_FILE,
+    STREAMS,
+    HandBoxes,
+    read_boxes,
+    read_calibration,
+    read_headset,
+    read_mano,
+)
+from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.geometry import frames
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.mano import ManoHand
+from acehand_core.hand.mapping import change_frame
+from acehand_core.hand.shape import rest_shape, shaped
+from acehand_core.motion import HandMotion, Provenance
+from acehand_core.types import SIDES
+
+_FPS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPoses:
+    """A stream's moments: times, the camera of each, and where it was."""
+
+    timestamps_ns: Int[np.ndarray, "M"]
+    cameras: tuple[Camera, ...]
+    T_world_camera: Float[np.ndarray, "M 4 4"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hot3dManoMotion:
+    """MANO motion as HOT3D stores it, which is no hand pose without the user's MANO files.
+
+    World frame, slot 0 left, NaN where a hand is absent. ``pca`` are 15 coefficients in MANO's own
+    basis, mean pose left out; ``translation`` is MANO's, so the wrist is ``J0(betas) +
+    translation``; both hands share ``betas``, which belong to MANO with repaired left shape
+    directions.
+    """
+
+    timestamps_ns: Int[np.ndarray, "T"]
+    present: Bool[np.ndarray, "T 2"]
+    global_orient: Float[np.ndarray, "T 2 3 3"]
+    pca: Float[np.ndarray, "T 2 15"]
+    betas: Float[np.ndarray, "10"]
+    translation: Float[np.ndarray, "T 2 3"]
+
+    def at(self, timestamps_ns: Int[np.ndarray, "M"]) -> Hot3dManoMotion:
+        """Return the rows of exactly these times; InputError if one is not there."""
+        rows = _rows_at(self.timestamps_ns, timestamps_ns, MANO_FILE)
+        return Hot3dManoMotion(
+            timestamps_ns, self.present[rows], self.global_orient[rows], self.pca[rows],
+            self.betas, self.translation[rows],
+        )  # fmt: skip
+
+    def hand_pose(self, mano: ManoHand) -> Float[np.ndarray, "T 2 15 3 3"]:
+        """Return absolute finger rotations: components expanded, mean pose added."""
+        _check_flag(mano)
+        return np.stack(
+            [
+                mano.absolute_pose(
+                    side, mano.expand_pca(side, self.pca[:, slot]), flat_hand_mean=False
+                )
+                for slot, side in enumerate(SIDES)
+            ],
+            axis=1,
+        )
+
+    def joints_world(self, mano: ManoHand) -> Float[np.ndarray, "T 2 21 3"]:
+        """Return the 21 keypoints in metres, OpenPose order."""
+        return _joints(mano, self.global_orient, self.hand_pose(mano), self.betas, self.translation)
+
+
+def read_mano_motion(folder: Path) -> Hot3dManoMotion:
+    """Read a sequence's MANO motion. Raises SchemaError with file and line, or InputError."""
+    track = read_mano(folder)
+    if track.betas is None:
+        raise SchemaError(f"{folder / MANO_FILE}: no hand in any line.")
+    return Hot3dManoMotion(
+        timestamps_ns=track.timestamps_ns,
+        present=track.present,
+        global_orient=track.T_world_hand[..., :3, :3],
+        pca=track.numbers,
+        betas=track.betas,
+        translation=track.T_world_hand[..., :3, 3],
+    )
+
+
+def read_stream(folder: Path, stream: str = "214-1") -> StreamPoses:
+    """Return the cameras of one stream and their poses in the world.
+
+    Raises: InputError for an unknown stream or a moment without a headset pose; SchemaError where
+    calibration and moments do not pair up.
+    """
+    return _stream_poses(folder, stream, read_boxes(folder))
+
+
+def to_hand_motion(folder: Path, mano: ManoHand, stream: str = "214-1") -> HandMotion:
+    """Return a sequence's MANO motion in the camera frame of one stream.
+
+    Args:
+        folder: the sequence folder.
+        mano: the user's MANO, loaded with ``left_shapedirs_fixed=True``.
+        stream: "214-1" colour, "1201-1" and "1201-2" grey left and right.
+
+    Raises: as ``read_stream``; InputError for a MANO without the repair.
+    """
+    _check_flag(mano)
+    boxes = read_boxes(folder)
+    poses = _stream_poses(folder, stream, boxes)
+    motion = read_mano_motion(folder).at(poses.timestamps_ns)
+    T_camera_world = frames.inverse(poses.T_world_camera)
+    orient, translation = np.empty_like(motion.global_orient), np.empty_like(motion.translation)
+    for slot, side in enumerate(SIDES):
+        wrist = shaped(*rest_shape(mano, side), motion.betas)[0]
+        orient[:, slot], translation[:, slot] = change_frame(
+            T_camera_world,
+            motion.global_orient[:, slot],
+            motion.translation[:, slot],
+            np.broadcast_to(wrist, (len(orient), 3)),
+        )
+    hand_pose = motion.hand_pose(mano)
+    present = motion.present.astype(np.float32)
+    return HandMotion(
+        timestamps_ns=poses.timestamps_ns,
+        fps=_FPS,
+        presence=present,
+        visible=_visibility(boxes, stream, poses.timestamps_ns) * present,
+        quality=present,
+        observed=motion.present,
+        filled=np.zeros_like(motion.present),
+        global_orient=orient,
+        hand_pose=hand_pose,
+        betas=np.tile(motion.betas, (2, 1)),
+        translation=translation,
+        joints_camera=_joints(mano, orient, hand_pose, motion.betas, translation),
+        joints_image=np.full((*present.shape, 21, 2), np.nan),
+        hand_model="mano",
+        provenance=_provenance(folder, stream, poses),
+        left_shapedirs_fixed=True,
+        camera=poses.cameras[len(poses.cameras) // 2],
+        T_world_camera=poses.T_world_camera,
+    )
+
+
+def _stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> StreamPoses:
+    if stream not in STREAMS:
+        raise InputError(f"HOT3D has no stream {stream!r}; {nearest(stream, STREAMS)}")
+    calibration, headset = read_calibration(folder, stream), read_headset(folder)
+    times = np.unique(boxes.timestamps_ns[boxes.of_stream(stream)])
+    if len(times) != len(calibration.cameras):
+        raise SchemaError(
+            f"{folder}: {len(times)} moments of stream {stream} in {BOXES_FILE} but "
+            f"{len(calibration.cameras)} lines of calibration; they must pair up."
+        )
+    rows = _rows_at(headset.timestamps_ns, times, f"{folder}: the headset trajectory")
+    T_world_camera = headset.T_world_device[rows] @ calibration.T_device_camera
+    return StreamPoses(times, calibration.cameras, T_world_camera)
+
+
+def _rows_at(available: np.ndarray, wanted: np.ndarray, name: str) -> np.ndarray:
+    rows = np.searchsorted(available, wanted)
+    found = available[np.minimum(rows, len(available) - 1)] == wanted
+    if not found.all():
+        raise InputError(f"{name} has no row at {wanted[~found][0]} ns; times must match exactly.")
+    return rows
+
+
+def _check_flag(mano: ManoHand) -> None:
+    if not mano.left_shapedirs_fixed:
+        raise InputError(
+            "HOT3D's betas belong to MANO with repaired left shape directions; load it with "
+            "left_shapedirs_fixed=True."
+        )
+
+
+def _joints(
+    mano: ManoHand,
+    global_orient: np.ndarray,
+    hand_pose: np.ndarray,
+    betas: np.ndarray,
+    translation: np.ndarray,
+) -> np.ndarray:
+    """Return keypoints (T, 2, 21, 3); NaN in, NaN out."""
+    shape = np.broadcast_to(betas, (len(translation), 10))
+    joints = [
+        mano.joints(side, global_orient[:, slot], hand_pose[:, slot], shape)
+        for slot, side in enumerate(SIDES)
+    ]
+    return np.stack(joints, axis=1) + translation[:, :, None]
+
+
+def _visibility(boxes: HandBoxes, stream: str, times: np.ndarray) -> np.ndarray:
+    out = np.zeros((len(times), 2), np.float32)
+    rows = boxes.of_stream(stream)
+    moment = np.searchsorted(times, boxes.timestamps_ns[rows])
+    out[moment, boxes.slot[rows]] = np.clip(boxes.visibility[rows], 0, 1)
+    return out
+
+
+def _provenance(folder: Path, stream: str, poses: StreamPoses) -> Provenance:
+    focal = np.array([camera.fx for camera in poses.cameras])
+    return Provenance(
+        source=f"{folder.name}/{MANO_FILE}",
+        source_sha256=hashlib.sha256((folder / MANO_FILE).read_bytes()).hexdigest(),
+        tracker="HOT3D ground truth (MANO)",
+        licenses=(
+            "HOT3D: the dataset's own licence",
+            "MANO: non-commercial, https://mano.is.tue.mpg.de",
+        ),
+        settings={"stream": stream},
+        notes=(
+            "The camera is the one of the middle moment; over the recording its focal length "
+            f"changes by {np.ptp(focal):.3g} px.",
+        ),
+    )

@@ -1,0 +1,285 @@
+"""The files of one HOT3D sequence folder (Project Aria), each read into arrays as it stands.
+
+Times are nanoseconds of one clock; world, device and wrist poses are metres, ``T_a_b`` maps points
+of b to a; slot 0 is the left hand. The images (``recording.vrs``) are not read.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+
+MANO_FILE = "mano_hand_pose_trajectory.jsonl"
+UMETRACK_FILE = "umetrack_hand_pose_trajectory.jsonl"
+HEADSET_FILE = "headset_trajectory.csv"
+BOXES_FILE = "box2d_hands.csv"
+CALIBRATION_FILE = "mps/slam/online_calibration.jsonl"
+
+#: Stream to camera label, width and height. The sizes stand in the recording alone; those in the
+#: calibration are of another use.
+STREAMS = {
+    "214-1": ("camera-rgb", 1408, 1408),
+    "1201-1": ("camera-slam-left", 640, 480),
+    "1201-2": ("camera-slam-right", 640, 480),
+}
+
+_BOX_COLUMNS = ("x_min[pixel]", "y_min[pixel]", "x_max[pixel]", "y_max[pixel]")
+_POSE_COLUMNS = (
+    "t_wo_x[m]", "t_wo_y[m]", "t_wo_z[m]", "q_wo_w", "q_wo_x", "q_wo_y", "q_wo_z",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsetTrajectory:
+    """Where the headset was: ``T_world_device`` per row."""
+
+    timestamps_ns: Int[np.ndarray, "T"]
+    T_world_device: Float[np.ndarray, "T 4 4"]
+
+
+@dataclass(frozen=True, slots=True)
+class HandBoxes:
+    """Boxes of whole hands, hidden parts included, in the raw unturned image; may leave it.
+
+    ``box`` is x_min, y_min, x_max, y_max in pixels, NaN where the hand is out of view.
+    ``visibility`` is the visible share, 0 to 1.
+    """
+
+    stream: tuple[str, ...]
+    slot: Int[np.ndarray, "N"]
+    timestamps_ns: Int[np.ndarray, "N"]
+    box: Float[np.ndarray, "N 4"]
+    visibility: Float[np.ndarray, "N"]
+
+    def of_stream(self, stream: str) -> np.ndarray:
+        """Return the rows of one stream, in file order."""
+        return np.flatnonzero(np.array(self.stream) == stream)
+
+
+@dataclass(frozen=True, slots=True)
+class HandTrack:
+    """A pose per row and slot: ``T_world_hand`` and the numbers stored with it, NaN where absent.
+
+    UmeTrack: the pose is the wrist's and the numbers are 22 joint angles. MANO: the pose holds the
+    global orientation and MANO's translation, which is not the wrist, and the numbers are 15
+    principal components without the mean pose.
+    """
+
+    timestamps_ns: Int[np.ndarray, "T"]
+    present: Bool[np.ndarray, "T 2"]
+    T_world_hand: Float[np.ndarray, "T 2 4 4"]
+    numbers: Float[np.ndarray, "T 2 K"]
+    betas: Float[np.ndarray, "10"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCalibration:
+    """One camera over the recording: row i belongs to the stream's i-th moment."""
+
+    cameras: tuple[Camera, ...]
+    T_device_camera: Float[np.ndarray, "M 4 4"]
+
+
+def read_headset(folder: Path) -> HeadsetTrajectory:
+    """Read ``headset_trajectory.csv``. Raises SchemaError with file and line."""
+    path = folder / HEADSET_FILE
+    times, poses = [], []
+    for where, row in _csv_rows(path, ("object_uid", "timestamp[ns]", *_POSE_COLUMNS)):
+        times.append(_integer(row["timestamp[ns]"], where))
+        values = _numbers([row[name] for name in _POSE_COLUMNS], 7, where, "pose")
+        poses.append(_rigid(values[:3], values[3:], where))
+    return HeadsetTrajectory(_times(times, path), np.array(poses))
+
+
+def read_boxes(folder: Path) -> HandBoxes:
+    """Read ``box2d_hands.csv``. Raises SchemaError with file and line."""
+    path = folder / BOXES_FILE
+    columns = ("stream_id", "hand_index", "timestamp[ns]", *_BOX_COLUMNS, "visibility_ratio[%]")
+    streams, slots, times, boxes, visibility = [], [], [], [], []
+    for where, row in _csv_rows(path, columns):
+        if row["hand_index"] not in ("0", "1"):
+            raise SchemaError(f"{where}: hand_index is {row['hand_index']!r}; valid: 0, 1.")
+        streams.append(row["stream_id"])
+        slots.append(int(row["hand_index"]))
+        times.append(_integer(row["timestamp[ns]"], where))
+        corners = [row[name] for name in _BOX_COLUMNS]
+        hidden = not any(corners)
+        boxes.append([math.nan] * 4 if hidden else _numbers(corners, 4, where, "box"))
+        visibility.append(_numbers([row["visibility_ratio[%]"]], 1, where, "visibility")[0])
+    if not streams:
+        raise SchemaError(f"{path}: no rows.")
+    return HandBoxes(
+        tuple(streams), np.array(slots), np.array(times), np.array(boxes), np.array(visibility)
+    )
+
+
+def read_umetrack(folder: Path) -> HandTrack:
+    """Read UmeTrack's wrists and joint angles. Raises SchemaError with file and line."""
+    return _read_hands(folder / UMETRACK_FILE, "joint_angles", 22, with_betas=False)
+
+
+def read_mano(folder: Path) -> HandTrack:
+    """Read MANO's orientation, translation, 15 components and betas.
+
+    Raises: SchemaError with file and line, also where betas are not those of the first line.
+    """
+    return _read_hands(folder / MANO_FILE, "pose", 15, with_betas=True)
+
+
+def read_calibration(folder: Path, stream: str) -> StreamCalibration:
+    """Read the calibration of one stream that was refined while recording.
+
+    Raises: InputError for an unknown stream; SchemaError with file and line.
+    """
+    if stream not in STREAMS:
+        raise InputError(f"HOT3D has no stream {stream!r}; {nearest(stream, STREAMS)}")
+    label, width, height = STREAMS[stream]
+    cameras, poses = [], []
+    for where, line in _json_lines(folder / CALIBRATION_FILE):
+        entries = _get(line, "CameraCalibrations", where, list)
+        entries = [entry for entry in entries if _get(entry, "Label", where) == label]
+        if len(entries) != 1:
+            raise SchemaError(f"{where}: {len(entries)} calibrations of {label!r}; one is needed.")
+        projection = _get(entries[0], "Projection", where)
+        if _get(projection, "Name", where) != "FisheyeRadTanThinPrism":
+            raise SchemaError(
+                f"{where}: projection {projection['Name']!r}; valid: FisheyeRadTanThinPrism."
+            )
+        f, cx, cy, *distortion = _numbers(_get(projection, "Params", where), 15, where, "Params")
+        cameras.append(Camera("fisheye624", width, height, f, f, cx, cy, tuple(distortion)))
+        pose = _get(entries[0], "T_Device_Camera", where)
+        quaternion = _get(pose, "UnitQuaternion", where, list)
+        if len(quaternion) != 2:
+            raise SchemaError(f"{where}: UnitQuaternion must be [w, [x, y, z]].")
+        w, xyz = quaternion
+        xyz = _numbers(xyz, 3, where, "UnitQuaternion")
+        translation = _numbers(_get(pose, "Translation", where), 3, where, "Translation")
+        poses.append(_rigid(translation, [*_numbers([w], 1, where, "UnitQuaternion"), *xyz], where))
+    return StreamCalibration(tuple(cameras), np.array(poses))
+
+
+def _read_hands(path: Path, key: str, count: int, with_betas: bool) -> HandTrack:
+    times, poses, numbers, betas = [], [], [], None
+    for where, line in _json_lines(path):
+        times.append(_integer(_get(line, "timestamp_ns", where), where))
+        pose, values = np.full((2, 4, 4), np.nan), np.full((2, count), np.nan)
+        for name, hand in _get(line, "hand_poses", where, dict).items():
+            if name not in ("0", "1"):
+                raise SchemaError(f"{where}: hand {name!r}; valid: '0' left, '1' right.")
+            wrist = _get(hand, "wrist_xform", where)
+            pose[int(name)] = _rigid(
+                _numbers(_get(wrist, "t_xyz", where), 3, where, "t_xyz"),
+                _numbers(_get(wrist, "q_wxyz", where), 4, where, "q_wxyz"),
+                where,
+            )
+            values[int(name)] = _numbers(_get(hand, key, where), count, where, key)
+            if with_betas:
+                shape = _numbers(_get(hand, "betas", where), 10, where, "betas")
+                betas = shape if betas is None else betas
+                if shape != betas:
+                    raise SchemaError(f"{where}: betas differ from the first ones of the file.")
+        poses.append(pose)
+        numbers.append(values)
+    stacked = np.array(poses)
+    return HandTrack(
+        timestamps_ns=_times(times, path),
+        present=np.isfinite(stacked).all(axis=(-1, -2)),
+        T_world_hand=stacked,
+        numbers=np.array(numbers),
+        betas=None if betas is None else np.array(betas),
+    )
+
+
+def _rigid(translation: Sequence[float], quaternion: Sequence[float], where: str) -> np.ndarray:
+    norm = math.hypot(*quaternion)
+    if abs(norm - 1) > 1e-3:
+        raise SchemaError(f"{where}: the quaternion has length {norm:.4f}, not 1.")
+    return frames.rigid(rotations.from_quaternion(np.array(quaternion)), np.array(translation))
+
+
+def _open_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{path}: not there. A HOT3D sequence folder of a training participant has it; those "
+            "of the test participants come without ground truth."
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text ({error}).") from error
+
+
+def _csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    reader = csv.reader(_open_text(path).splitlines())
+    header = next(reader, [])
+    if sorted(header) != sorted(columns):
+        odd = sorted(set(header) ^ set(columns)) or header
+        raise SchemaError(
+            f"{path}:1: wrong columns ({', '.join(odd)}); valid: {', '.join(columns)}."
+        )
+    for values in reader:
+        where = f"{path}:{reader.line_num}"
+        if len(values) != len(header):
+            raise SchemaError(f"{where}: {len(values)} values for {len(header)} columns.")
+        yield where, dict(zip(header, values, strict=True))
+
+
+def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    lines = _open_text(path).splitlines()
+    if not lines:
+        raise SchemaError(f"{path}: empty.")
+    for number, text in enumerate(lines, 1):
+        where = f"{path}:{number}"
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise SchemaError(f"{where}: not a JSON object ({error}).") from error
+        if not isinstance(value, dict):
+            raise SchemaError(f"{where}: not a JSON object.")
+        yield where, value
+
+
+def _get(value: Any, key: str, where: str, kind: type = object) -> Any:
+    if not isinstance(value, dict) or key not in value:
+        raise SchemaError(f"{where}: {key!r} is missing.")
+    if not isinstance(value[key], kind):
+        raise SchemaError(f"{where}: {key!r} must be a {kind.__name__}.")
+    return value[key]
+
+
+def _numbers(values: Any, count: int, where: str, name: str) -> list[float]:
+    try:
+        out = [float(value) for value in values] if isinstance(values, list) else []
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"{where}: {name} must be {count} numbers ({error}).") from error
+    if len(out) != count or not all(map(math.isfinite, out)):
+        raise SchemaError(f"{where}: {name} must be {count} finite numbers, got {out}.")
+    return out
+
+
+def _integer(value: Any, where: str) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"{where}: the timestamp {value!r} is not a whole number.") from error
+
+
+def _times(values: list[int], path: Path) -> np.ndarray:
+    times = np.array(values, np.int64)
+    if len(times) == 0:
+        raise SchemaError(f"{path}: no rows.")
+    if (np.diff(times) <= 0).any():
+        raise SchemaError(f"{path}: timestamps must increase; row {np.argmin(np.diff(times)) + 2}.")
+    return times

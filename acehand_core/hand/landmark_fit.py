@@ -1,0 +1,259 @@
+"""From landmarks to a hand: rotations within anatomical limits, placement, one shape.
+
+The landmarks' pixels are trusted for where joints are; the "world" landmarks that MediaPipe also
+gives are trusted only for the direction of each bone, since its bone lengths drift by 5 to 16 %
+over a clip. Orientation, placement and angles of every frame are solved at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core.geometry import rotations
+from acehand_core.hand import articulation
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.fit import solve
+from acehand_core.hand.skeleton import BONES, PALM
+from acehand_core.types import Side
+
+#: Noise of a landmark, as a share of the palm's apparent length. The thumb's base is the vaguest.
+PIXEL_SIGMA = 0.02
+KEYPOINT_WEIGHTS = np.array([0.6, 0.3, 0.8, *[1.0] * 18])
+#: Noise of a bone's direction (unit vectors) and the pull towards a relaxed hand (radians).
+DIRECTION_SIGMA = 0.25
+ANGLE_SIGMA = 0.9
+#: Betas are standard deviations; the prior is that of the population.
+SHAPE_FRAMES = 80
+
+_PARENTS = np.array([p for p, _ in BONES])
+_CHILDREN = np.array([c for _, c in BONES])
+
+Keypoints = Float[np.ndarray, "N 21 3"]
+Bearings = Float[np.ndarray, "N 21 2"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Landmarks of one hand in N frames.
+
+    ``bearing`` are (x/z, y/z) of the landmarks; ``direction`` unit bone vectors in camera axes,
+    already turned to the ray on which the hand was seen.
+    """
+
+    bearing: Bearings
+    direction: Float[np.ndarray, "N 20 3"]
+
+    @classmethod
+    def from_landmarks(cls, bearing: Bearings, world: Keypoints) -> Evidence:
+        """Turn the crop's frame to the camera's: the network sees a hand along its own ray."""
+        centre = np.concatenate([bearing.mean(1), np.ones((len(bearing), 1))], axis=1)
+        centre /= np.linalg.norm(centre, axis=1, keepdims=True)
+        to_camera = rotations.between(np.broadcast_to([0.0, 0.0, 1.0], centre.shape), centre)
+        bones = (world[:, _CHILDREN] - world[:, _PARENTS]) @ np.swapaxes(to_camera, 1, 2)
+        return cls(bearing, bones / np.linalg.norm(bones, axis=-1, keepdims=True))
+
+    def rows(self, index: np.ndarray) -> Evidence:
+        """Return the evidence of some frames."""
+        return Evidence(self.bearing[index], self.direction[index])
+
+    @property
+    def scale(self) -> Float[np.ndarray, "N"]:
+        """Apparent length of the palm in bearing units: wrist to the four knuckles, rms."""
+        arms = self.bearing[:, PALM[1:]] - self.bearing[:, :1]
+        return np.sqrt(np.mean(np.sum(arms**2, axis=-1), axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Pose:
+    """Orientation, angles and wrist of one hand in N frames, camera frame."""
+
+    global_orient: Float[np.ndarray, "N 3 3"]
+    angles: Float[np.ndarray, "N 22"]
+    wrist: Float[np.ndarray, "N 3"]
+
+    def keypoints(self, side: Side, rest: Float[np.ndarray, "21 3"]) -> Keypoints:
+        """Return the 21 keypoints in the camera frame, metres."""
+        chain, _ = articulation.keypoints_with_jacobian(self.angles, side, rest)
+        return chain @ np.swapaxes(self.global_orient, 1, 2) + self.wrist[:, None]
+
+    def rows(self, index: np.ndarray) -> Pose:
+        """Return the poses of some frames."""
+        return Pose(self.global_orient[index], self.angles[index], self.wrist[index])
+
+
+def articulate(evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"]) -> Pose:
+    """Fit orientation and angles to bone directions alone; the wrist is left at the origin."""
+    orient = _palm_orientation(evidence.direction, rest)
+    problem = _Problem(evidence, side, rest, orient, use_pixels=False)
+    start = np.zeros((len(orient), 28))
+    start[:, 6:] = articulation.comfortable()
+    return problem.pose(_solve(problem, start, iterations=12))
+
+
+def refine(
+    pose: Pose, evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"], iterations: int = 8
+) -> Pose:
+    """Fit orientation, placement and angles to pixels and bone directions together."""
+    problem = _Problem(evidence, side, rest, pose.global_orient, use_pixels=True)
+    z = np.maximum(pose.wrist[:, 2:], 1e-3)
+    start = np.concatenate(
+        [np.zeros((len(z), 3)), pose.wrist[:, :2] / z, np.log(z), pose.angles], axis=1
+    )
+    return problem.pose(_solve(problem, start, iterations))
+
+
+def fit_shape(
+    pose: Pose,
+    evidence: Evidence,
+    side: Side,
+    hand_length_m: float | None,
+    rounds: int = 4,
+) -> Float[np.ndarray, "10"]:
+    """Fit the one shape of a hand to pixels in frames spread over the recording.
+
+    Alternates poses and betas. A single camera cannot know the size: without ``hand_length_m`` the
+    size stays that of the mean adult hand.
+    """
+    model = CapsuleHand()
+    count = len(pose.angles)
+    chosen = np.unique(np.linspace(0, count - 1, min(count, SHAPE_FRAMES)).astype(int))
+    pose, evidence = pose.rows(chosen), evidence.rows(chosen)
+    betas = np.zeros(10)
+    for _ in range(rounds):
+        betas = _shape_step(pose, evidence, side, betas, hand_length_m)
+        rest = model.rest_keypoints(side, betas)
+        pose = refine(pose, evidence, side, rest, iterations=4)
+    return betas
+
+
+def _shape_step(
+    pose: Pose, evidence: Evidence, side: Side, betas: np.ndarray, hand_length_m: float | None
+) -> np.ndarray:
+    """One Gauss-Newton step on betas, with the wrist free along its ray.
+
+    The depth of each frame would otherwise freeze the size: it is eliminated from the system.
+    """
+    model = CapsuleHand()
+    rest = model.rest_keypoints(side, betas)
+    unit = np.stack([model.rest_keypoints(side, b) - model.rest_keypoints(side, np.zeros(10))
+                     for b in np.eye(10)])  # fmt: skip
+    hand_pose = articulation.angles_to_pose(pose.angles, side)
+    points = pose.keypoints(side, rest)
+    change, _ = articulation.pose_keypoints(
+        pose.global_orient[:, None], hand_pose[:, None], unit[None]
+    )
+    change = change - change[:, :, :1]  # (N, 10, 21, 3), the wrist held
+    sigma = PIXEL_SIGMA * evidence.scale
+    residual, d_point = _pixel_residual(points, evidence.bearing, sigma)
+    by_shape = np.einsum("nkij,nbkj->nkib", d_point, change).reshape(len(points), 42, 10)
+    by_wrist = d_point.reshape(len(points), 42, 3)
+    residual = residual.reshape(len(points), 42)
+    # Eliminate the wrist of each frame: project onto the complement of its columns.
+    q, _ = np.linalg.qr(by_wrist)
+    by_shape = by_shape - q @ (np.swapaxes(q, 1, 2) @ by_shape)
+    residual = residual - (q @ (np.swapaxes(q, 1, 2) @ residual[..., None]))[..., 0]
+    normal = np.einsum("nrb,nrc->bc", by_shape, by_shape)
+    gradient = np.einsum("nrb,nr->b", by_shape, residual)
+    # Frames of one clip are not independent: the evidence counts as SHAPE_FRAMES / 4 frames.
+    share = min(1.0, SHAPE_FRAMES / 4 / len(points))
+    normal, gradient = normal * share + np.eye(10), gradient * share + betas
+    if hand_length_m is not None:
+        length = model.hand_length(betas)
+        slope = np.array([model.hand_length(betas + b) - length for b in np.eye(10)]) / 5e-4
+        normal += np.outer(slope, slope)
+        gradient += slope * (length - hand_length_m) / 5e-4
+    step = np.linalg.solve(normal, -gradient)
+    limit = np.full(10, 3.0)
+    limit[0] = np.inf if hand_length_m is not None else 3.0
+    return np.clip(betas + step, -limit, limit)
+
+
+class _Problem:
+    """Residuals and Jacobian of N independent frames in 28 unknowns each.
+
+    Unknowns: rotation vector on top of the start (3), bearing and log depth of the wrist (3),
+    angles (22). Log depth keeps the hand before the camera and makes steps relative.
+    """
+
+    def __init__(
+        self,
+        evidence: Evidence,
+        side: Side,
+        rest: np.ndarray,
+        orient: np.ndarray,
+        use_pixels: bool,
+    ) -> None:
+        self._evidence, self._side, self._rest = evidence, side, rest
+        self._orient, self._use_pixels = orient, use_pixels
+        bones = rest[_CHILDREN] - rest[_PARENTS]
+        self._bone_length = np.linalg.norm(bones, axis=-1)[None, :, None]
+        self._sigma = PIXEL_SIGMA * evidence.scale
+
+    def pose(self, x: np.ndarray) -> Pose:
+        wrist = np.exp(x[:, 5:6]) * np.concatenate([x[:, 3:5], np.ones((len(x), 1))], axis=1)
+        return Pose(rotations.exp(x[:, :3]) @ self._orient, x[:, 6:], wrist)
+
+    def __call__(self, x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        count = len(x)
+        turn = rotations.exp(x[:, :3]) @ self._orient[rows]
+        chain, d_chain = articulation.keypoints_with_jacobian(x[:, 6:], self._side, self._rest)
+        arms = chain @ np.swapaxes(turn, 1, 2)
+        d_points = np.zeros((count, 21, 3, 28))
+        d_points[..., :3] = -rotations.skew(arms) @ rotations.left_jacobian(x[:, :3])[:, None]
+        d_points[..., 6:] = turn[:, None] @ d_chain
+        direction = self._evidence.direction[rows]
+        bones = (arms[:, _CHILDREN] - arms[:, _PARENTS]) / self._bone_length
+        d_bones = (d_points[:, _CHILDREN] - d_points[:, _PARENTS]) / self._bone_length[..., None]
+        residuals = [(bones - direction) / DIRECTION_SIGMA]
+        jacobians = [d_bones / DIRECTION_SIGMA]
+        if self._use_pixels:
+            depth = np.exp(x[:, 5])
+            wrist = depth[:, None] * np.concatenate([x[:, 3:5], np.ones((count, 1))], axis=1)
+            d_points[:, :, 0, 3] = d_points[:, :, 1, 4] = depth[:, None]
+            d_points[..., 5] = wrist[:, None]
+            residual, d_point = _pixel_residual(
+                arms + wrist[:, None], self._evidence.bearing[rows], self._sigma[rows]
+            )
+            residuals.append(residual)
+            jacobians.append(d_point @ d_points)
+        residuals = [r.reshape(count, -1) for r in residuals]
+        jacobians = [j.reshape(count, -1, 28) for j in jacobians]
+        residuals.append((x[:, 6:] - articulation.comfortable()) / ANGLE_SIGMA)
+        prior = np.zeros((22, 28))
+        prior[:, 6:] = np.eye(22) / ANGLE_SIGMA
+        jacobians.append(np.broadcast_to(prior, (count, 22, 28)))
+        return np.concatenate(residuals, axis=1), np.concatenate(jacobians, axis=1)
+
+
+def _solve(problem: _Problem, start: np.ndarray, iterations: int) -> np.ndarray:
+    low, high = articulation.limits()
+    free = np.full(6, np.inf)
+    solution = solve(
+        problem, start, np.concatenate([-free, low]), np.concatenate([free, high]), iterations
+    )
+    return solution.x
+
+
+def _pixel_residual(
+    points: np.ndarray, bearing: np.ndarray, sigma: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted bearing residuals (N, 21, 2) and their derivative by the point (N, 21, 2, 3)."""
+    z = np.maximum(points[..., 2], 1e-2)
+    predicted = points[..., :2] / z[..., None]
+    weight = np.sqrt(KEYPOINT_WEIGHTS) / sigma[:, None] * np.isfinite(bearing).all(-1)
+    residual = weight[..., None] * (predicted - np.nan_to_num(bearing))
+    d_point = np.zeros((*points.shape[:2], 2, 3))
+    d_point[..., 0, 0] = d_point[..., 1, 1] = 1 / z
+    d_point[..., :, 2] = -predicted / z[..., None]
+    return residual, weight[..., None, None] * d_point
+
+
+def _palm_orientation(direction: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Return the rotation (N, 3, 3) that turns the rest palm's bones to the seen ones."""
+    palm = np.flatnonzero(np.isin(_CHILDREN, PALM))
+    bones = rest[_CHILDREN[palm]] - rest[_PARENTS[palm]]
+    bones = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
+    return rotations.project_to_rotation(np.einsum("nki,kj->nij", direction[:, palm], bones))

@@ -1,0 +1,224 @@
+"""MANO through smplx, with arrays the user owns; reading their files is ``data.native.mano_files``.
+
+smplx does the posing. torch and smplx load with the first pose, not with this module. MANO's
+licence is non-commercial and its files are never bundled: https://mano.is.tue.mpg.de
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from acehand_core.errors import MissingDependencyError, SchemaError, nearest
+from acehand_core.geometry import rotations
+from acehand_core.hand.skeleton import KEYPOINT_TO_TREE, TIPS, TREE_PARENTS
+from acehand_core.types import Betas, Faces, GlobalOrient, HandPose, Keypoints, Side, Vertices
+
+#: Vertices that smplx takes as fingertips, thumb to pinky. Other toolkits choose others, a few
+#: millimetres away.
+TIP_VERTICES = (744, 320, 443, 554, 671)
+
+_SHAPES = {
+    "v_template": (778, 3),
+    "shapedirs": (778, 3, 10),
+    "posedirs": (778, 3, 135),
+    "J_regressor": (16, 778),
+    "weights": (778, 16),
+    "hands_mean": (45,),
+    "hands_components": (45, 45),
+    "kintree_table": (2, 16),
+    "f": (1538, 3),
+}
+_CHUNK = 512  # rows posed at once: about 30 MB of skinning transforms
+
+
+@dataclass(frozen=True, slots=True)
+class ManoArrays:
+    """One hand's arrays under MANO's own names; metres, ``J_regressor`` dense."""
+
+    v_template: Float[np.ndarray, "778 3"]
+    shapedirs: Float[np.ndarray, "778 3 10"]
+    posedirs: Float[np.ndarray, "778 3 135"]
+    J_regressor: Float[np.ndarray, "16 778"]
+    weights: Float[np.ndarray, "778 16"]
+    hands_mean: Float[np.ndarray, "45"]
+    hands_components: Float[np.ndarray, "45 45"]
+    kintree_table: Int[np.ndarray, "2 16"]
+    f: Int[np.ndarray, "1538 3"]
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[str, Any], source: str) -> ManoArrays:
+        """Return checked arrays from a mapping under MANO's names; further names are ignored.
+
+        Raises:
+            SchemaError: naming ``source`` and the key that is missing, has another shape, holds
+                numbers that are not finite, or describes another tree.
+        """
+        out = {}
+        for key, shape in _SHAPES.items():
+            if key not in data:
+                raise SchemaError(
+                    f"{source}: the key {key!r} is missing; {nearest(key, map(str, data))}"
+                )
+            value = data[key]
+            value = np.asarray(value.toarray() if hasattr(value, "toarray") else value)
+            if value.shape != shape:
+                raise SchemaError(f"{source}: {key!r} has shape {value.shape}, MANO's is {shape}.")
+            if value.dtype.kind not in "iuf" or not np.isfinite(value).all():
+                raise SchemaError(f"{source}: {key!r} must hold finite numbers.")
+            whole = key in ("f", "kintree_table")
+            out[key] = value.astype(np.int64) if whole else value.astype(np.float64)
+        # The root's parent is written as -1 in 32 bits without sign.
+        if tuple(out["kintree_table"][0, 1:]) != TREE_PARENTS[1:]:
+            raise SchemaError(f"{source}: 'kintree_table' is not MANO's tree of 16 joints.")
+        if out["f"].min() < 0 or out["f"].max() >= 778:
+            raise SchemaError(f"{source}: 'f' refers to vertices outside 0..777.")
+        return cls(**out)
+
+
+def shapedirs_need_repair(left: ManoArrays, right: ManoArrays) -> bool:
+    """Return whether the left shape directions carry the sign fault of the distributed files.
+
+    There the x rows equal the right hand's, while a mirrored hand needs the opposite sign
+    (smplx issue 48).
+    """
+    x_left, x_right = left.shapedirs[:, 0], right.shapedirs[:, 0]
+    return bool(np.abs(x_left - x_right).sum() < np.abs(x_left + x_right).sum())
+
+
+class ManoHand:
+    """The ``HandModel`` named "mano".
+
+    ``left_shapedirs_fixed`` asks for left shape directions that mirror the right hand's, as HOT3D
+    and Re:InterHand use them. False takes the file as it is, as ARCTIC and the released ACE
+    checkpoints do. Left betas only mean the same under the same flag.
+    """
+
+    name = "mano"
+
+    def __init__(
+        self,
+        left: ManoArrays,
+        right: ManoArrays,
+        left_shapedirs_fixed: bool = False,
+        dtype: Literal["float32", "float64"] = "float32",
+    ) -> None:
+        if left_shapedirs_fixed and shapedirs_need_repair(left, right):
+            left = replace(left, shapedirs=left.shapedirs * np.array([-1.0, 1.0, 1.0])[:, None])
+        self.left_shapedirs_fixed = left_shapedirs_fixed
+        self.dtype = dtype
+        self.arrays: dict[Side, ManoArrays] = {"left": left, "right": right}
+        self._layers: dict[Side, Any] = {}
+
+    def joints(
+        self, side: Side, global_orient: GlobalOrient, hand_pose: HandPose, betas: Betas
+    ) -> Keypoints:
+        """Return the 21 posed keypoints in metres (see ``HandModel.joints``)."""
+        return self._pose(side, global_orient, hand_pose, betas)[0]
+
+    def vertices(
+        self, side: Side, global_orient: GlobalOrient, hand_pose: HandPose, betas: Betas
+    ) -> Vertices:
+        """Return the 778 posed vertices in metres (see ``HandModel.vertices``)."""
+        return self._pose(side, global_orient, hand_pose, betas)[1]
+
+    def faces(self, side: Side) -> Faces:
+        """Return the 1538 triangles of the file."""
+        return self.arrays[side].f
+
+    def absolute_pose(
+        self, side: Side, axis_angle: Float[np.ndarray, "*batch 45"], flat_hand_mean: bool
+    ) -> HandPose:
+        """Return finger rotations from stored rotation vectors, in radians.
+
+        ``flat_hand_mean=False`` says that the stored vectors leave out the mean pose: it is added
+        to the 45 numbers before they become rotations, as smplx does. True says that they are
+        absolute.
+        """
+        vector = axis_angle + self._mean(side, flat_hand_mean)
+        return rotations.exp(vector.reshape(*vector.shape[:-1], 15, 3))
+
+    def relative_pose(
+        self, side: Side, hand_pose: HandPose, flat_hand_mean: bool
+    ) -> Float[np.ndarray, "*batch 45"]:
+        """Return the rotation vectors to store; ``absolute_pose`` of them is ``hand_pose``.
+
+        Each joint's vector, the mean included, has a length of at most pi.
+        """
+        vector = rotations.log(hand_pose)
+        return vector.reshape(*vector.shape[:-2], 45) - self._mean(side, flat_hand_mean)
+
+    def expand_pca(
+        self, side: Side, coefficients: Float[np.ndarray, "*batch n"]
+    ) -> Float[np.ndarray, "*batch 45"]:
+        """Return the 45 stored numbers of the first n principal components, without the mean."""
+        return coefficients @ self.arrays[side].hands_components[: coefficients.shape[-1]]
+
+    def _mean(self, side: Side, flat_hand_mean: bool) -> np.ndarray:
+        return np.zeros(45) if flat_hand_mean else self.arrays[side].hands_mean
+
+    def _pose(
+        self, side: Side, global_orient: np.ndarray, hand_pose: np.ndarray, betas: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        batch = np.broadcast_shapes(
+            global_orient.shape[:-2], hand_pose.shape[:-3], betas.shape[:-1]
+        )
+        flat = [
+            np.broadcast_to(value, (*batch, *tail)).reshape(-1, *tail).astype(self.dtype)
+            for value, tail in ((betas, (10,)), (global_orient, (3, 3)), (hand_pose, (15, 3, 3)))
+        ]
+        joints = np.empty((len(flat[0]), 21, 3), self.dtype)
+        vertices = np.empty((len(flat[0]), 778, 3), self.dtype)
+        for start in range(0, len(joints), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            joints[rows], vertices[rows] = self._pose_rows(side, *(value[rows] for value in flat))
+        return joints.reshape(*batch, 21, 3), vertices.reshape(*batch, 778, 3)
+
+    def _pose_rows(
+        self, side: Side, betas: np.ndarray, global_orient: np.ndarray, hand_pose: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        layer = self._layer(side)
+        import torch
+
+        with torch.no_grad():
+            out = layer(
+                betas=torch.from_numpy(betas),
+                global_orient=torch.from_numpy(global_orient[:, None]),
+                hand_pose=torch.from_numpy(hand_pose),
+            )
+        vertices, tree = out.vertices.numpy(), out.joints.numpy()
+        joints = tree[:, KEYPOINT_TO_TREE]
+        joints[:, TIPS] = vertices[:, TIP_VERTICES]
+        return joints, vertices
+
+    def _layer(self, side: Side) -> Any:
+        if side not in self._layers:
+            self._layers[side] = _make_layer(self.arrays[side], side, self.dtype)
+        return self._layers[side]
+
+
+def _make_layer(arrays: ManoArrays, side: Side, dtype: str) -> Any:
+    """Return smplx's layer on rotation matrices, built from memory."""
+    try:
+        import smplx
+        import torch
+        from smplx.utils import Struct
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"MANO needs the packages smplx and torch ({error}); install both with pip."
+        ) from error
+
+    class Layer(smplx.MANOLayer):
+        SHAPE_SPACE_DIM = 10  # smplx warns on standard output about fewer than 300
+
+    fields = {name: getattr(arrays, name) for name in _SHAPES}
+    return Layer(
+        model_path="",
+        data_struct=Struct(**fields),
+        is_rhand=side == "right",
+        dtype=getattr(torch, dtype),
+    ).eval()

@@ -1,0 +1,137 @@
+"""Parameters from joints: fitting any hand model to keypoints, and so converting between models.
+
+Two models never share parameters. What they share is the 21 keypoints, so a conversion poses one
+model, fits the other, and states the distance that remains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core.geometry import frames
+from acehand_core.hand.pose_fit import AcehandPoses, FreePoses, Poses
+from acehand_core.hand.protocol import HandModel
+from acehand_core.hand.shape import PALM, refine_shape, rest_shape, shape_from_lengths, shaped
+from acehand_core.types import Betas, RigidTransform, Side
+
+_SHAPE_ROWS = 100  # as many frames as the shape is refined on
+
+
+@dataclass(frozen=True, slots=True)
+class HandFit:
+    """``model.joints(side, global_orient, hand_pose, betas) + translation`` for N rows.
+
+    ``error_m`` is the mean distance from the observed joints, in metres. A row with fewer than
+    three observed joints of the palm cannot be placed: it is NaN throughout.
+    """
+
+    global_orient: Float[np.ndarray, "N 3 3"]
+    hand_pose: Float[np.ndarray, "N 15 3 3"]
+    betas: Float[np.ndarray, "10"]
+    translation: Float[np.ndarray, "N 3"]
+    error_m: Float[np.ndarray, "N"]
+
+
+def fit_to_joints(
+    model: HandModel,
+    side: Side,
+    joints: Float[np.ndarray, "N 21 3"],
+    betas: Float[np.ndarray, "10"] | None = None,
+    weights: Float[np.ndarray, "N 21"] | None = None,
+    near: Float[np.ndarray, "N 15 3 3"] | None = None,
+) -> HandFit:
+    """Fit a hand model to keypoints, with one shape for all rows.
+
+    The default hand ("acehand") moves only within its anatomical limits. Any other model has 15
+    free rotations, pulled weakly towards ``near`` or, without it, towards the smallest turns that
+    lay its bones along the observed ones: joints do not show how a finger twists.
+
+    Args:
+        joints: metres, any frame; NaN where not observed.
+        betas: the shape, if known; else found from the lengths between joints.
+        weights: trust in each joint, default 1.
+        near: finger rotations to start from and stay near; ignored for "acehand".
+    """
+    seen = np.isfinite(joints).all(axis=-1)
+    weight = np.where(seen, 1.0 if weights is None else weights, 0.0)
+    usable = (weight[:, PALM] > 0).sum(axis=1) >= 3
+    target = np.where(seen[..., None], joints, 0.0)[usable]
+    weight = weight[usable]
+    mean, gradients = rest_shape(model, side)
+    fit_pose = AcehandPoses(side) if model.name == "acehand" else FreePoses(model, side)
+    start = None if near is None else near[usable]
+    if betas is None:
+        betas = shape_from_lengths(mean, gradients, target, weight)
+        some = np.unique(np.linspace(0, len(target) - 1, min(len(target), _SHAPE_ROWS)).astype(int))
+        sample, trust = target[some], weight[some]
+        for _ in range(2):
+            rest = shaped(mean, gradients, betas)
+            pose = fit_pose(rest, betas, sample, trust, None if start is None else start[some])
+            betas = refine_shape(
+                mean, gradients, betas, pose.global_orient, pose.hand_pose, pose.wrist,
+                sample, trust,
+            )  # fmt: skip
+    pose = fit_pose(shaped(mean, gradients, betas), betas, target, weight, start)
+    return _result(model, side, betas, pose, joints, weight, usable)
+
+
+def convert(
+    source: HandModel,
+    target: HandModel,
+    side: Side,
+    global_orient: Float[np.ndarray, "N 3 3"],
+    hand_pose: Float[np.ndarray, "N 15 3 3"],
+    betas: Float[np.ndarray, "10"],
+    translation: Float[np.ndarray, "N 3"],
+    target_betas: Float[np.ndarray, "10"] | None = None,
+) -> HandFit:
+    """Return the target model's parameters for a motion of the source model, error stated."""
+    shape = np.broadcast_to(betas, (len(global_orient), 10))
+    joints = source.joints(side, global_orient, hand_pose, shape) + translation[:, None]
+    return fit_to_joints(target, side, joints.astype(float), target_betas, near=hand_pose)
+
+
+def change_frame(
+    T_new_old: RigidTransform,
+    global_orient: Float[np.ndarray, "*batch 3 3"],
+    translation: Float[np.ndarray, "*batch 3"],
+    rest_wrist: Float[np.ndarray, "*batch 3"],
+) -> tuple[Float[np.ndarray, "*batch 3 3"], Float[np.ndarray, "*batch 3"]]:
+    """Return a hand's orientation and translation in another frame.
+
+    The hand turns about its rest wrist ``J0(betas)``, so the wrist ``J0 + translation`` moves as a
+    point; the translation alone does not. Betas and finger rotations stay.
+    """
+    wrist = frames.apply(T_new_old, translation + rest_wrist)
+    return T_new_old[..., :3, :3] @ global_orient, wrist - rest_wrist
+
+
+def _result(
+    model: HandModel,
+    side: Side,
+    betas: Betas,
+    pose: Poses,
+    joints: np.ndarray,
+    weight: np.ndarray,
+    usable: np.ndarray,
+) -> HandFit:
+    """Put usable rows back among the others and measure the error with the model itself."""
+    shape = np.broadcast_to(betas, (len(weight), 10))
+    posed = model.joints(side, pose.global_orient, pose.hand_pose, shape).astype(float)
+    translation = pose.wrist - posed[:, 0]
+    distance = np.linalg.norm(posed + translation[:, None] - joints[usable], axis=-1)
+    observed = weight > 0
+    error = np.where(observed, distance, 0).sum(1) / np.maximum(observed.sum(1), 1)
+
+    def spread(value: np.ndarray) -> np.ndarray:
+        out = np.full((len(usable), *value.shape[1:]), np.nan)
+        out[usable] = value
+        return out
+
+    return HandFit(
+        spread(pose.global_orient), spread(pose.hand_pose), betas, spread(translation),
+        spread(error),
+    )  # fmt: skip

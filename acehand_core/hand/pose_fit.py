@@ -1,0 +1,220 @@
+"""Poses of many frames from keypoints: the inner part of ``mapping``, for a known shape.
+
+Both solvers find, per row and independently, finger rotations, the orientation and the wrist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from acehand_core.geometry import rotations
+from acehand_core.hand import articulation
+from acehand_core.hand.fit import ResidualsAndJacobian, solve
+from acehand_core.hand.protocol import HandModel
+from acehand_core.hand.shape import PALM
+from acehand_core.hand.skeleton import DISTALS, TIPS, TREE_PARENTS, TREE_TO_KEYPOINT
+from acehand_core.types import Side
+
+# Pulls in metres per radian: weak beside a millimetre of joint error, they only decide what the
+# joints leave open (twists, unobserved joints).
+_ANGLE_PULL = 3e-4
+_TURN_PULL = 5e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Poses:
+    """N rows: (N, 3, 3), (N, 15, 3, 3) and the wrist (N, 3), all in the frame of the keypoints."""
+
+    global_orient: np.ndarray
+    hand_pose: np.ndarray
+    wrist: np.ndarray
+
+
+class AcehandPoses:
+    """Finds the 22 angles, the orientation and the wrist of the default hand."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+
+    def __call__(
+        self,
+        rest: np.ndarray,
+        betas: np.ndarray,
+        target: np.ndarray,
+        weight: np.ndarray,
+        near: np.ndarray | None = None,
+    ) -> Poses:
+        """Return the poses; see ``FreePoses``, but ``betas`` and ``near`` are not needed."""
+        comfortable = articulation.comfortable()
+        low, high = articulation.limits()
+
+        def chain(angles: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return articulation.keypoints_with_jacobian(angles, self._side, rest)
+
+        orient = _align_palm(rest, target, weight)
+        start = np.tile(comfortable, (len(target), 1))
+        pull = np.full(len(comfortable), _ANGLE_PULL)
+        angles, orient, wrist = _solve(
+            chain, start, comfortable, pull, low, high, orient, target, weight
+        )
+        return Poses(orient, articulation.angles_to_pose(angles, self._side), wrist)
+
+
+class FreePoses:
+    """Finds 15 free rotations, the orientation and the wrist of any model."""
+
+    def __init__(self, model: HandModel, side: Side) -> None:
+        self._model, self._side = model, side
+
+    def __call__(
+        self,
+        rest: np.ndarray,
+        betas: np.ndarray,
+        target: np.ndarray,
+        weight: np.ndarray,
+        near: np.ndarray | None = None,
+    ) -> Poses:
+        """Return the poses that lay the shaped hand on the keypoints.
+
+        Args:
+            rest: keypoints (21, 3) of the flat hand at ``betas`` (10,).
+            target: keypoints (N, 21, 3), any finite value where ``weight`` (N, 21) is 0.
+            near: finger rotations (N, 15, 3, 3) to stay near.
+        """
+        count = len(target)
+        orient = _align_palm(rest, target, weight)
+        rest = np.tile(rest, (count, 1, 1))
+        base = _smallest_turns(rest, orient, target, weight) if near is None else near.astype(float)
+        wrist, turns = None, np.zeros((count, 45))
+        limit = np.full(45, np.pi)
+        for _ in range(3):
+            # Skin deforms, so a tip is not rigid with its last joint: measure it where it is.
+            rest = self._with_posed_tips(rest, betas, base @ _exp15(turns))
+
+            def chain(turns: np.ndarray, rows: np.ndarray, rest: np.ndarray = rest):
+                return _free_chain(base[rows], turns, rest[rows])
+
+            turns, orient, wrist = _solve(
+                chain, turns, np.zeros(45), np.full(45, _TURN_PULL), -limit, limit,
+                orient, target, weight,
+            )  # fmt: skip
+        return Poses(orient, base @ _exp15(turns), wrist)
+
+    def _with_posed_tips(
+        self, rest: np.ndarray, betas: np.ndarray, hand_pose: np.ndarray
+    ) -> np.ndarray:
+        count = len(rest)
+        eye = np.broadcast_to(np.eye(3), (count, 3, 3))
+        posed = self._model.joints(
+            self._side, eye, hand_pose, np.broadcast_to(betas, (count, 10))
+        ).astype(float)
+        _, world = articulation.pose_keypoints(eye, hand_pose, rest)
+        rest = rest.copy()
+        for tip, distal in zip(TIPS, DISTALS, strict=True):
+            turn = world[:, TREE_TO_KEYPOINT.index(distal)]
+            bone = (posed[:, tip] - posed[:, distal])[..., None]
+            rest[:, tip] = rest[:, distal] + (np.swapaxes(turn, -1, -2) @ bone)[..., 0]
+        return rest
+
+
+def _solve(
+    chain: ResidualsAndJacobian,
+    start: np.ndarray,
+    centre: np.ndarray,
+    pull: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    orient: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Fit a chain's parameters with a turn of ``orient`` and the wrist; return all three.
+
+    ``chain`` gives wrist-relative keypoints (N, 21, 3) and their derivatives (N, 21, 3, P).
+    """
+    size = start.shape[1]
+    root = np.sqrt(weight)[..., None]
+    far = np.full(6, np.inf)
+
+    def evaluate(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        turn = x[:, size : size + 3]
+        points, derivative = chain(x[:, :size], rows)
+        world = rotations.exp(turn) @ orient[rows]
+        points = points @ np.swapaxes(world, -1, -2)
+        residuals = root[rows] * (points + x[:, None, size + 3 :] - target[rows])
+        jacobian = np.zeros((len(x), 63 + size, size + 6))
+        body = jacobian[:, :63].reshape(len(x), 21, 3, size + 6)
+        body[..., :size] = world[:, None] @ derivative
+        body[..., size : size + 3] = (
+            -rotations.skew(points) @ rotations.left_jacobian(turn)[:, None]
+        )
+        body[..., size + 3 :] = np.eye(3)
+        body *= root[rows, ..., None]
+        jacobian[:, 63:, :size] = np.diag(pull)
+        pulled = (x[:, :size] - centre) * pull
+        return np.concatenate([residuals.reshape(len(x), 63), pulled], axis=1), jacobian
+
+    points, _ = chain(start, np.arange(len(start)))
+    total = np.maximum(weight.sum(axis=1, keepdims=True), 1e-12)
+    turned = points @ np.swapaxes(orient, -1, -2)
+    wrist = np.einsum("nk,nki->ni", weight, target - turned) / total
+    x = np.concatenate([start, np.zeros_like(wrist), wrist], axis=1)
+    x = solve(evaluate, x, np.r_[low, -far], np.r_[high, far], iterations=30).x
+    return x[:, :size], rotations.exp(x[:, size : size + 3]) @ orient, x[:, size + 3 :]
+
+
+def _free_chain(
+    base: np.ndarray, turns: np.ndarray, rest: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return wrist-relative keypoints of ``base @ exp(turns)`` and derivatives by the turns."""
+    count = len(turns)
+    turns = turns.reshape(count, 15, 3)
+    eye = np.broadcast_to(np.eye(3), (count, 3, 3))
+    points, world = articulation.pose_keypoints(eye, base @ rotations.exp(turns), rest)
+    points = points - points[:, :1]
+    axes = base @ rotations.left_jacobian(turns)
+    jacobian = np.zeros((count, 21, 3, 45))
+    for joint in range(15):
+        keypoint = TREE_TO_KEYPOINT[joint + 1]
+        moved = slice(keypoint + 1, keypoint + 4 - joint % 3)
+        columns = world[:, TREE_PARENTS[joint + 1]] @ axes[:, joint]
+        arms = points[:, moved] - points[:, keypoint, None]
+        jacobian[:, moved, :, 3 * joint : 3 * joint + 3] = -rotations.skew(arms) @ columns[:, None]
+    return points, jacobian
+
+
+def _smallest_turns(
+    rest: np.ndarray, orient: np.ndarray, target: np.ndarray, weight: np.ndarray
+) -> np.ndarray:
+    """Return finger rotations that lay each bone along the observed one without twist."""
+    count = len(target)
+    local = np.tile(np.eye(3), (count, 15, 1, 1))
+    world = np.empty((count, 16, 3, 3))
+    world[:, 0] = orient
+    for joint in range(1, 16):
+        keypoint, parent = TREE_TO_KEYPOINT[joint], world[:, TREE_PARENTS[joint]]
+        observed = target[:, keypoint + 1] - target[:, keypoint]
+        length = np.linalg.norm(observed, axis=-1, keepdims=True)
+        known = (weight[:, keypoint] > 0) & (weight[:, keypoint + 1] > 0) & (length[:, 0] > 1e-6)
+        bone = rest[:, keypoint + 1] - rest[:, keypoint]
+        bone = bone / np.linalg.norm(bone, axis=-1, keepdims=True)
+        aim = (np.swapaxes(parent, -1, -2) @ observed[..., None])[..., 0]
+        aim = np.where(known[:, None], aim / np.where(length > 1e-6, length, 1), bone)
+        local[:, joint - 1] = rotations.between(bone, aim)
+        world[:, joint] = parent @ local[:, joint - 1]
+    return local
+
+
+def _align_palm(rest: np.ndarray, target: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return the rotation (N, 3, 3) that lays the rest palm onto the observed palm."""
+    share = weight[:, PALM] / np.maximum(weight[:, PALM].sum(1, keepdims=True), 1e-12)
+    source, observed = rest[list(PALM)], target[:, PALM]
+    source = source - (share @ source)[:, None]
+    observed = observed - np.einsum("nk,nki->ni", share, observed)[:, None]
+    return rotations.project_to_rotation(np.einsum("nk,nki,nkj->nij", share, observed, source))
+
+
+def _exp15(turns: np.ndarray) -> np.ndarray:
+    return rotations.exp(turns.reshape(-1, 15, 3))

@@ -1,0 +1,198 @@
+"""The default hand: kinematics, shape, sides."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acehand_core.geometry import rotations
+from acehand_core.hand import anthropometry, articulation
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.protocol import HandModel
+from acehand_core.hand.skeleton import (
+    BONES,
+    FINGERS,
+    KEYPOINT_PARENTS,
+    KEYPOINT_TO_TREE,
+    TREE_PARENTS,
+    finger_keypoints,
+)
+
+HAND = CapsuleHand()
+MIRROR = np.array([-1.0, 1.0, 1.0])
+ZERO = np.zeros(10)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def random_pose(rng, side, batch=()):
+    low, high = articulation.limits()
+    angles = rng.uniform(low, high, (*batch, 22))
+    orient = rotations.exp(rng.uniform(-2, 2, (*batch, 3)))
+    return orient, articulation.angles_to_pose(angles, side)
+
+
+def slow_joints(side, orient, pose, betas):
+    """Recursive forward kinematics, keypoint by keypoint."""
+    rest = HAND.rest_keypoints(side, betas)
+
+    def world(tree):
+        return orient if tree == 0 else world(TREE_PARENTS[tree]) @ pose[tree - 1]
+
+    def place(keypoint):
+        parent = KEYPOINT_PARENTS[keypoint]
+        if parent < 0:
+            return rest[0]
+        return place(parent) + world(KEYPOINT_TO_TREE[parent]) @ (rest[keypoint] - rest[parent])
+
+    return np.stack([place(k) for k in range(21)])
+
+
+def test_follows_the_protocol():
+    assert isinstance(HAND, HandModel)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@settings(max_examples=20, deadline=None)
+@given(seed=SEEDS)
+def test_joints_match_recursive_kinematics(side, seed):
+    rng = np.random.default_rng(seed)
+    orient, pose = random_pose(rng, side)
+    betas = rng.normal(size=10)
+    expected = slow_joints(side, orient, pose, betas)
+    assert np.allclose(HAND.joints(side, orient, pose, betas), expected, atol=1e-12)
+
+
+def test_leading_axes_broadcast():
+    rng = np.random.default_rng(0)
+    orient, pose = random_pose(rng, "left", (4, 3))
+    betas = rng.normal(size=(3, 10))
+    joints = HAND.joints("left", orient, pose, betas)
+    vertices = HAND.vertices("left", orient, pose, betas)
+    for i, j in np.ndindex(4, 3):
+        one = (orient[i, j], pose[i, j], betas[j])
+        assert np.allclose(joints[i, j], HAND.joints("left", *one), atol=1e-12)
+        assert np.allclose(vertices[i, j], HAND.vertices("left", *one), atol=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=SEEDS)
+def test_left_is_the_mirror_image_of_right(seed):
+    rng = np.random.default_rng(seed)
+    betas = rng.normal(size=10)
+    angles = rng.uniform(*articulation.limits())
+    orient = rotations.exp(rng.uniform(-2, 2, 3))
+    flip = np.diag(MIRROR)
+    right = (orient, articulation.angles_to_pose(angles, "right"), betas)
+    left = (flip @ orient @ flip, articulation.angles_to_pose(angles, "left"), betas)
+    joints, vertices = HAND.joints("left", *left), HAND.vertices("left", *left)
+    assert np.allclose(joints, HAND.joints("right", *right) * MIRROR, atol=1e-12)
+    assert np.allclose(vertices, HAND.vertices("right", *right) * MIRROR, atol=1e-12)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_wrist_stays_under_rotation_and_is_not_the_origin(side):
+    rng = np.random.default_rng(1)
+    orient, pose = random_pose(rng, side, (5,))
+    betas = rng.normal(size=10)
+    wrist = HAND.rest_keypoints(side, betas)[0]
+    assert np.allclose(HAND.joints(side, orient, pose, betas)[:, 0], wrist, atol=1e-12)
+    assert np.linalg.norm(wrist) > 0.08
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=SEEDS)
+def test_turning_the_hand_turns_joints_and_mesh_about_the_wrist(seed):
+    rng = np.random.default_rng(seed)
+    _, pose = random_pose(rng, "right")
+    turn = rotations.exp(rng.uniform(-2, 2, 3))
+    wrist = HAND.rest_keypoints("right", ZERO)[0]
+    for part in (HAND.joints, HAND.vertices):
+        still, turned = (part("right", R, pose, ZERO) for R in (np.eye(3), turn))
+        assert np.allclose(turned, (still - wrist) @ turn.T + wrist, atol=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=SEEDS)
+def test_joints_and_mesh_are_linear_in_betas(seed):
+    rng = np.random.default_rng(seed)
+    orient, pose = random_pose(rng, "right")
+    a, b = rng.normal(size=(2, 10))
+    for part in (HAND.joints, HAND.vertices):
+        mean, at_a, at_b, both = (part("right", orient, pose, x) for x in (ZERO, a, b, a + b))
+        assert np.allclose(both - mean, (at_a - mean) + (at_b - mean), atol=1e-12)
+
+
+def bone_lengths(betas):
+    rest = HAND.rest_keypoints("right", betas)
+    return {bone: np.linalg.norm(rest[bone[1]] - rest[bone[0]]) for bone in BONES}
+
+
+def unit(name):
+    betas = np.zeros(10)
+    betas[anthropometry.SHAPE_NAMES.index(name)] = 1
+    return betas
+
+
+def test_mean_hand_has_the_published_proportions():
+    assert HAND.hand_length(ZERO) == pytest.approx(0.187, abs=0.004)
+    lengths = bone_lengths(ZERO)
+    for finger in FINGERS:
+        chain = finger_keypoints(finger)
+        for part, expected in enumerate(anthropometry.SEGMENT_LENGTHS_MM[finger]):
+            assert lengths[chain[part], chain[part + 1]] == pytest.approx(expected * 1e-3)
+
+
+def test_size_scales_everything():
+    rest, grown = (HAND.rest_keypoints("right", b) for b in (ZERO, unit("size")))
+    assert np.allclose(grown, 1.055 * rest, atol=1e-12)
+    mesh, grown = (HAND.rest_vertices("right", b) for b in (ZERO, unit("size")))
+    assert np.allclose(grown, 1.055 * mesh, atol=2e-5)  # directions are stored in float16
+
+
+@pytest.mark.parametrize(
+    ("name", "finger", "factors"),
+    [
+        ("thumb length", "thumb", (1.06, 1.06, 1.06)),
+        ("pinky length", "pinky", (1.06, 1.06, 1.06)),
+        ("middle finger length", "middle", (1.04, 1.04, 1.04)),
+        ("index to ring length", "index", (1.03, 1.03, 1.03)),
+        ("index to ring length", "ring", (0.97, 0.97, 0.97)),
+        ("finger to palm length", "index", (1.045, 1.045, 1.045)),
+        ("proximal to distal phalanges", "ring", (1.06, 0.95, 0.95)),
+    ],
+)
+def test_a_beta_changes_its_bones_by_the_stated_share(name, finger, factors):
+    before, after = bone_lengths(ZERO), bone_lengths(unit(name))
+    chain = finger_keypoints(finger)
+    for part, factor in enumerate(factors):
+        bone = chain[part], chain[part + 1]
+        assert after[bone] / before[bone] == pytest.approx(factor, abs=1e-9)
+
+
+def test_breadth_and_thickness_betas():
+    def knuckle_breadth(betas):
+        rest = HAND.rest_keypoints("right", betas)
+        return rest[5, 2] - rest[17, 2]
+
+    wide = knuckle_breadth(unit("palm breadth")) / knuckle_breadth(ZERO)
+    assert wide == pytest.approx(1.055, abs=1e-9)
+    # Finger thickness changes the skin alone.
+    thick = unit("finger thickness")
+    assert np.allclose(HAND.rest_keypoints("right", thick), HAND.rest_keypoints("right", ZERO))
+
+
+def test_comfortable_angles_lie_within_limits():
+    low, high = articulation.limits()
+    assert (low < articulation.comfortable()).all() and (articulation.comfortable() < high).all()
+
+
+def test_flexing_moves_tips_to_the_palm_side():
+    angles = np.zeros(22)
+    for index, freedom in enumerate(articulation.freedoms()):
+        if freedom.kind == "flex":
+            angles[index] = 0.3
+    for side in ("left", "right"):
+        pose = articulation.angles_to_pose(angles, side)
+        bent = HAND.joints(side, np.eye(3), pose, ZERO)
+        rest = HAND.rest_keypoints(side, ZERO)
+        assert (bent[[8, 12, 16, 20], 1] < rest[[8, 12, 16, 20], 1] - 0.02).all()

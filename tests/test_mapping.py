@@ -1,0 +1,286 @@
+"""Parameters come back from joints, and what a conversion loses is stated."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import least_squares
+
+from acehand_core.data.native.mano_files import load_mano
+from acehand_core.geometry import frames, rotations
+from acehand_core.hand import articulation, mapping, pose_fit, shape
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.fit import solve
+from acehand_core.types import SIDES
+
+HAND = CapsuleHand()
+MIRROR = np.array([-1.0, 1.0, 1.0])
+
+
+@pytest.fixture(scope="module")
+def mano(shared):
+    return load_mano(shared / "golden" / "mano_synthetic.npz", dtype="float64")
+
+
+def draw(side, count, seed=0, share=1.0):
+    """Random parameters of the default hand within ``share`` of its limits, and their joints."""
+    rng = np.random.default_rng(seed)
+    low, high = articulation.limits()
+    rest = articulation.comfortable()
+    angles = rest + share * (rng.uniform(low, high, (count, 22)) - rest)
+    betas = rng.normal(0, 1, 10)
+    values = {
+        "global_orient": rotations.exp(rng.normal(0, 1.5, (count, 3))),
+        "hand_pose": articulation.angles_to_pose(angles, side),
+        "betas": betas,
+        "translation": rng.normal(0, 0.3, (count, 3)),
+    }
+    return values, pose(HAND, side, **values)
+
+
+def pose(model, side, global_orient, hand_pose, betas, translation):
+    many = np.broadcast_to(betas, (len(translation), 10))
+    return model.joints(side, global_orient, hand_pose, many) + translation[:, None]
+
+
+def posed_fit(model, side, fit):
+    return pose(model, side, fit.global_orient, fit.hand_pose, fit.betas, fit.translation)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(("count", "seed"), [(1, 1), (5, 2), (200, 3)])
+def test_recovery(side, count, seed):
+    _, joints = draw(side, count, seed)
+    fit = mapping.fit_to_joints(HAND, side, joints)
+    error = np.linalg.norm(posed_fit(HAND, side, fit) - joints, axis=-1)
+    assert np.median(error) < 0.5e-3
+    assert np.percentile(error, 95) < 2e-3
+    np.testing.assert_allclose(fit.error_m, error.mean(axis=1), atol=1e-9)
+
+
+def test_a_known_shape_is_kept_and_gives_the_parameters_back():
+    values, joints = draw("left", 40, seed=4, share=0.7)
+    fit = mapping.fit_to_joints(HAND, "left", joints, betas=values["betas"])
+    np.testing.assert_array_equal(fit.betas, values["betas"])
+    assert fit.error_m.max() < 0.1e-3
+    np.testing.assert_allclose(fit.translation, values["translation"], atol=0.2e-3)
+    turned = rotations.angle_between(fit.global_orient, values["global_orient"])
+    assert np.degrees(turned.max()) < 0.5
+    turned = rotations.angle_between(fit.hand_pose, values["hand_pose"])
+    assert np.degrees(np.median(turned)) < 0.5
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_missing_thumb_base(side):
+    """Some trackers know no thumb base at all, in any frame."""
+    _, joints = draw(side, 60, seed=5, share=0.7)
+    holed = joints.copy()
+    holed[:, 1] = np.nan
+    fit = mapping.fit_to_joints(HAND, side, holed)
+    error = np.linalg.norm(posed_fit(HAND, side, fit) - joints, axis=-1)
+    assert np.median(np.delete(error, 1, axis=1)) < 0.5e-3
+    assert np.median(error[:, 1]) < 10e-3  # inferred, so only plausible
+    np.testing.assert_allclose(fit.error_m, np.delete(error, 1, axis=1).mean(1), atol=1e-9)
+
+
+def test_scattered_holes_and_hopeless_rows():
+    _, joints = draw("right", 40, seed=6, share=0.7)
+    rng = np.random.default_rng(0)
+    holed = joints.copy()
+    holed[rng.random((40, 21)) < 0.1] = np.nan
+    holed[7] = np.nan
+    holed[8, [0, 5, 9, 13]] = np.nan
+    fit = mapping.fit_to_joints(HAND, "right", holed)
+    known = np.isfinite(fit.error_m)
+    assert list(np.flatnonzero(~known)) == [7, 8]
+    for value in (fit.global_orient, fit.hand_pose, fit.translation):
+        assert np.isnan(value[[7, 8]]).all()
+        assert np.isfinite(value[known]).all()
+    assert np.median(fit.error_m[known]) < 0.5e-3
+    none = mapping.fit_to_joints(HAND, "right", np.full((3, 21, 3), np.nan))
+    assert np.isnan(none.error_m).all()
+    np.testing.assert_array_equal(none.betas, 0)
+    assert len(mapping.fit_to_joints(HAND, "right", joints[:0]).error_m) == 0
+
+
+def test_weights_silence_a_wrong_joint():
+    _, joints = draw("right", 20, seed=8, share=0.7)
+    wrong = joints.copy()
+    wrong[:, 8] += 0.05
+    weights = np.ones((20, 21))
+    weights[:, 8] = 0
+    heard = mapping.fit_to_joints(HAND, "right", wrong)
+    silenced = mapping.fit_to_joints(HAND, "right", wrong, weights=weights)
+    assert np.median(silenced.error_m) < 0.3e-3 < 2e-3 < np.median(heard.error_m)
+
+
+def test_sides_mirror():
+    """The mirror image of a right hand, fitted as a left hand, is the mirrored fit."""
+    _, joints = draw("right", 20, seed=9, share=0.7)
+    right = mapping.fit_to_joints(HAND, "right", joints)
+    left = mapping.fit_to_joints(HAND, "left", joints * MIRROR)
+    np.testing.assert_allclose(left.betas, right.betas, atol=1e-4)
+    np.testing.assert_allclose(left.translation, right.translation * MIRROR, atol=1e-5)
+    reflect = np.diag(MIRROR)
+    np.testing.assert_allclose(left.hand_pose, reflect @ right.hand_pose @ reflect, atol=1e-3)
+    wrong = mapping.fit_to_joints(HAND, "left", joints)
+    assert np.median(wrong.error_m) > 3e-3
+
+
+def test_impossible_joints_stay_within_anatomical_limits():
+    rng = np.random.default_rng(10)
+    _, joints = draw("right", 30, seed=10)
+    fit = mapping.fit_to_joints(HAND, "right", joints + rng.normal(0, 0.02, joints.shape))
+    low, high = articulation.limits()
+    axes = articulation.finger_axes("right")
+    for index, freedom in enumerate(articulation.freedoms()):
+        if freedom.name.split("_")[1] in ("pip", "dip", "ip"):  # hinges: one angle each
+            vector = rotations.log(fit.hand_pose[:, freedom.joint])
+            angle = vector @ axes[freedom.name.split("_")[0]][0]
+            np.testing.assert_allclose(np.linalg.norm(vector, axis=-1), np.abs(angle), atol=1e-9)
+            assert (angle >= low[index] - 1e-9).all()
+            assert (angle <= high[index] + 1e-9).all()
+    assert np.median(fit.error_m) > 5e-3  # and says that they are not reached
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_recovery_of_another_model(mano, side):
+    rng = np.random.default_rng(11)
+    values = {
+        "global_orient": rotations.exp(rng.normal(0, 1.5, (12, 3))),
+        "hand_pose": rotations.exp(rng.normal(0, 0.25, (12, 15, 3))),
+        "betas": rng.normal(0, 0.5, 10),
+        "translation": rng.normal(0, 0.3, (12, 3)),
+    }
+    joints = pose(mano, side, **values)
+    fit = mapping.fit_to_joints(mano, side, joints)
+    error = np.linalg.norm(posed_fit(mano, side, fit) - joints, axis=-1)
+    assert np.median(error) < 0.5e-3
+    assert np.percentile(error, 95) < 2e-3
+    known = mapping.fit_to_joints(mano, side, joints, values["betas"], near=values["hand_pose"])
+    assert known.error_m.max() < 0.05e-3
+    assert np.degrees(rotations.angle_between(known.hand_pose, values["hand_pose"])).max() < 1
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("direction", ["to mano", "from mano"])
+def test_conversion_states_its_error(mano, side, direction):
+    """The two hands differ by millimetres; the result says by how many, and the model agrees."""
+    values, joints = draw(side, 12, seed=12, share=0.5)
+    source, target = (HAND, mano) if direction == "to mano" else (mano, HAND)
+    if direction == "from mano":
+        values["betas"] = values["betas"] * 0.5
+        joints = pose(mano, side, **values)
+    fit = mapping.convert(source, target, side, **values)
+    error = np.linalg.norm(posed_fit(target, side, fit) - joints, axis=-1).mean(axis=1)
+    np.testing.assert_allclose(fit.error_m, error, atol=1e-9)
+    assert 0.3e-3 < np.median(error) < 8e-3
+    assert np.abs(fit.betas).max() < 8
+    np.testing.assert_allclose(
+        rotations.project_to_rotation(fit.hand_pose), fit.hand_pose, atol=1e-9
+    )
+
+
+def test_near_keeps_the_twist_that_joints_do_not_show(mano):
+    values, joints = draw("right", 10, seed=13, share=0.6)
+    with_twist = mapping.convert(HAND, mano, "right", **values)
+    without = mapping.fit_to_joints(mano, "right", joints)
+    distance = [
+        rotations.angle_between(fit.hand_pose, values["hand_pose"]).mean()
+        for fit in (with_twist, without)
+    ]
+    assert distance[0] < distance[1]
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", ["acehand", "mano"])
+def test_change_of_frame(mano, side, name):
+    model = {"acehand": HAND, "mano": mano}[name]
+    values, _ = draw(side, 6, seed=14)
+    joints = pose(model, side, **values)
+    rng = np.random.default_rng(15)
+    T_new_old = frames.rigid(rotations.exp(rng.normal(0, 1, (6, 3))), rng.normal(0, 1, (6, 3)))
+    mean, gradients = shape.rest_shape(model, side)
+    wrist = np.broadcast_to(shape.shaped(mean, gradients, values["betas"])[0], (6, 3))
+    moved = dict(values)
+    moved["global_orient"], moved["translation"] = mapping.change_frame(
+        T_new_old, values["global_orient"], values["translation"], wrist
+    )
+    expected = joints @ np.swapaxes(T_new_old[:, :3, :3], 1, 2) + T_new_old[:, None, :3, 3]
+    np.testing.assert_allclose(pose(model, side, **moved), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["acehand", "mano"])
+def test_rest_keypoints_are_linear_in_betas(mano, name):
+    model = {"acehand": HAND, "mano": mano}[name]
+    mean, gradients = shape.rest_shape(model, "left")
+    betas = np.random.default_rng(16).normal(0, 2, 10)
+    flat = np.broadcast_to(np.eye(3), (15, 3, 3))
+    np.testing.assert_allclose(
+        shape.shaped(mean, gradients, betas),
+        model.joints("left", np.eye(3), flat, betas),
+        atol=1e-9,
+    )
+
+
+# The solver and its derivatives.
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000))
+def test_solver_against_scipy(seed):
+    """Curved residuals, some bounds active, rows of very different scale."""
+    rng = np.random.default_rng(seed)
+    matrix, offset = rng.normal(0, 1, (4, 9, 5)), rng.normal(0, 2, (4, 9))
+    matrix *= np.array([1e-2, 1, 1, 30])[:, None, None]
+    low, high = np.full(5, -0.4), np.array([0.3, 0.5, 1, np.inf, np.inf])
+
+    def evaluate(x, rows):
+        inner = np.einsum("nmp,np->nm", matrix[rows], x)
+        residuals = inner + 0.1 * np.sin(inner) - offset[rows]
+        return residuals, matrix[rows] * (1 + 0.1 * np.cos(inner))[..., None]
+
+    found = solve(evaluate, np.zeros((4, 5)), low, high, iterations=200, tolerance=1e-12)
+    for row in range(4):
+        expected = least_squares(
+            lambda x, row=row: evaluate(x[None], np.array([row]))[0][0],
+            np.zeros(5), bounds=(low, high), xtol=1e-14, ftol=1e-14, gtol=1e-14,
+        )  # fmt: skip
+        assert found.cost[row] <= 2 * expected.cost * (1 + 1e-6) + 1e-12
+    assert ((found.x >= low) & (found.x <= high)).all()
+    assert found.converged.all()
+
+
+def test_rows_do_not_influence_each_other():
+    rng = np.random.default_rng(17)
+    target = rng.normal(0, 3, (600, 3))
+
+    def evaluate(x, rows):
+        jacobian = np.zeros((len(x), 3, 3))
+        jacobian[:, range(3), range(3)] = 1 + 3 * x**2
+        return x + x**3 - target[rows], jacobian
+
+    infinite = np.full(3, np.inf)
+    together = solve(evaluate, np.zeros((600, 3)), -infinite, infinite, iterations=50)
+    for row in (0, 255, 256, 599):
+        alone = solve(
+            lambda x, rows, row=row: evaluate(x, rows + row),
+            np.zeros((1, 3)), -infinite, infinite, iterations=50,
+        )  # fmt: skip
+        np.testing.assert_allclose(together.x[row], alone.x[0], rtol=1e-12)
+    np.testing.assert_allclose(together.x + together.x**3, target, atol=1e-4)
+
+
+def test_free_chain_derivatives():
+    rng = np.random.default_rng(18)
+    base = rotations.exp(rng.normal(0, 0.5, (2, 15, 3)))
+    turns = rng.normal(0, 0.5, (2, 45))
+    rest = np.broadcast_to(HAND.rest_keypoints("left", np.zeros(10)), (2, 21, 3))
+    _, jacobian = pose_fit._free_chain(base, turns, rest)
+    step = 1e-6
+    for index in range(45):
+        moved = np.zeros(45)
+        moved[index] = step
+        ahead, _ = pose_fit._free_chain(base, turns + moved, rest)
+        behind, _ = pose_fit._free_chain(base, turns - moved, rest)
+        np.testing.assert_allclose(jacobian[..., index], (ahead - behind) / (2 * step), atol=1e-7)
