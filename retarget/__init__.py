@@ -1,0 +1,1 @@
+"""From human hands to robot hands: robots, targets, solvers, simulation, pictures."""

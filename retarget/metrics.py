@@ -1,0 +1,105 @@
+"""How well a robot hand follows a human one: each quantity defined once.
+
+Common ground: every method is scored after ONE similarity of the human tips (R, t, and a scale
+between 0.9 and 1.3) that is fitted to that method's own output over all frames.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core.geometry import frames
+
+SCALE_RANGE = (0.9, 1.3)
+PINCH_HUMAN_M = 0.030
+OPEN_HUMAN_M = 0.050
+PINCH_ROBOT_M = 0.015
+LAG_FRAMES = 15
+
+Tips = Float[np.ndarray, "T 5 3"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommonGround:
+    """The similarity ``x_robot = scale R x_human + t`` fitted to a method's own output."""
+
+    scale: float
+    rotation: Float[np.ndarray, "3 3"]
+    translation: Float[np.ndarray, "3"]
+
+    @classmethod
+    def fit(cls, human: Tips, robot: Tips) -> CommonGround:
+        """Fit over all frames and tips that are finite in both."""
+        a, b = human.reshape(-1, 3), robot.reshape(-1, 3)
+        ok = np.isfinite(a).all(1) & np.isfinite(b).all(1)
+        return cls(*frames.similarity_fit(a[ok], b[ok], scale_range=SCALE_RANGE))
+
+    def __call__(self, human: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n 3"]:
+        return self.scale * human @ self.rotation.T + self.translation
+
+
+def tip_error(human: Tips, robot: Tips, ground: CommonGround) -> Float[np.ndarray, "T 5"]:
+    """Distance of each robot tip from its human tip on common ground, metres."""
+    return np.linalg.norm(robot - ground(human), axis=-1)
+
+
+def direction_error(
+    human: Float[np.ndarray, "T 5 3"], robot: Float[np.ndarray, "T 5 3"], ground: CommonGround
+) -> Float[np.ndarray, "T 5"]:
+    """Angle in radians between robot vectors and rotated human vectors."""
+    a = human @ ground.rotation.T
+    cosine = np.sum(a * robot, axis=-1) / (
+        np.linalg.norm(a, axis=-1) * np.linalg.norm(robot, axis=-1)
+    )
+    return np.arccos(np.clip(cosine, -1, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Pinch:
+    """Frames with the human thumb within 30 mm of index or middle, and what the robot did."""
+
+    frames: int
+    robot_m: float
+    recall: float
+    false_share: float
+
+
+def pinch(human: Tips, robot: Tips) -> Pinch:
+    """Score thumb-index and thumb-middle pinches (the pairs an Inspire hand can close)."""
+    human_gap = np.linalg.norm(human[:, :1] - human[:, 1:3], axis=-1)
+    robot_gap = np.linalg.norm(robot[:, :1] - robot[:, 1:3], axis=-1)
+    closed = human_gap < PINCH_HUMAN_M
+    gaps = robot_gap[closed]
+    false = (robot_gap < PINCH_ROBOT_M) & (human_gap > OPEN_HUMAN_M)
+    return Pinch(
+        frames=int(closed.sum()),
+        robot_m=float(gaps.mean()) if len(gaps) else float("nan"),
+        recall=float((gaps < PINCH_ROBOT_M).mean()) if len(gaps) else float("nan"),
+        false_share=float(false.mean()),
+    )
+
+
+def rms_jerk(commands: Float[np.ndarray, "T C"], fps: float) -> float:
+    """Rms third difference times fps cubed, rad/s^3."""
+    if len(commands) < 4:
+        return 0.0
+    return float(np.sqrt(np.mean(np.diff(commands, 3, axis=0) ** 2)) * fps**3)
+
+
+def lag_frames(human: Tips, robot: Tips) -> int:
+    """Frames by which the robot's tip speed best matches the human's, within +-15."""
+    a = np.linalg.norm(np.diff(human, axis=0), axis=-1).mean(1)
+    b = np.linalg.norm(np.diff(robot, axis=0), axis=-1).mean(1)
+    a, b = a - a.mean(), b - b.mean()
+    reach = min(LAG_FRAMES, len(a) - 2)
+    if reach < 1:
+        return 0
+    score = []
+    for lag in range(-reach, reach + 1):
+        early, late = max(0, -lag), max(0, lag)
+        x, y = a[early : len(a) - late], b[late : len(b) - early]
+        score.append(float(x @ y) / np.sqrt(max(float(x @ x) * float(y @ y), 1e-18)))
+    return int(np.argmax(score)) - reach

@@ -1,0 +1,194 @@
+"""From hands to robot: targets, calibration, trajectory, base pose, replay, verdict."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from acehand_core.errors import InputError, nearest
+from acehand_core.geometry import frames
+from acehand_core.motion import Calibration, HandMotion, RobotTrajectory
+from acehand_core.types import SIDES
+from retarget import metrics
+from retarget.calibration import calibrate
+from retarget.dex import solve_dex
+from retarget.kinematics import KinematicTree
+from retarget.limits import CommandLimits, Commands, limit_violations, speed_violations
+from retarget.objective import PoseObjective, Weights
+from retarget.robot import HandSpec, Robot
+from retarget.simulate import ReplayReport, replay
+from retarget.targets import HandTargets, hand_targets
+from retarget.trajectory import solve_trajectory
+from retarget.verdict import judge
+
+Solver = Literal["trajectory", "dex-vector", "dex-dexpilot", "dex-position"]
+SOLVERS: tuple[str, ...] = get_args(Solver)
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """One hand's result over T frames."""
+
+    commands: Commands
+    calibration: Calibration
+    tip_error_m: Float[np.ndarray, "T K"]
+    T_camera_base: Float[np.ndarray, "T 4 4"] | None
+    report: ReplayReport
+    seconds: float
+
+
+def retarget_motion(
+    motion: HandMotion, robot: Robot, solver: str = "trajectory", weights: Weights = Weights()
+) -> RobotTrajectory:
+    """Make a robot hand follow each human hand of a motion, whose frames are ``1 / fps`` apart.
+
+    Limits are kept exactly whatever the solver; ``tip_error_m`` is the distance of robot tips from
+    calibrated human tips. The verdict covers the whole clip.
+
+    Raises:
+        InputError: unknown solver, or a hand that the robot does not have.
+    """
+    if solver not in SOLVERS:
+        raise InputError(f"Unknown solver {solver!r}; {nearest(solver, SOLVERS)}")
+    hands = [robot.hand(side) for side in SIDES]
+    targets = [hand_targets(motion, side) for side in SIDES]
+    followed = [
+        _follow(hand, target, motion.fps, solver, weights) if target is not None else None
+        for hand, target in zip(hands, targets, strict=True)
+    ]
+    return _assemble(motion, robot, solver, hands, targets, followed)
+
+
+def _follow(
+    hand: HandSpec, targets: HandTargets, fps: float, solver: str, weights: Weights
+) -> _Followed:
+    tree = KinematicTree.of(hand)
+    limits = CommandLimits.of(hand, fps)
+    calibration = calibrate(hand, tree, targets, weights)
+    started = time.perf_counter()
+    if solver == "trajectory":
+        objective = PoseObjective(hand, tree, targets, calibration, weights)
+        start = np.tile(hand.rest, (len(targets.joints_hand), 1))
+        commands = solve_trajectory(objective, limits, start, weights.acceleration)
+    else:
+        commands = limits.enforce(solve_dex(hand, targets, solver.removeprefix("dex-")))
+    seconds = time.perf_counter() - started
+    joints = hand.expand(commands)
+    tips = tree.points(joints, hand.tip_names)
+    if solver != "trajectory":
+        # Its own objective put the hand elsewhere: measure it from where it best fits.
+        ground = metrics.CommonGround.fit(targets.tips, tips)
+        calibration = Calibration(
+            ground.scale, ground.rotation, ground.translation, calibration.residual_m
+        )
+    error = np.linalg.norm(tips - calibration.apply(targets.tips), axis=-1)
+    seconds_axis = np.arange(len(commands)) / fps
+    return _Followed(
+        commands=commands,
+        calibration=calibration,
+        tip_error_m=np.where(targets.active[:, None], error, np.nan),
+        T_camera_base=_base_poses(targets, calibration, tips),
+        report=replay(hand, commands, seconds_axis, targets.active).report,
+        seconds=seconds,
+    )
+
+
+def _base_poses(
+    targets: HandTargets, calibration: Calibration, tips: Float[np.ndarray, "T K 3"]
+) -> Float[np.ndarray, "T 4 4"] | None:
+    """Return the base link's pose: fixed to the palm, so that the fingertips meet on average.
+
+    The robot hand is larger or smaller than the human's. One rigid transform holds base and palm
+    together; of all choices it lets the mean fingertip coincide, where objects are touched.
+    """
+    if targets.T_camera_hand is None:
+        return None
+    active = targets.active
+    turn = calibration.rotation.T  # base to palm
+    human = np.nanmean(targets.tips[active], axis=(0, 1))
+    robot = tips[active].mean((0, 1))
+    T_hand_base = frames.rigid(turn, human - turn @ robot)
+    return targets.T_camera_hand @ T_hand_base
+
+
+def _assemble(
+    motion: HandMotion,
+    robot: Robot,
+    solver: str,
+    hands: list[HandSpec],
+    targets: list[HandTargets | None],
+    followed: list[_Followed | None],
+) -> RobotTrajectory:
+    count = len(motion)
+    commands = np.stack(
+        [
+            one.commands if one else np.tile(hand.rest, (count, 1))
+            for hand, one in zip(hands, followed, strict=True)
+        ],
+        axis=1,
+    )
+    joints = np.stack([hand.expand(commands[:, i]) for i, hand in enumerate(hands)], axis=1)
+    active = np.stack([t.active if t else np.zeros(count, bool) for t in targets], axis=1)
+    frame, poses = _in_frame(motion, targets, followed)
+    trajectory = RobotTrajectory(
+        robot=robot.name,
+        timestamps_ns=motion.timestamps_ns,
+        fps=motion.fps,
+        joint_names=hands[0].joint_names,
+        command_names=hands[0].command_names,
+        command_joints=hands[0].command_joints,
+        joints=joints,
+        commands=commands,
+        registers=np.stack(
+            [hand.to_registers(commands[:, i]) for i, hand in enumerate(hands)], axis=1
+        ),
+        frame=frame,
+        T_frame_base=poses,
+        confidence=np.where(active, motion.quality, 0.0),
+        active=active,
+        tip_error_m=np.stack(
+            [
+                one.tip_error_m if one else np.full((count, len(hand.tip_names)), np.nan)
+                for hand, one in zip(hands, followed, strict=True)
+            ],
+            axis=1,
+        ),
+        calibration=tuple(one.calibration if one else None for one in followed),
+        limit_violations=sum(limit_violations(h, joints[:, i]) for i, h in enumerate(hands)),
+        speed_violations=sum(
+            speed_violations(h, commands[:, i], motion.fps) for i, h in enumerate(hands)
+        ),
+        coupling_residual_rad=max(h.coupling_residual(joints[:, i]) for i, h in enumerate(hands)),
+        solver=solver,
+        solve_seconds=sum(one.seconds for one in followed if one),
+        provenance=motion.provenance,
+        replay=tuple(one.report if one else None for one in followed),
+    )
+    return replace(trajectory, verdict=judge(motion, trajectory))
+
+
+def _in_frame(
+    motion: HandMotion, targets: list[HandTargets | None], followed: list[_Followed | None]
+) -> tuple[Literal["camera", "world", "none"], Float[np.ndarray, "T 2 4 4"] | None]:
+    """Return base poses in the world where camera poses are known, else in the camera frame."""
+    if not motion.placed:
+        return "none", None
+    poses = np.broadcast_to(np.eye(4), (len(motion), 2, 4, 4)).copy()
+    for slot, (target, one) in enumerate(zip(targets, followed, strict=True)):
+        if target is None or one is None or one.T_camera_base is None:
+            continue
+        pose = one.T_camera_base
+        if motion.T_world_camera is not None:
+            pose = motion.T_world_camera @ pose
+        poses[:, slot] = _held(pose, target.active)
+    return ("camera" if motion.T_world_camera is None else "world"), poses
+
+
+def _held(poses: Float[np.ndarray, "T 4 4"], active: Bool[np.ndarray, "T"]) -> np.ndarray:
+    """Where the hand is absent keep its last pose, or its first before it appears."""
+    last = np.maximum.accumulate(np.where(active, np.arange(len(active)), -1))
+    return poses[np.where(last < 0, np.argmax(active), last)]

@@ -1,0 +1,360 @@
+"""Pictures of robot hands: under a recording's camera, or as a portrait.
+
+Both hands stand in one MuJoCo model whose world is the camera frame, so a picture needs only joint
+angles and ``T_camera_base``. Only the part of the image that a hand can cover is rendered, at twice
+the resolution, and averaged down: edges are smooth and the alpha is exact. Importing this module
+needs no OpenGL; making a ``RobotRenderer`` does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from acehand_core.errors import InputError, MissingDependencyError
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.types import ImageRgb, RigidTransform, Side
+from retarget.kinematics import import_mujoco
+from retarget.robot import HandSpec, Robot
+
+if TYPE_CHECKING:
+    import mujoco
+
+ImageRgba = UInt8[np.ndarray, "H W 4"]
+JointVector = Float[np.ndarray, "Q"]
+
+#: Camera clipping distances in metres.
+_NEAR, _FAR = 0.02, 20.0
+#: Larger pictures are rendered without supersampling: the buffers would be too big.
+_MAX_BUFFER = 4096
+_VISUAL_GROUP = 2
+#: Degrees; narrow, so that the near side does not bulge.
+_PORTRAIT_FOV = 20.0
+#: MuJoCo warns about hands attached without one.
+_PREFIX = "hand:"
+
+
+class RobotRenderer:
+    """Draws the hands of one robot into pictures of one size; a context manager."""
+
+    def __init__(self, robot: Robot, width: int, height: int) -> None:
+        """Compile the scene and open an OpenGL context.
+
+        Raises:
+            MissingDependencyError: no OpenGL; the message names the packages.
+        """
+        self._mujoco: Any = import_mujoco()
+        self._hands = robot.hands
+        self.width, self.height = width, height
+        self._scale = 2 if 2 * max(width, height) <= _MAX_BUFFER else 1
+        self._model = _build_scene(self._mujoco, robot, width * self._scale, height * self._scale)
+        self._data = self._mujoco.MjData(self._model)
+        self._qpos = {side: _qpos_of(self._model, hand) for side, hand in robot.hands.items()}
+        self._visuals = {side: _visuals_of(self._model, side) for side in robot.hands}
+        self._gl = _open_gl(width * self._scale, height * self._scale)
+        try:
+            self._scene = self._mujoco.MjvScene(self._model, maxgeom=1000)
+            self._context = self._mujoco.MjrContext(self._model, 100)
+            self._mujoco.mjr_setBuffer(self._mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
+        except Exception as error:
+            self._gl.free()
+            raise _no_gl(str(error)) from error
+        self._options = self._mujoco.MjvOption()
+        for groups in ("geomgroup", "sitegroup", "jointgroup", "tendongroup", "actuatorgroup"):
+            getattr(self._options, groups)[:] = 0
+        self._options.geomgroup[_VISUAL_GROUP] = 1
+
+    def __enter__(self) -> RobotRenderer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the OpenGL context; harmless when repeated."""
+        if self._gl is not None:
+            self._gl.make_current()
+            self._context.free()
+            self._gl.free()
+            self._gl = None
+
+    def render(
+        self,
+        camera: Camera,
+        joints: Mapping[Side, JointVector],
+        T_camera_base: Mapping[Side, RigidTransform],
+    ) -> ImageRgba:
+        """Return the hands as the camera would see them, everything else transparent.
+
+        Args:
+            camera: pinhole of this renderer's size.
+            joints: all joint angles of each hand to draw, radians, in ``joint_names`` order.
+            T_camera_base: pose of each of these hands' bases.
+
+        Returns:
+            Straight alpha: colours are not multiplied with it.
+
+        Raises:
+            InputError: another camera model or size, a side this robot lacks, NaN.
+        """
+        self._check(camera, joints, T_camera_base)
+        picture = np.zeros((self.height, self.width, 4), np.uint8)
+        for side, angles in joints.items():
+            self._place(side, angles, T_camera_base[side])
+        for side in self._hands.keys() - joints.keys():
+            self._model.body(f"{side}_mount").pos[:] = (0, 0, -10)  # behind the camera
+        self._mujoco.mj_kinematics(self._model, self._data)
+        self._mujoco.mj_camlight(self._model, self._data)
+        box = self._covered(camera, joints)
+        if box is None:
+            return picture
+        left, top, right, bottom = box
+        picture[top:bottom, left:right] = self._draw(camera, box)
+        return picture
+
+    def portrait(self, side: Side, joints: JointVector) -> ImageRgb:
+        """Return one hand on a plain backdrop, seen before its palm from the thumb's side."""
+        camera = Camera.nominal(self.width, self.height, _PORTRAIT_FOV)
+        towards_thumb = 1.0 if side == "right" else -1.0
+        viewer = np.array([0.80, 0.55 * towards_thumb, 0.25])  # where from, in the base frame
+        forward = -viewer / np.linalg.norm(viewer)
+        right = np.cross(forward, [0.0, 0.0, 1.0])
+        right /= np.linalg.norm(right)
+        turn = np.stack([right, np.cross(forward, right), forward])
+        self._check(camera, {side: joints}, {side: np.eye(4)})
+        self._place(side, joints, np.eye(4))
+        self._mujoco.mj_kinematics(self._model, self._data)
+        geoms = self._visuals[side]
+        seen, radii = self._data.geom_xpos[geoms] @ turn.T, self._model.geom_rbound[geoms, None]
+        low, high = (seen - radii).min(axis=0), (seen + radii).max(axis=0)
+        span = np.array([(high - low)[0] / self.width, (high - low)[1] / self.height]).max()
+        distance = camera.fx * span / 0.94
+        pose = frames.rigid(turn, np.array([0, 0, distance]) - (low + high) / 2)
+        picture = self.render(camera, {side: joints}, {side: pose})
+        return composite(picture, _backdrop(self.width, self.height))
+
+    def _check(
+        self, camera: Camera, joints: Mapping[Side, np.ndarray], poses: Mapping[Side, np.ndarray]
+    ) -> None:
+        if camera.model != "pinhole":
+            raise InputError(
+                f"Robot pictures need a pinhole camera, not {camera.model!r}: undistort first."
+            )
+        if (camera.width, camera.height) != (self.width, self.height):
+            raise InputError(
+                f"The camera is for {camera.width}x{camera.height}, the picture is "
+                f"{self.width}x{self.height}: rescale the camera first."
+            )
+        for side, angles in joints.items():
+            hand = self._hands.get(side)
+            if hand is None or side not in poses:
+                raise InputError(f"The {side} hand has no model or no pose to be drawn with.")
+            if len(angles) != len(hand.joint_names):
+                raise InputError(
+                    f"{len(angles)} angles for the {side} hand's {len(hand.joint_names)} joints."
+                )
+            if not (np.isfinite(angles).all() and np.isfinite(poses[side]).all()):
+                raise InputError(f"The {side} hand's angles or pose are not finite.")
+
+    def _place(self, side: Side, joints: np.ndarray, pose: np.ndarray) -> None:
+        mount = self._model.body(f"{side}_mount")
+        mount.pos[:] = pose[:3, 3]
+        mount.quat[:] = rotations.to_quaternion(pose[:3, :3])
+        self._data.qpos[self._qpos[side]] = joints
+
+    def _covered(
+        self, camera: Camera, joints: Mapping[Side, np.ndarray]
+    ) -> tuple[int, int, int, int] | None:
+        """Return left, top, right, bottom of the pixels that hands may cover, or None."""
+        if not joints:
+            return None
+        geoms = np.concatenate([self._visuals[side] for side in joints])
+        centers, radii = self._data.geom_xpos[geoms], self._model.geom_rbound[geoms]
+        seen = centers[:, 2] + radii > _NEAR
+        if not seen.any():
+            return None
+        depth = centers[seen, 2] - radii[seen]
+        if depth.min() <= _NEAR:
+            return 0, 0, self.width, self.height
+        far = centers[seen, 2] + radii[seen]
+        # A ball lies inside its bounding box, whose outline is at its nearest or farthest face.
+        outline = np.concatenate(
+            [
+                (centers[seen, :2] + sign * radii[seen, None]) / face[:, None]
+                for sign in (-1, 1)
+                for face in (depth, far)
+            ]
+        )
+        pixels = outline * (camera.fx, camera.fy) + (camera.cx, camera.cy)
+        size = (self.width, self.height)
+        left, top = np.clip(np.floor(pixels.min(axis=0)), 0, size).astype(int).tolist()
+        right, bottom = np.clip(np.ceil(pixels.max(axis=0)) + 1, 0, size).astype(int).tolist()
+        return (left, top, right, bottom) if left < right and top < bottom else None
+
+    def _draw(self, camera: Camera, box: tuple[int, int, int, int]) -> np.ndarray:
+        """Return the pixels (h, w, 4) of one box of the image."""
+        mujoco, scale = self._mujoco, self._scale
+        mujoco.mjv_updateScene(
+            self._model,
+            self._data,
+            self._options,
+            None,
+            mujoco.MjvCamera(),
+            mujoco.mjtCatBit.mjCAT_ALL,
+            self._scene,
+        )
+        left, top, right, bottom = box
+        for eye in self._scene.camera:
+            eye.pos[:], eye.forward[:], eye.up[:] = 0, (0, 0, 1), (0, -1, 0)
+            # Pixel centres are integers, so a box begins half a pixel before its first one.
+            x0, x1 = ((edge - 0.5 - camera.cx) / camera.fx * _NEAR for edge in (left, right))
+            y0, y1 = ((camera.cy - edge + 0.5) / camera.fy * _NEAR for edge in (bottom, top))
+            eye.frustum_center, eye.frustum_width = (x0 + x1) / 2, (x1 - x0) / 2
+            eye.frustum_bottom, eye.frustum_top = y0, y1
+            eye.frustum_near, eye.frustum_far = _NEAR, _FAR
+        width, height = (right - left) * scale, (bottom - top) * scale
+        view = mujoco.MjrRect(0, 0, width, height)
+        rgb = np.empty((height, width, 3), np.uint8)
+        depth = np.empty((height, width), np.float32)
+        self._gl.make_current()
+        mujoco.mjr_render(view, self._scene, self._context)
+        mujoco.mjr_readPixels(rgb, depth, view, self._context)
+        return _average(rgb[::-1], (depth < 1)[::-1], scale)
+
+
+def portrait(
+    robot: Robot, side: Side, joints: JointVector, width: int = 640, height: int = 640
+) -> ImageRgb:
+    """Return a third-person picture of one hand on a plain backdrop."""
+    with RobotRenderer(robot, width, height) as renderer:
+        return renderer.portrait(side, joints)
+
+
+def composite(picture: ImageRgba, background: ImageRgb) -> ImageRgb:
+    """Return a picture laid over a background of the same size."""
+    out = background.copy()
+    rows = np.flatnonzero(picture[..., 3].any(axis=1))
+    if len(rows) == 0:
+        return out
+    columns = np.flatnonzero(picture[..., 3].any(axis=0))
+    box = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    alpha = picture[box][..., 3:].astype(np.uint16)
+    mixed = picture[box][..., :3] * alpha + background[box] * (255 - alpha)
+    out[box] = (mixed + 127) // 255
+    return out
+
+
+def _backdrop(width: int, height: int) -> np.ndarray:
+    shade = np.linspace(250, 226, height)[:, None, None]
+    return np.broadcast_to(shade, (height, width, 3)).astype(np.uint8)
+
+
+def _average(rgb: np.ndarray, solid: np.ndarray, scale: int) -> np.ndarray:
+    """Average blocks of ``scale`` x ``scale``; only solid pixels give colour."""
+    alpha = solid.astype(np.uint8) * 255
+    if scale > 1:
+        size = (rgb.shape[1] // scale, rgb.shape[0] // scale)
+        rgb = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA)
+        alpha = cv2.resize(alpha, size, interpolation=cv2.INTER_AREA)
+        # The clear colour is black, so the mean is the hand's colour times its share of the block.
+        edge = (alpha > 0) & (alpha < 255)
+        straight = rgb[edge].astype(np.uint16) * 255 // alpha[edge, None]
+        rgb[edge] = np.minimum(straight, 255)
+    return np.dstack([rgb, alpha])
+
+
+def _build_scene(mujoco_module: Any, robot: Robot, width: int, height: int) -> mujoco.MjModel:
+    """Return both hands on movable mounts, lit from the camera, in a world that is the camera."""
+    spec = mujoco_module.MjSpec()
+    for side, hand in robot.hands.items():
+        mount = spec.worldbody.add_body(name=f"{side}_mount")
+        child = mujoco_module.MjSpec.from_file(str(hand.mjcf_path))
+        # Nothing moves by itself here; equal settings keep MuJoCo from warning about a conflict.
+        spec.option.gravity, spec.option.integrator = child.option.gravity, child.option.integrator
+        spec.attach(child, frame=mount.add_frame(), prefix=_PREFIX)
+    for direction, diffuse, specular in (
+        ((0.40, 0.60, 0.75), 0.70, 0.4),  # key light: from above left behind the camera
+        ((-0.8, 0.1, 0.5), 0.25, 0.1),  # fill from the right
+    ):
+        spec.worldbody.add_light(
+            dir=direction,
+            diffuse=[diffuse] * 3,
+            specular=[specular] * 3,
+            ambient=[0] * 3,
+            type=mujoco_module.mjtLightType.mjLIGHT_DIRECTIONAL,
+            castshadow=False,
+        )
+    model = spec.compile()
+    model.vis.global_.offwidth, model.vis.global_.offheight = width, height
+    model.vis.quality.offsamples = 0
+    model.vis.headlight.ambient[:] = 0.42
+    model.vis.headlight.diffuse[:] = 0.3
+    model.vis.headlight.specular[:] = 0.1
+    return model
+
+
+def _qpos_of(model: mujoco.MjModel, hand: HandSpec) -> np.ndarray:
+    return np.array(
+        [model.joint(_PREFIX + hand.full_name(name)).qposadr[0] for name in hand.joint_names], int
+    )
+
+
+def _visuals_of(model: mujoco.MjModel, side: Side) -> np.ndarray:
+    root = model.body_rootid[model.geom_bodyid] == model.body(f"{side}_mount").id
+    return np.flatnonzero(root & (model.geom_group == _VISUAL_GROUP))
+
+
+def _open_gl(width: int, height: int) -> Any:
+    """Return an OpenGL context: what MUJOCO_GL asks for, else the first that works."""
+    wanted = os.environ.get("MUJOCO_GL", "").strip().lower()
+    if wanted in ("disable", "disabled", "off", "false", "0"):
+        raise _no_gl(f"MUJOCO_GL={wanted} switches it off")
+    if sys.platform != "linux":
+        candidates = ["default"]
+    elif wanted in ("egl", "osmesa", "glfw", "glx"):
+        candidates = [wanted]
+    else:
+        candidates = ["egl", "osmesa"]
+    problems = []
+    for name in candidates:
+        try:
+            context = _gl_class(name)(width, height)
+            context.make_current()
+            return context
+        # Drivers and bindings fail in every way there is: ImportError, AttributeError, OSError...
+        except Exception as error:
+            problems.append(f"{name}: {error}")
+    raise _no_gl("; ".join(problems))
+
+
+def _gl_class(name: str) -> Any:
+    if name == "egl":
+        from mujoco.egl import GLContext
+    elif name == "osmesa":
+        from mujoco.osmesa import GLContext
+    elif name in ("glfw", "glx"):
+        from mujoco.glfw import GLContext
+    else:
+        from mujoco import GLContext
+    return GLContext
+
+
+def _no_gl(problem: str) -> MissingDependencyError:
+    return MissingDependencyError(
+        f"Robot pictures need OpenGL, and none could be opened ({problem}). On Debian or Ubuntu: "
+        "apt-get install libegl1 libgl1-mesa-dri (then MUJOCO_GL=egl, the default) or libosmesa6 "
+        "(then MUJOCO_GL=osmesa). Everything else works without."
+    )

@@ -1,0 +1,246 @@
+"""Replay of commands on the simulated hand: what would the hardware have done?
+
+Commands are interpolated to the simulation's time step and, as the real hand does, followed no
+faster than each driven joint can move. Self-penetration is the depth of contacts between collision
+shapes in the simulation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from acehand_core.errors import InputError
+from acehand_core.motion import ReplayReport
+from retarget.kinematics import import_mujoco, load_mjcf
+from retarget.robot import HandSpec
+
+if TYPE_CHECKING:
+    import mujoco
+
+#: Deeper contacts count towards ``penetration_share``.
+PENETRATION_LIMIT_M = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """How to replay.
+
+    timestep_s: longest step; None takes the model's. limit_speed: ramp the servo's set point at the
+    hand's speed limits. latency_s: delay from command to motion; 0 measures the servo alone,
+    ``HandSpec.latency_s`` the whole hand. gravity: m/s2 in the base frame.
+    """
+
+    timestep_s: float | None = None
+    limit_speed: bool = True
+    latency_s: float = 0.0
+    gravity: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """The report and, at every frame, the simulated joints (rad) and deepest contact (m)."""
+
+    report: ReplayReport
+    joints: Float[np.ndarray, "T Q"]
+    penetration_m: Float[np.ndarray, "T"]
+
+
+def replay(
+    hand: HandSpec,
+    commands: Float[np.ndarray, "T C"],
+    timestamps_s: Float[np.ndarray, "T"],
+    active: Bool[np.ndarray, "T"] | None = None,
+    options: ReplayOptions = ReplayOptions(),
+) -> Replay:
+    """Simulate the hand from rest at the first command.
+
+    Args:
+        hand: whose MJCF is simulated.
+        commands: driven joint angles in command order, radians.
+        timestamps_s: increasing times of the commands.
+        active: frames that the report counts; all are simulated. Default all.
+        options: see there.
+
+    Returns:
+        The report compares simulated and commanded driven joints at the frames. Saturation is the
+        share of (step, actuator) pairs at the torque limit, the coupling residual the largest over
+        all steps, both over intervals that end in an active frame. An unstable step is one with a
+        NaN or a MuJoCo warning; the simulation then goes on from the command of that moment.
+
+    Raises:
+        InputError: NaN commands, times that do not increase, wrong lengths.
+    """
+    active = np.ones(len(commands), bool) if active is None else active
+    _check(hand, commands, timestamps_s, active)
+    run = _Run(hand, options)
+    run.reset(commands[0])
+    joints = np.empty((len(commands), len(hand.joint_names)))
+    penetration = np.empty(len(commands))
+    delayed = _delay(commands, timestamps_s, options.latency_s)
+    with quiet_mujoco():
+        joints[0], penetration[0] = run.joints(), run.penetration()
+        for frame in range(1, len(commands)):
+            seconds = float(timestamps_s[frame] - timestamps_s[frame - 1])
+            run.follow(delayed[frame - 1], delayed[frame], seconds, bool(active[frame]))
+            joints[frame], penetration[frame] = run.joints(), run.penetration()
+    return Replay(_report(hand, run, commands, joints, penetration, active), joints, penetration)
+
+
+def self_penetration(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[np.ndarray, "T"]:
+    """Return the deepest contact of the hand with itself at given joint angles, metres, >= 0.
+
+    Without dynamics: this is what was commanded, where ``replay`` tells what the hand could do.
+    """
+    mujoco = import_mujoco()
+    run = _Run(hand, ReplayOptions())
+    out = np.empty(len(joints))
+    for row, angles in enumerate(joints):
+        run.data.qpos[run.qpos] = angles
+        mujoco.mj_kinematics(run.model, run.data)
+        mujoco.mj_comPos(run.model, run.data)
+        mujoco.mj_collision(run.model, run.data)
+        out[row] = run.penetration()
+    return out
+
+
+@contextlib.contextmanager
+def quiet_mujoco() -> Iterator[None]:
+    """Keep MuJoCo from printing warnings and writing MUJOCO_LOG.TXT into the working folder."""
+    mujoco = import_mujoco()
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
+class _Run:
+    """One simulation of one hand and its running counts."""
+
+    def __init__(self, hand: HandSpec, options: ReplayOptions) -> None:
+        self._mujoco: Any = import_mujoco()
+        self.hand = hand
+        self.model: mujoco.MjModel = load_mjcf(hand.mjcf_path)
+        self.model.opt.gravity[:] = options.gravity
+        self._timestep = options.timestep_s or float(self.model.opt.timestep)
+        self.data = self._mujoco.MjData(self.model)
+        self.qpos = self._ids("joint", hand.joint_names, "qposadr")
+        self._ctrl = self._ids("actuator", hand.command_names, "id")
+        self._torque = self.model.actuator_forcerange[self._ctrl, 1] * (1 - 1e-6)
+        limited = self.model.actuator_forcelimited[self._ctrl].astype(bool)
+        self._torque[~limited] = np.inf
+        speed = hand.command_velocity if options.limit_speed else np.full(len(self._ctrl), np.inf)
+        self._speed = speed
+        self._target = np.zeros(len(self._ctrl))
+        self.steps = self.saturated = self.unstable = 0
+        self.coupling_residual = 0.0
+
+    def _ids(self, kind: str, names: tuple[str, ...], field: str) -> np.ndarray:
+        get = getattr(self.model, kind)
+        try:
+            rows = [getattr(get(self.hand.full_name(name)), field) for name in names]
+        except KeyError as error:
+            raise InputError(f"{self.hand.mjcf_path}: {error.args[0]}") from error
+        return np.array([np.ravel(row)[0] for row in rows], int)
+
+    def reset(self, command: np.ndarray) -> None:
+        self._mujoco.mj_resetData(self.model, self.data)
+        self.data.qpos[self.qpos] = self.hand.expand(command)
+        self.data.ctrl[self._ctrl] = command
+        self._target = command.copy()
+        self._mujoco.mj_forward(self.model, self.data)
+
+    def follow(self, start: np.ndarray, end: np.ndarray, seconds: float, counting: bool) -> None:
+        """Advance by ``seconds`` in equal steps while the command moves from start to end."""
+        model, data, step = self.model, self.data, self._mujoco.mj_step
+        steps = max(1, math.ceil(seconds / self._timestep - 1e-6))
+        model.opt.timestep = seconds / steps
+        stride = self._speed * model.opt.timestep
+        joints = np.empty((steps, len(self.qpos)))
+        torques = np.empty((steps, len(self._ctrl)))
+        for row, share in enumerate(np.arange(1, steps + 1) / steps):
+            wanted = start + share * (end - start)
+            self._target = self._target + np.clip(wanted - self._target, -stride, stride)
+            data.ctrl[self._ctrl] = self._target
+            step(model, data)
+            joints[row], torques[row] = data.qpos[self.qpos], data.actuator_force[self._ctrl]
+            if data.warning.number.any() or not np.isfinite(joints[row]).all():
+                self.unstable += 1
+                self.reset(wanted)
+                joints[row], torques[row] = self.joints(), 0.0
+        if counting:
+            self.steps += steps
+            self.saturated += int((np.abs(torques) >= self._torque).sum())
+            residual = self.hand.coupling_residual(joints)
+            self.coupling_residual = max(self.coupling_residual, residual)
+
+    def joints(self) -> np.ndarray:
+        return self.data.qpos[self.qpos].copy()
+
+    def penetration(self) -> float:
+        contacts = self.data.contact.dist
+        return float(max(0.0, -contacts.min())) if self.data.ncon else 0.0
+
+
+def _delay(commands: np.ndarray, times: np.ndarray, latency_s: float) -> np.ndarray:
+    if latency_s == 0:
+        return commands
+    earlier = times - latency_s
+    return np.stack([np.interp(earlier, times, column) for column in commands.T], axis=1)
+
+
+def _report(
+    hand: HandSpec,
+    run: _Run,
+    commands: np.ndarray,
+    joints: np.ndarray,
+    penetration: np.ndarray,
+    active: np.ndarray,
+) -> ReplayReport:
+    if not active.any():
+        return ReplayReport(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, run.unstable)
+    error = (hand.reduce(joints) - commands)[active]
+    depth = penetration[active]
+    return ReplayReport(
+        rms_tracking_rad=float(np.sqrt(np.mean(error**2))),
+        max_penetration_mm=float(depth.max() * 1e3),
+        commanded_penetration_mm=float(
+            self_penetration(hand, hand.expand(commands[active])).max() * 1e3
+        ),
+        penetration_share=float(np.mean(depth > PENETRATION_LIMIT_M)),
+        saturation_share=run.saturated / max(1, run.steps * len(hand.command_names)),
+        coupling_residual_rad=run.coupling_residual,
+        unstable_steps=run.unstable,
+    )
+
+
+def _check(hand: HandSpec, commands: np.ndarray, times: np.ndarray, active: np.ndarray) -> None:
+    if len(commands) == 0:
+        raise InputError("Nothing to replay: no commands.")
+    if commands.shape[1] != len(hand.command_names):
+        raise InputError(
+            f"{commands.shape[1]} commands per frame; the {hand.side} hand of {hand.robot} takes "
+            f"{len(hand.command_names)}: {', '.join(hand.command_names)}."
+        )
+    if len(times) != len(commands) or len(active) != len(commands):
+        raise InputError(
+            f"{len(commands)} commands, {len(times)} times and {len(active)} flags; equal numbers "
+            "are needed."
+        )
+    bad = np.argwhere(~np.isfinite(commands))
+    if len(bad):
+        frame, column = bad[0]
+        raise InputError(
+            f"Command {hand.command_names[column]!r} is {commands[frame, column]} at frame "
+            f"{frame}; commands must be finite angles in radians."
+        )
+    if not np.isfinite(times).all() or (np.diff(times) <= 0).any():
+        raise InputError("Times of commands must be finite and increase from frame to frame.")

@@ -1,0 +1,95 @@
+"""What the robot should follow: the human hand in its own palm frame.
+
+Palm frame: origin at the wrist, x out of the palm, z from the wrist to the fingers, y to the thumb
+on a right hand and away from it on a left one. A robot's base frame follows the same convention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from acehand_core.geometry import frames, rotations
+from acehand_core.hand.skeleton import KNUCKLES, TIPS, WRIST
+from acehand_core.motion import HandMotion
+from acehand_core.types import SIDES, Side
+
+#: Largest typical wobble of the palm within a file's own wrist frame for that frame to be trusted.
+STEADY_FRAME_RAD = np.radians(20.0)
+
+
+@dataclass(frozen=True, slots=True)
+class HandTargets:
+    """One human hand over T frames, in its palm frame.
+
+    ``weight`` is 0 and ``T_camera_hand`` the identity where the hand is not known;
+    ``T_camera_hand`` is None without a placement.
+    """
+
+    side: Side
+    joints_hand: Float[np.ndarray, "T 21 3"]
+    weight: Float[np.ndarray, "T"]
+    active: Bool[np.ndarray, "T"]
+    T_camera_hand: Float[np.ndarray, "T 4 4"] | None
+
+    @property
+    def tips(self) -> Float[np.ndarray, "T 5 3"]:
+        """Thumb to pinky fingertips."""
+        return self.joints_hand[:, TIPS]
+
+
+def palm_frames(joints: Float[np.ndarray, "N 21 3"], side: Side) -> Float[np.ndarray, "N 4 4"]:
+    """Return the palm frame of each hand in the frame its joints are given in."""
+    spokes = joints[:, KNUCKLES[1:]] - joints[:, :1]
+    spokes = spokes / np.linalg.norm(spokes, axis=-1, keepdims=True)
+    along = spokes.mean(1)
+    # The normal of the fan of knuckles, index to pinky: out of the palm on a right hand.
+    normal = np.cross(spokes[:, 0], spokes[:, 3]) * (1 if side == "right" else -1)
+    normal /= np.linalg.norm(normal, axis=-1, keepdims=True)
+    along = along - np.sum(along * normal, axis=-1, keepdims=True) * normal
+    along /= np.linalg.norm(along, axis=-1, keepdims=True)
+    rotation = np.stack([normal, np.cross(along, normal), along], axis=-1)
+    return frames.rigid(rotation, joints[:, WRIST])
+
+
+def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
+    """Return one hand of a motion as targets, or None where it never appears.
+
+    A frame is active where the wrist, knuckles and tips are known; a missing joint in between is
+    carried as NaN and gets no weight later.
+    """
+    slot = SIDES.index(side)
+    joints = motion.joints_camera[:, slot]
+    needed = [WRIST, *KNUCKLES[1:], *TIPS]
+    active = motion.known[:, slot] & np.isfinite(joints[:, needed]).all((1, 2))
+    if not active.any():
+        return None
+    poses = np.broadcast_to(np.eye(4), (len(joints), 4, 4)).copy()
+    poses[active] = palm_frames(joints[active], side)
+    if not motion.placed:
+        poses[active] = _steadied(poses[active])
+    local = frames.apply(frames.inverse(poses), joints)
+    weight = np.where(active, np.maximum(motion.quality[:, slot], 0.05), 0.0)
+    return HandTargets(
+        side=side,
+        joints_hand=local,
+        weight=weight,
+        active=active,
+        T_camera_hand=poses if motion.placed else None,
+    )
+
+
+def _steadied(poses: Float[np.ndarray, "N 4 4"]) -> Float[np.ndarray, "N 4 4"]:
+    """Use one palm rotation where joints already come in a wrist frame.
+
+    Its tracker's wrist frame is steadier than one rebuilt from five noisy points; only the axes
+    convention is unknown, and that is one rotation for all frames.
+    """
+    mean = rotations.project_to_rotation(poses[:, :3, :3].mean(0))
+    wobble = rotations.angle_between(np.broadcast_to(mean, poses[:, :3, :3].shape),
+                                     poses[:, :3, :3])  # fmt: skip
+    if np.median(wobble) > STEADY_FRAME_RAD:
+        return poses
+    return frames.rigid(np.broadcast_to(mean, poses[:, :3, :3].shape), poses[:, :3, 3])

@@ -1,0 +1,114 @@
+"""Pass, warn or fail, and why: every gate is a number that was measured on the clip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from acehand_core.motion import HandMotion, RobotTrajectory, Verdict
+from acehand_core.types import SIDES
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Limits of one quantity: above ``warn`` the clip is doubtful, above ``fail`` unusable."""
+
+    warn: float
+    fail: float
+
+
+#: Fail limits of wrist acceleration, far tips and penetration are those in use elsewhere for
+#: accepting retargeted clips; the warn limits are ours.
+GATES = {
+    "filled": Gate(0.20, 0.50),
+    "far_tips": Gate(0.15, 0.35),
+    "tracking_rad": Gate(0.10, 0.30),
+    "penetration_mm": Gate(1.0, 20.0),
+    "saturation": Gate(0.05, 0.30),
+    "wrist_acceleration": Gate(30.0, 60.0),
+}
+FAR_TIP_M = 0.030
+LOW_COVERAGE = 0.5
+
+
+def judge(motion: HandMotion, trajectory: RobotTrajectory) -> Verdict:
+    """Return the verdict over both hands of one clip.
+
+    A hand that never appears is no fault; a clip without any hand fails.
+    """
+    if not trajectory.active.any():
+        return Verdict("fail", ("no hand was found",))
+    findings = list(_broken_limits(trajectory))
+    for slot, side in enumerate(SIDES):
+        if trajectory.active[:, slot].any():
+            findings += _hand_findings(motion, trajectory, slot, side)
+    status = "pass"
+    if findings:
+        status = "fail" if any(level == "fail" for level, _ in findings) else "warn"
+    return Verdict(status, tuple(reason for _, reason in findings))
+
+
+def _broken_limits(trajectory: RobotTrajectory) -> Iterable[tuple[str, str]]:
+    if trajectory.limit_violations:
+        yield "fail", f"{trajectory.limit_violations} joint-frames are outside the joint limits"
+    if trajectory.speed_violations:
+        yield "fail", f"{trajectory.speed_violations} joint-frames are faster than the hand"
+
+
+def _hand_findings(
+    motion: HandMotion, trajectory: RobotTrajectory, slot: int, side: str
+) -> Iterable[tuple[str, str]]:
+    active = trajectory.active[:, slot]
+    known = int(active.sum())
+    coverage = float(motion.observed[:, slot].mean())
+    if coverage < LOW_COVERAGE:
+        yield "warn", f"{side} hand was seen in only {coverage:.0%} of the frames"
+    filled = float(motion.filled[:, slot].sum()) / known
+    yield from _gate("filled", filled, f"{filled:.0%} of the {side} hand's frames are filled in")
+    error = trajectory.tip_error_m[active, slot]
+    far = float((error > FAR_TIP_M).mean())
+    yield from _gate(
+        "far_tips", far, f"{far:.0%} of the {side} robot fingertips are over 30 mm off"
+    )
+    report = trajectory.replay[slot]
+    if report is not None:
+        yield from _gate(
+            "tracking_rad",
+            report.rms_tracking_rad,
+            f"the simulated {side} hand follows with {report.rms_tracking_rad:.2f} rad rms error",
+        )
+        depth = max(report.max_penetration_mm, report.commanded_penetration_mm)
+        yield from _gate(
+            "penetration_mm", depth, f"the {side} hand would reach {depth:.1f} mm into itself"
+        )
+        yield from _gate(
+            "saturation",
+            report.saturation_share,
+            f"{report.saturation_share:.0%} of the {side} hand's actuator steps are saturated",
+        )
+        if report.unstable_steps:
+            yield "fail", f"the {side} simulation was unstable in {report.unstable_steps} steps"
+    speed = _wrist_acceleration(trajectory, slot)
+    yield from _gate(
+        "wrist_acceleration", speed, f"the {side} wrist accelerates with {speed:.0f} m/s2"
+    )
+
+
+def _gate(name: str, value: float, reason: str) -> Iterable[tuple[str, str]]:
+    gate = GATES[name]
+    if value > gate.fail:
+        yield "fail", f"{reason} (limit {gate.fail:g})"
+    elif value > gate.warn:
+        yield "warn", f"{reason} (limit {gate.warn:g})"
+
+
+def _wrist_acceleration(trajectory: RobotTrajectory, slot: int) -> float:
+    """Largest acceleration of the base over three consecutive active frames, m/s^2."""
+    if trajectory.T_frame_base is None or len(trajectory) < 3:
+        return 0.0
+    active = trajectory.active[:, slot]
+    together = active[:-2] & active[1:-1] & active[2:]
+    second = np.diff(trajectory.T_frame_base[:, slot, :3, 3], 2, axis=0) * trajectory.fps**2
+    return float(np.linalg.norm(second[together], axis=1).max(initial=0.0))

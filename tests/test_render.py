@@ -1,0 +1,233 @@
+"""Robot pictures: right pixels, exact transparency, and a plain message where OpenGL is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from acehand_core.errors import InputError, MissingDependencyError
+from acehand_core.geometry.cameras import Camera
+from retarget.kinematics import KinematicTree
+from retarget.render import RobotRenderer, composite, portrait
+from retarget.robot import load_robot
+
+pytest.importorskip("mujoco")
+
+ROOT = Path(__file__).resolve().parent.parent
+# Uneven on purpose: fx is not fy and the principal point is off centre.
+CAMERA = Camera("pinhole", 320, 240, 300.0, 280.0, 171.3, 108.6)
+# Fingers up in the image, palm to the viewer.
+FACING = np.array([[0.0, 1, 0, 0], [0, 0, -1, 0.09], [-1, 0, 0, 0.5], [0, 0, 0, 1]])
+
+
+@pytest.fixture(scope="module")
+def robot():
+    return load_robot("inspire")
+
+
+@pytest.fixture(scope="module")
+def renderer(robot):
+    try:
+        opened = RobotRenderer(robot, CAMERA.width, CAMERA.height)
+    except MissingDependencyError as error:
+        pytest.skip(f"no OpenGL here: {error}")
+    with opened:
+        yield opened
+
+
+def project(camera, points):
+    return np.stack(
+        [camera.fx * points[..., 0] / points[..., 2] + camera.cx,
+         camera.fy * points[..., 1] / points[..., 2] + camera.cy], axis=-1)  # fmt: skip
+
+
+def at(x=0.0, y=0.0, z=0.0):
+    pose = FACING.copy()
+    pose[:3, 3] += (x, y, z)
+    return pose
+
+
+@pytest.fixture()
+def ball(tmp_path, renderer):
+    """A robot that is one white ball of 4 mm, 30 mm off its base."""
+    (tmp_path / "right.xml").write_text(
+        '<mujoco><worldbody><body name="right_palm"><joint name="right_turn"/>'
+        '<geom size="0.004" pos="0.03 0 0" group="2"/>'
+        '<site name="right_tip" pos="0.03 0 0"/></body></worldbody></mujoco>'
+    )
+    (tmp_path / "robot.yaml").write_text(
+        "{schema: acehand-robot/1, name: ball, title: Ball, license: none, "
+        "files: {mjcf: '{side}.xml', urdf: x}, joints: {turn: {limits: [-3, 3]}}, "
+        "commands: {turn: {joint: turn, register_zero: lower}}, register_range: [0, 1], "
+        "keypoints: {index_tip: tip}, sides: {right: {}}}"
+    )
+    return load_robot(tmp_path)
+
+
+@pytest.mark.parametrize("where", [(0.0, 0.0), (-0.15, -0.1), (0.12, 0.13)])
+def test_a_ball_lands_on_its_projection(ball, where):
+    pose = np.eye(4)
+    pose[:3, 3] = (*where, 0.5)
+    with RobotRenderer(ball, CAMERA.width, CAMERA.height) as renderer:
+        alpha = renderer.render(CAMERA, {"right": np.zeros(1)}, {"right": pose})[..., 3] / 255.0
+    rows, columns = np.mgrid[: CAMERA.height, : CAMERA.width]
+    centroid = np.array([(alpha * columns).sum(), (alpha * rows).sum()]) / alpha.sum()
+    expected = project(CAMERA, pose[:3, :3] @ (0.03, 0, 0) + pose[:3, 3])
+    assert centroid == pytest.approx(expected, abs=0.12)
+    disc = np.pi * (0.004 / 0.5) ** 2 * CAMERA.fx * CAMERA.fy
+    assert alpha.sum() == pytest.approx(disc, rel=0.1)
+
+
+def test_edges_have_the_balls_colour(ball):
+    pose = np.eye(4)
+    pose[2, 3] = 0.1
+    with RobotRenderer(ball, CAMERA.width, CAMERA.height) as renderer:
+        picture = renderer.render(CAMERA, {"right": np.zeros(1)}, {"right": pose})
+    alpha = picture[..., 3]
+    edge = (alpha > 0) & (alpha < 255)
+    assert edge.any() and picture[edge][:, :3].min() > 40
+    assert not picture[alpha == 0].any()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_tips_are_where_they_project(robot, renderer, side):
+    hand = robot.hand(side)
+    joints = hand.expand(hand.command_lower)
+    picture = renderer.render(CAMERA, {side: joints}, {side: FACING})
+    tips = KinematicTree.of(hand).points(joints[None], hand.tip_names)[0]
+    pixels = project(CAMERA, tips @ FACING[:3, :3].T + FACING[:3, 3])
+    # Fingers point up in the image, so a tip is the first covered pixel of its column.
+    for x, y in np.rint(pixels[1:]).astype(int):
+        column = np.flatnonzero(picture[:, x, 3] > 127)
+        assert abs(column.min() - y) <= 1.5
+
+
+def test_a_larger_image_shows_the_same_hand(robot, renderer):
+    """The rendered part is cut to what the hand covers; that must not move it."""
+    hand = robot.hand("right")
+    joints = {"right": hand.expand(hand.command_upper / 2)}
+    poses = {"right": at(x=-0.29)}  # partly outside of the small image
+    small = renderer.render(CAMERA, joints, poses)
+    wide = dataclasses.replace(
+        CAMERA, width=520, height=440, cx=CAMERA.cx + 100, cy=CAMERA.cy + 100
+    )
+    with RobotRenderer(robot, 520, 440) as other:
+        large = other.render(wide, joints, poses)
+    again = renderer.render(CAMERA, joints, poses)  # its context still works
+    assert np.array_equal(small, again)
+    difference = np.abs(large[100:-100, 100:-100].astype(int) - small)
+    assert small[:, 0, 3].any() and (difference.max(axis=-1) > 8).mean() < 1e-3
+
+
+def test_only_the_given_hands_are_drawn(robot, renderer):
+    joints = {side: robot.hand(side).expand(np.zeros(6)) for side in ("left", "right")}
+    poses = {"left": at(x=-0.12), "right": at(x=0.1)}
+    both = renderer.render(CAMERA, joints, poses)
+    right = renderer.render(CAMERA, {"right": joints["right"]}, poses)
+    left = renderer.render(CAMERA, {"left": joints["left"]}, poses)
+    assert right[..., 3].any() and left[..., 3].any()
+    assert not (right[..., 3] > 0)[(left[..., 3] > 0)].any()
+    assert np.array_equal(both[..., 3] > 0, (right[..., 3] > 0) | (left[..., 3] > 0))
+    assert not renderer.render(CAMERA, {}, {}).any()
+
+
+@pytest.mark.parametrize("pose", [at(z=-1.5), at(x=5.0)], ids=["behind", "beside"])
+def test_a_hand_out_of_view_leaves_nothing(robot, renderer, pose):
+    joints = robot.hand("right").expand(np.zeros(6))
+    assert not renderer.render(CAMERA, {"right": joints}, {"right": pose}).any()
+
+
+def test_a_hand_around_the_camera_is_drawn(robot, renderer):
+    joints = robot.hand("right").expand(np.zeros(6))
+    assert renderer.render(CAMERA, {"right": joints}, {"right": at(z=-0.45)})[..., 3].any()
+
+
+def test_composite_mixes_by_alpha():
+    picture = np.zeros((4, 5, 4), np.uint8)
+    picture[1, 1] = (10, 20, 30, 255)
+    picture[2, 3] = (250, 0, 100, 51)
+    background = np.full((4, 5, 3), 200, np.uint8)
+    out = composite(picture, background)
+    assert out[1, 1].tolist() == [10, 20, 30]
+    assert out[2, 3].tolist() == [210, 160, 180]
+    assert out[0, 0].tolist() == [200, 200, 200] and background.min() == 200
+    assert np.array_equal(composite(np.zeros_like(picture), background), background)
+
+
+def test_portraits(robot, renderer):
+    hand = robot.hand("left")
+    opened = portrait(robot, "left", hand.expand(hand.command_lower), 200, 240)
+    closed = portrait(robot, "left", hand.expand(hand.command_upper), 200, 240)
+    assert opened.shape == (240, 200, 3)
+    # Nothing touches the border, the hand fills a good part, and poses differ.
+    assert np.ptp(opened[:, 0].astype(int)) < 40 and np.ptp(opened[:, -1].astype(int)) < 40
+    dark = (opened.min(axis=-1) < 120).mean()
+    assert 0.03 < dark < 0.6
+    assert (np.abs(opened.astype(int) - closed).max(axis=-1) > 30).mean() > 0.05
+
+
+def test_wrong_requests_are_refused(robot, renderer):
+    joints = {"right": np.zeros(12)}
+    pose = {"right": FACING}
+    with pytest.raises(InputError, match="undistort"):
+        renderer.render(
+            dataclasses.replace(CAMERA, model="fisheye624", distortion=(0.0,) * 12), joints, pose
+        )
+    with pytest.raises(InputError, match="rescale"):
+        renderer.render(dataclasses.replace(CAMERA, width=640), joints, pose)
+    with pytest.raises(InputError, match="11 angles"):
+        renderer.render(CAMERA, {"right": np.zeros(11)}, pose)
+    with pytest.raises(InputError, match="not finite"):
+        renderer.render(CAMERA, {"right": np.full(12, np.nan)}, pose)
+    with pytest.raises(InputError, match="no pose"):
+        renderer.render(CAMERA, joints, {"left": FACING})
+
+
+def test_closing_twice_is_harmless(robot, renderer):
+    other = RobotRenderer(robot, 64, 48)
+    other.close()
+    other.close()
+
+
+PROBE = """
+import numpy as np
+from acehand_core.errors import MissingDependencyError
+from retarget.render import RobotRenderer
+from retarget.robot import load_robot
+try:
+    RobotRenderer(load_robot("inspire"), 64, 48).close()
+    print("drawn")
+except MissingDependencyError as error:
+    print("missing:", error)
+"""
+
+
+def run_probe(**variables):
+    environment = {k: v for k, v in os.environ.items() if k not in ("MUJOCO_GL", "DISPLAY")}
+    done = subprocess.run([sys.executable, "-c", PROBE], env=environment | variables, check=True,
+                          cwd=ROOT, capture_output=True, text=True)  # fmt: skip
+    return done.stdout
+
+
+@pytest.mark.parametrize("value", ["no-such-backend", "disable"])
+def test_without_opengl_the_packages_are_named(value):
+    out = run_probe(MUJOCO_GL=value)
+    assert out.startswith("missing:")
+    for word in ("libegl1", "libgl1-mesa-dri", "libosmesa6", "MUJOCO_GL"):
+        assert word in out
+
+
+def test_a_driver_that_fails_is_reported_too():
+    """An EGL without any device, as in a container without Mesa."""
+    out = run_probe(MUJOCO_GL="egl", MUJOCO_EGL_DEVICE_ID="99")
+    assert out.startswith("missing:") and "libegl1" in out
+
+
+def test_without_display_or_variable_a_backend_is_found(renderer):
+    assert run_probe().startswith("drawn")

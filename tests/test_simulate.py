@@ -1,0 +1,193 @@
+"""Replay on the simulated hand: it follows what it can, and says so when it cannot."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import numpy as np
+import pytest
+
+from acehand_core.errors import InputError
+from retarget.robot import load_robot
+from retarget.simulate import ReplayOptions, replay, self_penetration
+
+pytest.importorskip("mujoco")
+
+HANDS = [(side, variant) for side in ("left", "right") for variant in ("default", "other")]
+FPS = 30
+
+
+@pytest.fixture(scope="module", params=HANDS, ids="-".join)
+def hand(request):
+    side, variant = request.param
+    return load_robot("inspire", variant).hand(side)
+
+
+@pytest.fixture(scope="module")
+def right():
+    return load_robot("inspire").hand("right")
+
+
+def times(count):
+    return np.arange(count) / FPS
+
+
+def open_hand(hand, count, **angles):
+    """Return commands of an open hand, thumb at its middle, with some commands replaced."""
+    commands = np.tile(np.clip(0.0, hand.command_lower, hand.command_upper), (count, 1))
+    for name, values in angles.items():
+        commands[:, hand.command_names.index(name)] = values
+    return commands
+
+
+def slow_sine(hand, seconds=6.0):
+    """Fingers and thumb bend in a sine at 0.8 of their speed limits, thumb rotated out."""
+    t = times(int(seconds * FPS))
+    low, high = hand.command_lower, hand.command_upper
+    rate = 0.8 * hand.command_velocity / ((high - low) / 2)
+    commands = (low + high) / 2 - (high - low) / 2 * np.cos(np.minimum(rate, 1.5) * t[:, None])
+    commands[:, hand.command_names.index("thumb_rotation")] = low[-1]
+    commands[:, hand.command_names.index("thumb_bend")] *= 0.4
+    return commands, t
+
+
+def test_slow_motion_is_followed(hand):
+    commands, t = slow_sine(hand)
+    result = replay(hand, commands, t)
+    report = result.report
+    assert report.rms_tracking_rad < 0.05
+    assert report.coupling_residual_rad < 0.01
+    assert report.unstable_steps == 0
+    # The report is about what the simulated joints did.
+    error = hand.reduce(result.joints) - commands
+    assert report.rms_tracking_rad == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert report.max_penetration_mm == pytest.approx(result.penetration_m.max() * 1e3)
+
+
+def test_speed_limit_is_followed_closely(right):
+    """A ramp at the very speed limit: only the servo's small delay remains."""
+    t = times(14)
+    commands = open_hand(right, 14, index=np.minimum(3.2 * t, 1.4))
+    report = replay(right, commands, t).report
+    assert report.rms_tracking_rad < 0.02
+
+
+def test_a_step_faster_than_the_hand_is_reported(right):
+    t = times(60)
+    step = open_hand(right, 60, index=np.where(t < 0.5, 0.0, 1.4))
+    result = replay(right, step, t)
+    assert result.report.rms_tracking_rad > 0.1
+    index = right.joint_names.index("index_proximal")
+    speed = np.diff(result.joints[:, index]) * FPS
+    assert speed.max() < 3.2 * 1.05
+    assert result.joints[-1, index] == pytest.approx(1.4, abs=1e-3)
+    ramp = open_hand(right, 60, index=np.clip(3.0 * (t - 0.5), 0, 1.4))
+    assert replay(right, ramp, t).report.rms_tracking_rad < 0.02
+
+
+def test_a_torque_too_small_saturates(right):
+    """Heavy gravity: the servos reach their limits and the hand sags."""
+    commands = open_hand(right, 30)
+    calm = replay(right, commands, times(30)).report
+    assert calm.saturation_share == 0 and calm.rms_tracking_rad < 1e-4
+    options = ReplayOptions(gravity=(4000.0, 0.0, 0.0))
+    pressed = replay(right, commands, times(30), options=options).report
+    assert pressed.saturation_share > 0.3 and pressed.rms_tracking_rad > 0.3
+
+
+def test_latency_delays_the_hand(right):
+    commands, t = slow_sine(right)
+    index = right.command_names.index("index")
+    prompt = right.reduce(replay(right, commands, t).joints)[:, index]
+    late = replay(right, commands, t, options=ReplayOptions(latency_s=2 / FPS))
+    assert right.reduce(late.joints)[2:, index] == pytest.approx(prompt[:-2], abs=5e-3)
+    assert late.report.rms_tracking_rad > 2 * replay(right, commands, t).report.rms_tracking_rad
+
+
+def test_fingers_through_the_thumb_are_reported(right):
+    """Thumb in front of the palm, then a fist: the index closes onto the thumb."""
+    t = times(60)
+    closing = np.clip(t - 0.3, 0, 1) * 1.47
+    commands = open_hand(right, 60, thumb_rotation=0.8, thumb_bend=0.6, index=closing)
+    commanded = self_penetration(right, right.expand(commands))
+    report = replay(right, commands, t).report
+    assert commanded[0] == 0 and commanded.max() > 8e-3
+    # Contact holds the fingers apart: hardly any depth, but the command is not followed.
+    assert 0.1 < report.max_penetration_mm < 2
+    assert report.rms_tracking_rad > 0.1 and report.saturation_share > 0.05
+
+
+def test_an_open_and_a_closed_hand_do_not_touch_themselves(right):
+    open_and_fist = np.stack([np.zeros(6), np.array([1.47, 1.47, 1.47, 1.47, 0.0, 0.0])])
+    assert self_penetration(right, right.expand(open_and_fist)).tolist() == [0, 0]
+
+
+def test_only_active_frames_count(right):
+    t = times(60)
+    step = open_hand(right, 60, index=np.where(t < 0.5, 0.0, 1.4))
+    active = t < 0.5
+    report = replay(right, step, t, active=active).report
+    assert report.rms_tracking_rad < 1e-3
+    nothing = replay(right, step, t, active=np.zeros(60, bool)).report
+    assert nothing.rms_tracking_rad == 0
+
+
+def test_irregular_times_and_other_steps_agree(right):
+    commands, t = slow_sine(right)
+    rng = np.random.default_rng(0)
+    keep = np.sort(rng.choice(np.arange(1, len(t)), len(t) // 2, replace=False))
+    keep = np.concatenate([[0], keep])
+    regular = replay(right, commands, t)
+    sparse = replay(right, commands[keep], t[keep])
+    # Linear interpolation across the dropped frames is the only difference.
+    assert np.abs(sparse.joints - regular.joints[keep]).max() < 0.03
+    fine = replay(right, commands, t, options=ReplayOptions(timestep_s=0.0005))
+    assert np.abs(fine.joints - regular.joints).max() < 5e-3
+
+
+def test_an_exploding_simulation_is_counted_and_leaves_no_log(right, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ReplayOptions(gravity=(1e14, 0.0, 0.0))
+    result = replay(right, open_hand(right, 3), times(3), options=options)
+    assert result.report.unstable_steps > 0
+    assert np.isfinite(result.joints).all()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_frame(right):
+    report = replay(right, open_hand(right, 1), times(1)).report
+    assert report.rms_tracking_rad == 0 and report.saturation_share == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_commands_that_are_not_finite_are_refused(right, value):
+    commands = open_hand(right, 5)
+    commands[3, right.command_names.index("thumb_bend")] = value
+    with pytest.raises(InputError, match=r"'thumb_bend' is (nan|inf) at frame 3"):
+        replay(right, commands, times(5))
+
+
+def test_times_and_counts_are_checked(right):
+    commands = open_hand(right, 5)
+    with pytest.raises(InputError, match="increase"):
+        replay(right, commands, times(5)[::-1].copy())
+    with pytest.raises(Exception, match=r"equal numbers|Type-check"):
+        replay(right, commands, times(4), active=np.ones(4, bool))
+    with pytest.raises(InputError, match="takes 6: pinky"):
+        replay(right, commands[:, :5], times(5))
+    with pytest.raises(InputError, match="no commands"):
+        replay(right, commands[:0], times(0))
+
+
+def test_unknown_actuator_names_the_file(right):
+    changed = dataclasses.replace(right, command_names=("thumb", *right.command_names[1:]))
+    with pytest.raises(InputError, match=r"right\.xml"):
+        replay(changed, open_hand(right, 2), times(2))
+
+
+def test_a_clip_takes_less_than_it_lasts(right):
+    commands, _ = slow_sine(right, 621 / FPS)
+    start = time.perf_counter()
+    replay(right, commands, times(len(commands)))
+    assert time.perf_counter() - start < 3  # about 0.3 s alone on one core
