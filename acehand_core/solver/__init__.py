@@ -1,0 +1,1 @@
+"""Closed-form and small least-squares solves: placing hands, smoothing over time."""

@@ -1,0 +1,1 @@
+"""What turns a Recording into a HandMotion."""

@@ -1,0 +1,1 @@
+"""The tracker that needs no GPU and no weights of ours."""

@@ -1,0 +1,175 @@
+"""HandMotion as a file: parquet, one row per frame and hand, the rest in the key-value metadata.
+
+``read_hand_motion`` is the inverse of ``to_table`` to the last bit; files are written by
+``acehand_core.export.table``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from acehand_core.errors import SchemaError
+from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import HandMotion, Provenance
+from acehand_core.types import SIDES
+
+FORMAT = "acehand.hand_motion"
+FORMAT_VERSION = 1
+METADATA_KEY = b"acehand"
+
+
+def _vector(length: int) -> pa.DataType:
+    return pa.list_(pa.float64(), length)
+
+
+#: Column, type, what it is. docs/formats.md states this table; a test compares the two.
+COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
+    ("frame", pa.int64(), "frame of the recording, from 0"),
+    ("timestamp_ns", pa.int64(), "capture time, ns"),
+    ("hand", pa.string(), "left or right; two rows per frame, left first"),
+    ("presence", pa.float64(), "the hand exists, 0 to 1"),
+    ("visible", pa.float64(), "share of the hand inside the image, 0 to 1"),
+    ("quality", pa.float64(), "one number to weigh or filter by, 0 to 1"),
+    ("observed", pa.bool_(), "measured in this frame"),
+    ("filled", pa.bool_(), "written by gap filling"),
+    ("global_orient", _vector(9), "rotation of the hand, camera frame, row-major"),
+    ("hand_pose", _vector(135), "rotations of the 15 finger joints to their parents, row-major"),
+    ("translation", _vector(3), "joints_camera = hand(...) + translation, m"),
+    ("joints_camera", _vector(63), "21 keypoints, camera frame, m"),
+    ("joints_image", _vector(42), "21 keypoints the tracker saw, source pixels; NaN where none"),
+    ("T_world_camera", _vector(16), "camera pose, row-major; null where unknown"),
+)  # fmt: skip
+_ARRAYS = ("global_orient", "hand_pose", "translation", "joints_camera", "joints_image")
+_SCALARS = ("presence", "visible", "quality", "observed", "filled")
+
+
+def to_table(motion: HandMotion) -> pa.Table:
+    """Return the motion as a table with everything else in its metadata."""
+    frames = len(motion)
+    columns: dict[str, Any] = {
+        "frame": np.repeat(np.arange(frames), 2),
+        "timestamp_ns": np.repeat(motion.timestamps_ns, 2),
+        "hand": list(SIDES) * frames,
+    }
+    for name in _SCALARS:
+        columns[name] = getattr(motion, name).reshape(-1)
+    for name in _ARRAYS:
+        columns[name] = _fixed(getattr(motion, name).reshape(2 * frames, -1))
+    if motion.T_world_camera is None:
+        columns["T_world_camera"] = pa.nulls(2 * frames, _vector(16))
+    else:
+        columns["T_world_camera"] = _fixed(np.repeat(motion.T_world_camera.reshape(-1, 16), 2, 0))
+    header = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "fps": motion.fps,
+        "hand_model": motion.hand_model,
+        "betas": motion.betas.tolist(),
+        "left_shapedirs_fixed": motion.left_shapedirs_fixed,
+        "placed": motion.placed,
+        "camera": motion.camera.to_json() if motion.camera else None,
+        "provenance": dataclasses.asdict(motion.provenance),
+    }
+    schema = pa.schema(
+        [(name, kind) for name, kind, _ in COLUMNS],
+        metadata={METADATA_KEY: json.dumps(header).encode()},
+    )
+    return pa.table(columns, schema=schema)
+
+
+def read_hand_motion(path: Path) -> HandMotion:
+    """Read a HandMotion table (.parquet).
+
+    Raises:
+        SchemaError: the file is not such a table; says what differs.
+    """
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise SchemaError(f"{path}: not a readable parquet file: {error}.") from error
+    header = _header(table, path)
+    for name, kind, _ in COLUMNS:
+        if name not in table.column_names:
+            raise SchemaError(f"{path}: column {name!r} is missing from the hand motion.")
+        if table.schema.field(name).type != kind:
+            raise SchemaError(
+                f"{path}: column {name!r} is {table.schema.field(name).type}; {kind} is needed."
+            )
+    frames, odd = divmod(table.num_rows, 2)
+    if odd or table["hand"].to_pylist() != list(SIDES) * frames:
+        raise SchemaError(f"{path}: rows must alternate left and right, two per frame.")
+
+    def array(name: str, *shape: int) -> np.ndarray:
+        flat = table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        return flat.reshape(frames, 2, *shape)
+
+    def scalar(name: str) -> np.ndarray:
+        return table[name].to_numpy().reshape(frames, 2)
+
+    poses = None
+    if table["T_world_camera"].null_count == 0:
+        poses = array("T_world_camera", 4, 4)[:, 0]
+    camera = header["camera"]
+    return HandMotion(
+        timestamps_ns=scalar("timestamp_ns")[:, 0],
+        fps=float(header["fps"]),
+        presence=scalar("presence"),
+        visible=scalar("visible"),
+        quality=scalar("quality"),
+        observed=scalar("observed"),
+        filled=scalar("filled"),
+        global_orient=array("global_orient", 3, 3),
+        hand_pose=array("hand_pose", 15, 3, 3),
+        betas=np.array(header["betas"], float).reshape(2, 10),
+        translation=array("translation", 3),
+        joints_camera=array("joints_camera", 21, 3),
+        joints_image=array("joints_image", 21, 2),
+        hand_model=header["hand_model"],
+        provenance=_provenance(header["provenance"]),
+        left_shapedirs_fixed=bool(header["left_shapedirs_fixed"]),
+        camera=Camera.from_json(camera, where=str(path)) if camera else None,
+        T_world_camera=poses,
+        placed=bool(header["placed"]),
+    )
+
+
+def is_hand_motion(path: Path) -> bool:
+    """Tell whether a parquet file says it is a hand motion."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (OSError, pa.ArrowInvalid):
+        return False
+    return METADATA_KEY in metadata
+
+
+def _header(table: pa.Table, path: Path) -> dict[str, Any]:
+    raw = (table.schema.metadata or {}).get(METADATA_KEY)
+    if raw is None:
+        raise SchemaError(f"{path}: no {METADATA_KEY.decode()!r} metadata; not a hand motion.")
+    try:
+        header = json.loads(raw)
+    except ValueError as error:
+        raise SchemaError(f"{path}: damaged metadata: {error}.") from error
+    if header.get("format") != FORMAT or header.get("version") != FORMAT_VERSION:
+        raise SchemaError(
+            f"{path}: holds {header.get('format')!r} version {header.get('version')!r}; "
+            f"{FORMAT!r} version {FORMAT_VERSION} is needed."
+        )
+    return header
+
+
+def _provenance(fields: dict[str, Any]) -> Provenance:
+    fields = {**fields, "licenses": tuple(fields["licenses"]), "notes": tuple(fields["notes"])}
+    return Provenance(**fields)
+
+
+def _fixed(rows: np.ndarray) -> pa.Array:
+    flat = pa.array(np.ascontiguousarray(rows, np.float64).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])

@@ -1,0 +1,181 @@
+"""Placing a hand in front of a camera from 2D evidence: mixed PnP and full rigid PnP.
+
+Bearings are the dimensionless pairs (x/z, y/z) of the ray towards a joint, so every camera model
+serves. Joints are canonical: oriented to the camera, not yet placed. All frames are solved at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from acehand_core.geometry import rotations
+from acehand_core.geometry.cameras import Camera
+
+#: Gates of the paper's appendix "Architecture": a joint votes at least 5 cm before the camera with
+#: its anchor 2 % of the image inside; six votes are needed; the refit residual may reach 15 px or
+#: a quarter of the hand's 2D diagonal, whichever is larger.
+MIN_DEPTH_M = 0.05
+IMAGE_MARGIN = 0.02
+MIN_VOTES = 6
+MAX_RMS_PX = 15.0
+MAX_RMS_DIAGONAL = 0.25
+
+Joints = Float[np.ndarray, "N K 3"]
+Bearings = Float[np.ndarray, "N K 2"]
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPnP:
+    """Translations (N, 3) in metres, and which of them passed the gates."""
+
+    translation: Float[np.ndarray, "N 3"]
+    accepted: Bool[np.ndarray, "N"]
+    votes: Bool[np.ndarray, "N K"]
+    rms_px: Float[np.ndarray, "N"]
+
+
+def bearings(camera: Camera, pixels: Float[np.ndarray, "N K 2"]) -> Bearings:
+    """Return (x/z, y/z) of each pixel's ray; NaN outside the field of view or beyond 90 degrees."""
+    rays = camera.unproject(pixels)
+    depth = rays[..., 2:]
+    return rays[..., :2] / np.where(depth > 1e-6, depth, np.nan)
+
+
+def mixed_pnp(
+    joints: Joints,
+    depth: Float[np.ndarray, "N"],
+    anchors: Float[np.ndarray, "N K 2"],
+    camera: Camera,
+) -> MixedPnP:
+    """Solve the in-plane translation in closed form, given the depth of the hand's origin.
+
+    Paper, section "Ray-Based Camera Solver", equation (pnp): perspective is linear in the in-plane
+    shift, ``t_x = sum m/z (b - X/z) / sum m/z^2``. Where a gate fails, the wrist (joint 0) is
+    placed on its own ray.
+
+    Args:
+        joints: canonical joints, metres, camera axes.
+        depth: t_z per row, metres.
+        anchors: 2D evidence in pixels of ``camera``; NaN where there is none.
+    """
+    bearing = bearings(camera, anchors)
+    z_raw = joints[..., 2] + depth[:, None]
+    z = np.maximum(z_raw, MIN_DEPTH_M)
+    margin = IMAGE_MARGIN * np.array([camera.width, camera.height])
+    inside = (
+        (anchors > margin - 0.5)
+        & (anchors < np.array([camera.width, camera.height]) - 0.5 - margin)
+    ).all(-1)
+    votes = (z_raw >= MIN_DEPTH_M) & inside & np.isfinite(bearing).all(-1)
+    weight = votes / z**2
+    offset = np.where(votes[..., None], bearing - joints[..., :2] / z[..., None], 0.0)
+    numerator = np.sum(votes[..., None] / z[..., None] * offset, axis=1)
+    shift = numerator / np.maximum(weight.sum(1), 1e-12)[:, None]
+    translation = np.concatenate([shift, depth[:, None]], axis=1)
+
+    projected = camera.project(joints + translation[:, None])
+    error2 = np.sum((projected - anchors) ** 2, axis=-1)
+    count = np.maximum(votes.sum(1), 1)
+    rms = np.sqrt(np.where(votes, error2, 0.0).sum(1) / count)
+    accepted = (votes.sum(1) >= MIN_VOTES) & (
+        rms <= np.maximum(MAX_RMS_PX, MAX_RMS_DIAGONAL * _diagonal(anchors, votes))
+    )
+    wrist = bearing[:, 0] * z[:, :1] - joints[:, 0, :2]
+    translation[~accepted, :2] = wrist[~accepted]
+    return MixedPnP(translation, accepted, votes, rms)
+
+
+def weak_perspective_depth(
+    joints: Joints, anchors: Float[np.ndarray, "N K 2"], camera: Camera
+) -> Float[np.ndarray, "N"]:
+    """Return the depth at which the hand is as large as its 2D evidence (closed form).
+
+    The ratio of the spreads of joints and bearings about their means; a start for the full solve.
+    """
+    bearing = bearings(camera, anchors)
+    valid = np.isfinite(bearing).all(-1, keepdims=True)
+    count = np.maximum(valid.sum(1, keepdims=True), 1)
+    flat = np.where(valid, joints[..., :2], 0.0)
+    seen = np.where(valid, bearing, 0.0)
+    flat = np.where(valid, flat - flat.sum(1, keepdims=True) / count, 0.0)
+    seen = np.where(valid, seen - seen.sum(1, keepdims=True) / count, 0.0)
+    return np.sum(flat * seen, axis=(1, 2)) / np.maximum(np.sum(seen**2, axis=(1, 2)), 1e-12)
+
+
+def rigid_pnp(
+    joints: Joints,
+    bearing: Bearings,
+    translation: Float[np.ndarray, "N 3"],
+    weights: Float[np.ndarray, "N K"] | None = None,
+    iterations: int = 10,
+) -> tuple[Float[np.ndarray, "N 3 3"], Float[np.ndarray, "N 3"]]:
+    """Turn and place rigid joints so that they meet their bearings; Levenberg-Marquardt.
+
+    Returns the rotation that is applied to ``joints`` about their first point (the wrist), and the
+    translation of the first point's frame: ``x_camera = R (joints - joints[0]) + joints[0] + t``.
+    A missing bearing (NaN) has no weight. Rows with fewer than four joints keep their start.
+    """
+    valid = np.isfinite(bearing).all(-1)
+    w = valid * (1.0 if weights is None else weights)
+    seen = np.where(valid[..., None], bearing, 0.0)
+    count = len(joints)
+    rotation = np.broadcast_to(np.eye(3), (count, 3, 3)).copy()
+    translation = translation.copy()
+    arms = joints - joints[:, :1]
+    damping = np.full(count, 1e-3)
+    residual, jacobian = _rigid_system(rotation, translation, arms, joints[:, :1], seen, w)
+    cost = np.sum(residual**2, axis=1)
+    solvable = valid.sum(1) >= 4
+    for _ in range(iterations):
+        normal = np.swapaxes(jacobian, 1, 2) @ jacobian
+        gradient = (np.swapaxes(jacobian, 1, 2) @ residual[..., None])[..., 0]
+        diagonal = np.einsum("nii->ni", normal)
+        damped = normal + np.eye(6) * (damping[:, None] * diagonal + 1e-12)[:, None]
+        step = -np.linalg.solve(damped, gradient[..., None])[..., 0]
+        new_rotation = rotations.exp(step[:, :3]) @ rotation
+        new_translation = translation + step[:, 3:]
+        new_residual, new_jacobian = _rigid_system(
+            new_rotation, new_translation, arms, joints[:, :1], seen, w
+        )
+        new_cost = np.sum(new_residual**2, axis=1)
+        better = solvable & (new_cost < cost)
+        rotation[better], translation[better] = new_rotation[better], new_translation[better]
+        residual[better], jacobian[better] = new_residual[better], new_jacobian[better]
+        cost = np.where(better, new_cost, cost)
+        damping = np.clip(np.where(better, damping * 0.2, damping * 8), 1e-9, 1e9)
+    return rotation, translation
+
+
+def _rigid_system(
+    rotation: np.ndarray,
+    translation: np.ndarray,
+    arms: np.ndarray,
+    origin: np.ndarray,
+    bearing: np.ndarray,
+    weights: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Residuals (N, 2K) of bearings and their derivative by (rotation, translation), (N, 2K, 6)."""
+    turned = arms @ np.swapaxes(rotation, 1, 2)
+    points = turned + origin + translation[:, None]
+    z = np.maximum(points[..., 2], MIN_DEPTH_M)
+    predicted = points[..., :2] / z[..., None]
+    root = np.sqrt(weights)[..., None]
+    residual = root * (predicted - bearing)
+    d_point = np.zeros((*points.shape[:2], 2, 3))
+    d_point[..., 0, 0] = d_point[..., 1, 1] = 1 / z
+    d_point[..., :, 2] = -predicted / z[..., None]
+    jacobian = np.concatenate([d_point @ -rotations.skew(turned), d_point], axis=-1)
+    jacobian *= root[..., None]
+    count = len(points)
+    return residual.reshape(count, -1), jacobian.reshape(count, -1, 6)
+
+
+def _diagonal(anchors: np.ndarray, votes: np.ndarray) -> np.ndarray:
+    """Return the diagonal of the box of the voting anchors, pixels (N,)."""
+    low = np.where(votes[..., None], anchors, np.inf).min(1)
+    high = np.where(votes[..., None], anchors, -np.inf).max(1)
+    size = np.where(votes.any(1)[:, None], high - low, 0.0)
+    return np.linalg.norm(size, axis=1)

@@ -1,0 +1,95 @@
+"""What a tracker is, and how one is found by name.
+
+A tracker turns a Recording into a HandMotion; nothing downstream asks which one did. A third party
+adds one with an entry point in the group ``acehand.trackers`` that names a factory
+``TrackerSettings -> Tracker``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Literal, Protocol
+
+from acehand_core.errors import InputError, nearest
+from acehand_core.motion import HandMotion, Recording
+
+ENTRY_POINT_GROUP = "acehand.trackers"
+
+Hands = Literal["both", "left", "right"]
+
+
+class Progress(Protocol):
+    """Called as work goes on; may raise to stop it."""
+
+    def __call__(self, stage: str, done: int, total: int) -> None: ...
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerSettings:
+    """What every tracker is told.
+
+    Attributes:
+        hands: which hands to look for.
+        hand_length_m: wrist to middle fingertip; fixes the scale a single camera cannot know.
+        placement: "rigid" full PnP, or "mixed" closed-form PnP at the depth of apparent size.
+        work_dir: folder for partial results of long work, or None; a second run with the same
+            input and settings goes on from them.
+    """
+
+    hands: Hands = "both"
+    hand_length_m: float | None = None
+    placement: Literal["rigid", "mixed"] = "rigid"
+    work_dir: Path | None = None
+
+
+class Tracker(Protocol):
+    """Turns a recording into the motion of both hands.
+
+    ``placed`` tells before any work whether its hands will have a place before the camera.
+    """
+
+    name: str
+    placed: bool
+
+    def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
+        """Return the hands of the whole recording.
+
+        Raises:
+            InputError: the recording lacks what this tracker needs.
+        """
+        ...
+
+
+def _mediapipe(settings: TrackerSettings) -> Tracker:
+    from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
+
+    return MediaPipeTracker(settings)
+
+
+_BUILT_IN: dict[str, Callable[[TrackerSettings], Tracker]] = {"mediapipe": _mediapipe}
+
+
+def tracker_names() -> tuple[str, ...]:
+    """Return the names that ``--tracker`` takes beside a file, sorted."""
+    installed = {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
+    return tuple(sorted({"auto", *_BUILT_IN, *installed}))
+
+
+def make_tracker(name: str, settings: TrackerSettings) -> Tracker:
+    """Return the tracker of that name; ``auto`` is mediapipe until a model is configured."""
+    if name == "auto":
+        name = "mediapipe"
+    if name in _BUILT_IN:
+        return _BUILT_IN[name](settings)
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        if point.name == name:
+            return point.load()(settings)
+    raise InputError(f"--tracker {name!r} is neither a tracker nor a file; "
+                     f"{nearest(name, tracker_names())}")  # fmt: skip

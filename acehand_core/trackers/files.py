@@ -1,0 +1,215 @@
+"""Trackers that read a file: a saved hand motion, or anybody's 21 joints.
+
+A joints file is an npz with ``joints`` (T, 21, 3) or (T, 2, 21, 3) in metres and any of ``side``
+("left" or "right", needed for one hand), ``fps`` or ``timestamps_ns``, ``confidence`` (T[, 2]) and
+``frame`` ("camera" or "wrist", default "wrist": then there is no wrist pose).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acehand_core.data.hand_table import read_hand_motion
+from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.hand.skeleton import TIPS
+from acehand_core.motion import HandMotion, Provenance, Recording
+from acehand_core.trackers.base import Hands, Progress, TrackerSettings, no_progress
+from acehand_core.types import SIDES
+
+JOINT_FILE_KEYS = ("joints", "side", "fps", "timestamps_ns", "confidence", "frame")
+FILE_SUFFIXES = (".parquet", ".npz")
+DEFAULT_FPS = 30.0
+
+
+class FileTracker:
+    """Gives the hands that a file already holds."""
+
+    name = "file"
+
+    def __init__(self, path: Path, settings: TrackerSettings) -> None:
+        """Read the file.
+
+        Raises:
+            SchemaError: it does not follow its format.
+        """
+        self._path = path
+        self._motion = _only(read_motion_file(path, settings.hands), settings.hands)
+        self.placed = self._motion.placed
+
+    def recording(self) -> Recording:
+        """Return the file's own time axis and camera as a recording without images."""
+        motion = self._motion
+        camera = motion.camera
+        return Recording(
+            source=str(self._path),
+            sha256=motion.provenance.source_sha256,
+            timestamps_ns=motion.timestamps_ns,
+            fps=motion.fps,
+            width=camera.width if camera else 1280,
+            height=camera.height if camera else 720,
+            frames=None,
+            camera=camera,
+            T_world_camera=motion.T_world_camera,
+        )
+
+    def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
+        """Return the file's motion; it must have one row per frame of the recording.
+
+        Raises:
+            InputError: it does not belong to this recording.
+        """
+        if len(self._motion) != len(recording):
+            raise InputError(
+                f"{self._path}: holds {len(self._motion)} frames but {recording.source} has "
+                f"{len(recording)}; a tracker file needs one entry per frame."
+            )
+        if recording.frames is None:
+            return self._motion
+        camera = recording.camera or self._motion.camera
+        if camera is not None:
+            camera = camera.rescaled(recording.width, recording.height)
+        return replace(
+            self._motion,
+            timestamps_ns=recording.timestamps_ns,
+            fps=recording.fps,
+            camera=camera,
+            T_world_camera=recording.T_world_camera,
+        )
+
+
+def _only(motion: HandMotion, hands: Hands) -> HandMotion:
+    """Return the motion with the unwanted hand removed."""
+    if hands == "both":
+        return motion
+    wanted = np.array([side == hands for side in SIDES])
+    return replace(
+        motion,
+        presence=motion.presence * wanted,
+        visible=motion.visible * wanted,
+        quality=motion.quality * wanted,
+        observed=motion.observed & wanted,
+        filled=motion.filled & wanted,
+    )
+
+
+def read_motion_file(path: Path, hands: Hands = "both") -> HandMotion:
+    """Read a HandMotion table (.parquet) or a joints file (.npz).
+
+    ``hands`` gives the side of a one-handed joints file that does not say it.
+    """
+    if path.suffix == ".parquet":
+        return read_hand_motion(path)
+    if path.suffix == ".npz":
+        return read_joints_file(path, hands)
+    raise InputError(f"{path}: a file of hands is a HandMotion table (.parquet) or joints (.npz).")
+
+
+def read_joints_file(path: Path, hands: Hands = "both") -> HandMotion:
+    """Read joints of one or two hands; rotations are not known, so they are NaN."""
+    data = _load(path)
+    joints = _joints(path, data, hands)
+    count = len(joints)
+    times, fps = _times(path, data, count)
+    finite = np.isfinite(joints).all(-1)  # (T, 2, 21)
+    # Without the wrist or any tip there is nothing to follow.
+    known = finite[..., 0] & finite[..., TIPS].any(-1)
+    quality = finite.mean(-1) * _confidence(path, data, count)
+    frame = str(data.get("frame", "wrist"))
+    if frame not in ("camera", "wrist"):
+        raise SchemaError(f"{path}: frame is {frame!r}; {nearest(frame, ('camera', 'wrist'))}")
+    return HandMotion(
+        timestamps_ns=times,
+        fps=fps,
+        presence=known.astype(float),
+        visible=known.astype(float),
+        quality=np.where(known, np.clip(quality, 0, 1), 0.0),
+        observed=known,
+        filled=np.zeros_like(known),
+        global_orient=np.full((count, 2, 3, 3), np.nan),
+        hand_pose=np.full((count, 2, 15, 3, 3), np.nan),
+        betas=np.zeros((2, 10)),
+        translation=np.full((count, 2, 3), np.nan),
+        joints_camera=np.where(known[..., None, None], joints, np.nan),
+        joints_image=np.full((count, 2, 21, 2), np.nan),
+        hand_model="none",
+        placed=frame == "camera",
+        provenance=Provenance(
+            source=str(path),
+            source_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            tracker="file",
+            notes=("joints read from a file; rotations are not known",),
+        ),
+    )
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file.")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            data = {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise SchemaError(f"{path}: not a readable npz without pickles: {error}.") from error
+    for key in data:
+        if key not in JOINT_FILE_KEYS:
+            raise SchemaError(f"{path}: unknown entry {key!r}; {nearest(key, JOINT_FILE_KEYS)}")
+    return data
+
+
+def _joints(path: Path, data: dict[str, Any], hands: Hands) -> np.ndarray:
+    """Return (T, 2, 21, 3) with NaN in the slot that is not there."""
+    if "joints" not in data:
+        raise SchemaError(f"{path}: entry 'joints' is missing; {nearest('joints', data)}")
+    joints = data["joints"]
+    if joints.dtype.kind != "f":
+        raise SchemaError(f"{path}: joints are {joints.dtype}; floating point metres are needed.")
+    joints = joints.astype(np.float64)
+    if len(joints) == 0:
+        raise SchemaError(f"{path}: joints hold no frame.")
+    if joints.ndim == 4 and joints.shape[1:] == (2, 21, 3):
+        return joints
+    if joints.shape[1:] != (21, 3):
+        raise SchemaError(
+            f"{path}: joints have shape {joints.shape}; (T, 21, 3) or (T, 2, 21, 3) is needed."
+        )
+    side = str(data.get("side", hands))
+    if side not in SIDES:
+        raise SchemaError(
+            f"{path}: one hand needs an entry side = 'left' or 'right', or --hands left|right."
+        )
+    out = np.full((len(joints), 2, 21, 3), np.nan)
+    out[:, SIDES.index(side)] = joints
+    return out
+
+
+def _times(path: Path, data: dict[str, Any], count: int) -> tuple[np.ndarray, float]:
+    if "timestamps_ns" in data:
+        times = data["timestamps_ns"]
+        if times.shape != (count,) or times.dtype.kind not in "iu":
+            raise SchemaError(f"{path}: timestamps_ns must be {count} integers, one per frame.")
+        times = times.astype(np.int64)
+        if (np.diff(times) <= 0).any():
+            frame = int(np.argmax(np.diff(times) <= 0)) + 1
+            raise SchemaError(f"{path}: timestamps_ns must increase; frame {frame} does not.")
+        if count == 1:
+            return times, float(data.get("fps", DEFAULT_FPS))
+        return times, float(data.get("fps", 1e9 / np.median(np.diff(times))))
+    fps = float(data.get("fps", DEFAULT_FPS))
+    if not (np.isfinite(fps) and fps > 0):
+        raise SchemaError(f"{path}: fps is {fps}; a positive number is needed.")
+    return np.round(np.arange(count) * 1e9 / fps).astype(np.int64), fps
+
+
+def _confidence(path: Path, data: dict[str, Any], count: int) -> np.ndarray:
+    confidence = np.asarray(data.get("confidence", np.ones(count)), float)
+    if confidence.shape not in ((count,), (count, 2)):
+        raise SchemaError(
+            f"{path}: confidence has shape {confidence.shape}; ({count},) or ({count}, 2) is valid."
+        )
+    return np.nan_to_num(confidence if confidence.ndim == 2 else confidence[:, None])

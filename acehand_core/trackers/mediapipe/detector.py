@@ -1,0 +1,131 @@
+"""MediaPipe Hands (0.10.14, legacy solution: its models are in the wheel) as a function of images.
+
+Its handedness labels assume a mirrored, selfie image. Recordings are not mirrored, so the labels
+are swapped here, once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import cv2
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core.errors import MissingDependencyError
+from acehand_core.types import ImageRgb
+
+#: Wider images are shrunk first: the networks look at 192 and 224 pixels.
+MAX_SIDE = 1280
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """One hand seen in one frame.
+
+    ``pixels`` are in the source image, integer coordinates at pixel centres; ``world`` metres in
+    the axes of the crop. ``p_right`` is the network's probability of a right hand; ``look`` names
+    the pass that saw it.
+    """
+
+    pixels: Float[np.ndarray, "21 2"]
+    world: Float[np.ndarray, "21 3"]
+    p_right: float
+    look: str
+
+    @property
+    def confidence(self) -> float:
+        """How sure the network is of the side: the only score it gives."""
+        return max(self.p_right, 1 - self.p_right)
+
+    @property
+    def size(self) -> float:
+        """Rms distance of the landmarks from their mean, pixels."""
+        centred = self.pixels - self.pixels.mean(0)
+        return float(np.sqrt(np.mean(np.sum(centred**2, axis=1))))
+
+
+class Detector:
+    """One MediaPipe graph. Not thread-safe: give each thread its own."""
+
+    def __init__(
+        self,
+        *,
+        still: bool = False,
+        detection_confidence: float = 0.5,
+        tracking_confidence: float = 0.5,
+        max_hands: int = 2,
+    ) -> None:
+        hands = _import_hands()
+        self._graph = hands.Hands(
+            static_image_mode=still,
+            max_num_hands=max_hands,
+            model_complexity=1,
+            min_detection_confidence=detection_confidence,
+            min_tracking_confidence=tracking_confidence,
+        )
+
+    def __enter__(self) -> Detector:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._graph.close()
+
+    def reset(self) -> None:
+        """Forget the hands of the last image: the next one starts a new sequence."""
+        self._graph.reset()
+
+    def __call__(self, image: ImageRgb, look: str) -> list[Detection]:
+        """Return the hands in an image; pixels are those of ``image``."""
+        height, width = image.shape[:2]
+        shrink = max(height, width) / MAX_SIDE
+        if shrink > 1:
+            size = (round(width / shrink), round(height / shrink))
+            image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+        result = self._graph.process(np.ascontiguousarray(image))
+        return [
+            Detection(
+                # Normalised coordinates run over pixel edges.
+                pixels=_array(points)[:, :2] * [width, height] - 0.5,
+                world=_array(world),
+                p_right=_p_right(label.classification[0]),
+                look=look,
+            )
+            for points, world, label in zip(
+                result.multi_hand_landmarks or (),
+                result.multi_hand_world_landmarks or (),
+                result.multi_handedness or (),
+                strict=True,
+            )
+        ]
+
+
+def _p_right(classification: Any) -> float:
+    score = float(np.clip(classification.score, 0.5, 1.0))
+    return score if classification.label == "Left" else 1 - score
+
+
+def _array(landmarks: Any) -> Float[np.ndarray, "21 3"]:
+    return np.array([(p.x, p.y, p.z) for p in landmarks.landmark])
+
+
+def _import_hands() -> Any:
+    # protobuf 4 announces its own future on every graph; nothing here can act on it.
+    warnings.filterwarnings("ignore", message=".*SymbolDatabase.GetPrototype.*")
+    try:
+        import mediapipe.python.solutions.hands as hands
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"The mediapipe tracker cannot start: {error}. Install it with "
+            "`pip install --no-deps mediapipe==0.10.14` and its runtime with "
+            "`pip install 'acehand[mediapipe]'`, or track with --tracker FILE."
+        ) from error
+    return hands

@@ -1,0 +1,206 @@
+"""One hand over the whole recording: from detections to shape, poses, smoothing and filled gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from acehand_core.hand import articulation, landmark_fit
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.landmark_fit import Evidence, Pose
+from acehand_core.hand.skeleton import WRIST
+from acehand_core.motion import Camera
+from acehand_core.solver import pnp, smoothing
+from acehand_core.trackers.base import TrackerSettings
+from acehand_core.trackers.mediapipe.detector import Detection
+from acehand_core.types import Side, TimestampsNs
+
+#: A hand away for longer than this is away: it is not filled in.
+MAX_FILL_S = 1.5
+#: Half-gain frequencies of the smoother. A camera sees bearings well and depth poorly.
+BEARING_HZ, DEPTH_HZ, ORIENT_HZ, ANGLE_HZ = 8.0, 2.5, 6.0, 7.0
+#: Landmarks that no possible hand explains (rms over the palm's apparent length) are no sighting.
+MAX_MISFIT = 0.25
+#: Weakest weight of a sighting in smoothing.
+MIN_WEIGHT = 0.05
+#: Quality of a filled frame beside a sighting, and the frames over which it falls by e.
+FILLED_QUALITY, FILLED_DECAY = 0.4, 10.0
+MIN_DEPTH_M = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class HandTrack:
+    """One slot over all T frames; NaN where the hand is not known."""
+
+    global_orient: Float[np.ndarray, "T 3 3"]
+    hand_pose: Float[np.ndarray, "T 15 3 3"]
+    translation: Float[np.ndarray, "T 3"]
+    joints: Float[np.ndarray, "T 21 3"]
+    pixels: Float[np.ndarray, "T 21 2"]
+    betas: Float[np.ndarray, "10"]
+    observed: Bool[np.ndarray, "T"]
+    filled: Bool[np.ndarray, "T"]
+    quality: Float[np.ndarray, "T"]
+
+    @classmethod
+    def absent(cls, frames: int) -> HandTrack:
+        """Return a hand that is nowhere."""
+
+        def unknown(*shape: int) -> np.ndarray:
+            return np.full((frames, *shape), np.nan)
+
+        never = np.zeros(frames, bool)
+        return cls(
+            unknown(3, 3), unknown(15, 3, 3), unknown(3), unknown(21, 3), unknown(21, 2),
+            np.zeros(10), never, never.copy(), np.zeros(frames),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Sightings:
+    """The N frames in which the hand was seen."""
+
+    frames: Int[np.ndarray, "N"]
+    pixels: Float[np.ndarray, "N 21 2"]
+    confidence: Float[np.ndarray, "N"]
+    evidence: Evidence
+
+    def rows(self, keep: Bool[np.ndarray, "N"]) -> _Sightings:
+        return _Sightings(
+            self.frames[keep], self.pixels[keep], self.confidence[keep], self.evidence.rows(keep)
+        )
+
+
+def reconstruct(
+    detections: Sequence[Detection | None],
+    side: Side,
+    camera: Camera,
+    timestamps_ns: TimestampsNs,
+    settings: TrackerSettings,
+) -> HandTrack:
+    """Return one hand over the recording from its detections, one entry per frame."""
+    track = HandTrack.absent(len(detections))
+    sightings = _sightings(detections, camera)
+    if sightings is None:
+        return track
+    pose, betas = _fit(sightings, side, camera, settings)
+    rest = CapsuleHand().rest_keypoints(side, betas)
+    misfit = _misfit(pose.keypoints(side, rest), sightings.evidence)
+    keep = misfit < MAX_MISFIT
+    if not keep.any():
+        return track
+    sightings, pose = sightings.rows(keep), pose.rows(keep)
+    sure = np.clip((sightings.confidence - 0.5) / 0.4, 0.2, 1.0)
+    track.pixels[sightings.frames] = sightings.pixels
+    track.observed[sightings.frames] = True
+    track.quality[sightings.frames] = sure * (1 - misfit[keep] / MAX_MISFIT)
+    track.betas[:] = betas
+    _write_spans(track, pose, side, rest, timestamps_ns)
+    return track
+
+
+def _sightings(detections: Sequence[Detection | None], camera: Camera) -> _Sightings | None:
+    """Collect the detections whose landmarks all lie inside the camera's field of view."""
+    seen = [(frame, d) for frame, d in enumerate(detections) if d is not None]
+    if not seen:
+        return None
+    found = [d for _, d in seen]
+    pixels = np.stack([d.pixels for d in found])
+    bearing = pnp.bearings(camera, pixels)
+    inside = np.isfinite(bearing).all((1, 2))
+    if not inside.any():
+        return None
+    world = np.stack([d.world for d in found])
+    return _Sightings(
+        np.array([frame for frame, _ in seen])[inside],
+        pixels[inside],
+        np.array([d.confidence for d in found])[inside],
+        Evidence.from_landmarks(bearing[inside], world[inside]),
+    )
+
+
+def _fit(
+    sightings: _Sightings, side: Side, camera: Camera, settings: TrackerSettings
+) -> tuple[Pose, Float[np.ndarray, "10"]]:
+    """Fit one shape, then every pose with it; the first round with the mean hand."""
+    model, evidence = CapsuleHand(), sightings.evidence
+    rest = model.rest_keypoints(side, np.zeros(10))
+    articulated = landmark_fit.articulate(evidence, side, rest)
+    pose = _place(articulated, sightings, side, rest, camera, settings)
+    refined = landmark_fit.refine(pose, evidence, side, rest)
+    betas = landmark_fit.fit_shape(refined, evidence, side, settings.hand_length_m)
+    rest = model.rest_keypoints(side, betas)
+    if settings.placement == "mixed":
+        return _place(articulated, sightings, side, rest, camera, settings), betas
+    return landmark_fit.refine(refined, evidence, side, rest), betas
+
+
+def _place(
+    pose: Pose,
+    sightings: _Sightings,
+    side: Side,
+    rest: Float[np.ndarray, "21 3"],
+    camera: Camera,
+    settings: TrackerSettings,
+) -> Pose:
+    """Place articulated hands before the camera by the chosen PnP."""
+    canonical = pose.keypoints(side, rest) - pose.wrist[:, None]
+    depth = pnp.weak_perspective_depth(canonical, sightings.pixels, camera)
+    depth = np.maximum(depth, MIN_DEPTH_M)
+    wrist = pnp.mixed_pnp(canonical, depth, sightings.pixels, camera).translation
+    if settings.placement == "mixed":
+        return Pose(pose.global_orient, pose.angles, wrist)
+    bearing, weights = sightings.evidence.bearing, landmark_fit.KEYPOINT_WEIGHTS
+    turn, wrist = pnp.rigid_pnp(canonical, bearing, wrist, np.tile(weights, (len(wrist), 1)))
+    return Pose(turn @ pose.global_orient, pose.angles, wrist)
+
+
+def _misfit(keypoints: Float[np.ndarray, "N 21 3"], evidence: Evidence) -> Float[np.ndarray, "N"]:
+    """Rms distance of fitted and seen bearings over the palm's apparent length."""
+    z = np.maximum(keypoints[..., 2:], 1e-2)
+    error = np.sum((keypoints[..., :2] / z - evidence.bearing) ** 2, axis=-1)
+    return np.sqrt(error.mean(1)) / evidence.scale
+
+
+def _write_spans(
+    track: HandTrack,
+    pose: Pose,
+    side: Side,
+    rest: Float[np.ndarray, "21 3"],
+    timestamps_ns: TimestampsNs,
+) -> None:
+    """Smooth each appearance of the hand, fill its short gaps, and write both into the track."""
+    row = np.cumsum(track.observed) - 1
+    for span in smoothing.spans(track.observed, timestamps_ns, MAX_FILL_S):
+        frames = np.arange(span.start, span.stop)
+        known = track.observed[frames]
+        weights = np.where(known, np.maximum(track.quality[frames], MIN_WEIGHT), 0.0)
+        seconds = (timestamps_ns[frames] - timestamps_ns[frames[0]]) * 1e-9
+        smoothed = _smooth(pose.rows(row[frames]), weights, seconds)
+        track.global_orient[frames] = smoothed.global_orient
+        track.hand_pose[frames] = articulation.angles_to_pose(smoothed.angles, side)
+        track.joints[frames] = smoothed.keypoints(side, rest)
+        track.translation[frames] = smoothed.wrist - rest[WRIST]
+        track.filled[frames] = ~known
+        track.quality[frames[~known]] = _filled_quality(known)
+
+
+def _smooth(pose: Pose, weights: Float[np.ndarray, "M"], seconds: Float[np.ndarray, "M"]) -> Pose:
+    z = pose.wrist[:, 2:]
+    bearing = smoothing.smooth(pose.wrist[:, :2] / z, weights, seconds, BEARING_HZ)
+    depth = np.exp(smoothing.smooth(np.log(z), weights, seconds, DEPTH_HZ))
+    angles = smoothing.smooth(pose.angles, weights, seconds, ANGLE_HZ)
+    orient = smoothing.smooth_rotations(pose.global_orient, weights, seconds, ORIENT_HZ)
+    wrist = depth * np.concatenate([bearing, np.ones_like(depth)], axis=1)
+    return Pose(orient, np.clip(angles, *articulation.limits()), wrist)
+
+
+def _filled_quality(known: Bool[np.ndarray, "M"]) -> Float[np.ndarray, "F"]:
+    """Quality of each filled frame: it falls with the distance to the nearest sighting."""
+    frames, sightings = np.flatnonzero(~known), np.flatnonzero(known)
+    after = np.searchsorted(sightings, frames)
+    distance = np.minimum(frames - sightings[after - 1], sightings[after] - frames)
+    return FILLED_QUALITY * np.exp(-(distance - 1) / FILLED_DECAY)

@@ -1,0 +1,119 @@
+"""The CPU tracker: MediaPipe's landmarks, and everything that knowing the whole clip allows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from acehand_core.errors import InputError
+from acehand_core.motion import Camera, HandMotion, Provenance, Recording
+from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
+from acehand_core.trackers.mediapipe import looks
+from acehand_core.trackers.mediapipe.cache import SegmentCache
+from acehand_core.trackers.mediapipe.reconstruct import HandTrack, reconstruct
+from acehand_core.trackers.mediapipe.slots import Slots, assign_slots
+from acehand_core.types import SIDES
+
+VERSION = "0.10.14"
+
+
+class MediaPipeTracker:
+    """Tracks both hands of a video on a CPU, without weights of ours."""
+
+    name = "mediapipe"
+    placed = True
+
+    def __init__(self, settings: TrackerSettings) -> None:
+        self._settings = settings
+
+    def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
+        """Return both hands of the recording (see ``Tracker.track``)."""
+        if recording.frames is None:
+            raise InputError(
+                f"{recording.source}: the mediapipe tracker needs a video; this input has none."
+            )
+        camera = recording.camera or Camera.nominal(recording.width, recording.height)
+        slots = self._detect(recording, progress)
+        tracks = []
+        for slot, side in enumerate(SIDES):
+            wanted = self._settings.hands in ("both", side)
+            detections = [pair[slot] if wanted else None for pair in slots]
+            tracks.append(
+                reconstruct(detections, side, camera, recording.timestamps_ns, self._settings)
+            )
+        return self._assemble(recording, camera, tracks)
+
+    def _detect(self, recording: Recording, progress: Progress) -> Slots:
+        """Look at the recording, then again where a hand was lost."""
+        assert recording.frames is not None
+        times = recording.timestamps_ns
+        key = {
+            "source": recording.sha256,
+            "mediapipe": VERSION,
+            "frames": [len(times), int(times[0]), int(times[-1])],
+            "size": [recording.width, recording.height],
+            "camera": None if recording.camera is None else recording.camera.to_json(),
+        }
+        cache = SegmentCache(self._settings.work_dir, key)
+        found = looks.forward_pass(recording.frames, progress, cache)
+        slots = assign_slots(found)
+        gaps = looks.find_gaps(slots)
+        if not gaps:
+            return slots
+        for frame, detection in looks.look_again(recording.frames, gaps, recording.fps, progress):
+            found[frame].append(detection)
+        return assign_slots(found)
+
+    def _assemble(
+        self, recording: Recording, camera: Camera, tracks: list[HandTrack]
+    ) -> HandMotion:
+        def both(name: str) -> np.ndarray:
+            return np.stack([getattr(track, name) for track in tracks], axis=1)
+
+        joints, observed, filled = both("joints"), both("observed"), both("filled")
+        known = observed | filled
+        inside = camera.contains(camera.project(joints)).mean(-1)
+        return HandMotion(
+            timestamps_ns=recording.timestamps_ns,
+            fps=recording.fps,
+            presence=known.astype(float),
+            visible=np.where(known, inside, 0.0),
+            quality=both("quality"),
+            observed=observed,
+            filled=filled,
+            global_orient=both("global_orient"),
+            hand_pose=both("hand_pose"),
+            betas=np.stack([track.betas for track in tracks]),
+            translation=both("translation"),
+            joints_camera=joints,
+            joints_image=both("pixels"),
+            hand_model="acehand",
+            camera=camera,
+            T_world_camera=recording.T_world_camera,
+            provenance=self._provenance(recording, camera),
+        )
+
+    def _provenance(self, recording: Recording, camera: Camera) -> Provenance:
+        settings, notes = self._settings, list(recording.notes)
+        if recording.camera is None:
+            notes.append(
+                "no intrinsics given: a pinhole of 60 degrees across the longer side is assumed "
+                f"(fx = fy = {camera.fx:.1f} px); distances scale with it"
+            )
+        if settings.hand_length_m is None:
+            notes.append(
+                "no hand length given: hands have the length of a mean adult hand; "
+                "distances scale with it"
+            )
+        return Provenance(
+            source=recording.source,
+            source_sha256=recording.sha256,
+            tracker=self.name,
+            weights=f"mediapipe {VERSION}: palm_detection_full, hand_landmark_full",
+            licenses=("mediapipe and its models: Apache-2.0",),
+            settings={
+                "hands": settings.hands,
+                "hand_length_m": settings.hand_length_m,
+                "placement": settings.placement,
+            },
+            notes=tuple(notes),
+        )
