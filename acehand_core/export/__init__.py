@@ -1,0 +1,1 @@
+"""Outputs: LeRobot datasets, tables, pictures, reports. Atomic, with provenance."""

@@ -1,0 +1,301 @@
+"""Files that appear whole or not at all, and groups of files that do so together.
+
+A group (``Transaction``) is staged in a hidden folder inside the dataset, described by a journal,
+then renamed file by file. A process killed before the journal is complete has changed nothing; one
+killed after it is finished by ``recover``. A failure while renaming is undone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+from acehand_core.errors import OutputError, SchemaError, UnsafeFileError
+
+try:
+    import fcntl
+except ImportError:  # Windows: no advisory locks, one writer at a time is up to the user
+    fcntl = None
+
+STAGING = ".acehand-append"
+_JOURNAL = "journal.json"
+_UNDO = "journal-undo.json"
+_HINT = "Free some space or check the permissions, then run again."
+
+Step = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def output_errors(where: Path) -> Iterator[None]:
+    """Turn every OSError inside into an OutputError that names ``where``."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(f"{where}: cannot write: {reason}. {_HINT}") from error
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a temporary sibling; on success it becomes ``path``, on any failure it is removed.
+
+    Raises OutputError when ``path`` exists and ``overwrite`` is false, or when it cannot be
+    written.
+    """
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path} exists; choose another name or allow overwriting.")
+    temporary = path.with_name(f".{path.name}.partial-{os.getpid()}{path.suffix}")
+    with output_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            sync(temporary)
+            temporary.replace(path)
+            sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file and wait until it is on the disk. Raises OSError."""
+    with path.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the list of names in a folder, is on the disk."""
+    if path.is_dir() and os.name == "nt":  # folders cannot be opened there
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class DirectoryLock:
+    """One writer per folder, across processes. Released by ``release`` or by the process' end.
+
+    The lock belongs to the folder itself, so it leaves no file and survives a rename.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._descriptor: int | None = None
+        if fcntl is None:
+            return
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise OutputError(
+                f"{folder}: another process is writing to it; wait for it to end."
+            ) from None
+        except OSError:  # a file system without locks
+            os.close(descriptor)
+            return
+        self._descriptor = descriptor
+
+    @property
+    def held(self) -> bool:
+        """Whether the system granted a lock; False where it has none."""
+        return self._descriptor is not None
+
+    def release(self) -> None:
+        """Let others write. Safe to call twice."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> DirectoryLock:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    staged: str
+    target: str
+    replaces: bool
+
+
+class Transaction:
+    """Files staged in ``root/.acehand-append``, put in place together and in order.
+
+    The last file added is the one that makes the others count; ``recover`` finishes an
+    interrupted group only while that file is still the one the group was built on.
+    """
+
+    def __init__(self, root: Path, on_step: Step | None = None) -> None:
+        self.root = root
+        self.folder = root / STAGING
+        self._moves: list[_Move] = []
+        self._on_step = on_step
+
+    def step(self, name: str) -> None:
+        """Announce the next action; tests kill or fail the process here."""
+        if self._on_step is not None:
+            self._on_step(name)
+
+    def stage(self, name: str) -> Path:
+        """Return the path of a file to be written before ``commit``."""
+        self.folder.mkdir(exist_ok=True)
+        return self.folder / name
+
+    def add(self, staged: str, target: str) -> None:
+        """Plan that the staged file becomes ``target`` (relative to the root, with slashes)."""
+        self._moves.append(_Move(staged, target, (self.root / target).exists()))
+
+    def commit(self) -> None:
+        """Put every added file in place. Raises OSError after undoing whatever was done."""
+        for move in self._moves:
+            sync(self.folder / move.staged)
+        for number, move in enumerate(self._moves):
+            if move.replaces:
+                _keep(self.root / move.target, self.folder / f"before-{number}")
+        self.step("journal")
+        journal = {
+            "moves": [asdict(move) for move in self._moves],
+            "guard_sha256": _digest(self.root / self._moves[-1].target),
+        }
+        write_synced(self.folder / f"{_JOURNAL}.new", json.dumps(journal).encode())
+        (self.folder / f"{_JOURNAL}.new").replace(self.folder / _JOURNAL)
+        sync(self.folder)
+        try:
+            for move in self._moves:
+                self.step(f"place {move.target}")
+                _place(self.root, move)
+        except BaseException:
+            (self.folder / _JOURNAL).rename(self.folder / _UNDO)
+            _undo(self.root, self._moves)
+            raise
+        with contextlib.suppress(OSError):  # everything is in place; the rest is tidying
+            self.step("clean")
+            self.clear()
+        self._moves.clear()
+
+    def clear(self) -> None:
+        """Forget what was staged and planned. Raises OSError."""
+        self._moves.clear()
+        if not (self.folder / _UNDO).exists():  # an undo that failed is left to ``recover``
+            _remove_staging(self.folder)
+
+
+def recover(root: Path) -> str | None:
+    """Finish or drop what an interrupted ``Transaction`` left, and say which. Safe to repeat.
+
+    Raises UnsafeFileError for a journal that names a file outside ``root``, OSError on failure.
+    """
+    folder = root / STAGING
+    if not folder.is_dir():
+        return None
+    outcome = f"{root}: removed an unfinished, unreadable addition"
+    for name in (_UNDO, _JOURNAL):
+        if not (folder / name).is_file():
+            continue
+        moves, guard_sha256 = _read_journal(root, folder / name)
+        guard = moves[-1]
+        if name == _UNDO:
+            _undo(root, moves)
+            outcome = f"{root}: undid an addition that had failed"
+        elif not (folder / guard.staged).exists():
+            outcome = f"{root}: cleaned up after a completed addition"
+        elif _digest(root / guard.target) == guard_sha256:
+            for move in moves:
+                if (folder / move.staged).exists():
+                    _place(root, move)
+            outcome = f"{root}: finished an interrupted addition"
+        else:
+            outcome = f"{root}: dropped an old addition; {guard.target} has changed since"
+        break
+    _remove_staging(folder)
+    return outcome
+
+
+def _place(root: Path, move: _Move) -> None:
+    target = root / move.target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not move.replaces and target.exists():
+        raise FileExistsError(f"{target} exists already; run the repair command first")
+    (root / STAGING / move.staged).replace(target)
+    sync(target.parent)
+
+
+def _undo(root: Path, moves: list[_Move]) -> None:
+    folder = root / STAGING
+    for number, move in reversed(list(enumerate(moves))):
+        placed = not (folder / move.staged).exists()
+        before = folder / f"before-{number}"
+        if placed and before.exists():
+            before.replace(root / move.target)
+        elif placed and not move.replaces:
+            (root / move.target).unlink(missing_ok=True)
+        _prune((root / move.target).parent, root)
+    _remove_staging(folder)
+
+
+def _prune(folder: Path, root: Path) -> None:
+    while folder != root:
+        if folder.is_dir():
+            if any(folder.iterdir()):
+                return
+            folder.rmdir()
+        folder = folder.parent
+
+
+def _remove_staging(folder: Path) -> None:
+    # The journal goes first: without it the rest means nothing.
+    (folder / _JOURNAL).unlink(missing_ok=True)
+    if folder.is_dir():
+        shutil.rmtree(folder)
+
+
+def _keep(path: Path, copy: Path) -> None:
+    copy.unlink(missing_ok=True)
+    try:
+        copy.hardlink_to(path)
+    except OSError:  # a file system without hard links
+        shutil.copy2(path, copy)
+
+
+def _digest(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def _read_journal(root: Path, path: Path) -> tuple[list[_Move], str | None]:
+    try:
+        journal = json.loads(path.read_text())
+        moves = [_Move(**move) for move in journal["moves"]]
+        guard_sha256 = journal["guard_sha256"]
+        names = [name for move in moves for name in (move.staged, move.target)]
+        inside = [_is_inside(path.parent, m.staged) and _is_inside(root, m.target) for m in moves]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SchemaError(
+            f"{path} is not a journal of ours ({error!r}); remove that folder."
+        ) from error
+    if not moves or not all(inside):
+        raise UnsafeFileError(
+            f"{path} names files outside the dataset ({names}); remove that folder by hand."
+        )
+    return moves, guard_sha256
+
+
+def _is_inside(folder: Path, name: str) -> bool:
+    path = (folder / name).resolve()
+    return path != folder.resolve() and path.is_relative_to(folder.resolve())

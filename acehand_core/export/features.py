@@ -1,0 +1,164 @@
+"""What a demonstration dataset holds: features with names, and their columns for one episode.
+
+Both hands are always present. An absent hand holds its last valid pose (its first before it
+appears, the rest pose if it never does) and has confidence 0; nothing is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from acehand_core.export.lerobot_format import FeatureSpec, video_feature
+from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES
+from acehand_core.motion import HandMotion, RobotTrajectory, rotation_6d
+from acehand_core.types import SIDES
+
+IMAGE_KEY = "observation.images.ego"
+_AXES = ("x", "y", "z")
+_ROTATION = ("r11", "r21", "r31", "r12", "r22", "r32")
+_BETAS = tuple(f"beta{i}" for i in range(10))
+_CAMERA = ("fx", "fy", "cx", "cy", "width", "height")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What every episode of a dataset shares.
+
+    ``frame`` is that of base poses; "none" means there are none. ``image_size`` is (width, height)
+    of the encoded video, or None where there is none.
+    """
+
+    joint_names: tuple[str, ...]
+    command_names: tuple[str, ...]
+    command_joints: tuple[str, ...]
+    frame: Literal["camera", "world", "none"]
+    image_size: tuple[int, int] | None
+
+
+def features(layout: Layout) -> tuple[FeatureSpec, ...]:
+    """Return the features of a dataset, in the order of docs/formats.md."""
+    placed = layout.frame != "none"
+    state = _state_names(layout)
+    unit = {"unit": "base: m and rotation columns; joints: rad", "frame": layout.frame}
+    out = [
+        FeatureSpec("observation.state", "float32", (len(state),), state, unit),
+        FeatureSpec("action", "float32", (len(state),), state,
+                    {**unit, "meaning": "observation.state of the next frame"}),
+        _vector("observation.joints.robot", _sided(layout.joint_names), "rad"),
+        _vector("action.register", _sided(layout.command_names),
+                "vendor register, 0 to 1000: 0 closed, 1000 open"),
+        FeatureSpec(
+            "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist",
+            "float32", (2, 21, 3),
+            {"hand": SIDES, "joint": KEYPOINT_NAMES, "axis": _AXES}, {"unit": "m"},
+        ),
+    ]  # fmt: skip
+    if placed:
+        out += [
+            FeatureSpec("observation.hand.global_orient", "float32", (2, 6),
+                        {"hand": SIDES, "rotation": _ROTATION}),
+            FeatureSpec("observation.hand.hand_pose", "float32", (2, 15, 6),
+                        {"hand": SIDES, "joint": FINGER_JOINT_NAMES, "rotation": _ROTATION}),
+            FeatureSpec("observation.hand.betas", "float32", (2, 10),
+                        {"hand": SIDES, "beta": _BETAS}),
+            FeatureSpec("observation.hand.translation", "float32", (2, 3),
+                        {"hand": SIDES, "axis": _AXES}, {"unit": "m"}),
+        ]  # fmt: skip
+    out += [
+        _vector("observation.hand.confidence", SIDES, "0 to 1; 0 where the hand is absent"),
+        _vector("observation.hand.visible", SIDES, "share of the hand inside the image"),
+        _vector("observation.hand.filled", SIDES, "1 where gap filling wrote the hand"),
+    ]
+    if placed:
+        out.append(_vector("observation.camera", _CAMERA, "px"))
+    out.append(
+        FeatureSpec(
+            "observation.source_timestamp_ns", "int64", (1,), ("timestamp_ns",), {"unit": "ns"}
+        )
+    )
+    if layout.image_size is not None:
+        width, height = layout.image_size
+        out.append(video_feature(IMAGE_KEY, height, width))
+    return tuple(out)
+
+
+def columns(
+    motion: HandMotion, trajectory: RobotTrajectory, source_timestamps_ns: Int[np.ndarray, "T"]
+) -> Mapping[str, np.ndarray]:
+    """Return every feature but the video for one episode of T frames."""
+    count = len(motion)
+    state = _state(trajectory)
+    known = motion.known
+    placed = trajectory.T_frame_base is not None
+    joints = _held(motion.joints_camera, known)
+    out = {
+        "observation.state": state,
+        "action": np.concatenate([state[1:], state[-1:]]),
+        "observation.joints.robot": trajectory.joints.reshape(count, -1),
+        "action.register": trajectory.registers.reshape(count, -1),
+        "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist": joints,
+        "observation.hand.confidence": trajectory.confidence,
+        "observation.hand.visible": motion.visible,
+        "observation.hand.filled": motion.filled.astype(float),
+    }
+    if placed:
+        identity = np.eye(3)
+        orient = np.where(np.isfinite(motion.global_orient), motion.global_orient, identity)
+        pose = np.where(np.isfinite(motion.hand_pose), motion.hand_pose, identity)
+        camera = motion.camera
+        row = np.zeros(6) if camera is None else np.array(
+            [camera.fx, camera.fy, camera.cx, camera.cy, camera.width, camera.height]
+        )  # fmt: skip
+        out |= {
+            "observation.hand.global_orient": rotation_6d(orient),
+            "observation.hand.hand_pose": rotation_6d(pose),
+            "observation.hand.betas": np.broadcast_to(motion.betas, (count, 2, 10)),
+            "observation.hand.translation": _held(motion.translation, known),
+            "observation.camera": np.broadcast_to(row, (count, 6)),
+        }
+    out = {key: np.ascontiguousarray(value, np.float32) for key, value in out.items()}
+    out["observation.source_timestamp_ns"] = source_timestamps_ns.astype(np.int64)[:, None]
+    return out
+
+
+def _state(trajectory: RobotTrajectory) -> Float[np.ndarray, "T N"]:
+    """Base position, base rotation and driven joints, left then right."""
+    parts = []
+    for slot in range(2):
+        if trajectory.T_frame_base is not None:
+            base = trajectory.T_frame_base[:, slot]
+            parts += [base[:, :3, 3], rotation_6d(base[:, :3, :3])]
+        parts.append(trajectory.commands[:, slot])
+    return np.concatenate(parts, axis=1)
+
+
+def _state_names(layout: Layout) -> tuple[str, ...]:
+    base: tuple[str, ...] = ()
+    if layout.frame != "none":
+        base = tuple(f"base_{name}" for name in (*_AXES, *_ROTATION))
+    return _sided((*base, *layout.command_joints))
+
+
+def _sided(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{side}_{name}" for side in SIDES for name in names)
+
+
+def _vector(key: str, names: tuple[str, ...], unit: str) -> FeatureSpec:
+    return FeatureSpec(key, "float32", (len(names),), names, {"unit": unit})
+
+
+def _held(values: Float[np.ndarray, "T 2 ..."], known: Bool[np.ndarray, "T 2"]) -> np.ndarray:
+    """Repeat the last known value of each hand; zeros for a hand that is never known."""
+    out = np.zeros_like(values)
+    for slot in range(2):
+        if not known[:, slot].any():
+            continue
+        last = np.maximum.accumulate(np.where(known[:, slot], np.arange(len(values)), -1))
+        last = np.where(last < 0, int(np.argmax(known[:, slot])), last)
+        out[:, slot] = np.nan_to_num(values[last, slot])
+    return out

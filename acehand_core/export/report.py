@@ -1,0 +1,161 @@
+"""What a run says about itself: one entry per episode, one JSON object per run."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core import __version__
+from acehand_core.motion import HandMotion, RobotTrajectory
+from acehand_core.types import SIDES
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeReport:
+    """One finished episode. ``json`` is its entry in the run's JSON object."""
+
+    source: str
+    episode_index: int | None
+    verdict: str
+    reasons: tuple[str, ...]
+    json: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An input that gave no episode, and why."""
+
+    source: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """A whole run."""
+
+    dataset: str | None
+    seconds: float
+    recorded_seconds: float
+    episodes: tuple[EpisodeReport, ...]
+    failures: tuple[Failure, ...] = ()
+    skipped: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``--json`` prints (docs/formats.md)."""
+        factor = self.recorded_seconds / self.seconds if self.seconds > 0 else 0.0
+        out: dict[str, Any] = {
+            "dataset": self.dataset,
+            "seconds": round(self.seconds, 3),
+            "realtime_factor": round(factor, 3),
+            "episodes": [episode.json for episode in self.episodes],
+            **self.extra,
+        }
+        if self.skipped:
+            out["skipped"] = list(self.skipped)
+        if self.failures:
+            out["errors"] = [{"source": f.source, "message": str(f.error)} for f in self.failures]
+        return out
+
+
+def episode_report(
+    motion: HandMotion, trajectory: RobotTrajectory, episode_index: int | None
+) -> EpisodeReport:
+    """Measure one episode. Values of an absent hand, and of what cannot be known, are None."""
+    error_mm = trajectory.tip_error_m[trajectory.active] * 1e3
+    reports = [report for report in trajectory.replay if report is not None]
+    verdict = trajectory.verdict
+    assert verdict is not None
+    known = max(int(motion.known.sum()), 1)
+    entry = {
+        "source": motion.provenance.source,
+        "frames": len(motion),
+        "fps": _whole(motion.fps),
+        "tracker": motion.provenance.tracker,
+        "coverage": {
+            side: _number(motion.observed[:, slot].mean(), 4) for slot, side in enumerate(SIDES)
+        },
+        "filled_share": _number(motion.filled.sum() / known, 4),
+        "reprojection_px": _spread(reprojection_px(motion), ("median", "p95")),
+        "tip_error_mm": _spread(error_mm, ("mean", "p95")),
+        "limit_violations": trajectory.limit_violations,
+        "speed_violations": trajectory.speed_violations,
+        "coupling_residual_rad": trajectory.coupling_residual_rad,
+        "physics": {
+            "rms_tracking_rad": _worst([r.rms_tracking_rad for r in reports], 5),
+            "max_penetration_mm": _worst([r.max_penetration_mm for r in reports], 3),
+            "commanded_penetration_mm": _worst([r.commanded_penetration_mm for r in reports], 3),
+            "saturation_share": _worst([r.saturation_share for r in reports], 5),
+        },
+        "verdict": verdict.status,
+        "reasons": list(verdict.reasons),
+    }
+    if episode_index is not None:
+        entry["episode_index"] = episode_index
+    return EpisodeReport(
+        motion.provenance.source, episode_index, verdict.status, verdict.reasons, entry
+    )
+
+
+def episode_provenance(
+    motion: HandMotion, trajectory: RobotTrajectory, robot_license: str
+) -> dict[str, Any]:
+    """Return what every file of an episode says about where it came from."""
+    record = asdict(motion.provenance)
+    record["licenses"] = [*record["licenses"], f"robot model {trajectory.robot}: {robot_license}"]
+    record["versions"] = {**record["versions"], **versions()}
+    record |= {"robot": trajectory.robot, "solver": trajectory.solver, "frame": trajectory.frame}
+    record["calibration"] = {
+        side: None if c is None else {
+            "scale": c.scale,
+            "rotation": c.rotation.tolist(),
+            "translation": c.translation.tolist(),
+            "residual_m": c.residual_m,
+        }
+        for side, c in zip(SIDES, trajectory.calibration, strict=True)
+    }  # fmt: skip
+    return record
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what shaped a result."""
+    out = {"acehand": __version__}
+    for name in ("numpy", "mujoco", "av", "mediapipe"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            out[name] = importlib.metadata.version(name)
+    return out
+
+
+def reprojection_px(motion: HandMotion) -> Float[np.ndarray, "N"]:
+    """Return the distances, in source pixels, of the fitted joints from the tracker's own evidence.
+
+    Observed hands only; empty where there is no image evidence or no placement.
+    """
+    if motion.camera is None or not motion.placed:
+        return np.zeros(0)
+    projected = motion.camera.project(motion.joints_camera[motion.observed])
+    distance = np.linalg.norm(projected - motion.joints_image[motion.observed], axis=-1)
+    return distance[np.isfinite(distance)]
+
+
+def _spread(values: np.ndarray, names: tuple[str, str]) -> dict[str, float | None]:
+    values = values[np.isfinite(values)]
+    measures = {"median": np.median, "mean": np.mean, "p95": lambda v: np.percentile(v, 95)}
+    return {n: _number(measures[n](values), 3) if len(values) else None for n in names}
+
+
+def _worst(values: list[float], digits: int) -> float | None:
+    return _number(max(values), digits) if values else None
+
+
+def _number(value: float, digits: int) -> float:
+    return round(float(value), digits)
+
+
+def _whole(value: float) -> float | int:
+    return int(value) if float(value).is_integer() else value

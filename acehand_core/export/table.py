@@ -1,0 +1,61 @@
+"""Tables of hands as files: parquet and csv of a HandMotion, npz of joints alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from acehand_core.data.hand_table import COLUMNS, to_table
+from acehand_core.errors import OutputError
+from acehand_core.export.atomic import atomic_path
+from acehand_core.motion import HandMotion
+
+
+def write_hand_motion(motion: HandMotion, path: Path) -> None:
+    """Write ``.parquet`` (read back by ``read_hand_motion``), or ``.csv`` for people.
+
+    The file appears whole or not at all. Raises OutputError when it cannot be written or has
+    another suffix.
+    """
+    if path.suffix not in (".parquet", ".csv"):
+        raise OutputError(f"{path}: a hand motion is written as .parquet or .csv.")
+    table = to_table(motion)
+    with atomic_path(path, overwrite=True) as partial:
+        if path.suffix == ".parquet":
+            pq.write_table(table, partial, compression="zstd")
+        else:
+            pa_csv.write_csv(_flat(table), partial)
+
+
+def write_joints_file(motion: HandMotion, path: Path) -> None:
+    """Write the joints of both hands as an npz that ``--tracker FILE`` reads."""
+    with atomic_path(path, overwrite=True) as partial, partial.open("wb") as file:
+        np.savez_compressed(
+            file,
+            joints=motion.joints_camera,
+            timestamps_ns=motion.timestamps_ns,
+            fps=motion.fps,
+            confidence=motion.quality,
+            frame="camera" if motion.placed else "wrist",
+        )
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """Return the table with one csv column per number."""
+    columns: dict[str, Any] = {}
+    for name, kind, _ in COLUMNS:
+        column = table[name].combine_chunks()
+        if not pa.types.is_fixed_size_list(kind):
+            columns[name] = column
+            continue
+        if column.null_count:
+            continue
+        rows = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, kind.list_size)
+        for index in range(kind.list_size):
+            columns[f"{name}_{index}"] = rows[:, index]
+    return pa.table(columns)

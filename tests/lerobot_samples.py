@@ -1,0 +1,269 @@
+"""Small LeRobot datasets for tests; run as a program, writers that are killed or run out of disk.
+
+python lerobot_samples.py die FOLDER        one folder per step at which a writer was killed
+python lerobot_samples.py full ROOT BYTES   append under a limit on file sizes; print the error
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pyarrow.parquet as pq
+
+from acehand_core.export import lerobot_format as layout
+from acehand_core.export.lerobot import (
+    FeatureSpec,
+    LeRobotWriter,
+    create,
+    open_for_append,
+    video_feature,
+)
+
+FPS = 30
+HEIGHT, WIDTH = 48, 64
+EGO = "observation.images.ego"
+ROBOT = "inspire"
+STATE = ("a", "b", "c", "d")
+FEATURES = (
+    video_feature(EGO, HEIGHT, WIDTH),
+    FeatureSpec("observation.state", "float32", (4,), STATE, {"unit": "rad"}),
+    FeatureSpec(
+        "observation.orient",
+        "float32",
+        (2, 6),
+        {"hand": ("left", "right"), "entry": tuple("abcdef")},
+    ),
+    FeatureSpec(
+        "observation.joints",
+        "float32",
+        (2, 21, 3),
+        {
+            "hand": ("left", "right"),
+            "joint": tuple(f"joint_{i}" for i in range(21)),
+            "axis": ("x", "y", "z"),
+        },
+    ),
+    FeatureSpec("observation.known", "bool", (2,), ("left", "right")),
+    FeatureSpec("observation.ns", "int64", (1,), ("ns",)),
+)
+#: Tasks and lengths of the episodes that ``write`` makes.
+EPISODES = (("wave", 13), ("grasp a cup", 7), ("wave", 5))
+MORE = ("let go", 9)
+
+
+def columns(frames: int, seed: int) -> dict[str, np.ndarray]:
+    """Return one episode's columns."""
+    random = np.random.default_rng(seed)
+    return {
+        "observation.state": random.normal(size=(frames, 4)).astype(np.float32),
+        "observation.orient": random.normal(size=(frames, 2, 6)).astype(np.float32),
+        "observation.joints": random.normal(size=(frames, 2, 21, 3)).astype(np.float32),
+        "observation.known": random.random((frames, 2)) > 0.5,
+        "observation.ns": 10**18 + np.arange(frames, dtype=np.int64) + 1000 * seed,
+    }
+
+
+def gray(frame: int, seed: int) -> int:
+    """Return the grey level of a frame of ``video``."""
+    return 20 + (11 * frame + 29 * seed) % 200
+
+
+def video(
+    path: Path, frames: int, seed: int, rate: int = FPS, size: tuple[int, int] = (WIDTH, HEIGHT)
+) -> Path:
+    """Write an mp4 whose frames are plain grey, each another grey."""
+    with av.open(f"file:{path}", "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=rate, options={"crf": "10"})
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuv420p"
+        stream.codec_context.max_b_frames = 0
+        stream.codec_context.gop_size = 4
+        for k in range(frames):
+            image = np.full((size[1], size[0], 3), gray(k, seed), np.uint8)
+            frame = av.VideoFrame.from_ndarray(image, format="rgb24").reformat(format="yuv420p")
+            frame.pts, frame.time_base = k, Fraction(1, rate)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+def add(writer: LeRobotWriter, task: str, frames: int, seed: int) -> int:
+    """Add one sample episode."""
+    path = video(writer.scratch_video(EGO), frames, seed)
+    return writer.add_episode(columns(frames, seed), task, {EGO: path}, {"source": f"{seed}.mp4"})
+
+
+def write(
+    root: Path,
+    episodes: Sequence[tuple[str, int]] = EPISODES,
+    on_step: Callable[[str], None] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a new dataset; episode k has seed k."""
+    with create(root, FPS, FEATURES, ROBOT, overwrite=overwrite, on_step=on_step) as writer:
+        for seed, (task, frames) in enumerate(episodes):
+            add(writer, task, frames, seed)
+    return root
+
+
+def append(root: Path, on_step: Callable[[str], None] | None = None) -> Path:
+    """Add one episode, ``MORE``, with seed 3."""
+    with open_for_append(root, FPS, FEATURES, ROBOT, on_step=on_step) as writer:
+        add(writer, *MORE, seed=3)
+    return root
+
+
+def expected(episodes: Sequence[tuple[str, int]]) -> dict[str, np.ndarray]:
+    """Return what a reader must find: columns end to end, grey levels and tasks per frame."""
+    parts = [columns(frames, seed) for seed, (_, frames) in enumerate(episodes)]
+    joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    joined["gray"] = np.array(
+        [gray(k, seed) for seed, (_, frames) in enumerate(episodes) for k in range(frames)]
+    )
+    joined["task"] = np.array([task for task, frames in episodes for _ in range(frames)])
+    return joined
+
+
+def reader_view(root: Path) -> dict[str, np.ndarray]:
+    """Return what the reader hands out: the first ``total_frames`` rows, by its own rules."""
+    info = json.loads((root / layout.INFO_PATH).read_text())
+    tasks = layout.read_tasks(root)
+    rows = layout.read_episode_rows(root)[: info["total_episodes"]]
+    files = [pq.read_table(path, partitioning=None) for path in layout.parquet_files(root / "data")]
+    view = {}
+    for key, feature in info["features"].items():
+        if feature["dtype"] != "video":
+            parts = [layout.column_values(file[key], feature["shape"]) for file in files]
+            view[key] = np.concatenate(parts)[: info["total_frames"]]
+    for number, row in enumerate(rows):
+        assert row["episode_index"] == number
+        part = slice(row["dataset_from_index"], row["dataset_to_index"])
+        assert (view["episode_index"][part] == number).all()
+        assert (root / layout.video_file(row, EGO)).is_file()
+    assert len(view["index"]) == info["total_frames"] == rows[-1]["dataset_to_index"]
+    view["task"] = np.array([tasks[index] for index in view["task_index"][:, 0]])
+    return view
+
+
+def assert_holds(root: Path, episodes: Sequence[tuple[str, int]], seeds: Sequence[int]) -> None:
+    """Check that a reader finds exactly these episodes."""
+    view = reader_view(root)
+    for key in columns(1, 0):
+        wanted = [columns(n, seed)[key] for (_, n), seed in zip(episodes, seeds, strict=True)]
+        wanted = np.concatenate(wanted)
+        assert np.array_equal(view[key].reshape(wanted.shape), wanted), key
+    assert view["task"].tolist() == [task for task, n in episodes for _ in range(n)]
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Return every file's content."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the sorted names of what a folder holds, hidden or not."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def _killed_at(number: int) -> Callable[[str], None]:
+    seen = []
+
+    def on_step(name: str) -> None:
+        seen.append(name)
+        if len(seen) == number + 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return on_step
+
+
+def die_everywhere(folder: Path) -> None:
+    """Kill a writer at every step of making, appending to and replacing a dataset.
+
+    Leaves ``folder/<kind>-<step number>/data`` and a list of [name, step] in ``folder/steps.json``.
+    """
+    base = folder / "base" / "data"
+    _in_child(lambda: write(base))
+    kinds = {
+        "create": lambda root, step: write(root, EPISODES[:1], step),
+        "append": lambda root, step: append(root, step),
+        "replace": lambda root, step: write(root, [MORE], step, overwrite=True),
+    }
+
+    def start(name: str, kind: str) -> Path:
+        root = folder / name / "data"
+        root.parent.mkdir()
+        if kind != "create":
+            shutil.copytree(base, root)
+        return root
+
+    made = []
+    for kind, run in kinds.items():
+        names: list[str] = []
+        trial, listed = start(f"{kind}-trial", kind), folder / "names.json"
+
+        def rehearse(run=run, trial=trial, names=names, listed=listed) -> None:
+            run(trial, names.append)
+            listed.write_text(json.dumps(names))
+
+        _in_child(rehearse)
+        shutil.rmtree(trial.parent)
+        names = json.loads(listed.read_text())
+        # Early steps differ between the kinds only in what they leave behind.
+        first = 0 if kind == "append" else names.index("journal")
+        for number, name in list(enumerate(names))[first:]:
+            root = start(f"{kind}-{number}", kind)
+            if not _in_child(lambda run=run, root=root, at=number: run(root, _killed_at(at))):
+                raise SystemExit(f"{kind} was not killed at step {number}, {name}")
+            made.append([root.parent.name, name])
+        listed.unlink()
+    (folder / "steps.json").write_text(json.dumps(made))
+
+
+def _in_child(run: Callable[[], object]) -> bool:
+    """Run in a fork, so that no library has started a thread here; return whether it was killed."""
+    if os.fork() == 0:
+        code = 1
+        try:
+            run()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.wait()
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise SystemExit("a child failed")
+    return os.WIFSIGNALED(status)
+
+
+def append_with_little_room(root: Path, limit: int) -> None:
+    """Append while no file may grow beyond ``limit`` bytes; print the error's type and text."""
+    import resource
+
+    from acehand_core.errors import AcehandError
+
+    path = video(root.with_suffix(".mp4"), MORE[1], seed=3)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        with open_for_append(root, FPS, FEATURES, ROBOT) as writer:
+            writer.add_episode(columns(MORE[1], seed=3), MORE[0], {EGO: path})
+    except AcehandError as error:
+        print(type(error).__name__, error)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "die":
+        die_everywhere(Path(sys.argv[2]))
+    else:
+        append_with_little_room(Path(sys.argv[2]), int(sys.argv[3]))
