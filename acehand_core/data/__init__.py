@@ -1,0 +1,1 @@
+"""Inputs: recordings and their cameras, files of hands, native datasets."""

@@ -1,0 +1,56 @@
+# README's two commands, and what they need. Everything goes to .venv.
+#
+# Python:  make demo PYTHON=python3.12
+# A laptop without a GPU can take the smaller CPU build of torch (make test only):
+#   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
+PYTHON ?= python3
+TORCH_INDEX ?=
+LEROBOT_PYTHON ?= python3.12
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PINNED := --constraint constraints.txt
+EXTRAS := mediapipe,dex,mano,model,train,ros,test
+TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+DEMO_OUT ?= demo_out
+
+.PHONY: demo test lint test-lerobot clean
+
+demo: $(VENV)/.core
+	$(BIN)/python examples/demo.py --output $(DEMO_OUT)
+
+test: $(VENV)/.full
+	$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.full
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# The judge of our datasets: the real loader, in an environment of its own (Python 3.12, 5 GB).
+test-lerobot: $(VENV)/.full .venv-lerobot/.done
+	ACEHAND_LEROBOT_PYTHON=$(abspath .venv-lerobot/bin/python) $(BIN)/python -m pytest -q -m lerobot
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 13), "Python 3.11 or 3.12 is needed; choose one with PYTHON=..."'
+	$(PYTHON) -m venv $(VENV)
+
+# The main job: no torch, no ROS.
+$(VENV)/.core: pyproject.toml setup.py constraints.txt | $(VENV)/bin/python
+	$(PIP) $(PINNED) --editable '.[mediapipe]'
+	$(PIP) $(PINNED) --no-deps mediapipe
+	touch $@
+
+# Everything the tests compare with. torch first: unpinned, others would bring another build.
+$(VENV)/.full: $(VENV)/.core
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
+	$(PIP) $(PINNED) --editable '.[$(EXTRAS)]'
+	touch $@
+
+.venv-lerobot/.done:
+	$(LEROBOT_PYTHON) -m venv .venv-lerobot
+	.venv-lerobot/bin/python -m pip install --quiet 'lerobot[dataset]==0.6.1' pytest
+	touch $@
+
+clean:
+	rm -rf $(VENV) .venv-lerobot build *.egg-info

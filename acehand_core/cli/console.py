@@ -1,0 +1,144 @@
+"""What the commands share: progress bars, quiet native libraries, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+from acehand_core import __version__
+from acehand_core.errors import AcehandError, NoHandError, OutputError
+
+EXIT_OK, EXIT_SOME_FAILED, EXIT_INPUT, EXIT_NO_HAND, EXIT_OUTPUT = 0, 1, 2, 3, 4
+EXIT_INTERRUPTED = 130
+
+
+class Bars:
+    """One progress bar per stage on standard error; silent when ``quiet``."""
+
+    def __init__(self, quiet: bool, stream: TextIO) -> None:
+        self._quiet, self._stream = quiet, stream
+        self._bar: tqdm[Any] | None = None
+        self._stage = ""
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Show ``done`` of ``total``; a total of 0 is a remark."""
+        if self._quiet:
+            return
+        if total == 0:
+            self.close()
+            print(stage, file=self._stream)
+            return
+        if stage != self._stage or self._bar is None or self._bar.total != total:
+            self.close()
+            self._stage = stage
+            self._bar = tqdm(
+                total=total, desc=stage, file=self._stream, unit="", dynamic_ncols=True,
+                leave=total > 1,
+            )  # fmt: skip
+        self._bar.update(done - self._bar.n)
+        if done >= total:
+            self.close()
+
+    def close(self) -> None:
+        """Finish the current bar."""
+        if self._bar is not None:
+            self._bar.close()
+        self._bar, self._stage = None, ""
+
+    def __enter__(self) -> Bars:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def quiet_native_libraries(verbose: bool) -> Iterator[TextIO]:
+    """Yield standard error while what C++ libraries print there is dropped.
+
+    They write to file descriptor 2 from threads of their own and have no switch that works. With
+    ``verbose`` everything is shown.
+    """
+    if verbose:
+        yield sys.stderr
+        return
+    sys.stderr.flush()
+    own, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    python_stderr = sys.stderr
+    os.dup2(null, 2)
+    os.close(null)
+    stream = os.fdopen(os.dup(own), "w", buffering=1, encoding="utf-8", errors="replace")
+    sys.stderr = stream
+    try:
+        yield stream
+    finally:
+        sys.stderr = python_stderr
+        stream.close()
+        os.dup2(own, 2)
+        os.close(own)
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what every command takes."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    volume = parser.add_mutually_exclusive_group()
+    volume.add_argument("-v", "--verbose", action="store_true", help="say more, show tracebacks")
+    volume.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
+    parser.add_argument("--version", action="version", version=version_text())
+
+
+def run(arguments: argparse.Namespace, command: Callable[..., int]) -> int:
+    """Run a command and turn errors into messages and exit codes (docs/formats.md)."""
+    with (
+        quiet_native_libraries(arguments.verbose) as stream,
+        Bars(arguments.quiet, stream) as bars,
+    ):
+        try:
+            return command(arguments, bars)
+        except KeyboardInterrupt:
+            bars.close()
+            print("Interrupted; finished episodes stay.", file=stream)
+            return EXIT_INTERRUPTED
+        except AcehandError as error:
+            if arguments.verbose:
+                raise
+            bars.close()
+            if arguments.json:
+                print_json({"errors": [{"source": None, "message": str(error)}]})
+            print(f"error: {error}", file=stream)
+            return exit_code(error)
+
+
+def exit_code(error: Exception) -> int:
+    """Return the exit code of an error that ended a command."""
+    if isinstance(error, NoHandError):
+        return EXIT_NO_HAND
+    return EXIT_OUTPUT if isinstance(error, OutputError) else EXIT_INPUT
+
+
+def say(text: str) -> None:
+    """Print a line for people on standard error, which leaves standard output to ``--json``."""
+    print(text, file=sys.stderr)
+
+
+def version_text() -> str:
+    """Return what ``--version`` prints."""
+    return f"acehand {__version__}"
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object on one line of standard output."""
+    print(json.dumps(value, allow_nan=False), flush=True)

@@ -1,0 +1,128 @@
+"""``acehand doctor``: what is installed, what each missing piece would add, and how to get it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from acehand_core import __version__
+from acehand_core.cli import console
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One thing that may be installed; ``needed`` pieces are part of the main job."""
+
+    name: str
+    needed: bool
+    found: str | None
+    adds: str
+    get: str
+
+    def to_json(self) -> dict[str, object]:
+        """Return the piece as ``--json`` prints it."""
+        return {
+            "name": self.name, "needed": self.needed, "found": self.found, "adds": self.adds,
+            "get": self.get,
+        }  # fmt: skip
+
+
+#: Distribution, import name, needed by the main job, what it adds, how to install it.
+_PACKAGES = (
+    ("numpy", "numpy", True, "everything", "pip install acehand"),
+    ("av", "av", True, "video", "pip install acehand"),
+    ("opencv-python-headless", "cv2", True, "images", "pip install acehand"),
+    ("mujoco", "mujoco", True, "replay and robot pictures", "pip install acehand"),
+    ("piqp", "piqp", True, "the trajectory solver", "pip install acehand"),
+    ("pyarrow", "pyarrow", True, "datasets and tables", "pip install acehand"),
+    ("mediapipe", "mediapipe", True, "--tracker mediapipe, the default without weights",
+     "pip install 'acehand[mediapipe]' && pip install --no-deps mediapipe==0.10.14"),
+    ("dex-retargeting", "dex_retargeting", False, "--solver dex-vector, dex-dexpilot, dex-position",
+     "pip install torch==2.13.0 && pip install 'acehand[dex]'"),
+    ("pin", "pinocchio", False, "checks of robot models", "pip install 'acehand[dex]'"),
+    ("torch", "torch", False, "the ACE-Ego-Hand model, MANO", "pip install torch==2.13.0"),
+    ("smplx", "smplx", False, "MANO hands from your own files", "pip install 'acehand[mano]'"),
+    ("diffusers", "diffusers", False, "the ACE-Ego-Hand model", "pip install 'acehand[model]'"),
+    ("peft", "peft", False, "the ACE-Ego-Hand model", "pip install 'acehand[model]'"),
+    ("hydra-core", "hydra", False, "training", "pip install 'acehand[train]'"),
+    ("rosbags", "rosbags", False, "ROS 2 bags without ROS", "pip install 'acehand[ros]'"),
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The doctor takes no arguments of its own."""
+
+
+def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
+    """Print the findings; the exit code is 0 when the main job can run."""
+    pieces = examine()
+    width = max(len(piece.name) for piece in pieces)
+    console.say(f"acehand {__version__}, Python {platform.python_version()}")
+    for piece in pieces:
+        mark = piece.found or ("MISSING" if piece.needed else "not installed")
+        console.say(f"  {piece.name:<{width}}  {mark}")
+        if piece.found is None:
+            console.say(f"  {'':<{width}}    adds: {piece.adds}")
+            console.say(f"  {'':<{width}}    get:  {piece.get}")
+    ready = all(piece.found for piece in pieces if piece.needed)
+    console.say("The main job can run." if ready else "The main job cannot run: see MISSING.")
+    if arguments.json:
+        found = [piece.to_json() for piece in pieces]
+        console.print_json({"acehand": __version__, "ready": ready, "pieces": found})
+    return console.EXIT_OK if ready else console.EXIT_SOME_FAILED
+
+
+def examine() -> list[Piece]:
+    """Look at packages, OpenGL, ROS 2 and the user's own model files."""
+    pieces = [
+        Piece(name, needed, _version(name, module), adds, get)
+        for name, module, needed, adds, get in _PACKAGES
+    ]
+    pieces.append(
+        Piece(
+            "OpenGL", False, _opengl(), "pictures of the robot",
+            "apt-get install libegl1 libgl1-mesa-dri (or libosmesa6 with MUJOCO_GL=osmesa)",
+        )
+    )  # fmt: skip
+    pieces.append(
+        Piece("ROS 2", False, _version("rclpy", "rclpy"), "nodes and launch files",
+              "https://docs.ros.org/en/jazzy/Installation.html")
+    )  # fmt: skip
+    mano = os.environ.get("ACEHAND_MANO", "")
+    pieces.append(
+        Piece("MANO files", False, mano if mano and Path(mano).is_dir() else None,
+              "MANO meshes and parameters (non-commercial licence)",
+              "https://mano.is.tue.mpg.de, then set ACEHAND_MANO to the folder")
+    )  # fmt: skip
+    return pieces
+
+
+def _version(distribution: str, module: str) -> str | None:
+    if importlib.util.find_spec(module) is None:
+        return None
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "installed"
+
+
+def _opengl() -> str | None:
+    """Try to open a context; it is the only test that counts."""
+    from acehand_core.errors import MissingDependencyError
+
+    try:
+        from retarget.render import opengl_backend
+
+        return opengl_backend()
+    except (ImportError, MissingDependencyError):
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(command(argparse.Namespace(json=False), console.Bars(True, sys.stderr)))

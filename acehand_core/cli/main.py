@@ -1,0 +1,171 @@
+"""``acehand``: the parts of the main job one by one, and what is installed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from acehand_core.cli import console, doctor, retarget
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``acehand``; return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="acehand", description="Recordings of human hands in, robot demonstrations out."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text, add, command in (
+        ("reconstruct", "hands of a video as a table", _add_reconstruct, _reconstruct),
+        ("retarget", "the main job, as acehand-retarget", retarget.add_arguments, retarget.command),
+        ("export", "a table of hands in another form", _add_export, _export),
+        ("view", "pictures of a table of hands", _add_view, _view),
+        ("robots", "list the robots, or draw one", _add_robots, _robots),
+        ("dataset", "check or repair a dataset", _add_dataset, _dataset),
+        ("doctor", "what is installed and what each missing piece would add",
+         doctor.add_arguments, doctor.command),
+    ):  # fmt: skip
+        sub = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        add(sub)
+        console.add_common_arguments(sub)
+        sub.set_defaults(run=command)
+    parser.add_argument("--version", action="version", version=console.version_text())
+    arguments = parser.parse_args(argv)
+    return console.run(arguments, arguments.run)
+
+
+def _add_reconstruct(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", type=Path, metavar="VIDEO")
+    parser.add_argument("--tracker", default="auto", metavar="NAME")
+    parser.add_argument("--hands", choices=("both", "left", "right"), default="both")
+    parser.add_argument("--output", type=Path, metavar="FILE", help=".parquet or .csv")
+    retarget.add_reading_arguments(parser)
+
+
+def _reconstruct(arguments: argparse.Namespace, bars: console.Bars) -> int:
+    from acehand_core.data.recordings import open_recording
+    from acehand_core.errors import NoHandError
+    from acehand_core.export.table import write_hand_motion
+    from acehand_core.trackers.base import TrackerSettings
+    from acehand_core.trackers.choose import choose_tracker
+
+    recording = open_recording(arguments.input, retarget.reading_of(arguments))
+    settings = TrackerSettings(hands=arguments.hands, hand_length_m=arguments.hand_length)
+    motion = choose_tracker(arguments.tracker, settings).track(recording, bars)
+    if not motion.known.any():
+        raise NoHandError(f"{arguments.input}: no hand was found in {len(motion)} frames.")
+    output = arguments.output or arguments.input.with_suffix(".hands.parquet")
+    write_hand_motion(motion, output)
+    left, right = motion.observed.mean(0)
+    console.say(f"{output}: {len(motion)} frames, left {left:.0%}, right {right:.0%}")
+    if arguments.json:
+        console.print_json(
+            {
+                "output": str(output),
+                "frames": len(motion),
+                "coverage": {"left": left, "right": right},
+            }
+        )
+    return console.EXIT_OK
+
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "input", type=Path, metavar="HANDS", help="HandMotion .parquet or joints .npz"
+    )
+    parser.add_argument("output", type=Path, metavar="FILE", help=".csv, .parquet or joints .npz")
+
+
+def _export(arguments: argparse.Namespace, bars: console.Bars) -> int:
+    from acehand_core.export.table import write_hand_motion, write_joints_file
+    from acehand_core.trackers.files import read_motion_file
+
+    motion = read_motion_file(arguments.input)
+    write = write_joints_file if arguments.output.suffix == ".npz" else write_hand_motion
+    write(motion, arguments.output)
+    console.say(f"{arguments.output}: {len(motion)} frames")
+    if arguments.json:
+        console.print_json({"output": str(arguments.output), "frames": len(motion)})
+    return console.EXIT_OK
+
+
+def _add_view(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "input", type=Path, metavar="HANDS", help="HandMotion .parquet or joints .npz"
+    )
+    parser.add_argument("--video", type=Path, metavar="VIDEO", help="what the hands were seen in")
+    parser.add_argument("--robot", default="inspire")
+    parser.add_argument("--output", type=Path, default=Path("acehand_view"), metavar="DIR")
+    parser.add_argument(
+        "--overlay", action=argparse.BooleanOptionalAction, default=True,
+        help="write a video, not only a contact sheet",
+    )  # fmt: skip
+    retarget.add_reading_arguments(parser)
+
+
+def _view(arguments: argparse.Namespace, bars: console.Bars) -> int:
+    from acehand_core.pipeline import view_hands
+
+    files = view_hands(
+        arguments.input, arguments.video, retarget.reading_of(arguments), arguments.robot,
+        arguments.output, arguments.overlay, bars,
+    )  # fmt: skip
+    for file in files:
+        console.say(str(file))
+    if arguments.json:
+        console.print_json({"files": [str(file) for file in files]})
+    return console.EXIT_OK
+
+
+def _add_robots(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="ROBOT", help="robot name or robot.yaml")
+    parser.add_argument("--output", type=Path, metavar="PNG", help="write a picture of the robot")
+
+
+def _robots(arguments: argparse.Namespace, bars: console.Bars) -> int:
+    from retarget.robot import load_robot, robot_names
+
+    names = [arguments.name] if arguments.name else list(robot_names())
+    robots = [load_robot(name) for name in names]
+    for robot in robots:
+        sides = " and ".join(robot.hands)
+        hand = next(iter(robot.hands.values()))
+        console.say(
+            f"{robot.name}: {robot.title} ({sides}; {len(hand.joint_names)} joints, "
+            f"commands {', '.join(hand.command_names)})"
+        )
+    if arguments.output is not None:
+        from acehand_core.pipeline import draw_robot
+
+        draw_robot(robots[0], arguments.output)
+        console.say(str(arguments.output))
+    if arguments.json:
+        console.print_json({"robots": [robot.name for robot in robots]})
+    return console.EXIT_OK
+
+
+def _add_dataset(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("check", "repair"))
+    parser.add_argument("folder", type=Path, metavar="DATASET")
+
+
+def _dataset(arguments: argparse.Namespace, bars: console.Bars) -> int:
+    from acehand_core.export.lerobot_check import check_dataset
+    from acehand_core.export.lerobot_repair import repair
+
+    done = repair(arguments.folder) if arguments.action == "repair" else []
+    for line in done:
+        console.say(f"repaired: {line}")
+    problems = [str(problem) for problem in check_dataset(arguments.folder)]
+    for problem in problems:
+        console.say(f"problem: {problem}")
+    if not problems:
+        console.say(f"{arguments.folder}: no problem found")
+    if arguments.json:
+        console.print_json({"repaired": [str(line) for line in done], "problems": problems})
+    return console.EXIT_SOME_FAILED if problems else console.EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

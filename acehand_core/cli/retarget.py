@@ -1,0 +1,162 @@
+"""``acehand-retarget INPUT... --robot inspire``: the main job."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from acehand_core.cli import console
+
+if TYPE_CHECKING:
+    from acehand_core.data.recordings import RecordingOptions
+    from acehand_core.export.report import JobReport
+    from acehand_core.pipeline import JobSettings
+
+DEFAULT_OUTPUT = "acehand_dataset"
+_DESCRIPTION = """\
+Turn recordings of human hands into a LeRobot v3 dataset of a robot hand doing the same.
+INPUT is a video, a folder of videos, or a file of hands (HandMotion .parquet, joints .npz)."""
+_EXIT_CODES = """\
+exit codes: 0 all done; 1 some inputs failed, the good ones are written; 2 usage or input error,
+nothing written; 3 no hand in any input; 4 output could not be written; 130 interrupted"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the main job's flags."""
+    parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUT")
+    parser.add_argument("--robot", default="inspire", help="robot name or robot.yaml (%(default)s)")
+    parser.add_argument("--hands", choices=("both", "left", "right"), default="both")
+    parser.add_argument(
+        "--tracker", default="auto", metavar="NAME|FILE",
+        help="auto, mediapipe, an installed tracker, or a file of hands",
+    )  # fmt: skip
+    parser.add_argument(
+        "--solver", default="trajectory", metavar="NAME",
+        help="trajectory, dex-vector, dex-dexpilot or dex-position (%(default)s)",
+    )  # fmt: skip
+    add_reading_arguments(parser)
+    parser.add_argument("--task", default="hand motion", metavar="TEXT", help="what the hands do")
+    parser.add_argument("--output", type=Path, default=Path(DEFAULT_OUTPUT), metavar="DIR")
+    parser.add_argument("--fps", type=int, metavar="N", help="dataset rate; default the source's")
+    existing = parser.add_mutually_exclusive_group()
+    for name, text in (
+        ("append", "add episodes to the dataset at --output"),
+        ("overwrite", "replace the dataset at --output"),
+        ("resume", "go on with an interrupted run"),
+    ):
+        existing.add_argument(
+            f"--{name}", dest="existing", action="store_const", const=name, default="refuse",
+            help=text,
+        )  # fmt: skip
+    parser.add_argument(
+        "--overlay", action=argparse.BooleanOptionalAction, default=True,
+        help="write an overlay video per episode (on)",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="report verdicts, write nothing")
+
+
+def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what says how to read a video."""
+    camera = parser.add_mutually_exclusive_group()
+    camera.add_argument("--intrinsics", metavar="FX,FY,CX,CY", help="pinhole, pixels of the video")
+    camera.add_argument("--camera", type=Path, metavar="FILE", help="camera file (JSON)")
+    parser.add_argument("--camera-poses", type=Path, metavar="FILE", help="gives the world frame")
+    parser.add_argument(
+        "--hand-length", type=float, metavar="M",
+        help="wrist to middle fingertip in metres: fixes the scale",
+    )  # fmt: skip
+    parser.add_argument("--mirrored", action="store_true", help="selfie video")
+    parser.add_argument("--start", type=float, metavar="S", help="skip the first S seconds")
+    parser.add_argument("--duration", type=float, metavar="S", help="read S seconds")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``acehand-retarget``; return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="acehand-retarget",
+        description=_DESCRIPTION,
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_arguments(parser)
+    console.add_common_arguments(parser)
+    return console.run(parser.parse_args(argv), command)
+
+
+def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
+    """Run the main job and report."""
+    from acehand_core.pipeline import run_job
+
+    report = run_job(arguments.inputs, settings_of(arguments), bars)
+    bars.close()
+    _summarise(report, arguments.quiet)
+    if arguments.json:
+        console.print_json(report.to_json())
+    return _exit_code(report)
+
+
+def settings_of(arguments: argparse.Namespace) -> JobSettings:
+    """Return the job's settings for parsed flags."""
+    from acehand_core.pipeline import JobSettings
+
+    return JobSettings(
+        output=arguments.output,
+        robot=arguments.robot,
+        solver=arguments.solver,
+        tracker=arguments.tracker,
+        hands=arguments.hands,
+        hand_length_m=arguments.hand_length,
+        task=arguments.task,
+        reading=reading_of(arguments),
+        fps=arguments.fps,
+        existing=arguments.existing,
+        overlay=arguments.overlay,
+        dry_run=arguments.dry_run,
+    )
+
+
+def reading_of(arguments: argparse.Namespace) -> RecordingOptions:
+    """Return how to read videos for parsed flags."""
+    from acehand_core.data.recordings import RecordingOptions
+
+    return RecordingOptions(
+        intrinsics=arguments.intrinsics,
+        camera=arguments.camera,
+        camera_poses=arguments.camera_poses,
+        mirrored=arguments.mirrored,
+        start_s=arguments.start,
+        duration_s=arguments.duration,
+    )
+
+
+def _summarise(report: JobReport, quiet: bool) -> None:
+    """Say on standard error how each input went."""
+    for episode in report.episodes:
+        coverage = episode.json["coverage"]
+        seen = ", ".join(f"{side} {share:.0%}" for side, share in coverage.items())
+        if not quiet:
+            console.say(f"{episode.source}: {episode.verdict} ({seen})")
+            for reason in episode.reasons:
+                console.say(f"  - {reason}")
+    for source in report.skipped:
+        console.say(f"{source}: already in the dataset")
+    for failure in report.failures:
+        console.say(f"error: {failure.error}")
+    if report.dataset is not None and not quiet:
+        console.say(f"dataset: {report.dataset} ({report.seconds:.1f} s)")
+
+
+def _exit_code(report: JobReport) -> int:
+    if not report.failures:
+        return console.EXIT_OK
+    if report.episodes or report.skipped:
+        return console.EXIT_SOME_FAILED
+    codes = {console.exit_code(failure.error) for failure in report.failures}
+    return console.EXIT_NO_HAND if codes == {console.EXIT_NO_HAND} else console.EXIT_INPUT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

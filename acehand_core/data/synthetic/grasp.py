@@ -1,0 +1,106 @@
+"""Finger angles by name, angles that reach given points, and where the wrist is in a pinch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core.data.synthetic.script import Vector
+from acehand_core.errors import InputError, nearest
+from acehand_core.hand import articulation
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.skeleton import FINGERS, TIPS
+from acehand_core.types import Betas, Rotation, Side
+
+Angles = Float[np.ndarray, "22"]
+
+_THUMB_TIP, _INDEX_TIP = TIPS[:2]
+#: From a fingertip's keypoint to the skin of its pad.
+_PAD_M = 0.0065
+
+
+def bend(base: Angles | None = None, **degrees: float | int) -> Angles:
+    """Return ``base`` (default: a relaxed hand) with named angles replaced.
+
+    Names are those of ``articulation.freedoms()``, for example ``index_pip_flex``;
+    ``fingers_pip_flex`` sets the four fingers.
+    """
+    out = (articulation.comfortable() if base is None else base).copy()
+    for name, value in degrees.items():
+        out[_indices(name)] = np.radians(value)
+    return np.clip(out, *articulation.limits())
+
+
+def bend_more(base: Angles, **degrees: float | int) -> Angles:
+    """Return ``base`` with named angles changed by so much, within the limits."""
+    out = base.copy()
+    for name, value in degrees.items():
+        out[_indices(name)] += np.radians(value)
+    return np.clip(out, *articulation.limits())
+
+
+def _indices(name: str) -> list[int]:
+    names = [freedom.name for freedom in articulation.freedoms()]
+    finger, _, rest = name.partition("_")
+    wanted = [f"{f}_{rest}" for f in FINGERS[1:]] if finger == "fingers" else [name]
+    if not set(wanted) <= set(names):
+        raise InputError(f"Unknown angle {name!r}; {nearest(name, names)}")
+    return [names.index(one) for one in wanted]
+
+
+def reach(
+    side: Side, betas: Betas, start: Angles, targets: Mapping[int, Vector], steps: int = 60
+) -> Angles:
+    """Return angles near ``start`` that bring keypoints to ``targets`` (wrist frame, metres).
+
+    Damped Gauss-Newton within the limits of ``articulation``; what cannot be reached is approached.
+    """
+    rest = CapsuleHand().rest_keypoints(side, betas)
+    low, high = articulation.limits()
+    keypoints = list(targets)
+    goal = np.stack([targets[k] for k in keypoints])
+    angles = start.copy()
+    for _ in range(steps):
+        points, jacobian = articulation.keypoints_with_jacobian(angles[None], side, rest)
+        error = (goal - points[0, keypoints]).ravel()
+        slope = jacobian[0, keypoints].reshape(-1, articulation.NUM_ANGLES)
+        # 5 mm of error weigh as much as about 60 degrees away from the start.
+        pull = 0.005**2
+        normal = slope.T @ slope + pull * np.eye(articulation.NUM_ANGLES)
+        step = np.linalg.solve(normal, slope.T @ error + pull * (start - angles))
+        angles = np.clip(angles + 0.7 * step, low, high)
+    return angles
+
+
+def pinch(
+    side: Side, betas: Betas, R_world_hand: Rotation, point_world: Vector, width: float
+) -> tuple[Angles, Vector, float]:
+    """Grip something ``width`` wide at ``point_world`` between thumb and index, level.
+
+    Returns:
+        angles, the wrist in the world, and the heading (about z) of the line from index to thumb.
+    """
+    start = bend(
+        index_mcp_flex=34, index_pip_flex=40, index_dip_flex=18, middle_mcp_flex=30,
+        middle_pip_flex=34, middle_dip_flex=14, ring_mcp_flex=24, ring_pip_flex=32,
+        ring_dip_flex=14, pinky_mcp_flex=16, pinky_pip_flex=28, pinky_dip_flex=14,
+        thumb_cmc_twist=38, thumb_cmc_flex=8, thumb_mcp_flex=16, thumb_ip_flex=18,
+    )  # fmt: skip
+    points = _keypoints(side, betas, start)
+    middle = 0.5 * (points[_THUMB_TIP] + points[_INDEX_TIP])
+    across = R_world_hand @ (points[_THUMB_TIP] - points[_INDEX_TIP])
+    across = np.array([across[0], across[1], 0.0])
+    across = R_world_hand.T @ across / np.linalg.norm(across)
+    half = width / 2 + _PAD_M
+    targets = {_THUMB_TIP: middle + half * across, _INDEX_TIP: middle - half * across}
+    angles = reach(side, betas, start, targets)
+    x, y, _ = R_world_hand @ across
+    return angles, point_world - R_world_hand @ middle, float(np.arctan2(y, x))
+
+
+def _keypoints(side: Side, betas: Betas, angles: Angles) -> Float[np.ndarray, "21 3"]:
+    """Wrist-relative keypoints for identity orientation."""
+    rest = CapsuleHand().rest_keypoints(side, betas)
+    return articulation.keypoints_with_jacobian(angles[None], side, rest)[0][0]

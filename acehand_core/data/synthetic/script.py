@@ -1,0 +1,163 @@
+"""Who moves when: keyed hands, objects and camera, and smooth paths between the keys.
+
+World frame of ``scene``: z up, table at z = 0, y away from the person; metres, radians, seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.interpolate import PchipInterpolator
+
+from acehand_core.data.synthetic.scene import Prop
+from acehand_core.errors import SchemaError
+from acehand_core.geometry import frames, rotations
+from acehand_core.types import RigidTransform, Rotation, Side
+
+Times = Float[np.ndarray, "T"]
+Vector = Float[np.ndarray, "3"]
+
+
+@dataclass(frozen=True, slots=True)
+class HandKey:
+    """A hand at one time: the 22 angles of ``hand.articulation`` and the wrist in the world."""
+
+    time: float
+    angles: Float[np.ndarray, "22"]
+    wrist_world: Vector
+    R_world_hand: Rotation
+
+
+@dataclass(frozen=True, slots=True)
+class CameraKey:
+    """The camera at one time: where it is, what it looks at, its tilt about the line of sight."""
+
+    time: float
+    position_world: Vector
+    target_world: Vector
+    roll: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """From ``start`` to ``stop`` an object moves with a hand as if glued to it."""
+
+    prop: str
+    slot: int
+    start: float
+    stop: float
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A short scene. A slot without keys has no hand. Props rest at ``T_world_prop`` until held."""
+
+    name: str
+    duration: float
+    fps: float
+    hands: tuple[tuple[HandKey, ...], tuple[HandKey, ...]]
+    cameras: tuple[CameraKey, ...]
+    elbows_world: Float[np.ndarray, "2 3"]
+    betas: Float[np.ndarray, "2 10"] = field(default_factory=lambda: np.zeros((2, 10)))
+    props: tuple[Prop, ...] = ()
+    T_world_prop: Mapping[str, RigidTransform] = field(default_factory=dict)
+    holds: tuple[Hold, ...] = ()
+
+    def __post_init__(self) -> None:
+        for keys in (*self.hands, self.cameras):
+            times = [key.time for key in keys]
+            if any(b <= a for a, b in itertools.pairwise(times)):
+                raise SchemaError(f"Script {self.name!r}: key times must increase, got {times}.")
+        if not self.cameras:
+            raise SchemaError(f"Script {self.name!r} needs at least one camera key.")
+        names = {prop.name for prop in self.props}
+        used = set(self.T_world_prop) | {hold.prop for hold in self.holds}
+        if names != set(self.T_world_prop) or not used <= names:
+            raise SchemaError(
+                f"Script {self.name!r}: props {sorted(names)} must be exactly those placed or "
+                f"held, {sorted(used)}."
+            )
+
+    @property
+    def timestamps_ns(self) -> Int[np.ndarray, "T"]:
+        """Capture time of each frame; the first is 0."""
+        return np.round(np.arange(round(self.duration * self.fps)) * 1e9 / self.fps).astype(
+            np.int64
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HandPath:
+    """One hand over T frames."""
+
+    angles: Float[np.ndarray, "T 22"]
+    T_world_hand: Float[np.ndarray, "T 4 4"]  # the origin is the wrist keypoint
+
+
+def hand_path(keys: tuple[HandKey, ...], times: Times) -> HandPath:
+    """Return the hand at ``times`` (seconds), still before the first and after the last key."""
+    at = [key.time for key in keys]
+    turns = rotations.to_quaternion(np.stack([key.R_world_hand for key in keys]))
+    for i in range(1, len(turns)):  # the nearer of q and -q, so that the path is the short one
+        turns[i] *= np.sign(turns[i] @ turns[i - 1]) or 1.0
+    turned = rotations.from_quaternion(_smooth(at, turns, times))
+    wrist = _smooth(at, np.stack([key.wrist_world for key in keys]), times)
+    angles = _smooth(at, np.stack([key.angles for key in keys]), times)
+    return HandPath(angles, frames.rigid(turned, wrist))
+
+
+def camera_path(keys: tuple[CameraKey, ...], times: Times) -> Float[np.ndarray, "T 4 4"]:
+    """Return ``T_world_camera`` at ``times``: upright but for the roll, looking at the target."""
+    at = [key.time for key in keys]
+    position = _smooth(at, np.stack([key.position_world for key in keys]), times)
+    target = _smooth(at, np.stack([key.target_world for key in keys]), times)
+    roll = _smooth(at, np.array([[key.roll] for key in keys]), times)[:, 0]
+    forward = target - position
+    forward = forward / np.linalg.norm(forward, axis=1, keepdims=True)
+    right = np.cross(forward, np.array([0.0, 0.0, 1.0]))
+    right = right / np.linalg.norm(right, axis=1, keepdims=True)
+    upright = np.stack([right, np.cross(forward, right), forward], axis=-1)
+    tilt = rotations.exp(np.stack([0 * roll, 0 * roll, roll], axis=-1))
+    return frames.rigid(upright @ tilt, position)
+
+
+def prop_paths(
+    script: Script, paths: tuple[HandPath | None, HandPath | None], times: Times
+) -> dict[str, Float[np.ndarray, "T 4 4"]]:
+    """Return where each object is: at rest, glued to a hand, then where that hand left it."""
+    out = {}
+    for prop in script.props:
+        poses = np.repeat(script.T_world_prop[prop.name][None], len(times), axis=0)
+        for hold in sorted((h for h in script.holds if h.prop == prop.name), key=lambda h: h.start):
+            path = paths[hold.slot]
+            held = (times >= hold.start) & (times <= hold.stop)
+            if path is None or not held.any():
+                continue
+            first, last = np.flatnonzero(held)[[0, -1]]
+            grip = frames.inverse(path.T_world_hand[first]) @ poses[first]
+            poses[first:] = path.T_world_hand[np.minimum(np.arange(first, len(times)), last)] @ grip
+        out[prop.name] = poses
+    return out
+
+
+def hand_rotation(side: Side, fingers: Vector, back: Vector) -> Rotation:
+    """Return ``R_world_hand`` whose straight fingers and back of the hand point as given.
+
+    ``back`` need not be at a right angle to ``fingers``; only its part across them counts.
+    """
+    along = fingers / np.linalg.norm(fingers)
+    up = back - (back @ along) * along
+    up = up / np.linalg.norm(up)
+    x = along if side == "left" else -along
+    return np.stack([x, up, np.cross(x, up)], axis=-1)
+
+
+def _smooth(at: list[float], values: Float[np.ndarray, "K D"], times: Times) -> np.ndarray:
+    """Interpolate without overshoot; still at every extreme, as a hand is."""
+    if len(at) == 1:
+        return np.repeat(values, len(times), axis=0)
+    return PchipInterpolator(at, values)(np.clip(times, at[0], at[-1]))

@@ -1,0 +1,144 @@
+"""Procedural pictures and solids for the scene, all from a seed; nothing is loaded from disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+
+Colour = tuple[float, float, float]
+Picture = UInt8[np.ndarray, "H W 3"]
+Solid = tuple[Float[np.ndarray, "V 3"], Int[np.ndarray, "F 3"]]
+
+
+@dataclass(frozen=True, slots=True)
+class SkinColours:
+    """Display colours (0..1) of one person's skin."""
+
+    back: Colour = (0.81, 0.59, 0.47)
+    palm: Colour = (0.88, 0.67, 0.56)
+    crease: Colour = (0.66, 0.38, 0.31)
+    nail: Colour = (0.90, 0.69, 0.61)
+
+    def palette(self, size: int = 64) -> Picture:
+        """Return the picture that a hand's ``tint`` (paleness, mark) looks its colour up in."""
+        paleness, mark = np.meshgrid(np.linspace(0, 1, size), np.linspace(0, 1, size))
+        paleness, mark = paleness[..., None], mark[..., None]
+        plain = (1 - paleness) * self.back + paleness * np.array(self.palm)
+        toward = np.where(mark > 0.5, np.array(self.nail), np.array(self.crease))
+        amount = np.abs(2 * mark - 1)
+        return _to_bytes((1 - amount) * plain + amount * toward)
+
+
+def wood(seed: int, size: int = 512, colour: Colour = (0.62, 0.47, 0.34)) -> Picture:
+    """Return planks with a grain along the first axis."""
+    rng = np.random.default_rng(seed)
+    grain = _noise(rng, size, (4, 64)) * 0.6 + _noise(rng, size, (8, 170)) * 0.4
+    broad = _noise(rng, size, (3, 6))
+    planks = rng.uniform(-0.05, 0.05, 4)[np.arange(size) * 4 // size]
+    shade = 1 + 0.16 * grain + 0.10 * broad + planks
+    shade[:, np.arange(size) % (size // 4) < 2] *= 0.75
+    return _to_bytes(shade[..., None] * np.array(colour))
+
+
+def plaster(seed: int, size: int = 256, colour: Colour = (0.74, 0.75, 0.73)) -> Picture:
+    """Return a softly mottled wall."""
+    rng = np.random.default_rng(seed)
+    shade = 1 + 0.05 * _noise(rng, size, (5, 5)) + 0.03 * _noise(rng, size, (60, 60))
+    return _to_bytes(shade[..., None] * np.array(colour))
+
+
+def _noise(rng: np.random.Generator, size: int, cells: tuple[int, int]) -> np.ndarray:
+    """Return smooth periodic noise in about -1..1 with ``cells`` bumps along each axis."""
+    grid = rng.uniform(-1, 1, cells)
+    rows, columns = (np.arange(size) * c / size for c in cells)
+    out = np.zeros((size, size))
+    for row in (0, 1):
+        for column in (0, 1):
+            i = (np.floor(rows).astype(int) + row) % cells[0]
+            j = (np.floor(columns).astype(int) + column) % cells[1]
+            out += np.multiply.outer(_fade(rows, row), _fade(columns, column)) * grid[np.ix_(i, j)]
+    return out
+
+
+def _fade(position: np.ndarray, side: int) -> np.ndarray:
+    t = position - np.floor(position)
+    t = t * t * (3 - 2 * t)
+    return t if side else 1 - t
+
+
+def _to_bytes(colours: np.ndarray) -> Picture:
+    return np.round(np.clip(colours, 0, 1) * 255).astype(np.uint8)
+
+
+def mug(radius: float = 0.040, height: float = 0.095, wall: float = 0.004) -> Solid:
+    """Return a mug standing on z = 0, its handle along +x; metres."""
+    inner = radius - wall
+    profile = np.array(
+        [(0, 0), (radius * 0.88, 0), (radius * 0.97, 0.004), (radius, 0.012),
+         (radius, height - 0.002), (radius - wall / 2, height), (inner, height - 0.002),
+         (inner, 0.010), (0, 0.008)]
+    )  # fmt: skip
+    body = _lathe(profile, 48)
+    bend = np.linspace(-0.5 * np.pi, 0.5 * np.pi, 17)
+    path = np.stack(
+        [radius - 0.004 + 0.030 * np.cos(bend), 0 * bend, 0.5 * height + 0.029 * np.sin(bend)], 1
+    )
+    return _merge(body, _tube(path, 0.0048, 0.0072))
+
+
+def sleeve(length: float = 0.34) -> Solid:
+    """Return an oval sleeve around +z with a cuff at z = 0 that opens towards the hand; metres."""
+    height = np.array([0.0, -0.0015, 0.0, 0.004, 0.024, 0.027, 0.032, 0.08, 0.2, length, length])
+    scale = np.array([0.85, 0.97, 1.02, 1.04, 1.04, 1.02, 0.99, 1.03, 1.18, 1.30, 0.0])
+    profile = np.stack([0.037 * scale, height], 1)
+    vertices, faces = _lathe(np.concatenate([[[0.0, 0.004]], profile]), 40)
+    return vertices * np.array([1.0, 0.80, 1.0]), faces
+
+
+def _lathe(profile: np.ndarray, around: int) -> Solid:
+    """Turn a profile (radius, height) that starts and ends on the axis about z."""
+    angle = np.linspace(0, 2 * np.pi, around, endpoint=False)
+    rings = [
+        np.stack([r * np.cos(angle), r * np.sin(angle), np.full(around, z)], 1)
+        for r, z in profile[1:-1]
+    ]
+    vertices = np.concatenate([[[0, 0, profile[0, 1]]], *rings, [[0, 0, profile[-1, 1]]]])
+    last = len(vertices) - 1
+    here, there = np.arange(around), (np.arange(around) + 1) % around
+    faces = [np.stack([0 * here, there + 1, here + 1], 1)]
+    for ring in range(len(rings) - 1):
+        a, b = 1 + ring * around, 1 + (ring + 1) * around
+        faces.append(np.stack([a + here, a + there, b + there], 1))
+        faces.append(np.stack([a + here, b + there, b + here], 1))
+    a = 1 + (len(rings) - 1) * around
+    faces.append(np.stack([a + here, a + there, 0 * here + last], 1))
+    return vertices.astype(float), np.concatenate(faces)
+
+
+def _tube(path: np.ndarray, half_thick: float, half_wide: float, around: int = 16) -> Solid:
+    """Sweep an oval along a path in the xz plane; open ends, to be hidden inside another solid."""
+    tangent = np.gradient(path, axis=0)
+    tangent /= np.linalg.norm(tangent, axis=1, keepdims=True)
+    side = np.array([0.0, 1.0, 0.0])
+    out = np.cross(tangent, side)
+    angle = np.linspace(0, 2 * np.pi, around, endpoint=False)
+    rings = path[:, None] + half_thick * np.cos(angle)[:, None] * out[:, None]
+    rings = rings + half_wide * np.sin(angle)[:, None] * side
+    here, there = np.arange(around), (np.arange(around) + 1) % around
+    faces = []
+    for ring in range(len(path) - 1):
+        a, b = ring * around, (ring + 1) * around
+        faces += [
+            np.stack([a + here, b + there, a + there], 1),
+            np.stack([a + here, b + here, b + there], 1),
+        ]
+    return rings.reshape(-1, 3), np.concatenate(faces)
+
+
+def _merge(first: Solid, second: Solid) -> Solid:
+    return (
+        np.concatenate([first[0], second[0]]),
+        np.concatenate([first[1], second[1] + len(first[0])]),
+    )

@@ -1,0 +1,33 @@
+"""Packaging for pip and, as the ament_python package acehand_ros, for colcon.
+
+colcon's symlink install does not see pyproject.toml, so name, version and scripts stand here too.
+"""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROS_PACKAGE = "acehand_ros"
+
+setup(
+    name="acehand",
+    version="0.1.0",
+    python_requires=">=3.11,<3.13",
+    packages=find_packages(include=["acehand_core*", "acehand_ros*", "retarget*", "robots*"]),
+    package_data={
+        "acehand_core.hand": ["assets/*.npz"],
+        "robots": ["*/*.yaml", "*/*.xml", "*/*.urdf"],
+    },
+    data_files=[
+        ("share/ament_index/resource_index/packages", [f"resource/{ROS_PACKAGE}"]),
+        (f"share/{ROS_PACKAGE}", ["package.xml"]),
+        (f"share/{ROS_PACKAGE}/launch", [str(file) for file in Path("launch").glob("*.launch.py")]),
+    ],
+    entry_points={
+        "console_scripts": [
+            "acehand = acehand_core.cli.main:main",
+            "acehand-retarget = acehand_core.cli.retarget:main",
+        ]
+    },
+    zip_safe=False,
+)
