@@ -34,6 +34,7 @@ __all__ = [
     "Calibration",
     "Camera",
     "FrameSource",
+    "HandModelName",
     "HandMotion",
     "Provenance",
     "Recording",

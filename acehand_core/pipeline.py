@@ -268,15 +268,21 @@ class _Job:
             frame = "world"
         hand = self._robot.hand(SIDES[1])
         size = even_size(recording.width, recording.height) if recording.frames else None
-        layout = Layout(hand.joint_names, hand.command_names, hand.command_joints, frame, size)
+        layout = Layout(
+            hand.joint_names,
+            hand.command_names,
+            hand.command_joints,
+            frame,
+            source.tracker.hand_model,
+            size,
+        )
         if self._writer is None:
             self._writer = _open_writer(self._settings, self._fps or 1, layout, self._robot.name)
             self._layout = layout
         elif layout != self._layout:
             raise InputError(
-                f"{recording.source}: image size {layout.image_size} and frame {layout.frame!r} "
-                f"do not fit the dataset's {self._layout.image_size} and {self._layout.frame!r}; "
-                "give it an --output of its own."
+                f"{recording.source} does not fit the dataset of this run: "
+                f"{_differences(layout, self._layout)}; give it an --output of its own."
             )
         return self._writer
 
@@ -306,6 +312,16 @@ class _Job:
 
 def _folder(output: Path, number: int) -> Path:
     return output / EXTRAS / f"episode_{number:06d}"
+
+
+def _differences(ours: Layout, theirs: Layout | None) -> str:
+    assert theirs is not None
+    names = ("frame", "hand_model", "image_size")
+    return ", ".join(
+        f"{name} is {getattr(ours, name)}, not {getattr(theirs, name)}"
+        for name in names
+        if getattr(ours, name) != getattr(theirs, name)
+    )
 
 
 def _cut(settings: JobSettings) -> str:

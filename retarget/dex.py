@@ -60,8 +60,8 @@ def _build(hand: HandSpec, mode: str, alpha: float) -> Any:
         from dex_retargeting.retargeting_config import RetargetingConfig
     except ImportError as error:
         raise MissingDependencyError(
-            f"--solver dex-{mode} needs dex-retargeting: {error}. Install it with "
-            "`pip install 'acehand[dex]'`, or use the default solver."
+            f"--solver dex-{mode} needs dex-retargeting: {error}. In the checkout: "
+            "pip install torch==2.13.0 && pip install '.[dex]'; or use the default solver."
         ) from error
     base = hand.full_name("base")
     tips = [hand.full_name(name) for name in hand.tip_names]

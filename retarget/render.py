@@ -257,6 +257,13 @@ def composite(picture: ImageRgba, background: ImageRgb) -> ImageRgb:
     return out
 
 
+def opengl_backend() -> str:
+    """Return the name of the OpenGL backend that works. Raises MissingDependencyError."""
+    context = _open_gl(16, 16)
+    context.free()
+    return type(context).__module__.rsplit(".", 1)[-1]
+
+
 def _backdrop(width: int, height: int) -> np.ndarray:
     shade = np.linspace(250, 226, height)[:, None, None]
     return np.broadcast_to(shade, (height, width, 3)).astype(np.uint8)

@@ -291,6 +291,15 @@ def test_the_repair_keeps_the_whole_episodes_and_loses_no_file(
     assert check_dataset(own) == []
 
 
+@pytest.mark.parametrize(
+    "name", ["version", "episodes", "no row", "row stats", "no tasks", "names"]
+)
+def test_a_damaged_dataset_is_not_appended_to(own: Path, name: str) -> None:
+    DAMAGES[name][0](own)
+    with pytest.raises(SchemaError):
+        samples.append(own)
+
+
 def test_the_repair_gives_up_when_nothing_is_whole(own: Path) -> None:
     (own / DATA.format(0)).unlink()
     with pytest.raises(SchemaError, match="not one episode is whole"):

@@ -14,9 +14,10 @@ import lerobot_samples as samples
 import pytest
 
 from acehand_core.errors import InputError, OutputError, SchemaError, UnsafeFileError
+from acehand_core.export import atomic
 from acehand_core.export import lerobot_format as layout
 from acehand_core.export.atomic import STAGING
-from acehand_core.export.lerobot import open_for_append
+from acehand_core.export.lerobot import open_for_append, read_provenance
 from acehand_core.export.lerobot_check import check_dataset
 from acehand_core.export.lerobot_repair import repair
 
@@ -64,6 +65,27 @@ def test_a_full_disk_at_any_step_of_appending_changes_nothing(
                 assert samples.add(writer, *MORE, seed=3) == 3, "the same writer can go on"
         assert check_dataset(root) == []
     assert "journal" in failed and failed[-1] == f"place {layout.INFO_PATH}"
+
+
+def test_an_undo_that_fails_is_finished_by_the_next_writer(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = samples.snapshot(own)
+
+    def broken(*arguments: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "_undo", broken)
+        disk = FullDisk(11)
+        writer = open_for_append(own, 30, samples.FEATURES, samples.ROBOT, on_step=disk)
+        with pytest.raises(OutputError, match="Input/output error"):
+            samples.add(writer, *MORE, seed=3)
+        with pytest.raises(OutputError, match="closed"):
+            samples.add(writer, *MORE, seed=3)
+    samples.assert_holds(own, EPISODES, [0, 1, 2])
+    assert "undid" in repair(own)[0]
+    assert samples.snapshot(own) == before
 
 
 def test_a_full_disk_while_tidying_up_is_no_failure(own: Path) -> None:
@@ -175,6 +197,20 @@ def test_the_next_writer_tidies_up_by_itself(
     assert check_dataset(root) == []
     extra = episodes - 3
     samples.assert_holds(root, [*EPISODES, *[MORE] * extra], [0, 1, 2, *[3] * extra])
+
+
+def test_provenance_lists_what_the_next_writer_will_find(
+    killed: tuple[Path, list[list[str]]], tmp_path: Path
+) -> None:
+    sources = ["0.mp4", "1.mp4", "2.mp4", "3.mp4"]
+    for step, count in (("journal", 3), ("place data/chunk-000/file-003.parquet", 4)):
+        root = left_at(killed, step, tmp_path / str(count))
+        assert [entry["source"] for entry in read_provenance(root)] == sources[:count]
+        with open_for_append(root, 30, samples.FEATURES, samples.ROBOT) as writer:
+            assert writer.total_episodes == count
+            samples.video(writer.scratch_video(samples.EGO), 3, 0)
+            assert len(read_provenance(root)) == count, "a running writer is left alone"
+            assert writer.scratch_video(samples.EGO).exists()
 
 
 def test_an_old_addition_is_dropped_when_somebody_else_has_written_since(

@@ -16,6 +16,7 @@ import lerobot_samples as samples
 import numpy as np
 import pytest
 
+from acehand_core.export import lerobot_format as layout
 from acehand_core.export.lerobot_check import check_dataset
 from acehand_core.export.lerobot_repair import repair
 
@@ -25,11 +26,16 @@ PYTHON = os.environ.get("ACEHAND_LEROBOT_PYTHON")
 
 
 @pytest.mark.skipif(PYTHON is None, reason="ACEHAND_LEROBOT_PYTHON names no Python with lerobot")
-def test_the_real_loader_reads_whatever_a_writer_leaves(tmp_path: Path) -> None:
+def test_the_real_loader_reads_whatever_a_writer_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "datasets"
     episodes = [*samples.EPISODES, samples.MORE]
     samples.write(folder / "finished")
     samples.append(samples.write(folder / "appended"))
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "CHUNK_SIZE", 2)
+        samples.append(samples.write(folder / "chunked"))
     _leave_interrupted(tmp_path, folder)
     for root in list(folder.iterdir()):
         np.savez(root.with_suffix(".npz"), **samples.expected(episodes))

@@ -152,20 +152,22 @@ def still(T_world_camera, **props):
 
 
 def test_pixels_and_depth_agree_with_the_camera_model():
+    camera = Camera("pinhole", 640, 480, 470.0, 450.0, 300.0, 252.0)
     T_world_camera = one_camera()
-    dot = Prop("dot", "box", (0.006, 0.006, 0.006), (1.0, 0.0, 0.0))
-    with open_scene(props=(dot,)) as scene:
+    dot = Prop("dot", "box", (0.005, 0.005, 0.005), (1.0, 0.0, 0.0))
+    with open_scene(camera, (dot,)) as scene:
         for at in ((0.0, 0.06, 0.02), (0.13, 0.05, 0.08), (-0.14, 0.02, 0.05)):
             pose = frames.rigid(np.eye(3), np.array(at))
             image = scene.render(still(T_world_camera, dot=pose)).astype(int)
-            amount = np.clip(image[..., 0] - image[..., 1] - 60, 0, None)
+            # How much of each pixel is red: the silhouette of a cube is symmetric about its centre.
+            amount = np.clip((image[..., 0] - image[..., 1] - 35) / 40, 0, 1)
             rows, columns = np.indices(amount.shape)
             centre = np.array([(amount * columns).sum(), (amount * rows).sum()]) / amount.sum()
             point = frames.apply(frames.inverse(T_world_camera), np.array(at))
-            assert np.linalg.norm(centre - SMALL.project(point)) < 0.4
+            assert np.linalg.norm(centre - camera.project(point)) < 0.25
             depth = scene.depth(still(T_world_camera, dot=pose))
-            column, row = np.round(SMALL.project(point)).astype(int)
-            assert depth[row, column] == pytest.approx(point[2] - 0.006, abs=0.006)
+            column, row = np.round(camera.project(point)).astype(int)
+            assert depth[row, column] == pytest.approx(point[2] - 0.006, abs=0.003)
 
 
 def one_camera():
@@ -181,18 +183,22 @@ def test_the_drawn_hand_covers_its_visible_joints():
             image = scene.render(moment)
             columns, rows = np.round(clip.truth.joints_image[frame, 0]).astype(int).T
             changed = np.abs(image.astype(int) - bare).sum(-1)[rows, columns]
-            assert (changed > 20).mean() > 0.9
+            assert (changed > 8).mean() > 0.9
             skin = image[rows, columns].astype(int)
-            assert ((skin[:, 0] > skin[:, 2] + 15) | (changed < 20)).mean() > 0.9
+            assert ((skin[:, 0] > skin[:, 2] + 15) | (changed < 8)).mean() > 0.9
 
 
 def test_an_occluder_hides_joints_for_a_while():
     open_scene().close()
-    free = pose_clip(one_hand(0, "right"), SMALL).joints_visible()[:, 1].mean(1)
-    hidden = pose_clip(one_hand(0, "right", occluder=True), SMALL).joints_visible()[:, 1].mean(1)
+    free, hidden = (
+        pose_clip(dataclasses.replace(one_hand(0, "right", card), fps=7.5), SMALL)
+        .joints_visible()[:, 1]
+        .mean(1)
+        for card in (False, True)
+    )
     assert (hidden <= free + 1e-9).all()
     assert hidden.min() < 0.35 < 0.8 < free.max()
-    assert max(hidden[:10].max(), hidden[-10:].max()) > 0.7  # in view before or after
+    assert max(hidden[0], hidden[-1]) > 0.7  # in view before or after
 
 
 def test_same_seed_same_clip_other_seed_another():

@@ -170,6 +170,7 @@ def test_turned_and_mirrored_sources_come_out_as_they_are_read(
     [
         ("libx264", "yuv420p", {"colorspace": "bt709", "color_range": "tv"}),
         ("libx264", "yuv420p", {"colorspace": "smpte170m"}),
+        ("libx264", "yuv420p", {"color_range": "pc"}),
         ("libx264", "yuv420p", {}),
         ("libx264", "yuv444p", {}),
         ("libx264", "yuv420p10le", {}),

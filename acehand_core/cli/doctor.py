@@ -7,7 +7,6 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,25 +32,23 @@ class Piece:
         }  # fmt: skip
 
 
+_HERE = "pip install . in the checkout"
+
 #: Distribution, import name, needed by the main job, what it adds, how to install it.
 _PACKAGES = (
-    ("numpy", "numpy", True, "everything", "pip install acehand"),
-    ("av", "av", True, "video", "pip install acehand"),
-    ("opencv-python-headless", "cv2", True, "images", "pip install acehand"),
-    ("mujoco", "mujoco", True, "replay and robot pictures", "pip install acehand"),
-    ("piqp", "piqp", True, "the trajectory solver", "pip install acehand"),
-    ("pyarrow", "pyarrow", True, "datasets and tables", "pip install acehand"),
-    ("mediapipe", "mediapipe", True, "--tracker mediapipe, the default without weights",
-     "pip install 'acehand[mediapipe]' && pip install --no-deps mediapipe==0.10.14"),
+    ("numpy", "numpy", True, "everything", _HERE),
+    ("av", "av", True, "video", _HERE),
+    ("opencv-python-headless", "cv2", True, "images", _HERE),
+    ("mujoco", "mujoco", True, "replay and pictures of the robot", _HERE),
+    ("piqp", "piqp", True, "the trajectory solver", _HERE),
+    ("pyarrow", "pyarrow", True, "datasets and tables", _HERE),
+    ("mediapipe", "mediapipe", True, "--tracker mediapipe, which needs no weights of ours",
+     "pip install '.[mediapipe]' && pip install --no-deps mediapipe==0.10.14"),
+    ("torch", "torch", False, "what dex-retargeting and smplx need", "pip install torch==2.13.0"),
     ("dex-retargeting", "dex_retargeting", False, "--solver dex-vector, dex-dexpilot, dex-position",
-     "pip install torch==2.13.0 && pip install 'acehand[dex]'"),
-    ("pin", "pinocchio", False, "checks of robot models", "pip install 'acehand[dex]'"),
-    ("torch", "torch", False, "the ACE-Ego-Hand model, MANO", "pip install torch==2.13.0"),
-    ("smplx", "smplx", False, "MANO hands from your own files", "pip install 'acehand[mano]'"),
-    ("diffusers", "diffusers", False, "the ACE-Ego-Hand model", "pip install 'acehand[model]'"),
-    ("peft", "peft", False, "the ACE-Ego-Hand model", "pip install 'acehand[model]'"),
-    ("hydra-core", "hydra", False, "training", "pip install 'acehand[train]'"),
-    ("rosbags", "rosbags", False, "ROS 2 bags without ROS", "pip install 'acehand[ros]'"),
+     "pip install torch==2.13.0 && pip install '.[dex]'"),
+    ("smplx", "smplx", False, "MANO hands from your own files",
+     "pip install torch==2.13.0 && pip install '.[mano]'"),
 )  # fmt: skip
 
 
@@ -79,7 +76,7 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
 
 def examine() -> list[Piece]:
-    """Look at packages, OpenGL, ROS 2 and the user's own model files."""
+    """Look at packages, OpenGL and the user's own model files."""
     pieces = [
         Piece(name, needed, _version(name, module), adds, get)
         for name, module, needed, adds, get in _PACKAGES
@@ -89,10 +86,6 @@ def examine() -> list[Piece]:
             "OpenGL", False, _opengl(), "pictures of the robot",
             "apt-get install libegl1 libgl1-mesa-dri (or libosmesa6 with MUJOCO_GL=osmesa)",
         )
-    )  # fmt: skip
-    pieces.append(
-        Piece("ROS 2", False, _version("rclpy", "rclpy"), "nodes and launch files",
-              "https://docs.ros.org/en/jazzy/Installation.html")
     )  # fmt: skip
     mano = os.environ.get("ACEHAND_MANO", "")
     pieces.append(
@@ -122,7 +115,3 @@ def _opengl() -> str | None:
         return opengl_backend()
     except (ImportError, MissingDependencyError):
         return None
-
-
-if __name__ == "__main__":
-    sys.exit(command(argparse.Namespace(json=False), console.Bars(True, sys.stderr)))

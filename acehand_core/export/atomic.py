@@ -82,10 +82,15 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+class LockedError(OutputError):
+    """Another process, or another writer of this one, is writing to the folder."""
+
+
 class DirectoryLock:
     """One writer per folder, across processes. Released by ``release`` or by the process' end.
 
-    The lock belongs to the folder itself, so it leaves no file and survives a rename.
+    The lock belongs to the folder itself, so it leaves no file and survives a rename. Raises
+    LockedError at once when somebody else has it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -97,7 +102,7 @@ class DirectoryLock:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise OutputError(
+            raise LockedError(
                 f"{folder}: another process is writing to it; wait for it to end."
             ) from None
         except OSError:  # a file system without locks
@@ -190,10 +195,15 @@ class Transaction:
             self.clear()
         self._moves.clear()
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether undoing failed: then only ``recover`` may go on."""
+        return (self.folder / _UNDO).exists()
+
     def clear(self) -> None:
         """Forget what was staged and planned. Raises OSError."""
         self._moves.clear()
-        if not (self.folder / _UNDO).exists():  # an undo that failed is left to ``recover``
+        if not self.is_stuck:
             _remove_staging(self.folder)
 
 
@@ -205,7 +215,7 @@ def recover(root: Path) -> str | None:
     folder = root / STAGING
     if not folder.is_dir():
         return None
-    outcome = f"{root}: removed an unfinished, unreadable addition"
+    outcome = f"{root}: removed an unfinished addition"
     for name in (_UNDO, _JOURNAL):
         if not (folder / name).is_file():
             continue

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 from acehand_core.export.lerobot_format import FeatureSpec, video_feature
 from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES
-from acehand_core.motion import HandMotion, RobotTrajectory, rotation_6d
+from acehand_core.motion import HandModelName, HandMotion, RobotTrajectory, rotation_6d
 from acehand_core.types import SIDES
 
 IMAGE_KEY = "observation.images.ego"
@@ -30,19 +30,21 @@ class Layout:
     """What every episode of a dataset shares.
 
     ``frame`` is that of base poses; "none" means there are none. ``image_size`` is (width, height)
-    of the encoded video, or None where there is none.
+    of the encoded video, or None where there is none. Hands of two models are never mixed.
     """
 
     joint_names: tuple[str, ...]
     command_names: tuple[str, ...]
     command_joints: tuple[str, ...]
     frame: Literal["camera", "world", "none"]
+    hand_model: HandModelName
     image_size: tuple[int, int] | None
 
 
 def features(layout: Layout) -> tuple[FeatureSpec, ...]:
     """Return the features of a dataset, in the order of docs/formats.md."""
     placed = layout.frame != "none"
+    model = {"hand_model": layout.hand_model}
     state = _state_names(layout)
     unit = {"unit": "base: m and rotation columns; joints: rad", "frame": layout.frame}
     out = [
@@ -61,13 +63,14 @@ def features(layout: Layout) -> tuple[FeatureSpec, ...]:
     if placed:
         out += [
             FeatureSpec("observation.hand.global_orient", "float32", (2, 6),
-                        {"hand": SIDES, "rotation": _ROTATION}),
+                        {"hand": SIDES, "rotation": _ROTATION}, model),
             FeatureSpec("observation.hand.hand_pose", "float32", (2, 15, 6),
-                        {"hand": SIDES, "joint": FINGER_JOINT_NAMES, "rotation": _ROTATION}),
+                        {"hand": SIDES, "joint": FINGER_JOINT_NAMES, "rotation": _ROTATION},
+                        model),
             FeatureSpec("observation.hand.betas", "float32", (2, 10),
-                        {"hand": SIDES, "beta": _BETAS}),
+                        {"hand": SIDES, "beta": _BETAS}, model),
             FeatureSpec("observation.hand.translation", "float32", (2, 3),
-                        {"hand": SIDES, "axis": _AXES}, {"unit": "m"}),
+                        {"hand": SIDES, "axis": _AXES}, {**model, "unit": "m"}),
         ]  # fmt: skip
     out += [
         _vector("observation.hand.confidence", SIDES, "0 to 1; 0 where the hand is absent"),

@@ -10,6 +10,7 @@ episodes; what a killed process leaves behind is finished or removed by the next
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,15 @@ import pyarrow.parquet as pq
 
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.export import lerobot_format as layout
-from acehand_core.export.atomic import DirectoryLock, Step, output_errors, recover
+from acehand_core.export.atomic import (
+    STAGING,
+    DirectoryLock,
+    LockedError,
+    Step,
+    output_errors,
+    recover,
+)
+from acehand_core.export.lerobot_check import check_info
 from acehand_core.export.lerobot_episode import max_episode_frames
 from acehand_core.export.lerobot_format import FeatureSpec, video_feature
 from acehand_core.export.lerobot_repair import clean_siblings, is_dataset
@@ -91,6 +100,8 @@ def open_for_append(
         try:
             recover(root)
             info = layout.read_json(root / layout.INFO_PATH)
+            for fault in check_info(info):
+                raise SchemaError(f"{root}: cannot append: {fault}; repair it first.")
             ours = layout.new_info(fps, layout.features_json(features), robot_type)
             differences = dataset_differences(ours, info)
             if differences:
@@ -136,7 +147,15 @@ def dataset_differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> l
 
 
 def read_provenance(root: Path) -> list[dict[str, Any] | None]:
-    """Return what ``add_episode`` was told about the origin of each episode (None: nothing)."""
+    """Return what ``add_episode`` was told about the origin of each episode (None: nothing).
+
+    An addition that was interrupted is finished or dropped first, so that a later
+    ``open_for_append`` finds these episodes and no others. Raises SchemaError, OutputError.
+    """
+    root = root.absolute()
+    if (root / STAGING).is_dir():
+        with output_errors(root), contextlib.suppress(LockedError), DirectoryLock(root):
+            recover(root)
     found: list[dict[str, Any] | None] = []
     for row in layout.read_episode_rows(root):
         metadata = pq.read_schema(root / layout.data_file(row)).metadata or {}

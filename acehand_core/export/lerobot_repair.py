@@ -11,9 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from acehand_core.errors import AcehandError, InputError, OutputError, SchemaError
+from acehand_core.errors import AcehandError, InputError, SchemaError
 from acehand_core.export import lerobot_format as layout
-from acehand_core.export.atomic import DirectoryLock, Transaction, output_errors, recover
+from acehand_core.export.atomic import (
+    DirectoryLock,
+    LockedError,
+    Transaction,
+    output_errors,
+    recover,
+)
 from acehand_core.export.lerobot_check import (
     check_info,
     expected_columns,
@@ -60,7 +66,7 @@ def clean_siblings(root: Path) -> list[str]:
                 else:
                     shutil.rmtree(path)
                     done.append(f"removed {path}")
-        except OutputError:
+        except LockedError:
             continue  # in use
     return done
 

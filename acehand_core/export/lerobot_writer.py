@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import copy
 import os
 import shutil
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ import pyarrow as pa
 from acehand_core.errors import OutputError, SchemaError, nearest
 from acehand_core.export import lerobot_format as layout
 from acehand_core.export.atomic import DirectoryLock, Step, Transaction, output_errors
+from acehand_core.export.lerobot_check import expected_columns, unusable
 from acehand_core.export.lerobot_episode import (
     check_columns,
     check_length,
@@ -81,6 +82,10 @@ class LeRobotWriter:
     def load(self) -> None:
         """Take over tasks, statistics and file numbers from the dataset. Raises SchemaError."""
         rows = layout.read_episode_rows(self.root)
+        expected = expected_columns(self._info)
+        odd = sorted({key for row in rows for key in unusable(row, expected)})
+        if odd:
+            raise SchemaError(f"{self.root}: meta/episodes is damaged at {odd}; repair it first.")
         ends = rows[-1]["dataset_to_index"] if rows else 0
         if len(rows) != self.total_episodes or ends != self.total_frames:
             raise SchemaError(
@@ -88,12 +93,12 @@ class LeRobotWriter:
                 f"{self.total_frames} frames, meta/episodes {len(rows)} and {ends}; "
                 "repair it first."
             )
-        self._tasks = layout.read_tasks(self.root) if rows else []
+        self._tasks = layout.read_tasks(self.root)
         for name in self._next_files:
             used = [(row[f"{name}/chunk_index"], row[f"{name}/file_index"]) for row in rows]
             self._next_files[name] = layout.next_file(used, self._info["chunks_size"])
         self._stats = read_stats(self.root)
-        if rows and not describes(self._stats, self._info["features"], self.total_frames):
+        if not describes(self._stats, self._info["features"], self.total_frames):
             self._stats = dataset_stats(self.root, self._info["features"], rows)
 
     def scratch_video(self, key: str) -> Path:
@@ -101,6 +106,7 @@ class LeRobotWriter:
 
         A file here is moved, not copied, by ``add_episode``.
         """
+        self._check_open()
         if key not in self._video_keys:
             raise SchemaError(f"No video feature {key!r}; {nearest(key, self._video_keys)}")
         with output_errors(self.root):
@@ -120,8 +126,7 @@ class LeRobotWriter:
         file. Raises SchemaError or VideoError for data that does not fit, OutputError when it
         cannot be written.
         """
-        if self._closed:
-            raise OutputError(f"{self.root}: the dataset was closed; open it again to append.")
+        self._check_open()
         try:
             values, facts = self._check(columns, task, videos)
             with output_errors(self.root):
@@ -130,6 +135,8 @@ class LeRobotWriter:
         except BaseException:
             with contextlib.suppress(OSError):
                 self._transaction.clear()
+            if self._transaction.is_stuck:
+                self.close()
             raise
         self._info, self._stats, self._added = info, stats, self._added + 1
         if task not in self._tasks:
@@ -176,6 +183,10 @@ class LeRobotWriter:
             self.finish()
         else:
             self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OutputError(f"{self.root}: the dataset was closed; open it again to append.")
 
     @property
     def _video_keys(self) -> list[str]:
@@ -237,7 +248,7 @@ class LeRobotWriter:
         return info, stats
 
     def _next_info(self, frames: int, task: str, facts: Mapping[str, VideoFacts]) -> dict[str, Any]:
-        info = json.loads(json.dumps(self._info))
+        info = copy.deepcopy(self._info)
         for key, fact in facts.items():
             known = info["features"][key].get("info", {})
             if "video.codec" not in known:

@@ -118,25 +118,12 @@ def draw_skeleton(image: ImageRgb, pixels: Float[np.ndarray, "21 2"]) -> None:
         cv2.circle(image, points[joint], 16 * (width + 1), colour, -1, cv2.LINE_AA, 4)
 
 
-def beside(
-    left: ImageRgb, right: ImageRgb | None, caption: Sequence[str] = (), height: int | None = None
-) -> ImageRgb:
-    """Return two pictures of one height side by side with caption lines in the corner."""
-    panels = [left] if right is None else [left, right]
-    height = height or left.shape[0]
-    scaled = []
-    for panel in panels:
-        width = round(panel.shape[1] * height / panel.shape[0])
-        if (panel.shape[1], panel.shape[0]) != (width, height):
-            panel = cv2.resize(panel, (width, height), interpolation=cv2.INTER_AREA)
-        scaled.append(panel)
-    out = np.hstack(scaled)
-    size = max(0.35, out.shape[0] / 1100)
-    for row, line in enumerate(caption):
-        place = (round(12 * size), round((28 + 30 * row) * size))
-        cv2.putText(out, line, place, cv2.FONT_HERSHEY_SIMPLEX, size, _PANEL, 3, cv2.LINE_AA)
-        cv2.putText(out, line, place, cv2.FONT_HERSHEY_SIMPLEX, size, _TEXT, 1, cv2.LINE_AA)
-    return out
+def put_caption(image: ImageRgb, text: str) -> None:
+    """Write one line into the upper left corner of a picture."""
+    size = max(0.4, image.shape[0] / 1100)
+    place = (round(12 * size), round(32 * size))
+    cv2.putText(image, text, place, cv2.FONT_HERSHEY_SIMPLEX, size, _PANEL, 3, cv2.LINE_AA)
+    cv2.putText(image, text, place, cv2.FONT_HERSHEY_SIMPLEX, size, _TEXT, 1, cv2.LINE_AA)
 
 
 def contact_sheet(pictures: Sequence[ImageRgb], columns: int, title: str) -> ImageRgb:

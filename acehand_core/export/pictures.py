@@ -12,8 +12,8 @@ import numpy as np
 from acehand_core.export.overlay import (
     ArrayFrames,
     Painter,
-    beside,
     contact_sheet,
+    put_caption,
     write_png,
 )
 from acehand_core.export.video_encode import VideoEncoding, encode_video
@@ -62,14 +62,14 @@ class EpisodePictures:
         return len(self._motion)
 
     def picture(self, image: ImageRgb | None, frame: int) -> ImageRgb:
-        """Return one frame with its caption: source with hands, robot beside it."""
+        """Return one frame: source with hands, robot beside it."""
         width, height = self._size
         if image is None:
             image = np.full((height, width, 3), _BACKDROP, np.uint8)
         elif (image.shape[1], image.shape[0]) != self._size:
             image = cv2.resize(image, self._size, interpolation=cv2.INTER_AREA)
-        robot = self._robot(frame) if self._robot is not None else None
-        return beside(self._paint(image, frame), robot, self._caption(frame))
+        painted = self._paint(image, frame)
+        return painted if self._robot is None else np.hstack([painted, self._robot(frame)])
 
     def write_overlay(self, path: Path, progress: Progress) -> None:
         """Write every frame as a video."""
@@ -79,7 +79,9 @@ class EpisodePictures:
 
         def pictures() -> Iterator[ImageRgb]:
             for frame, image in enumerate(images):
-                yield self.picture(image, frame)
+                picture = self.picture(image, frame)
+                put_caption(picture, self._caption(frame))
+                yield picture
                 progress("overlay", frame + 1, count)
 
         width = self._size[0] * (1 if self._robot is None else 2)
@@ -103,13 +105,15 @@ class EpisodePictures:
             panels = 1 if self._robot is None else 2
             height = round(picture.shape[0] * THUMB_WIDTH * panels / picture.shape[1])
             size = (THUMB_WIDTH * panels, height)
-            thumbs.append(cv2.resize(picture, size, interpolation=cv2.INTER_AREA))
+            thumb = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+            put_caption(thumb, self._caption(frame))
+            thumbs.append(thumb)
         verdict = self._trajectory.verdict
         status = verdict.status if verdict else "not judged"
         title = f"{Path(self._recording.source).name}   {len(self)} frames   {status}"
         write_png(contact_sheet(thumbs, min(SHEET_COLUMNS, len(thumbs)), title), path)
 
-    def _caption(self, frame: int) -> list[str]:
+    def _caption(self, frame: int) -> str:
         motion = self._motion
         words = []
         for slot, side in enumerate(SIDES):
@@ -117,4 +121,4 @@ class EpisodePictures:
                 words.append(f"{side} {motion.quality[frame, slot]:.2f}")
             elif motion.filled[frame, slot]:
                 words.append(f"{side} filled")
-        return [f"{frame}   " + "   ".join(words or ["no hand"])]
+        return f"{frame}   " + "   ".join(words or ["no hand"])

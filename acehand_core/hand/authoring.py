@@ -26,7 +26,11 @@ Weights = Float[np.ndarray, "N 16"]
 #: First joint of each finger in the tree of 16 joints.
 _FIRST_JOINT = {"index": 1, "middle": 4, "pinky": 7, "ring": 10, "thumb": 13}
 #: Middle and half width in mm of the zone in which the skin passes from one bone to the next.
-_BLENDS = {"thumb": ((0, 0), (0, 11), (0, 9)), "other": ((2, 11), (0, 8.5), (0, 6.5))}
+#: The thumb's first bone is ``_thumb_base``'s matter: what lies on the thumb follows it wholly.
+_BLENDS = {
+    "thumb": ((-100.0, 1.0), (0.0, 11.0), (0.0, 9.0)),
+    "other": ((2.0, 11.0), (0.0, 8.5), (0.0, 6.5)),
+}
 #: How much further out (mm per mm of depth) the palm side of a joint begins to follow.
 _SLANT = {"thumb": (0.0, 0.15, 0.1), "other": (0.55, 0.1, 0.1)}
 
@@ -120,13 +124,13 @@ def skin_weights(points: Points, faces: Int[np.ndarray, "F 3"]) -> Weights:
     """Return how much each of the 16 tree joints carries each vertex; rows sum to one."""
     nearest = _nearest_finger(points)
     weights = np.zeros((len(points), 16))
-    left = np.ones(len(points))
+    unclaimed = np.ones(len(points))
     for name, finger in skin_field.fingers().items():
         mine = nearest == FINGERS.index(name)
         carried = _chain(points, finger) * mine[:, None]
         weights[:, _FIRST_JOINT[name] : _FIRST_JOINT[name] + 3] = carried
-        left -= carried.sum(1)
-    weights[:, 13] += left * _thumb_base(points) * (nearest < 0)
+        unclaimed -= carried.sum(1)
+    weights[:, 13] += unclaimed * _thumb_base(points) * (nearest < 0)
     weights[:, 0] = 1 - weights[:, 1:].sum(1)
     return _smooth(weights, faces)
 
@@ -152,10 +156,8 @@ def _chain(points: Points, finger: Finger) -> Float[np.ndarray, "N 3"]:
         finger.stations, _BLENDS[kind], _SLANT[kind], strict=False
     ):
         depth = np.maximum(-up, 0)
-        t = (along - station - middle - slant * depth) / max(half, 1e-6)
-        follows.append(_step(t, -1.0, 1.0))
-    if kind == "thumb":
-        follows[0] = np.ones(len(points))
+        centre = station + middle + slant * depth
+        follows.append(_step(along - centre, -half, half))
     first, second, third = follows
     second = second * first
     third = third * second
@@ -179,7 +181,7 @@ def _smooth(weights: Weights, faces: Int[np.ndarray, "F 3"], steps: int = 4) -> 
     matrix = remeshing.neighbour_mean(faces, len(weights))
     finger_of = np.array([-1] + [(joint - 1) // 3 for joint in range(1, 16)])
     owner = np.argmax(np.stack([weights[:, finger_of == f].sum(1) for f in range(5)], 1), axis=1)
-    outer = np.isin(np.arange(16), [2, 3, 5, 6, 8, 9, 11, 12, 14, 15])
+    outer = np.array([joint > 0 and (joint - 1) % 3 > 0 for joint in range(16)])
     for _ in range(steps):
         weights = 0.5 * weights + 0.5 * (matrix @ weights)
         foreign = (finger_of >= 0) & (finger_of != owner[:, None])

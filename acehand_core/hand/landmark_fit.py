@@ -15,18 +15,22 @@ from jaxtyping import Float
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.fit import solve
+from acehand_core.hand.fit import Solution, solve
 from acehand_core.hand.skeleton import BONES, PALM
 from acehand_core.types import Side
 
 #: Noise of a landmark, as a share of the palm's apparent length. The thumb's base is the vaguest.
 PIXEL_SIGMA = 0.02
 KEYPOINT_WEIGHTS = np.array([0.6, 0.3, 0.8, *[1.0] * 18])
-#: Noise of a bone's direction (unit vectors) and the pull towards a relaxed hand (radians).
-DIRECTION_SIGMA = 0.25
-ANGLE_SIGMA = 0.9
-#: Betas are standard deviations; the prior is that of the population.
+#: Noise of a bone's direction (unit vectors). MediaPipe flattens hands that reach away from the
+#: camera by 20 to 30 degrees, so beside pixels a direction only decides what they leave open.
+DIRECTION_SIGMA = {"alone": 0.5, "beside pixels": 1.0}
+#: Pull towards a relaxed hand, radians.
+ANGLE_SIGMA = 0.5
+#: Betas are standard deviations; the prior is that of the population. Landmarks err alike in every
+#: frame of a clip, so however many frames there are they count as two.
 SHAPE_FRAMES = 80
+SHAPE_EVIDENCE_FRAMES = 2.0
 
 _PARENTS = np.array([p for p, _ in BONES])
 _CHILDREN = np.array([c for _, c in BONES])
@@ -90,19 +94,34 @@ def articulate(evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"]) 
     problem = _Problem(evidence, side, rest, orient, use_pixels=False)
     start = np.zeros((len(orient), 28))
     start[:, 6:] = articulation.comfortable()
-    return problem.pose(_solve(problem, start, iterations=12))
+    return problem.pose(_solve(problem, start, iterations=12).x)
 
 
 def refine(
-    pose: Pose, evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"], iterations: int = 8
+    pose: Pose,
+    evidence: Evidence,
+    side: Side,
+    rest: Float[np.ndarray, "21 3"],
+    iterations: int = 8,
+    try_relaxed: bool = False,
 ) -> Pose:
-    """Fit orientation, placement and angles to pixels and bone directions together."""
+    """Fit orientation, placement and angles to pixels and bone directions together.
+
+    With ``try_relaxed`` each frame also starts from a relaxed hand, and the better end is kept:
+    where a wrong direction has bent a finger the wrong way, pixels alone cannot bend it back.
+    """
     problem = _Problem(evidence, side, rest, pose.global_orient, use_pixels=True)
     z = np.maximum(pose.wrist[:, 2:], 1e-3)
     start = np.concatenate(
         [np.zeros((len(z), 3)), pose.wrist[:, :2] / z, np.log(z), pose.angles], axis=1
     )
-    return problem.pose(_solve(problem, start, iterations))
+    solution = _solve(problem, start, iterations)
+    if try_relaxed:
+        start[:, 6:] = articulation.comfortable()
+        other = _solve(problem, start, iterations)
+        better = (other.cost < solution.cost)[:, None]
+        return problem.pose(np.where(better, other.x, solution.x))
+    return problem.pose(solution.x)
 
 
 def fit_shape(
@@ -157,8 +176,7 @@ def _shape_step(
     residual = residual - (q @ (np.swapaxes(q, 1, 2) @ residual[..., None]))[..., 0]
     normal = np.einsum("nrb,nrc->bc", by_shape, by_shape)
     gradient = np.einsum("nrb,nr->b", by_shape, residual)
-    # Frames of one clip are not independent: the evidence counts as SHAPE_FRAMES / 4 frames.
-    share = min(1.0, SHAPE_FRAMES / 4 / len(points))
+    share = min(1.0, SHAPE_EVIDENCE_FRAMES / len(points))
     normal, gradient = normal * share + np.eye(10), gradient * share + betas
     if hand_length_m is not None:
         length = model.hand_length(betas)
@@ -207,8 +225,9 @@ class _Problem:
         direction = self._evidence.direction[rows]
         bones = (arms[:, _CHILDREN] - arms[:, _PARENTS]) / self._bone_length
         d_bones = (d_points[:, _CHILDREN] - d_points[:, _PARENTS]) / self._bone_length[..., None]
-        residuals = [(bones - direction) / DIRECTION_SIGMA]
-        jacobians = [d_bones / DIRECTION_SIGMA]
+        sigma = DIRECTION_SIGMA["beside pixels" if self._use_pixels else "alone"]
+        residuals = [(bones - direction) / sigma]
+        jacobians = [d_bones / sigma]
         if self._use_pixels:
             depth = np.exp(x[:, 5])
             wrist = depth[:, None] * np.concatenate([x[:, 3:5], np.ones((count, 1))], axis=1)
@@ -228,13 +247,12 @@ class _Problem:
         return np.concatenate(residuals, axis=1), np.concatenate(jacobians, axis=1)
 
 
-def _solve(problem: _Problem, start: np.ndarray, iterations: int) -> np.ndarray:
+def _solve(problem: _Problem, start: np.ndarray, iterations: int) -> Solution:
     low, high = articulation.limits()
     free = np.full(6, np.inf)
-    solution = solve(
+    return solve(
         problem, start, np.concatenate([-free, low]), np.concatenate([free, high]), iterations
     )
-    return solution.x
 
 
 def _pixel_residual(

@@ -11,16 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from acehand_core.errors import InputError, nearest
-from acehand_core.motion import HandMotion, Recording
+from acehand_core.motion import HandModelName, HandMotion, Recording
 
 ENTRY_POINT_GROUP = "acehand.trackers"
 
 Hands = Literal["both", "left", "right"]
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Called as work goes on; may raise to stop it."""
 
@@ -49,14 +50,17 @@ class TrackerSettings:
     work_dir: Path | None = None
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """Turns a recording into the motion of both hands.
 
-    ``placed`` tells before any work whether its hands will have a place before the camera.
+    What a dataset must know before any work: whether the hands will have a place before the camera,
+    and to which hand model their parameters belong.
     """
 
     name: str
     placed: bool
+    hand_model: HandModelName
 
     def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
         """Return the hands of the whole recording.

@@ -41,6 +41,7 @@ class FileTracker:
         self._path = path
         self._motion = _only(read_motion_file(path, settings.hands), settings.hands)
         self.placed = self._motion.placed
+        self.hand_model = self._motion.hand_model
 
     def recording(self) -> Recording:
         """Return the file's own time axis and camera as a recording without images."""

@@ -59,9 +59,7 @@ class Clip:
                 columns, rows = np.where(inside[..., None], pixels, 0).astype(int).reshape(-1, 2).T
                 surface = depth[rows, columns].reshape(2, 21)
                 behind = self.truth.joints_camera[frame, ..., 2] - surface
-                out[frame] = (
-                    inside & (behind < _FLESH_M) & (self.truth.presence[frame] > 0)[:, None]
-                )
+                out[frame] = inside & (behind < _FLESH_M)
         return out
 
 
@@ -103,17 +101,19 @@ def write_video(path: Path, frames: Iterator[ImageRgb], fps: float, crf: int = 2
     import av
 
     partial = path.with_name(path.name + ".partial")
-    with av.open(str(partial), "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
-        stream.pix_fmt = "yuv420p"
-        stream.options = {"crf": str(crf), "preset": "slow"}
-        for index, image in enumerate(frames):
-            if index == 0:
-                stream.height, stream.width = image.shape[:2]
-            stream_frame = av.VideoFrame.from_ndarray(image, format="rgb24")
-            container.mux(stream.encode(stream_frame))
-        container.mux(stream.encode())
-    partial.replace(path)
+    try:
+        with av.open(str(partial), "w", format="mp4") as container:
+            stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
+            stream.pix_fmt = "yuv420p"
+            stream.options = {"crf": str(crf), "preset": "slow"}
+            for index, image in enumerate(frames):
+                if index == 0:
+                    stream.height, stream.width = image.shape[:2]
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+            container.mux(stream.encode())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _path(script: Script, slot: int, times: Times) -> HandPath | None:

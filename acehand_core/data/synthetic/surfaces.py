@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, UInt8
 
 Colour = tuple[float, float, float]
 Picture = UInt8[np.ndarray, "H W 3"]
-Solid = tuple[Float[np.ndarray, "V 3"], Int[np.ndarray, "F 3"]]
+Solid = tuple[Float[np.ndarray, "_ 3"], Int[np.ndarray, "_ 3"]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,8 +124,8 @@ def _import_hands() -> Any:
         import mediapipe.python.solutions.hands as hands
     except ImportError as error:
         raise MissingDependencyError(
-            f"The mediapipe tracker cannot start: {error}. Install it with "
-            "`pip install --no-deps mediapipe==0.10.14` and its runtime with "
-            "`pip install 'acehand[mediapipe]'`, or track with --tracker FILE."
+            f"The mediapipe tracker cannot start: {error}. In the checkout: "
+            "pip install '.[mediapipe]' && pip install --no-deps mediapipe==0.10.14; "
+            "or bring your own hands with --tracker FILE."
         ) from error
     return hands

@@ -130,7 +130,7 @@ def _fit(
     rest = model.rest_keypoints(side, np.zeros(10))
     articulated = landmark_fit.articulate(evidence, side, rest)
     pose = _place(articulated, sightings, side, rest, camera, settings)
-    refined = landmark_fit.refine(pose, evidence, side, rest)
+    refined = landmark_fit.refine(pose, evidence, side, rest, try_relaxed=True)
     betas = landmark_fit.fit_shape(refined, evidence, side, settings.hand_length_m)
     rest = model.rest_keypoints(side, betas)
     if settings.placement == "mixed":

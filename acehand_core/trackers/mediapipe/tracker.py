@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from acehand_core.errors import InputError
-from acehand_core.motion import Camera, HandMotion, Provenance, Recording
+from acehand_core.motion import Camera, HandModelName, HandMotion, Provenance, Recording
 from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
 from acehand_core.trackers.mediapipe import looks
 from acehand_core.trackers.mediapipe.cache import SegmentCache
@@ -21,6 +21,7 @@ class MediaPipeTracker:
 
     name = "mediapipe"
     placed = True
+    hand_model: HandModelName = "acehand"
 
     def __init__(self, settings: TrackerSettings) -> None:
         self._settings = settings

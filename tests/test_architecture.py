@@ -1,0 +1,126 @@
+"""Who may import whom, and how heavy that is. docs/architecture.md states the same table."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("acehand_core", "retarget", "acehand_ros")
+
+#: Room -> rooms it may import. ``types`` and ``errors`` are free for all.
+ALLOWED = {
+    "geometry": set(),
+    "motion": {"geometry"},
+    "hand": {"geometry"},
+    "solver": {"geometry"},
+    "data": {"motion", "geometry"},
+    "data.native": {"motion", "geometry", "data", "hand"},
+    "data.synthetic": {"motion", "geometry", "data", "hand"},
+    "trackers": {"motion", "data", "hand", "solver"},
+    "export": {"motion", "data", "hand"},
+    "retarget": {"motion", "geometry", "hand.skeleton"},
+    "pipeline": {"motion", "data", "trackers", "retarget", "export"},
+    "cli": {"motion", "data", "trackers", "retarget", "export", "pipeline"},
+    "acehand_ros": {"motion", "data", "trackers", "retarget", "export", "pipeline"},
+}
+FREE = {"types", "errors", "version", "__version__"}
+#: Libraries that a room may import only inside the function that needs them.
+LAZY = {"torch", "smplx", "mediapipe", "mujoco", "pinocchio", "dex_retargeting", "rclpy", "skimage"}
+
+
+def modules() -> list[Path]:
+    return sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
+
+
+def room(name: str) -> str:
+    """Return the room of a dotted module name of ours."""
+    parts = name.split(".")
+    if parts[0] != "acehand_core":
+        return parts[0]
+    if len(parts) == 1:
+        return "version"
+    if parts[1] == "data" and len(parts) > 2 and parts[2] in ("native", "synthetic"):
+        return ".".join(parts[1:3])
+    return parts[1]
+
+
+def imports(path: Path) -> list[tuple[str, bool, int]]:
+    """Return (dotted name, at module level, line) of every import of a file.
+
+    ``from a import b`` counts as ``a.b``. What stands under TYPE_CHECKING is for readers only.
+    """
+    found = []
+
+    def visit(node: ast.AST, top: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            if isinstance(child, ast.Import):
+                found.extend((alias.name, top, child.lineno) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path}:{child.lineno}: relative import"
+                found.extend((f"{child.module}.{a.name}", top, child.lineno) for a in child.names)
+            inner = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            visit(child, top and not inner)
+
+    visit(ast.parse(path.read_text("utf-8")), True)
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_follow_the_table(path: Path) -> None:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    own = room(name)
+    for target, top, line in imports(path):
+        where = f"{path.relative_to(ROOT)}:{line}"
+        if target.split(".")[0] in LAZY:
+            assert not top, f"{where}: {target} must be imported where it is needed"
+        if target.split(".")[0] not in PACKAGES or own in FREE:
+            continue
+        other = room(target)
+        if other in FREE or other == own:
+            continue
+        allowed = other in ALLOWED[own] or any(
+            target.startswith(f"acehand_core.{entry}.") for entry in ALLOWED[own] if "." in entry
+        )
+        assert allowed, f"{where}: {own} may not import {other}"
+
+
+def test_documentation_states_the_same_table() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \|", text, re.MULTILINE)
+    stated = {name: set(re.findall(r"`([\w.]+)`", cell)) for name, cell in rows}
+    assert {name: stated.get(name) for name in ALLOWED} == ALLOWED
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["import acehand_core", "import acehand_core.pipeline", "import acehand_core.cli.main",
+     "import acehand_core.trackers.mediapipe.tracker", "import acehand_core.hand.mano"],
+)  # fmt: skip
+def test_the_cpu_path_loads_no_model_libraries(statement: str) -> None:
+    heavy = ("torch", "diffusers", "peft", "transformers", "dex_retargeting", "pandas")
+    code = f"{statement}\nimport sys\nprint([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_wrong_shape_is_refused() -> None:
+    """The suite runs with shape checks on; without them this array would pass."""
+    import numpy as np
+
+    from acehand_core.geometry.rotations import to_6d
+
+    with pytest.raises(Exception, match="3 3"):
+        to_6d(np.zeros((4, 3, 2)))
+
+
+def test_launch_is_not_a_package() -> None:
+    """An ``__init__.py`` there would shadow ROS's own ``launch``."""
+    assert not (ROOT / "launch" / "__init__.py").exists()
