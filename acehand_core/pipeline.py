@@ -82,6 +82,7 @@ class JobSettings:
             raise InputError(f"--fps {self.fps}: a whole number from 1 on is needed.")
         if not self.task.strip():
             raise InputError("--task is empty; say in a few words what the hands do.")
+        _ = self.tracking  # its values are checked on construction
 
     @property
     def work_dir(self) -> Path:
@@ -242,7 +243,11 @@ class _Job:
         def encode(start: int, end: int) -> dict[str, Path]:
             path = writer.scratch_video(IMAGE_KEY)
             clip = part(source.view, start, end)
-            encode_video(clip, path, round(clip.fps), self._settings.encoding, None, stop.is_set)
+            encoding, fps = self._settings.encoding, round(clip.fps)
+            try:
+                encode_video(clip, path, fps, encoding, None, stop.is_set)
+            except OutputError as error:
+                raise OutputError(f"{self._settings.output}: its video failed: {error}") from error
             return {IMAGE_KEY: path}
 
         with ThreadPoolExecutor(1, "encode") as pool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 from tqdm import tqdm
 
@@ -23,7 +24,7 @@ EXIT_INTERRUPTED = 130
 class Bars:
     """One progress bar per stage on standard error; silent when ``quiet``."""
 
-    def __init__(self, quiet: bool, stream: TextIO) -> None:
+    def __init__(self, quiet: bool, stream: io.TextIOBase) -> None:
         self._quiet, self._stream = quiet, stream
         self._bar: tqdm[Any] | None = None
         self._stage = ""
@@ -66,7 +67,7 @@ class Bars:
 
 
 @contextlib.contextmanager
-def quiet_native_libraries(verbose: bool) -> Iterator[TextIO]:
+def quiet_native_libraries(verbose: bool) -> Iterator[io.TextIOBase]:
     """Yield standard error while what C++ libraries print there is dropped.
 
     They write to file descriptor 2 from threads of their own and have no switch that works. With
@@ -76,19 +77,27 @@ def quiet_native_libraries(verbose: bool) -> Iterator[TextIO]:
         yield sys.stderr
         return
     sys.stderr.flush()
-    own, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     python_stderr = sys.stderr
+    own, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     os.close(null)
-    stream = os.fdopen(os.dup(own), "w", buffering=1, encoding="utf-8", errors="replace")
-    sys.stderr = stream
+    if _writes_to(python_stderr, 2):
+        sys.stderr = os.fdopen(os.dup(own), "w", buffering=1, encoding="utf-8", errors="replace")
     try:
-        yield stream
+        yield sys.stderr
     finally:
-        sys.stderr = python_stderr
-        stream.close()
+        if sys.stderr is not python_stderr:
+            sys.stderr.close()
+            sys.stderr = python_stderr
         os.dup2(own, 2)
         os.close(own)
+
+
+def _writes_to(stream: io.TextIOBase, descriptor: int) -> bool:
+    try:
+        return stream.fileno() == descriptor
+    except (OSError, ValueError):
+        return False  # captured in memory: nothing to move out of the way
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +126,8 @@ def run(arguments: argparse.Namespace, command: Callable[..., int]) -> int:
                 raise
             bars.close()
             if arguments.json:
-                print_json({"errors": [{"source": None, "message": str(error)}]})
+                failed = [{"source": None, "message": str(error)}]
+                print_json({**getattr(arguments, "json_of_nothing", {}), "errors": failed})
             print(f"error: {error}", file=stream)
             return exit_code(error)
 

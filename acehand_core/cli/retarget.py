@@ -26,6 +26,8 @@ nothing written; 3 no hand in any input; 4 output could not be written; 130 inte
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the main job's flags."""
+    nothing = {"dataset": None, "seconds": 0.0, "realtime_factor": 0.0, "episodes": []}
+    parser.set_defaults(json_of_nothing=nothing)
     parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUT")
     parser.add_argument("--robot", default="inspire", help="robot name or robot.yaml (%(default)s)")
     parser.add_argument("--hands", choices=("both", "left", "right"), default="both")

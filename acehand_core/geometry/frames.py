@@ -38,11 +38,11 @@ def apply(
 
 
 def similarity_fit(
-    source: PointsCamera,
-    target: PointsCamera,
-    weights: np.ndarray | None = None,
+    source: Float[np.ndarray, "N 3"],
+    target: Float[np.ndarray, "N 3"],
+    weights: Float[np.ndarray, "N"] | None = None,
     scale_range: tuple[float, float] | None = None,
-) -> tuple[float, Rotation, PointsCamera]:
+) -> tuple[float, Float[np.ndarray, "3 3"], Float[np.ndarray, "3"]]:
     """Fit ``target = scale * R @ source + t`` by weighted least squares.
 
     Args:

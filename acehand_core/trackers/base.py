@@ -18,6 +18,9 @@ from acehand_core.motion import HandModelName, HandMotion, Recording
 
 ENTRY_POINT_GROUP = "acehand.trackers"
 
+#: From a small child's hand to beyond the largest measured.
+HAND_LENGTHS_M = (0.05, 0.35)
+
 Hands = Literal["both", "left", "right"]
 
 
@@ -48,6 +51,14 @@ class TrackerSettings:
     hand_length_m: float | None = None
     placement: Literal["rigid", "mixed"] = "rigid"
     work_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        low, high = HAND_LENGTHS_M
+        if self.hand_length_m is not None and not low <= self.hand_length_m <= high:
+            raise InputError(
+                f"A hand length of {self.hand_length_m} m; valid: {low} to {high} m from the "
+                "wrist to the tip of the middle finger."
+            )
 
 
 @runtime_checkable

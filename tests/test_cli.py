@@ -1,0 +1,443 @@
+"""The main job from the command line: what comes out, what is refused, what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import clips
+import numpy as np
+import pytest
+from video_fixtures import write_audio, write_video
+
+from acehand_core.cli import retarget
+from acehand_core.cli.main import main as acehand
+from acehand_core.data.hand_table import read_hand_motion
+from acehand_core.export.lerobot import read_provenance
+from acehand_core.export.lerobot_check import check_dataset
+
+X264 = {"preset": "ultrafast", "crf": "18"}
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short clip with both hands."""
+    path = tmp_path_factory.mktemp("clip") / "hands.mp4"
+    return write_video(path, clips.example_frames(), options=X264)
+
+
+class Run:
+    """One run in this process: exit code, JSON, standard error."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: object) -> None:
+        capsys.readouterr()
+        self.code = retarget.main([*map(str, arguments), "--json", "--quiet"])
+        out, self.err = capsys.readouterr()
+        self.json = json.loads(out.splitlines()[-1]) if out else None
+
+    @property
+    def messages(self) -> str:
+        assert self.json is not None
+        return " ".join(error["message"] for error in self.json["errors"])
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Return everything in a folder but the inputs that tests put there."""
+    return sorted(p.name for p in folder.iterdir() if p.suffix not in (".mp4", ".npz", ".json"))
+
+
+# What comes out.
+
+
+def test_a_clip_becomes_a_dataset(clip: Path, tmp_path: Path, capsys) -> None:
+    run = Run(capsys, clip, "--robot", "inspire", "--task", "lift", "--output", tmp_path / "out")
+    assert run.code == 0
+    assert run.json["dataset"] == str(tmp_path / "out")
+    (episode,) = run.json["episodes"]
+    assert episode["frames"] == 12 and episode["fps"] == 30 and episode["tracker"] == "mediapipe"
+    assert episode["coverage"] == {"left": 1.0, "right": 1.0} and episode["filled_share"] == 0
+    assert episode["limit_violations"] == episode["speed_violations"] == 0
+    assert episode["coupling_residual_rad"] < 1e-6
+    assert episode["verdict"] in ("pass", "warn") and isinstance(episode["reasons"], list)
+    assert check_dataset(tmp_path / "out", decode_all=True) == []
+    extras = tmp_path / "out" / "acehand" / "episode_000000"
+    names = {"hand_motion.parquet", "report.json", "contact_sheet.png", "overlay.mp4"}
+    assert {p.name for p in extras.iterdir()} == names
+    assert left_behind(tmp_path) == ["out"]
+    (record,) = read_provenance(tmp_path / "out")
+    assert record["source_sha256"] and record["tracker"] == "mediapipe"
+    assert any("intrinsics" in note for note in record["notes"])
+    assert any("hand length" in note for note in record["notes"])
+
+
+def test_several_inputs_and_appending(clip: Path, tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    shutil.copy(clip, folder / "a.mp4")
+    write_video(folder / "b.mp4", clips.example_frames(8, 60), options=X264)
+    out = tmp_path / "out"
+    run = Run(capsys, folder, "--output", out, "--no-overlay", "--task", "one")
+    assert [e["frames"] for e in run.json["episodes"]] == [12, 8] and run.code == 0
+    run = Run(capsys, clip, "--output", out, "--append", "--no-overlay", "--task", "two")
+    assert run.code == 0 and run.json["episodes"][0]["episode_index"] == 2
+    assert check_dataset(out, decode_all=True) == []
+    # Another robot rate would not be the same dataset.
+    run = Run(capsys, clip, "--output", out, "--append", "--fps", "15", "--no-overlay")
+    assert run.code == 2 and "fps is 15" in run.messages
+    assert check_dataset(out) == []
+
+
+def test_one_hand_only(clip: Path, tmp_path: Path, capsys) -> None:
+    run = Run(capsys, clip, "--hands", "right", "--output", tmp_path / "out", "--no-overlay")
+    assert run.code == 0 and run.json["episodes"][0]["coverage"] == {"left": 0.0, "right": 1.0}
+    motion = read_hand_motion(tmp_path / "out/acehand/episode_000000/hand_motion.parquet")
+    assert not motion.known[:, 0].any() and np.isnan(motion.joints_camera[:, 0]).all()
+
+
+def test_a_saved_motion_is_an_input(clip: Path, tmp_path: Path, capsys) -> None:
+    first = Run(capsys, clip, "--output", tmp_path / "a", "--no-overlay")
+    hands = tmp_path / "a" / "acehand" / "episode_000000" / "hand_motion.parquet"
+    alone = Run(capsys, hands, "--output", tmp_path / "b")
+    assert alone.code == 0 and not (tmp_path / "b" / "videos").exists()
+    with_video = Run(capsys, clip, "--tracker", hands, "--output", tmp_path / "c", "--no-overlay")
+    assert with_video.code == 0 and (tmp_path / "c" / "videos").exists()
+    for run in (alone, with_video):
+        assert run.json["episodes"][0]["tip_error_mm"] == first.json["episodes"][0]["tip_error_mm"]
+
+
+def test_joints_without_a_place_have_no_wrist(shared: Path, tmp_path: Path, capsys) -> None:
+    joints = np.load(shared / "data" / "human_joint_right.npz")["joints"][:40]
+    np.savez(tmp_path / "joints.npz", joints=joints)
+    run = Run(capsys, tmp_path / "joints.npz", "--output", tmp_path / "out")
+    assert run.code == 2 and "--hands left|right" in run.messages
+    run = Run(capsys, tmp_path / "joints.npz", "--hands", "right", "--output", tmp_path / "out")
+    assert run.code == 0 and run.json["episodes"][0]["reprojection_px"]["median"] is None
+    info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())
+    assert info["features"]["observation.state"]["shape"] == [12]
+    assert "observation.hand.joints_wrist" in info["features"]
+
+
+def test_dry_run_writes_nothing(clip: Path, tmp_path: Path, capsys) -> None:
+    run = Run(capsys, clip, "--output", tmp_path / "out", "--dry-run")
+    assert run.code == 0 and run.json["dataset"] is None
+    assert run.json["episodes"][0]["verdict"] in ("pass", "warn")
+    assert left_behind(tmp_path) == []
+
+
+def test_world_frame(clip: Path, tmp_path: Path, capsys) -> None:
+    stamps = [round(i * 1e9 / 30) for i in range(12)]
+    rows = [f"{t},{0.01 * i},0,0,1,0,0,0" for i, t in enumerate(stamps)]
+    poses = tmp_path / "poses.csv"
+    poses.write_text("\n".join(["timestamp_ns,x,y,z,qw,qx,qy,qz", *rows]))
+    plain, moved = tmp_path / "plain", tmp_path / "moved"
+    Run(capsys, clip, "--output", plain, "--no-overlay")
+    run = Run(capsys, clip, "--output", moved, "--camera-poses", poses, "--no-overlay")
+    assert run.code == 0
+    info = json.loads((moved / "meta" / "info.json").read_text())
+    assert info["features"]["observation.state"]["info"]["frame"] == "world"
+    column = "observation.state"
+    shift = _column(moved, column)[:, 0] - _column(plain, column)[:, 0]
+    np.testing.assert_allclose(shift, 0.01 * np.arange(12), atol=1e-6)
+
+
+def test_a_selfie_is_turned_back(clip: Path, tmp_path: Path, capsys) -> None:
+    mirrored = [frame[:, ::-1] for frame in clips.example_frames()]
+    selfie = write_video(tmp_path / "selfie.mp4", mirrored, options=X264)
+    run = Run(capsys, selfie, "--mirrored", "--output", tmp_path / "a", "--no-overlay")
+    other = Run(capsys, clip, "--output", tmp_path / "b", "--no-overlay")
+    assert run.code == other.code == 0
+    a, b = (_column(tmp_path / n, "observation.hand.joints_camera") for n in "ab")
+    assert np.abs(a - b).max() < 0.02  # the two encodings differ a little
+
+
+def test_hand_length_fixes_the_scale(clip: Path, tmp_path: Path, capsys) -> None:
+    lengths = {}
+    for metres in (0.16, 0.20):
+        out = tmp_path / str(metres)
+        Run(capsys, clip, "--hand-length", metres, "--output", out, "--no-overlay")
+        motion = read_hand_motion(out / "acehand" / "episode_000000" / "hand_motion.parquet")
+        lengths[metres] = motion.joints_camera[:, :, 0, 2].mean()
+    assert lengths[0.20] / lengths[0.16] == pytest.approx(1.25, rel=0.02)
+
+
+def _column(dataset: Path, name: str) -> np.ndarray:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(dataset / "data" / "chunk-000" / "file-000.parquet")
+    return np.array(table[name].to_pylist())
+
+
+# Odd but usable videos.
+
+
+def _variable_rate(folder: Path) -> Path:
+    times = np.cumsum([0, *([1 / 30, 1 / 20] * 6)])[:12]
+    return write_video(folder / "v.mp4", clips.example_frames(), times=times, options=X264)
+
+
+def _rotated(folder: Path) -> Path:
+    turned = [np.rot90(frame, -1) for frame in clips.example_frames()]
+    return write_video(folder / "v.mp4", turned, rotation=90, options=X264)
+
+
+def _odd(folder: Path) -> Path:
+    frames = [frame[:-1, :-1] for frame in clips.example_frames()]
+    return write_video(folder / "v.mp4", frames, pix_fmt="yuv444p", options=X264)
+
+
+def _ten_bit(folder: Path) -> Path:
+    return write_video(folder / "v.mp4", clips.example_frames(), pix_fmt="yuv420p10le", options=X264)
+
+
+def _large(folder: Path) -> Path:
+    big = [np.kron(f, np.ones((6, 6, 1), np.uint8))[:2160] for f in clips.example_frames(4)]
+    return write_video(folder / "v.mp4", big, options=X264)
+
+
+@pytest.mark.parametrize(
+    ("make", "frames", "size"),
+    [
+        (_variable_rate, None, (480, 640)),
+        (_rotated, 12, (480, 640)),
+        (_odd, 12, (478, 638)),
+        (_ten_bit, 12, (480, 640)),
+        (_large, 4, (2160, 3840)),
+        (lambda f: write_video(f / "v.mp4", clips.example_frames(1), options=X264), 1, (480, 640)),
+        (
+            lambda f: write_video(
+                f / "v.mp4", clips.example_frames(), fps=Fraction(30000, 1001), options=X264
+            ),
+            12,
+            (480, 640),
+        ),
+    ],
+    ids=["variable rate", "rotated", "odd size", "10 bit", "4K", "one frame", "29.97"],
+)
+def test_odd_videos(make, frames: int | None, size, tmp_path: Path, capsys) -> None:
+    run = Run(capsys, make(tmp_path), "--output", tmp_path / "out", "--no-overlay")
+    assert run.code == 0, run.err
+    (episode,) = run.json["episodes"]
+    assert frames is None or episode["frames"] == frames
+    assert min(episode["coverage"].values()) > 0.9
+    info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())
+    assert tuple(info["features"]["observation.images.ego"]["shape"][:2]) == size
+    assert check_dataset(tmp_path / "out", decode_all=True) == []
+
+
+def test_a_truncated_video_gives_what_is_there(clip: Path, tmp_path: Path, capsys) -> None:
+    whole = write_video(
+        tmp_path / "whole.mp4", clips.example_frames(40), options={**X264, "g": "5"},
+        container_options={"movflags": "faststart"},
+    )  # fmt: skip
+    content = whole.read_bytes()
+    (tmp_path / "cut.mp4").write_bytes(content[: len(content) // 2])
+    run = Run(capsys, tmp_path / "cut.mp4", "--output", tmp_path / "out", "--no-overlay")
+    assert run.code == 0 and 3 < run.json["episodes"][0]["frames"] < 40
+    (record,) = read_provenance(tmp_path / "out")
+    assert any("frames are lost" in note for note in record["notes"])
+
+
+# What is refused.
+
+
+def _text(folder: Path) -> Path:
+    path = folder / "v.mp4"
+    path.write_text("this is no video\n" * 100)
+    return path
+
+
+def _headless(folder: Path) -> Path:
+    whole = write_video(folder / "w.mp4", clips.example_frames(), options=X264).read_bytes()
+    path = folder / "v.mp4"
+    path.write_bytes(whole[: len(whole) // 2])
+    return path
+
+
+def _empty(folder: Path) -> Path:
+    (folder / "v.mp4").touch()
+    return folder / "v.mp4"
+
+
+def _bare_folder(folder: Path) -> Path:
+    (folder / "bare").mkdir()
+    return folder / "bare"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda f: f / "nowhere.mp4", "no such file"),
+        (_bare_folder, "has no video"),
+        (_empty, "empty"),
+        (_text, "v.mp4"),
+        (_headless, "v.mp4"),
+        (lambda f: write_video(f / "v.mkv", 0), "v.mkv"),
+        (lambda f: write_audio(f / "v.mp4"), "only audio"),
+    ],
+    ids=["missing", "folder", "empty", "text", "no index", "no frames", "audio"],
+)
+def test_unusable_inputs(make, message: str, tmp_path: Path, capsys) -> None:
+    run = Run(capsys, make(tmp_path), "--output", tmp_path / "out")
+    assert run.code == 2 and message in run.messages and run.json.get("dataset") is None
+    assert f"error: {run.messages}" in run.err
+    assert [name for name in left_behind(tmp_path) if name != "bare"] == []
+
+
+def test_no_hands_at_all(tmp_path: Path, capsys) -> None:
+    video = write_video(tmp_path / "v.mp4", clips.empty_frames(), options=X264)
+    run = Run(capsys, video, "--output", tmp_path / "out")
+    assert run.code == 3 and "no hand was found in 12 frames" in run.messages
+    assert run.json["episodes"] == [] and left_behind(tmp_path) == []
+
+
+def test_a_bad_input_does_not_stop_the_good_one(clip: Path, tmp_path: Path, capsys) -> None:
+    bad = _text(tmp_path)
+    run = Run(capsys, bad, clip, "--output", tmp_path / "out", "--no-overlay")
+    assert run.code == 1 and len(run.json["episodes"]) == 1
+    assert [error["source"] for error in run.json["errors"]] == [str(bad)]
+    assert check_dataset(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--intrinsics", "500,500,320"], "fx,fy,cx,cy"),
+        (["--intrinsics", "500,500,3200,240"], "500,500,3200,240"),
+        (["--robot", "inspir"], "Did you mean 'inspire'"),
+        (["--tracker", "mediapip"], "Did you mean 'mediapipe'"),
+        (["--solver", "dexvector"], "Did you mean 'dex-vector'"),
+        (["--hand-length", "18"], "0.05 to 0.35"),
+        (["--start", "99"], "outside the video"),
+        (["--fps", "0"], "1"),
+        (["--task", " "], "task"),
+    ],
+)
+def test_unusable_settings(arguments, message, clip: Path, tmp_path: Path, capsys) -> None:
+    run = Run(capsys, clip, *arguments, "--output", tmp_path / "out")
+    assert run.code == 2 and message in run.messages
+    assert left_behind(tmp_path) == []
+
+
+def test_a_camera_of_another_shape(clip: Path, tmp_path: Path, capsys) -> None:
+    camera = {"model": "pinhole", "width": 1280, "height": 720, "fx": 900, "fy": 900, "cx": 640,
+              "cy": 360, "distortion": []}  # fmt: skip
+    (tmp_path / "camera.json").write_text(json.dumps(camera))
+    run = Run(capsys, clip, "--camera", tmp_path / "camera.json", "--output", tmp_path / "out")
+    assert run.code == 2 and "1280" in run.messages and "640" in run.messages
+
+
+def test_an_existing_output_is_safe(clip: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "precious").write_text("mine")
+    run = Run(capsys, clip, "--output", out)
+    assert run.code == 4 and "--overwrite" in run.messages
+    run = Run(capsys, clip, "--output", out, "--overwrite")
+    assert run.code == 4 and "not a LeRobot dataset" in run.messages
+    run = Run(capsys, clip, "--output", out, "--append")
+    assert run.code == 2 and "no LeRobot dataset" in run.messages
+    assert (out / "precious").read_text() == "mine" and left_behind(tmp_path) == ["out"]
+
+
+def test_usage_errors_exit_with_two(capsys) -> None:
+    for arguments in ([], ["v.mp4", "--hands", "three"], ["v.mp4", "--append", "--overwrite"]):
+        with pytest.raises(SystemExit) as stop:
+            retarget.main(arguments)
+        assert stop.value.code == 2
+    assert "usage: acehand-retarget" in capsys.readouterr().err
+
+
+# What a full disk or an interruption leaves.
+
+
+def _child(*arguments: object, **options) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "acehand_core.cli.retarget", *map(str, arguments), "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=clips.ROOT, **options,
+    )  # fmt: skip
+
+
+def _no_large_files() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+
+
+def test_full_disk(clip: Path, tmp_path: Path) -> None:
+    child = _child(clip, "--output", tmp_path / "out", "--quiet", preexec_fn=_no_large_files)
+    out, err = child.communicate(timeout=120)
+    assert child.returncode == 4, err
+    message = json.loads(out.splitlines()[-1])["errors"][0]["message"]
+    assert "cannot write" in message and str(tmp_path / "out") in message
+    assert left_behind(tmp_path) == []
+
+
+def test_interrupting_and_resuming(tmp_path: Path, capsys) -> None:
+    frames = clips.example_frames(120)
+    first = write_video(tmp_path / "a.mp4", frames[:20], options=X264)
+    second = write_video(tmp_path / "b.mp4", frames * 3, options=X264)
+    out = tmp_path / "out"
+    child = _child(first, second, "--output", out, "--no-overlay")
+    deadline = time.monotonic() + 100
+    while not (out / "acehand" / "episode_000000" / "contact_sheet.png").exists():
+        assert time.monotonic() < deadline and child.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.5)  # into the second input
+    os.kill(child.pid, signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130 and "Interrupted" in err and "Traceback" not in err
+    assert check_dataset(out, decode_all=True) == []
+    assert set(left_behind(tmp_path)) <= {"out", ".out.acehand-work"}
+    run = Run(capsys, first, second, "--output", out, "--no-overlay", "--resume")
+    assert run.code == 0 and run.json["skipped"] == [str(first)]
+    assert [e["frames"] for e in run.json["episodes"]] == [360]
+    assert check_dataset(out, decode_all=True) == [] and left_behind(tmp_path) == ["out"]
+
+
+# The other commands.
+
+
+def test_the_parts_one_by_one(clip: Path, tmp_path: Path, capsys) -> None:
+    hands = tmp_path / "hands.parquet"
+    assert acehand(["reconstruct", str(clip), "--output", str(hands), "--json", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out)["coverage"] == {"left": 1.0, "right": 1.0}
+    assert acehand(["export", str(hands), str(tmp_path / "hands.csv"), "-q"]) == 0
+    assert acehand(["export", str(hands), str(tmp_path / "joints.npz"), "-q"]) == 0
+    assert acehand(["view", str(hands), "--video", str(clip), "--output", str(tmp_path / "view"),
+                    "--no-overlay", "-q"]) == 0  # fmt: skip
+    assert (tmp_path / "view" / "contact_sheet.png").stat().st_size > 10_000
+    out = tmp_path / "out"
+    assert acehand(["retarget", str(tmp_path / "joints.npz"), "--output", str(out), "-q"]) == 0
+    assert acehand(["dataset", "check", str(out), "-q"]) == 0
+    (out / "meta" / "info.json").write_text("{}")
+    assert acehand(["dataset", "check", str(out), "--json", "-q"]) == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["problems"]
+
+
+def test_robots_and_doctor(tmp_path: Path, capsys) -> None:
+    picture = tmp_path / "robot.png"
+    assert acehand(["robots", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["robots"] == ["inspire"]
+    assert acehand(["robots", "inspire", "--output", str(picture)]) == 0 and picture.exists()
+    assert acehand(["doctor", "--json"]) == 0
+    pieces = json.loads(capsys.readouterr().out)["pieces"]
+    assert {p["name"]: p["found"] for p in pieces}["mediapipe"] == "0.10.14"
+    assert all(p["adds"] and p["get"] for p in pieces)
+
+
+def test_pictures_without_opengl(clip: Path, tmp_path: Path) -> None:
+    """Everything but the robot's pictures works, and the message names the packages."""
+    child = _child(
+        clip, "--output", tmp_path / "out", env={**os.environ, "MUJOCO_GL": "disable"}
+    )
+    _, err = child.communicate(timeout=120)
+    assert child.returncode == 0 and "libegl1" in err
+    extras = tmp_path / "out" / "acehand" / "episode_000000"
+    assert (extras / "contact_sheet.png").exists() and (extras / "overlay.mp4").exists()

@@ -1,0 +1,366 @@
+"""Rotations and rigid frames: group laws, round trips, and scipy as the independent twin."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.spatial.transform import Rotation as Scipy
+
+from acehand_core.geometry import frames, rotations
+
+SEEDS = st.integers(0, 2**32 - 1)
+#: Lengths of rotation vectors where formulas change branch or lose digits.
+ANGLES = [0.0, 1e-12, 1e-7, 0.9e-6, 1.1e-6, 0.9e-4, 1.1e-4, 1e-2, 1.0, 3.0]
+NEAR_PI = [np.pi - 1e-3, np.pi - 1e-6, np.pi - 1e-9, np.pi - 1e-12, np.pi]
+seeded = settings(max_examples=30, deadline=None)
+
+
+def random_rotations(rng, *batch):
+    flat = Scipy.random(int(np.prod(batch, dtype=int)), rng=rng).as_matrix()
+    return flat.reshape(*batch, 3, 3)
+
+
+def unit(rng, *batch):
+    vector = rng.normal(size=(*batch, 3))
+    return vector / np.linalg.norm(vector, axis=-1, keepdims=True)
+
+
+def assert_rotation(matrix, atol=1e-12):
+    gram = np.swapaxes(matrix, -1, -2) @ matrix
+    np.testing.assert_allclose(gram, np.broadcast_to(np.eye(3), gram.shape), atol=atol)
+    np.testing.assert_allclose(np.linalg.det(matrix), 1, atol=atol)
+
+
+# --- rotations ---------------------------------------------------------------------------------
+
+
+@seeded
+@given(seed=SEEDS)
+def test_exp_is_scipys(seed):
+    rng = np.random.default_rng(seed)
+    vector = rng.uniform(-7, 7, (40, 3))
+    np.testing.assert_allclose(
+        rotations.exp(vector), Scipy.from_rotvec(vector).as_matrix(), atol=1e-13
+    )
+
+
+@pytest.mark.parametrize("angle", ANGLES + NEAR_PI)
+def test_exp_and_log_are_exact_at_every_angle(angle):
+    axis = unit(np.random.default_rng(3), 200)
+    rotation = rotations.exp(angle * axis)
+    assert_rotation(rotation)
+    np.testing.assert_allclose(
+        rotation, Scipy.from_rotvec(angle * axis).as_matrix(), rtol=0, atol=2e-15
+    )
+    back = rotations.log(rotation)
+    if angle < np.pi - 1e-9:
+        np.testing.assert_allclose(back, angle * axis, rtol=0, atol=1e-14 + 4e-16 / (4 - angle))
+    np.testing.assert_allclose(np.linalg.norm(back, axis=-1), angle, atol=1e-13)
+    np.testing.assert_allclose(rotations.exp(back), rotation, atol=1e-14)
+
+
+def test_log_of_half_turns_about_the_axes():
+    for axis in np.concatenate([np.eye(3), -np.eye(3)]):
+        vector = rotations.log(2 * np.outer(axis, axis) - np.eye(3))
+        np.testing.assert_allclose(np.abs(vector), np.pi * np.abs(axis), atol=1e-15)
+
+
+@seeded
+@given(seed=SEEDS)
+def test_group_laws_in_vectors(seed):
+    """Inverse is the negative vector; equal axes add; conjugation turns the axis."""
+    rng = np.random.default_rng(seed)
+    a, b = rng.uniform(-3, 3, (2, 3))
+    R = random_rotations(rng)
+    exp = rotations.exp
+    np.testing.assert_allclose(exp(-a), exp(a).T, atol=1e-14)
+    np.testing.assert_allclose(exp(0.3 * a) @ exp(0.7 * a), exp(a), atol=1e-14)
+    np.testing.assert_allclose(R @ exp(a) @ R.T, exp(R @ a), atol=1e-13)
+    assert not np.allclose(exp(a) @ exp(b), exp(b) @ exp(a), atol=1e-6) or np.linalg.norm(
+        np.cross(a, b)
+    ) < 1e-4 * np.linalg.norm(a) * np.linalg.norm(b)
+
+
+@seeded
+@given(seed=SEEDS)
+def test_skew_is_the_cross_product(seed):
+    a, b = np.random.default_rng(seed).normal(size=(2, 5, 3))
+    product = (rotations.skew(a) @ b[..., None])[..., 0]
+    np.testing.assert_allclose(product, np.cross(a, b), atol=1e-15)
+
+
+@pytest.mark.parametrize("angle", [0.0, 1e-6, 0.9e-4, 1.1e-4, 1e-3, 0.5, 2.0, np.pi, 5.0])
+def test_left_jacobian_against_finite_differences(angle):
+    rng = np.random.default_rng(5)
+    vector = angle * unit(rng, 20)
+    step = 1e-6
+    numeric = np.empty((20, 3, 3))
+    for axis, d in enumerate(np.eye(3) * step):
+        change = rotations.exp(vector + d) @ np.swapaxes(rotations.exp(vector - d), -1, -2)
+        numeric[..., axis] = rotations.log(change) / (2 * step)
+    np.testing.assert_allclose(rotations.left_jacobian(vector), numeric, atol=2e-9)
+
+
+def test_left_jacobian_is_continuous_where_its_series_starts():
+    axis = unit(np.random.default_rng(6), 50)
+    below, above = rotations.left_jacobian(0.999999e-4 * axis), rotations.left_jacobian(
+        1.000001e-4 * axis
+    )  # fmt: skip
+    np.testing.assert_allclose(below, above, atol=3e-10)
+
+
+@seeded
+@given(seed=SEEDS)
+def test_quaternions_are_scipys_and_round_trip(seed):
+    rng = np.random.default_rng(seed)
+    rotation = random_rotations(rng, 50)
+    q = rotations.to_quaternion(rotation)
+    theirs = Scipy.from_matrix(rotation).as_quat(scalar_first=True)
+    theirs *= np.sign(np.sum(q * theirs, axis=-1, keepdims=True))
+    np.testing.assert_allclose(q, theirs, atol=1e-14)
+    np.testing.assert_allclose(rotations.from_quaternion(q), rotation, atol=1e-14)
+    largest = np.take_along_axis(q, np.abs(q).argmax(-1)[:, None], axis=-1)
+    assert (largest > 0).all()
+    scaled = q * rng.uniform(-5, 5, (50, 1))
+    np.testing.assert_allclose(rotations.from_quaternion(scaled), rotation, atol=1e-12)
+
+
+@pytest.mark.parametrize("component", range(4))
+def test_every_branch_of_the_quaternion(component):
+    """Near each unit quaternion another of Shepperd's four cases is the stable one."""
+    rng = np.random.default_rng(component)
+    q = np.eye(4)[component] + rng.normal(0, 1e-7, (100, 4))
+    q /= np.linalg.norm(q, axis=-1, keepdims=True)
+    back = rotations.to_quaternion(rotations.from_quaternion(q))
+    np.testing.assert_allclose(back, q, atol=3e-16)
+
+
+@seeded
+@given(seed=SEEDS)
+def test_six_numbers_round_trip_and_repair(seed):
+    rng = np.random.default_rng(seed)
+    rotation = random_rotations(rng, 4, 5)
+    six = rotations.to_6d(rotation)
+    np.testing.assert_array_equal(six[2, 3], [*rotation[2, 3, :, 0], *rotation[2, 3, :, 1]])
+    np.testing.assert_allclose(rotations.from_6d(six), rotation, atol=1e-14)
+    free = rng.normal(size=(30, 6))
+    repaired = rotations.from_6d(free)
+    assert_rotation(repaired, 1e-9)
+    # The first column keeps its direction; the second stays in the plane of the two.
+    np.testing.assert_allclose(np.cross(repaired[..., 0], free[:, :3]), 0, atol=1e-12)
+    np.testing.assert_allclose(np.sum(repaired[..., 2] * free[:, 3:], axis=-1), 0, atol=1e-12)
+    assert (np.sum(repaired[..., 1] * free[:, 3:], axis=-1) > 0).all()
+
+
+@seeded
+@given(seed=SEEDS)
+def test_projection_is_the_nearest_rotation(seed):
+    """No small turn away from it comes nearer, also where the determinant is negative."""
+    rng = np.random.default_rng(seed)
+    matrix = rng.normal(size=(10, 3, 3))
+    nearest = rotations.project_to_rotation(matrix)
+    assert_rotation(nearest)
+    best = np.sum((nearest - matrix) ** 2, axis=(-1, -2))
+    for other in (*(rotations.exp(rng.normal(0, s, (10, 3))) for s in (1e-3, 1e-1, 2.0)),):
+        assert (np.sum((other @ nearest - matrix) ** 2, axis=(-1, -2)) >= best - 1e-12).all()
+    rotation = random_rotations(rng, 10)
+    np.testing.assert_allclose(rotations.project_to_rotation(3 * rotation), rotation, atol=1e-13)
+
+
+@seeded
+@given(seed=SEEDS)
+def test_angle_between(seed):
+    rng = np.random.default_rng(seed)
+    a, b, c = random_rotations(rng, 3, 20)
+    expected = (Scipy.from_matrix(a).inv() * Scipy.from_matrix(b)).magnitude()
+    np.testing.assert_allclose(rotations.angle_between(a, b), expected, atol=1e-13)
+    np.testing.assert_allclose(rotations.angle_between(c @ a, c @ b), expected, atol=1e-13)
+    np.testing.assert_allclose(rotations.angle_between(a, a), 0, atol=1e-14)
+
+
+@seeded
+@given(seed=SEEDS, gap=st.sampled_from([0.0, 1e-10, 1e-8, 1e-6, 1e-5, 3e-5, 1e-4, 1e-2, 1.0]))
+def test_between_turns_one_vector_into_the_other(seed, gap):
+    """From equal to exactly opposite vectors, ``gap`` away from both."""
+    rng = np.random.default_rng(seed)
+    source = unit(rng, 30)
+    away = np.cross(source, unit(rng, 30))
+    away /= np.linalg.norm(away, axis=-1, keepdims=True)
+    for sign in (1, -1):
+        target = sign * np.cos(gap) * source + np.sin(gap) * away
+        turn = rotations.between(source, target)
+        # Next to opposite vectors the turn is a quotient of two differences: half the digits.
+        assert_rotation(turn, 1e-12 if sign > 0 else 3e-7)
+        moved = (turn @ source[..., None])[..., 0]
+        np.testing.assert_allclose(moved, target, atol=1e-14 if sign > 0 else 1e-7)
+        smallest = gap if sign > 0 else np.pi - gap
+        angle = np.linalg.norm(rotations.log(rotations.project_to_rotation(turn)), axis=-1)
+        np.testing.assert_allclose(angle, smallest, atol=1e-12 if sign > 0 else 1e-4)
+
+
+@pytest.mark.parametrize("axis", np.concatenate([np.eye(3), -np.eye(3)]).tolist())
+def test_between_opposite_axes(axis):
+    axis = np.array(axis)
+    turn = rotations.between(axis, -axis)
+    assert_rotation(turn)
+    np.testing.assert_allclose(turn @ axis, -axis, atol=1e-15)
+
+
+def test_between_of_a_mixed_batch_and_broadcast():
+    source = np.array([0.0, 0, 1])
+    target = np.array([[0.0, 0, 1], [0, 0, -1], [1, 0, 0]])
+    turn = rotations.between(np.broadcast_to(source, (3, 3)), target)
+    np.testing.assert_allclose(turn @ source, target, atol=1e-15)
+
+
+def test_float32_stays_float32_and_is_as_exact_as_it_can_be():
+    vector = np.random.default_rng(7).uniform(-2, 2, (50, 3))
+    rotation = rotations.exp(vector)
+    single = rotation.astype(np.float32)
+    for value, reference in (
+        (rotations.exp(vector.astype(np.float32)), rotation),
+        (rotations.log(single), vector),
+        (rotations.to_quaternion(single), rotations.to_quaternion(rotation)),
+        (rotations.from_quaternion(rotations.to_quaternion(single)), rotation),
+        (rotations.from_6d(rotations.to_6d(single)), rotation),
+        (rotations.project_to_rotation(single), rotation),
+        (rotations.skew(vector.astype(np.float32)), rotations.skew(vector)),
+        (rotations.left_jacobian(vector.astype(np.float32)), rotations.left_jacobian(vector)),
+        (rotations.between(single[:, 0], single[:, 1]), rotations.between(rotation[:, 0], rotation[:, 1])),
+    ):  # fmt: skip
+        assert value.dtype == np.float32
+        np.testing.assert_allclose(value, reference, atol=3e-6)
+
+
+def test_leading_axes():
+    rotation = random_rotations(np.random.default_rng(8), 2, 0, 4)
+    assert rotations.exp(rotations.log(rotation)).shape == (2, 0, 4, 3, 3)
+    assert rotations.from_quaternion(rotations.to_quaternion(rotation)).shape == (2, 0, 4, 3, 3)
+
+
+# --- frames ------------------------------------------------------------------------------------
+
+
+def random_rigid(rng, *batch):
+    return frames.rigid(random_rotations(rng, *batch), rng.normal(size=(*batch, 3)))
+
+
+@seeded
+@given(seed=SEEDS)
+def test_inverse_and_composition(seed):
+    rng = np.random.default_rng(seed)
+    T_a_b, T_b_c = random_rigid(rng, 6), random_rigid(rng, 6)
+    points = rng.normal(size=(6, 9, 3))
+    np.testing.assert_allclose(frames.inverse(T_a_b), np.linalg.inv(T_a_b), atol=1e-13)
+    np.testing.assert_allclose(
+        frames.apply(T_a_b @ T_b_c, points), frames.apply(T_a_b, frames.apply(T_b_c, points)),
+        atol=1e-13,
+    )  # fmt: skip
+    np.testing.assert_allclose(
+        frames.apply(frames.inverse(T_a_b), frames.apply(T_a_b, points)), points, atol=1e-13
+    )
+
+
+@pytest.mark.parametrize(
+    ("transforms", "points"),
+    [
+        ((), (3,)),
+        ((), (7, 3)),
+        ((), (5, 7, 3)),
+        ((5,), (5, 3)),
+        ((5,), (5, 7, 3)),
+        ((5, 2), (5, 2, 3)),
+        ((5, 2), (5, 2, 7, 3)),
+        ((5, 1), (5, 2, 7, 3)),
+    ],
+)
+def test_apply_against_a_loop(transforms, points):
+    rng = np.random.default_rng(9)
+    transform, point = random_rigid(rng, *transforms), rng.normal(size=points)
+    moved = frames.apply(transform, point)
+    assert moved.shape == points
+    for index in np.ndindex(points[:-1]):
+        lead = tuple(
+            min(i, n - 1) for i, n in zip(index[: len(transforms)], transforms, strict=True)
+        )
+        expected = transform[lead] @ np.append(point[index], 1)
+        np.testing.assert_allclose(moved[index], expected[:3], atol=1e-14)
+
+
+def test_rigid_broadcasts():
+    rotation = random_rotations(np.random.default_rng(0))
+    stacked = frames.rigid(rotation, np.zeros((4, 3)))
+    assert stacked.shape == (4, 4, 4)
+    np.testing.assert_array_equal(stacked[2, :3, :3], rotation)
+    np.testing.assert_array_equal(stacked[:, 3], np.tile([0, 0, 0, 1], (4, 1)))
+
+
+def similarity_error(scale, rotation, shift, source, target, weights):
+    gap = target - (scale * source @ rotation.T + shift)
+    return float(weights @ np.sum(gap * gap, axis=1))
+
+
+@seeded
+@given(seed=SEEDS, count=st.integers(3, 12))
+def test_similarity_recovers_exact_data(seed, count):
+    rng = np.random.default_rng(seed)
+    source, weights = rng.normal(size=(count, 3)), rng.uniform(0.1, 2, count)
+    rotation, shift, scale = random_rotations(rng), rng.normal(size=3), rng.uniform(0.2, 5)
+    target = scale * source @ rotation.T + shift
+    found = frames.similarity_fit(source, target, weights)
+    error = similarity_error(*found, source, target, weights)
+    assert error < 1e-20 * max(1, scale**2) * 1e4
+    if count > 3:  # three points leave a mirror image open, which the determinant closes
+        assert found[0] == pytest.approx(scale, rel=1e-9)
+        np.testing.assert_allclose(found[1], rotation, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale_range", [None, (1.0, 1.0), (0.9, 1.3), (2.0, 3.0)])
+@pytest.mark.parametrize("seed", range(4))
+def test_similarity_is_the_best_a_brute_search_finds(seed, scale_range):
+    """Noisy, mirrored and weighted data: no search over all seven numbers does better."""
+    rng = np.random.default_rng(seed)
+    source = rng.normal(size=(8, 3))
+    target = rng.uniform(0.5, 2) * source @ random_rotations(rng).T + rng.normal(0, 0.5, (8, 3))
+    if seed % 2:
+        target[:, 0] *= -1
+    weights = rng.uniform(0, 2, 8)
+    scale, rotation, shift = frames.similarity_fit(source, target, weights, scale_range)
+    low, high = scale_range or (1e-3, 1e3)
+    assert low <= scale <= high
+    assert_rotation(rotation)
+    best = similarity_error(scale, rotation, shift, source, target, weights)
+
+    def cost(x):
+        s = np.clip(np.exp(x[6]), low, high)
+        return similarity_error(s, rotations.exp(x[:3]), x[3:6], source, target, weights)
+
+    found = min(
+        minimize(cost, np.r_[start, 0, 0, 0, 0], method="BFGS").fun
+        for start in rng.uniform(-2, 2, (12, 3))
+    )
+    assert best <= found + 1e-9
+    assert best == pytest.approx(found, rel=1e-4)
+
+
+def test_similarity_ignores_points_of_weight_zero():
+    rng = np.random.default_rng(1)
+    source = rng.normal(size=(6, 3))
+    target = 1.2 * source + 0.3
+    target[0] += 50
+    scale, rotation, shift = frames.similarity_fit(source, target, np.array([0.0, 1, 1, 1, 1, 1]))
+    assert scale == pytest.approx(1.2)
+    np.testing.assert_allclose(rotation, np.eye(3), atol=1e-12)
+    np.testing.assert_allclose(shift, 0.3, atol=1e-12)
+
+
+def test_similarity_of_planar_and_collinear_points_is_a_rotation():
+    rng = np.random.default_rng(2)
+    for flat in (np.diag([1.0, 1, 0]), np.diag([1.0, 0, 0])):
+        source = rng.normal(size=(6, 3)) @ flat
+        R = random_rotations(rng)
+        scale, rotation, shift = frames.similarity_fit(source, source @ R.T)
+        assert_rotation(rotation)
+        assert scale == pytest.approx(1.0)
+        np.testing.assert_allclose(scale * source @ rotation.T + shift, source @ R.T, atol=1e-12)
