@@ -65,3 +65,4 @@ CameraPoses = Float[np.ndarray, "T 4 4"]  # T_world_camera
 
 # Images.
 ImageRgb = UInt8[np.ndarray, "H W 3"]
+Picture = UInt8[np.ndarray, "_ _ 3"]  # of another size than the images beside it

@@ -15,8 +15,10 @@ from pathlib import Path
 import lerobot_samples as samples
 import numpy as np
 import pytest
+from clips import EXAMPLE
 
 from acehand_core.export import lerobot_format as layout
+from acehand_core.cli import retarget
 from acehand_core.export.lerobot_check import check_dataset
 from acehand_core.export.lerobot_repair import repair
 
@@ -43,23 +45,7 @@ def test_the_real_loader_reads_whatever_a_writer_leaves(
 
     kept = tmp_path / "kept"
     kept.mkdir()
-    done = subprocess.run(
-        [PYTHON, "-m", "pytest", "-q", "-x", str(HERE / "lerobot_real")],
-        env=os.environ
-        | {
-            "ACEHAND_LEROBOT_DATASETS": str(folder),
-            "ACEHAND_LEROBOT_KEEP": str(kept),
-            "HF_HOME": str(tmp_path / "cache"),
-            "HF_HUB_OFFLINE": "1",
-        },
-        cwd=HERE / "lerobot_real",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert "skipped" not in done.stdout.splitlines()[-1]
+    _judge(folder, tmp_path / "cache", ACEHAND_LEROBOT_KEEP=str(kept))
 
     # And the other way round: what lerobot wrote is sound to our validator, and can be added to.
     assert check_dataset(kept / "recorded", decode_all=True) == []
@@ -67,6 +53,39 @@ def test_the_real_loader_reads_whatever_a_writer_leaves(
     samples.append(kept / "resumed")
     assert check_dataset(kept / "resumed") == []
     assert repair(kept / "recorded") == []
+
+
+@pytest.mark.skipif(PYTHON is None, reason="ACEHAND_LEROBOT_PYTHON names no Python with lerobot")
+def test_the_real_loader_reads_what_the_main_job_writes(tmp_path: Path) -> None:
+    """Two episodes from videos, one dataset of joints alone, and the shared video if it is there."""
+    folder = tmp_path / "datasets"
+    two = [str(EXAMPLE), "--output", str(folder / "two"), "--no-overlay", "-q"]
+    assert retarget.main([*two, "--duration", "1", "--task", "first"]) == 0
+    assert retarget.main([*two, "--start", "2", "--append", "--task", "second"]) == 0
+    hands = folder / "two" / "acehand" / "episode_000001" / "hand_motion.parquet"
+    assert retarget.main([str(hands), "--output", str(folder / "joints"), "-q"]) == 0
+    shared = Path(os.environ.get("ACEHAND_SHARED", HERE.parent.parent / "shared"))
+    video = shared / "data" / "human_hand_video.mp4"
+    if video.is_file():
+        job = [str(video), "--robot", "inspire", "--output", str(folder / "real"), "--no-overlay"]
+        assert retarget.main([*job, "--task", "hand gestures", "-q"]) == 0
+    _judge(folder, tmp_path / "cache")
+
+
+def _judge(folder: Path, cache: Path, **more: str) -> None:
+    """Run the tests in lerobot_real with the real loader on every dataset in a folder."""
+    done = subprocess.run(
+        [PYTHON, "-m", "pytest", "-q", "-x", str(HERE / "lerobot_real")],
+        env=os.environ
+        | {"ACEHAND_LEROBOT_DATASETS": str(folder), "HF_HOME": str(cache), "HF_HUB_OFFLINE": "1"}
+        | more,
+        cwd=HERE / "lerobot_real",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1800,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
 def _leave_interrupted(scratch: Path, folder: Path) -> None:

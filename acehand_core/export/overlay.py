@@ -19,7 +19,7 @@ from acehand_core.export.atomic import atomic_path
 from acehand_core.hand.protocol import HandModel
 from acehand_core.hand.skeleton import BONES, FINGERS
 from acehand_core.motion import HandMotion
-from acehand_core.types import SIDES, ImageRgb, Side
+from acehand_core.types import SIDES, ImageRgb, Picture, Side
 
 #: RGB: left blue, right orange; readable to most colour-blind eyes.
 HAND_COLOURS = {"left": (86, 156, 233), "right": (236, 140, 54)}
@@ -126,7 +126,7 @@ def put_caption(image: ImageRgb, text: str) -> None:
     cv2.putText(image, text, place, cv2.FONT_HERSHEY_SIMPLEX, size, _TEXT, 1, cv2.LINE_AA)
 
 
-def contact_sheet(pictures: Sequence[ImageRgb], columns: int, title: str) -> ImageRgb:
+def contact_sheet(pictures: Sequence[ImageRgb], columns: int, title: str) -> Picture:
     """Return pictures of one size in a grid below a title line."""
     height, width = pictures[0].shape[:2]
     rows = -(-len(pictures) // columns)

@@ -19,7 +19,7 @@ from acehand_core.export.overlay import (
 from acehand_core.export.video_encode import VideoEncoding, encode_video
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
-from acehand_core.types import SIDES, ImageRgb
+from acehand_core.types import SIDES, ImageRgb, Picture
 
 #: Gives the robot as the source camera would see it in a frame of the episode.
 RobotPicture = Callable[[int], ImageRgb]
@@ -61,7 +61,7 @@ class EpisodePictures:
     def __len__(self) -> int:
         return len(self._motion)
 
-    def picture(self, image: ImageRgb | None, frame: int) -> ImageRgb:
+    def picture(self, image: ImageRgb | None, frame: int) -> Picture:
         """Return one frame: source with hands, robot beside it."""
         width, height = self._size
         if image is None:
@@ -77,7 +77,7 @@ class EpisodePictures:
         images = self._recording.frames.read(0, len(self))
         count = len(self)
 
-        def pictures() -> Iterator[ImageRgb]:
+        def pictures() -> Iterator[Picture]:
             for frame, image in enumerate(images):
                 picture = self.picture(image, frame)
                 put_caption(picture, self._caption(frame))
