@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from acehand_core.geometry import frames, rotations
+from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import KNUCKLES
 from acehand_core.motion import Calibration
 from retarget.kinematics import KinematicTree
@@ -63,7 +63,7 @@ def calibrate(
         if np.abs(step).max() < CONVERGED:
             break
     tips = tree.points(hand.expand(commands), hand.tip_names)
-    goal = calibration.apply(sample.targets.tips)
+    goal = calibration.apply(sample.targets.tips_of(hand.fingers))
     return Calibration(
         calibration.scale,
         calibration.rotation,
@@ -110,15 +110,24 @@ def _moved(calibration: Calibration, step: Float[np.ndarray, "7"]) -> Calibratio
 
 
 def _from_knuckles(hand: HandSpec, tree: KinematicTree, sample: HandTargets) -> Calibration:
-    """Start from where the fingers begin: they hardly move in either hand."""
+    """Start from where the fingers begin: they hardly move in either hand.
+
+    Palm and base frame share their axes, so only size and place are taken from the knuckles. They
+    lie almost on a line: a turn fitted to them would be mostly noise about that line.
+    """
     pairs = [
         (keypoint, frame)
         for keypoint, frame in zip(hand.target_keypoints, hand.target_frames, strict=True)
         if keypoint in KNUCKLES[1:]
     ]
-    if len(pairs) < 3:
+    if len(pairs) < 2:
         return Calibration(1.0, np.eye(3), np.zeros(3), float("nan"))
     human = np.median(sample.joints_hand[:, [k for k, _ in pairs]], axis=0)
     robot = tree.points(hand.expand(hand.rest[None]), [f for _, f in pairs])[0]
-    scale, rotation, translation = frames.similarity_fit(human, robot, scale_range=SCALE_RANGE)
-    return Calibration(scale, rotation, translation, float("nan"))
+    scale = float(np.clip(_spread(robot) / _spread(human), *SCALE_RANGE))
+    translation = robot.mean(0) - scale * human.mean(0)
+    return Calibration(scale, np.eye(3), translation, float("nan"))
+
+
+def _spread(points: Float[np.ndarray, "N 3"]) -> float:
+    return float(np.linalg.norm(points - points.mean(0)))

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from acehand_core.errors import MissingDependencyError
-from acehand_core.hand.skeleton import TIPS, WRIST
+from acehand_core.hand.skeleton import WRIST, finger_keypoints
 from retarget.limits import Commands
 from retarget.robot import HandSpec
 from retarget.targets import HandTargets
@@ -29,33 +29,31 @@ def solve_dex(hand: HandSpec, targets: HandTargets, mode: str, filtered: bool = 
     """Return the driven joints of every frame; inactive frames repeat the last pose.
 
     Args:
-        mode: "vector" (wrist to tips), "dexpilot" (tips to tips as well) or "position" (tips in
-            the base frame, without scale).
+        mode: "vector" (wrist to tips), "dexpilot" (tips to tips as well) or "position" (tips,
+            without scale, on a base that floats; only the fingers of its answer are used).
         filtered: use the exponential filter that the library ships switched on.
 
     Raises:
         MissingDependencyError: dex-retargeting is not installed.
     """
-    alpha = LOW_PASS_ALPHA[mode] if filtered else 1.0
-    retargeting = _build(hand, mode, alpha)
+    return follow(build(hand, mode, filtered), hand, targets)
+
+
+def follow(retargeting: Any, hand: HandSpec, targets: HandTargets) -> Commands:
+    """Drive what ``build`` returned through all frames; the result is not clipped to any limit."""
     order = [retargeting.joint_names.index(hand.full_name(name)) for name in hand.command_joints]
     indices = retargeting.optimizer.target_link_human_indices
     out = np.tile(hand.rest, (len(targets.joints_hand), 1))
     last = hand.rest
     for frame, joints in enumerate(targets.joints_hand):
         if targets.active[frame]:
-            last = retargeting.retarget(_reference(joints, indices, mode))[order]
+            last = retargeting.retarget(_reference(joints, indices))[order]
         out[frame] = last
     return out
 
 
-def _reference(joints: Float[np.ndarray, "21 3"], indices: np.ndarray, mode: str) -> np.ndarray:
-    if mode == "position":
-        return joints[indices] - joints[WRIST]
-    return joints[indices[1]] - joints[indices[0]]
-
-
-def _build(hand: HandSpec, mode: str, alpha: float) -> Any:
+def build(hand: HandSpec, mode: str, filtered: bool = True) -> Any:
+    """Return the library's ``SeqRetargeting`` for a hand; see ``solve_dex``."""
     try:
         from dex_retargeting.retargeting_config import RetargetingConfig
     except ImportError as error:
@@ -65,33 +63,41 @@ def _build(hand: HandSpec, mode: str, alpha: float) -> Any:
         ) from error
     base = hand.full_name("base")
     tips = [hand.full_name(name) for name in hand.tip_names]
-    common: dict[str, Any] = {
-        "urdf_path": str(hand.urdf_path),
-        "target_joint_names": [hand.full_name(name) for name in hand.command_joints],
-        "low_pass_alpha": alpha,
-    }
-    if mode == "vector":
-        common |= {
+    keypoints = [finger_keypoints(finger)[-1] for finger in hand.fingers]
+    settings: dict[str, Any] = {
+        "vector": {
             "target_origin_link_names": [base] * len(tips),
             "target_task_link_names": tips,
-            "target_link_human_indices": np.array([[WRIST] * len(tips), list(TIPS)]),
+            "target_link_human_indices": np.array([[WRIST] * len(tips), keypoints]),
             "scaling_factor": SCALING,
-        }
-    elif mode == "dexpilot":
-        common |= {
+        },
+        "dexpilot": {
             "wrist_link_name": base,
             "finger_tip_link_names": tips,
             "scaling_factor": SCALING,
-        }
-    else:
-        common |= {
+        },
+        "position": {
             "target_link_names": tips,
-            "target_link_human_indices": np.array(TIPS),
-        }
+            "target_link_human_indices": np.array(keypoints),
+            "add_dummy_free_joint": True,
+        },
+    }[mode]
     # The library leaves its rewritten URDF behind; here it goes with the folder.
     with tempfile.TemporaryDirectory(prefix="acehand-dex-") as folder:
         default, tempfile.tempdir = tempfile.tempdir, str(Path(folder))
         try:
-            return RetargetingConfig(type=mode, **common).build()
+            return RetargetingConfig(
+                type=mode,
+                urdf_path=str(hand.urdf_path),
+                target_joint_names=[hand.full_name(name) for name in hand.command_joints],
+                low_pass_alpha=LOW_PASS_ALPHA[mode] if filtered else 1.0,
+                **settings,
+            ).build()
         finally:
             tempfile.tempdir = default
+
+
+def _reference(joints: Float[np.ndarray, "21 3"], indices: np.ndarray) -> np.ndarray:
+    """Return vectors from the first to the second row of keypoints, or tips from the wrist."""
+    origin, task = indices if indices.ndim == 2 else (WRIST, indices)
+    return joints[task] - joints[origin]

@@ -18,8 +18,9 @@ PINCH_HUMAN_M = 0.030
 OPEN_HUMAN_M = 0.050
 PINCH_ROBOT_M = 0.015
 LAG_FRAMES = 15
+RATE_EPS = 1e-6
 
-Tips = Float[np.ndarray, "T 5 3"]
+Tips = Float[np.ndarray, "T K 3"]  # thumb first
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +42,14 @@ class CommonGround:
         return self.scale * human @ self.rotation.T + self.translation
 
 
-def tip_error(human: Tips, robot: Tips, ground: CommonGround) -> Float[np.ndarray, "T 5"]:
+def tip_error(human: Tips, robot: Tips, ground: CommonGround) -> Float[np.ndarray, "T K"]:
     """Distance of each robot tip from its human tip on common ground, metres."""
     return np.linalg.norm(robot - ground(human), axis=-1)
 
 
 def direction_error(
-    human: Float[np.ndarray, "T 5 3"], robot: Float[np.ndarray, "T 5 3"], ground: CommonGround
-) -> Float[np.ndarray, "T 5"]:
+    human: Float[np.ndarray, "T V 3"], robot: Float[np.ndarray, "T V 3"], ground: CommonGround
+) -> Float[np.ndarray, "T V"]:
     """Angle in radians between robot vectors and rotated human vectors."""
     a = human @ ground.rotation.T
     cosine = np.sum(a * robot, axis=-1) / (
@@ -89,17 +90,37 @@ def rms_jerk(commands: Float[np.ndarray, "T C"], fps: float) -> float:
     return float(np.sqrt(np.mean(np.diff(commands, 3, axis=0) ** 2)) * fps**3)
 
 
+def rate_excess(
+    commands: Float[np.ndarray, "T C"], limit: Float[np.ndarray, "C"], fps: float, order: int
+) -> tuple[float, float]:
+    """Compare a derivative (1: speed, 2: acceleration) with its limit.
+
+    Returns:
+        The share of joint-frames above the limit, and the largest ratio to it.
+    """
+    if len(commands) <= order:
+        return 0.0, 0.0
+    ratio = np.abs(np.diff(commands, order, axis=0)) * fps**order / limit
+    return float((ratio > 1 + RATE_EPS).mean()), float(ratio.max())
+
+
 def lag_frames(human: Tips, robot: Tips) -> int:
-    """Frames by which the robot's tip speed best matches the human's, within +-15."""
+    """Frames by which the robot's tip speed best matches the human's, within +-15.
+
+    Positive: the robot is late. Of equal matches the smallest lag counts. At least half of the
+    clip is compared at any lag.
+    """
+    if len(human) < 3:
+        return 0
     a = np.linalg.norm(np.diff(human, axis=0), axis=-1).mean(1)
     b = np.linalg.norm(np.diff(robot, axis=0), axis=-1).mean(1)
     a, b = a - a.mean(), b - b.mean()
-    reach = min(LAG_FRAMES, len(a) - 2)
-    if reach < 1:
-        return 0
-    score = []
-    for lag in range(-reach, reach + 1):
+    reach = min(LAG_FRAMES, len(a) // 2)
+    best, best_score = 0, -np.inf
+    for lag in sorted(range(-reach, reach + 1), key=abs):
         early, late = max(0, -lag), max(0, lag)
         x, y = a[early : len(a) - late], b[late : len(b) - early]
-        score.append(float(x @ y) / np.sqrt(max(float(x @ x) * float(y @ y), 1e-18)))
-    return int(np.argmax(score)) - reach
+        score = float(x @ y) / np.sqrt(max(float(x @ x) * float(y @ y), 1e-18))
+        if score > best_score:
+            best, best_score = lag, score
+    return best

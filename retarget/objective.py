@@ -20,16 +20,17 @@ from retarget.targets import HandTargets
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Pull of each term. Positions count in units of ``length_m``, angles in radians.
+    """Pull of each term on a frame. Positions count in units of ``length_m``, angles in radians.
 
-    ``acceleration`` weighs second differences per frame; ``rest`` keeps joints that no target
-    moves near the idle hand.
+    ``acceleration`` weighs squared rad/s^2, so that a motion is smoothed alike at any frame rate:
+    the default passes a finger up to about 5 Hz. ``rest`` keeps joints that no target moves near
+    the idle hand.
     """
 
     tip: float = 1.0
     link: float = 0.1
     rest: float = 0.02
-    acceleration: float = 60.0
+    acceleration: float = 7.5e-5
     length_m: float = 0.01
 
 

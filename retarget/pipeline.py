@@ -54,8 +54,13 @@ def retarget_motion(
     """
     if solver not in SOLVERS:
         raise InputError(f"Unknown solver {solver!r}; {nearest(solver, SOLVERS)}")
-    hands = [robot.hand(side) for side in SIDES]
     targets = [hand_targets(motion, side) for side in SIDES]
+    # A robot may lack a side that the motion lacks too; the other side's rest pose stands in.
+    substitute = next(iter(robot.hands.values()))
+    hands = [
+        robot.hand(side) if target is not None else robot.hands.get(side, substitute)
+        for side, target in zip(SIDES, targets, strict=True)
+    ]
     followed = [
         _follow(hand, target, motion.fps, solver, weights) if target is not None else None
         for hand, target in zip(hands, targets, strict=True)
@@ -68,37 +73,44 @@ def _follow(
 ) -> _Followed:
     tree = KinematicTree.of(hand)
     limits = CommandLimits.of(hand, fps)
-    calibration = calibrate(hand, tree, targets, weights)
-    started = time.perf_counter()
     if solver == "trajectory":
+        calibration = calibrate(hand, tree, targets, weights)
+        started = time.perf_counter()
         objective = PoseObjective(hand, tree, targets, calibration, weights)
         start = np.tile(hand.rest, (len(targets.joints_hand), 1))
-        commands = solve_trajectory(objective, limits, start, weights.acceleration)
+        commands = solve_trajectory(objective, limits, start, weights.acceleration * fps**4)
     else:
+        started = time.perf_counter()
         commands = limits.enforce(solve_dex(hand, targets, solver.removeprefix("dex-")))
     seconds = time.perf_counter() - started
-    joints = hand.expand(commands)
-    tips = tree.points(joints, hand.tip_names)
+    robot = tree.points(hand.expand(commands), hand.tip_names)
+    human = targets.tips_of(hand.fingers)
     if solver != "trajectory":
-        # Its own objective put the hand elsewhere: measure it from where it best fits.
-        ground = metrics.CommonGround.fit(targets.tips, tips)
-        calibration = Calibration(
-            ground.scale, ground.rotation, ground.translation, calibration.residual_m
-        )
-    error = np.linalg.norm(tips - calibration.apply(targets.tips), axis=-1)
+        calibration = _best_fit(human, robot)
     seconds_axis = np.arange(len(commands)) / fps
     return _Followed(
         commands=commands,
         calibration=calibration,
-        tip_error_m=np.where(targets.active[:, None], error, np.nan),
-        T_camera_base=_base_poses(targets, calibration, tips),
+        tip_error_m=np.linalg.norm(robot - calibration.apply(human), axis=-1),
+        T_camera_base=_base_poses(targets, calibration, human, robot),
         report=replay(hand, commands, seconds_axis, targets.active).report,
         seconds=seconds,
     )
 
 
+def _best_fit(human: Float[np.ndarray, "T K 3"], robot: Float[np.ndarray, "T K 3"]) -> Calibration:
+    """Return from where a hand that was posed by another objective is best measured."""
+    ground = metrics.CommonGround.fit(human, robot)
+    error = metrics.tip_error(human, robot, ground)
+    residual = float(np.sqrt(np.nanmean(error**2)))
+    return Calibration(ground.scale, ground.rotation, ground.translation, residual)
+
+
 def _base_poses(
-    targets: HandTargets, calibration: Calibration, tips: Float[np.ndarray, "T K 3"]
+    targets: HandTargets,
+    calibration: Calibration,
+    human: Float[np.ndarray, "T K 3"],
+    robot: Float[np.ndarray, "T K 3"],
 ) -> Float[np.ndarray, "T 4 4"] | None:
     """Return the base link's pose: fixed to the palm, so that the fingertips meet on average.
 
@@ -109,9 +121,8 @@ def _base_poses(
         return None
     active = targets.active
     turn = calibration.rotation.T  # base to palm
-    human = np.nanmean(targets.tips[active], axis=(0, 1))
-    robot = tips[active].mean((0, 1))
-    T_hand_base = frames.rigid(turn, human - turn @ robot)
+    touching = human[active].mean((0, 1)) - turn @ robot[active].mean((0, 1))
+    T_hand_base = frames.rigid(turn, touching)
     return targets.T_camera_hand @ T_hand_base
 
 
@@ -164,7 +175,7 @@ def _assemble(
         ),
         coupling_residual_rad=max(h.coupling_residual(joints[:, i]) for i, h in enumerate(hands)),
         solver=solver,
-        solve_seconds=sum(one.seconds for one in followed if one),
+        solve_seconds=sum((one.seconds for one in followed if one), 0.0),
         provenance=motion.provenance,
         replay=tuple(one.report if one else None for one in followed),
     )

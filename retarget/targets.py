@@ -6,13 +6,14 @@ on a right hand and away from it on a left one. A robot's base frame follows the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from acehand_core.geometry import frames, rotations
-from acehand_core.hand.skeleton import KNUCKLES, TIPS, WRIST
+from acehand_core.hand.skeleton import KNUCKLES, TIPS, WRIST, finger_keypoints
 from acehand_core.motion import HandMotion
 from acehand_core.types import SIDES, Side
 
@@ -24,8 +25,8 @@ STEADY_FRAME_RAD = np.radians(20.0)
 class HandTargets:
     """One human hand over T frames, in its palm frame.
 
-    ``weight`` is 0 and ``T_camera_hand`` the identity where the hand is not known;
-    ``T_camera_hand`` is None without a placement.
+    Where the hand is not known ``joints_hand`` is NaN, ``weight`` 0 and ``T_camera_hand`` the
+    identity. ``T_camera_hand`` is None without a placement.
     """
 
     side: Side
@@ -39,9 +40,16 @@ class HandTargets:
         """Thumb to pinky fingertips."""
         return self.joints_hand[:, TIPS]
 
+    def tips_of(self, fingers: Sequence[str]) -> Float[np.ndarray, "T K 3"]:
+        """Return the tips of the named fingers: a robot may have fewer than five."""
+        return self.joints_hand[:, [finger_keypoints(finger)[-1] for finger in fingers]]
+
 
 def palm_frames(joints: Float[np.ndarray, "N 21 3"], side: Side) -> Float[np.ndarray, "N 4 4"]:
-    """Return the palm frame of each hand in the frame its joints are given in."""
+    """Return the palm frame of each hand in the frame its joints are given in.
+
+    NaN where wrist and knuckles do not span a palm.
+    """
     spokes = joints[:, KNUCKLES[1:]] - joints[:, :1]
     spokes = spokes / np.linalg.norm(spokes, axis=-1, keepdims=True)
     along = spokes.mean(1)
@@ -64,13 +72,16 @@ def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
     joints = motion.joints_camera[:, slot]
     needed = [WRIST, *KNUCKLES[1:], *TIPS]
     active = motion.known[:, slot] & np.isfinite(joints[:, needed]).all((1, 2))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        palms = palm_frames(joints, side)
+    active &= np.isfinite(palms).all((1, 2))  # some trackers write zeros for a missing hand
     if not active.any():
         return None
-    poses = np.broadcast_to(np.eye(4), (len(joints), 4, 4)).copy()
-    poses[active] = palm_frames(joints[active], side)
+    poses = np.where(active[:, None, None], palms, np.eye(4))
     if not motion.placed:
         poses[active] = _steadied(poses[active])
-    local = frames.apply(frames.inverse(poses), joints)
+    local = np.full(joints.shape, np.nan)
+    local[active] = frames.apply(frames.inverse(poses[active]), joints[active])
     weight = np.where(active, np.maximum(motion.quality[:, slot], 0.05), 0.0)
     return HandTargets(
         side=side,

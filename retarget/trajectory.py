@@ -53,7 +53,7 @@ def _solve_chunk(
     limits: CommandLimits,
     start: Commands,
     rows: slice,
-    history: Commands,
+    history: Float[np.ndarray, "H C"],
     acceleration: float,
 ) -> Commands:
     """Solve one run of frames that follows ``history`` (up to two finished frames)."""
@@ -84,9 +84,9 @@ def _solve_qp(
     residual: Float[np.ndarray, "T M"],
     jacobian: Float[np.ndarray, "T M C"],
     x: Commands,
-    smooth: sp.csc_matrix,
+    smooth: sp.csc_array,
     pull: Float[np.ndarray, "N"],
-    rate: sp.csc_matrix,
+    rate: sp.csc_array,
     limits: CommandLimits,
     previous: Float[np.ndarray, "C"] | None,
     trust: float,
@@ -116,35 +116,35 @@ def _solve_qp(
 
 
 def _cost(
-    objective: PoseObjective, x: Commands, rows: slice, smooth: sp.csc_matrix, pull: np.ndarray
+    objective: PoseObjective, x: Commands, rows: slice, smooth: sp.csc_array, pull: np.ndarray
 ) -> float:
     residual, _ = objective(x, rows)
     flat = x.reshape(-1)
     return 0.5 * float((residual**2).sum() + flat @ (smooth @ flat)) + float(pull @ flat)
 
 
-def _differences(count: int, columns: int, from_history: bool) -> sp.csc_matrix:
+def _differences(count: int, columns: int, from_history: bool) -> sp.csc_array:
     """Return the matrix of first differences; its first rows step from the finished frame."""
-    matrix = sp.eye(count, format="csr") - sp.eye(count, k=-1, format="csr")
-    return sp.kron(matrix if from_history else matrix[1:], sp.eye(columns)).tocsc()
+    matrix = sp.eye_array(count, format="csr") - sp.eye_array(count, k=-1, format="csr")
+    return sp.kron(matrix if from_history else matrix[1:], sp.eye_array(columns)).tocsc()
 
 
 def _acceleration_cost(
-    count: int, columns: int, history: Commands, weight: float
-) -> tuple[sp.csc_matrix, Float[np.ndarray, "N"]]:
+    count: int, columns: int, history: Float[np.ndarray, "H C"], weight: float
+) -> tuple[sp.csc_array, Float[np.ndarray, "N"]]:
     """Return matrix A and vector b of ``x A x / 2 + b x``: second differences, history included."""
     done = len(history)
     total = count + done
     if total < 3:
-        return sp.csc_matrix((count * columns, count * columns)), np.zeros(count * columns)
+        return sp.csc_array((count * columns, count * columns)), np.zeros(count * columns)
     second = sp.diags_array([1.0, -2.0, 1.0], offsets=[0, 1, 2], shape=(total - 2, total))
     full = weight * (second.T @ second).tocsr()
     pull = (full[done:, :done] @ history).reshape(-1) if done else np.zeros(count * columns)
-    return sp.kron(full[done:, done:], sp.eye(columns)).tocsc(), pull
+    return sp.kron(full[done:, done:], sp.eye_array(columns)).tocsc(), pull
 
 
-def _block_diagonal(blocks: Float[np.ndarray, "T C C"]) -> sp.csr_matrix:
+def _block_diagonal(blocks: Float[np.ndarray, "T C C"]) -> sp.csr_array:
     count, size, _ = blocks.shape
     indices = np.arange(count * size).reshape(count, 1, size).repeat(size, 1).reshape(-1)
     indptr = np.arange(0, count * size * size + 1, size)
-    return sp.csr_matrix((blocks.reshape(-1), indices, indptr), shape=(count * size, count * size))
+    return sp.csr_array((blocks.reshape(-1), indices, indptr), shape=(count * size, count * size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import TracebackType
 
 import numpy as np
@@ -27,9 +28,7 @@ class SourceView:
     ) -> None:
         """Open a renderer. Raises MissingDependencyError where there is no OpenGL."""
         self._trajectory = trajectory
-        camera = motion.camera if trajectory.T_frame_base is not None else None
-        camera = camera.rescaled(width, height) if camera else Camera.nominal(width, height)
-        self._camera = camera
+        self._camera = _pinhole(motion, trajectory, width, height)
         self._poses = _camera_poses(motion, trajectory)
         self._renderer = RobotRenderer(robot, width, height)
         self._backdrop = np.full((height, width, 3), _BACKDROP, np.uint8)
@@ -55,6 +54,14 @@ class SourceView:
             {side: self._poses[frame, slot] for slot, side in shown},
         )
         return composite(picture, self._backdrop)
+
+
+def _pinhole(motion: HandMotion, trajectory: RobotTrajectory, width: int, height: int) -> Camera:
+    """Return the source camera without its distortion, or a nominal one."""
+    if motion.camera is None or trajectory.T_frame_base is None:
+        return Camera.nominal(width, height)
+    camera = motion.camera.rescaled(width, height)
+    return replace(camera, model="pinhole", distortion=())
 
 
 def _camera_poses(motion: HandMotion, trajectory: RobotTrajectory) -> np.ndarray:

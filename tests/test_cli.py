@@ -198,7 +198,8 @@ def _ten_bit(folder: Path) -> Path:
 
 
 def _large(folder: Path) -> Path:
-    big = [np.kron(f, np.ones((6, 6, 1), np.uint8))[:2160] for f in clips.example_frames(4)]
+    frames = clips.example_frames(4, 60)
+    big = [np.kron(f, np.ones((6, 6, 1), np.uint8))[:2160] for f in frames]
     return write_video(folder / "v.mp4", big, options=X264)
 
 

@@ -1,0 +1,349 @@
+# ruff: noqa: E402
+"""Our retargeting beside dex-retargeting's three modes, on one hand's recorded joints.
+
+    python benchmarks/retarget.py --json [--joints FILE.npz] [--save DIR]
+
+Every method gets the same joints and the same robot, runs on one thread, and is scored by
+``retarget.metrics`` on common ground: after the one similarity of the human tips that fits its own
+output best. dex-retargeting is scored as it answers, limits or not. Times are solve time only, the
+best of ``--repeat`` runs. A table goes to standard error, one JSON object to standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# This file is named like the package it measures: start again without its folder on the path, and
+# with one thread for everybody.
+_SINGLE = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
+if __name__ == "__main__" and not (sys.flags.safe_path and os.environ.items() >= _SINGLE.items()):
+    arguments = [sys.executable, "-P", __file__, *sys.argv[1:]]
+    os.execve(sys.executable, arguments, {**os.environ, **_SINGLE})
+
+import argparse
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acehand_core.errors import AcehandError, InputError
+from acehand_core.geometry import rotations
+from acehand_core.hand.skeleton import FINGERS, KNUCKLES, WRIST
+from acehand_core.motion import Calibration
+from acehand_core.trackers.files import read_joints_file
+from acehand_core.types import SIDES
+from retarget import dex, limits, metrics
+from retarget.calibration import calibrate
+from retarget.kinematics import KinematicTree
+from retarget.objective import PoseObjective, Weights
+from retarget.robot import HandSpec, load_robot
+from retarget.simulate import PENETRATION_LIMIT_M, ReplayOptions, replay, self_penetration
+from retarget.targets import HandTargets, hand_targets, palm_frames
+from retarget.trajectory import solve_trajectory
+
+DEFAULT_INPUT = "data/human_joint_right.npz"
+#: Files whose own axes are further from the palm's than this need --palm-frame.
+FOREIGN_AXES_RAD = np.radians(45)
+
+Solve = Callable[[], tuple[np.ndarray, float]]
+
+
+def main() -> int:
+    options = _options()
+    try:
+        path = options.joints or _default_input()
+        hand, targets, fps = load_hand(path, options)
+        methods = _methods(hand, targets, fps)
+        runs = {name: _best(solve, options.repeat) for name, solve in methods.items()}
+        scores = {
+            name: score(hand, targets, fps, commands, seconds)
+            for name, (commands, seconds) in runs.items()
+        }
+    except AcehandError as error:
+        print(f"benchmarks/retarget.py: {error}", file=sys.stderr)
+        return 2
+    if options.save:
+        _save(options.save, hand, fps, {name: commands for name, (commands, _) in runs.items()})
+    _print_table(scores)
+    ratio = scores["dex_vector"]["ms_per_frame"] / scores["ours"]["ms_per_frame"]
+    report = {
+        "input": str(path),
+        "frames": len(targets.joints_hand),
+        "side": hand.side,
+        "fps": fps,
+        "methods": scores,
+        "speed_ratio_vs_dex_vector": ratio,
+    }
+    if options.json:
+        print(json.dumps(_without_nan(report)))
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object as last line")
+    parser.add_argument(
+        "--joints", type=Path, metavar="FILE.npz",
+        help=f"a joints file (docs/formats.md); default $ACEHAND_SHARED/{DEFAULT_INPUT}",
+    )  # fmt: skip
+    parser.add_argument("--side", choices=SIDES, help="which hand; default the one in the file")
+    parser.add_argument(
+        "--palm-frame", action="store_true",
+        help="turn the joints into the palm frame; default: the file's axes are x out of the palm "
+        "and z from the wrist to the fingers",
+    )  # fmt: skip
+    parser.add_argument("--frames", type=int, metavar="N", help="only the first N frames")
+    parser.add_argument("--robot", default="inspire", help="robot name or robot.yaml")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs to time")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="write each method's joints, npz")
+    return parser.parse_args()
+
+
+def _default_input() -> Path:
+    folder = os.environ.get("ACEHAND_SHARED")
+    default = Path(__file__).resolve().parents[2] / "shared"
+    path = Path(folder or default) / DEFAULT_INPUT
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; give --joints FILE.npz, or set ACEHAND_SHARED.")
+    return path
+
+
+def load_hand(path: Path, options: argparse.Namespace) -> tuple[HandSpec, HandTargets, float]:
+    """Read the one hand to retarget.
+
+    Raises:
+        InputError: no such hand, or axes that are not the palm's.
+    """
+    motion = read_joints_file(path, options.side or "right")
+    present = [side for slot, side in enumerate(SIDES) if motion.known[:, slot].any()]
+    side = options.side or (present[-1] if present else "right")
+    targets = hand_targets(motion, side)
+    if targets is None:
+        raise InputError(f"{path}: no {side} hand in it; found: {', '.join(present) or 'none'}.")
+    if not options.palm_frame:
+        joints = motion.joints_camera[:, SIDES.index(side)]
+        joints = joints - joints[:, [WRIST]]
+        axes = palm_frames(joints[targets.active], side)[:, :3, :3].mean(0)
+        off = rotations.angle_between(rotations.project_to_rotation(axes)[None], np.eye(3)[None])[0]
+        if off > FOREIGN_AXES_RAD:
+            raise InputError(
+                f"{path}: its axes are {np.degrees(off):.0f} degrees from the palm's (x out of the "
+                "palm, z wrist to fingers); add --palm-frame."
+            )
+        targets = dataclasses.replace(targets, joints_hand=joints)
+    if options.frames:
+        keep = slice(options.frames)
+        targets = dataclasses.replace(
+            targets,
+            joints_hand=targets.joints_hand[keep],
+            weight=targets.weight[keep],
+            active=targets.active[keep],
+        )
+    targets = dataclasses.replace(targets, T_camera_hand=None)
+    return load_robot(options.robot).hand(side), targets, motion.fps
+
+
+def _methods(hand: HandSpec, targets: HandTargets, fps: float) -> dict[str, Solve]:
+    """Return a function per method that runs it once: commands (T, C) and seconds."""
+
+    def with_dex(mode: str, filtered: bool = True) -> Solve:
+        def solve() -> tuple[np.ndarray, float]:
+            retargeting = dex.build(hand, mode, filtered)
+            _one_torch_thread()
+            started = time.perf_counter()
+            commands = dex.follow(retargeting, hand, targets)
+            return np.asarray(commands, float), time.perf_counter() - started
+
+        return solve
+
+    return {
+        "ours": lambda: _solve_ours(hand, targets, fps),
+        "dex_vector": with_dex("vector"),
+        "dex_dexpilot": with_dex("dexpilot"),
+        "dex_position": with_dex("position"),
+        "dex_vector_unfiltered": with_dex("vector", filtered=False),
+        "dex_dexpilot_unfiltered": with_dex("dexpilot", filtered=False),
+    }
+
+
+def _solve_ours(hand: HandSpec, targets: HandTargets, fps: float) -> tuple[np.ndarray, float]:
+    tree, weights = KinematicTree.of(hand), Weights()
+    calibration: Calibration = calibrate(hand, tree, targets, weights)
+    started = time.perf_counter()
+    objective = PoseObjective(hand, tree, targets, calibration, weights)
+    start = np.tile(hand.rest, (len(targets.joints_hand), 1))
+    commands = solve_trajectory(
+        objective, limits.CommandLimits.of(hand, fps), start, weights.acceleration * fps**4
+    )
+    return commands, time.perf_counter() - started
+
+
+def _one_torch_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _best(solve: Solve, repeat: int) -> tuple[np.ndarray, float]:
+    runs = [solve() for _ in range(max(1, repeat))]
+    return runs[0][0], min(seconds for _, seconds in runs)
+
+
+def score(
+    hand: HandSpec, targets: HandTargets, fps: float, commands: np.ndarray, seconds: float
+) -> dict[str, Any]:
+    """Return every metric of one method's commands (T, C); see ``retarget.metrics``."""
+    tree, active = KinematicTree.of(hand), targets.active
+    joints = hand.expand(commands)
+    robot = tree.points(joints, hand.tip_names)[active]
+    human = targets.tips_of(hand.fingers)[active]
+    ground = metrics.CommonGround.fit(human, robot)
+    error = metrics.tip_error(human, robot, ground) * 1e3
+    pinch = metrics.pinch(human, robot)
+    return {
+        "tip_error_mm": {
+            **_summary(error),
+            "per_finger": dict(zip(hand.fingers, error.mean(0).tolist(), strict=True)),
+        },
+        "tip_error_human_mm": _summary(error / ground.scale),
+        **_directions(hand, tree, targets, joints, ground),
+        "pinch_mm": pinch.robot_m * 1e3,
+        "pinch_recall": pinch.recall,
+        "false_pinch_share": pinch.false_share,
+        "n_pinch": pinch.frames,
+        **_limits(hand, fps, commands),
+        "lag_frames": metrics.lag_frames(human, robot),
+        "jerk_rad_s3": metrics.rms_jerk(commands, fps),
+        **_physics(hand, tree, fps, commands, active),
+        "ms_per_frame": seconds / len(commands) * 1e3,
+        "calibration": {
+            "scale": ground.scale,
+            "rotation": ground.rotation.tolist(),
+            "translation": ground.translation.tolist(),
+        },
+    }
+
+
+def _summary(values: np.ndarray) -> dict[str, float]:
+    return {"mean": float(values.mean()), "p95": float(np.percentile(values, 95))}
+
+
+def _directions(
+    hand: HandSpec,
+    tree: KinematicTree,
+    targets: HandTargets,
+    joints: np.ndarray,
+    ground: metrics.CommonGround,
+) -> dict[str, float]:
+    """Compare wrist-to-tip and knuckle-to-tip vectors; a knuckle that is not known is left out."""
+    active = targets.active
+    frames = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
+    human_tips = targets.tips_of(hand.fingers)[active]
+    robot_tips = tree.points(joints, hand.tip_names)[active]
+    human_wrist = targets.joints_hand[active][:, [WRIST]]
+    wrist = metrics.direction_error(human_tips - human_wrist, robot_tips, ground)
+    knuckle = []
+    for k, finger in enumerate(hand.fingers):
+        keypoint = KNUCKLES[FINGERS.index(finger)]
+        if keypoint in frames:
+            base = tree.points(joints, [frames[keypoint]])[active]
+            human = human_tips[:, [k]] - targets.joints_hand[active][:, [keypoint]]
+            knuckle.append(metrics.direction_error(human, robot_tips[:, [k]] - base, ground))
+    both = np.concatenate([wrist, *knuckle], axis=1)
+    return {
+        "direction_deg": float(np.degrees(np.nanmean(both))),
+        "direction_wrist_deg": float(np.degrees(wrist.mean())),
+    }
+
+
+def _limits(hand: HandSpec, fps: float, commands: np.ndarray) -> dict[str, float]:
+    joints = hand.expand(commands)
+    driven = (commands < hand.command_lower - limits.ANGLE_EPS) | (
+        commands > hand.command_upper + limits.ANGLE_EPS
+    )
+    excess = np.maximum(hand.lower - joints, joints - hand.upper).max()
+    speed = metrics.rate_excess(commands, hand.command_velocity, fps, 1)
+    acceleration = metrics.rate_excess(commands, hand.command_acceleration, fps, 2)
+    return {
+        "limit_violation_share": limits.limit_violations(hand, joints) / joints.size,
+        "limit_violation_share_driven": float(driven.mean()),
+        "limit_excess_rad": float(max(0.0, excess)),
+        "coupling_residual_rad": hand.coupling_residual(joints),
+        "speed_violation_share": speed[0],
+        "speed_ratio": speed[1],
+        "acceleration_violation_share": acceleration[0],
+        "acceleration_ratio": acceleration[1],
+    }
+
+
+def _physics(
+    hand: HandSpec, tree: KinematicTree, fps: float, commands: np.ndarray, active: np.ndarray
+) -> dict[str, float]:
+    """Collide the commands with themselves, and play them to the simulated hand."""
+    depth = self_penetration(hand, hand.expand(commands))
+    times = np.arange(len(commands)) / fps
+    played = replay(hand, commands, times, active)
+    late = replay(hand, commands, times, active, ReplayOptions(latency_s=hand.latency_s))
+    commanded = tree.points(hand.expand(commands), hand.tip_names)
+    gap = np.linalg.norm(tree.points(played.joints, hand.tip_names) - commanded, axis=-1)[active]
+    return {
+        "penetration_frames": int((depth > PENETRATION_LIMIT_M).sum()),
+        "penetration_share": float((depth > PENETRATION_LIMIT_M).mean()),
+        "penetration_max_mm": float(depth.max() * 1e3),
+        "penetration_mean_mm": float(depth.mean() * 1e3),
+        "tracking_rms_rad": played.report.rms_tracking_rad,
+        "tracking_rms_late_rad": late.report.rms_tracking_rad,
+        "tracking_tip_rms_mm": float(np.sqrt(np.mean(gap**2)) * 1e3),
+        "saturation_share": played.report.saturation_share,
+        "unstable_steps": played.report.unstable_steps,
+    }
+
+
+def _save(folder: Path, hand: HandSpec, fps: float, commands: dict[str, np.ndarray]) -> None:
+    """Write ``<method>.npz``: joints (T, Q) in rad, their names with side, and the rate."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = np.array([hand.full_name(name) for name in hand.joint_names])
+    for method, angles in commands.items():
+        np.savez_compressed(
+            folder / f"{method}.npz", joints=hand.expand(angles), joint_names=names, fps=fps
+        )
+
+
+def _print_table(scores: dict[str, dict[str, Any]]) -> None:
+    """Print one row per method to standard error."""
+    print(
+        f"{'method':<24}{'tip mean/p95 mm':>16}{'human':>7}{'dir':>6}{'pinch mm, recall':>18}"
+        f"{'false':>7}{'over limit':>11}{'speed, ratio':>14}{'lag':>5}{'jerk':>6}{'pen.':>6}"
+        f"{'track':>7}{'ms':>6}",
+        file=sys.stderr,
+    )
+    for name, row in scores.items():
+        tip = row["tip_error_mm"]
+        print(
+            f"{name:<24}{tip['mean']:>9.1f} / {tip['p95']:4.1f}"
+            f"{row['tip_error_human_mm']['mean']:>7.1f}{row['direction_deg']:>6.1f}"
+            f"{row['pinch_mm']:>11.1f}, {row['pinch_recall']:5.2f}{row['false_pinch_share']:>7.3f}"
+            f"{row['limit_violation_share']:>11.1%}{row['speed_violation_share']:>8.1%},"
+            f"{row['speed_ratio']:5.1f}{row['lag_frames']:>5}{row['jerk_rad_s3']:>6.0f}"
+            f"{row['penetration_frames']:>6}{row['tracking_rms_rad']:>7.3f}"
+            f"{row['ms_per_frame']:>6.2f}",
+            file=sys.stderr,
+        )
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: what could not be measured is null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""The calibration of a human hand to a robot's: recovered where it is known, bounded where not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from retarget_samples import human_joints, robot_targets, smooth_commands, targets_of
+
+from acehand_core.geometry import frames, rotations
+from acehand_core.motion import Calibration
+from acehand_core.types import SIDES
+from retarget.calibration import SCALE_RANGE, calibrate
+from retarget.kinematics import KinematicTree
+from retarget.objective import Weights
+from retarget.robot import load_robot
+from retarget.targets import palm_frames
+
+HANDS = {side: load_robot("inspire").hand(side) for side in SIDES}
+TREES = {side: KinematicTree.of(hand) for side, hand in HANDS.items()}
+WEIGHTS = Weights()
+
+
+def fitted(side, targets):
+    return calibrate(HANDS[side], TREES[side], targets, WEIGHTS)
+
+
+def difference(a, b):
+    """Return rotation (rad), translation (m) and relative scale between two calibrations."""
+    turn = rotations.angle_between(a.rotation[None], b.rotation[None])[0]
+    return turn, np.linalg.norm(a.translation - b.translation), abs(np.log(a.scale / b.scale))
+
+
+@pytest.mark.parametrize("side", SIDES)
+@settings(max_examples=6, deadline=None)
+@given(
+    turn=st.tuples(*[st.floats(-0.3, 0.3)] * 3),
+    shift=st.tuples(*[st.floats(-0.03, 0.03)] * 3),
+    scale=st.floats(0.92, 1.28),
+)
+def test_recovers_a_known_similarity(side, turn, shift, scale):
+    known = Calibration(scale, rotations.exp(np.array(turn)), np.array(shift), 0.0)
+    commands = smooth_commands(HANDS[side], 60)
+    found = fitted(side, robot_targets(HANDS[side], TREES[side], commands, known))
+    turned, moved, scaled = difference(found, known)
+    assert turned < 0.01 and moved < 1e-3 and scaled < 0.01
+    assert found.residual_m < 5e-4
+
+
+@pytest.mark.parametrize(("hand_size", "bound"), [(0.5, SCALE_RANGE[1]), (2.0, SCALE_RANGE[0])])
+@pytest.mark.parametrize("side", SIDES)
+def test_the_scale_stays_in_range(side, hand_size, bound):
+    """A hand of half or twice the size: the scale stops at its bound, all else is fitted."""
+    targets = robot_targets(HANDS[side], TREES[side], smooth_commands(HANDS[side], 40))
+    sized = dataclasses.replace(targets, joints_hand=targets.joints_hand * hand_size)
+    found = fitted(side, sized)
+    assert found.scale == pytest.approx(bound, abs=1e-9)
+    assert rotations.angle_between(found.rotation[None], np.eye(3)[None])[0] < 0.5
+    assert 0.005 < found.residual_m < 0.1
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_human_hand(side):
+    joints = human_joints(side, 80)
+    local = frames.apply(frames.inverse(palm_frames(joints, side)), joints)
+    found = fitted(side, targets_of(side, local))
+    assert SCALE_RANGE[0] - 1e-9 <= found.scale <= SCALE_RANGE[1] + 1e-9
+    # Palm frame and base frame share their axes: only a small turn is left.
+    assert rotations.angle_between(found.rotation[None], np.eye(3)[None])[0] < np.radians(30)
+    assert found.residual_m < 0.03
+
+
+def test_the_order_of_frames_does_not_matter():
+    rng = np.random.default_rng(0)
+    joints = human_joints("right", 80)
+    local = frames.apply(frames.inverse(palm_frames(joints, "right")), joints)
+    plain = fitted("right", targets_of("right", local))
+    mixed = fitted("right", targets_of("right", local[rng.permutation(80)]))
+    assert max(difference(plain, mixed)) < 1e-6
+
+
+def test_inactive_frames_are_ignored():
+    joints = human_joints("left", 60)
+    local = frames.apply(frames.inverse(palm_frames(joints, "left")), joints)
+    plain = fitted("left", targets_of("left", local))
+    nonsense = np.full((40, 21, 3), np.nan)
+    nonsense[::2] = 7.0
+    both = np.concatenate([nonsense[:20], local, nonsense[20:]])
+    weight = np.r_[np.zeros(20), np.ones(60), np.zeros(20)]
+    assert max(difference(fitted("left", targets_of("left", both, weight)), plain)) < 1e-12
+
+
+def test_a_long_recording_is_sampled_evenly():
+    """Half way the tracker's wrist moves aside by 2 cm: the best place is in between."""
+    hand, tree = HANDS["right"], TREES["right"]
+    joints = robot_targets(hand, tree, smooth_commands(hand, 500)).joints_hand
+    aside = joints + np.array([0, 0.02, 0])
+    found = fitted("right", targets_of("right", np.concatenate([joints, aside])))
+    # Any one half alone would bring its own knuckles home and leave the other's 20 mm beside.
+    assert found.apply(joints[:1, 9])[0, 1] - joints[0, 9, 1] == pytest.approx(-0.01, abs=0.004)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_noisy_knuckles_do_not_turn_the_hand(side):
+    """Four knuckles lie almost on a line; where they were trusted, 1 cm of noise turned the hand
+    by over 100 degrees."""
+    rng = np.random.default_rng(3)
+    targets = robot_targets(HANDS[side], TREES[side], smooth_commands(HANDS[side], 100))
+    noisy = targets.joints_hand + rng.normal(0, 0.01, targets.joints_hand.shape)
+    found = fitted(side, dataclasses.replace(targets, joints_hand=noisy))
+    assert rotations.angle_between(found.rotation[None], np.eye(3)[None])[0] < np.radians(10)
+
+
+@pytest.mark.parametrize("missing", [[1], [1, 2, 3], [6, 10, 14, 18, 7, 11, 15, 19]])
+def test_joints_that_a_tracker_lacks(missing):
+    """Without a thumb CMC (HOT3D), any thumb joint but the tip, or any joint between."""
+    hand, tree = HANDS["right"], TREES["right"]
+    known = Calibration(1.1, rotations.exp(np.array([0.1, 0.1, -0.1])), np.full(3, 0.01), 0.0)
+    targets = robot_targets(hand, tree, smooth_commands(hand, 60), known)
+    joints = targets.joints_hand.copy()
+    joints[:, missing] = np.nan
+    found = fitted("right", dataclasses.replace(targets, joints_hand=joints))
+    turned, moved, scaled = difference(found, known)
+    assert turned < 0.03 and moved < 3e-3 and scaled < 0.03
+
+
+def test_one_frame_is_enough_not_to_fail():
+    hand, tree = HANDS["right"], TREES["right"]
+    found = fitted("right", robot_targets(hand, tree, smooth_commands(hand, 1)))
+    assert np.isfinite(found.translation).all() and np.isfinite(found.residual_m)
+    assert found.scale == pytest.approx(1, abs=0.1)
+
+
+def test_the_residual_is_what_it_says():
+    """Rms distance of the robot's tips from the calibrated human tips, on the sample."""
+    hand, tree = HANDS["right"], TREES["right"]
+    rng = np.random.default_rng(3)
+    targets = robot_targets(hand, tree, smooth_commands(hand, 100))
+    noisy = targets.joints_hand + rng.normal(0, 0.01, targets.joints_hand.shape)
+    found = fitted("right", dataclasses.replace(targets, joints_hand=noisy))
+    # Of the 15 tip coordinates per frame 6 are followed; 10 mm of noise stay in the rest.
+    assert found.residual_m == pytest.approx(0.01 * np.sqrt(9 / 5), rel=0.25)

@@ -1,0 +1,433 @@
+"""From hand motion to robot trajectory: both hands, their places, limits, and other robots."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+from retarget_samples import (
+    FPS,
+    human_joints,
+    motion_of,
+    moving_hands,
+    random_rigid,
+    robot_targets,
+    smooth_commands,
+)
+
+from acehand_core.errors import InputError
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.types import SIDES
+from retarget import metrics
+from retarget.calibration import calibrate
+from retarget.kinematics import KinematicTree
+from retarget.limits import CommandLimits, limit_violations, speed_violations
+from retarget.objective import PoseObjective, Weights
+from retarget.pipeline import SOLVERS, retarget_motion
+from retarget.robot import find_robot_file, load_robot
+from retarget.targets import hand_targets, palm_frames
+from retarget.trajectory import solve_trajectory
+
+ROBOT = load_robot("inspire")
+
+
+@pytest.fixture(scope="module")
+def both():
+    motion = motion_of(moving_hands(40))
+    return motion, retarget_motion(motion, ROBOT)
+
+
+@pytest.fixture(scope="module")
+def hot3d(shared):
+    """Half a second of real bimanual motion; its hand model has no thumb CMC."""
+    data = np.load(shared / "data" / "hot3d_bimanual_joints.npz")
+    motion = motion_of(data["joints_world"], timestamps_ns=data["timestamps_ns"])
+    return motion, retarget_motion(motion, ROBOT)
+
+
+@pytest.fixture(scope="module")
+def human(shared):
+    joints = np.full((621, 2, 21, 3), np.nan)
+    joints[:, 1] = np.load(shared / "data" / "human_joint_right.npz")["joints"]
+    motion = motion_of(joints, placed=False)
+    return motion, retarget_motion(motion, ROBOT)
+
+
+def assert_sound(trajectory, robot=ROBOT):
+    """Limits recomputed from what is stored, and everything consistent."""
+    stored = trajectory.commands.astype(np.float32).astype(float)
+    for slot, side in enumerate(SIDES):
+        hand = robot.hands.get(side)
+        if hand is None:
+            continue
+        for commands in (trajectory.commands[:, slot], stored[:, slot]):
+            assert limit_violations(hand, hand.expand(commands)) == 0
+            assert speed_violations(hand, commands, trajectory.fps) == 0
+        joints = trajectory.joints[:, slot]
+        assert np.abs(joints - hand.expand(trajectory.commands[:, slot])).max() < 1e-12
+        registers = hand.from_registers(trajectory.registers[:, slot])
+        assert np.abs(registers - trajectory.commands[:, slot]).max() < 1e-9
+    assert trajectory.limit_violations == trajectory.speed_violations == 0
+    assert trajectory.coupling_residual_rad < 1e-6
+    assert (trajectory.confidence[~trajectory.active] == 0).all()
+    error = np.isfinite(trajectory.tip_error_m).all(-1)
+    assert (error == trajectory.active).all()
+
+
+def constant_offset(motion, trajectory, slot):
+    """Return ``T_palm_base`` of every active frame in the frame of the base poses."""
+    palm = palm_frames(motion.joints_camera[:, slot], SIDES[slot])
+    if trajectory.frame == "world":
+        palm = motion.T_world_camera @ palm
+    return (frames.inverse(palm) @ trajectory.T_frame_base[:, slot])[trajectory.active[:, slot]]
+
+
+def test_both_hands(both):
+    motion, trajectory = both
+    assert_sound(trajectory)
+    assert trajectory.active.all() and trajectory.frame == "camera"
+    assert np.nanmean(trajectory.tip_error_m) < 0.012
+    assert trajectory.verdict.status == "pass", trajectory.verdict
+    assert trajectory.joint_names == ROBOT.hand("right").joint_names
+    assert all(c.residual_m < 0.015 for c in trajectory.calibration)
+    assert trajectory.solve_seconds > 0 and trajectory.provenance is motion.provenance
+
+
+def test_hot3d_both_hands(hot3d):
+    _, trajectory = hot3d
+    assert_sound(trajectory)
+    assert trajectory.active.all()
+    assert np.mean(trajectory.tip_error_m) < 0.005
+    assert not any("limit" in reason for reason in trajectory.verdict.reasons)
+    assert trajectory.verdict.status != "fail", trajectory.verdict
+
+
+@pytest.mark.parametrize("name", ["both", "hot3d"])
+def test_relative_pose_of_the_bases_is_that_of_the_palms(name, request):
+    """Base and palm are one rigid body per hand, so the robots' hands meet as the human's did."""
+    motion, trajectory = request.getfixturevalue(name)
+    offsets = []
+    for slot in range(2):
+        offset = constant_offset(motion, trajectory, slot)
+        assert np.abs(offset - offset[0]).max() < 1e-9
+        offsets.append(offset[0])
+    palms = [palm_frames(motion.joints_camera[:, s], SIDES[s]) for s in range(2)]
+    expected = frames.inverse(palms[0] @ offsets[0]) @ palms[1] @ offsets[1]
+    base = trajectory.T_frame_base
+    assert np.abs(frames.inverse(base[:, 0]) @ base[:, 1] - expected).max() < 1e-9
+    # The motion was not trivial.
+    assert np.abs(expected - expected[0]).max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["both", "hot3d"])
+def test_fingertips_meet_on_average(name, request):
+    motion, trajectory = request.getfixturevalue(name)
+    for slot, side in enumerate(SIDES):
+        hand = ROBOT.hand(side)
+        tips = KinematicTree.of(hand).points(trajectory.joints[:, slot], hand.tip_names)
+        seen = frames.apply(trajectory.T_frame_base[:, slot], tips)
+        wanted = motion.joints_camera[:, slot][:, [4, 8, 12, 16, 20]]
+        # Mean over the palm's own frame: in the camera the hand turns.
+        palm = frames.inverse(palm_frames(motion.joints_camera[:, slot], side))
+        gap = frames.apply(palm, seen) - frames.apply(palm, wanted)
+        assert np.abs(gap.mean((0, 1))).max() < 1e-9
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_the_base_of_a_robots_own_hand_is_found(side):
+    """Joints made by the robot itself somewhere before the camera: its base is there again."""
+    hand, slot = ROBOT.hand(side), SIDES.index(side)
+    tree = KinematicTree.of(hand)
+    commands = smooth_commands(hand, 40)
+    t = np.linspace(0, 1, 40)[:, None]
+    base = frames.rigid(rotations.exp(np.concatenate([t, 0.5 - t, 2 * t], 1)),
+                        np.concatenate([0.1 * t, -0.1 * t, 0.5 + 0 * t], 1))  # fmt: skip
+    local = robot_targets(hand, tree, commands).joints_hand
+    local[:, 0] = [0.02, 0.01, 0.03]  # a wrist off the base's origin: the palm frame is turned
+    joints = np.full((40, 2, 21, 3), np.nan)
+    joints[:, slot] = frames.apply(base, local)
+    trajectory = retarget_motion(motion_of(joints), ROBOT)
+    found = trajectory.T_frame_base[:, slot]
+    assert np.abs(found[:, :3, :3] - base[:, :3, :3]).max() < 0.02
+    assert np.abs(found[:, :3, 3] - base[:, :3, 3]).max() < 2e-3
+    palm = palm_frames(joints[:, slot], side)[0]
+    assert rotations.angle_between(palm[None, :3, :3], base[:1, :3, :3])[0] > 0.1
+
+
+@pytest.mark.parametrize(("fps", "smoothing"), [(30.0, 60.75), (60.0, 972.0)])
+def test_it_is_the_sum_of_its_parts(fps, smoothing):
+    """Calibration, objective, limits and solver, put together by hand."""
+    motion = motion_of(moving_hands(30), fps=fps)
+    trajectory = retarget_motion(motion, ROBOT)
+    hand = ROBOT.hand("left")
+    tree, targets, weights = KinematicTree.of(hand), hand_targets(motion, "left"), Weights()
+    calibration = calibrate(hand, tree, targets, weights)
+    objective = PoseObjective(hand, tree, targets, calibration, weights)
+    start = np.tile(hand.rest, (30, 1))
+    commands = solve_trajectory(objective, CommandLimits.of(hand, fps), start, smoothing)
+    assert np.abs(trajectory.commands[:, 0] - commands).max() < 1e-9
+    assert trajectory.calibration[0].scale == calibration.scale
+
+
+def test_human_joints(human):
+    """Better than the published baseline on the same clip (19.2 mm), within limits, no lag."""
+    motion, trajectory = human
+    assert_sound(trajectory)
+    assert trajectory.frame == "none" and trajectory.T_frame_base is None
+    hand = ROBOT.hand("right")
+    tips = KinematicTree.of(hand).points(trajectory.joints[:, 1], hand.tip_names)
+    wanted = motion.joints_camera[:, 1][:, [4, 8, 12, 16, 20]]
+    ground = metrics.CommonGround.fit(wanted, tips)
+    error = metrics.tip_error(wanted, tips, ground) * 1e3
+    assert error.mean() <= 15.0
+    assert metrics.lag_frames(wanted, tips) == 0
+    # What the trajectory reports is measured from its own calibration, hence a little larger.
+    assert error.mean() - 0.1 < np.nanmean(trajectory.tip_error_m) * 1e3 < error.mean() + 2
+    assert (trajectory.joints[:, 0] == ROBOT.hand("left").expand(ROBOT.hand("left").rest)).all()
+    assert trajectory.calibration[0] is None and trajectory.replay[0] is None
+
+
+def test_no_worse_than_the_reported_residual(both):
+    """The tip error is what the joints and the calibration say."""
+    motion, trajectory = both
+    for slot, side in enumerate(SIDES):
+        hand = ROBOT.hand(side)
+        tips = KinematicTree.of(hand).points(trajectory.joints[:, slot], hand.tip_names)
+        joints = motion.joints_camera[:, slot]
+        local = frames.apply(frames.inverse(palm_frames(joints, side)), joints)
+        goal = trajectory.calibration[slot].apply(local[:, [4, 8, 12, 16, 20]])
+        error = np.linalg.norm(tips - goal, axis=-1)
+        assert np.abs(error - trajectory.tip_error_m[:, slot]).max() < 1e-9
+
+
+def moving_camera(count):
+    t = np.arange(count)[:, None] / count
+    turn = rotations.exp(np.concatenate([0.3 * t, -0.5 * t, 0.1 * t], axis=1))
+    return frames.rigid(turn, np.concatenate([t, 0.2 * t, -0.3 * t], axis=1))
+
+
+def test_world_frame_and_an_absent_hand_under_a_moving_camera():
+    poses = moving_camera(40)
+    joints = moving_hands(40)
+    joints[:5, 0] = joints[15:25, 0] = np.nan  # the left hand comes late and leaves for a while
+    motion = motion_of(joints, T_world_camera=poses)
+    trajectory = retarget_motion(motion, ROBOT)
+    assert_sound(trajectory)
+    assert trajectory.frame == "world"
+    base = trajectory.T_frame_base[:, 0]
+    assert (base[:5] == base[5]).all() and (base[15:25] == base[14]).all()
+    assert np.abs(base[26] - base[14]).max() > 1e-3
+    # Where it is present it is at the camera's pose times its place before the camera.
+    there = trajectory.active[:, 0]
+    before_camera = retarget_motion(dataclasses.replace(motion, T_world_camera=None), ROBOT)
+    assert before_camera.frame == "camera"
+    expected = poses @ before_camera.T_frame_base[:, 0]
+    assert np.abs(base - expected)[there].max() < 1e-12
+    right = poses @ before_camera.T_frame_base[:, 1]
+    assert np.abs(trajectory.T_frame_base[:, 1] - right).max() < 1e-12
+    for slot in range(2):
+        offset = constant_offset(motion, trajectory, slot)
+        assert np.abs(offset - offset[0]).max() < 1e-9
+
+
+def test_an_absent_hand_keeps_its_joints_close():
+    """During a gap the hand neither jumps nor leaves its limits, and nothing counts it."""
+    joints = moving_hands(60)
+    joints[20:26, 1] = np.nan
+    trajectory = retarget_motion(motion_of(joints), ROBOT)
+    assert_sound(trajectory)
+    assert (~trajectory.active[20:26, 1]).all() and trajectory.active[:, 0].all()
+    whole = retarget_motion(motion_of(moving_hands(60)), ROBOT)
+    assert np.abs(trajectory.commands - whole.commands)[:, 1].max() < 0.1
+
+
+def test_without_a_place_there_is_no_frame():
+    motion = motion_of(moving_hands(20), placed=False, T_world_camera=moving_camera(20))
+    trajectory = retarget_motion(motion, ROBOT)
+    assert trajectory.frame == "none" and trajectory.T_frame_base is None
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_one_hand_only(slot):
+    motion = motion_of(moving_hands(20, sides=(SIDES[slot],)))
+    trajectory = retarget_motion(motion, ROBOT)
+    assert_sound(trajectory)
+    other = ROBOT.hand(SIDES[1 - slot])
+    assert (trajectory.commands[:, 1 - slot] == other.rest).all()
+    assert not trajectory.active[:, 1 - slot].any() and trajectory.active[:, slot].all()
+    assert (trajectory.T_frame_base[:, 1 - slot] == np.eye(4)).all()
+    alone = retarget_motion(motion_of(moving_hands(20)), ROBOT)
+    assert np.abs(alone.commands - trajectory.commands)[:, slot].max() < 1e-9
+
+
+def test_no_hand_at_all():
+    motion = motion_of(np.full((6, 2, 21, 3), np.nan))
+    trajectory = retarget_motion(motion, ROBOT)
+    assert trajectory.verdict.status == "fail"
+    assert trajectory.solve_seconds == 0 and trajectory.coupling_residual_rad < 1e-6
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_very_short_clips(count):
+    trajectory = retarget_motion(motion_of(moving_hands(40)[10 : 10 + count]), ROBOT)
+    assert_sound(trajectory)
+    assert trajectory.joints.shape == (count, 2, 12)
+    assert np.nanmean(trajectory.tip_error_m) < 0.02
+
+
+def test_where_the_camera_stands_does_not_matter(both):
+    """Joints are the same, bases move with the hands."""
+    motion, trajectory = both
+    move = random_rigid(np.random.default_rng(0), 1)
+    moved = dataclasses.replace(
+        motion, joints_camera=frames.apply(move[:, None], motion.joints_camera)
+    )
+    other = retarget_motion(moved, ROBOT)
+    assert np.abs(other.commands - trajectory.commands).max() < 1e-6
+    assert np.abs(other.T_frame_base - move[:, None] @ trajectory.T_frame_base).max() < 1e-6
+
+
+def test_joints_where_no_hand_is_known_change_nothing():
+    """A tracker may leave numbers in frames that it does not vouch for."""
+    joints = moving_hands(30)
+    known = np.ones((30, 2), bool)
+    known[10:14, 1] = False
+    motion = motion_of(joints, observed=known)
+    wild = joints.copy()
+    wild[10:14, 1] = 9.0
+    for solver in ("trajectory", *dex_solvers()[:1]):
+        a = retarget_motion(motion, ROBOT, solver)
+        b = retarget_motion(dataclasses.replace(motion, joints_camera=wild), ROBOT, solver)
+        assert (a.commands == b.commands).all() and (a.T_frame_base == b.T_frame_base).all()
+
+
+def dex_solvers():
+    if importlib.util.find_spec("dex_retargeting") is None:
+        return ()
+    return tuple(s for s in SOLVERS if s.startswith("dex-"))
+
+
+@pytest.mark.parametrize("solver", [s for s in SOLVERS if s != "trajectory"])
+def test_every_other_solver_keeps_the_limits(solver):
+    pytest.importorskip("dex_retargeting", reason="not installed (extra: dex)")
+    rng = np.random.default_rng(0)
+    joints = moving_hands(40)
+    joints[:, :, 1:] += rng.normal(0, 0.02, joints[:, :, 1:].shape)  # faster than any hand
+    joints[10:13, 0] = np.nan
+    motion = motion_of(joints)
+    trajectory = retarget_motion(motion, ROBOT, solver)
+    assert_sound(trajectory)
+    assert trajectory.solver == solver
+    for slot in range(2):
+        offset = constant_offset(motion, trajectory, slot)
+        assert np.abs(offset - offset[0]).max() < 1e-9
+        residual = np.sqrt(np.nanmean(trajectory.tip_error_m[:, slot] ** 2))
+        assert trajectory.calibration[slot].residual_m == pytest.approx(residual)
+
+
+def test_unknown_solver():
+    with pytest.raises(InputError, match="Did you mean 'dex-vector'"):
+        retarget_motion(motion_of(moving_hands(3)), ROBOT, "dex-vectors")
+
+
+@pytest.fixture()
+def copied(tmp_path):
+    """Return a function that writes a changed copy of the robot and loads it."""
+
+    def make(change):
+        source = find_robot_file("inspire")
+        for path in source.parent.glob("*.xml"):
+            shutil.copy(path, tmp_path)
+        for path in source.parent.glob("*.urdf"):
+            shutil.copy(path, tmp_path)
+        root = yaml.safe_load(source.read_text())
+        change(root)
+        (tmp_path / "robot.yaml").write_text(yaml.safe_dump(root, sort_keys=False))
+        return load_robot(tmp_path)
+
+    return make
+
+
+def test_the_order_of_joints_and_commands_means_nothing(copied, both):
+    motion, trajectory = both
+
+    def shuffle(root):
+        for key in ("joints", "commands"):
+            items = list(root[key].items())
+            root[key] = dict(items[1::2] + items[::2][::-1])
+
+    robot = copied(shuffle)
+    other = retarget_motion(motion, robot)
+    assert other.joint_names != trajectory.joint_names
+    assert sorted(other.joint_names) == sorted(trajectory.joint_names)
+    assert_sound(other, robot)
+    for names, field in (("joint_names", "joints"), ("command_names", "commands"),
+                         ("command_names", "registers")):  # fmt: skip
+        order = [getattr(other, names).index(name) for name in getattr(trajectory, names)]
+        a, b = getattr(trajectory, field), getattr(other, field)[..., order]
+        assert np.abs(a - b).max() < (1e-2 if field == "registers" else 1e-5)
+    assert np.abs(other.T_frame_base - trajectory.T_frame_base).max() < 1e-5
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_robot_with_one_side(copied, side):
+    def drop(root):
+        del root["sides"]["left" if side == "right" else "right"]
+
+    robot = copied(drop)
+    slot = SIDES.index(side)
+    trajectory = retarget_motion(motion_of(moving_hands(20, sides=(side,))), robot)
+    assert_sound(trajectory, robot)
+    expected = retarget_motion(motion_of(moving_hands(20, sides=(side,))), ROBOT)
+    assert np.abs(trajectory.commands - expected.commands)[:, slot].max() < 1e-9
+    with pytest.raises(InputError, match=f"has no {SIDES[1 - slot]} hand"):
+        retarget_motion(motion_of(moving_hands(20)), robot)
+
+
+@pytest.mark.parametrize("solver", ["trajectory", "dex-vector", "dex-dexpilot"])
+def test_a_robot_with_four_fingers(copied, solver):
+    if solver != "trajectory":
+        pytest.importorskip("dex_retargeting", reason="not installed (extra: dex)")
+
+    def drop(root):
+        root["keypoints"] = {k: v for k, v in root["keypoints"].items() if "pinky" not in k}
+
+    robot = copied(drop)
+    trajectory = retarget_motion(motion_of(moving_hands(20)), robot, solver)
+    assert trajectory.tip_error_m.shape == (20, 2, 4)
+    assert_sound(trajectory, robot)
+    if solver == "trajectory":
+        pinky = trajectory.command_names.index("pinky")
+        rest = robot.hand("left").rest[pinky]
+        assert np.abs(trajectory.commands[..., pinky] - rest).max() < 1e-3
+
+
+def test_the_camera_travels_with_the_motion():
+    """A camera changes no joint; it is for pictures."""
+    motion = motion_of(moving_hands(10))
+    seen = dataclasses.replace(motion, camera=Camera.nominal(640, 480))
+    a, b = retarget_motion(motion, ROBOT), retarget_motion(seen, ROBOT)
+    assert (a.commands == b.commands).all() and (a.T_frame_base == b.T_frame_base).all()
+
+
+@pytest.mark.parametrize("fps", [10.0, 120.0])
+def test_other_frame_rates(fps):
+    trajectory = retarget_motion(motion_of(moving_hands(30), fps=fps), ROBOT)
+    assert trajectory.fps == fps
+    assert_sound(trajectory)
+
+
+def test_left_and_right_do_alike():
+    """A hand and its mirror image: the robots' hands differ in their thumbs only."""
+    right = human_joints("right", 30)
+    joints = np.stack([right * [-1, 1, 1], right], axis=1)
+    trajectory = retarget_motion(motion_of(joints), ROBOT)
+    left, right = trajectory.commands[:, 0], trajectory.commands[:, 1]
+    fingers = [trajectory.command_names.index(f) for f in ("pinky", "ring", "middle", "index")]
+    assert np.abs(left - right)[:, fingers].mean() < 0.1
+    assert trajectory.fps == FPS

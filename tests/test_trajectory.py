@@ -1,0 +1,266 @@
+"""The trajectory solver: it recovers what a robot did, keeps limits, and does not lag."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from retarget_samples import (
+    FPS,
+    IDENTITY,
+    noisy_targets,
+    robot_targets,
+    smooth_commands,
+)
+from scipy import optimize
+
+from acehand_core.types import SIDES
+from retarget import trajectory
+from retarget.kinematics import KinematicTree
+from retarget.limits import CommandLimits, limit_violations, speed_violations
+from retarget.objective import PoseObjective, Weights
+from retarget.robot import load_robot
+from retarget.trajectory import solve_trajectory
+
+WEIGHTS = Weights()
+SMOOTHING = WEIGHTS.acceleration * FPS**4
+HANDS = {
+    f"{side}-{variant}": load_robot("inspire", variant).hand(side)
+    for side in SIDES
+    for variant in ("default", "other")
+}
+
+
+@pytest.fixture(scope="module", params=HANDS)
+def hand(request):
+    return HANDS[request.param]
+
+
+@pytest.fixture(scope="module")
+def tree(hand):
+    return KinematicTree.of(hand)
+
+
+@pytest.fixture(scope="module")
+def right():
+    return HANDS["right-default"]
+
+
+@pytest.fixture(scope="module")
+def right_tree(right):
+    return KinematicTree.of(right)
+
+
+def solve(hand, tree, targets, start=None, smoothing=SMOOTHING, weights=WEIGHTS, limits=None):
+    objective = PoseObjective(hand, tree, targets, IDENTITY, weights)
+    start = np.tile(hand.rest, (len(objective), 1)) if start is None else start
+    limits = limits or CommandLimits.of(hand, FPS)
+    return solve_trajectory(objective, limits, start, smoothing)
+
+
+def assert_within_limits(hand, commands, fps=FPS):
+    joints = hand.expand(commands)
+    assert np.isfinite(commands).all()
+    assert limit_violations(hand, joints) == 0
+    assert speed_violations(hand, commands, fps) == 0
+    assert hand.coupling_residual(joints) < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_recovers_the_robots_own_motion(hand, tree, seed):
+    """Commands -> kinematics -> targets -> commands, with every term on, from the idle hand."""
+    commands = smooth_commands(hand, 90, seed)
+    solved = solve(hand, tree, robot_targets(hand, tree, commands))
+    assert np.abs(solved - commands).max() < 0.02
+    assert_within_limits(hand, solved)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_infeasible_targets_break_no_limit(hand, tree, seed):
+    solved = solve(hand, tree, noisy_targets(hand, tree, 60, seed), smoothing=0.0)
+    assert_within_limits(hand, solved)
+    speed = np.abs(np.diff(solved, axis=0)) * FPS / hand.command_velocity
+    assert speed.max() > 0.999  # the limits were what stopped it
+
+
+@pytest.mark.parametrize("fps", [5.0, 30.0, 240.0])
+def test_limits_hold_at_any_rate(right, right_tree, fps):
+    solved = solve(
+        right,
+        right_tree,
+        noisy_targets(right, right_tree, 40),
+        smoothing=WEIGHTS.acceleration * fps**4,
+        limits=CommandLimits.of(right, fps),
+    )
+    assert_within_limits(right, solved, fps)
+
+
+def test_a_jump_is_met_half_way_by_both_sides(right, right_tree):
+    """A target faster than the hand: it leaves early and arrives late, unlike any filter."""
+    commands = np.tile(right.rest, (41, 1))
+    index = right.command_names.index("index")
+    commands[:, index] = np.where(np.arange(41) < 20.5, 0.2, 1.2)
+    solved = solve(right, right_tree, robot_targets(right, right_tree, commands), smoothing=1e-3)
+    step = right.command_velocity[index] / FPS
+    assert np.abs(np.diff(solved[:, index])).max() == pytest.approx(step, rel=1e-3)
+    moving = np.flatnonzero(np.abs(np.diff(solved[:, index])) > 0.01)
+    assert moving.min() < 19 and moving.max() > 21
+    middle = np.interp(0.7, solved[:, index], np.arange(41))
+    assert middle == pytest.approx(20.5, abs=0.7)
+
+
+@pytest.mark.parametrize("name", ["left-default", "right-default"])
+def test_zero_lag(name):
+    hand = HANDS[name]
+    tree = KinematicTree.of(hand)
+    wave = 0.5 + 0.4 * np.sin(2 * np.pi * np.arange(150) / 40)[:, None]
+    commands = hand.command_lower + wave * (hand.command_upper - hand.command_lower)
+    commands[:, hand.command_names.index("thumb_bend")] = 0.2  # too slow for this wave
+    commands[:, hand.command_names.index("thumb_rotation")] = 0.5
+    solved = solve(hand, tree, robot_targets(hand, tree, commands))
+    for finger in ("pinky", "ring", "middle", "index"):
+        k = hand.command_names.index(finger)
+        a, b = commands[30:120, k], solved[:, k]
+        score = [np.corrcoef(a, b[30 + lag : 120 + lag])[0, 1] for lag in range(-15, 16)]
+        assert np.argmax(score) - 15 == 0
+
+
+def test_chunks_agree_with_one_solve(right, right_tree, monkeypatch):
+    rng = np.random.default_rng(0)
+    targets = robot_targets(right, right_tree, smooth_commands(right, 300, speed=0.9))
+    targets = dataclasses.replace(
+        targets, joints_hand=targets.joints_hand + rng.normal(0, 0.003, (300, 21, 3))
+    )
+    whole = solve(right, right_tree, targets)
+    monkeypatch.setattr(trajectory, "CHUNK_FRAMES", 70)
+    parts = solve(right, right_tree, targets)
+    assert_within_limits(right, parts)
+    # The look ahead lets even the frames at the cuts (70, 140, ...) agree.
+    assert np.abs(parts - whole).max() < 1e-3
+
+
+def test_no_step_at_the_cuts_even_without_look_ahead(right, right_tree, monkeypatch):
+    monkeypatch.setattr(trajectory, "CHUNK_FRAMES", 10)
+    monkeypatch.setattr(trajectory, "LOOK_AHEAD", 0)
+    solved = solve(right, right_tree, noisy_targets(right, right_tree, 45), smoothing=0.0)
+    assert_within_limits(right, solved)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_very_short_clips(hand, tree, count):
+    commands = smooth_commands(hand, 40)[10 : 10 + count]
+    solved = solve(hand, tree, robot_targets(hand, tree, commands))
+    assert solved.shape == (count, 6)
+    assert np.abs(solved - commands).max() < 0.02
+    assert_within_limits(hand, solved)
+
+
+def test_chunk_of_one_last_frame(right, right_tree, monkeypatch):
+    monkeypatch.setattr(trajectory, "CHUNK_FRAMES", 20)
+    monkeypatch.setattr(trajectory, "LOOK_AHEAD", 0)
+    commands = smooth_commands(right, 41)
+    solved = solve(right, right_tree, robot_targets(right, right_tree, commands))
+    assert np.abs(solved - commands).max() < 0.03
+
+
+def test_nothing_to_follow_is_the_idle_hand(right, right_tree):
+    targets = robot_targets(right, right_tree, smooth_commands(right, 20))
+    blind = dataclasses.replace(
+        targets, weight=np.zeros(20), active=np.zeros(20, bool),
+        joints_hand=np.full((20, 21, 3), np.nan),
+    )  # fmt: skip
+    start = smooth_commands(right, 20, seed=5)
+    solved = solve(right, right_tree, blind, start=start)
+    assert np.abs(solved - right.rest).max() < 1e-3
+
+
+def test_unknown_frames_follow_their_neighbours(right, right_tree):
+    commands = smooth_commands(right, 90)
+    targets = robot_targets(right, right_tree, commands)
+    gap = slice(40, 46)
+    joints, weight = targets.joints_hand.copy(), targets.weight.copy()
+    joints[gap], weight[gap] = np.nan, 0
+    gapped = dataclasses.replace(targets, joints_hand=joints, weight=weight, active=weight > 0)
+    solved = solve(right, right_tree, gapped)
+    assert np.abs(solved - commands)[gap].max() < 0.05
+    rest = np.abs(solved - right.rest)[gap]
+    assert (rest > 0.1).any()  # not an idle hand in between
+
+
+def test_between_two_known_frames_it_moves_evenly(right, right_tree):
+    """No acceleration: with nothing else to follow the way between two poses is straight."""
+    ends = smooth_commands(right, 90)[[10, 60]]
+    commands = np.linspace(ends[0], ends[1], 21)
+    targets = robot_targets(right, right_tree, commands)
+    weight = np.zeros(21)
+    weight[[0, 20]] = 1
+    joints = np.where(weight[:, None, None] > 0, targets.joints_hand, np.nan)
+    sparse = dataclasses.replace(targets, joints_hand=joints, weight=weight, active=weight > 0)
+    slow = CommandLimits.of(right, 5.0)
+    solved = solve(right, right_tree, sparse, weights=Weights(rest=0.0), limits=slow)
+    assert np.abs(solved - commands).max() < 2e-3
+
+
+def test_a_frame_of_low_quality_counts_less(right, right_tree):
+    commands = smooth_commands(right, 60)
+    targets = robot_targets(right, right_tree, commands)
+    joints = targets.joints_hand.copy()
+    joints[30] += 0.03
+    error = []
+    for quality in (1.0, 0.05):
+        weight = np.ones(60)
+        weight[30] = quality
+        bent = dataclasses.replace(targets, joints_hand=joints, weight=weight)
+        error.append(np.abs(solve(right, right_tree, bent) - commands).max())
+    assert error[1] < 0.5 * error[0]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_as_cheap_as_a_slow_independent_solver(right, right_tree, seed):
+    """Twelve noisy frames: SLSQP on the same cost, with speeds as constraints, from two starts."""
+    count, columns = 12, 6
+    rng = np.random.default_rng(seed)
+    commands = smooth_commands(right, count, seed, speed=1.0)
+    targets = robot_targets(right, right_tree, commands)
+    targets = dataclasses.replace(
+        targets, joints_hand=targets.joints_hand + rng.normal(0, 0.02, targets.joints_hand.shape)
+    )
+    objective = PoseObjective(right, right_tree, targets, IDENTITY, WEIGHTS)
+    limits = CommandLimits.of(right, FPS)
+    second = np.zeros((count - 2, count))
+    for row in range(count - 2):
+        second[row, row : row + 3] = (1, -2, 1)
+
+    def cost(x):
+        x = x.reshape(count, columns)
+        residual, jacobian = objective(x)
+        bend = second @ x
+        gradient = np.einsum("trc,tr->tc", jacobian, residual) + SMOOTHING * second.T @ bend
+        value = 0.5 * np.sum(residual**2) + 0.5 * SMOOTHING * np.sum(bend**2)
+        return value / 100, gradient.reshape(-1) / 100
+
+    first = np.kron(np.diff(np.eye(count), axis=0), np.eye(columns))
+    step = np.tile(limits.step, count - 1)
+    rates = [
+        {"type": "ineq", "fun": lambda x: step - first @ x, "jac": lambda x: -first},
+        {"type": "ineq", "fun": lambda x: step + first @ x, "jac": lambda x: first},
+    ]
+    bounds = optimize.Bounds(np.tile(limits.lower, count), np.tile(limits.upper, count))
+    ours = solve(right, right_tree, targets)
+    assert_within_limits(right, ours)
+    slow = [
+        optimize.minimize(
+            cost, limits.enforce(start).reshape(-1), jac=True, method="SLSQP", bounds=bounds,
+            constraints=rates, options={"maxiter": 300, "ftol": 1e-12},
+        ).fun
+        for start in (np.tile(right.rest, (count, 1)), commands)
+    ]  # fmt: skip
+    assert cost(ours.reshape(-1))[0] <= min(slow) * (1 + 1e-4)
+
+
+def test_the_start_hardly_matters(right, right_tree):
+    targets = robot_targets(right, right_tree, smooth_commands(right, 60))
+    idle = solve(right, right_tree, targets)
+    closed = solve(right, right_tree, targets, start=np.tile(right.command_upper, (60, 1)))
+    assert np.abs(idle - closed).max() < 1e-3

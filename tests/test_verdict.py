@@ -1,0 +1,228 @@
+"""The verdict: every gate at both levels, what it says, and what is no fault."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from retarget_samples import motion_of, moving_hands
+
+from acehand_core.motion import Provenance, ReplayReport, RobotTrajectory
+from retarget.verdict import GATES, judge
+
+COUNT = 100
+CALM = ReplayReport(0.01, 0.0, 0.0, 0.0, 0.0, 1e-4, 0)
+
+
+@pytest.fixture(scope="module")
+def motion():
+    return motion_of(moving_hands(COUNT))
+
+
+@pytest.fixture()
+def trajectory(motion):
+    """Both hands follow perfectly and stand still."""
+    return RobotTrajectory(
+        robot="test",
+        timestamps_ns=motion.timestamps_ns,
+        fps=motion.fps,
+        joint_names=("a",),
+        command_names=("a",),
+        command_joints=("a",),
+        joints=np.zeros((COUNT, 2, 1)),
+        commands=np.zeros((COUNT, 2, 1)),
+        registers=np.zeros((COUNT, 2, 1)),
+        frame="camera",
+        T_frame_base=np.broadcast_to(np.eye(4), (COUNT, 2, 4, 4)).copy(),
+        confidence=np.ones((COUNT, 2)),
+        active=np.ones((COUNT, 2), bool),
+        tip_error_m=np.zeros((COUNT, 2, 5)),
+        calibration=(None, None),
+        limit_violations=0,
+        speed_violations=0,
+        coupling_residual_rad=0.0,
+        solver="test",
+        solve_seconds=0.0,
+        provenance=Provenance("test", None, "test"),
+        replay=(CALM, CALM),
+    )
+
+
+def with_report(trajectory, slot, **values):
+    reports = list(trajectory.replay)
+    reports[slot] = dataclasses.replace(CALM, **values)
+    return dataclasses.replace(trajectory, replay=tuple(reports))
+
+
+def assert_verdict(verdict, status, *parts):
+    assert verdict.status == status
+    assert len(verdict.reasons) == (1 if parts else 0)
+    for part in parts:
+        assert part in verdict.reasons[0]
+
+
+def test_a_good_clip_passes(motion, trajectory):
+    assert_verdict(judge(motion, trajectory), "pass")
+
+
+def test_no_hand_fails(motion, trajectory):
+    empty = dataclasses.replace(trajectory, active=np.zeros((COUNT, 2), bool), replay=(None, None))
+    assert_verdict(judge(motion, empty), "fail", "no hand was found")
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_an_absent_hand_is_no_fault(motion, trajectory, slot):
+    """Nothing that stands in an absent hand's slot counts."""
+    active = trajectory.active.copy()
+    active[:, slot] = False
+    error = trajectory.tip_error_m.copy()
+    error[:, slot] = np.nan
+    poses = trajectory.T_frame_base.copy()
+    poses[::2, slot, 0, 3] = 100.0
+    observed = motion.observed.copy()
+    observed[:, slot] = False
+    one_hand = dataclasses.replace(motion, observed=observed)
+    reports = tuple(None if i == slot else CALM for i in range(2))
+    alone = dataclasses.replace(
+        trajectory, active=active, tip_error_m=error, T_frame_base=poses, replay=reports
+    )
+    assert_verdict(judge(one_hand, alone), "pass")
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [("limit_violations", "7 joint-frames are outside the joint limits"),
+     ("speed_violations", "7 joint-frames are faster than the hand")],
+)  # fmt: skip
+def test_broken_limits_fail(motion, trajectory, field, text):
+    assert_verdict(judge(motion, dataclasses.replace(trajectory, **{field: 7})), "fail", text)
+
+
+@pytest.mark.parametrize(("slot", "side"), [(0, "left"), (1, "right")])
+@pytest.mark.parametrize(
+    ("field", "gate", "text"),
+    [
+        ("rms_tracking_rad", "tracking_rad", "the simulated {side} hand follows with"),
+        ("max_penetration_mm", "penetration_mm", "the {side} hand would reach"),
+        ("commanded_penetration_mm", "penetration_mm", "the {side} hand would reach"),
+        ("saturation_share", "saturation", "of the {side} hand's actuator steps are saturated"),
+    ],
+)
+def test_simulation_gates(motion, trajectory, slot, side, field, gate, text):
+    limits = GATES[gate]
+    text = text.format(side=side)
+    at_warn = with_report(trajectory, slot, **{field: limits.warn})
+    assert_verdict(judge(motion, at_warn), "pass")
+    above = with_report(trajectory, slot, **{field: limits.warn * 1.01})
+    assert_verdict(judge(motion, above), "warn", text, f"(limit {limits.warn:g})")
+    at_fail = with_report(trajectory, slot, **{field: limits.fail})
+    assert_verdict(judge(motion, at_fail), "warn", text)
+    beyond = with_report(trajectory, slot, **{field: limits.fail * 1.01})
+    assert_verdict(judge(motion, beyond), "fail", text, f"(limit {limits.fail:g})")
+
+
+def test_penetration_takes_the_deeper_of_both(motion, trajectory):
+    deep = with_report(trajectory, 1, max_penetration_mm=3.0, commanded_penetration_mm=12.0)
+    assert_verdict(judge(motion, deep), "warn", "12.0 mm into itself")
+
+
+def test_an_unstable_simulation_fails(motion, trajectory):
+    shaky = with_report(trajectory, 0, unstable_steps=3)
+    assert_verdict(judge(motion, shaky), "fail", "left simulation was unstable in 3 steps")
+
+
+def test_without_a_simulation_nothing_is_said_about_it(motion, trajectory):
+    bare = dataclasses.replace(trajectory, replay=(None, None))
+    assert_verdict(judge(motion, bare), "pass")
+
+
+@pytest.mark.parametrize(
+    ("share", "status"), [(0.15, "pass"), (0.16, "warn"), (0.35, "warn"), (0.36, "fail")]
+)
+def test_far_tips(motion, trajectory, share, status):
+    error = trajectory.tip_error_m.copy()
+    error[: round(share * COUNT), 1] = 0.0301
+    error[round(share * COUNT) :, 1] = 0.0299
+    verdict = judge(motion, dataclasses.replace(trajectory, tip_error_m=error))
+    text = (f"{share:.0%} of the right robot fingertips are over 30 mm off",)
+    assert_verdict(verdict, status, *(text if status != "pass" else ()))
+
+
+@pytest.mark.parametrize(
+    ("filled_count", "status"), [(20, "pass"), (21, "warn"), (50, "warn"), (51, "fail")]
+)
+def test_filled_frames(motion, trajectory, filled_count, status):
+    filled = np.zeros((COUNT, 2), bool)
+    filled[:filled_count, 0] = True
+    gappy = dataclasses.replace(motion, filled=filled, observed=~filled)
+    verdict = judge(gappy, trajectory)
+    if status == "pass":
+        assert_verdict(verdict, "pass")
+        return
+    assert verdict.status == status
+    assert any(f"{filled_count}% of the left hand's frames are filled in" in r
+               for r in verdict.reasons)  # fmt: skip
+
+
+@pytest.mark.parametrize(("seen", "status"), [(50, "pass"), (49, "warn"), (1, "warn")])
+def test_low_coverage(motion, trajectory, seen, status):
+    known = np.ones((COUNT, 2), bool)
+    known[seen:, 1] = False
+    part = dataclasses.replace(motion, observed=known)
+    shown = dataclasses.replace(
+        trajectory,
+        active=known,
+        tip_error_m=np.where(known[..., None], trajectory.tip_error_m, np.nan),
+    )
+    text = (f"right hand was seen in only {seen}% of the frames",) if status == "warn" else ()
+    assert_verdict(judge(part, shown), status, *text)
+
+
+@pytest.mark.parametrize(
+    ("metres_per_s2", "status"), [(29, "pass"), (31, "warn"), (59, "warn"), (61, "fail")]
+)
+def test_wrist_acceleration(motion, trajectory, metres_per_s2, status):
+    """One jerk of the base over three frames: x'' = (x0 - 2 x1 + x2) fps^2."""
+    poses = trajectory.T_frame_base.copy()
+    poses[50, 1, :3, 3] = np.array([0.6, 0.0, 0.8]) * metres_per_s2 / motion.fps**2 / 2
+    moved = dataclasses.replace(trajectory, T_frame_base=poses)
+    text = (f"right wrist accelerates with {metres_per_s2} m/s2",) if status != "pass" else ()
+    assert_verdict(judge(motion, moved), status, *text)
+
+
+def test_a_jump_across_an_absence_is_no_acceleration(motion, trajectory):
+    poses = trajectory.T_frame_base.copy()
+    poses[50:, 1, 0, 3] = 5.0
+    active = trajectory.active.copy()
+    active[49, 1] = False
+    moved = dataclasses.replace(trajectory, T_frame_base=poses, active=active)
+    # Frames 48, 49, 50: never three active ones in a row across the jump ...
+    assert_verdict(judge(motion, moved), "pass")
+    # ... and without the absence it is one.
+    assert judge(motion, dataclasses.replace(trajectory, T_frame_base=poses)).status == "fail"
+
+
+def test_without_a_place_no_acceleration(motion, trajectory):
+    nowhere = dataclasses.replace(trajectory, frame="none", T_frame_base=None)
+    assert_verdict(judge(motion, nowhere), "pass")
+
+
+def test_the_worst_finding_decides_and_all_are_said(motion, trajectory):
+    bad = with_report(trajectory, 0, rms_tracking_rad=0.2, saturation_share=0.5)
+    bad = dataclasses.replace(bad, limit_violations=1)
+    verdict = judge(motion, bad)
+    assert verdict.status == "fail" and len(verdict.reasons) == 3
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_very_short_clips(count):
+    motion = motion_of(moving_hands(3)[:count])
+    frames = np.broadcast_to(np.eye(4), (count, 2, 4, 4)).copy()
+    trajectory = RobotTrajectory(
+        "test", motion.timestamps_ns, 30.0, ("a",), ("a",), ("a",), np.zeros((count, 2, 1)),
+        np.zeros((count, 2, 1)), np.zeros((count, 2, 1)), "camera", frames, np.ones((count, 2)),
+        np.ones((count, 2), bool), np.zeros((count, 2, 5)), (None, None), 0, 0, 0.0, "test", 0.0,
+        Provenance("test", None, "test"), (CALM, CALM),
+    )  # fmt: skip
+    assert_verdict(judge(motion, trajectory), "pass")

@@ -1,0 +1,143 @@
+"""Pictures of the robot as the source camera would see it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from retarget_samples import motion_of, moving_hands
+
+from acehand_core.errors import MissingDependencyError
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.types import SIDES
+from retarget.kinematics import KinematicTree
+from retarget.pipeline import retarget_motion
+from retarget.robot import load_robot
+from retarget.views import SourceView
+
+WIDTH, HEIGHT = 160, 120
+CAMERA = Camera("pinhole", 320, 240, 260.0, 250.0, 150.0, 125.0)
+ROBOT = load_robot("inspire")
+
+
+@pytest.fixture(scope="module")
+def placed():
+    motion = motion_of(moving_hands(12), camera=CAMERA)
+    return motion, retarget_motion(motion, ROBOT)
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """Return a function that draws some frames, or skips where there is no OpenGL."""
+
+    def draw(motion, trajectory, shown):
+        try:
+            view = SourceView(ROBOT, motion, trajectory, WIDTH, HEIGHT)
+        except MissingDependencyError as error:
+            pytest.skip(f"no OpenGL here: {error}")
+        with view:
+            return [view(frame) for frame in shown]
+
+    return draw
+
+
+def drawn(picture):
+    """Where the picture differs from its backdrop (its corner)."""
+    return (picture != picture[0, 0]).any(-1)
+
+
+def test_a_picture_of_every_frame(placed, pictures):
+    motion, trajectory = placed
+    found = pictures(motion, trajectory, range(len(motion)))
+    assert len(found) == 12
+    for picture in found:
+        assert picture.shape == (HEIGHT, WIDTH, 3) and picture.dtype == np.uint8
+        assert 0.05 < drawn(picture).mean() < 0.8
+    assert (found[0] != found[-1]).any()
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_the_robot_stands_where_its_base_pose_says(placed, pictures, slot):
+    """One hand at a time: every link's and tip's projection is covered, far pixels are not."""
+    motion, trajectory = placed
+    active = trajectory.active.copy()
+    active[:, 1 - slot] = False
+    alone = dataclasses.replace(trajectory, active=active)
+    hand = ROBOT.hand(SIDES[slot])
+    points = KinematicTree.of(hand).points(trajectory.joints[:, slot], hand.target_frames)
+    seen = frames.apply(trajectory.T_frame_base[:, slot], points)
+    focal, middle = np.array([260.0, 250.0]) / 2, (np.array([150.0, 125.0]) + 0.5) / 2 - 0.5
+    pixels = seen[..., :2] / seen[..., 2:] * focal + middle
+    for frame, picture in zip((0, 11), pictures(motion, alone, (0, 11)), strict=True):
+        rows, columns = np.nonzero(drawn(picture))
+        for u, v in pixels[frame]:
+            assert np.hypot(columns - u, rows - v).min() < 2.0
+        # The forearm reaches further than any finger link, yet not across the picture.
+        assert np.ptp(columns) < 0.6 * WIDTH
+        # Human and robot fingertips are close in the picture, too.
+        tips = motion.joints_camera[frame, slot][[8, 12, 16, 20]]
+        human = tips[:, :2] / tips[:, 2:] * focal + middle
+        index = [hand.target_frames.index(name) for name in hand.tip_names[1:]]
+        assert np.abs(pixels[frame, index] - human).max() < 8
+
+
+def test_an_absent_hand_is_not_drawn(placed, pictures):
+    motion, trajectory = placed
+    nobody = dataclasses.replace(trajectory, active=np.zeros((12, 2), bool))
+    (picture,) = pictures(motion, nobody, [3])
+    assert not drawn(picture).any()
+
+
+def test_the_world_frame_gives_the_same_picture(placed, pictures):
+    motion, trajectory = placed
+    t = np.linspace(0, 1, 12)[:, None]
+    poses = frames.rigid(rotations.exp(np.repeat(t, 3, 1)), np.repeat(2 * t, 3, 1))
+    moving = dataclasses.replace(motion, T_world_camera=poses)
+    in_world = retarget_motion(moving, ROBOT)
+    assert in_world.frame == "world"
+    for a, b in zip(pictures(motion, trajectory, (0, 11)), pictures(moving, in_world, (0, 11)),
+                    strict=True):  # fmt: skip
+        # Rounding may flip a few edge pixels.
+        assert (np.abs(a.astype(int) - b) > 8).any(-1).mean() < 0.01
+
+
+def test_without_a_place_both_hands_are_shown_side_by_side(pictures):
+    motion = motion_of(moving_hands(4), placed=False, camera=CAMERA)
+    trajectory = retarget_motion(motion, ROBOT)
+    (picture,) = pictures(motion, trajectory, [2])
+    mask = drawn(picture)
+    assert mask[:, : WIDTH // 2].mean() > 0.05 and mask[:, WIDTH // 2 :].mean() > 0.05
+    assert not mask[[0, -1]].any() and not mask[:, [0, -1]].any()  # nothing is cut off
+    left_only = dataclasses.replace(
+        trajectory, active=np.broadcast_to([True, False], (4, 2)).copy()
+    )
+    (one,) = pictures(motion, left_only, [2])
+    assert drawn(one)[:, : WIDTH // 2].any() and not drawn(one)[:, WIDTH // 2 :].any()
+
+
+def test_a_distorted_camera_is_taken_without_its_distortion(placed, pictures):
+    """A saved motion may carry a fisheye camera; robots are drawn by a pinhole."""
+    motion, trajectory = placed
+    fisheye = Camera("kannala_brandt", 320, 240, 260.0, 250.0, 150.0, 125.0, (0.1, 0.0, 0.0, 0.0))
+    seen = dataclasses.replace(motion, camera=fisheye)
+    (a,), (b,) = pictures(motion, trajectory, [5]), pictures(seen, trajectory, [5])
+    assert (a == b).all()
+
+
+def test_without_a_camera_a_nominal_one_is_used(placed, pictures):
+    motion, trajectory = placed
+    (picture,) = pictures(dataclasses.replace(motion, camera=None), trajectory, [5])
+    assert drawn(picture).any()
+
+
+def test_missing_opengl_is_said(placed, monkeypatch):
+    motion, trajectory = placed
+
+    def no_gl(*_):
+        raise MissingDependencyError("no OpenGL")
+
+    monkeypatch.setattr("retarget.views.RobotRenderer", no_gl)
+    with pytest.raises(MissingDependencyError):
+        SourceView(ROBOT, motion, trajectory, WIDTH, HEIGHT)
