@@ -5,6 +5,9 @@ Frozen, checked on construction, numpy only. Axes, frames and units: ``acehand_c
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.metadata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -12,6 +15,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
+from acehand_core import __version__
 from acehand_core.errors import SchemaError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.geometry.rotations import to_6d as rotation_6d
@@ -48,6 +52,16 @@ HandModelName = Literal["mano", "acehand", "none"]
 VerdictStatus = Literal["pass", "warn", "fail"]
 
 
+@functools.cache
+def library_versions() -> Mapping[str, str]:
+    """Return the versions of what shapes a result."""
+    out = {"acehand": __version__}
+    for name in ("av", "mediapipe", "mujoco", "numpy", "opencv-python-headless", "piqp"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            out[name] = importlib.metadata.version(name)
+    return out
+
+
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """Where a result came from; written into every file.
@@ -61,7 +75,7 @@ class Provenance:
     tracker: str
     weights: str | None = None
     licenses: tuple[str, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=lambda: dict(library_versions()))
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

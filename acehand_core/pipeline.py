@@ -108,15 +108,16 @@ def run_job(
         The report; inputs that gave no episode are in its ``failures``.
 
     Raises:
-        InputError: an input does not exist, or a setting is not valid: nothing was started.
-        OutputError: the dataset cannot be written; finished episodes stay.
+        InputError, OutputError: an input does not exist, a setting is not valid, or the output is
+            taken: nothing was started.
     """
     started = time.perf_counter()
     paths = expand_inputs(inputs)
     job = _Job(settings, progress)
     with job.running():
         for path in paths:
-            job.add(path)
+            if not job.add(path):
+                break
     return job.report(time.perf_counter() - started)
 
 
@@ -148,20 +149,18 @@ class _Job:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Close the dataset at the end; keep partial results only of an interrupted run."""
+        """Close the dataset at the end; an interrupted run keeps its partial results."""
         try:
             yield
-        except KeyboardInterrupt:
-            if self._writer is not None:
-                self._writer.close()
-            raise
         except BaseException:
             if self._writer is not None:
                 self._writer.close()
-            shutil.rmtree(self._settings.work_dir, ignore_errors=True)
             raise
-        if self._writer is not None:
-            self._writer.finish()
+        try:
+            if self._writer is not None:
+                self._writer.finish()
+        except OutputError as error:
+            self._failures.append(Failure(str(self._settings.output), error))
         shutil.rmtree(self._settings.work_dir, ignore_errors=True)
 
     def report(self, seconds: float) -> JobReport:
@@ -176,18 +175,18 @@ class _Job:
             skipped=tuple(self._skipped),
         )
 
-    def add(self, path: Path) -> None:
-        """Process one input; its failure is kept for the report unless the output is at fault."""
+    def add(self, path: Path) -> bool:
+        """Process one input, keep its failure for the report, and tell whether to go on."""
         try:
             source = self._open(path)
             if source is None:
                 self._skipped.append(str(path))
             else:
                 self._process(source)
-        except OutputError:
-            raise
         except AcehandError as error:
             self._failures.append(Failure(str(path), error))
+            return not isinstance(error, OutputError)
+        return True
 
     def _open(self, path: Path) -> _Source | None:
         """Open an input, or None if a resumed dataset already has it."""

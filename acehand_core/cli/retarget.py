@@ -154,9 +154,11 @@ def _summarise(report: JobReport, quiet: bool) -> None:
 def _exit_code(report: JobReport) -> int:
     if not report.failures:
         return console.EXIT_OK
+    codes = {console.exit_code(failure.error) for failure in report.failures}
+    if console.EXIT_OUTPUT in codes:
+        return console.EXIT_OUTPUT
     if report.episodes or report.skipped:
         return console.EXIT_SOME_FAILED
-    codes = {console.exit_code(failure.error) for failure in report.failures}
     return console.EXIT_NO_HAND if codes == {console.EXIT_NO_HAND} else console.EXIT_INPUT
 
 

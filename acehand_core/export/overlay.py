@@ -121,9 +121,10 @@ def draw_skeleton(image: ImageRgb, pixels: Float[np.ndarray, "21 2"]) -> None:
 def put_caption(image: ImageRgb, text: str) -> None:
     """Write one line into the upper left corner of a picture."""
     size = max(0.4, image.shape[0] / 1100)
-    place = (round(12 * size), round(32 * size))
-    cv2.putText(image, text, place, cv2.FONT_HERSHEY_SIMPLEX, size, _PANEL, 3, cv2.LINE_AA)
-    cv2.putText(image, text, place, cv2.FONT_HERSHEY_SIMPLEX, size, _TEXT, 1, cv2.LINE_AA)
+    left, bottom = round(12 * size), round(32 * size)
+    for shift, colour in ((1, _PANEL), (0, _TEXT)):  # a shadow, readable on any picture
+        place = (left + shift, bottom + shift)
+        cv2.putText(image, text, place, cv2.FONT_HERSHEY_SIMPLEX, size, colour, 1, cv2.LINE_AA)
 
 
 def contact_sheet(pictures: Sequence[ImageRgb], columns: int, title: str) -> Picture:

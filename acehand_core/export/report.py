@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from acehand_core import __version__
 from acehand_core.motion import HandMotion, RobotTrajectory
 from acehand_core.types import SIDES
 
@@ -108,7 +105,6 @@ def episode_provenance(
     """Return what every file of an episode says about where it came from."""
     record = asdict(motion.provenance)
     record["licenses"] = [*record["licenses"], f"robot model {trajectory.robot}: {robot_license}"]
-    record["versions"] = {**record["versions"], **versions()}
     record |= {"robot": trajectory.robot, "solver": trajectory.solver, "frame": trajectory.frame}
     record["calibration"] = {
         side: None if c is None else {
@@ -120,15 +116,6 @@ def episode_provenance(
         for side, c in zip(SIDES, trajectory.calibration, strict=True)
     }  # fmt: skip
     return record
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what shaped a result."""
-    out = {"acehand": __version__}
-    for name in ("numpy", "mujoco", "av", "mediapipe"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            out[name] = importlib.metadata.version(name)
-    return out
 
 
 def reprojection_px(motion: HandMotion) -> Float[np.ndarray, "N"]:

@@ -27,7 +27,7 @@ def write_hand_motion(motion: HandMotion, path: Path) -> None:
     table = to_table(motion)
     with atomic_path(path, overwrite=True) as partial:
         if path.suffix == ".parquet":
-            pq.write_table(table, partial, compression="zstd")
+            pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
         else:
             pa_csv.write_csv(_flat(table), partial)
 

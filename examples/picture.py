@@ -1,0 +1,30 @@
+"""Make docs/images/demo.png from the overlay that ``make demo`` wrote: two moments of the clip."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from acehand_core.data.video import open_video
+from acehand_core.export.overlay import write_png
+
+FRAMES = (12, 66)
+WIDTH = 1000
+
+
+def main() -> int:
+    """Write the picture; arguments: the overlay video and the picture."""
+    overlay, picture = Path(sys.argv[1]), Path(sys.argv[2])
+    frames = open_video(overlay).frames
+    assert frames is not None
+    image = np.vstack([frames.at(frame) for frame in FRAMES])
+    size = (WIDTH, round(image.shape[0] * WIDTH / image.shape[1]))
+    write_png(cv2.resize(image, size, interpolation=cv2.INTER_AREA), picture)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
