@@ -21,7 +21,8 @@ from video_fixtures import write_audio, write_video
 from acehand_core.cli import retarget
 from acehand_core.cli.main import main as acehand
 from acehand_core.data.hand_table import read_hand_motion
-from acehand_core.export.lerobot import read_provenance
+from acehand_core.errors import OutputError
+from acehand_core.export.lerobot import LeRobotWriter, read_provenance
 from acehand_core.export.lerobot_check import check_dataset
 
 X264 = {"preset": "ultrafast", "crf": "18"}
@@ -194,7 +195,9 @@ def _odd(folder: Path) -> Path:
 
 
 def _ten_bit(folder: Path) -> Path:
-    return write_video(folder / "v.mp4", clips.example_frames(), pix_fmt="yuv420p10le", options=X264)
+    return write_video(
+        folder / "v.mp4", clips.example_frames(), pix_fmt="yuv420p10le", options=X264
+    )
 
 
 def _large(folder: Path) -> Path:
@@ -371,6 +374,11 @@ def _no_large_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
 
 
+def _heed_interrupts() -> None:
+    """Undo what a shell does to the signals of a test run in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_full_disk(clip: Path, tmp_path: Path) -> None:
     child = _child(clip, "--output", tmp_path / "out", "--quiet", preexec_fn=_no_large_files)
     out, err = child.communicate(timeout=120)
@@ -380,12 +388,33 @@ def test_full_disk(clip: Path, tmp_path: Path) -> None:
     assert left_behind(tmp_path) == []
 
 
+def test_an_output_that_fails_keeps_what_was_finished(
+    clip: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = write_video(tmp_path / "b.mp4", clips.example_frames()[:8], options=X264)
+    third = write_video(tmp_path / "c.mp4", clips.example_frames()[:6], options=X264)
+    add = LeRobotWriter.add_episode
+
+    def full_at_the_second(writer: LeRobotWriter, *arguments: object) -> int:
+        if writer.total_episodes == 1:
+            raise OutputError(f"{tmp_path / 'out'}: cannot write: no space left")
+        return add(writer, *arguments)
+
+    monkeypatch.setattr(LeRobotWriter, "add_episode", full_at_the_second)
+    run = Run(capsys, clip, second, third, "--output", tmp_path / "out", "--no-overlay")
+    assert run.code == 4 and run.json["dataset"] == str(tmp_path / "out")
+    assert [episode["source"] for episode in run.json["episodes"]] == [str(clip)]
+    assert [error["source"] for error in run.json["errors"]] == [str(second)]
+    assert check_dataset(tmp_path / "out", decode_all=True) == []
+    assert left_behind(tmp_path) == ["out"]
+
+
 def test_interrupting_and_resuming(tmp_path: Path, capsys) -> None:
     frames = clips.example_frames(120)
     first = write_video(tmp_path / "a.mp4", frames[:20], options=X264)
     second = write_video(tmp_path / "b.mp4", frames * 3, options=X264)
     out = tmp_path / "out"
-    child = _child(first, second, "--output", out, "--no-overlay")
+    child = _child(first, second, "--output", out, "--no-overlay", preexec_fn=_heed_interrupts)
     deadline = time.monotonic() + 100
     while not (out / "acehand" / "episode_000000" / "contact_sheet.png").exists():
         assert time.monotonic() < deadline and child.poll() is None
@@ -435,9 +464,7 @@ def test_robots_and_doctor(tmp_path: Path, capsys) -> None:
 
 def test_pictures_without_opengl(clip: Path, tmp_path: Path) -> None:
     """Everything but the robot's pictures works, and the message names the packages."""
-    child = _child(
-        clip, "--output", tmp_path / "out", env={**os.environ, "MUJOCO_GL": "disable"}
-    )
+    child = _child(clip, "--output", tmp_path / "out", env={**os.environ, "MUJOCO_GL": "disable"})
     _, err = child.communicate(timeout=120)
     assert child.returncode == 0 and "libegl1" in err
     extras = tmp_path / "out" / "acehand" / "episode_000000"

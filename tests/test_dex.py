@@ -297,7 +297,7 @@ def test_benchmark_on_a_short_slice(tmp_path):
 
 def test_benchmark_errors_are_sentences(tmp_path):
     gone = run_benchmark("--joints", tmp_path / "gone.npz")
-    assert gone.returncode == 2 and "gone.npz: no such file" in gone.stderr
+    assert gone.returncode == 2 and "gone.npz" in gone.stderr and "No such file" in gone.stderr
     assert "Traceback" not in gone.stderr
     np.savez(tmp_path / "turned.npz", joints=human_joints("right", 5)[..., [1, 2, 0]])
     turned = run_benchmark("--joints", tmp_path / "turned.npz")

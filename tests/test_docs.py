@@ -54,9 +54,7 @@ def test_dataset_features() -> None:
     layout = Layout(
         hand.joint_names, hand.command_names, hand.command_joints, "camera", "acehand", (1280, 720)
     )
-    actual = [
-        [f"`{f.key}`", f.dtype, ", ".join(map(str, f.shape))] for f in features(layout)
-    ]
+    actual = [[f"`{f.key}`", f.dtype, ", ".join(map(str, f.shape))] for f in features(layout)]
     assert [row[:3] for row in table("| feature | dtype")] == actual
 
 

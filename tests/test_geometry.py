@@ -71,15 +71,12 @@ def test_log_of_half_turns_about_the_axes():
 def test_group_laws_in_vectors(seed):
     """Inverse is the negative vector; equal axes add; conjugation turns the axis."""
     rng = np.random.default_rng(seed)
-    a, b = rng.uniform(-3, 3, (2, 3))
+    a = rng.uniform(-3, 3, 3)
     R = random_rotations(rng)
     exp = rotations.exp
     np.testing.assert_allclose(exp(-a), exp(a).T, atol=1e-14)
     np.testing.assert_allclose(exp(0.3 * a) @ exp(0.7 * a), exp(a), atol=1e-14)
     np.testing.assert_allclose(R @ exp(a) @ R.T, exp(R @ a), atol=1e-13)
-    assert not np.allclose(exp(a) @ exp(b), exp(b) @ exp(a), atol=1e-6) or np.linalg.norm(
-        np.cross(a, b)
-    ) < 1e-4 * np.linalg.norm(a) * np.linalg.norm(b)
 
 
 @seeded
@@ -102,11 +99,9 @@ def test_left_jacobian_against_finite_differences(angle):
     np.testing.assert_allclose(rotations.left_jacobian(vector), numeric, atol=2e-9)
 
 
-def test_left_jacobian_is_continuous_where_its_series_starts():
+def test_left_jacobian_is_continuous_where_its_limit_starts():
     axis = unit(np.random.default_rng(6), 50)
-    below, above = rotations.left_jacobian(0.999999e-4 * axis), rotations.left_jacobian(
-        1.000001e-4 * axis
-    )  # fmt: skip
+    below, above = (rotations.left_jacobian(a * axis) for a in (0.999999e-4, 1.000001e-4))
     np.testing.assert_allclose(below, above, atol=3e-10)
 
 
@@ -162,8 +157,9 @@ def test_projection_is_the_nearest_rotation(seed):
     nearest = rotations.project_to_rotation(matrix)
     assert_rotation(nearest)
     best = np.sum((nearest - matrix) ** 2, axis=(-1, -2))
-    for other in (*(rotations.exp(rng.normal(0, s, (10, 3))) for s in (1e-3, 1e-1, 2.0)),):
-        assert (np.sum((other @ nearest - matrix) ** 2, axis=(-1, -2)) >= best - 1e-12).all()
+    for spread in (1e-3, 1e-1, 2.0):
+        other = rotations.exp(rng.normal(0, spread, (10, 3))) @ nearest
+        assert (np.sum((other - matrix) ** 2, axis=(-1, -2)) >= best - 1e-12).all()
     rotation = random_rotations(rng, 10)
     np.testing.assert_allclose(rotations.project_to_rotation(3 * rotation), rotation, atol=1e-13)
 
@@ -190,13 +186,12 @@ def test_between_turns_one_vector_into_the_other(seed, gap):
     for sign in (1, -1):
         target = sign * np.cos(gap) * source + np.sin(gap) * away
         turn = rotations.between(source, target)
-        # Next to opposite vectors the turn is a quotient of two differences: half the digits.
-        assert_rotation(turn, 1e-12 if sign > 0 else 3e-7)
+        assert_rotation(turn)
         moved = (turn @ source[..., None])[..., 0]
-        np.testing.assert_allclose(moved, target, atol=1e-14 if sign > 0 else 1e-7)
-        smallest = gap if sign > 0 else np.pi - gap
-        angle = np.linalg.norm(rotations.log(rotations.project_to_rotation(turn)), axis=-1)
-        np.testing.assert_allclose(angle, smallest, atol=1e-12 if sign > 0 else 1e-4)
+        # Vectors closer to opposite than half the digits can tell count as opposite.
+        np.testing.assert_allclose(moved, target, atol=2e-8 if sign < 0 and gap < 1e-7 else 1e-14)
+        angle = np.linalg.norm(rotations.log(turn), axis=-1)
+        np.testing.assert_allclose(angle, gap if sign > 0 else np.pi - gap, atol=2e-8)
 
 
 @pytest.mark.parametrize("axis", np.concatenate([np.eye(3), -np.eye(3)]).tolist())
@@ -218,6 +213,7 @@ def test_float32_stays_float32_and_is_as_exact_as_it_can_be():
     vector = np.random.default_rng(7).uniform(-2, 2, (50, 3))
     rotation = rotations.exp(vector)
     single = rotation.astype(np.float32)
+    x, y, x_single, y_single = rotation[:, 0], rotation[:, 1], single[:, 0], single[:, 1]
     for value, reference in (
         (rotations.exp(vector.astype(np.float32)), rotation),
         (rotations.log(single), vector),
@@ -227,7 +223,7 @@ def test_float32_stays_float32_and_is_as_exact_as_it_can_be():
         (rotations.project_to_rotation(single), rotation),
         (rotations.skew(vector.astype(np.float32)), rotations.skew(vector)),
         (rotations.left_jacobian(vector.astype(np.float32)), rotations.left_jacobian(vector)),
-        (rotations.between(single[:, 0], single[:, 1]), rotations.between(rotation[:, 0], rotation[:, 1])),
+        (rotations.between(x_single, y_single), rotations.between(x, y)),
     ):  # fmt: skip
         assert value.dtype == np.float32
         np.testing.assert_allclose(value, reference, atol=3e-6)
@@ -273,18 +269,21 @@ def test_inverse_and_composition(seed):
         ((5, 2), (5, 2, 3)),
         ((5, 2), (5, 2, 7, 3)),
         ((5, 1), (5, 2, 7, 3)),
+        ((5,), (5, 2, 7, 3)),
+        ((2,), (2, 2, 7, 3)),  # would also broadcast the wrong way round
+        ((5,), (3,)),
     ],
 )
 def test_apply_against_a_loop(transforms, points):
     rng = np.random.default_rng(9)
     transform, point = random_rigid(rng, *transforms), rng.normal(size=points)
     moved = frames.apply(transform, point)
-    assert moved.shape == points
-    for index in np.ndindex(points[:-1]):
+    assert moved.shape == (points if len(points) > 1 else (*transforms, 3))
+    for index in np.ndindex(moved.shape[:-1]):
         lead = tuple(
             min(i, n - 1) for i, n in zip(index[: len(transforms)], transforms, strict=True)
         )
-        expected = transform[lead] @ np.append(point[index], 1)
+        expected = transform[lead] @ np.append(point if point.ndim == 1 else point[index], 1)
         np.testing.assert_allclose(moved[index], expected[:3], atol=1e-14)
 
 
@@ -327,18 +326,19 @@ def test_similarity_is_the_best_a_brute_search_finds(seed, scale_range):
         target[:, 0] *= -1
     weights = rng.uniform(0, 2, 8)
     scale, rotation, shift = frames.similarity_fit(source, target, weights, scale_range)
-    low, high = scale_range or (1e-3, 1e3)
+    low, high = scale_range or (1e-3, 1e3)  # no limit that the data would reach
     assert low <= scale <= high
     assert_rotation(rotation)
     best = similarity_error(scale, rotation, shift, source, target, weights)
 
     def cost(x):
-        s = np.clip(np.exp(x[6]), low, high)
-        return similarity_error(s, rotations.exp(x[:3]), x[3:6], source, target, weights)
+        turned = Scipy.from_rotvec(x[:3]).as_matrix()
+        return similarity_error(x[6], turned, x[3:6], source, target, weights)
 
+    bounds = [(None, None)] * 6 + [(low, high)]
     found = min(
-        minimize(cost, np.r_[start, 0, 0, 0, 0], method="BFGS").fun
-        for start in rng.uniform(-2, 2, (12, 3))
+        minimize(cost, np.r_[start, 0, 0, 0, 1], bounds=bounds).fun
+        for start in rng.uniform(-2, 2, (10, 3))
     )
     assert best <= found + 1e-9
     assert best == pytest.approx(found, rel=1e-4)

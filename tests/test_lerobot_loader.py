@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from clips import EXAMPLE
 
-from acehand_core.export import lerobot_format as layout
 from acehand_core.cli import retarget
+from acehand_core.export import lerobot_format as layout
 from acehand_core.export.lerobot_check import check_dataset
 from acehand_core.export.lerobot_repair import repair
 
@@ -57,7 +57,7 @@ def test_the_real_loader_reads_whatever_a_writer_leaves(
 
 @pytest.mark.skipif(PYTHON is None, reason="ACEHAND_LEROBOT_PYTHON names no Python with lerobot")
 def test_the_real_loader_reads_what_the_main_job_writes(tmp_path: Path) -> None:
-    """Two episodes from videos, one dataset of joints alone, and the shared video if it is there."""
+    """Two episodes of videos, one dataset of joints alone, and the shared video if there is one."""
     folder = tmp_path / "datasets"
     two = [str(EXAMPLE), "--output", str(folder / "two"), "--no-overlay", "-q"]
     assert retarget.main([*two, "--duration", "1", "--task", "first"]) == 0

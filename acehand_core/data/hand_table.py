@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from acehand_core.errors import SchemaError
+from acehand_core.errors import SchemaError, nearest
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import HandMotion, Provenance
+from acehand_core.motion import HandModelName, HandMotion, Provenance
 from acehand_core.types import SIDES
 
 FORMAT = "acehand.hand_motion"
@@ -79,7 +79,7 @@ def to_table(motion: HandMotion) -> pa.Table:
     }
     schema = pa.schema(
         [(name, kind) for name, kind, _ in COLUMNS],
-        metadata={METADATA_KEY: json.dumps(header).encode()},
+        metadata={METADATA_KEY: json.dumps(header, default=_plain).encode()},
     )
     return pa.table(columns, schema=schema)
 
@@ -91,20 +91,43 @@ def read_hand_motion(path: Path) -> HandMotion:
         SchemaError: the file is not such a table; says what differs.
     """
     try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
+        table = pq.read_table(path, page_checksum_verification=True)
+        table.validate(full=True)
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise SchemaError(f"{path}: not a readable parquet file: {error}.") from error
     header = _header(table, path)
+    _check_columns(table, path)
+    try:
+        return _motion(table, header, str(path))
+    except SchemaError as error:
+        raise SchemaError(f"{path}: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise SchemaError(
+            f"{path}: the {METADATA_KEY.decode()!r} metadata is damaged: {error!r}."
+        ) from error
+
+
+def _check_columns(table: pa.Table, path: Path) -> None:
     for name, kind, _ in COLUMNS:
         if name not in table.column_names:
             raise SchemaError(f"{path}: column {name!r} is missing from the hand motion.")
-        if table.schema.field(name).type != kind:
-            raise SchemaError(
-                f"{path}: column {name!r} is {table.schema.field(name).type}; {kind} is needed."
-            )
-    frames, odd = divmod(table.num_rows, 2)
-    if odd or table["hand"].to_pylist() != list(SIDES) * frames:
+        column = table[name]
+        if column.type != kind:
+            raise SchemaError(f"{path}: column {name!r} is {column.type}; {kind} is needed.")
+        nulls = column.null_count
+        if pa.types.is_fixed_size_list(kind):
+            nulls += column.combine_chunks().flatten().null_count
+        if nulls and (name != "T_world_camera" or nulls != table.num_rows):
+            raise SchemaError(f"{path}: column {name!r} has {nulls} empty values; none are valid.")
+    if table.num_rows % 2 or table["hand"].to_pylist() != list(SIDES) * (table.num_rows // 2):
         raise SchemaError(f"{path}: rows must alternate left and right, two per frame.")
+    stamps = table["timestamp_ns"].to_numpy()
+    if (stamps[::2] != stamps[1::2]).any():
+        raise SchemaError(f"{path}: both hands of a frame must have the same timestamp_ns.")
+
+
+def _motion(table: pa.Table, header: dict[str, Any], where: str) -> HandMotion:
+    frames = table.num_rows // 2
 
     def array(name: str, *shape: int) -> np.ndarray:
         flat = table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
@@ -113,6 +136,11 @@ def read_hand_motion(path: Path) -> HandMotion:
     def scalar(name: str) -> np.ndarray:
         return table[name].to_numpy().reshape(frames, 2)
 
+    if header["hand_model"] not in get_args(HandModelName):
+        raise SchemaError(
+            f"hand_model is {header['hand_model']!r}; "
+            f"{nearest(str(header['hand_model']), get_args(HandModelName))}"
+        )
     poses = None
     if table["T_world_camera"].null_count == 0:
         poses = array("T_world_camera", 4, 4)[:, 0]
@@ -134,7 +162,7 @@ def read_hand_motion(path: Path) -> HandMotion:
         hand_model=header["hand_model"],
         provenance=_provenance(header["provenance"]),
         left_shapedirs_fixed=bool(header["left_shapedirs_fixed"]),
-        camera=Camera.from_json(camera, where=str(path)) if camera else None,
+        camera=Camera.from_json(camera, where) if camera else None,
         T_world_camera=poses,
         placed=bool(header["placed"]),
     )
@@ -144,7 +172,7 @@ def is_hand_motion(path: Path) -> bool:
     """Tell whether a parquet file says it is a hand motion."""
     try:
         metadata = pq.read_schema(path).metadata or {}
-    except (OSError, pa.ArrowInvalid):
+    except (OSError, pa.ArrowException):
         return False
     return METADATA_KEY in metadata
 
@@ -157,6 +185,8 @@ def _header(table: pa.Table, path: Path) -> dict[str, Any]:
         header = json.loads(raw)
     except ValueError as error:
         raise SchemaError(f"{path}: damaged metadata: {error}.") from error
+    if not isinstance(header, dict):
+        raise SchemaError(f"{path}: damaged metadata: {type(header).__name__}, not an object.")
     if header.get("format") != FORMAT or header.get("version") != FORMAT_VERSION:
         raise SchemaError(
             f"{path}: holds {header.get('format')!r} version {header.get('version')!r}; "
@@ -168,6 +198,11 @@ def _header(table: pa.Table, path: Path) -> dict[str, Any]:
 def _provenance(fields: dict[str, Any]) -> Provenance:
     fields = {**fields, "licenses": tuple(fields["licenses"]), "notes": tuple(fields["notes"])}
     return Provenance(**fields)
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold of a tracker's setting."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
 def _fixed(rows: np.ndarray) -> pa.Array:

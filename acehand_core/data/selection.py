@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Int
@@ -34,7 +33,12 @@ def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, 
 
 
 def part(recording: Recording, start: int, stop: int) -> Recording:
-    """Return frames ``start`` to ``stop - 1``."""
+    """Return frames ``start`` to ``stop - 1``. Raises InputError for a part that is not there."""
+    if not 0 <= start < stop <= len(recording):
+        raise InputError(
+            f"{recording.source}: frames {start} to {stop - 1} asked for; "
+            f"valid: 0 to {len(recording) - 1}."
+        )
     index = np.arange(start, stop)
     return _taken(recording, index, recording.timestamps_ns[start:stop], recording.fps)
 
@@ -72,25 +76,25 @@ class _Taken:
 
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
         wanted = self.index[start:stop]
-        if len(wanted) == 0:
-            return
-        images = self.frames.read(int(wanted[0]), int(wanted[-1]) + 1)
-        image, steps = next(images), 0
-        for step in (0, *(b - a for a, b in pairwise(wanted))):
-            for _ in range(int(step)):
-                image, steps = next(images), steps + 1
-            yield image
+        if len(wanted):
+            images = self.frames.read(int(wanted[0]), int(wanted[-1]) + 1)
+            yield from _every(images, np.diff(wanted))
 
     def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        wanted = self.index[start:stop][::-1]
-        if len(wanted) == 0:
-            return
-        images = self.frames.read_reversed(int(wanted[-1]), int(wanted[0]) + 1)
-        image = next(images)
-        for step in (0, *(a - b for a, b in pairwise(wanted))):
-            for _ in range(int(step)):
-                image = next(images)
-            yield image
+        wanted = self.index[start:stop]
+        if len(wanted):
+            images = self.frames.read_reversed(int(wanted[0]), int(wanted[-1]) + 1)
+            yield from _every(images, np.diff(wanted)[::-1])
 
     def at(self, index: int) -> ImageRgb:
         return self.frames.at(int(self.index[index]))
+
+
+def _every(images: Iterator[ImageRgb], steps: Int[np.ndarray, "S"]) -> Iterator[ImageRgb]:
+    """Yield the first image, then the one reached by each step; a step of 0 repeats it."""
+    image = next(images)
+    yield image
+    for step in steps:
+        for _ in range(step):
+            image = next(images)
+        yield image

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from acehand_core.types import PointsCamera, RigidTransform, Rotation
+from acehand_core.types import RigidTransform
 
 
-def rigid(rotation: Rotation, translation: PointsCamera) -> RigidTransform:
-    """Return the transform ``x -> rotation @ x + translation``."""
+def rigid(
+    rotation: Float[np.ndarray, "*#batch 3 3"], translation: Float[np.ndarray, "*#batch 3"]
+) -> RigidTransform:
+    """Return the transform ``x -> rotation @ x + translation``; leading axes broadcast."""
     batch = np.broadcast_shapes(rotation.shape[:-2], translation.shape[:-1])
     out = np.zeros((*batch, 4, 4), np.result_type(rotation, translation))
     out[..., :3, :3] = rotation
@@ -29,12 +31,14 @@ def apply(
 ) -> Float[np.ndarray, "*moved 3"]:
     """Return the points in the target frame.
 
-    One point per transform, or, with more axes, a set of points per transform.
+    Leading axes of both belong together: one point per transform, or, where the points have more
+    axes, a set of points per transform.
     """
-    rotation, translation = transform[..., :3, :3], transform[..., :3, 3]
-    if points.ndim == transform.ndim - 1:
-        return (rotation @ points[..., None])[..., 0] + translation
-    return points @ np.swapaxes(rotation, -1, -2) + translation[..., None, :]
+    extra = points.ndim - transform.ndim
+    if extra < 0:
+        return (transform[..., :3, :3] @ points[..., None])[..., 0] + transform[..., :3, 3]
+    transform = transform.reshape(*transform.shape[:-2], *(1,) * extra, 4, 4)
+    return points @ np.swapaxes(transform[..., :3, :3], -1, -2) + transform[..., None, :3, 3]
 
 
 def similarity_fit(

@@ -23,27 +23,23 @@ def skew(vector: RotationVector) -> Rotation:
 
 def exp(vector: RotationVector) -> Rotation:
     """Return the rotation about ``vector`` by its length in radians (Rodrigues)."""
-    angle2 = np.sum(vector * vector, axis=-1)[..., None, None]
-    angle = np.sqrt(angle2)
-    small = angle2 < 1e-12
-    safe = np.where(small, 1.0, angle2)
-    # Series near zero: sin(a)/a and (1 - cos(a))/a^2 lose all digits there.
-    sinc = np.where(small, 1 - angle2 / 6, np.sin(angle) / np.sqrt(safe))
-    cosc = np.where(small, 0.5 - angle2 / 24, (1 - np.cos(angle)) / safe)
+    angle = np.linalg.norm(vector, axis=-1)[..., None, None]
     K = skew(vector)
-    return np.eye(3, dtype=vector.dtype) + sinc * K + cosc * (K @ K)
+    eye = np.eye(3, dtype=vector.dtype)
+    # sin(a)/a and (1 - cos(a))/a^2, both exact at zero.
+    return eye + np.sinc(angle / np.pi) * K + 0.5 * np.sinc(angle / (2 * np.pi)) ** 2 * (K @ K)
 
 
 def left_jacobian(vector: RotationVector) -> Float[np.ndarray, "*batch 3 3"]:
     """Return J with ``exp(v + d) ~ exp(J d) exp(v)``: how a turn changes with its vector."""
-    angle2 = np.sum(vector * vector, axis=-1)[..., None, None]
-    small = angle2 < 1e-8
-    safe = np.where(small, 1.0, angle2)
-    angle = np.sqrt(safe)
-    b = np.where(small, 0.5 - angle2 / 24, (1 - np.cos(angle)) / safe)
-    c = np.where(small, 1 / 6 - angle2 / 120, (angle - np.sin(angle)) / (safe * angle))
+    angle = np.linalg.norm(vector, axis=-1)[..., None, None]
+    small = angle < 1e-4
+    safe = np.where(small, 1.0, angle)
+    # The limit near zero: a - sin(a) loses all digits there.
+    c = np.where(small, 1 / 6, (safe - np.sin(safe)) / safe**3)
     K = skew(vector)
-    return np.eye(3) + b * K + c * (K @ K)
+    eye = np.eye(3, dtype=vector.dtype)
+    return eye + 0.5 * np.sinc(angle / (2 * np.pi)) ** 2 * K + c * (K @ K)
 
 
 def log(rotation: Rotation) -> RotationVector:
@@ -127,18 +123,19 @@ def angle_between(a: Rotation, b: Rotation) -> np.ndarray:
 def between(source: PointsCamera, target: PointsCamera) -> Rotation:
     """Return the smallest rotation that turns unit vector ``source`` into ``target``.
 
-    Undefined for opposite vectors, where any axis would do; then a half turn about x or y.
+    Of opposite vectors, where any axis would do, it is a half turn about one of them.
     """
-    cross = np.cross(source, target)
-    cosine = np.sum(source * target, axis=-1)
-    opposite = cosine < -1 + 1e-9
-    K = skew(cross)
-    scale = 1 / np.where(opposite, 1.0, 1 + cosine)
-    out = np.eye(3) + K + (K @ K) * scale[..., None, None]
-    if np.any(opposite):
-        axis = np.where(np.abs(source[..., :1]) < 0.9, [1.0, 0, 0], [0, 1.0, 0])
-        axis = np.cross(source, axis)
-        axis /= np.linalg.norm(axis, axis=-1, keepdims=True)
-        half_turn = 2 * axis[..., :, None] * axis[..., None, :] - np.eye(3)
-        out = np.where(opposite[..., None, None], half_turn, out)
-    return out
+    # A half turn about the source, then one about the vector halfway: together twice the angle
+    # from one to the other, which is stable up to opposite vectors.
+    half = source + target
+    length = np.linalg.norm(half, axis=-1, keepdims=True)
+    eye = np.eye(3, dtype=half.dtype)
+    across = np.cross(source, np.where(np.abs(source[..., :1]) < 0.9, eye[0], eye[1]))
+    across /= np.linalg.norm(across, axis=-1, keepdims=True)
+    opposite = length < np.sqrt(np.finfo(half.dtype).eps)
+    half = np.where(opposite, across, half / np.where(opposite, 1.0, length))
+    return _half_turn(half) @ _half_turn(source)
+
+
+def _half_turn(axis: np.ndarray) -> np.ndarray:
+    return 2 * axis[..., :, None] * axis[..., None, :] - np.eye(3, dtype=axis.dtype)

@@ -28,9 +28,10 @@ DIRECTION_SIGMA = {"alone": 0.5, "beside pixels": 1.0}
 #: Pull towards a relaxed hand, radians.
 ANGLE_SIGMA = 0.5
 #: Betas are standard deviations; the prior is that of the population. Landmarks err alike in every
-#: frame of a clip, so however many frames there are they count as two.
+#: frame of a clip, so however many frames there are they count as one.
 SHAPE_FRAMES = 80
-SHAPE_EVIDENCE_FRAMES = 2.0
+SHAPE_EVIDENCE_FRAMES = 1.0
+_BETA_STEP = 1e-4  # for differences; keypoints are linear in betas
 
 _PARENTS = np.array([p for p, _ in BONES])
 _CHILDREN = np.array([c for _, c in BONES])
@@ -41,7 +42,7 @@ Bearings = Float[np.ndarray, "N 21 2"]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Landmarks of one hand in N frames.
+    """Landmarks of one hand in N frames, all of them known.
 
     ``bearing`` are (x/z, y/z) of the landmarks; ``direction`` unit bone vectors in camera axes,
     already turned to the ray on which the hand was seen.
@@ -94,7 +95,8 @@ def articulate(evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"]) 
     problem = _Problem(evidence, side, rest, orient, use_pixels=False)
     start = np.zeros((len(orient), 28))
     start[:, 6:] = articulation.comfortable()
-    return problem.pose(_solve(problem, start, iterations=12).x)
+    pose = problem.pose(_solve(problem, start, iterations=12).x)
+    return Pose(pose.global_orient, pose.angles, np.zeros_like(pose.wrist))
 
 
 def refine(
@@ -111,10 +113,7 @@ def refine(
     where a wrong direction has bent a finger the wrong way, pixels alone cannot bend it back.
     """
     problem = _Problem(evidence, side, rest, pose.global_orient, use_pixels=True)
-    z = np.maximum(pose.wrist[:, 2:], 1e-3)
-    start = np.concatenate(
-        [np.zeros((len(z), 3)), pose.wrist[:, :2] / z, np.log(z), pose.angles], axis=1
-    )
+    start = _start(pose)
     solution = _solve(problem, start, iterations)
     if try_relaxed:
         start[:, 6:] = articulation.comfortable()
@@ -151,41 +150,39 @@ def fit_shape(
 def _shape_step(
     pose: Pose, evidence: Evidence, side: Side, betas: np.ndarray, hand_length_m: float | None
 ) -> np.ndarray:
-    """One Gauss-Newton step on betas, with the wrist free along its ray.
+    """One Gauss-Newton step on betas, with the pose of every frame free to follow.
 
-    The depth of each frame would otherwise freeze the size: it is eliminated from the system.
+    Poses held still would freeze the size and slow down the rest: they are eliminated.
     """
     model = CapsuleHand()
-    rest = model.rest_keypoints(side, betas)
-    unit = np.stack([model.rest_keypoints(side, b) - model.rest_keypoints(side, np.zeros(10))
-                     for b in np.eye(10)])  # fmt: skip
-    hand_pose = articulation.angles_to_pose(pose.angles, side)
-    points = pose.keypoints(side, rest)
-    change, _ = articulation.pose_keypoints(
-        pose.global_orient[:, None], hand_pose[:, None], unit[None]
+    rows, start = np.arange(len(pose.angles)), _start(pose)
+
+    def residuals(shape: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        at = model.rest_keypoints(side, shape)
+        return _Problem(evidence, side, at, pose.global_orient, use_pixels=True)(start, rows)
+
+    residual, by_pose = residuals(betas)
+    by_shape = np.stack(
+        [(residuals(betas + b)[0] - residual) / _BETA_STEP for b in _BETA_STEP * np.eye(10)], -1
     )
-    change = change - change[:, :, :1]  # (N, 10, 21, 3), the wrist held
-    sigma = PIXEL_SIGMA * evidence.scale
-    residual, d_point = _pixel_residual(points, evidence.bearing, sigma)
-    by_shape = np.einsum("nkij,nbkj->nkib", d_point, change).reshape(len(points), 42, 10)
-    by_wrist = d_point.reshape(len(points), 42, 3)
-    residual = residual.reshape(len(points), 42)
-    # Eliminate the wrist of each frame: project onto the complement of its columns.
-    q, _ = np.linalg.qr(by_wrist)
+    # Project onto the complement of each frame's pose.
+    q, _ = np.linalg.qr(by_pose)
     by_shape = by_shape - q @ (np.swapaxes(q, 1, 2) @ by_shape)
     residual = residual - (q @ (np.swapaxes(q, 1, 2) @ residual[..., None]))[..., 0]
     normal = np.einsum("nrb,nrc->bc", by_shape, by_shape)
     gradient = np.einsum("nrb,nr->b", by_shape, residual)
-    share = min(1.0, SHAPE_EVIDENCE_FRAMES / len(points))
-    normal, gradient = normal * share + np.eye(10), gradient * share + betas
+    share = min(1.0, SHAPE_EVIDENCE_FRAMES / len(rows))
+    prior = np.ones(10)
+    if hand_length_m is not None:
+        prior[0] = 0.0  # the size is known: else unusual proportions would share in it
+    normal, gradient = normal * share + np.diag(prior), gradient * share + prior * betas
     if hand_length_m is not None:
         length = model.hand_length(betas)
         slope = np.array([model.hand_length(betas + b) - length for b in np.eye(10)]) / 5e-4
         normal += np.outer(slope, slope)
         gradient += slope * (length - hand_length_m) / 5e-4
     step = np.linalg.solve(normal, -gradient)
-    limit = np.full(10, 3.0)
-    limit[0] = np.inf if hand_length_m is not None else 3.0
+    limit = np.where(prior, 3.0, np.inf)
     return np.clip(betas + step, -limit, limit)
 
 
@@ -247,9 +244,16 @@ class _Problem:
         return np.concatenate(residuals, axis=1), np.concatenate(jacobians, axis=1)
 
 
+def _start(pose: Pose) -> np.ndarray:
+    """Return the unknowns (N, 28) of a pose whose orientation is the problem's own."""
+    z = np.maximum(pose.wrist[:, 2:], 1e-3)
+    turn = np.zeros((len(z), 3))
+    return np.concatenate([turn, pose.wrist[:, :2] / z, np.log(z), pose.angles], axis=1)
+
+
 def _solve(problem: _Problem, start: np.ndarray, iterations: int) -> Solution:
     low, high = articulation.limits()
-    free = np.full(6, np.inf)
+    free = np.array([*[np.inf] * 5, 5.0])  # log depth: 7 mm to 148 m
     return solve(
         problem, start, np.concatenate([-free, low]), np.concatenate([free, high]), iterations
     )
@@ -261,8 +265,8 @@ def _pixel_residual(
     """Weighted bearing residuals (N, 21, 2) and their derivative by the point (N, 21, 2, 3)."""
     z = np.maximum(points[..., 2], 1e-2)
     predicted = points[..., :2] / z[..., None]
-    weight = np.sqrt(KEYPOINT_WEIGHTS) / sigma[:, None] * np.isfinite(bearing).all(-1)
-    residual = weight[..., None] * (predicted - np.nan_to_num(bearing))
+    weight = np.sqrt(KEYPOINT_WEIGHTS) / sigma[:, None]
+    residual = weight[..., None] * (predicted - bearing)
     d_point = np.zeros((*points.shape[:2], 2, 3))
     d_point[..., 0, 0] = d_point[..., 1, 1] = 1 / z
     d_point[..., :, 2] = -predicted / z[..., None]

@@ -54,7 +54,7 @@ def mixed_pnp(
 
     Paper, section "Ray-Based Camera Solver", equation (pnp): perspective is linear in the in-plane
     shift, ``t_x = sum m/z (b - X/z) / sum m/z^2``. Where a gate fails, the wrist (joint 0) is
-    placed on its own ray.
+    placed on its own ray; without one the translation is NaN.
 
     Args:
         joints: canonical joints, metres, camera axes.

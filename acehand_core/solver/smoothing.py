@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.linalg import solveh_banded
+from scipy import sparse
+from scipy.sparse.linalg import splu
 
 from acehand_core.geometry import rotations
 
-#: Inside a gap a pull towards equal steps keeps the curve from swinging; it takes over at this
-#: many frames.
-TENSION_FRAMES = 10.0
+#: Inside a gap a pull towards equal speed keeps the curve from swinging: it leaves the straight
+#: line by at most the speed at the ends times this. (Real and rendered hands with frames withheld
+#: are filled best with 0.2 s for bearings and depth, 0.07 s for angles and orientation.)
+TENSION_S = 0.13
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +53,54 @@ def smooth(
 ) -> Float[np.ndarray, "T D"]:
     """Smooth columns over uneven times; values of zero weight are ignored and replaced.
 
+    Straight lines stay as they are, also where part of them is missing.
+
     Args:
         weights: relative trust, 1 for a normal frame; at least one must be positive.
-        cutoff_hz: frequency whose amplitude is halved.
+        cutoff_hz: frequency whose amplitude is halved, at the median frame rate.
     """
-    count = len(values)
-    if count < 3:
-        filled = np.average(values, axis=0, weights=weights)
-        return np.where(weights[:, None] > 0, values, filled)
+    known = weights > 0
+    if known.sum() == 1:
+        return np.repeat(values[known], len(values), axis=0)
+    if len(values) == 2:
+        return values.copy()
     step = np.diff(seconds)
     nominal = float(np.median(step))
-    lam = (1 / (2 * np.pi * cutoff_hz * nominal)) ** 4
-    h1, h2 = step[:-1] / nominal, step[1:] / nominal
-    second = np.stack([2 / (h1 * (h1 + h2)), -2 / (h1 * h2), 2 / (h2 * (h1 + h2))])
-    second *= np.sqrt(lam)
-    bands = np.zeros((3, count))  # lower form: diagonal, first, second
-    bands[0] = weights + 1e-9
-    bands[0, :-2] += second[0] ** 2
-    bands[0, 1:-1] += second[1] ** 2
-    bands[0, 2:] += second[2] ** 2
-    bands[1, :-2] += second[0] * second[1]
-    bands[1, 1:-1] += second[1] * second[2]
-    bands[2, :-2] += second[0] * second[2]
-    gap = (weights[:-1] == 0) | (weights[1:] == 0)
-    tension = gap * lam / TENSION_FRAMES**2 / (step / nominal) ** 2
-    bands[0, :-1] += tension
-    bands[0, 1:] += tension
-    bands[1, :-1] -= tension
-    data = np.where(weights[:, None] > 0, values, 0.0) * weights[:, None]
-    return solveh_banded(bands, data, lower=True)
+    # A sine's gain is 1 / (1 + lam (2 sin(pi f nominal))^4); beyond half the frame rate there is
+    # nothing to halve, and lam goes on falling.
+    half = cutoff_hz * nominal
+    root = 2 * np.sin(np.pi * min(half, 0.5)) * max(1.0, 2 * half)
+    bends, tension = _penalties(step / nominal, known)
+    lam = root**-4
+    normal = lam * (bends.T @ bends + tension.T @ tension * (nominal / TENSION_S) ** 2)
+    trust = np.zeros(normal.shape[0])  # the unknowns are T values, then one slope per gap
+    trust[: len(values)] = weights
+    data = np.zeros((len(trust), values.shape[1]))
+    data[: len(values)][known] = values[known] * weights[known, None]
+    return splu((normal + sparse.diags_array(trust)).tocsc()).solve(data)[: len(values)]
+
+
+def _penalties(
+    step: Float[np.ndarray, "S"], known: Bool[np.ndarray, "T"]
+) -> tuple[sparse.sparray, sparse.sparray]:
+    """Return what is penalised, rows by (T values, then a slope per gap), steps in frames.
+
+    Everywhere second differences; inside a gap how far a step is from its share of the whole gap.
+    """
+    count = len(known)
+    left = np.flatnonzero(~(known[:-1] & known[1:]))  # the steps that a gap is made of
+    gaps, gap = np.unique(np.cumsum(known)[left], return_inverse=True)
+    h1, h2, width = step[:-1], step[1:], count + len(gaps)
+    bends = sparse.diags_array(
+        [2 / (h1 * (h1 + h2)), -2 / (h1 * h2), 2 / (h2 * (h1 + h2))],
+        offsets=[0, 1, 2],
+        shape=(count - 2, width),
+    )
+    root = np.sqrt(step[left])
+    rows = np.arange(len(left))
+    entries = np.concatenate([-1 / root, 1 / root, -root])
+    where = np.tile(rows, 3), np.concatenate([left, left + 1, count + gap])
+    return bends, sparse.coo_array((entries, where), shape=(len(left), width))
 
 
 def smooth_rotations(

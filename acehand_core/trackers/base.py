@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from acehand_core.errors import InputError, nearest
+from acehand_core.errors import InputError, MissingDependencyError, nearest
 from acehand_core.motion import HandModelName, HandMotion, Recording
 
 ENTRY_POINT_GROUP = "acehand.trackers"
@@ -105,6 +105,23 @@ def make_tracker(name: str, settings: TrackerSettings) -> Tracker:
         return _BUILT_IN[name](settings)
     for point in entry_points(group=ENTRY_POINT_GROUP):
         if point.name == name:
-            return point.load()(settings)
+            return _installed(point, settings)
     raise InputError(f"--tracker {name!r} is neither a tracker nor a file; "
                      f"{nearest(name, tracker_names())}")  # fmt: skip
+
+
+def _installed(point: EntryPoint, settings: TrackerSettings) -> Tracker:
+    """Return the tracker of a third party's entry point."""
+    try:
+        factory = point.load()
+    except (ImportError, AttributeError) as error:
+        raise MissingDependencyError(
+            f"--tracker {point.name!r} is installed as {point.value!r}, which cannot be loaded: "
+            f"{error}."
+        ) from error
+    tracker = factory(settings)
+    if not isinstance(tracker, Tracker):
+        wanted = ("name", "placed", "hand_model", "track")
+        lacks = ", ".join(name for name in wanted if not hasattr(tracker, name))
+        raise InputError(f"--tracker {point.name!r}: what {point.value!r} returns lacks {lacks}.")
+    return tracker

@@ -8,7 +8,6 @@ A joints file is an npz with ``joints`` (T, 21, 3) or (T, 2, 21, 3) in metres an
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from acehand_core.data.hand_table import read_hand_motion
+from acehand_core.data.safe_files import safe_load_npz
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.hand.skeleton import TIPS
 from acehand_core.motion import HandMotion, Provenance, Recording
@@ -25,6 +25,8 @@ from acehand_core.types import SIDES
 JOINT_FILE_KEYS = ("joints", "side", "fps", "timestamps_ns", "confidence", "frame")
 FILE_SUFFIXES = (".parquet", ".npz")
 DEFAULT_FPS = 30.0
+#: Above it, stamps in whole nanoseconds would no longer tell frames apart.
+MAX_FPS = 1e6
 
 
 class FileTracker:
@@ -37,6 +39,8 @@ class FileTracker:
 
         Raises:
             SchemaError: it does not follow its format.
+            UnsafeFileError: it holds pickled objects.
+            InputError: it cannot be read.
         """
         self._path = path
         self._motion = _only(read_motion_file(path, settings.hands), settings.hands)
@@ -112,7 +116,10 @@ def read_motion_file(path: Path, hands: Hands = "both") -> HandMotion:
 
 
 def read_joints_file(path: Path, hands: Hands = "both") -> HandMotion:
-    """Read joints of one or two hands; rotations are not known, so they are NaN."""
+    """Read joints of one or two hands; rotations are not known, so they are NaN.
+
+    ``hands`` gives the side of one hand that the file does not say; errors as in ``FileTracker``.
+    """
     data = _load(path)
     joints = _joints(path, data, hands)
     count = len(joints)
@@ -121,7 +128,7 @@ def read_joints_file(path: Path, hands: Hands = "both") -> HandMotion:
     # Without the wrist or any tip there is nothing to follow.
     known = finite[..., 0] & finite[..., TIPS].any(-1)
     quality = finite.mean(-1) * _confidence(path, data, count)
-    frame = str(data.get("frame", "wrist"))
+    frame = _text(data, "frame", "wrist")
     if frame not in ("camera", "wrist"):
         raise SchemaError(f"{path}: frame is {frame!r}; {nearest(frame, ('camera', 'wrist'))}")
     return HandMotion(
@@ -129,14 +136,14 @@ def read_joints_file(path: Path, hands: Hands = "both") -> HandMotion:
         fps=fps,
         presence=known.astype(float),
         visible=known.astype(float),
-        quality=np.where(known, np.clip(quality, 0, 1), 0.0),
+        quality=np.where(known, quality, 0.0),
         observed=known,
         filled=np.zeros_like(known),
         global_orient=np.full((count, 2, 3, 3), np.nan),
         hand_pose=np.full((count, 2, 15, 3, 3), np.nan),
         betas=np.zeros((2, 10)),
         translation=np.full((count, 2, 3), np.nan),
-        joints_camera=np.where(known[..., None, None], joints, np.nan),
+        joints_camera=np.where((known[..., None] & finite)[..., None], joints, np.nan),
         joints_image=np.full((count, 2, 21, 2), np.nan),
         hand_model="none",
         placed=frame == "camera",
@@ -150,13 +157,10 @@ def read_joints_file(path: Path, hands: Hands = "both") -> HandMotion:
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file.")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            data = {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise SchemaError(f"{path}: not a readable npz without pickles: {error}.") from error
+        data = safe_load_npz(path)
+    except EOFError as error:
+        raise SchemaError(f"{path}: damaged: {error}.") from error
     for key in data:
         if key not in JOINT_FILE_KEYS:
             raise SchemaError(f"{path}: unknown entry {key!r}; {nearest(key, JOINT_FILE_KEYS)}")
@@ -170,17 +174,19 @@ def _joints(path: Path, data: dict[str, Any], hands: Hands) -> np.ndarray:
     joints = data["joints"]
     if joints.dtype.kind != "f":
         raise SchemaError(f"{path}: joints are {joints.dtype}; floating point metres are needed.")
-    joints = joints.astype(np.float64)
-    if len(joints) == 0:
-        raise SchemaError(f"{path}: joints hold no frame.")
-    if joints.ndim == 4 and joints.shape[1:] == (2, 21, 3):
-        return joints
-    if joints.shape[1:] != (21, 3):
+    if joints.shape[1:] not in ((21, 3), (2, 21, 3)):
         raise SchemaError(
             f"{path}: joints have shape {joints.shape}; (T, 21, 3) or (T, 2, 21, 3) is needed."
         )
-    side = str(data.get("side", hands))
+    if len(joints) == 0:
+        raise SchemaError(f"{path}: joints hold no frame.")
+    joints = joints.astype(np.float64)
+    if joints.ndim == 4:
+        return joints
+    side = _text(data, "side", hands)
     if side not in SIDES:
+        if "side" in data:
+            raise SchemaError(f"{path}: side is {side!r}; {nearest(side, SIDES)}")
         raise SchemaError(
             f"{path}: one hand needs an entry side = 'left' or 'right', or --hands left|right."
         )
@@ -190,27 +196,43 @@ def _joints(path: Path, data: dict[str, Any], hands: Hands) -> np.ndarray:
 
 
 def _times(path: Path, data: dict[str, Any], count: int) -> tuple[np.ndarray, float]:
-    if "timestamps_ns" in data:
-        times = data["timestamps_ns"]
-        if times.shape != (count,) or times.dtype.kind not in "iu":
-            raise SchemaError(f"{path}: timestamps_ns must be {count} integers, one per frame.")
-        times = times.astype(np.int64)
-        if (np.diff(times) <= 0).any():
-            frame = int(np.argmax(np.diff(times) <= 0)) + 1
-            raise SchemaError(f"{path}: timestamps_ns must increase; frame {frame} does not.")
-        if count == 1:
-            return times, float(data.get("fps", DEFAULT_FPS))
-        return times, float(data.get("fps", 1e9 / np.median(np.diff(times))))
-    fps = float(data.get("fps", DEFAULT_FPS))
-    if not (np.isfinite(fps) and fps > 0):
-        raise SchemaError(f"{path}: fps is {fps}; a positive number is needed.")
-    return np.round(np.arange(count) * 1e9 / fps).astype(np.int64), fps
+    """Return stamps (T,) in ns and the nominal rate."""
+    fps = _fps(path, data["fps"]) if "fps" in data else None
+    if "timestamps_ns" not in data:
+        fps = fps or DEFAULT_FPS
+        return np.round(np.arange(count) * 1e9 / fps).astype(np.int64), fps
+    times = data["timestamps_ns"]
+    if times.shape != (count,) or times.dtype.kind not in "iu":
+        raise SchemaError(f"{path}: timestamps_ns must be {count} integers, one per frame.")
+    times = times.astype(np.int64)
+    if (np.diff(times) <= 0).any():
+        frame = int(np.argmax(np.diff(times) <= 0)) + 1
+        raise SchemaError(f"{path}: timestamps_ns must increase; frame {frame} does not.")
+    if fps is None:
+        fps = DEFAULT_FPS if count == 1 else float(1e9 / np.median(np.diff(times)))
+    return times, fps
+
+
+def _fps(path: Path, value: np.ndarray) -> float:
+    if value.size != 1 or value.dtype.kind not in "iuf" or not 0 < value.item() <= MAX_FPS:
+        raise SchemaError(f"{path}: fps is {value}; a number above 0 up to {MAX_FPS:g} is needed.")
+    return float(value.item())
 
 
 def _confidence(path: Path, data: dict[str, Any], count: int) -> np.ndarray:
-    confidence = np.asarray(data.get("confidence", np.ones(count)), float)
-    if confidence.shape not in ((count,), (count, 2)):
+    """Return (T, 1) or (T, 2) in 0..1."""
+    confidence = data.get("confidence", np.ones(count))
+    if confidence.shape not in ((count,), (count, 2)) or confidence.dtype.kind not in "biuf":
         raise SchemaError(
-            f"{path}: confidence has shape {confidence.shape}; ({count},) or ({count}, 2) is valid."
+            f"{path}: confidence is {confidence.dtype} of shape {confidence.shape}; numbers of "
+            f"shape ({count},) or ({count}, 2) are needed."
         )
-    return np.nan_to_num(confidence if confidence.ndim == 2 else confidence[:, None])
+    confidence = np.clip(np.nan_to_num(confidence.astype(np.float64)), 0, 1)
+    return confidence if confidence.ndim == 2 else confidence[:, None]
+
+
+def _text(data: dict[str, Any], name: str, default: str) -> str:
+    """Return a text entry; one stored as a list of one text or as bytes counts too."""
+    value = np.ravel(data.get(name, default))
+    text = value[0] if len(value) == 1 else value
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)

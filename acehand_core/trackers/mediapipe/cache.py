@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from acehand_core.data.safe_files import safe_load_npz
+from acehand_core.errors import InputError, OutputError
 from acehand_core.trackers.mediapipe.detector import Detection
 
 
@@ -30,36 +32,46 @@ class SegmentCache:
         if path is None or not path.is_file():
             return None
         try:
-            with np.load(path, allow_pickle=False) as data:
-                count, pixels, world, p_right, look = (
-                    data[k] for k in ("count", "pixels", "world", "p_right", "look")
+            data = safe_load_npz(path)
+            flat = [
+                Detection(pixels, world, float(p_right), str(look))
+                for pixels, world, p_right, look in zip(
+                    data["pixels"], data["world"], data["p_right"], data["look"], strict=True
                 )
-        except (OSError, ValueError, KeyError):
+            ]
+            ends = np.cumsum(data["count"])
+            if len(ends) != stop - start or ends[-1] != len(flat):
+                return None
+        except (InputError, EOFError, KeyError, ValueError):
             return None
-        flat = iter(
-            Detection(a, b, float(c), str(d))
-            for a, b, c, d in zip(pixels, world, p_right, look, strict=True)
-        )
-        return [[next(flat) for _ in range(n)] for n in count]
+        return [flat[end - count : end] for end, count in zip(ends, data["count"], strict=True)]
 
     def put(self, start: int, stop: int, frames: list[list[Detection]]) -> None:
-        """Write a finished segment; it appears whole or not at all."""
+        """Write a finished segment; it appears whole or not at all.
+
+        Raises OutputError when the folder cannot be written.
+        """
         path = self._path(start, stop)
         if path is None:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
         flat = [d for detections in frames for d in detections]
         partial = path.with_suffix(f".{os.getpid()}.partial")
-        with partial.open("wb") as file:
-            np.savez_compressed(
-                file,
-                count=np.array([len(d) for d in frames]),
-                pixels=np.array([d.pixels for d in flat]).reshape(-1, 21, 2),
-                world=np.array([d.world for d in flat]).reshape(-1, 21, 3),
-                p_right=np.array([d.p_right for d in flat]),
-                look=np.array([d.look for d in flat], dtype="U16"),
-            )
-        partial.replace(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                np.savez_compressed(
+                    file,
+                    count=np.array([len(d) for d in frames]),
+                    pixels=np.array([d.pixels for d in flat]).reshape(-1, 21, 2),
+                    world=np.array([d.world for d in flat]).reshape(-1, 21, 3),
+                    p_right=np.array([d.p_right for d in flat]),
+                    look=np.array([d.look for d in flat], dtype="U16"),
+                )
+            partial.replace(path)
+        except OSError as error:
+            raise OutputError(
+                f"{path.parent}: partial results cannot be written: {error.strerror or error}."
+            ) from error
 
     def _path(self, start: int, stop: int) -> Path | None:
         if self._folder is None:

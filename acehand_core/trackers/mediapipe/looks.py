@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
+from jaxtyping import UInt8
 
 from acehand_core.motion import FrameSource
 from acehand_core.trackers.base import Progress
@@ -92,10 +93,11 @@ def forward_pass(frames: FrameSource, progress: Progress, cache: SegmentCache) -
     with ThreadPoolExecutor(workers) as pool:
         futures = [pool.submit(work, jobs) for _ in range(workers)]
         try:
-            for future in futures:
-                future.result()
+            wait(futures, return_when=FIRST_EXCEPTION)
         finally:
             stop.set()
+    for future in futures:
+        future.result()
     return found
 
 
@@ -180,7 +182,7 @@ def _follow(
             continue
         if match is None:
             misses += 1
-            if misses > GIVE_UP:
+            if misses >= GIVE_UP:
                 return
             continue
         last, misses = match, 0
@@ -204,24 +206,27 @@ def _crops(
         match = _expected(found, last, slot, misses)
         if match is None:
             misses += 1
-            if misses > GIVE_UP:
+            if misses >= GIVE_UP:
                 return
             continue
         last, misses = match, 0
         yield frame, match
 
 
-def _crop(image: ImageRgb, around: Detection) -> tuple[ImageRgb, float, np.ndarray]:
-    """Return an enlarged square around a hand, its scale, and its corner in the image."""
+def _crop(
+    image: ImageRgb, around: Detection
+) -> tuple[UInt8[np.ndarray, "h w 3"], np.ndarray, np.ndarray]:
+    """Return an enlarged square around a hand, its scales (x, y), and its corner in the image."""
     height, width = image.shape[:2]
     side = int(np.clip(CROP_SIZES * around.size, 32, max(width, height)))
     centre = around.pixels.mean(0)
     corner = np.round(centre - side / 2).astype(int)
     corner = np.maximum(np.minimum(corner, [width - side, height - side]), 0)
     view = image[corner[1] : corner[1] + side, corner[0] : corner[0] + side]
-    scale = CROP_PIXELS / max(view.shape[:2])
-    size = (max(1, round(view.shape[1] * scale)), max(1, round(view.shape[0] * scale)))
-    return cv2.resize(view, size, interpolation=cv2.INTER_LINEAR), scale, corner
+    shape = np.array(view.shape[1::-1])
+    size = np.maximum(1, np.round(shape * (CROP_PIXELS / shape.max()))).astype(int)
+    crop = cv2.resize(view, size.tolist(), interpolation=cv2.INTER_LINEAR)
+    return crop, size / shape, corner  # sizes are whole, so the scales may differ a little
 
 
 def _expected(

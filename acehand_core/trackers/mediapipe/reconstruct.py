@@ -146,8 +146,8 @@ def _place(
     camera: Camera,
     settings: TrackerSettings,
 ) -> Pose:
-    """Place articulated hands before the camera by the chosen PnP."""
-    canonical = pose.keypoints(side, rest) - pose.wrist[:, None]
+    """Place articulated hands, wrists at the origin, before the camera by the chosen PnP."""
+    canonical = pose.keypoints(side, rest)
     depth = pnp.weak_perspective_depth(canonical, sightings.pixels, camera)
     depth = np.maximum(depth, MIN_DEPTH_M)
     wrist = pnp.mixed_pnp(canonical, depth, sightings.pixels, camera).translation

@@ -21,9 +21,13 @@ DUPLICATE_DISTANCE = 0.75
 LINK_DISTANCE = 0.9
 LINK_GROWTH = 0.15
 MAX_MISSES = 8
+#: What a label that contradicts the track's last frames adds to the distance: it decides where two
+#: hands cross, and is too little to break a track that is alone.
+OTHER_SIDE, MEMORY = 0.4, 15
 #: Shorter tracks are noise unless the network is sure.
 MIN_TRACK = 3
 SURE = 0.9
+CERTAIN = 0.85
 
 Slots = list[list[Detection | None]]  # (T, 2)
 
@@ -59,10 +63,15 @@ class _Track:
         return float(np.sum(np.log(p / (1 - p))))
 
     @property
-    def agreement(self) -> float:
-        """Share of frames that vote for the side the track as a whole votes for."""
-        right = np.array([d.p_right > 0.5 for d in self.detections])
-        return float(np.mean(right == (self.evidence > 0)))
+    def p_right(self) -> float:
+        """Probability of a right hand, averaged over the last frames."""
+        return float(np.mean([d.p_right for d in self.detections[-MEMORY:]]))
+
+    @property
+    def certainty(self) -> float:
+        """Mean probability of the side that the track as a whole votes for."""
+        right = np.mean([d.p_right for d in self.detections])
+        return float(right if self.evidence > 0 else 1 - right)
 
     def distance(self, frame: int, detection: Detection) -> float:
         """Distance of a detection from where the track is expected."""
@@ -87,7 +96,8 @@ def assign_slots(frames: Sequence[Sequence[Detection]]) -> Slots:
         side = int(track.evidence > 0)
         taken = np.array([slots[frame][side] is not None for frame in track.frames])
         other_free = all(slots[frame][1 - side] is None for frame in track.frames)
-        if taken.mean() > 0.5 and other_free and track.agreement < SURE:
+        # A hand surely of the taken side is somebody else's; an uncertain one is the other hand.
+        if taken.mean() > 0.5 and other_free and track.certainty < CERTAIN:
             side, taken = 1 - side, np.zeros(len(taken), bool)
         if (~taken).sum() < MIN_TRACK <= len(track.frames):
             continue
@@ -106,14 +116,16 @@ def _link(frames: Sequence[Sequence[Detection]]) -> list[_Track]:
     done: list[_Track] = []
     active: list[_Track] = []
     for frame, detections in enumerate(frames):
-        alive = [t for t in active if frame - t.frames[-1] <= MAX_MISSES]
-        done += [t for t in active if frame - t.frames[-1] > MAX_MISSES]
-        active = alive
+        done += [t for t in active if frame - t.frames[-1] > MAX_MISSES + 1]
+        active = [t for t in active if frame - t.frames[-1] <= MAX_MISSES + 1]
         unused = set(range(len(detections)))
         if active and detections:
             cost = np.array([[t.distance(frame, d) for d in detections] for t in active])
             reach = np.array([LINK_DISTANCE + LINK_GROWTH * (frame - t.frames[-1]) for t in active])
-            cost = np.where(cost <= reach[:, None], cost, 1e3)
+            other_side = np.array(
+                [[abs(t.p_right - d.p_right) for d in detections] for t in active]
+            )
+            cost = np.where(cost <= reach[:, None], cost + OTHER_SIDE * other_side, 1e3)
             for row, column in zip(*linear_sum_assignment(cost), strict=True):
                 if cost[row, column] < 1e3:
                     active[row].add(frame, detections[column])

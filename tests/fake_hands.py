@@ -1,0 +1,20 @@
+"""Detections made up for tests of the tracker: no network, no image."""
+
+import numpy as np
+
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.trackers.mediapipe.detector import Detection
+
+_FLAT = CapsuleHand().rest_keypoints("right", np.zeros(10))
+_CENTRED = (_FLAT - _FLAT.mean(0))[:, [0, 2]]
+_OUTLINE = _CENTRED / np.sqrt(np.mean(np.sum(_CENTRED**2, axis=1)))
+
+
+def detection(
+    centre=(300.0, 200.0), p_right=0.97, size=60.0, look="forward", mirror=False, seed=None
+) -> Detection:
+    """A flat hand around ``centre``, ``size`` pixels rms; with a seed, slightly shaken."""
+    pixels = np.asarray(centre, float) + size * _OUTLINE * [-1 if mirror else 1, 1]
+    if seed is not None:
+        pixels = pixels + np.random.default_rng(seed).normal(0, 0.02 * size, (21, 2))
+    return Detection(pixels, np.zeros((21, 3)), float(p_right), look)

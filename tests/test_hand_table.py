@@ -1,0 +1,321 @@
+"""A HandMotion as a file: to the last bit and back, and every way such a file can be wrong."""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fake_motion import CAMERA, assert_same_bits, random_motion
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acehand_core.data.hand_table import COLUMNS, is_hand_motion, read_hand_motion, to_table
+from acehand_core.errors import AcehandError, OutputError, SchemaError
+from acehand_core.export.table import write_hand_motion, write_joints_file
+from acehand_core.geometry.cameras import Camera
+from acehand_core.trackers.files import read_motion_file
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    frames=st.integers(1, 9),
+    model=st.sampled_from(["mano", "acehand", "none"]),
+    camera=st.sampled_from([None, CAMERA, Camera.nominal(1280, 720)]),
+    posed=st.booleans(),
+    placed=st.booleans(),
+)
+def test_round_trip_is_exact(tmp_path_factory, seed, frames, model, camera, posed, placed):
+    motion = random_motion(seed, frames, model, camera, posed, placed)
+    path = tmp_path_factory.mktemp("table") / "motion.parquet"
+    write_hand_motion(motion, path)
+    assert is_hand_motion(path)
+    assert_same_bits(read_hand_motion(path), motion)
+
+
+def test_odd_numbers_survive(tmp_path):
+    """Signed zero, denormal, largest, infinity, and a NaN of one's own."""
+    motion = random_motion(1, 4, "none")
+    odd = [-0.0, 5e-324, 1.7976931348623157e308, np.inf, -np.inf]
+    joints = motion.joints_camera.copy()
+    joints[0, 0, 0, :3] = odd[:3]
+    joints[0, 0, 1, :2] = odd[3:]
+    joints.view(np.uint64)[0, 0, 2, 0] = 0x7FF8_0000_0000_1234
+    motion = replace(motion, joints_camera=joints)
+    write_hand_motion(motion, tmp_path / "m.parquet")
+    assert_same_bits(read_hand_motion(tmp_path / "m.parquet"), motion)
+
+
+def test_a_folder_name_is_not_read_as_a_column(tmp_path):
+    """Table readers take "hand=left" in a path for data of their own."""
+    path = tmp_path / "hand=left" / "frame=7" / "m.parquet"
+    motion = random_motion(2)
+    write_hand_motion(motion, path)
+    assert_same_bits(read_hand_motion(path), motion)
+
+
+def test_single_precision_is_kept_as_numbers(tmp_path):
+    motion = random_motion(3)
+    motion = replace(motion, presence=motion.presence.astype(np.float32))
+    write_hand_motion(motion, tmp_path / "m.parquet")
+    np.testing.assert_array_equal(
+        read_hand_motion(tmp_path / "m.parquet").presence, motion.presence
+    )
+
+
+def test_several_row_groups_are_one_motion(tmp_path):
+    motion = random_motion(4, 50)
+    pq.write_table(to_table(motion), tmp_path / "m.parquet", row_group_size=14)
+    assert_same_bits(read_hand_motion(tmp_path / "m.parquet"), motion)
+
+
+def test_settings_that_json_does_not_know(tmp_path):
+    motion = random_motion(5)
+    odd = {"path": tmp_path, "number": np.float32(0.5), "array": np.arange(3)}
+    motion = replace(motion, provenance=replace(motion.provenance, settings=odd))
+    write_hand_motion(motion, tmp_path / "m.parquet")
+    read = read_hand_motion(tmp_path / "m.parquet").provenance.settings
+    assert read == {"path": str(tmp_path), "number": 0.5, "array": [0, 1, 2]}
+
+
+# --- files that are wrong ----------------------------------------------------------------------
+
+
+def header_of(table):
+    return json.loads(table.schema.metadata[b"acehand"])
+
+
+def with_header(table, header):
+    return table.replace_schema_metadata({b"acehand": json.dumps(header).encode()})
+
+
+def changed(name, **values):
+    """A mutation of the metadata; the value None removes the entry."""
+
+    def change(table):
+        header = header_of(table)
+        target = header if name == "" else header[name]
+        for key, value in values.items():
+            if value is None:
+                del target[key]
+            else:
+                target[key] = value
+        return with_header(table, header)
+
+    return change
+
+
+def set_column(name, values, kind=None):
+    def change(table):
+        index = table.column_names.index(name)
+        array = pa.array(values, kind or table.schema.field(name).type)
+        return table.set_column(index, pa.field(name, array.type), array)
+
+    return change
+
+
+def nulled(name, row=3):
+    def change(table):
+        values = table[name].to_pylist()
+        values[row] = None
+        return set_column(name, values)(table)
+
+    return change
+
+
+def null_inside(table):
+    values = table["joints_image"].to_pylist()
+    values[2][5] = None
+    return set_column("joints_image", values)(table)
+
+
+WRONG = {
+    "no metadata": (lambda t: t.replace_schema_metadata(None), "no 'acehand' metadata"),
+    "metadata is no json": (lambda t: t.replace_schema_metadata({b"acehand": b"{"}), "damaged"),
+    "metadata is no text": (
+        lambda t: t.replace_schema_metadata({b"acehand": b"\xff\xfe\x00"}),
+        "damaged",
+    ),
+    "metadata is a list": (lambda t: with_header(t, [1]), "list"),
+    "other format": (changed("", format="another"), "'another' version 1"),
+    "newer version": (changed("", version=2), "version 2; 'acehand.hand_motion' version 1"),
+    "no version": (changed("", version=None), "version None"),
+    "no fps": (changed("", fps=None), "'fps'"),
+    "fps is text": (changed("", fps="fast"), "fast"),
+    "fps is negative": (changed("", fps=-1.0), "fps must be a positive"),
+    "few betas": (changed("", betas=[[0.0] * 9] * 2), "damaged"),
+    "unknown hand model": (changed("", hand_model="mono"), "Did you mean 'mano'"),
+    "no provenance": (changed("", provenance=None), "'provenance'"),
+    "provenance is text": (changed("", provenance="me"), "damaged"),
+    "unknown provenance": (changed("provenance", colour="red"), "colour"),
+    "no licences": (changed("provenance", licenses=None), "licenses"),
+    "camera without size": (changed("camera", width=None), "'width' is missing"),
+    "camera is text": (changed("", camera="wide"), "camera"),
+    "no column": (lambda t: t.drop_columns(["quality"]), "column 'quality' is missing"),
+    "other type": (set_column("observed", [1] * 10, pa.int64()), "'observed' is int64; bool"),
+    "short vectors": (
+        set_column("translation", [[0.0, 0.0]] * 10, pa.list_(pa.float64(), 2)),
+        "'translation' is fixed_size_list",
+    ),
+    "one row too many": (lambda t: t.slice(0, 9), "alternate left and right"),
+    "right first": (lambda t: t.take([*range(1, 10), 0]), "alternate left and right"),
+    "hands of another frame": (
+        set_column("timestamp_ns", list(range(10))),
+        "the same timestamp_ns",
+    ),
+    "time stands still": (set_column("timestamp_ns", [1] * 10), "frame 1 does not"),
+    "no rows": (lambda t: t.slice(0, 0), "at least one frame"),
+    "empty flag": (nulled("observed"), "'observed' has 1 empty"),
+    "empty side": (nulled("hand"), "'hand' has 1 empty"),
+    "empty row of joints": (nulled("joints_camera"), "'joints_camera' has 1 empty"),
+    "one camera pose missing": (nulled("T_world_camera"), "'T_world_camera' has 1 empty"),
+    "one number missing": (null_inside, "'joints_image' has 1 empty"),
+    "quality above one": (set_column("quality", [1.5] * 10), "quality must lie in 0..1"),
+    "observed and filled": (
+        lambda t: set_column("filled", [True] * 10)(set_column("observed", [True] * 10)(t)),
+        "cannot be observed and filled",
+    ),
+}
+
+
+def test_names_and_texts_that_are_no_text(tmp_path):
+    """Without checksums, as other programs write: Unicode is what gives damage away."""
+    path = tmp_path / "m.parquet"
+    pq.write_table(to_table(random_motion(6)), path, compression="none", use_dictionary=False)
+    content = path.read_bytes()
+    for old, new in ((b"visible", b"visibl\xff"), (b"left", b"lef\xff")):
+        assert old in content
+        path.write_bytes(content.replace(old, new))
+        with pytest.raises(SchemaError, match=r"m\.parquet"):
+            read_hand_motion(path)
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_file_says_what_is_wrong(tmp_path, case):
+    change, message = WRONG[case]
+    path = tmp_path / "wrong.parquet"
+    pq.write_table(change(to_table(random_motion(6))), path)
+    with pytest.raises(AcehandError) as error:
+        read_hand_motion(path)
+    assert str(path) in str(error.value)
+    assert message in str(error.value)
+
+
+def test_extra_columns_and_metadata_do_not_disturb(tmp_path):
+    motion = random_motion(7)
+    table = to_table(motion).append_column("mine", pa.array(range(10)))
+    metadata = {**table.schema.metadata, b"other": b"tool"}
+    pq.write_table(table.replace_schema_metadata(metadata), tmp_path / "m.parquet")
+    assert_same_bits(read_hand_motion(tmp_path / "m.parquet"), motion)
+
+
+def test_files_that_are_no_parquet(tmp_path):
+    path = tmp_path / "m.parquet"
+    with pytest.raises(SchemaError, match="not a readable parquet"):
+        read_hand_motion(path)
+    for content in (b"", b"text", b"PAR1" + bytes(100) + b"PAR1"):
+        path.write_bytes(content)
+        with pytest.raises(SchemaError, match="not a readable parquet"):
+            read_hand_motion(path)
+        assert not is_hand_motion(path)
+
+
+def test_damage_anywhere_is_refused_or_harmless(tmp_path):
+    """Cut short it is always refused; wrong bytes are found by checksums, but not in metadata."""
+    path, whole = tmp_path / "m.parquet", tmp_path / "whole.parquet"
+    write_hand_motion(random_motion(8), whole)
+    content = whole.read_bytes()
+    for length in np.linspace(0, len(content) - 1, 40).astype(int):
+        path.write_bytes(content[:length])
+        with pytest.raises(SchemaError):
+            read_hand_motion(path)
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        broken = bytearray(content)
+        at = rng.integers(0, len(broken), 3)
+        for place in at:
+            broken[place] = rng.integers(0, 256)
+        path.write_bytes(broken)
+        try:
+            read_hand_motion(path)
+        except AcehandError as error:
+            assert str(path) in str(error)
+            refused += 1
+    assert refused > 280
+
+
+# --- csv and joints ----------------------------------------------------------------------------
+
+
+def test_csv_has_one_column_per_number(tmp_path):
+    motion = random_motion(9)
+    write_hand_motion(motion, tmp_path / "m.csv")
+    with (tmp_path / "m.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    expected = []
+    for name, kind, _ in COLUMNS:
+        if pa.types.is_fixed_size_list(kind):
+            expected += [f"{name}_{i}" for i in range(kind.list_size)]
+        else:
+            expected.append(name)
+    assert list(rows[0]) == expected
+    assert [(r["frame"], r["hand"]) for r in rows[:3]] == [
+        ("0", "left"),
+        ("0", "right"),
+        ("1", "left"),
+    ]
+    joints = np.array([[float(r[f"joints_camera_{i}"] or "nan") for i in range(63)] for r in rows])
+    np.testing.assert_array_equal(joints.reshape(-1, 2, 21, 3), motion.joints_camera)
+    poses = np.array([[float(r[f"T_world_camera_{i}"]) for i in range(16)] for r in rows[::2]])
+    np.testing.assert_array_equal(poses.reshape(-1, 4, 4), motion.T_world_camera)
+    assert [r["observed"] for r in rows] == [str(v).lower() for v in motion.observed.ravel()]
+    assert [int(r["timestamp_ns"]) for r in rows[::2]] == motion.timestamps_ns.tolist()
+
+
+def test_csv_without_camera_poses_leaves_their_columns_out(tmp_path):
+    write_hand_motion(random_motion(10, posed=False), tmp_path / "m.csv")
+    header = (tmp_path / "m.csv").read_text().splitlines()[0]
+    assert "T_world_camera" not in header and "joints_image_41" in header
+
+
+@pytest.mark.parametrize("placed", [True, False])
+def test_a_joints_file_is_read_back(tmp_path, placed):
+    motion = random_motion(11, 8, placed=placed)
+    write_joints_file(motion, tmp_path / "j.npz")
+    read = read_motion_file(tmp_path / "j.npz")
+    np.testing.assert_array_equal(read.joints_camera, motion.joints_camera)
+    np.testing.assert_array_equal(read.timestamps_ns, motion.timestamps_ns)
+    np.testing.assert_array_equal(read.quality, motion.quality)
+    np.testing.assert_array_equal(read.observed, motion.known)
+    assert read.fps == motion.fps and read.placed == placed and read.hand_model == "none"
+
+
+def test_writing_where_one_cannot(tmp_path):
+    motion = random_motion(12)
+    with pytest.raises(OutputError, match=r"\.parquet or \.csv"):
+        write_hand_motion(motion, tmp_path / "m.json")
+    (tmp_path / "file").write_text("")
+    for write, name in ((write_hand_motion, "m.parquet"), (write_hand_motion, "m.csv"),
+                        (write_joints_file, "m.npz")):  # fmt: skip
+        with pytest.raises(OutputError):
+            write(motion, tmp_path / "file" / name)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    motion = random_motion(13)
+    write_hand_motion(motion, tmp_path / "m.parquet")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", full)
+    with pytest.raises(OutputError, match="No space left"):
+        write_hand_motion(random_motion(14), tmp_path / "m.parquet")
+    monkeypatch.undo()
+    assert_same_bits(read_hand_motion(tmp_path / "m.parquet"), motion)
+    assert len(list(tmp_path.iterdir())) == 1

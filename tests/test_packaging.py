@@ -1,0 +1,67 @@
+"""The files that name the package say the same, and everything it depends on is pinned."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import acehand_core
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PROJECT = PYPROJECT["project"]
+SETUP = (ROOT / "setup.py").read_text("utf-8")
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    return {normal(name): pinned for name, _, pinned in (line.partition("==") for line in lines)}
+
+
+def requirements() -> list[str]:
+    extras = PROJECT["optional-dependencies"].values()
+    return [*PROJECT["dependencies"], *(line for extra in extras for line in extra)]
+
+
+def test_one_version() -> None:
+    package = ElementTree.parse(ROOT / "package.xml")
+    assert package.findtext("version") == PROJECT["version"]
+    assert re.findall(r'version="([^"]+)"', SETUP) == [PROJECT["version"]]
+    assert acehand_core.__version__ == PROJECT["version"] == version("acehand")
+
+
+def test_pip_and_colcon_install_the_same_commands() -> None:
+    assert sorted(re.findall(r'"(acehand[\w-]*) = ([\w.:]+)"', SETUP)) == sorted(
+        PROJECT["scripts"].items()
+    )
+
+
+@pytest.mark.parametrize("requirement", requirements())
+def test_every_dependency_is_pinned(requirement: str) -> None:
+    name = normal(re.match(r"[\w.-]+", requirement)[0])
+    assert name in pins(), f"constraints.txt has no {name}"
+
+
+def test_what_is_installed_is_what_is_pinned() -> None:
+    """... and of what packages declare only what mediapipe does not need is missing."""
+    listing = subprocess.run(
+        [sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False
+    )
+    problems = set(listing.stdout.splitlines()) - {"No broken requirements found."}
+    exceptions = ("jax", "jaxlib", "opencv-contrib-python", "sounddevice")
+    allowed = {f"requires {name}, which is not installed." for name in exceptions}
+    assert {p for p in problems if p.split(" ", 2)[2] not in allowed} == set()
+    for requirement in requirements():
+        name = re.match(r"[\w.-]+", requirement)[0]
+        assert version(name).partition("+")[0] == pins()[normal(name)], name

@@ -1,0 +1,225 @@
+"""Which detection is whose hand: clips made of known hands with false labels and false hands."""
+
+import numpy as np
+import pytest
+from fake_hands import detection
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acehand_core.trackers.mediapipe import slots
+from acehand_core.trackers.mediapipe.slots import assign_slots, without_duplicates
+
+LEFT, RIGHT = (180.0, 220.0), (460.0, 220.0)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def clip(frames, *hands):
+    """Frames of detections from functions of the frame (None where unseen)."""
+    return [[d for hand in hands if (d := hand(t)) is not None] for t in range(frames)]
+
+
+def still(centre, p_right, **where):
+    return lambda t: detection(centre, p_right, seed=t, **where)
+
+
+def assert_slots(frames, left, right):
+    """Each slot holds exactly the detections of one hand; ``left`` and ``right`` per frame."""
+    found = assign_slots(frames)
+    assert len(found) == len(frames)
+    for frame, pair in enumerate(found):
+        for got, want in zip(pair, (left, right), strict=True):
+            assert got is want[frame], f"frame {frame}"
+
+
+def track(hand, frames):
+    return [hand(t) for t in range(frames)]
+
+
+def test_two_hands_in_any_order():
+    left, right = track(still(LEFT, 0.04), 30), track(still(RIGHT, 0.95), 30)
+    pairs = [[a, b] if t % 3 else [b, a] for t, (a, b) in enumerate(zip(left, right, strict=True))]
+    assert_slots(pairs, left, right)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=SEEDS, share=st.floats(0, 0.4))
+def test_labels_that_flip_within_a_track_do_not_swap(seed, share):
+    rng = np.random.default_rng(seed)
+    count = 40
+    flips = rng.random((2, count)) < share
+    flips[:, rng.permutation(count)[: count // 2 + 3]] = False  # most labels are right
+    left = [detection(LEFT, 0.95 if flips[0, t] else 0.05, seed=t) for t in range(count)]
+    right = [detection(RIGHT, 0.05 if flips[1, t] else 0.95, seed=t) for t in range(count)]
+    assert_slots([list(pair) for pair in zip(left, right, strict=True)], left, right)
+
+
+def test_a_flip_to_the_same_label_for_a_while_keeps_both_hands():
+    """Both hands say "right" for ten frames."""
+    left = [detection(LEFT, 0.9 if 10 <= t < 20 else 0.05, seed=t) for t in range(40)]
+    right = track(still(RIGHT, 0.95), 40)
+    assert_slots([list(pair) for pair in zip(left, right, strict=True)], left, right)
+
+
+def test_duplicates_are_removed_and_the_surer_stays():
+    sure, doubtful = detection(RIGHT, 0.99), detection((RIGHT[0] + 20, RIGHT[1]), 0.7)
+    for order in ([sure, doubtful], [doubtful, sure]):
+        kept = without_duplicates(order)
+        assert len(kept) == 1 and kept[0] is sure
+    near = detection((RIGHT[0] + 60 * (slots.DUPLICATE_DISTANCE - 0.01), RIGHT[1]), 0.7)
+    beside = detection((RIGHT[0] + 60 * (slots.DUPLICATE_DISTANCE + 0.01), RIGHT[1]), 0.7)
+    assert len(without_duplicates([sure, near])) == 1
+    assert len(without_duplicates([sure, beside])) == 2
+
+
+def test_a_duplicate_with_the_other_label_does_not_fill_the_other_slot():
+    right = track(still(RIGHT, 0.97), 30)
+    ghost = [detection((RIGHT[0] + 8, RIGHT[1] + 5), 0.2, seed=100 + t) for t in range(30)]
+    pairs = [list(pair) for pair in zip(ghost, right, strict=True)]
+    assert_slots(pairs, [None] * 30, right)
+
+
+@pytest.mark.parametrize("speed", [0.03, 0.06, 0.1, 0.2, 0.4])
+@pytest.mark.parametrize("mirror", [False, True])
+@pytest.mark.parametrize("apart", [0.0, 0.5, 1.0])
+def test_crossing_hands_keep_their_slots(speed, mirror, apart):
+    """Hands that pass over each other, ``apart`` sizes above, also with the same outline.
+
+    Near the crossing one of the two is taken for a duplicate; who is who must survive that.
+    """
+    rng = np.random.default_rng(1)
+    count, wrong = 60, 0
+    for _ in range(4):
+        labels = np.where(rng.random((2, count)) < 0.1, 0.1, 0.95)
+        left, right = [], []
+        for t in range(count):
+            x = speed * 60 * (t - count / 2) + rng.normal(0, 2)
+            left.append(detection((320 + x, 200), 1 - labels[0, t], seed=t))
+            at = (320 - x, 200 + 60 * apart)
+            right.append(detection(at, labels[1, t], mirror=mirror, seed=t + 99))
+        found = assign_slots([list(pair) for pair in zip(left, right, strict=True)])
+        wrong += sum(a is r or b is x for (a, b), x, r in zip(found, left, right, strict=True))
+        for slot, own in enumerate((left, right)):
+            kept = sum(pair[slot] is d for pair, d in zip(found, own, strict=True))
+            assert kept >= (0.3 if speed < 0.1 else 0.8) * count
+    assert wrong <= 4  # of 240 frames: at the crossing itself either may be meant
+
+
+def test_a_false_third_detection_stays_out():
+    left, right = track(still(LEFT, 0.05), 40), track(still(RIGHT, 0.95), 40)
+    frames = [list(pair) for pair in zip(left, right, strict=True)]
+    frames[7].append(detection((320.0, 400.0), 0.99))  # one frame of anything is noise
+    for t in range(20, 24):
+        frames[t].append(detection((320.0, 60.0), 0.95, seed=t))  # a second right hand
+    assert_slots(frames, left, right)
+
+
+def test_a_short_false_hand_does_not_take_the_slot_of_a_long_one():
+    """The false hand is there first, and just as sure."""
+    right = [None] * 5 + track(still(RIGHT, 0.95), 40)[5:]
+    frames = [[d] if d else [] for d in right]
+    for t in range(3, 10):
+        frames[t].append(detection((150.0, 80.0), 0.96, seed=t))
+    found = assign_slots(frames)
+    assert all(found[t][1] is right[t] for t in range(5, 40))
+
+
+def test_an_uncertain_hand_whose_side_is_taken_is_the_other_hand():
+    """Every label of the left hand is false, but unsure, and the right hand is there."""
+    right = track(still(RIGHT, 0.97), 30)
+    for labels in (np.full(30, 0.75), np.where(np.arange(30) % 4, 0.95, 0.2)):
+        left = [detection(LEFT, p, seed=t) for t, p in enumerate(labels)]
+        pairs = [list(pair) for pair in zip(left, right, strict=True)]
+        assert_slots(pairs, left, right)
+
+
+def test_a_second_hand_surely_of_the_same_side_is_somebody_elses():
+    right, other = track(still(RIGHT, 0.98), 30), track(still(LEFT, 0.97), 30)
+    pairs = [list(pair) for pair in zip(other, right, strict=True)]
+    assert_slots(pairs, [None] * 30, right)
+
+
+def test_one_mad_label_does_not_outvote_a_track():
+    right = [detection(RIGHT, 1e-12 if t == 4 else 0.7, seed=t) for t in range(12)]
+    assert_slots([[d] for d in right], [None] * 12, right)
+
+
+def test_a_hand_is_not_torn_to_fill_single_frames():
+    """The right hand is away for two frames; a false right hand does not fill them."""
+    right = [None if t in (10, 11) else detection(RIGHT, 0.97, seed=t) for t in range(30)]
+    other = track(still(LEFT, 0.96), 30)
+    frames = [[d for d in pair if d] for pair in zip(right, other, strict=True)]
+    assert_slots(frames, [None] * 30, right)
+
+
+def test_a_clip_of_one_frame():
+    left, right = detection(LEFT, 0.1), detection(RIGHT, 0.6)
+    assert_slots([[right, left]], [left], [right])
+    assert_slots([[right]], [None], [right])
+    assert_slots([[]], [None], [None])
+    assert assign_slots([]) == []
+
+
+@pytest.mark.parametrize(("length", "p_right", "kept"), [
+    (1, 0.99, False), (2, 0.85, False), (2, 0.95, True), (3, 0.6, True),
+])  # fmt: skip
+def test_short_sightings_need_a_sure_network(length, p_right, kept):
+    frames = [[detection(RIGHT, p_right, seed=t)] if t < length else [] for t in range(20)]
+    assert (assign_slots(frames)[0][1] is not None) == kept
+
+
+def test_a_hand_lost_for_a_few_frames_is_still_itself():
+    """After eight frames away its labels may be all false."""
+    right = [None if 20 <= t < 28 else detection(RIGHT, 0.95 if t < 20 else 0.3, seed=t)
+             for t in range(40)]  # fmt: skip
+    assert_slots([[d] if d else [] for d in right], [None] * 40, right)
+
+
+def test_a_fast_hand_is_one_track():
+    """Two thirds of its size per frame, turning round at once; labels decide as a whole."""
+    where = [300 + 40 * min(t, 20 - t) for t in range(21)]
+    right = [detection((x, 200.0), 0.4 if t % 2 else 0.9, seed=t) for t, x in enumerate(where)]
+    assert_slots([[d] for d in right], [None] * 21, right)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, count=st.integers(0, 25), crowd=st.integers(0, 5))
+def test_nothing_is_invented_and_nothing_is_used_twice(seed, count, crowd):
+    """Any mess of detections: slots hold what was seen in that frame, never both the same."""
+    rng = np.random.default_rng(seed)
+    frames = [
+        [
+            detection(rng.uniform(0, 400, 2), rng.random(), rng.uniform(20, 90), seed=t * 10 + i)
+            for i in range(rng.integers(0, crowd + 1))
+        ]
+        for t in range(count)
+    ]
+    before = [list(detections) for detections in frames]
+    found = assign_slots(frames)
+    assert frames == before and len(found) == count
+    for detections, (left, right) in zip(frames, found, strict=True):
+        assert left is None or any(left is d for d in detections)
+        assert right is None or any(right is d for d in detections)
+        if left is not None and right is not None:
+            assert left is not right
+            assert slots.distance(left, right) > slots.DUPLICATE_DISTANCE
+
+
+def test_mirrored_clips_have_mirrored_slots():
+    rng = np.random.default_rng(3)
+    places = rng.uniform(0, 400, (20, 3, 2))
+    p_right = rng.random((20, 3))
+
+    def slots_of(flip):
+        frames = [
+            [
+                detection((640 - x if flip else x, y), 1 - p if flip else p, mirror=flip)
+                for (x, y), p in zip(places[t], p_right[t], strict=True)
+            ]
+            for t in range(20)
+        ]
+        return [
+            [None if d is None else next(i for i, e in enumerate(f) if e is d) for d in pair]
+            for f, pair in zip(frames, assign_slots(frames), strict=True)
+        ]
+
+    assert slots_of(True) == [pair[::-1] for pair in slots_of(False)]
