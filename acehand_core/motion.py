@@ -9,11 +9,11 @@ import contextlib
 import functools
 import importlib.metadata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from acehand_core import __version__
 from acehand_core.errors import SchemaError
@@ -130,6 +130,10 @@ class Recording:
         return len(self.timestamps_ns)
 
 
+_PER_FRAME = ("presence", "visible", "quality", "observed", "filled", "global_orient", "hand_pose",
+              "translation", "joints_camera", "joints_image")  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class HandMotion:
     """Both hands of one recording, slot 0 left and 1 right.
@@ -164,8 +168,7 @@ class HandMotion:
     def __post_init__(self) -> None:
         _check_times(self.timestamps_ns, self.fps)
         frames = len(self.timestamps_ns)
-        for name in ("presence", "visible", "quality", "observed", "filled", "global_orient",
-                     "hand_pose", "translation", "joints_camera", "joints_image"):  # fmt: skip
+        for name in _PER_FRAME:
             value = getattr(self, name)
             if value.shape[:2] != (frames, 2):
                 raise SchemaError(
@@ -189,6 +192,19 @@ class HandMotion:
 
     def __len__(self) -> int:
         return len(self.timestamps_ns)
+
+    def at(
+        self, index: Int[np.ndarray, "N"], timestamps_ns: TimestampsNs, fps: float
+    ) -> HandMotion:
+        """Return the motion at some of its frames, with their time in another recording."""
+        poses = self.T_world_camera
+        return replace(
+            self,
+            timestamps_ns=timestamps_ns,
+            fps=fps,
+            T_world_camera=None if poses is None else poses[index],
+            **{name: getattr(self, name)[index] for name in _PER_FRAME},
+        )
 
     @property
     def known(self) -> PerHandFlag:

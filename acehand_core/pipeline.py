@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Int
@@ -214,14 +214,15 @@ class _Job:
             self._recorded_s += len(source.view) / source.view.fps
             for start, stop in source.parts:
                 view = part(source.view, start, stop)
-                episode = _resampled(motion, source.index[start:stop], view)
+                index = source.index[start:stop]
+                episode = motion.at(index, view.timestamps_ns, view.fps)
                 self._progress("retarget", 0, 1)
                 trajectory = retarget_motion(episode, self._robot, self._settings.solver)
                 self._progress("retarget", 1, 1)
                 if self._settings.dry_run:
                     self._episodes.append(episode_report(episode, trajectory, None))
                     continue
-                stamps = motion.timestamps_ns[source.index[start:stop]]
+                stamps = motion.timestamps_ns[index]
                 number = self._store(episode, trajectory, stamps, next(videos))
                 folder = _folder(self._settings.output, number)
                 overlay = self._settings.overlay
@@ -331,23 +332,6 @@ def _differences(ours: Layout, theirs: Layout | None) -> str:
 def _cut(settings: JobSettings) -> str:
     """Which part of a source an episode shows: tells two cuts of one file apart."""
     return json.dumps([settings.reading.start_s, settings.reading.duration_s])
-
-
-def _resampled(motion: HandMotion, index: Int[np.ndarray, "N"], view: Recording) -> HandMotion:
-    """Return the motion at the frames of a view."""
-    if len(index) == len(motion) and motion.fps == view.fps:
-        return motion
-    per_frame = ("presence", "visible", "quality", "observed", "filled", "global_orient",
-                 "hand_pose", "translation", "joints_camera", "joints_image")  # fmt: skip
-    taken: dict[str, Any] = {name: getattr(motion, name)[index] for name in per_frame}
-    poses = motion.T_world_camera
-    return replace(
-        motion,
-        timestamps_ns=view.timestamps_ns,
-        fps=view.fps,
-        T_world_camera=None if poses is None else poses[index],
-        **taken,
-    )
 
 
 def _prepare_output(settings: JobSettings) -> set[tuple[str | None, str]]:

@@ -42,7 +42,7 @@ def main() -> int:
         "mediapipe_alone_s": round(peer, 2),
         "ratio_to_clip": round(plain / seconds, 3),
         "ratio_to_mediapipe_alone": round(plain / peer, 3),
-        "episode": report["episodes"][0],
+        "episode": {**report["episodes"][0], "source": arguments.video.name},
     }
     print(json.dumps(result))
     return 0

@@ -72,7 +72,7 @@ def main() -> int:
     _print_table(scores)
     ratio = scores["dex_vector"]["ms_per_frame"] / scores["ours"]["ms_per_frame"]
     report = {
-        "input": str(path),
+        "input": path.name,
         "frames": len(targets.joints_hand),
         "side": hand.side,
         "fps": fps,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import TracebackType
 
 import numpy as np
 
@@ -36,12 +35,7 @@ class SourceView:
     def __enter__(self) -> SourceView:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._renderer.close()
 
     def __call__(self, frame: int) -> ImageRgb:

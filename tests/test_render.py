@@ -192,7 +192,7 @@ def test_wrong_requests_are_refused(robot, renderer):
 def test_closing_twice_is_harmless(robot, renderer):
     other = RobotRenderer(robot, 64, 48)
     other.close()
-    other.close()
+    assert other.close() is None
 
 
 PROBE = """

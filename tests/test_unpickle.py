@@ -393,7 +393,7 @@ def test_extract(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar"])
-@pytest.mark.parametrize("bad", ["../evil", "/tmp/evil", "link"])
+@pytest.mark.parametrize("bad", ["../evil", "/evil", "link"])
 def test_nothing_is_written_when_one_member_is_bad(tmp_path, suffix, bad):
     archive, folder = tmp_path / f"a{suffix}", tmp_path / "out"
     make_archive(archive, {"one.txt": b"1", bad: "/etc/passwd" if bad == "link" else b"x"})

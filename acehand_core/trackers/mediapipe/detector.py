@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import cv2
@@ -71,12 +70,7 @@ class Detector:
     def __enter__(self) -> Detector:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._graph.close()
 
     def reset(self) -> None:
