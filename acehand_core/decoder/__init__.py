@@ -1,0 +1,1 @@
+"""From features to the readout of both hands, frame by frame."""

@@ -1,0 +1,1 @@
+"""Weight files: the released layouts, our own, strict loading and exact accounting."""
