@@ -30,20 +30,17 @@ class PinholeBatch:
 
 @dataclass(frozen=True, slots=True)
 class ClipBatch:
-    """Clips of equal length and size: clean normalised latents, and what is known of the camera.
+    """Clips of equal length and size, as the feature source wants them, and their camera.
 
-    ``camera`` is None for K-free clips whose intrinsics are unknown; ``size`` (width, height) of
-    the encoded image is always known.
+    ``latents`` are clean and normalised; ``frames`` are RGB in -1..1 for the sources that read
+    pixels. ``camera`` is None for K-free clips whose intrinsics are unknown; ``size`` (width,
+    height) of the encoded image is always known.
     """
 
-    latents: Float[torch.Tensor, "B 48 F H W"]
+    latents: Float[torch.Tensor, "B 48 F H W"] | None
     size: Float[torch.Tensor, "B 2"]
     camera: PinholeBatch | None = None
-
-    @property
-    def num_frames(self) -> int:
-        """Video frames N that the latents stand for."""
-        return 4 * (self.latents.shape[2] - 1) + 1
+    frames: Float[torch.Tensor, "B 3 N rows columns"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

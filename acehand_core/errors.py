@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class AcehandError(Exception):
@@ -36,6 +37,14 @@ class NoHandError(AcehandError):
 
 class OutputError(AcehandError):
     """The output cannot be written."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C ended a run; ``report`` says what was finished."""
+
+    def __init__(self, report: Any) -> None:
+        super().__init__()
+        self.report = report
 
 
 class MissingDependencyError(AcehandError):

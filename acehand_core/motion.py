@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from acehand_core import __version__
 from acehand_core.errors import SchemaError
@@ -45,6 +45,7 @@ __all__ = [
     "ReplayReport",
     "RobotTrajectory",
     "Verdict",
+    "held_index",
     "rotation_6d",
 ]
 
@@ -104,7 +105,8 @@ class Recording:
     """A recording with T frames. ``frames`` is None where only joints are known.
 
     ``fps`` is the nominal rate; ``timestamps_ns`` is what counts. ``T_world_camera`` maps camera
-    points to the world.
+    points to the world. ``processing`` says what was done to the file's pixels on reading (turned,
+    mirrored, undistorted): one file read in two ways gives two sets of pictures.
     """
 
     source: str
@@ -117,6 +119,7 @@ class Recording:
     camera: Camera | None = None
     T_world_camera: CameraPoses | None = None
     notes: tuple[str, ...] = ()
+    processing: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_times(self.timestamps_ns, self.fps)
@@ -299,6 +302,15 @@ class RobotTrajectory:
 
     def __len__(self) -> int:
         return len(self.timestamps_ns)
+
+
+def held_index(valid: Bool[np.ndarray, "T"]) -> Int[np.ndarray, "T"]:
+    """Return, for each frame, the last valid one, or the first where none came before.
+
+    ``values[held_index(valid)]`` holds the last valid value. Without any valid frame all are 0.
+    """
+    last = np.maximum.accumulate(np.where(valid, np.arange(len(valid)), -1))
+    return np.where(last < 0, np.argmax(valid), last)
 
 
 def _check_times(timestamps_ns: np.ndarray, fps: float) -> None:

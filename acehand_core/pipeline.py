@@ -7,7 +7,6 @@ fails is reported and the rest goes on; what was finished stays.
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import threading
 import time
@@ -16,47 +15,59 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int
 
-from acehand_core.data.recordings import RecordingOptions, expand_inputs, open_recording
+from acehand_core.data.recordings import RecordingOptions, expand_inputs
 from acehand_core.data.selection import at_rate, part
 from acehand_core.errors import (
     AcehandError,
     InputError,
+    Interrupted,
     MissingDependencyError,
     NoHandError,
     OutputError,
 )
 from acehand_core.export import lerobot
-from acehand_core.export.atomic import atomic_path
-from acehand_core.export.features import IMAGE_KEY, Layout, columns, features
+from acehand_core.export.atomic import check_free
+from acehand_core.export.destination import Destination
+from acehand_core.export.features import Layout
 from acehand_core.export.overlay import write_png
 from acehand_core.export.pictures import EpisodePictures, RobotPicture, picture_size
 from acehand_core.export.report import (
     EpisodeReport,
     Failure,
     JobReport,
-    episode_provenance,
     episode_report,
 )
-from acehand_core.export.table import write_hand_motion
+from acehand_core.export.resume import (
+    EpisodeJob,
+    Existing,
+    FinishedEpisodes,
+    identity,
+    prepare_output,
+)
 from acehand_core.export.video_encode import VideoEncoding, encode_video, even_size
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
-from acehand_core.trackers.base import Hands, Progress, Tracker, TrackerSettings, no_progress
-from acehand_core.trackers.choose import choose_tracker, is_motion_file
+from acehand_core.trackers.base import (
+    Hands,
+    Progress,
+    Tracker,
+    TrackerSettings,
+    no_progress,
+    resolved_name,
+)
+from acehand_core.trackers.choose import is_motion_file, open_input
 from acehand_core.types import SIDES
 from retarget.pipeline import retarget_motion
 from retarget.render import portrait
-from retarget.robot import Robot, load_robot
+from retarget.robot import Robot, find_robot_file, load_robot, robot_names
+from retarget.targets import hand_targets
 from retarget.views import SourceView
 
-#: Folder of a dataset that holds what is not LeRobot's: pictures, hand motions, reports.
-EXTRAS = "acehand"
-
-Existing = Literal["refuse", "append", "overwrite", "resume"]
+_SHEET, _OVERLAY = "contact_sheet.png", "overlay.mp4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +93,39 @@ class JobSettings:
             raise InputError(f"--fps {self.fps}: a whole number from 1 on is needed.")
         if not self.task.strip():
             raise InputError("--task is empty; say in a few words what the hands do.")
+        if self.output.absolute().name in ("", ".."):
+            raise InputError(f"--output {self.output}: give the name of a folder to make.")
         _ = self.tracking  # its values are checked on construction
 
     @property
     def work_dir(self) -> Path:
         """Where partial results of this output wait for ``resume``."""
-        return self.output.with_name(f".{self.output.name}.acehand-work")
+        output = self.output.absolute()
+        return output.with_name(f".{output.name}.acehand-work")
+
+    @property
+    def cut(self) -> tuple[float, float | None]:
+        """Which seconds of an input are read: tells two cuts of one file apart."""
+        return self.reading.start_s or 0.0, self.reading.duration_s
+
+    def shaping(self, fps: int | None) -> dict[str, Any]:
+        """Return the settings that change an episode, by flag; files count by their content."""
+        reading = self.reading
+        known = self.robot in robot_names()
+        robot = self.robot if known else find_robot_file(self.robot)
+        return {
+            "robot": identity(robot),
+            "hands": self.hands,
+            "tracker": identity(resolved_name(self.tracker)),
+            "solver": self.solver,
+            "task": self.task,
+            "fps": fps,
+            "hand-length": self.hand_length_m,
+            "mirrored": reading.mirrored,
+            "intrinsics": reading.intrinsics,
+            "camera": identity(reading.camera),
+            "camera-poses": identity(reading.camera_poses),
+        }
 
     @property
     def tracking(self) -> TrackerSettings:
@@ -108,28 +146,33 @@ def run_job(
         The report; inputs that gave no episode are in its ``failures``.
 
     Raises:
-        InputError, OutputError: an input does not exist, a setting is not valid, or the output is
-            taken: nothing was started.
+        InputError, OutputError: an input does not exist, a setting is not valid or not the one of
+            the run that is resumed, or the output is taken: nothing was started.
+        Interrupted: by Ctrl-C; holds the report of what was finished.
     """
     started = time.perf_counter()
     paths = expand_inputs(inputs)
     job = _Job(settings, progress)
-    with job.running():
-        for path in paths:
-            if not job.add(path):
-                break
+    job.check_resumed(paths)
+    try:
+        with job.running():
+            for path in paths:
+                if not job.add(path):
+                    break
+    except KeyboardInterrupt as stop:
+        raise Interrupted(job.report(time.perf_counter() - started)) from stop
     return job.report(time.perf_counter() - started)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One opened input: as recorded, and at the dataset's rate in parts of allowed length."""
+    """One opened input: as recorded, at the dataset's rate, and the episodes to make of it."""
 
     recording: Recording
     tracker: Tracker
     view: Recording
     index: Int[np.ndarray, "N"]
-    parts: tuple[tuple[int, int], ...]
+    jobs: tuple[EpisodeJob, ...]
 
 
 class _Job:
@@ -138,10 +181,11 @@ class _Job:
     def __init__(self, settings: JobSettings, progress: Progress) -> None:
         self._settings, self._progress = settings, progress
         self._robot: Robot = load_robot(settings.robot)
-        self._writer: lerobot.LeRobotWriter | None = None
-        self._layout: Layout | None = None
-        self._fps = settings.fps
-        self._finished = _prepare_output(settings)
+        self._destination = Destination(settings.output, settings.existing)
+        self._finished = FinishedEpisodes()
+        if not settings.dry_run:
+            self._finished = prepare_output(settings.output, settings.existing, settings.work_dir)
+        self._fps = settings.fps or self._finished.fps
         self._episodes: list[EpisodeReport] = []
         self._failures: list[Failure] = []
         self._skipped: list[str] = []
@@ -153,21 +197,18 @@ class _Job:
         try:
             yield
         except BaseException:
-            if self._writer is not None:
-                self._writer.close()
+            self._destination.close()
             raise
         try:
-            if self._writer is not None:
-                self._writer.finish()
+            self._destination.finish()
         except OutputError as error:
             self._failures.append(Failure(str(self._settings.output), error))
         shutil.rmtree(self._settings.work_dir, ignore_errors=True)
 
     def report(self, seconds: float) -> JobReport:
         """Return what was done."""
-        written = self._writer is not None and self._writer.total_episodes > 0
         return JobReport(
-            dataset=str(self._settings.output) if written else None,
+            dataset=str(self._settings.output) if self._destination.has_episodes else None,
             seconds=seconds,
             recorded_seconds=self._recorded_s,
             episodes=tuple(self._episodes),
@@ -175,96 +216,111 @@ class _Job:
             skipped=tuple(self._skipped),
         )
 
+    def check_resumed(self, paths: Sequence[Path]) -> None:
+        """Refuse to go on with other settings than the finished episodes were made with."""
+        if self._finished.jobs:
+            settings = self._settings
+            self._finished.check_settings(paths, settings.cut, settings.shaping(self._fps))
+
     def add(self, path: Path) -> bool:
         """Process one input, keep its failure for the report, and tell whether to go on."""
         try:
             source = self._open(path)
-            if source is None:
-                self._skipped.append(str(path))
-            else:
+            if source is not None:
                 self._process(source)
+        except KeyboardInterrupt:
+            self._failures.append(Failure(str(path), AcehandError(f"{path}: interrupted.")))
+            raise
         except AcehandError as error:
             self._failures.append(Failure(str(path), error))
             return not isinstance(error, OutputError)
         return True
 
     def _open(self, path: Path) -> _Source | None:
-        """Open an input, or None if a resumed dataset already has it."""
+        """Open an input, or None if a resumed dataset already has all of it."""
         settings = self._settings
-        video = None if is_motion_file(path) else open_recording(path, settings.reading)
-        chosen = str(path) if video is None else settings.tracker
-        tracker = choose_tracker(chosen, settings.tracking)
-        recording = video if video is not None else tracker.recording()
-        if (recording.sha256, _cut(settings)) in self._finished:
-            return None
+        recording, tracker = open_input(path, settings.tracker, settings.tracking, settings.reading)
         if self._fps is None:
             self._fps = max(1, round(recording.fps))
         view, index = at_rate(recording, self._fps)
         limit = lerobot.max_episode_frames(self._fps)
-        cuts = [*range(0, len(view), limit), len(view)]
-        return _Source(recording, tracker, view, index, tuple(pairwise(cuts)))
+        shaping = settings.shaping(self._fps)
+        jobs = [
+            EpisodeJob(str(path), recording.sha256 or "", settings.cut, frames, shaping)
+            for frames in pairwise([*range(0, len(view), limit), len(view)])
+        ]
+        todo = tuple(job for job in jobs if not self._finished.has(job))
+        if len(todo) < len(jobs):
+            done = len(jobs) - len(todo)
+            self._skipped.append(f"{path}: {done} of {len(jobs)} parts" if todo else str(path))
+        return _Source(recording, tracker, view, index, todo) if todo else None
 
     def _process(self, source: _Source) -> None:
         with self._encoding(source) as videos:
             motion = source.tracker.track(source.recording, self._progress)
-            if not motion.known.any():
+            if all(hand_targets(motion, side) is None for side in SIDES):
                 raise NoHandError(
                     f"{source.recording.source}: no hand was found in {len(motion)} frames."
                 )
-            self._recorded_s += len(source.view) / source.view.fps
-            for start, stop in source.parts:
+            for job in source.jobs:
+                start, stop = job.part
                 view = part(source.view, start, stop)
                 index = source.index[start:stop]
                 episode = motion.at(index, view.timestamps_ns, view.fps)
                 self._progress("retarget", 0, 1)
                 trajectory = retarget_motion(episode, self._robot, self._settings.solver)
                 self._progress("retarget", 1, 1)
+                self._recorded_s += len(view) / view.fps
                 if self._settings.dry_run:
-                    self._episodes.append(episode_report(episode, trajectory, None))
+                    report = episode_report(job.input, episode, trajectory, None)
+                    self._episodes.append(report)
                     continue
-                stamps = motion.timestamps_ns[index]
-                number = self._store(episode, trajectory, stamps, next(videos))
-                folder = _folder(self._settings.output, number)
+                stamps, video, task = motion.timestamps_ns[index], next(videos), self._settings.task
+                report, folder = self._destination.store(
+                    job, episode, trajectory, stamps, video, task, self._robot.license
+                )
+                self._episodes.append(report)
                 overlay = self._settings.overlay
                 _draw(view, episode, trajectory, self._robot, folder, overlay, self._progress)
 
     @contextlib.contextmanager
-    def _encoding(self, source: _Source) -> Iterator[Iterator[dict[str, Path]]]:
+    def _encoding(self, source: _Source) -> Iterator[Iterator[Path | None]]:
         """Encode the first part beside the tracker's work, further ones when asked for."""
         if self._settings.dry_run:
             yield iter(())
             return
-        writer = self._ensure_writer(source)
+        assert self._fps is not None
+        name = source.recording.source
+        self._destination.open(self._layout(source), self._fps, self._robot.name, name)
         if source.view.frames is None:
-            yield ({} for _ in source.parts)
+            yield (None for _ in source.jobs)
             return
         stop = threading.Event()
 
-        def encode(start: int, end: int) -> dict[str, Path]:
-            path = writer.scratch_video(IMAGE_KEY)
+        def encode(start: int, end: int) -> Path:
+            path = self._destination.scratch_video()
             clip = part(source.view, start, end)
             encoding, fps = self._settings.encoding, round(clip.fps)
             try:
                 encode_video(clip, path, fps, encoding, None, stop.is_set)
             except OutputError as error:
                 raise OutputError(f"{self._settings.output}: its video failed: {error}") from error
-            return {IMAGE_KEY: path}
+            return path
 
         with ThreadPoolExecutor(1, "encode") as pool:
-            first: Future[dict[str, Path]] = pool.submit(encode, *source.parts[0])
+            first: Future[Path] = pool.submit(encode, *source.jobs[0].part)
 
-            def videos() -> Iterator[dict[str, Path]]:
+            def videos() -> Iterator[Path]:
                 yield first.result()
-                for start, end in source.parts[1:]:
-                    yield encode(start, end)
+                for job in source.jobs[1:]:
+                    yield encode(*job.part)
 
             try:
                 yield videos()
             finally:
                 stop.set()
 
-    def _ensure_writer(self, source: _Source) -> lerobot.LeRobotWriter:
-        """Open the dataset with the first input; later ones must fit it."""
+    def _layout(self, source: _Source) -> Layout:
         recording = source.recording
         frame: Literal["camera", "world", "none"] = "camera"
         if not source.tracker.placed:
@@ -272,119 +328,47 @@ class _Job:
         elif recording.T_world_camera is not None:
             frame = "world"
         hand = self._robot.hand(SIDES[1])
-        size = even_size(recording.width, recording.height) if recording.frames else None
-        layout = Layout(
+        return Layout(
             hand.joint_names,
             hand.command_names,
             hand.command_joints,
             frame,
             source.tracker.hand_model,
-            size,
+            even_size(recording.width, recording.height) if recording.frames else None,
         )
-        if self._writer is None:
-            self._writer = _open_writer(self._settings, self._fps or 1, layout, self._robot.name)
-            self._layout = layout
-        elif layout != self._layout:
-            raise InputError(
-                f"{recording.source} does not fit the dataset of this run: "
-                f"{_differences(layout, self._layout)}; give it an --output of its own."
-            )
-        return self._writer
-
-    def _store(
-        self,
-        episode: HandMotion,
-        trajectory: RobotTrajectory,
-        stamps: Int[np.ndarray, "N"],
-        videos: dict[str, Path],
-    ) -> int:
-        """Write one episode and what belongs to it; return its index."""
-        assert self._writer is not None
-        record = episode_provenance(episode, trajectory, self._robot.license)
-        record["cut"] = _cut(self._settings)
-        number = self._writer.add_episode(
-            columns(episode, trajectory, stamps), self._settings.task, videos, record
-        )
-        report = episode_report(episode, trajectory, number)
-        self._episodes.append(report)
-        folder = _folder(self._settings.output, number)
-        write_hand_motion(episode, folder / "hand_motion.parquet")
-        with atomic_path(folder / "report.json", overwrite=True) as partial:
-            text = json.dumps({**report.json, "provenance": record}, indent=2)
-            partial.write_text(text + "\n", "utf-8")
-        return number
-
-
-def _folder(output: Path, number: int) -> Path:
-    return output / EXTRAS / f"episode_{number:06d}"
-
-
-def _differences(ours: Layout, theirs: Layout | None) -> str:
-    assert theirs is not None
-    names = ("frame", "hand_model", "image_size")
-    return ", ".join(
-        f"{name} is {getattr(ours, name)}, not {getattr(theirs, name)}"
-        for name in names
-        if getattr(ours, name) != getattr(theirs, name)
-    )
-
-
-def _cut(settings: JobSettings) -> str:
-    """Which part of a source an episode shows: tells two cuts of one file apart."""
-    return json.dumps([settings.reading.start_s, settings.reading.duration_s])
-
-
-def _prepare_output(settings: JobSettings) -> set[tuple[str | None, str]]:
-    """Check the output before any work; return the (source hash, cut) a resumed run may skip."""
-    if settings.dry_run:
-        return set()
-    output, existing = settings.output, settings.existing
-    if existing in ("append", "resume") and lerobot.is_dataset(output):
-        if existing == "append":
-            return set()
-        records = lerobot.read_provenance(output)
-        return {(r["source_sha256"], r["cut"]) for r in records if r and "cut" in r}
-    if existing == "append":
-        raise InputError(f"{output}: there is no LeRobot dataset to append to.")
-    if existing == "overwrite" and output.exists() and not lerobot.is_dataset(output):
-        raise OutputError(f"{output}: not a LeRobot dataset, so it is not overwritten.")
-    if existing in ("refuse", "resume") and output.exists():
-        raise OutputError(f"{output} exists; use --append, --overwrite, --resume or another name.")
-    if existing != "resume":
-        shutil.rmtree(settings.work_dir, ignore_errors=True)
-    return set()
-
-
-def _open_writer(
-    settings: JobSettings, fps: int, layout: Layout, robot: str
-) -> lerobot.LeRobotWriter:
-    specs = features(layout)
-    if settings.existing in ("append", "resume") and lerobot.is_dataset(settings.output):
-        return lerobot.open_for_append(settings.output, fps, specs, robot)
-    overwrite = settings.existing == "overwrite"
-    return lerobot.create(settings.output, fps, specs, robot, overwrite=overwrite)
 
 
 def view_hands(
-    hands: Path,
-    video: Path | None,
-    reading: RecordingOptions,
-    robot: str,
-    folder: Path,
-    overlay: bool,
-    progress: Progress = no_progress,
+    hands: Path, video: Path | None, settings: JobSettings, progress: Progress = no_progress
 ) -> list[Path]:
-    """Draw a file of hands, over its video if there is one; return the files written."""
-    tracker = choose_tracker(str(hands), TrackerSettings())
-    recording = open_recording(video, reading) if video is not None else tracker.recording()
+    """Draw a file of hands, over its video if there is one; return the files written.
+
+    Of the settings output, robot, hands, reading, overlay and existing count.
+
+    Raises:
+        InputError: ``hands`` is no file of hands, or does not fit the video or the settings.
+        OutputError: the pictures exist and may not be overwritten.
+    """
+    if not is_motion_file(hands):
+        raise InputError(f"{hands}: give a HandMotion table (.parquet) or a joints file (.npz).")
+    for name in (_SHEET, _OVERLAY):
+        check_free(settings.output / name, settings.existing == "overwrite")
+    tracker = "auto" if video is None else str(hands)
+    recording, tracker = open_input(video or hands, tracker, settings.tracking, settings.reading)
     motion = tracker.track(recording, progress)
-    model = load_robot(robot)
-    trajectory = retarget_motion(motion, model)
-    return _draw(recording, motion, trajectory, model, folder, overlay, progress)
+    robot = load_robot(settings.robot)
+    trajectory = retarget_motion(motion, robot)
+    return _draw(recording, motion, trajectory, robot, settings.output, settings.overlay, progress)
 
 
-def draw_robot(robot: Robot, path: Path) -> None:
-    """Write a picture of a robot's hands. Raises MissingDependencyError without OpenGL."""
+def draw_robot(robot: Robot, path: Path, overwrite: bool = False) -> None:
+    """Write a picture of a robot's hands.
+
+    Raises:
+        MissingDependencyError: there is no OpenGL. OutputError: the file exists, or cannot be
+            written.
+    """
+    check_free(path, overwrite)
     panels = [portrait(robot, side, hand.expand(hand.rest)) for side, hand in robot.hands.items()]
     write_png(np.hstack(panels), path)
 
@@ -407,9 +391,9 @@ def _draw(
             progress(f"no pictures of the robot: {error}", 0, 0)
             draw = None
         pictures = EpisodePictures(view, motion, trajectory, draw)
-        files = [folder / "contact_sheet.png"]
+        files = [folder / _SHEET]
         pictures.write_contact_sheet(files[0])
         if overlay and view.frames is not None:
-            files.append(folder / "overlay.mp4")
+            files.append(folder / _OVERLAY)
             pictures.write_overlay(files[1], progress)
     return files

@@ -20,7 +20,7 @@ def main() -> None:
     script = two_hands(seed=0)
     frames, truth = render_clip(script, CAMERA)
     write_video(video, frames, script.fps)
-    write_hand_motion(truth, table)
+    write_hand_motion(truth, table, overwrite=True)
     print(f"{len(truth)} frames: {video}\nground truth: {table}")
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from acehand_core.errors import InputError, nearest
 from acehand_core.geometry import frames
-from acehand_core.motion import Calibration, HandMotion, RobotTrajectory
+from acehand_core.motion import Calibration, HandMotion, RobotTrajectory, held_index
 from acehand_core.types import SIDES
 from retarget import metrics
 from retarget.calibration import calibrate
@@ -195,11 +195,6 @@ def _in_frame(
         pose = one.T_camera_base
         if motion.T_world_camera is not None:
             pose = motion.T_world_camera @ pose
-        poses[:, slot] = _held(pose, target.active)
+        # Where the hand is absent the base keeps its last pose, or its first before it appears.
+        poses[:, slot] = pose[held_index(target.active)]
     return ("camera" if motion.T_world_camera is None else "world"), poses
-
-
-def _held(poses: Float[np.ndarray, "T 4 4"], active: Bool[np.ndarray, "T"]) -> np.ndarray:
-    """Where the hand is absent keep its last pose, or its first before it appears."""
-    last = np.maximum.accumulate(np.where(active, np.arange(len(active)), -1))
-    return poses[np.where(last < 0, np.argmax(active), last)]

@@ -78,12 +78,26 @@ def test_inline_intrinsics() -> None:
         ("", "give four numbers"),
         ("-900,900,640,360", "above 0"),
         ("nan,900,640,360", "fx is nan"),
-        ("900,900,6400,360", "far outside the 1280 x 720 image"),
+        ("900,900,6400,360", "far from the middle of the 1280 x 720 video"),
     ],
 )
 def test_bad_intrinsics_say_why(text: str, message: str) -> None:
     with pytest.raises(CalibrationError, match=message):
         parse_intrinsics(text, 1280, 720)
+
+
+@pytest.mark.parametrize(("scale", "size"), [(2.0, "2560 x 1440"), (0.5, "640 x 360")])
+@pytest.mark.parametrize("offset", [-40.0, 0.0, 40.0])
+def test_intrinsics_of_another_size_are_refused(scale: float, size: str, offset: float) -> None:
+    """What a user has who calibrated at twice or half the size; the lens may sit off the middle."""
+    camera = Camera("pinhole", 1280, 720, 900.0, 900.0, 639.5 + offset, 359.5)
+    other = camera.rescaled(round(1280 * scale), round(720 * scale))
+    text = f"{other.fx},{other.fy},{other.cx},{other.cy}"
+    with pytest.raises(CalibrationError, match="far from the middle") as error:
+        parse_intrinsics(text, 1280, 720)
+    assert size in str(error.value) or offset
+    assert parse_intrinsics(text, other.width, other.height) == other
+    assert parse_intrinsics(f"900,900,{639.5 + offset},359.5", 1280, 720) == camera
 
 
 def test_camera_is_rescaled_to_a_resized_video() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import clips
 import numpy as np
 import pytest
+from runs import Acehand, Run, hands_file
 from video_fixtures import write_audio, write_video
 
 from acehand_core.cli import retarget
@@ -33,21 +34,6 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short clip with both hands."""
     path = tmp_path_factory.mktemp("clip") / "hands.mp4"
     return write_video(path, clips.example_frames(), options=X264)
-
-
-class Run:
-    """One run in this process: exit code, JSON, standard error."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: object) -> None:
-        capsys.readouterr()
-        self.code = retarget.main([*map(str, arguments), "--json", "--quiet"])
-        out, self.err = capsys.readouterr()
-        self.json = json.loads(out.splitlines()[-1]) if out else None
-
-    @property
-    def messages(self) -> str:
-        assert self.json is not None
-        return " ".join(error["message"] for error in self.json["errors"])
 
 
 def left_behind(folder: Path) -> list[str]:
@@ -319,7 +305,7 @@ def test_a_bad_input_does_not_stop_the_good_one(clip: Path, tmp_path: Path, caps
         (["--tracker", "mediapip"], "Did you mean 'mediapipe'"),
         (["--solver", "dexvector"], "Did you mean 'dex-vector'"),
         (["--hand-length", "18"], "0.05 to 0.35"),
-        (["--start", "99"], "outside the video"),
+        (["--start", "99"], "outside the recording"),
         (["--fps", "0"], "1"),
         (["--task", " "], "task"),
     ],
@@ -431,6 +417,51 @@ def test_interrupting_and_resuming(tmp_path: Path, capsys) -> None:
     assert check_dataset(out, decode_all=True) == [] and left_behind(tmp_path) == ["out"]
 
 
+@pytest.mark.parametrize("output", [".", "", "folder/.."])
+def test_an_output_without_a_name_of_its_own(
+    output: str, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = hands_file(tmp_path / "h.npz", 6)
+    here = tmp_path / "here"
+    (here / "folder").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    run = Run(capsys, hands, "--output", output)
+    assert run.code in (2, 4) and run.messages
+    assert left_behind(here) == ["folder"] and left_behind(tmp_path) == ["here"]
+
+
+def test_the_dataset_one_stands_in(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = hands_file(tmp_path / "h.npz", 6)
+    assert Run(capsys, hands, "--output", tmp_path / "out").code == 0
+    monkeypatch.chdir(tmp_path / "out")
+    run = Run(capsys, hands, "--output", ".", "--append")
+    assert run.code == 0 and run.json["episodes"][0]["episode_index"] == 1
+    assert check_dataset(tmp_path / "out") == [] and left_behind(tmp_path) == ["out"]
+
+
+def test_verbose_adds_tracebacks_and_changes_nothing_else(tmp_path: Path, capsys) -> None:
+    nowhere, bad = tmp_path / "nowhere.mp4", _text(tmp_path)
+    for words, code in (([nowhere], 2), ([bad], 2), ([bad, hands_file(tmp_path / "h.npz")], 1)):
+        plain = Run(capsys, *words, "--output", tmp_path / "plain", "--no-overlay")
+        run = Run(capsys, *words, "--output", tmp_path / "out", "--no-overlay", "-v")
+        assert run.code == plain.code == code and run.messages == plain.messages
+        assert f"error: {run.messages}" in run.err and "Traceback" not in plain.err
+        assert run.err.count("Traceback (most recent call last)") >= 1
+
+
+def test_interrupted_before_anything(
+    clip: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from acehand_core import pipeline
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "expand_inputs", interrupt)
+    run = Run(capsys, clip, "--output", tmp_path / "out")
+    assert run.code == 130 and run.json["dataset"] is None and run.messages == "interrupted"
+
+
 # The other commands.
 
 
@@ -449,6 +480,44 @@ def test_the_parts_one_by_one(clip: Path, tmp_path: Path, capsys) -> None:
     (out / "meta" / "info.json").write_text("{}")
     assert acehand(["dataset", "check", str(out), "--json", "-q"]) == 1
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["problems"]
+
+
+def test_an_output_that_cannot_be_is_refused_first(
+    clip: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from acehand_core.trackers import choose, files
+
+    def worked(*_: object) -> None:
+        raise AssertionError("the output should have been looked at first")
+
+    monkeypatch.setattr(choose, "open_recording", worked)
+    monkeypatch.setattr(files, "read_joints_file", worked)
+    hands, csv = hands_file(tmp_path / "h.npz"), tmp_path / "hands.csv"
+    for words in (["reconstruct", clip, "--output"], ["export", hands]):
+        run = Acehand(capsys, *words, tmp_path / "hands.xlsx")
+        assert run.code == 2 and ".parquet or .csv" in run.messages
+        csv.write_text("mine")
+        run = Acehand(capsys, *words, csv)
+        assert run.code == 4 and "--overwrite" in run.messages and csv.read_text() == "mine"
+
+
+def test_nothing_is_overwritten_without_leave(tmp_path: Path, capsys) -> None:
+    hands, video = hands_file(tmp_path / "h.npz", 6), tmp_path / "v.mp4"
+    write_video(video, clips.example_frames(6), options=X264)
+    targets = {
+        "reconstruct": ([video, "--output", tmp_path / "r.csv"], tmp_path / "r.csv"),
+        "export": ([hands, tmp_path / "e.csv"], tmp_path / "e.csv"),
+        "view": ([hands, "--output", tmp_path / "view"], tmp_path / "view/contact_sheet.png"),
+        "robots": (["inspire", "--output", tmp_path / "r.png"], tmp_path / "r.png"),
+    }
+    (tmp_path / "view").mkdir()
+    for name, (words, target) in targets.items():
+        target.write_text("mine")
+        run = Acehand(capsys, name, *words)
+        assert run.code == 4 and "--overwrite" in run.messages, name
+        assert target.read_text() == "mine"
+        assert Acehand(capsys, name, *words, "--overwrite").code == 0
+        assert target.read_bytes() != b"mine"
 
 
 def test_robots_and_doctor(tmp_path: Path, capsys) -> None:

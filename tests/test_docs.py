@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import shlex
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from runs import hands_file
 
 from acehand_core.cli import console, retarget
+from acehand_core.cli import main as acehand_cli
 from acehand_core.cli.main import main as acehand
 from acehand_core.data.calibration import POSE_COLUMNS
 from acehand_core.data.hand_table import COLUMNS
+from acehand_core.errors import InputError
 from acehand_core.export.features import Layout, features
-from acehand_core.trackers.files import JOINT_FILE_KEYS
+from acehand_core.export.report import Failure, JobReport
+from acehand_core.geometry.cameras import Camera, CameraModel
+from acehand_core.pipeline import JobSettings, run_job
+from acehand_core.trackers.base import Tracker
+from acehand_core.trackers.files import JOINT_FILE_KEYS, REACHES_M
 from retarget.robot import load_robot
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
 FORMATS = (DOCS / "formats.md").read_text("utf-8")
 
 
@@ -66,6 +77,71 @@ def test_hand_motion_columns() -> None:
 def test_joints_file_entries() -> None:
     stated = {row[0].strip("`") for row in table("| entry | shape")}
     assert stated == set(JOINT_FILE_KEYS)
+
+
+def test_size_of_hands_in_a_joints_file() -> None:
+    low, high = REACHES_M
+    assert f"{low} to {high} m from the wrist" in FORMATS
+
+
+def keys_of(value: object) -> object:
+    """Return the shape of a JSON value: keys of objects, and of the objects in lists."""
+    if isinstance(value, dict):
+        return {key: keys_of(entry) for key, entry in value.items()}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [keys_of(value[0])]
+    return None
+
+
+def test_json_report(tmp_path: Path) -> None:
+    """Every key, at every depth, of a real run that also failed and skipped."""
+    block = re.search(r"## JSON\n\n```json\n(.*?)```", FORMATS, re.DOTALL)
+    assert block is not None
+    run = run_job([hands_file(tmp_path / "h.npz", 6)], JobSettings(tmp_path / "out"))
+    failed = Failure("other.mp4", InputError("broken"))
+    report = JobReport(run.dataset, run.seconds, 0.2, run.episodes, (failed,), ("done.mp4",))
+    assert keys_of(json.loads(block[1])) == keys_of(report.to_json())
+
+
+def test_camera_file() -> None:
+    section = FORMATS.split("## Camera file (JSON)")[1].split("\n## ")[0]
+    stated = re.search(r"`(\{.*?\})`", section, re.DOTALL)
+    assert stated is not None
+    names = re.findall(r'"([\w|]+)"', stated[1])
+    models = names[1].split("|")
+    assert [names[0], *names[2:]] == list(Camera.nominal(64, 48).to_json())
+    assert models == list(get_args(CameraModel))
+    # Each model takes as many coefficients as the text lists.
+    counts = {"pinhole": 0, "brown_conrady": 8, "kannala_brandt": 4, "fisheye624": 12}
+    assert "k1 k2 p1 p2 k3 k4 k5 k6" in section and "k1..k6 p1 p2 s1..s4" in section
+    for model in models:
+        camera = Camera(model, 64, 48, 50.0, 50.0, 31.5, 23.5, (0.0,) * counts[model])
+        assert Camera.from_json(camera.to_json(), "docs") == camera
+
+
+def command_lines() -> list[str]:
+    """Return the commands of ours in README's shell blocks, without comments."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.startswith("acehand")]
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_commands_of_the_readme_parse(line: str) -> None:
+    program, *words = shlex.split(line, comments=True)
+    parsers = {"acehand-retarget": retarget.build_parser, "acehand": acehand_cli.build_parser}
+    parsers[program]().parse_args(words)
+
+
+def test_what_a_third_partys_tracker_needs() -> None:
+    """The architecture names every member that ``make_tracker`` asks for."""
+    text = (DOCS / "architecture.md").read_text("utf-8").split("`acehand.trackers`")[1]
+    paragraph = text.split("\n\n")[0]
+    stated = set(re.findall(r"`(\w+)(?:\(\w+, \w+\))?`", paragraph)) - {"TrackerSettings"}
+    assert stated == {*Tracker.__annotations__, "track"}
+
+
+def test_the_readme_has_commands() -> None:
+    assert len(command_lines()) >= 3
 
 
 def test_camera_pose_columns() -> None:

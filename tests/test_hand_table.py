@@ -12,8 +12,8 @@ from fake_motion import CAMERA, assert_same_bits, random_motion
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acehand_core.data.hand_table import COLUMNS, is_hand_motion, read_hand_motion, to_table
-from acehand_core.errors import AcehandError, OutputError, SchemaError
+from acehand_core.data.hand_table import COLUMNS, read_hand_motion, to_table
+from acehand_core.errors import AcehandError, InputError, OutputError, SchemaError
 from acehand_core.export.table import write_hand_motion, write_joints_file
 from acehand_core.geometry.cameras import Camera
 from acehand_core.trackers.files import read_motion_file
@@ -32,7 +32,6 @@ def test_round_trip_is_exact(tmp_path_factory, seed, frames, model, camera, pose
     motion = random_motion(seed, frames, model, camera, posed, placed)
     path = tmp_path_factory.mktemp("table") / "motion.parquet"
     write_hand_motion(motion, path)
-    assert is_hand_motion(path)
     assert_same_bits(read_hand_motion(path), motion)
 
 
@@ -220,7 +219,6 @@ def test_files_that_are_no_parquet(tmp_path):
         path.write_bytes(content)
         with pytest.raises(SchemaError, match="not a readable parquet"):
             read_hand_motion(path)
-        assert not is_hand_motion(path)
 
 
 def test_damage_anywhere_is_refused_or_harmless(tmp_path):
@@ -285,6 +283,8 @@ def test_csv_without_camera_poses_leaves_their_columns_out(tmp_path):
 @pytest.mark.parametrize("placed", [True, False])
 def test_a_joints_file_is_read_back(tmp_path, placed):
     motion = random_motion(11, 8, placed=placed)
+    size = np.random.default_rng(11).normal(size=motion.joints_camera.shape) * 0.05
+    motion = replace(motion, joints_camera=np.where(np.isnan(motion.joints_camera), np.nan, size))
     write_joints_file(motion, tmp_path / "j.npz")
     read = read_motion_file(tmp_path / "j.npz")
     np.testing.assert_array_equal(read.joints_camera, motion.joints_camera)
@@ -296,7 +296,7 @@ def test_a_joints_file_is_read_back(tmp_path, placed):
 
 def test_writing_where_one_cannot(tmp_path):
     motion = random_motion(12)
-    with pytest.raises(OutputError, match=r"\.parquet or \.csv"):
+    with pytest.raises(InputError, match=r"\.parquet or \.csv"):
         write_hand_motion(motion, tmp_path / "m.json")
     (tmp_path / "file").write_text("")
     for write, name in ((write_hand_motion, "m.parquet"), (write_hand_motion, "m.csv"),
@@ -315,7 +315,18 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(pq, "write_table", full)
     with pytest.raises(OutputError, match="No space left"):
-        write_hand_motion(random_motion(14), tmp_path / "m.parquet")
+        write_hand_motion(random_motion(14), tmp_path / "m.parquet", overwrite=True)
     monkeypatch.undo()
     assert_same_bits(read_hand_motion(tmp_path / "m.parquet"), motion)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_existing_file_stays_without_leave(tmp_path):
+    motion = random_motion(15)
+    for write, name in ((write_hand_motion, "m.parquet"), (write_joints_file, "m.npz")):
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(OutputError, match=r"exists.*--overwrite"):
+            write(motion, tmp_path / name)
+        assert (tmp_path / name).read_text() == "mine"
+        write(motion, tmp_path / name, overwrite=True)
+    assert_same_bits(read_hand_motion(tmp_path / "m.parquet"), motion)

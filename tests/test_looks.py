@@ -4,6 +4,7 @@ Every fake image has one colour that tells its number, so a crop of it does too.
 answers from a script; like the real one it can lock on: tracking, it sees fainter hands.
 """
 
+import json
 import os
 import threading
 from dataclasses import dataclass, field
@@ -13,14 +14,17 @@ import pytest
 from fake_hands import detection
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from video_fixtures import write_video
 
+from acehand_core.data.recordings import RecordingOptions, open_recording
 from acehand_core.errors import OutputError
 from acehand_core.motion import FrameSource
 from acehand_core.trackers.base import no_progress
-from acehand_core.trackers.mediapipe import looks
+from acehand_core.trackers.mediapipe import detector, looks
 from acehand_core.trackers.mediapipe.cache import SegmentCache
 from acehand_core.trackers.mediapipe.detector import Detector
 from acehand_core.trackers.mediapipe.slots import assign_slots
+from acehand_core.trackers.mediapipe.tracker import cache_key
 
 SIZE = (640, 480)
 NO_CACHE = SegmentCache(None, {})
@@ -245,6 +249,40 @@ def test_only_the_same_key_finds_a_segment(network, tmp_path):
     assert SegmentCache(tmp_path, {"source": "b", "n": 1}).get(0, 10) is None
     assert SegmentCache(tmp_path, {"source": "a", "n": 1}).get(0, 9) is None
     assert SegmentCache(None, {"source": "a", "n": 1}).get(0, 10) is None
+
+
+def test_the_key_holds_all_that_detections_depend_on(tmp_path, monkeypatch):
+    frames = [np.full((48, 64, 3), 40 * i, np.uint8) for i in range(4)]
+    path = write_video(tmp_path / "v.mp4", frames)
+    camera = tmp_path / "camera.json"
+    lens = {"model": "kannala_brandt", "width": 64, "height": 48, "fx": 50, "fy": 50, "cx": 31.5,
+            "cy": 23.5, "distortion": [0.1, 0, 0, 0]}  # fmt: skip
+    camera.write_text(json.dumps(lens))
+    plain = RecordingOptions()
+    key = cache_key(open_recording(path, plain))
+    assert cache_key(open_recording(path, plain)) == key
+    keys = [
+        cache_key(open_recording(path, options))
+        for options in (
+            RecordingOptions(mirrored=True),
+            RecordingOptions(duration_s=0.1),
+            RecordingOptions(camera=camera),
+        )
+    ]
+    camera.write_text(json.dumps({**lens, "distortion": [0.2, 0, 0, 0]}))
+    keys.append(cache_key(open_recording(path, RecordingOptions(camera=camera))))
+    turned = write_video(tmp_path / "t.mp4", frames, rotation=90)
+    keys.append(cache_key(open_recording(turned, plain)))
+    assert keys[-1]["processing"]["rotation"] == 90
+    for name in ("DETECTION_CONFIDENCE", "TRACKING_CONFIDENCE", "MAX_HANDS", "MAX_SIDE"):
+        with monkeypatch.context() as patch:
+            patch.setattr(detector, name, 3)
+            keys.append(cache_key(open_recording(path, plain)))
+    texts = {json.dumps(k, sort_keys=True) for k in (key, *keys)}
+    assert len(texts) == len(keys) + 1
+    # A pinhole's values change where hands are, not what is seen.
+    inline = RecordingOptions(intrinsics="50,50,31.5,23.5")
+    assert cache_key(open_recording(path, inline)) == key
 
 
 @settings(max_examples=20, deadline=None)

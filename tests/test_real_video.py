@@ -7,6 +7,7 @@ the project.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from acehand_core.cli import retarget
 from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.data.video import open_video
 from acehand_core.export.lerobot_check import check_dataset
-from acehand_core.motion import HandMotion
+from acehand_core.motion import FrameSource, HandMotion
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 
@@ -93,7 +94,7 @@ def test_one_shape_and_anatomical_fingers(job) -> None:
     assert (np.abs(motion.betas[RIGHT]) <= 3).all()
 
 
-def track(frames: list[np.ndarray], folder: Path) -> HandMotion:
+def track(frames: Sequence[np.ndarray], folder: Path) -> HandMotion:
     recording = open_video(write_video(folder / "derived.mp4", frames, options=X264))
     return MediaPipeTracker(TrackerSettings()).track(recording)
 
@@ -112,20 +113,36 @@ def test_a_masked_hand_is_filled_and_marked(
     assert motion.filled[gap, RIGHT].all() and not motion.observed[gap, RIGHT].any()
     others = np.delete(np.arange(len(frames)), gap)
     assert motion.observed[others, RIGHT].mean() > 0.97 and not motion.known[:, 0].any()
-    assert motion.quality[gap, RIGHT].max() < motion.quality[others, RIGHT].min() + 0.4
+    assert motion.quality[gap, RIGHT].max() < np.median(motion.quality[others, RIGHT])
     truth = job[2].joints_image[first:last, RIGHT]
     assert motion.camera is not None
     projected = motion.camera.project(motion.joints_camera[:, RIGHT])
     error = np.nanmean(np.linalg.norm(projected - truth, axis=-1), axis=1)
     outside = np.median(error[others])
-    # The last filled frame and the first ones after it are as good as the rest.
-    edge = error[gap[-1] : gap[-1] + 4]
-    assert np.median(edge) <= 2 * outside
+    assert error[gap[-1]] <= 2 * outside
+    # The frames after the gap are as good as the rest too.
+    assert np.median(error[gap[-1] + 1 : gap[-1] + 4]) <= 2 * outside
+
+
+class BesideItsMirrorImage(Sequence):
+    """Frames with their mirror image at their right, made one by one: together they are 3 GB."""
+
+    def __init__(self, frames: FrameSource) -> None:
+        self._frames = frames
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        if index >= len(self):
+            raise IndexError(index)
+        frame = self._frames.at(index)
+        return np.hstack([frame, frame[:, ::-1]])
 
 
 def test_a_hand_and_its_mirror_image(video: Path, tmp_path: Path) -> None:
-    frames = [np.hstack([f, f[:, ::-1]]) for f in open_video(video).frames.read(0, 330)]
-    motion = track(frames, tmp_path)
+    motion = track(BesideItsMirrorImage(open_video(video).frames), tmp_path)
+    assert len(motion) == 621
     assert motion.observed.mean(0).min() >= 0.97
     centre = np.nanmean(motion.joints_image[..., 0], axis=-1)
     # The mirror image stands on the right half and is the left hand.

@@ -37,11 +37,12 @@ def joints_file(tmp_path, **entries):
 
 
 def one_hand(count=4, seed=0):
-    return np.random.default_rng(seed).normal(size=(count, 21, 3))
+    """Points as far apart as those of a hand, metres."""
+    return np.random.default_rng(seed).normal(size=(count, 21, 3)) * 0.05
 
 
 def two_hands(count=4, seed=0):
-    return np.random.default_rng(seed).normal(size=(count, 2, 21, 3))
+    return np.random.default_rng(seed).normal(size=(count, 2, 21, 3)) * 0.05
 
 
 # --- what a joints file may say ----------------------------------------------------------------

@@ -370,7 +370,7 @@ def test_start_and_duration_cut_exactly(long_gop: Path) -> None:
     ],
 )
 def test_impossible_cuts(long_gop: Path, arguments: dict, message: str) -> None:
-    with pytest.raises(VideoError, match=message) as error:
+    with pytest.raises(InputError, match=message) as error:
         open_video(long_gop, **arguments)
     assert str(long_gop) in str(error.value)
 

@@ -8,10 +8,9 @@ import io
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
-
-from tqdm import tqdm
 
 from acehand_core import __version__
 from acehand_core.errors import AcehandError, NoHandError, OutputError
@@ -25,7 +24,7 @@ class Bars:
 
     def __init__(self, quiet: bool, stream: io.TextIOBase) -> None:
         self._quiet, self._stream = quiet, stream
-        self._bar: tqdm[Any] | None = None
+        self._bar: Any = None
         self._stage = ""
 
     def __call__(self, stage: str, done: int, total: int) -> None:
@@ -36,6 +35,8 @@ class Bars:
             self.close()
             print(stage, file=self._stream)
             return
+        from tqdm import tqdm  # here, so that the doctor can say that it is missing
+
         if stage != self._stage or self._bar is None or self._bar.total != total:
             self.close()
             self._stage = stage
@@ -111,19 +112,27 @@ def run(arguments: argparse.Namespace, command: Callable[..., int]) -> int:
     ):
         try:
             return command(arguments, bars)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             bars.close()
+            if arguments.json:
+                report = getattr(stop, "report", None)
+                print_json(
+                    _nothing(arguments, "interrupted") if report is None else report.to_json()
+                )
             print("Interrupted; finished episodes stay.", file=stream)
             return EXIT_INTERRUPTED
         except AcehandError as error:
-            if arguments.verbose:
-                raise
             bars.close()
             if arguments.json:
-                failed = [{"source": None, "message": str(error)}]
-                print_json({**getattr(arguments, "json_of_nothing", {}), "errors": failed})
-            print(f"error: {error}", file=stream)
+                print_json(_nothing(arguments, str(error)))
+            say_error(error, arguments.verbose)
             return exit_code(error)
+
+
+def _nothing(arguments: argparse.Namespace, message: str) -> dict[str, Any]:
+    """Return the JSON object of a command that gave nothing."""
+    errors = [{"source": None, "message": message}]
+    return {**getattr(arguments, "json_of_nothing", {}), "errors": errors}
 
 
 def exit_code(error: Exception) -> int:
@@ -131,6 +140,13 @@ def exit_code(error: Exception) -> int:
     if isinstance(error, NoHandError):
         return EXIT_NO_HAND
     return EXIT_OUTPUT if isinstance(error, OutputError) else EXIT_INPUT
+
+
+def say_error(error: Exception, verbose: bool) -> None:
+    """Print an error for people; with ``verbose`` where it came from before it."""
+    if verbose:
+        say("".join(traceback.format_exception(error)).rstrip())
+    say(f"error: {error}")
 
 
 def say(text: str) -> None:

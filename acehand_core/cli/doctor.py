@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.metadata
 import importlib.util
 import os
@@ -33,6 +34,7 @@ class Piece:
 
 
 _HERE = "pip install . in the checkout"
+_MEDIAPIPE = "pip install '.[mediapipe]' && pip install --no-deps mediapipe==0.10.14"
 
 #: Distribution, import name, needed by the main job, what it adds, how to install it.
 _PACKAGES = (
@@ -42,10 +44,21 @@ _PACKAGES = (
     ("mujoco", "mujoco", True, "replay and pictures of the robot", _HERE),
     ("piqp", "piqp", True, "the trajectory solver", _HERE),
     ("pyarrow", "pyarrow", True, "datasets and tables", _HERE),
-    ("mediapipe", "mediapipe", True, "--tracker mediapipe, which needs no weights of ours",
-     "pip install '.[mediapipe]' && pip install --no-deps mediapipe==0.10.14"),
+    ("pyyaml", "yaml", True, "robot files", _HERE),
+    ("scipy", "scipy", True, "smoothing and the trajectory solver", _HERE),
+    ("tqdm", "tqdm", True, "progress bars", _HERE),
+    ("jaxtyping", "jaxtyping", True, "array types", _HERE),
+    ("absl-py", "absl", True, "what mediapipe needs", _MEDIAPIPE),
+    ("attrs", "attr", True, "what mediapipe needs", _MEDIAPIPE),
+    ("flatbuffers", "flatbuffers", True, "what mediapipe needs", _MEDIAPIPE),
+    ("matplotlib", "matplotlib", True, "what mediapipe needs", _MEDIAPIPE),
+    ("protobuf", "google.protobuf", True, "what mediapipe needs (below 5)", _MEDIAPIPE),
+    ("mediapipe", "mediapipe.python.solutions.hands", True,
+     "--tracker mediapipe, which needs no weights of ours", _MEDIAPIPE),
     ("torch", "torch", False, "what dex-retargeting and smplx need", "pip install torch==2.13.0"),
     ("dex-retargeting", "dex_retargeting", False, "--solver dex-vector, dex-dexpilot, dex-position",
+     "pip install torch==2.13.0 && pip install '.[dex]'"),
+    ("pin", "pinocchio", False, "the robot model of dex-retargeting",
      "pip install torch==2.13.0 && pip install '.[dex]'"),
     ("smplx", "smplx", False, "MANO hands from your own files",
      "pip install torch==2.13.0 && pip install '.[mano]'"),
@@ -78,7 +91,7 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
 def examine() -> list[Piece]:
     """Look at packages, OpenGL and the user's own model files."""
     pieces = [
-        Piece(name, needed, _version(name, module), adds, get)
+        Piece(name, needed, _version(name, module, needed), adds, get)
         for name, module, needed, adds, get in _PACKAGES
     ]
     pieces.append(
@@ -96,13 +109,25 @@ def examine() -> list[Piece]:
     return pieces
 
 
-def _version(distribution: str, module: str) -> str | None:
-    if importlib.util.find_spec(module) is None:
+def _version(distribution: str, module: str, needed: bool) -> str | None:
+    """Return the version of a package, or None where it cannot be used.
+
+    What the main job needs is imported, for an installed package may lack what it needs itself;
+    the others may be slow to load, so they are only looked for.
+    """
+    try:
+        if needed:
+            importlib.import_module(module)
+        elif importlib.util.find_spec(module) is None:
+            return None
+    except Exception:  # what a broken package raises is not only ImportError
         return None
     try:
-        return importlib.metadata.version(distribution)
+        version = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return "installed"
+    too_new = distribution == "protobuf" and int(version.split(".")[0]) >= 5
+    return None if too_new else version
 
 
 def _opengl() -> str | None:

@@ -7,11 +7,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from acehand_core.cli import console, doctor, retarget
+from acehand_core.cli import console, doctor, golden, retarget
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``acehand``; return its exit code."""
+    arguments = build_parser().parse_args(argv)
+    return console.run(arguments, arguments.run)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``acehand``."""
     parser = argparse.ArgumentParser(
         prog="acehand", description="Recordings of human hands in, robot demonstrations out."
     )
@@ -23,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("view", "pictures of a table of hands", _add_view, _view),
         ("robots", "list the robots, or draw one", _add_robots, _robots),
         ("dataset", "check or repair a dataset", _add_dataset, _dataset),
+        ("golden-check", "reproduce reference outputs of the released model",
+         golden.add_arguments, golden.command),
         ("doctor", "what is installed and what each missing piece would add",
          doctor.add_arguments, doctor.command),
     ):  # fmt: skip
@@ -31,32 +39,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.add_common_arguments(sub)
         sub.set_defaults(run=command)
     parser.add_argument("--version", action="version", version=console.version_text())
-    arguments = parser.parse_args(argv)
-    return console.run(arguments, arguments.run)
+    return parser
+
+
+def _add_hands(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hands", choices=("both", "left", "right"), default="both")
+
+
+def _add_overwrite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
 
 
 def _add_reconstruct(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", type=Path, metavar="VIDEO")
     parser.add_argument("--tracker", default="auto", metavar="NAME")
-    parser.add_argument("--hands", choices=("both", "left", "right"), default="both")
+    _add_hands(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help=".parquet or .csv")
+    _add_overwrite(parser)
     retarget.add_reading_arguments(parser)
+    retarget.add_hand_length_argument(parser)
 
 
 def _reconstruct(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.data.recordings import open_recording
     from acehand_core.errors import NoHandError
-    from acehand_core.export.table import write_hand_motion
+    from acehand_core.export.table import TABLE_SUFFIXES, check_table_path, write_hand_motion
     from acehand_core.trackers.base import TrackerSettings
-    from acehand_core.trackers.choose import choose_tracker
+    from acehand_core.trackers.choose import open_input
 
-    recording = open_recording(arguments.input, retarget.reading_of(arguments))
+    output = arguments.output or arguments.input.with_suffix(".hands.parquet")
+    check_table_path(output, arguments.overwrite, TABLE_SUFFIXES)
     settings = TrackerSettings(hands=arguments.hands, hand_length_m=arguments.hand_length)
-    motion = choose_tracker(arguments.tracker, settings).track(recording, bars)
+    reading = retarget.reading_of(arguments)
+    recording, tracker = open_input(arguments.input, arguments.tracker, settings, reading)
+    motion = tracker.track(recording, bars)
     if not motion.known.any():
         raise NoHandError(f"{arguments.input}: no hand was found in {len(motion)} frames.")
-    output = arguments.output or arguments.input.with_suffix(".hands.parquet")
-    write_hand_motion(motion, output)
+    write_hand_motion(motion, output, arguments.overwrite)
     left, right = motion.observed.mean(0)
     console.say(f"{output}: {len(motion)} frames, left {left:.0%}, right {right:.0%}")
     if arguments.json:
@@ -75,15 +93,23 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         "input", type=Path, metavar="HANDS", help="HandMotion .parquet or joints .npz"
     )
     parser.add_argument("output", type=Path, metavar="FILE", help=".csv, .parquet or joints .npz")
+    _add_hands(parser)
+    _add_overwrite(parser)
 
 
 def _export(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.export.table import write_hand_motion, write_joints_file
+    from acehand_core.export.table import (
+        TABLE_SUFFIXES,
+        check_table_path,
+        write_hand_motion,
+        write_joints_file,
+    )
     from acehand_core.trackers.files import read_motion_file
 
-    motion = read_motion_file(arguments.input)
+    check_table_path(arguments.output, arguments.overwrite, (*TABLE_SUFFIXES, ".npz"))
+    motion = read_motion_file(arguments.input, arguments.hands)
     write = write_joints_file if arguments.output.suffix == ".npz" else write_hand_motion
-    write(motion, arguments.output)
+    write(motion, arguments.output, arguments.overwrite)
     console.say(f"{arguments.output}: {len(motion)} frames")
     if arguments.json:
         console.print_json({"output": str(arguments.output), "frames": len(motion)})
@@ -95,8 +121,10 @@ def _add_view(parser: argparse.ArgumentParser) -> None:
         "input", type=Path, metavar="HANDS", help="HandMotion .parquet or joints .npz"
     )
     parser.add_argument("--video", type=Path, metavar="VIDEO", help="what the hands were seen in")
+    _add_hands(parser)
     parser.add_argument("--robot", default="inspire")
     parser.add_argument("--output", type=Path, default=Path("acehand_view"), metavar="DIR")
+    _add_overwrite(parser)
     parser.add_argument(
         "--overlay", action=argparse.BooleanOptionalAction, default=True,
         help="write a video, not only a contact sheet",
@@ -105,12 +133,17 @@ def _add_view(parser: argparse.ArgumentParser) -> None:
 
 
 def _view(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.pipeline import view_hands
+    from acehand_core.pipeline import JobSettings, view_hands
 
-    files = view_hands(
-        arguments.input, arguments.video, retarget.reading_of(arguments), arguments.robot,
-        arguments.output, arguments.overlay, bars,
-    )  # fmt: skip
+    settings = JobSettings(
+        output=arguments.output,
+        robot=arguments.robot,
+        hands=arguments.hands,
+        reading=retarget.reading_of(arguments),
+        existing="overwrite" if arguments.overwrite else "refuse",
+        overlay=arguments.overlay,
+    )
+    files = view_hands(arguments.input, arguments.video, settings, bars)
     for file in files:
         console.say(str(file))
     if arguments.json:
@@ -121,6 +154,7 @@ def _view(arguments: argparse.Namespace, bars: console.Bars) -> int:
 def _add_robots(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="ROBOT", help="robot name or robot.yaml")
     parser.add_argument("--output", type=Path, metavar="PNG", help="write a picture of the robot")
+    _add_overwrite(parser)
 
 
 def _robots(arguments: argparse.Namespace, bars: console.Bars) -> int:
@@ -138,7 +172,7 @@ def _robots(arguments: argparse.Namespace, bars: console.Bars) -> int:
     if arguments.output is not None:
         from acehand_core.pipeline import draw_robot
 
-        draw_robot(robots[0], arguments.output)
+        draw_robot(robots[0], arguments.output, arguments.overwrite)
         console.say(str(arguments.output))
     if arguments.json:
         console.print_json({"robots": [robot.name for robot in robots]})

@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="trajectory, dex-vector, dex-dexpilot or dex-position (%(default)s)",
     )  # fmt: skip
     add_reading_arguments(parser)
+    add_hand_length_argument(parser)
     parser.add_argument("--task", default="hand motion", metavar="TEXT", help="what the hands do")
     parser.add_argument("--output", type=Path, default=Path(DEFAULT_OUTPUT), metavar="DIR")
     parser.add_argument("--fps", type=int, metavar="N", help="dataset rate; default the source's")
@@ -61,22 +62,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what says how to read a video."""
+    """Add what says how to read an input."""
     camera = parser.add_mutually_exclusive_group()
     camera.add_argument("--intrinsics", metavar="FX,FY,CX,CY", help="pinhole, pixels of the video")
     camera.add_argument("--camera", type=Path, metavar="FILE", help="camera file (JSON)")
     parser.add_argument("--camera-poses", type=Path, metavar="FILE", help="gives the world frame")
-    parser.add_argument(
-        "--hand-length", type=float, metavar="M",
-        help="wrist to middle fingertip in metres: fixes the scale",
-    )  # fmt: skip
     parser.add_argument("--mirrored", action="store_true", help="selfie video")
     parser.add_argument("--start", type=float, metavar="S", help="skip the first S seconds")
     parser.add_argument("--duration", type=float, metavar="S", help="read S seconds")
 
 
+def add_hand_length_argument(parser: argparse.ArgumentParser) -> None:
+    """Add what a tracker of videos may be told about the hand."""
+    parser.add_argument(
+        "--hand-length", type=float, metavar="M",
+        help="wrist to middle fingertip in metres: fixes the scale",
+    )  # fmt: skip
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``acehand-retarget``; return its exit code."""
+    return console.run(build_parser().parse_args(argv), command)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``acehand-retarget``."""
     parser = argparse.ArgumentParser(
         prog="acehand-retarget",
         description=_DESCRIPTION,
@@ -85,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_arguments(parser)
     console.add_common_arguments(parser)
-    return console.run(parser.parse_args(argv), command)
+    return parser
 
 
 def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
@@ -94,7 +104,7 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
     report = run_job(arguments.inputs, settings_of(arguments), bars)
     bars.close()
-    _summarise(report, arguments.quiet)
+    _summarise(report, arguments.quiet, arguments.verbose)
     if arguments.json:
         console.print_json(report.to_json())
     return _exit_code(report)
@@ -134,7 +144,7 @@ def reading_of(arguments: argparse.Namespace) -> RecordingOptions:
     )
 
 
-def _summarise(report: JobReport, quiet: bool) -> None:
+def _summarise(report: JobReport, quiet: bool, verbose: bool) -> None:
     """Say on standard error how each input went."""
     for episode in report.episodes:
         coverage = episode.json["coverage"]
@@ -146,7 +156,7 @@ def _summarise(report: JobReport, quiet: bool) -> None:
     for source in report.skipped:
         console.say(f"{source}: already in the dataset")
     for failure in report.failures:
-        console.say(f"error: {failure.error}")
+        console.say_error(failure.error, verbose)
     if report.dataset is not None and not quiet:
         console.say(f"dataset: {report.dataset} ({report.seconds:.1f} s)")
 

@@ -22,6 +22,9 @@ POSE_COLUMNS = ("timestamp_ns", "x", "y", "z", "qw", "qx", "qy", "qz")
 #: Two image shapes count as equal up to this relative difference of their aspect ratios.
 _ASPECT_TOLERANCE = 0.01
 _UNIT_TOLERANCE = 1e-3
+#: Where a principal point lies, as a share of the image's width and height. Values that belong to
+#: twice or half the size fall outside, also where the lens sits a little off the middle.
+_CENTRAL = (0.3, 0.7)
 
 
 def load_camera(path: Path | str) -> Camera:
@@ -47,7 +50,8 @@ def parse_intrinsics(text: str, width: int, height: int) -> Camera:
     """Return the pinhole of ``fx,fy,cx,cy`` in pixels of a ``width`` x ``height`` image.
 
     Raises:
-        CalibrationError: not four usable numbers, or a principal point far outside the image.
+        CalibrationError: not four usable numbers, or a principal point so far from the middle of
+            the image that the values belong to another size.
     """
     where = f"Intrinsics {text!r}"
     try:
@@ -58,10 +62,12 @@ def parse_intrinsics(text: str, width: int, height: int) -> Camera:
         ) from None
     values = {"model": "pinhole", "width": width, "height": height}
     camera = Camera.from_json(values | {"fx": fx, "fy": fy, "cx": cx, "cy": cy}, where)
-    if not (-width <= cx <= 2 * width and -height <= cy <= 2 * height):
+    low, high = _CENTRAL
+    if not (low <= (cx + 0.5) / width <= high and low <= (cy + 0.5) / height <= high):
         raise CalibrationError(
-            f"{where}: the principal point lies far outside the {width} x {height} image; "
-            "the values must belong to the video's own size, in pixels."
+            f"{where}: the principal point is far from the middle of the {width} x {height} "
+            f"video; it is that of a video of about {2 * cx + 1:.0f} x {2 * cy + 1:.0f}. Give the "
+            "values in pixels of this video, or a --camera file, which says its own size."
         )
     return camera
 

@@ -168,15 +168,6 @@ def _motion(table: pa.Table, header: dict[str, Any], where: str) -> HandMotion:
     )
 
 
-def is_hand_motion(path: Path) -> bool:
-    """Tell whether a parquet file says it is a hand motion."""
-    try:
-        metadata = pq.read_schema(path).metadata or {}
-    except (OSError, pa.ArrowException):
-        return False
-    return METADATA_KEY in metadata
-
-
 def _header(table: pa.Table, path: Path) -> dict[str, Any]:
     raw = (table.schema.metadata or {}).get(METADATA_KEY)
     if raw is None:

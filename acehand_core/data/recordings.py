@@ -68,14 +68,24 @@ def open_recording(path: Path, options: RecordingOptions) -> Recording:
     elif options.intrinsics is not None:
         camera = calibration.parse_intrinsics(options.intrinsics, *size)
         recording = replace(recording, camera=_seen(camera, options))
-    if options.camera_poses is not None:
-        poses = calibration.load_camera_poses(options.camera_poses, recording.timestamps_ns)
-        recording = replace(recording, T_world_camera=poses)
+    recording = with_camera_poses(recording, options)
     if recording.camera is not None and recording.camera.model != "pinhole":
         note = f"undistorted from {recording.camera.model} to pinhole"
         recording = undistort(recording)
         recording = replace(recording, notes=(*recording.notes, note))
     return recording
+
+
+def with_camera_poses(recording: Recording, options: RecordingOptions) -> Recording:
+    """Return the recording with the camera poses of the options, if there are any.
+
+    Raises:
+        CalibrationError: see ``calibration.load_camera_poses``.
+    """
+    if options.camera_poses is None:
+        return recording
+    poses = calibration.load_camera_poses(options.camera_poses, recording.timestamps_ns)
+    return replace(recording, T_world_camera=poses)
 
 
 def _seen(camera: Camera, options: RecordingOptions) -> Camera:

@@ -84,6 +84,7 @@ def undistort(recording: Recording) -> Recording:
         recording,
         frames=UndistortedFrames(recording.frames, camera),
         camera=camera.pinhole_like(),
+        processing={**recording.processing, "undistorted": camera.to_json()},
     )
 
 

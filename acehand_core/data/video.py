@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import threading
 from collections.abc import Iterator
@@ -15,9 +14,10 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from jaxtyping import Int
 
+from acehand_core.data.content_hash import content_sha256
 from acehand_core.data.video_index import VideoIndex
 from acehand_core.data.video_scan import scan
-from acehand_core.errors import VideoError
+from acehand_core.errors import InputError, VideoError
 from acehand_core.motion import Recording
 from acehand_core.types import ImageRgb, TimestampsNs
 
@@ -188,24 +188,25 @@ def open_video(
         mirrored: the video shows a mirror image (a selfie); turn it back.
 
     Raises:
-        VideoError: the file cannot be read, or the wanted part is not there.
+        VideoError: the file cannot be read.
+        InputError: the wanted part is not there.
     """
     path = Path(path)
     index = scan(path)
     if mirrored:
         index = replace(index, mirrored=not index.mirrored)
-    first, last = _cut(index, start_s, duration_s)
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    times = index.timestamps_ns
+    first, last = frames_between(str(path), times, index.fps, start_s, duration_s)
     return Recording(
         source=str(path),
-        sha256=sha256,
-        timestamps_ns=index.timestamps_ns[first:last],
+        sha256=content_sha256(path),
+        timestamps_ns=times[first:last],
         fps=index.fps,
         width=index.width,
         height=index.height,
         frames=VideoFrames(index, np.arange(first, last)),
         notes=index.notes,
+        processing={"rotation": index.rotation, "mirrored": index.mirrored},
     )
 
 
@@ -229,15 +230,28 @@ def find_videos(folder: Path | str) -> list[Path]:
     return videos
 
 
-def _cut(index: VideoIndex, start_s: Number | None, duration_s: Number | None) -> tuple[int, int]:
-    since = index.timestamps_ns - index.timestamps_ns[0]
-    length = since[-1] / 1e9 + 1 / index.fps
+def frames_between(
+    source: str,
+    timestamps_ns: TimestampsNs,
+    fps: float,
+    start_s: Number | None,
+    duration_s: Number | None,
+) -> tuple[int, int]:
+    """Return the first frame from ``start_s`` on and the one after ``duration_s`` of them.
+
+    Seconds count from the first frame; None means from there and to the end.
+
+    Raises:
+        InputError: that part is not there.
+    """
+    since = timestamps_ns - timestamps_ns[0]
+    length = since[-1] / 1e9 + 1 / fps
     if start_s is not None and not 0 <= start_s < length - 1e-6:
-        raise VideoError(
-            f"{index.path}: start {start_s} s is outside the video; valid: 0 to {length:.3f} s."
+        raise InputError(
+            f"{source}: start {start_s} s is outside the recording; valid: 0 to {length:.3f} s."
         )
     if duration_s is not None and not 0 < duration_s < math.inf:
-        raise VideoError(f"{index.path}: duration {duration_s} s; give seconds above 0.")
+        raise InputError(f"{source}: duration {duration_s} s; give seconds above 0.")
     start_ns = round((start_s or 0) * 1e9)
     first = min(int(np.searchsorted(since, start_ns)), len(since) - 1)
     if duration_s is None:

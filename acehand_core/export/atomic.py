@@ -41,6 +41,12 @@ def output_errors(where: Path) -> Iterator[None]:
         raise OutputError(f"{where}: cannot write: {reason}. {_HINT}") from error
 
 
+def check_free(path: Path, overwrite: bool) -> None:
+    """Raise OutputError when ``path`` exists and ``overwrite`` is false."""
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path} exists; choose another name or allow overwriting (--overwrite).")
+
+
 @contextlib.contextmanager
 def atomic_path(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary sibling; on success it becomes ``path``, on any failure it is removed.
@@ -48,8 +54,7 @@ def atomic_path(path: Path, overwrite: bool = False) -> Iterator[Path]:
     Raises OutputError when ``path`` exists and ``overwrite`` is false, or when it cannot be
     written.
     """
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path} exists; choose another name or allow overwriting.")
+    check_free(path, overwrite)
     temporary = path.with_name(f".{path.name}.partial-{os.getpid()}{path.suffix}")
     with output_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

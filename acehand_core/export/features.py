@@ -1,7 +1,8 @@
 """What a demonstration dataset holds: features with names, and their columns for one episode.
 
 Both hands are always present. An absent hand holds its last valid pose (its first before it
-appears, the rest pose if it never does) and has confidence 0; nothing is NaN.
+appears) and has confidence 0; one that never appears is the flat default hand at the origin.
+Rotations that are never known are the identity; nothing is NaN.
 """
 
 from __future__ import annotations
@@ -14,9 +15,16 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from acehand_core.export.lerobot_format import FeatureSpec, video_feature
-from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES
-from acehand_core.motion import HandModelName, HandMotion, RobotTrajectory, rotation_6d
-from acehand_core.types import SIDES
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES, WRIST
+from acehand_core.motion import (
+    HandModelName,
+    HandMotion,
+    RobotTrajectory,
+    held_index,
+    rotation_6d,
+)
+from acehand_core.types import SIDES, JointsCamera
 
 IMAGE_KEY = "observation.images.ego"
 _AXES = ("x", "y", "z")
@@ -98,28 +106,28 @@ def columns(
     state = _state(trajectory)
     known = motion.known
     placed = trajectory.T_frame_base is not None
-    joints = _held(motion.joints_camera, known)
     out = {
         "observation.state": state,
         "action": np.concatenate([state[1:], state[-1:]]),
         "observation.joints.robot": trajectory.joints.reshape(count, -1),
         "action.register": trajectory.registers.reshape(count, -1),
-        "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist": joints,
+        "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist": _joints(
+            motion
+        ),
         "observation.hand.confidence": trajectory.confidence,
         "observation.hand.visible": motion.visible,
         "observation.hand.filled": motion.filled.astype(float),
     }
     if placed:
-        identity = np.eye(3)
-        orient = np.where(np.isfinite(motion.global_orient), motion.global_orient, identity)
-        pose = np.where(np.isfinite(motion.hand_pose), motion.hand_pose, identity)
         camera = motion.camera
         row = np.zeros(6) if camera is None else np.array(
             [camera.fx, camera.fy, camera.cx, camera.cy, camera.width, camera.height]
         )  # fmt: skip
         out |= {
-            "observation.hand.global_orient": rotation_6d(orient),
-            "observation.hand.hand_pose": rotation_6d(pose),
+            "observation.hand.global_orient": rotation_6d(
+                _held(motion.global_orient, known, np.eye(3))
+            ),
+            "observation.hand.hand_pose": rotation_6d(_held(motion.hand_pose, known, np.eye(3))),
             "observation.hand.betas": np.broadcast_to(motion.betas, (count, 2, 10)),
             "observation.hand.translation": _held(motion.translation, known),
             "observation.camera": np.broadcast_to(row, (count, 6)),
@@ -155,13 +163,24 @@ def _vector(key: str, names: tuple[str, ...], unit: str) -> FeatureSpec:
     return FeatureSpec(key, "float32", (len(names),), names, {"unit": unit})
 
 
-def _held(values: Float[np.ndarray, "T 2 ..."], known: Bool[np.ndarray, "T 2"]) -> np.ndarray:
-    """Repeat the last known value of each hand; zeros for a hand that is never known."""
-    out = np.zeros_like(values)
-    for slot in range(2):
-        if not known[:, slot].any():
-            continue
-        last = np.maximum.accumulate(np.where(known[:, slot], np.arange(len(values)), -1))
-        last = np.where(last < 0, int(np.argmax(known[:, slot])), last)
-        out[:, slot] = np.nan_to_num(values[last, slot])
-    return out
+def _joints(motion: HandMotion) -> JointsCamera:
+    """Held joints of both hands; a hand that is never known is the flat default hand."""
+    joints = _held(motion.joints_camera, motion.known)
+    for slot, side in enumerate(SIDES):
+        if not motion.known[:, slot].any():
+            betas = motion.betas[slot] if motion.hand_model == "acehand" else np.zeros(10)
+            rest = CapsuleHand().rest_keypoints(side, betas)
+            joints[:, slot] = rest if motion.placed else rest - rest[WRIST]
+    return joints
+
+
+def _held(
+    values: Float[np.ndarray, "T 2 ..."],
+    known: Bool[np.ndarray, "T 2"],
+    unknown: float | Float[np.ndarray, "3 3"] = 0.0,
+) -> np.ndarray:
+    """Repeat the last known value of each hand; ``unknown`` where there is none."""
+    index = np.stack([held_index(known[:, slot]) for slot in range(2)], axis=1)
+    held = values[index, np.arange(2)]
+    held[:, ~known.any(0)] = np.nan
+    return np.where(np.isfinite(held), held, unknown)

@@ -61,16 +61,19 @@ class JobReport:
 
 
 def episode_report(
-    motion: HandMotion, trajectory: RobotTrajectory, episode_index: int | None
+    source: str, motion: HandMotion, trajectory: RobotTrajectory, episode_index: int | None
 ) -> EpisodeReport:
-    """Measure one episode. Values of an absent hand, and of what cannot be known, are None."""
+    """Measure one episode made from the input ``source``.
+
+    Values of an absent hand, and of what cannot be known, are None.
+    """
     error_mm = trajectory.tip_error_m[trajectory.active] * 1e3
     reports = [report for report in trajectory.replay if report is not None]
     verdict = trajectory.verdict
     assert verdict is not None
     known = max(int(motion.known.sum()), 1)
     entry = {
-        "source": motion.provenance.source,
+        "source": source,
         "frames": len(motion),
         "fps": _whole(motion.fps),
         "tracker": motion.provenance.tracker,
@@ -94,9 +97,7 @@ def episode_report(
     }
     if episode_index is not None:
         entry["episode_index"] = episode_index
-    return EpisodeReport(
-        motion.provenance.source, episode_index, verdict.status, verdict.reasons, entry
-    )
+    return EpisodeReport(source, episode_index, verdict.status, verdict.reasons, entry)
 
 
 def episode_provenance(

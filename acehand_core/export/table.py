@@ -11,30 +11,49 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from acehand_core.data.hand_table import COLUMNS, to_table
-from acehand_core.errors import OutputError
-from acehand_core.export.atomic import atomic_path
+from acehand_core.errors import InputError
+from acehand_core.export.atomic import atomic_path, check_free
 from acehand_core.motion import HandMotion
 
+#: What ``write_hand_motion`` writes.
+TABLE_SUFFIXES = (".parquet", ".csv")
 
-def write_hand_motion(motion: HandMotion, path: Path) -> None:
+
+def check_table_path(path: Path, overwrite: bool, suffixes: tuple[str, ...]) -> None:
+    """Check a file that is to be written, before any work.
+
+    Raises:
+        InputError: its name ends in none of ``suffixes``. OutputError: it exists.
+    """
+    if path.suffix not in suffixes:
+        raise InputError(f"{path}: hands are written as {' or '.join(suffixes)}.")
+    check_free(path, overwrite)
+
+
+def write_hand_motion(motion: HandMotion, path: Path, overwrite: bool = False) -> None:
     """Write ``.parquet`` (read back by ``read_hand_motion``), or ``.csv`` for people.
 
-    The file appears whole or not at all. Raises OutputError when it cannot be written or has
-    another suffix.
+    The file appears whole or not at all.
+
+    Raises:
+        InputError: another suffix. OutputError: it exists, or cannot be written.
     """
-    if path.suffix not in (".parquet", ".csv"):
-        raise OutputError(f"{path}: a hand motion is written as .parquet or .csv.")
+    check_table_path(path, overwrite, TABLE_SUFFIXES)
     table = to_table(motion)
-    with atomic_path(path, overwrite=True) as partial:
+    with atomic_path(path, overwrite) as partial:
         if path.suffix == ".parquet":
             pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
         else:
             pa_csv.write_csv(_flat(table), partial)
 
 
-def write_joints_file(motion: HandMotion, path: Path) -> None:
-    """Write the joints of both hands as an npz that ``--tracker FILE`` reads."""
-    with atomic_path(path, overwrite=True) as partial, partial.open("wb") as file:
+def write_joints_file(motion: HandMotion, path: Path, overwrite: bool = False) -> None:
+    """Write the joints of both hands as an npz that ``--tracker FILE`` reads.
+
+    Raises:
+        OutputError: it exists, or cannot be written.
+    """
+    with atomic_path(path, overwrite) as partial, partial.open("wb") as file:
         np.savez_compressed(
             file,
             joints=motion.joints_camera,

@@ -17,8 +17,6 @@ import numpy as np
 
 from acehand_core.hand.skeleton import FINGERS
 
-NUM_BETAS = 10
-
 #: Phalanges from proximal to distal; the thumb's row starts with its metacarpal.
 SEGMENT_LENGTHS_MM = {
     "thumb": (46.22, 31.57, 21.67 + 5.67),

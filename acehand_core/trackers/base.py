@@ -97,10 +97,14 @@ def tracker_names() -> tuple[str, ...]:
     return tuple(sorted({"auto", *_BUILT_IN, *installed}))
 
 
+def resolved_name(name: str) -> str:
+    """Return the tracker a name stands for: ``auto`` is mediapipe until a model is configured."""
+    return "mediapipe" if name == "auto" else name
+
+
 def make_tracker(name: str, settings: TrackerSettings) -> Tracker:
-    """Return the tracker of that name; ``auto`` is mediapipe until a model is configured."""
-    if name == "auto":
-        name = "mediapipe"
+    """Return the tracker of that name (see ``resolved_name``)."""
+    name = resolved_name(name)
     if name in _BUILT_IN:
         return _BUILT_IN[name](settings)
     for point in entry_points(group=ENTRY_POINT_GROUP):

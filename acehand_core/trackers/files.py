@@ -7,13 +7,14 @@ A joints file is an npz with ``joints`` (T, 21, 3) or (T, 2, 21, 3) in metres an
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from acehand_core.data.content_hash import content_sha256
 from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.data.safe_files import safe_load_npz
 from acehand_core.errors import InputError, SchemaError, nearest
@@ -25,6 +26,8 @@ from acehand_core.types import SIDES
 JOINT_FILE_KEYS = ("joints", "side", "fps", "timestamps_ns", "confidence", "frame")
 FILE_SUFFIXES = (".parquet", ".npz")
 DEFAULT_FPS = 30.0
+#: Farthest fingertip from the wrist, metres: from a small child's fist to beyond the largest hand.
+REACHES_M = (0.02, 0.5)
 #: Above it, stamps in whole nanoseconds would no longer tell frames apart.
 MAX_FPS = 1e6
 
@@ -40,10 +43,11 @@ class FileTracker:
         Raises:
             SchemaError: it does not follow its format.
             UnsafeFileError: it holds pickled objects.
-            InputError: it cannot be read.
+            InputError: it cannot be read, or a hand length is given.
         """
+        refuse_flags(path, {"--hand-length": settings.hand_length_m is not None})
         self._path = path
-        self._motion = _only(read_motion_file(path, settings.hands), settings.hands)
+        self._motion = read_motion_file(path, settings.hands)
         self.placed = self._motion.placed
         self.hand_model = self._motion.hand_model
 
@@ -53,7 +57,7 @@ class FileTracker:
         camera = motion.camera
         return Recording(
             source=str(self._path),
-            sha256=motion.provenance.source_sha256,
+            sha256=content_sha256(self._path),
             timestamps_ns=motion.timestamps_ns,
             fps=motion.fps,
             width=camera.width if camera else 1280,
@@ -64,18 +68,20 @@ class FileTracker:
         )
 
     def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
-        """Return the file's motion; it must have one row per frame of the recording.
+        """Return the file's motion; it must have one row per frame of a video.
+
+        A recording without images is the file's own time axis, or a part of it.
 
         Raises:
             InputError: it does not belong to this recording.
         """
+        if recording.frames is None:
+            return self._at_times_of(recording)
         if len(self._motion) != len(recording):
             raise InputError(
                 f"{self._path}: holds {len(self._motion)} frames but {recording.source} has "
                 f"{len(recording)}; a tracker file needs one entry per frame."
             )
-        if recording.frames is None:
-            return self._motion
         camera = recording.camera or self._motion.camera
         if camera is not None:
             camera = camera.rescaled(recording.width, recording.height)
@@ -87,14 +93,35 @@ class FileTracker:
             T_world_camera=recording.T_world_camera,
         )
 
+    def _at_times_of(self, recording: Recording) -> HandMotion:
+        times = self._motion.timestamps_ns
+        index = np.minimum(np.searchsorted(times, recording.timestamps_ns), len(times) - 1)
+        if not np.array_equal(times[index], recording.timestamps_ns):
+            raise InputError(f"{self._path}: has no hands at the times of {recording.source}.")
+        motion = self._motion.at(index, recording.timestamps_ns, recording.fps)
+        return replace(motion, T_world_camera=recording.T_world_camera)
+
+
+def refuse_flags(path: Path, given: Mapping[str, bool]) -> None:
+    """Raise InputError that names each given flag: they say how to read a video."""
+    flags = ", ".join(flag for flag, is_given in given.items() if is_given)
+    if flags:
+        raise InputError(
+            f"{path} holds hands already, so these do not apply to it: {flags}. "
+            "Leave them out, or give the video."
+        )
+
 
 def _only(motion: HandMotion, hands: Hands) -> HandMotion:
     """Return the motion with the unwanted hand removed."""
     if hands == "both":
         return motion
     wanted = np.array([side == hands for side in SIDES])
+    joints = wanted[:, None, None]
     return replace(
         motion,
+        joints_camera=np.where(joints, motion.joints_camera, np.nan),
+        joints_image=np.where(joints, motion.joints_image, np.nan),
         presence=motion.presence * wanted,
         visible=motion.visible * wanted,
         quality=motion.quality * wanted,
@@ -104,14 +131,14 @@ def _only(motion: HandMotion, hands: Hands) -> HandMotion:
 
 
 def read_motion_file(path: Path, hands: Hands = "both") -> HandMotion:
-    """Read a HandMotion table (.parquet) or a joints file (.npz).
+    """Read the wanted hands of a HandMotion table (.parquet) or a joints file (.npz).
 
-    ``hands`` gives the side of a one-handed joints file that does not say it.
+    ``hands`` also gives the side of a one-handed joints file that does not say it.
     """
     if path.suffix == ".parquet":
-        return read_hand_motion(path)
+        return _only(read_hand_motion(path), hands)
     if path.suffix == ".npz":
-        return read_joints_file(path, hands)
+        return _only(read_joints_file(path, hands), hands)
     raise InputError(f"{path}: a file of hands is a HandMotion table (.parquet) or joints (.npz).")
 
 
@@ -127,6 +154,11 @@ def read_joints_file(path: Path, hands: Hands = "both") -> HandMotion:
     finite = np.isfinite(joints).all(-1)  # (T, 2, 21)
     # Without the wrist or any tip there is nothing to follow.
     known = finite[..., 0] & finite[..., TIPS].any(-1)
+    impossible = known & ~_of_possible_size(path, joints, known)
+    known &= ~impossible
+    notes = ["joints read from a file; rotations are not known"]
+    if impossible.any():
+        notes.append(f"{impossible.sum()} hands of no or impossible size count as absent")
     quality = finite.mean(-1) * _confidence(path, data, count)
     frame = _text(data, "frame", "wrist")
     if frame not in ("camera", "wrist"):
@@ -149,9 +181,9 @@ def read_joints_file(path: Path, hands: Hands = "both") -> HandMotion:
         placed=frame == "camera",
         provenance=Provenance(
             source=str(path),
-            source_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            source_sha256=content_sha256(path),
             tracker="file",
-            notes=("joints read from a file; rotations are not known",),
+            notes=tuple(notes),
         ),
     )
 
@@ -193,6 +225,27 @@ def _joints(path: Path, data: dict[str, Any], hands: Hands) -> np.ndarray:
     out = np.full((len(joints), 2, 21, 3), np.nan)
     out[:, SIDES.index(side)] = joints
     return out
+
+
+def _of_possible_size(path: Path, joints: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Tell (T, 2) which hands have a size that hands have; some programs write zeros for none.
+
+    Raises:
+        SchemaError: most do not: the unit is another.
+    """
+    tips = joints[:, :, TIPS]
+    with np.errstate(over="ignore", invalid="ignore"):
+        spokes = np.linalg.norm(tips - joints[:, :, :1], axis=-1)
+    spokes = np.where(np.isfinite(tips).all(-1), spokes, 0.0)
+    reach = np.where(known, spokes.max(-1), 0.0)
+    low, high = REACHES_M
+    there = reach > 0
+    if there.any() and not low <= np.median(reach[there]) <= high:
+        raise SchemaError(
+            f"{path}: the fingertips lie {np.median(reach[there]):g} from the wrist; valid: {low} "
+            f"to {high}. Joints must be in metres."
+        )
+    return (low <= reach) & (reach <= high)
 
 
 def _times(path: Path, data: dict[str, Any], count: int) -> tuple[np.ndarray, float]:

@@ -1,6 +1,7 @@
 """Partial results of a long detection pass, so that an interrupted run goes on where it stopped.
 
-A segment's key is a hash of the recording, the library and the thresholds: never of a name.
+A segment's key is a hash of the pictures (file and how it was read), the library and the detector's
+settings: never of a name.
 """
 
 from __future__ import annotations

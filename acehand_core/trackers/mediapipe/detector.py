@@ -19,6 +19,10 @@ from acehand_core.types import ImageRgb
 
 #: Wider images are shrunk first: the networks look at 192 and 224 pixels.
 MAX_SIDE = 1280
+MODEL_COMPLEXITY = 1
+MAX_HANDS = 2
+#: Thresholds of the first look at a recording.
+DETECTION_CONFIDENCE = TRACKING_CONFIDENCE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +58,15 @@ class Detector:
         self,
         *,
         still: bool = False,
-        detection_confidence: float = 0.5,
-        tracking_confidence: float = 0.5,
-        max_hands: int = 2,
+        detection_confidence: float = DETECTION_CONFIDENCE,
+        tracking_confidence: float = TRACKING_CONFIDENCE,
+        max_hands: int = MAX_HANDS,
     ) -> None:
         hands = _import_hands()
         self._graph = hands.Hands(
             static_image_mode=still,
             max_num_hands=max_hands,
-            model_complexity=1,
+            model_complexity=MODEL_COMPLEXITY,
             min_detection_confidence=detection_confidence,
             min_tracking_confidence=tracking_confidence,
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from acehand_core.errors import InputError
 from acehand_core.motion import Camera, HandModelName, HandMotion, Provenance, Recording
 from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
-from acehand_core.trackers.mediapipe import looks
+from acehand_core.trackers.mediapipe import detector, looks
 from acehand_core.trackers.mediapipe.cache import SegmentCache
 from acehand_core.trackers.mediapipe.reconstruct import HandTrack, reconstruct
 from acehand_core.trackers.mediapipe.slots import Slots, assign_slots
@@ -46,15 +48,7 @@ class MediaPipeTracker:
     def _detect(self, recording: Recording, progress: Progress) -> Slots:
         """Look at the recording, then again where a hand was lost."""
         assert recording.frames is not None
-        times = recording.timestamps_ns
-        key = {
-            "source": recording.sha256,
-            "mediapipe": VERSION,
-            "frames": [len(times), int(times[0]), int(times[-1])],
-            "size": [recording.width, recording.height],
-            "camera": None if recording.camera is None else recording.camera.to_json(),
-        }
-        cache = SegmentCache(self._settings.work_dir, key)
+        cache = SegmentCache(self._settings.work_dir, cache_key(recording))
         found = looks.forward_pass(recording.frames, progress, cache)
         slots = assign_slots(found)
         gaps = looks.find_gaps(slots)
@@ -118,3 +112,22 @@ class MediaPipeTracker:
             },
             notes=tuple(notes),
         )
+
+
+def cache_key(recording: Recording) -> dict[str, Any]:
+    """Return everything that the detections of the first look depend on."""
+    times = recording.timestamps_ns
+    return {
+        "source": recording.sha256,
+        "processing": dict(recording.processing),
+        "frames": [len(times), int(times[0]), int(times[-1])],
+        "size": [recording.width, recording.height],
+        "mediapipe": VERSION,
+        "detector": {
+            "detection_confidence": detector.DETECTION_CONFIDENCE,
+            "tracking_confidence": detector.TRACKING_CONFIDENCE,
+            "max_hands": detector.MAX_HANDS,
+            "model_complexity": detector.MODEL_COMPLEXITY,
+            "max_side": detector.MAX_SIDE,
+        },
+    }

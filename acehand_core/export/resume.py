@@ -1,0 +1,120 @@
+"""What stands at the output already, and which episodes of it an interrupted run need not repeat.
+
+The record of every episode keeps, under ``JOB``, what it was made from (content of the input, cut,
+part of a recording that is split) and the settings that change its content.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from acehand_core.data.content_hash import content_sha256
+from acehand_core.errors import InputError, OutputError
+from acehand_core.export import lerobot
+from acehand_core.export.lerobot_format import INFO_PATH, read_json
+
+Existing = Literal["refuse", "append", "overwrite", "resume"]
+
+#: Entry of an episode's record.
+JOB = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeJob:
+    """What one episode was made from.
+
+    ``cut`` is start and duration in seconds (None: to the end), ``part`` the first frame and the
+    one after the last, at the dataset's rate. ``settings`` are named like the flags.
+    """
+
+    input: str
+    input_sha256: str
+    cut: tuple[float, float | None]
+    part: tuple[int, int]
+    settings: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry ``JOB`` of an episode's record."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedEpisodes:
+    """The episodes of the dataset that is resumed, and its rate; empty where nothing is."""
+
+    jobs: tuple[EpisodeJob, ...] = ()
+    fps: int | None = None
+
+    @classmethod
+    def of(cls, dataset: Path) -> FinishedEpisodes:
+        """Read what a dataset holds; episodes of other programs are left out."""
+        records: Iterable[Mapping[str, Any] | None] = lerobot.read_provenance(dataset)
+        entries = [dict(record[JOB]) for record in records if record and JOB in record]
+        for entry in entries:
+            entry["cut"], entry["part"] = tuple(entry["cut"]), tuple(entry["part"])
+        jobs = tuple(EpisodeJob(**entry) for entry in entries)
+        return cls(jobs, read_json(dataset / INFO_PATH)["fps"])
+
+    def has(self, job: EpisodeJob) -> bool:
+        """Tell whether this episode is there; where its input lay does not matter."""
+        return any(
+            (job.input_sha256, job.cut, job.part, job.settings)
+            == (other.input_sha256, other.cut, other.part, other.settings)
+            for other in self.jobs
+        )
+
+    def check_settings(
+        self, paths: Sequence[Path], cut: tuple[float, float | None], settings: Mapping[str, Any]
+    ) -> None:
+        """Refuse to go on with other settings than the inputs' finished episodes were made with.
+
+        Raises:
+            InputError: names each setting that differs.
+        """
+        for path in paths:
+            origin = content_sha256(path), cut
+            made = [job.settings for job in self.jobs if (job.input_sha256, job.cut) == origin]
+            if not made or settings in made:
+                continue
+            theirs = made[-1]
+            differences = ", ".join(
+                f"--{name} is {settings.get(name)!r}, not {theirs.get(name)!r}"
+                for name in {**settings, **theirs}
+                if settings.get(name) != theirs.get(name)
+            )
+            raise InputError(
+                f"{path}: its episode in the dataset was made with other settings: "
+                f"{differences}. Resume with the same ones, or --append it as another episode."
+            )
+
+
+def identity(value: str | Path | None) -> str | None:
+    """Return what tells one value of a setting from another: a file's content, else its text."""
+    if value is None or not Path(value).is_file():
+        return None if value is None else str(value)
+    return f"file {content_sha256(Path(value))[:16]}"
+
+
+def prepare_output(output: Path, existing: Existing, work_dir: Path) -> FinishedEpisodes:
+    """Check the output before any work; return what a resumed run may skip.
+
+    Partial results of an earlier run in ``work_dir`` are kept for a resumed one only.
+
+    Raises:
+        InputError: there is nothing to append to. OutputError: the output is taken.
+    """
+    if existing in ("append", "resume") and lerobot.is_dataset(output):
+        return FinishedEpisodes.of(output) if existing == "resume" else FinishedEpisodes()
+    if existing == "append":
+        raise InputError(f"{output}: there is no LeRobot dataset to append to.")
+    if existing == "overwrite" and output.exists() and not lerobot.is_dataset(output):
+        raise OutputError(f"{output}: not a LeRobot dataset, so it is not overwritten.")
+    if existing in ("refuse", "resume") and output.exists():
+        raise OutputError(f"{output} exists; use --append, --overwrite, --resume or another name.")
+    if existing != "resume":
+        shutil.rmtree(work_dir, ignore_errors=True)
+    return FinishedEpisodes()

@@ -1,0 +1,48 @@
+"""The commands run in this process, and small inputs for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from retarget_samples import moving_hands
+
+from acehand_core.cli import retarget
+from acehand_core.cli.main import main as acehand
+
+
+class Run:
+    """One run of acehand-retarget: exit code, JSON, standard error."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: object) -> None:
+        self.code, self.json, self.err = _run(capsys, retarget.main, *arguments)
+
+    @property
+    def messages(self) -> str:
+        """All error messages of the JSON object."""
+        assert self.json is not None
+        return " ".join(error["message"] for error in self.json["errors"])
+
+
+class Acehand(Run):
+    """One run of acehand."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: object) -> None:
+        self.code, self.json, self.err = _run(capsys, acehand, *arguments)
+
+
+def _run(capsys, main, *arguments: object):
+    capsys.readouterr()
+    words = [*map(str, arguments), "--json"]
+    code = main(words if "-v" in words else [*words, "--quiet"])
+    out, err = capsys.readouterr()
+    return code, json.loads(out.splitlines()[-1]) if out else None, err
+
+
+def hands_file(path: Path, count: int = 12, fps: int = 30, **entries: object) -> Path:
+    """Write joints of both hands, moving before a camera."""
+    values = {"joints": moving_hands(count), "fps": fps, "frame": "camera", **entries}
+    np.savez(path, **values)
+    return path

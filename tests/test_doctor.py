@@ -1,0 +1,76 @@
+"""What `acehand doctor` finds, also where next to nothing is installed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from runs import Acehand
+
+from acehand_core.cli import doctor
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def found(capsys) -> dict[str, str | None]:
+    run = Acehand(capsys, "doctor")
+    return {piece["name"]: piece["found"] for piece in run.json["pieces"]}
+
+
+def test_every_dependency_is_examined() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = {
+        line.split(">")[0].split("=")[0]
+        for line in (*project["dependencies"], *extras["mediapipe"], *extras["dex"])
+    }
+    # six is dex-retargeting's own affair.
+    assert wanted - {"six"} <= {piece.name for piece in doctor.examine()}
+
+
+def test_nothing_installed() -> None:
+    """Only the standard library: the doctor still says what is missing."""
+    code = (
+        "import sys\n"
+        "sys.path.insert(0, '.')\n"
+        "from acehand_core.cli.main import main\n"
+        "raise SystemExit(main(['doctor', '--json']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    assert report["ready"] is False
+    missing = {piece["name"] for piece in report["pieces"] if piece["found"] is None}
+    assert {"numpy", "tqdm", "jaxtyping", "scipy", "mediapipe", "OpenGL"} <= missing
+    assert "The main job cannot run" in done.stderr
+
+
+def test_a_package_that_does_not_load_is_missing(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mediapipe is there, but what it needs is not."""
+    load = importlib.import_module
+
+    def broken(name: str):
+        if name.startswith("mediapipe"):
+            raise ImportError("no absl")
+        return load(name)
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    assert found(capsys)["mediapipe"] is None
+
+
+def test_a_protobuf_that_is_too_new_is_missing(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = importlib.metadata.version
+
+    def newer(name: str) -> str:
+        return "5.29.0" if name == "protobuf" else version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", newer)
+    assert found(capsys)["protobuf"] is None

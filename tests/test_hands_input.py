@@ -1,0 +1,145 @@
+"""Files of hands as inputs: what flags mean for them, and what is in them that cannot be hands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import clips
+import numpy as np
+import pytest
+from retarget_samples import motion_of, moving_hands
+from runs import Acehand, Run, hands_file
+from video_fixtures import write_video
+
+from acehand_core.data.hand_table import read_hand_motion
+from acehand_core.errors import SchemaError
+from acehand_core.export.table import write_hand_motion
+from acehand_core.trackers.files import read_joints_file
+
+
+def motion_in(dataset: Path):
+    return read_hand_motion(dataset / "acehand" / "episode_000000" / "hand_motion.parquet")
+
+
+# Flags.
+
+
+def test_start_and_duration_cut_the_hands(tmp_path: Path, capsys) -> None:
+    hands = hands_file(tmp_path / "h.npz", 30)
+    run = Run(capsys, hands, "--start", 0.2, "--duration", 0.5, "--output", tmp_path / "out")
+    assert run.code == 0 and run.json["episodes"][0]["frames"] == 15
+    np.testing.assert_array_equal(motion_in(tmp_path / "out").joints_camera, moving_hands(30)[6:21])
+    run = Run(capsys, hands, "--start", 2, "--output", tmp_path / "late")
+    assert run.code == 2 and "outside the recording; valid: 0 to 1.000 s" in run.messages
+
+
+def test_camera_poses_give_the_world(tmp_path: Path, capsys) -> None:
+    hands, poses = hands_file(tmp_path / "h.npz"), tmp_path / "poses.csv"
+    rows = [f"{round(i * 1e9 / 30)},{0.01 * i},0,0,1,0,0,0" for i in range(12)]
+    poses.write_text("\n".join(["timestamp_ns,x,y,z,qw,qx,qy,qz", *rows]))
+    run = Run(capsys, hands, "--camera-poses", poses, "--output", tmp_path / "out")
+    assert run.code == 0
+    world = motion_in(tmp_path / "out").T_world_camera
+    np.testing.assert_allclose(world[:, 0, 3], 0.01 * np.arange(12), atol=1e-12)
+    relative = hands_file(tmp_path / "wrist.npz", frame="wrist")
+    run = Run(capsys, relative, "--camera-poses", poses, "--output", tmp_path / "no")
+    assert run.code == 2 and "relative to the wrist" in run.messages
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--intrinsics", "500,500,320,240"],
+        ["--camera", "camera.json"],
+        ["--mirrored"],
+        ["--hand-length", "0.18"],
+        ["--tracker", "mediapipe"],
+        ["--mirrored", "--hand-length", "0.18"],
+    ],
+)
+def test_flags_for_videos_are_refused(flags: list[str], tmp_path: Path, capsys) -> None:
+    hands = hands_file(tmp_path / "h.npz")
+    run = Run(capsys, hands, *flags, "--output", tmp_path / "out")
+    names = ", ".join(flag for flag in flags if flag.startswith("--"))
+    assert run.code == 2 and not (tmp_path / "out").exists()
+    assert f"do not apply to it: {names}." in run.messages
+
+
+def test_a_hand_length_means_nothing_to_a_tracker_file(tmp_path: Path, capsys) -> None:
+    video = write_video(tmp_path / "v.mp4", clips.example_frames(6))
+    hands = hands_file(tmp_path / "h.npz", 6)
+    arguments = [video, "--tracker", hands, "--output", tmp_path / "out", "--no-overlay"]
+    run = Run(capsys, *arguments, "--hand-length", "0.18")
+    assert run.code == 2 and "do not apply to it: --hand-length." in run.messages
+    assert Run(capsys, *arguments).code == 0
+
+
+def test_one_hand_is_named_for_view_and_export(tmp_path: Path, capsys) -> None:
+    hands = tmp_path / "h.npz"
+    np.savez(hands, joints=moving_hands(6)[:, 1], frame="camera")
+    for words in (["view", hands, "--output", tmp_path / "view", "--no-overlay"],
+                  ["export", hands, tmp_path / "h.parquet"]):  # fmt: skip
+        run = Acehand(capsys, *words)
+        assert run.code == 2 and "--hands left|right" in run.messages
+        assert Acehand(capsys, *words, "--hands", "right").code == 0
+    known = read_hand_motion(tmp_path / "h.parquet").known
+    assert known[:, 1].all() and not known[:, 0].any()
+
+
+def test_export_of_one_hand_leaves_the_other_out(tmp_path: Path, capsys) -> None:
+    hands = hands_file(tmp_path / "h.npz")
+    assert Acehand(capsys, "export", hands, tmp_path / "l.npz", "--hands", "left").code == 0
+    motion = read_joints_file(tmp_path / "l.npz")
+    assert motion.known[:, 0].all() and not motion.known[:, 1].any()
+
+
+def test_view_takes_only_flags_that_mean_something(tmp_path: Path, capsys) -> None:
+    hands, folder = hands_file(tmp_path / "h.npz"), tmp_path / "view"
+    with pytest.raises(SystemExit) as stop:
+        Acehand(capsys, "view", hands, "--hand-length", "0.18")
+    assert stop.value.code == 2
+    for flags in (["--intrinsics", "500,500,320,240"], ["--mirrored"]):
+        run = Acehand(capsys, "view", hands, *flags, "--output", folder)
+        assert run.code == 2 and flags[0] in run.messages and not folder.exists()
+    cut = ["--start", 0.1, "--duration", 0.2]
+    assert Acehand(capsys, "view", hands, *cut, "--output", folder).code == 0
+    run = Acehand(capsys, "view", tmp_path / "video.mp4", "--output", tmp_path / "no")
+    assert run.code == 2 and "HandMotion table" in run.messages
+
+
+# Content.
+
+
+@pytest.mark.parametrize(("scale", "unit"), [(1000, "mm"), (100, "cm"), (1e299, "none")])
+def test_another_unit_is_named(scale: float, unit: str, tmp_path: Path, capsys) -> None:
+    hands = hands_file(tmp_path / "h.npz", joints=moving_hands(6) * scale)
+    with pytest.raises(SchemaError, match="must be in metres"):
+        read_joints_file(hands)
+    run = Run(capsys, hands, "--output", tmp_path / "out")
+    assert run.code == 2 and "must be in metres" in run.messages
+
+
+def test_hands_of_every_real_size_are_taken(tmp_path: Path) -> None:
+    for scale in (0.3, 1.0, 1.8):
+        hands = hands_file(tmp_path / "h.npz", joints=moving_hands(6) * scale)
+        assert read_joints_file(hands).known.all()
+
+
+def test_zeros_are_no_hand(tmp_path: Path, capsys) -> None:
+    joints = moving_hands(6)
+    joints[:, 0] = 0.0
+    joints[2, 1] = 1e300
+    motion = read_joints_file(hands_file(tmp_path / "h.npz", joints=joints))
+    assert not motion.known[:, 0].any() and motion.known[:, 1].tolist() == [1, 1, 0, 1, 1, 1]
+    assert any("7 hands of no or impossible size" in note for note in motion.provenance.notes)
+    nothing = hands_file(tmp_path / "zeros.npz", joints=0 * moving_hands(6))
+    run = Run(capsys, nothing, "--output", tmp_path / "out")
+    assert run.code == 3 and "no hand was found in 6 frames" in run.messages
+
+
+def test_hands_that_span_no_palm_make_no_episode(tmp_path: Path, capsys) -> None:
+    """A table may hold what no check of its own refuses: all joints in one place."""
+    table = tmp_path / "h.parquet"
+    write_hand_motion(motion_of(np.zeros((6, 2, 21, 3))), table)
+    run = Run(capsys, table, "--output", tmp_path / "out")
+    assert run.code == 3 and run.json["episodes"] == [] and not (tmp_path / "out").exists()
