@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from acehand_core.cli import console, doctor, golden, retarget
+from acehand_core.cli import ace, console, doctor, golden, retarget, weights
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,6 +29,8 @@ def build_parser() -> argparse.ArgumentParser:
         ("view", "pictures of a table of hands", _add_view, _view),
         ("robots", "list the robots, or draw one", _add_robots, _robots),
         ("dataset", "check or repair a dataset", _add_dataset, _dataset),
+        ("weights", "fetch, convert, inspect and verify weights",
+         weights.add_arguments, weights.command),
         ("golden-check", "reproduce reference outputs of the released model",
          golden.add_arguments, golden.command),
         ("doctor", "what is installed and what each missing piece would add",
@@ -58,6 +60,11 @@ def _add_reconstruct(parser: argparse.ArgumentParser) -> None:
     _add_overwrite(parser)
     retarget.add_reading_arguments(parser)
     retarget.add_hand_length_argument(parser)
+    parser.add_argument(
+        "--work-dir", type=Path, metavar="DIR",
+        help="keep partial results there; the same command again goes on from them",
+    )  # fmt: skip
+    ace.add_ace_arguments(parser)
 
 
 def _reconstruct(arguments: argparse.Namespace, bars: console.Bars) -> int:
@@ -68,7 +75,12 @@ def _reconstruct(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
     output = arguments.output or arguments.input.with_suffix(".hands.parquet")
     check_table_path(output, arguments.overwrite, TABLE_SUFFIXES)
-    settings = TrackerSettings(hands=arguments.hands, hand_length_m=arguments.hand_length)
+    settings = TrackerSettings(
+        hands=arguments.hands,
+        hand_length_m=arguments.hand_length,
+        work_dir=arguments.work_dir,
+        ace=ace.ace_settings_of(arguments),
+    )
     reading = retarget.reading_of(arguments)
     recording, tracker = open_input(arguments.input, arguments.tracker, settings, reading)
     motion = tracker.track(recording, bars)

@@ -193,7 +193,7 @@ def _tokens(*shape: int) -> nn.Parameter:
 def _head(
     width: int, hidden: int, out: int, normed: bool = False, start: tuple[float, ...] = ()
 ) -> nn.Sequential:
-    """Return Linear, GELU, Linear, after a norm if asked; ``start`` is its constant first output."""
+    """Return Linear, GELU, Linear, after a norm if asked; ``start``: what it says untrained."""
     layers = [nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, out)]
     if start:
         nn.init.zeros_(layers[-1].weight)

@@ -37,6 +37,9 @@ class Trunk(nn.Module):
     embedding and adapters stay float32, and rounding happens where the release rounds.
     """
 
+    name = "wan"
+    needs = "latents"
+
     def __init__(self, config: TrunkConfig, checkpointing: bool = False) -> None:
         super().__init__()
         self.config = config
@@ -47,7 +50,12 @@ class Trunk(nn.Module):
             self.patch_embedding = nn.Conv3d(config.in_channels, config.dim, _PATCH, _PATCH)
             self.blocks = nn.ModuleList(
                 WanTransformerBlock(
-                    config.dim, config.ffn_dim, config.num_heads, "rms_norm_across_heads", True, _EPS
+                    config.dim,
+                    config.ffn_dim,
+                    config.num_heads,
+                    "rms_norm_across_heads",
+                    True,
+                    _EPS,
                 )
                 for _ in range(config.executed)
             )

@@ -15,6 +15,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from acehand_core.errors import InputError, MissingDependencyError, nearest
 from acehand_core.motion import HandModelName, HandMotion, Recording
+from acehand_core.trackers.ace_settings import AceSettings
 
 ENTRY_POINT_GROUP = "acehand.trackers"
 
@@ -45,12 +46,14 @@ class TrackerSettings:
         placement: "rigid" full PnP, or "mixed" closed-form PnP at the depth of apparent size.
         work_dir: folder for partial results of long work, or None; a second run with the same
             input and settings goes on from them.
+        ace: weights and settings of the ace tracker, or None.
     """
 
     hands: Hands = "both"
     hand_length_m: float | None = None
     placement: Literal["rigid", "mixed"] = "rigid"
     work_dir: Path | None = None
+    ace: AceSettings | None = None
 
     def __post_init__(self) -> None:
         low, high = HAND_LENGTHS_M
@@ -88,7 +91,15 @@ def _mediapipe(settings: TrackerSettings) -> Tracker:
     return MediaPipeTracker(settings)
 
 
-_BUILT_IN: dict[str, Callable[[TrackerSettings], Tracker]] = {"mediapipe": _mediapipe}
+def _ace(settings: TrackerSettings) -> Tracker:
+    if settings.ace is None:
+        raise InputError("--tracker ace needs its weights: give --weights PATH.")
+    from acehand_core.trackers.ace import AceTracker
+
+    return AceTracker(settings, settings.ace)
+
+
+_BUILT_IN: dict[str, Callable[[TrackerSettings], Tracker]] = {"ace": _ace, "mediapipe": _mediapipe}
 
 
 def tracker_names() -> tuple[str, ...]:

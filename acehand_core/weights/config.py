@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from acehand_core.decoder.config import DecoderConfig
 from acehand_core.encoder.config import TrunkConfig, VaeConfig
@@ -36,29 +36,28 @@ class ModelConfig:
         for name, kind in parts.items():
             if name in values:
                 values[name] = kind(**_checked(kind, values[name], f"{where}: {name}"))
-        config = cls(**values)
-        if config.variant not in ("k", "kfree"):
-            raise SchemaError(f"{where}: variant is {config.variant!r}; valid: k, kfree.")
-        return config
+        return cls(**values)
 
 
 def _checked(kind: type, data: Any, where: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise SchemaError(f"{where}: an object is needed, not {type(data).__name__}.")
-    defaults = {f.name: f for f in fields(kind)}
+    hints = get_type_hints(kind)
     for name, value in data.items():
-        if name not in defaults:
-            raise SchemaError(f"{where}: unknown field {name!r}; {nearest(name, defaults)}")
-        expected = type(value) if isinstance(value, dict) else _kind_of(defaults[name])
-        if not isinstance(value, expected) or (expected is not bool and isinstance(value, bool)):
-            raise SchemaError(f"{where}: {name} is {value!r}; a {_name(expected)} is needed.")
+        if name not in hints:
+            raise SchemaError(f"{where}: unknown field {name!r}; {nearest(name, hints)}")
+        hint = hints[name]
+        if get_origin(hint) is Literal:
+            if value not in get_args(hint):
+                raise SchemaError(
+                    f"{where}: {name} is {value!r}; {nearest(str(value), get_args(hint))}"
+                )
+            continue
+        expected = {float: (int, float)}.get(hint, dict if is_dataclass(hint) else hint)
+        if not isinstance(value, expected) or (hint is not bool and isinstance(value, bool)):
+            raise SchemaError(f"{where}: {name} is {value!r}; {_NAMES[hint]} is needed.")
     return dict(data)
 
 
-def _kind_of(f: Any) -> Any:
-    kinds = {"int": int, "float": (int, float), "bool": bool, "str": str}
-    return kinds.get(f.type, str if str(f.type).startswith(("Literal", "Variant")) else dict)
-
-
-def _name(kind: Any) -> str:
-    return "number" if isinstance(kind, tuple) else kind.__name__
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_NAMES |= {kind: "an object" for kind in (VaeConfig, TrunkConfig, DecoderConfig)}

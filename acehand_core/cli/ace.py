@@ -1,0 +1,64 @@
+"""Flags of ``--tracker ace``, for the commands that take a tracker."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from acehand_core.trackers.ace_settings import AceSettings
+
+
+def add_ace_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the ace tracker takes beside what every tracker takes."""
+    group = parser.add_argument_group("tracker ace")
+    group.add_argument("--weights", type=Path, metavar="PATH", help="folder or checkpoint")
+    group.add_argument("--variant", choices=("k", "kfree"), help="where the weights hold both")
+    for name, text in (
+        ("base", "folder of the base transformer, if not beside the checkpoint"),
+        ("vae", "file of the video VAE, if not beside the checkpoint"),
+        ("caption", "file of the caption embedding, if not beside the checkpoint"),
+    ):
+        group.add_argument(f"--{name}", type=Path, metavar="PATH", help=text)
+    group.add_argument(
+        "--encode-width", default="832", metavar="PIXELS", help="or native (%(default)s)"
+    )
+    group.add_argument(
+        "--windows", choices=("paper", "blended", "full"), default="paper",
+        help="as released; overlapping and cross-faded; or one pass (%(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--bearings", choices=("intrinsics", "rays", "pinhole", "radial"),
+        help="where directions come from; default as released for the variant",
+    )  # fmt: skip
+    group.add_argument(
+        "--solve", choices=("mixed", "rigid", "inverse", "direct"),
+        help="how hands are placed; default as released, rigid without MANO",
+    )  # fmt: skip
+    group.add_argument("--betas", type=Path, metavar="FILE", help="measured shape of both hands")
+    group.add_argument(
+        "--second-opinion", action="store_true", help="also look at the mirrored video"
+    )
+    group.add_argument(
+        "--drop-tail", action="store_true", help="leave out up to three last frames, as released"
+    )
+    group.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
+    group.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N")
+    group.add_argument("--batch", type=int, metavar="N", help="windows read at once")
+
+
+def ace_settings_of(arguments: argparse.Namespace) -> AceSettings | None:
+    """Return the ace tracker's settings for parsed flags, or None without ``--weights``.
+
+    Raises InputError for values that cannot be.
+    """
+    if arguments.weights is None:
+        return None
+    from acehand_core.trackers.ace_settings import AceSettings
+
+    names = (
+        "weights", "variant", "base", "vae", "caption", "windows", "encode_width", "bearings",
+        "solve", "betas", "second_opinion", "drop_tail", "precision", "device", "batch",
+    )  # fmt: skip
+    return AceSettings(**{name: getattr(arguments, name) for name in names})

@@ -1,0 +1,1 @@
+"""``acehand golden-check``: reference outputs of the released code, reproduced through ours."""

@@ -1,0 +1,222 @@
+"""A whole recording through the model: video in, the motion of both hands out.
+
+Two passes, neither of which grows with the recording but for its results. First the frames are
+encoded in a stream and the network reads window after window into a store (``network``). Then,
+the hands' shape being known, every window is placed before the camera and laid into the recording
+(``placing``, ``assembly``). With a work folder the store stays, and a second run goes on from it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core import __version__
+from acehand_core.batch import ClipBatch, Readout
+from acehand_core.data.calibration import fit_camera_to
+from acehand_core.data.undistort import undistort
+from acehand_core.errors import InputError
+from acehand_core.geometry.cameras import Camera
+from acehand_core.inference import record
+from acehand_core.inference.assembly import Result, assemble
+from acehand_core.inference.network import Encoder, Pass, read_windows
+from acehand_core.inference.options import InferenceOptions, WeightsRecord, solve_options
+from acehand_core.inference.placing import Hands, Placed, PlacingSetup, place_windows
+from acehand_core.inference.reading import Reading, plan_reading
+from acehand_core.inference.shape import recording_betas
+from acehand_core.inference.store import WindowStore
+from acehand_core.inference.windows import Window, encode_size, plan_windows
+from acehand_core.model import SolveOptions
+from acehand_core.motion import HandModelName, HandMotion, Provenance, Recording
+from acehand_core.weights.config import ModelConfig
+
+#: Counts up when what a store holds would no longer be the same.
+_STORE_VERSION = 1
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """Called as work goes on; may raise to stop it."""
+
+    def __call__(self, stage: str, done: int, total: int) -> None: ...
+
+
+@runtime_checkable
+class Model(Protocol):
+    """``model.AceModel``: latents to readouts, and its configuration."""
+
+    config: ModelConfig
+
+    def __call__(self, batch: ClipBatch) -> Readout: ...
+
+
+@runtime_checkable
+class NamedHands(Hands, Protocol):
+    """Hands in torch that say which model they are."""
+
+    name: HandModelName
+
+
+def reconstruct(
+    recording: Recording,
+    model: Model,
+    encoder: Encoder,
+    hands: NamedHands | None,
+    weights: WeightsRecord,
+    options: InferenceOptions | None = None,
+    betas: Float[np.ndarray, "2 10"] | None = None,
+    work_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> HandMotion:
+    """Return both hands of a whole recording, one row per frame, camera frame, metres.
+
+    With ``hands`` (the user's MANO): the paper's path, articulated by the network's rotations with
+    one shape per hand. Without: the network's own joints, placed by all their anchors, and the
+    default hand fitted to them.
+
+    Args:
+        betas: each hand's measured shape, for the hand model that is used; else it is the
+            recording's (see ``shape.recording_betas``).
+        work_dir: folder for what the network said; a second run with the same pictures, weights
+            and settings goes on from it.
+
+    Raises:
+        InputError: there are no images; or the weights need a camera and none is known.
+    """
+    options = options or InferenceOptions()
+    solve = options.solve or solve_options(model.config.variant, hands is not None)
+    seen = _as_seen(recording, solve)
+    reading = plan_reading(
+        seen, encode_size(seen.width, seen.height, options.encode_width), options.tail
+    )
+    windows = plan_windows(options.windows, reading.latents)
+    with _stores(work_dir, _key(seen, reading, weights, options), options) as passes:
+        read_windows(
+            reading, windows, model, encoder, passes, options.batch, _stage(progress, "hands")
+        )
+        if hands is not None and betas is None:
+            betas = _told_betas(windows, passes[0])
+        setup = PlacingSetup(
+            hands, betas, seen.camera, (seen.width, seen.height), reading.size, solve
+        )
+        placed = place_windows(windows, passes, setup)
+    result = assemble(
+        placed.frames,
+        reading,
+        recording.timestamps_ns,
+        hands,
+        betas,
+        options.wanted,
+        options.tail == "repeat",
+        _stage(progress, "poses"),
+    )
+    camera = _camera(recording, placed, solve)
+    notes = record.notes(recording, reading, placed, result, camera, solve, hands is None)
+    provenance = record.provenance(recording, reading, weights, options, solve, model.config, notes)
+    return _motion(recording, seen, result, hands, camera, provenance)
+
+
+def _as_seen(recording: Recording, solve: SolveOptions) -> Recording:
+    """Return the recording as the model is to see it: through a pinhole, if bearings need one."""
+    if solve.bearings != "intrinsics":
+        return recording
+    if recording.camera is None:
+        raise InputError(
+            f"{recording.source}: these weights (variant k) need the camera; give --intrinsics or "
+            "--camera, or take kfree weights."
+        )
+    return undistort(recording) if recording.frames is not None else recording
+
+
+def _key(
+    recording: Recording, reading: Reading, weights: WeightsRecord, options: InferenceOptions
+) -> dict[str, Any]:
+    """Return everything that readouts depend on. The camera is not part of it: K never enters."""
+    times = recording.timestamps_ns
+    return {
+        "version": _STORE_VERSION,
+        "source": recording.sha256,
+        "processing": dict(recording.processing),
+        "frames": [len(times), int(times[0]), int(times[-1])],
+        "resampled": reading.resampled,
+        "count": reading.count,
+        "size": list(reading.size),
+        "weights": weights.sha256,
+        "windows": options.windows,
+        "precision": options.precision,
+        "acehand": __version__,
+    }
+
+
+@contextmanager
+def _stores(
+    work_dir: Path | None, key: Mapping[str, Any], options: InferenceOptions
+) -> Iterator[list[Pass]]:
+    """Yield one pass per look, with stores in the work folder or in one that goes afterwards."""
+    looks = [False, True] if options.second_opinion else [False]
+    # Without a hash of the input nothing can be known to belong to it.
+    keep = work_dir if key["source"] is not None else None
+    with tempfile.TemporaryDirectory(prefix="acehand-") as scratch:
+        folder = Path(scratch) if keep is None else keep
+        yield [Pass(WindowStore(folder, {**key, "mirrored": m}), m) for m in looks]
+
+
+def _told_betas(windows: Sequence[Window], one: Pass) -> Float[np.ndarray, "2 10"]:
+    stored = (one.store.get(window.start, window.stop) for window in windows)
+    return recording_betas(arrays for arrays in stored if arrays is not None)
+
+
+def _camera(recording: Recording, placed: Placed, solve: SolveOptions) -> Camera | None:
+    """Return the camera that the hands were placed by, in pixels of the recording."""
+    if solve.bearings != "intrinsics" or recording.camera is None:
+        return placed.camera
+    return fit_camera_to(recording.camera, recording.width, recording.height)
+
+
+def _motion(
+    recording: Recording,
+    seen: Recording,
+    result: Result,
+    hands: NamedHands | None,
+    camera: Camera | None,
+    provenance: Provenance,
+) -> HandMotion:
+    # Anchors count pixels as calibrations are counted (see ``PinholeBatch``).
+    pixels = result.anchors
+    pixels *= np.array([seen.width, seen.height], np.float32)
+    if seen.camera is not None and camera is not None and camera.model != seen.camera.model:
+        # The model saw an undistorted image; the recording's own pixels are wanted.
+        pixels = camera.project(seen.camera.unproject(pixels)).astype(np.float32)
+    return HandMotion(
+        timestamps_ns=recording.timestamps_ns,
+        fps=recording.fps,
+        presence=result.presence,
+        visible=result.visible,
+        quality=result.quality,
+        observed=result.observed,
+        filled=result.filled,
+        global_orient=result.global_orient,
+        hand_pose=result.hand_pose,
+        betas=result.betas,
+        translation=result.translation,
+        joints_camera=result.joints,
+        joints_image=pixels,
+        hand_model="acehand" if hands is None else hands.name,
+        camera=camera,
+        T_world_camera=recording.T_world_camera,
+        provenance=provenance,
+    )
+
+
+def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None]:
+    def report(done: int, total: int) -> None:
+        if progress is not None:
+            progress(name, done, total)
+
+    return report

@@ -1,0 +1,88 @@
+"""The model as a tracker. torch and the weights load with the first recording, not before."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from acehand_core.errors import InputError, MissingDependencyError
+from acehand_core.inference.hand_files import has_mano, mano_hands
+from acehand_core.motion import HandModelName, HandMotion, Recording
+from acehand_core.trackers.ace_settings import AceSettings, read_betas
+from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
+
+
+class AceTracker:
+    """Reconstructs both hands with the model's weights.
+
+    With the user's MANO files (``$ACEHAND_MANO``) hands are MANO's; without, the network's own
+    joints with the default hand fitted to them.
+    """
+
+    name = "ace"
+    placed = True
+    hand_model: HandModelName
+
+    def __init__(self, settings: TrackerSettings, ace: AceSettings) -> None:
+        """Check the settings; nothing heavy is loaded.
+
+        Raises:
+            InputError: a hand length is given, or betas of another hand model.
+        """
+        if settings.hand_length_m is not None:
+            raise InputError(
+                "--hand-length does not apply to the ace tracker, which knows the scale; give a "
+                "measured shape with --betas instead."
+            )
+        self._settings, self._ace = settings, ace
+        self.hand_model = "mano" if has_mano() else "acehand"
+        self._betas = None if ace.betas is None else read_betas(ace.betas, self.hand_model)
+
+    def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
+        """Return both hands of the recording (see ``inference.recording.reconstruct``).
+
+        Raises:
+            InputError: there are no images, the weights cannot be used, or they need a camera and
+                none is known. MissingDependencyError: torch or diffusers is not installed.
+        """
+        try:
+            from acehand_core.inference.options import InferenceOptions, solve_options
+            from acehand_core.inference.recording import reconstruct
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"The ace tracker needs torch and diffusers ({error}); pip install '.[ace]'."
+            ) from error
+        ace, ready = self._ace, _load(self._ace)
+        hands = mano_hands() if self.hand_model == "mano" else None
+        options = InferenceOptions(
+            windows=ace.windows,
+            encode_width=ace.encode_pixels,
+            tail="drop" if ace.drop_tail else "repeat",
+            solve=solve_options(
+                ready.model.config.variant, hands is not None, ace.bearings, ace.solve
+            ),
+            second_opinion=ace.second_opinion,
+            hands=self._settings.hands,
+            batch=ace.batch or ready.batch,
+            precision=ace.precision,
+        )
+        return reconstruct(
+            recording,
+            ready.model,
+            ready.encoder,
+            hands,
+            ready.weights,
+            options,
+            self._betas,
+            self._settings.work_dir,
+            progress,
+        )
+
+
+@functools.lru_cache(maxsize=1)  # one run may hold many recordings
+def _load(ace: AceSettings) -> Any:
+    from acehand_core.inference.loading import load_model
+
+    return load_model(
+        ace.weights, ace.variant, ace.base, ace.vae, ace.caption, ace.precision, ace.device
+    )

@@ -1,0 +1,131 @@
+"""What the ace tracker is told beside what every tracker is told. Loads nothing heavy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.types import SIDES
+
+VARIANTS = ("k", "kfree")
+WINDOWS = ("paper", "blended", "full")
+BEARINGS = ("intrinsics", "rays", "pinhole", "radial")
+SOLVES = ("mixed", "rigid", "inverse", "direct")
+PRECISIONS = ("bfloat16", "float32")
+NATIVE = "native"
+#: Above it the trunk sees far more tokens than it was trained with.
+_MAX_ENCODE_WIDTH = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class AceSettings:
+    """Settings of the ace tracker; values are named like the flags.
+
+    Attributes:
+        weights: whatever layout the ``weights`` room reads.
+        variant: "k" or "kfree", where ``weights`` holds both.
+        base, vae, caption: pieces of the released model that are not beside the checkpoint.
+        windows: see ``inference.windows.plan_windows``.
+        encode_width: pixels, or "native".
+        bearings, solve: see ``model.SolveOptions``; None as released.
+        betas: file of a measured shape (see ``read_betas``).
+        second_opinion: also look at the mirrored clip.
+        drop_tail: leave out frames beyond the last multiple of four, as released.
+        precision, device, batch: how to compute; None chooses the device and batch.
+    """
+
+    weights: Path
+    variant: str | None = None
+    base: Path | None = None
+    vae: Path | None = None
+    caption: Path | None = None
+    windows: str = "paper"
+    encode_width: str = "832"
+    bearings: str | None = None
+    solve: str | None = None
+    betas: Path | None = None
+    second_opinion: bool = False
+    drop_tail: bool = False
+    precision: str = "bfloat16"
+    device: str | None = None
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        for flag, value, valid in (
+            ("--variant", self.variant, VARIANTS),
+            ("--windows", self.windows, WINDOWS),
+            ("--bearings", self.bearings, BEARINGS),
+            ("--solve", self.solve, SOLVES),
+            ("--precision", self.precision, PRECISIONS),
+        ):
+            if value is not None and value not in valid:
+                raise InputError(f"{flag} {value!r}; {nearest(value, valid)}")
+        if self.batch is not None and self.batch < 1:
+            raise InputError(f"--batch {self.batch}; valid: 1 or more windows at once.")
+        _ = self.encode_pixels  # checked on construction
+
+    @property
+    def encode_pixels(self) -> int:
+        """The encode width in pixels, 0 for the video's own."""
+        if self.encode_width == NATIVE:
+            return 0
+        if self.encode_width.isdecimal() and 32 <= int(self.encode_width) <= _MAX_ENCODE_WIDTH:
+            return int(self.encode_width)
+        raise InputError(
+            f"--encode-width {self.encode_width}; valid: {NATIVE}, or 32 to {_MAX_ENCODE_WIDTH} "
+            "pixels (832 as released)."
+        )
+
+
+def read_betas(path: Path, hand_model: str) -> Float[np.ndarray, "2 10"]:
+    """Return the shape of both hands from a file.
+
+    The file is a HandMotion table (.parquet), whose shape is taken, or JSON:
+    ``{"hand_model": "mano" or "acehand", "left": [10 numbers], "right": [10 numbers]}``.
+
+    Raises:
+        SchemaError: it is not such a file. InputError: it cannot be read, or its betas belong to
+            another hand model: they mean nothing there.
+    """
+    if path.suffix == ".parquet":
+        from acehand_core.data.hand_table import read_hand_motion
+
+        motion = read_hand_motion(path)
+        theirs, betas = motion.hand_model, motion.betas
+    else:
+        theirs, betas = _read_json(path)
+    if theirs != hand_model:
+        raise InputError(
+            f"{path}: betas of the hand model {theirs!r}, but this run uses {hand_model!r}; the "
+            "numbers of one mean nothing to the other."
+        )
+    return betas.astype(float)
+
+
+def _read_json(path: Path) -> tuple[str, np.ndarray]:
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except (ValueError, RecursionError) as error:
+        raise SchemaError(f"{path}: not JSON ({error}).") from error
+    wanted = ("hand_model", *SIDES)
+    if not isinstance(data, Mapping) or set(data) != set(wanted):
+        names = ", ".join(map(str, data)) if isinstance(data, Mapping) else type(data).__name__
+        raise SchemaError(f"{path}: holds {names}; {', '.join(wanted)} are needed.")
+    rows = []
+    for side in SIDES:
+        try:
+            row = np.array(data[side], float)
+        except (TypeError, ValueError):
+            row = np.empty(0)
+        if row.shape != (10,) or not np.isfinite(row).all():
+            raise SchemaError(f"{path}: {side!r} must be 10 numbers.")
+        rows.append(row)
+    return str(data["hand_model"]), np.stack(rows)

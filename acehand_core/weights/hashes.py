@@ -1,0 +1,52 @@
+"""SHA-256 of files, and lists of them. Needs no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from acehand_core.errors import InputError, SchemaError, UnsafeFileError
+
+SUMS_FILE = "SHA256SUMS"
+
+
+def write_sums(folder: Path) -> None:
+    """Write ``SHA256SUMS`` over all files of a folder, as ``sha256sum --check`` reads it."""
+    files = {f.relative_to(folder).as_posix(): f for f in sorted(folder.rglob("*")) if f.is_file()}
+    lines = (f"{digest}  {name}\n" for name, digest in sha256s(files).items())
+    (folder / SUMS_FILE).write_text("".join(lines), "utf-8")
+
+
+def read_sums(folder: Path) -> dict[str, str]:
+    """Return what ``SHA256SUMS`` of a folder says, nothing without one.
+
+    Raises SchemaError for another format, UnsafeFileError for a path outside the folder.
+    """
+    path = folder / SUMS_FILE
+    if not path.is_file():
+        return {}
+    found = re.findall(r"^([0-9a-f]{64}) [ *](.+)$", path.read_text("utf-8"), re.MULTILINE)
+    if len(found) != len(path.read_text("utf-8").splitlines()):
+        raise SchemaError(f"{path}: not a list of SHA-256 as sha256sum writes it.")
+    for _, name in found:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise UnsafeFileError(f"{path}: names {name!r}, which is outside the folder.")
+    return {name: digest for digest, name in found}
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal. Raises InputError."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+
+
+def sha256s(files: Mapping[str, Path]) -> dict[str, str]:
+    """Return the SHA-256 of several files, by the given labels; they are read side by side."""
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(files, pool.map(sha256, files.values()), strict=True))

@@ -1,0 +1,117 @@
+"""Loading a model's weights from whatever layout a path is in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from acehand_core.errors import InputError, SchemaError
+from acehand_core.weights import own, repackaged
+from acehand_core.weights.config import ModelConfig, Variant
+from acehand_core.weights.loaded import LoadedWeights
+from acehand_core.weights.official import VAE_DECODER_PREFIXES
+from acehand_core.weights.official_files import (
+    CAPTION_KEY,
+    base_file,
+    load_official,
+    open_checkpoint,
+)
+from acehand_core.weights.storage import open_pickle, open_safetensors
+
+#: The first three are whole models, the others are pieces of the released one.
+Layout = Literal["acehand", "repackaged", "official", "wan-base", "wan-vae", "caption"]
+
+_VALID = (
+    "a folder in acehand's format, the re-packaging's folder, a checkpoint ace_ego_hand_*.pt or "
+    "the folder it is in"
+)
+
+
+def detect(path: Path) -> Layout:
+    """Return the layout of a file or folder.
+
+    Raises:
+        InputError: nothing there, or nothing known. SchemaError, UnsafeFileError: a bad file.
+    """
+    if path.is_dir():
+        if own.is_own(path):
+            return "acehand"
+        if repackaged.is_repackaged(path):
+            return "repackaged"
+        if _checkpoints(path):
+            return "official"
+        if base_file(path) is not None:
+            return "wan-base"
+        raise InputError(f"{path}: no weights here; valid: {_VALID}.")
+    if not path.is_file():
+        raise InputError(f"{path}: no such file or folder; valid: {_VALID}.")
+    if path.suffix == ".safetensors" or path.name.endswith(".index.json"):
+        return _of_names(path, set(open_safetensors(path).shapes))
+    data = open_pickle(path)
+    if not isinstance(data, dict) or "embed" in data:
+        return "caption"
+    return _of_names(path, set(map(str, data)))
+
+
+def load_weights(
+    path: Path,
+    variant: Variant | None = None,
+    base: Path | None = None,
+    vae: Path | None = None,
+    caption: Path | None = None,
+    *,
+    config: ModelConfig | None = None,
+    check_hashes: bool = True,
+) -> LoadedWeights:
+    """Load a whole model, strictly; only tensors that run are read.
+
+    Args:
+        path: see ``detect``; a folder of released checkpoints needs ``variant``.
+        variant: "k" or "kfree", where the path does not say.
+        base, vae, caption: pieces of the released model, where they are not beside the checkpoint.
+        config: sizes of a checkpoint that does not state them and is not of the released sizes.
+        check_hashes: hash every file, for the record and, in our own format, to compare.
+
+    Raises:
+        InputError: a file is missing, or the variant is not known.
+        SchemaError: names each missing, unexpected or wrong tensor, or the file of a wrong hash.
+        UnsafeFileError: a file asks for code to be run.
+    """
+    layout = detect(path)
+    if layout == "acehand":
+        return own.load_own(path, variant, check_hashes)
+    if layout == "repackaged":
+        return repackaged.load_repackaged(path, variant, caption, check_hashes)
+    if layout == "official":
+        checkpoint = find_checkpoint(path, variant)
+        return load_official(checkpoint, variant, base, vae, caption, config, check_hashes)
+    raise InputError(f"{path}: only a piece of a model ({layout}); valid: {_VALID}.")
+
+
+def find_checkpoint(path: Path, variant: str | None) -> Path:
+    """Return the checkpoint that a path means. Raises InputError when that is not clear."""
+    if path.is_file():
+        return path
+    found = _checkpoints(path)
+    chosen = [p for p in found if variant is None or open_checkpoint(p).variant == variant]
+    if len(chosen) != 1:
+        names = ", ".join(p.name for p in found)
+        raise InputError(f"{path}: holds {names}; say which with --variant k|kfree.")
+    return chosen[0]
+
+
+def _checkpoints(path: Path) -> list[Path]:
+    return sorted(path.glob("ace_ego_hand*.pt"))
+
+
+def _of_names(path: Path, names: set[str]) -> Layout:
+    if names == {CAPTION_KEY}:
+        return "caption"
+    if "projectors" in names or "backbone_trainable" in names or "raymap_heads" in names:
+        return "official"
+    bare = {name.removeprefix("model.") for name in names}
+    if any(name.startswith(("encoder.", "conv1.", *VAE_DECODER_PREFIXES)) for name in bare):
+        return "wan-vae"
+    if any(name.startswith(("blocks.", "patch_embedding.", "text_embedding.")) for name in names):
+        return "wan-base"
+    raise SchemaError(f"{path}: not a file of weights that is known; valid: {_VALID}.")

@@ -1,0 +1,145 @@
+"""``acehand golden-check``: all public cases pass, and everything that can be wrong is noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from acehand_core.cli.main import main as acehand
+
+
+@pytest.fixture(scope="module")
+def golden(shared) -> Path:
+    if not (shared / "golden" / "manifest.json").is_file():
+        pytest.skip("no reference outputs beside the shared data")
+    return shared / "golden"
+
+
+def check(folder: Path, capsys, *flags: str) -> tuple[int, dict[str, Any], list[str]]:
+    """Return exit code, JSON and the lines before it."""
+    capsys.readouterr()
+    code = acehand(["golden-check", str(folder), *flags])
+    *lines, last = capsys.readouterr().out.splitlines()
+    return code, json.loads(last), lines
+
+
+def test_every_public_case_passes(golden, capsys) -> None:
+    code, summary, lines = check(golden, capsys)
+    failed = [line for line in lines if not line.startswith("pass")]
+    assert failed == [] and code == 0
+    manifest = json.loads((golden / "manifest.json").read_text())
+    assert summary["cases"] == summary["passed"] == len(manifest["cases"])
+    assert 0 < summary["worst"]["ratio"] <= 1
+    wanted = {
+        (case["name"], tensor.removeprefix("out/"))
+        for case in manifest["cases"]
+        for tensor in case["tensors"]
+        if tensor.startswith("out/")
+    }
+    assert {tuple(line.split()[1:3]) for line in lines} == wanted
+
+
+@pytest.fixture
+def copy(golden, tmp_path) -> Path:
+    """A manifest of one small case and what it needs."""
+    folder = tmp_path / "golden"
+    folder.mkdir()
+    for name in ("recipe.json", "shapes.json", "mano_synthetic.npz", "pnp_public.npz"):
+        shutil.copy(golden / name, folder / name)
+    manifest = json.loads((golden / "manifest.json").read_text())
+    manifest["cases"] = [c for c in manifest["cases"] if c["name"] == "pnp_public"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest["cases"][0])
+    path.write_text(json.dumps(manifest))
+
+
+def replace_arrays(folder: Path, **arrays: np.ndarray | None) -> None:
+    """Change arrays of the case's file, and its hash with it."""
+    path = folder / "pnp_public.npz"
+    with np.load(path) as data:
+        kept = {**data, **arrays}
+    np.savez(path, **{k: v for k, v in kept.items() if v is not None})
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    edit(folder, lambda case: case.update(sha256=digest))
+
+
+def test_a_manifest_elsewhere_works(copy, capsys) -> None:
+    code, summary, _ = check(copy, capsys)
+    assert code == 0 and summary["passed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda case: case.update(sha256="0" * 64), "SHA-256"),
+        (lambda case: case["tensors"].pop("out/k/cam_trans"), "not in the manifest"),
+        (lambda case: case["tensors"].update({"out/k/more": {}}), "not computed"),
+        (lambda case: case.update(kind="mystery"), "mystery"),
+        (lambda case: case.update(file="gone.npz"), "gone.npz"),
+        (lambda case: case.update(recipe_check={"vae": {"tensors": 1}}), "vae"),
+        (lambda case: case["tensors"]["out/k/cam_trans"].update(suggested_atol=1e-12), "FAIL"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_fails(copy, capsys, change, message) -> None:
+    edit(copy, change)
+    code, summary, lines = check(copy, capsys)
+    assert code == 1 and summary["passed"] == 0 and summary["worst"]["case"] == "pnp_public"
+    assert any(line.startswith("FAIL") and message in line for line in lines)
+
+
+def test_changed_numbers_fail(copy, capsys) -> None:
+    with np.load(copy / "pnp_public.npz") as data:
+        changed = data["out/kfree/cam_trans"].copy()
+    changed[3, 1, 0] += 1e-3
+    replace_arrays(copy, **{"out/kfree/cam_trans": changed})
+    code, _, lines = check(copy, capsys)
+    assert code == 1
+    assert [line.split()[2] for line in lines if line.startswith("FAIL")] == ["kfree/cam_trans"]
+
+
+def test_a_missing_output_or_nan_fails(copy, capsys) -> None:
+    replace_arrays(copy, **{"out/k/cam_trans": None})
+    assert check(copy, capsys)[0] == 1
+
+
+def test_a_changed_recipe_fails(golden, tmp_path, capsys) -> None:
+    folder = tmp_path / "golden"
+    folder.mkdir()
+    names = ("recipe.json", "shapes.json", "mano_synthetic.npz", "vae_public_f9.npz")
+    for name in names:
+        shutil.copy(golden / name, folder / name)
+    manifest = json.loads((golden / "manifest.json").read_text())
+    manifest["cases"] = [c for c in manifest["cases"] if c["name"] == "vae_public_f9"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    recipe = json.loads((folder / "recipe.json").read_text())
+    recipe["components"]["vae"][0]["gain"] = 0.2
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    code, _, lines = check(folder, capsys)
+    assert code == 1 and "recipe checksum" in lines[0]
+
+
+def test_unusable_manifests(tmp_path, capsys) -> None:
+    for text, message in (("{", "JSON"), ('{"format": "other"}', "ace-golden-1")):
+        (tmp_path / "manifest.json").write_text(text)
+        assert acehand(["golden-check", str(tmp_path)]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_one_case_by_name(golden, capsys) -> None:
+    code, summary, _ = check(golden, capsys, "--case", "mano_public")
+    assert code == 0 and summary["cases"] == 1
+    assert acehand(["golden-check", str(golden), "--case", "mano_publik"]) == 2
+    assert "Did you mean 'mano_public'" in capsys.readouterr().err

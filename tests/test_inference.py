@@ -1,0 +1,655 @@
+"""Whole recordings through a network whose every answer is known, and through tiny real parts."""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import fake_ace as fake
+import numpy as np
+import pytest
+import tiny_model
+import torch
+from clips import EXAMPLE
+from fake_ace import FakeEncoder, FakeModel, motion
+
+from acehand_core.batch import ClipBatch, Readout, pinhole_batch
+from acehand_core.cli.ace import ace_settings_of, add_ace_arguments
+from acehand_core.cli.main import main
+from acehand_core.data.hand_table import read_hand_motion
+from acehand_core.data.native.mano_files import load_mano
+from acehand_core.decoder.config import DecoderConfig
+from acehand_core.encoder.vae import VideoEncoder
+from acehand_core.errors import InputError, SchemaError
+from acehand_core.export.table import write_hand_motion
+from acehand_core.geometry import rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.inference import hand_files, network
+from acehand_core.inference.blend import Frames, exchanged, mix
+from acehand_core.inference.options import InferenceOptions
+from acehand_core.inference.pixels import PixelEncoder, unpack
+from acehand_core.inference.reading import plan_reading
+from acehand_core.inference.recording import reconstruct
+from acehand_core.inference.shape import recording_betas
+from acehand_core.inference.windows import latents_of
+from acehand_core.model import RELEASED, AceModel, SolveOptions, place
+from acehand_core.motion import HandMotion
+from acehand_core.trackers import ace as ace_tracker
+from acehand_core.trackers.ace import AceTracker
+from acehand_core.trackers.ace_settings import AceSettings, read_betas
+from acehand_core.trackers.base import Tracker, TrackerSettings
+from acehand_core.weights import layouts, own
+from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.load import load_weights
+from acehand_core.weights.loaded import LoadedWeights
+
+OPTIONS = InferenceOptions(encode_width=0)
+
+
+def run(recording=None, model=None, hands=fake.HANDS, options=OPTIONS, **more):
+    recording = fake.recording() if recording is None else recording
+    return reconstruct(
+        recording, model or FakeModel(), FakeEncoder(), hands, fake.WEIGHTS, options, **more
+    )
+
+
+def same(first, second, tolerance=0.0):
+    for name in ("presence", "visible", "quality", "observed", "filled", "global_orient",
+                 "hand_pose", "betas", "translation", "joints_camera", "joints_image"):  # fmt: skip
+        a, b = getattr(first, name), getattr(second, name)
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("windows", ["full", "paper", "blended"])
+def test_a_known_motion_comes_back(windows):
+    count = 253  # 64 latents: several windows, and no tail
+    found = run(fake.recording(count), options=replace(OPTIONS, windows=windows))
+    truth = motion(np.arange(count))
+    np.testing.assert_allclose(found.joints_camera, truth["joints"], atol=2e-5)
+    np.testing.assert_allclose(found.global_orient, truth["orient"], atol=2e-5)
+    np.testing.assert_allclose(found.hand_pose, truth["pose"], atol=2e-5)
+    np.testing.assert_allclose(found.betas, fake.BETAS, atol=1e-6)
+    expected = fake.CAMERA.project(truth["joints"])
+    np.testing.assert_allclose(found.joints_image, expected, atol=1e-4)
+    assert found.observed.all() and (found.quality == 1).all()
+    assert found.hand_model == "acehand" and found.camera == fake.CAMERA
+
+
+def test_windows_of_a_network_that_needs_no_context_agree():
+    whole = run(fake.recording(300), options=replace(OPTIONS, windows="full"))
+    for windows in ("paper", "blended"):
+        part = run(fake.recording(300), options=replace(OPTIONS, windows=windows))
+        same(whole, part, 1e-5)
+
+
+def test_blending_fades_where_windows_disagree():
+    def deeper(readout, start):
+        camera = readout.camera.clone()
+        camera[..., 2] += 0.2 * (start > 0)
+        return replace(readout, camera=camera)
+
+    model = FakeModel(distort=deeper)
+    options = replace(OPTIONS, solve=SolveOptions("intrinsics", solve="inverse"))
+    cut = run(fake.recording(153), model, options=replace(options, windows="paper"))
+    faded = run(fake.recording(153), model, options=replace(options, windows="blended"))
+    truth = motion(np.arange(153))["joints"][:, :, 0]
+    for found, largest, ramp in ((cut, 0.2, 1), (faded, 0.02, 21)):
+        wrist = found.joints_camera[:, :, 0, 2]
+        steps = np.diff(np.log(wrist / truth[..., 2]), axis=0)
+        assert np.abs(steps).max() < 1.1 * largest
+        assert ramp <= (np.abs(steps[:, 0]) > 5e-3).sum() <= ramp + 1
+        assert np.abs(rotations.log(found.global_orient)).max() < np.pi
+
+
+def test_batches_and_pushes_do_not_matter():
+    one = run(fake.recording(400), options=replace(OPTIONS, windows="blended"))
+    three = run(fake.recording(400), options=replace(OPTIONS, windows="blended", batch=3))
+    same(one, three)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 6, 7, 8, 9, 86, 88])
+def test_every_frame_is_kept(count):
+    found = run(fake.recording(count))
+    assert len(found) == count and found.observed.all()
+    # The last frame of a group is seen where the clip was filled up, the others between.
+    truth = motion(np.arange(count))["joints"]
+    np.testing.assert_allclose(found.joints_camera, truth, atol=0.02)
+
+
+def test_dropping_the_tail_as_released():
+    found = run(fake.recording(23), options=replace(OPTIONS, tail="drop"))
+    assert len(found) == 23
+    assert found.observed[:21].all() and not found.known[21:].any()
+    assert np.isnan(found.joints_camera[21:]).all() and (found.presence[21:] == 0).all()
+    with pytest.raises(InputError, match="5 or more"):
+        run(fake.recording(4), options=replace(OPTIONS, tail="drop"))
+
+
+def test_the_motion_keeps_its_definition_and_survives_its_file(tmp_path):
+    def presence(times, mirrored):
+        return np.stack([0.5 + 0.5 * np.sin(times / 9), np.full(len(times), 0.9)], axis=1)
+
+    def visible(times):
+        return np.stack([np.full(len(times), 0.8), (times < 20) * 0.9], axis=1)
+
+    found = run(model=FakeModel(presence=presence, visible=visible))
+    known = found.known
+    np.testing.assert_array_equal(known, found.presence >= 0.5)
+    np.testing.assert_array_equal(found.observed, known & (found.visible >= 0.5))
+    assert (known & ~found.observed).any() and (~known).any()
+    product = found.presence * found.visible
+    np.testing.assert_allclose(found.quality[found.observed], product[found.observed], atol=1e-6)
+    np.testing.assert_allclose(
+        found.quality[found.filled], 0.25 * found.presence[found.filled], atol=1e-6
+    )
+    assert (found.quality[~known] == 0).all()
+    for name in ("joints_camera", "global_orient", "hand_pose", "translation"):
+        value = getattr(found, name)
+        finite = np.isfinite(value.reshape(len(value), 2, -1)).all(-1)
+        np.testing.assert_array_equal(finite, known, err_msg=name)
+    np.testing.assert_array_equal(np.isfinite(found.joints_image).all((2, 3)), found.observed)
+    for slot, side in enumerate(("left", "right")):
+        rows = np.flatnonzero(known[:, slot])
+        posed = CapsuleHand().joints(
+            side, found.global_orient[rows, slot], found.hand_pose[rows, slot],
+            np.broadcast_to(found.betas[slot], (len(rows), 10)),
+        )  # fmt: skip
+        posed = posed + found.translation[rows, slot, None]
+        np.testing.assert_allclose(found.joints_camera[rows, slot], posed, atol=1e-6)
+    write_hand_motion(found, tmp_path / "hands.parquet")
+    back = read_hand_motion(tmp_path / "hands.parquet")
+    same(found, back)
+    assert back.provenance.settings["encode_size"] == [64, 32]
+    assert back.provenance.weights == f"fake (sha256 {'ab' * 32})"
+    assert back.provenance.licenses == ("fake licence",)
+
+
+@pytest.mark.parametrize("hands", ["left", "right"])
+def test_one_hand_on_request(hands):
+    found = run(options=replace(OPTIONS, hands=hands))
+    slot = ("left", "right").index(hands)
+    assert found.observed[:, slot].all() and not found.known[:, 1 - slot].any()
+    assert (found.presence[:, 1 - slot] == 0).all()
+
+
+def test_a_second_opinion_from_a_symmetric_network_multiplies_presence():
+    model = FakeModel(
+        presence=lambda times, mirrored: np.full((len(times), 2), 0.9),
+        visible=lambda times: np.tile([0.8, 1.0], (len(times), 1)),
+    )
+    plain = run(fake.recording(100), model)
+    twice = run(fake.recording(100), model, options=replace(OPTIONS, second_opinion=True))
+    np.testing.assert_allclose(twice.presence, plain.presence**2, atol=1e-6)
+    np.testing.assert_allclose(twice.joints_camera, plain.joints_camera, atol=1e-6)
+    np.testing.assert_allclose(twice.visible, plain.visible**2, atol=1e-6)
+    np.testing.assert_allclose(twice.quality, 0.81 * twice.visible, atol=1e-4)
+
+
+def test_a_second_opinion_removes_a_ghost():
+    def left_only_at_first_sight(times, mirrored):
+        return np.tile([0.1, 0.9] if mirrored else [0.9, 0.9], (len(times), 1))
+
+    model = FakeModel(presence=left_only_at_first_sight)
+    assert run(model=model).observed.all()
+    found = run(model=model, options=replace(OPTIONS, second_opinion=True))
+    # What the mirror calls right (0.9) is the left hand.
+    assert found.observed[:, 0].all() and not found.known[:, 1].any()
+
+
+class Stop(Exception):
+    pass
+
+
+def stopping_after(frames):
+    def progress(stage, done, total):
+        if done >= frames:
+            raise Stop
+
+    return progress
+
+
+@pytest.mark.parametrize("second_opinion", [False, True])
+def test_an_interrupted_run_goes_on(tmp_path, second_opinion):
+    options = replace(OPTIONS, windows="blended", second_opinion=second_opinion)
+    clip = fake.recording(1200)
+    whole = FakeModel()
+    expected = run(clip, whole, options=options)
+    first = FakeModel()
+    with pytest.raises(Stop):
+        run(clip, first, options=options, work_dir=tmp_path, progress=stopping_after(900))
+    assert 0 < first.calls < whole.calls
+    clip.frames.reads = 0
+    second = FakeModel()
+    found = run(clip, second, options=options, work_dir=tmp_path)
+    same(expected, found)
+    assert first.calls + second.calls == whole.calls
+    assert clip.frames.reads < 1200  # encoding starts late, too
+    third = FakeModel()
+    same(expected, run(clip, third, options=options, work_dir=tmp_path))
+    assert third.calls == 0
+
+
+def test_stored_results_belong_to_their_input_weights_and_settings(tmp_path):
+    run(work_dir=tmp_path)
+    for changes in (
+        {"recording": fake.recording(sha256="ee" * 32)},
+        {"recording": fake.recording(processing={"mirrored": True})},
+        {"recording": fake.recording(49)},
+        {"options": replace(OPTIONS, encode_width=128)},
+        {"options": replace(OPTIONS, precision="float32")},
+    ):
+        model = FakeModel()
+        run(model=model, work_dir=tmp_path, **changes)
+        assert model.calls == 1, changes
+    # The camera never enters the network, and a recording without a hash is never recognised.
+    model = FakeModel()
+    run(fake.recording(camera=replace(fake.CAMERA, fx=50.0)), model, work_dir=tmp_path)
+    assert model.calls == 0
+    unknown = fake.recording(sha256=None)
+    run(unknown, work_dir=tmp_path)
+    run(unknown, model, work_dir=tmp_path)
+    assert model.calls == 1
+
+
+def test_a_damaged_result_is_made_again(tmp_path):
+    expected = run(fake.recording(300), work_dir=tmp_path)
+    files = sorted(tmp_path.iterdir())
+    files[1].write_bytes(files[1].read_bytes()[:-2000])
+    model = FakeModel()
+    same(expected, run(fake.recording(300), model, work_dir=tmp_path))
+    assert model.calls == 1
+
+
+def test_variant_k_needs_a_camera():
+    with pytest.raises(InputError, match="--intrinsics or --camera, or take kfree"):
+        run(fake.recording(camera=None))
+
+
+def test_without_images_there_is_nothing_to_do():
+    with pytest.raises(InputError, match="needs a video"):
+        run(fake.recording(frames=None))
+
+
+@pytest.mark.parametrize("bearings", ["rays", "pinhole", "radial"])
+def test_kfree_brings_its_own_camera(bearings):
+    model = FakeModel(ModelConfig(variant="kfree"))
+    options = replace(OPTIONS, solve=SolveOptions(bearings), encode_width=640)
+    found = run(fake.recording(camera=None), model, options=options)
+    tolerance = {"rays": 0.03, "pinhole": 1e-4, "radial": 2e-3}[bearings]
+    truth = motion(np.arange(49))["joints"]
+    np.testing.assert_allclose(found.joints_camera[:49], truth, atol=tolerance)
+    camera = found.camera
+    pixels = camera.project(truth)
+    np.testing.assert_allclose(pixels, fake.CAMERA.project(truth), atol=0.2)
+    assert any("network's own" in note for note in found.provenance.notes)
+
+
+def test_a_fisheye_is_undistorted_for_variant_k():
+    lens = Camera("kannala_brandt", *fake.SIZE, 40.0, 42.0, 31.0, 17.0, (0.02, 0.0, 0.0, 0.0))
+    model = FakeModel(camera=lens.pinhole_like())
+    found = run(fake.recording(camera=lens), model)
+    truth = motion(np.arange(49))["joints"]
+    np.testing.assert_allclose(found.joints_camera[:49], truth, atol=1e-4)
+    assert found.camera == lens
+    np.testing.assert_allclose(found.joints_image[:49], lens.project(truth), atol=1e-3)
+    assert any("undistorted" in note for note in found.provenance.notes)
+
+
+@pytest.mark.parametrize(("fps", "tolerance"), [(60, 2e-4), (24, 0.03), (10, 0.03), (240, 2e-4)])
+def test_other_rates_come_back_at_their_own_times(fps, tolerance):
+    seconds = np.arange(2 * fps + 1) / fps
+    found = run(fake.recording(fps=float(fps), seconds=seconds))
+    assert len(found) == len(seconds)
+    np.testing.assert_array_equal(found.timestamps_ns, np.round(seconds * 1e9).astype(int))
+    truth = motion(seconds * 30)["joints"]
+    middle = slice(0, -fps // 6)
+    np.testing.assert_allclose(found.joints_camera[middle], truth[middle], atol=tolerance)
+    assert any("interpolated back" in note for note in found.provenance.notes)
+    same_pose = found.global_orient[middle]
+    np.testing.assert_allclose(np.linalg.det(same_pose), 1, atol=1e-5)
+
+
+def test_a_steady_29_97_is_read_as_it_is():
+    reading = plan_reading(fake.recording(40, 29.97), (64, 32), "repeat")
+    assert not reading.resampled and reading.count == 41
+    uneven = np.cumsum(np.tile([1 / 60, 1 / 15], 20))
+    assert plan_reading(fake.recording(fps=24.0, seconds=uneven), (64, 32), "repeat").resampled
+
+
+def test_without_a_hand_model_the_networks_joints_are_placed():
+    found = run(fake.recording(49), hands=None)
+    truth = motion(np.arange(49))["joints"]
+    assert found.hand_model == "acehand"
+    error = np.linalg.norm(found.joints_camera - truth, axis=-1)
+    assert error.mean() < 6e-3 and error.max() < 0.02
+    assert any("no MANO files" in note for note in found.provenance.notes)
+    assert found.provenance.settings["solve"]["solve"] == "rigid"
+    hand = CapsuleHand()
+    for slot, side in enumerate(("left", "right")):
+        shape = np.broadcast_to(found.betas[slot], (49, 10))
+        posed = hand.joints(side, found.global_orient[:, slot], found.hand_pose[:, slot], shape)
+        posed = posed + found.translation[:, slot, None]
+        np.testing.assert_allclose(posed, found.joints_camera[:, slot], atol=1e-6)
+
+
+def betas_by_window(readout, start):
+    return replace(readout, betas=readout.betas + (8.0 if start == 0 else 0.0))
+
+
+def test_one_shape_for_the_recording_and_the_joints_follow_it():
+    clip = fake.recording(501)
+    found = run(clip, FakeModel(distort=betas_by_window))
+    assert np.abs(found.betas - fake.BETAS).max() < 0.5  # one window in six is wrong
+    given = fake.BETAS + 1.0
+    found = run(clip, FakeModel(distort=betas_by_window), betas=given)
+    np.testing.assert_allclose(found.betas, given)
+    # Placed again with it: the anchors are met as well as this shape can.
+    truth = motion(np.arange(501))
+    other = motion(np.arange(501), given)
+    shift = found.joints_camera - other["joints"]
+    np.testing.assert_allclose(shift, np.broadcast_to(shift[:, :, :1], shift.shape), atol=1e-5)
+    assert np.abs(shift).max() > 1e-4  # decoding again moved the hand
+    pixels = fake.CAMERA.project(found.joints_camera.astype(float))
+    unmoved = fake.CAMERA.project(other["joints"])
+    expected = fake.CAMERA.project(truth["joints"])
+    assert np.abs(pixels - expected).mean() < np.abs(unmoved - expected).mean()
+
+
+def test_windows_that_do_not_see_a_hand_say_nothing_about_its_shape():
+    def window(betas, visible):
+        return {
+            "betas": np.full((1, 2, 10), betas, np.float32),
+            "presence": np.full((1, 9, 2), 0.9),
+            "visible": np.full((1, 9, 2), visible),
+        }
+
+    found = recording_betas([window(1.0, 0.9), window(-9.0, 0.2), window(1.2, 0.9)])
+    np.testing.assert_allclose(found, 1.1, atol=1e-6)
+    np.testing.assert_allclose(recording_betas([window(1.0, 0.1), window(1.2, 0.1)]), 1.1)
+
+
+def test_exchanged_hands_are_reported_and_not_faded():
+    def swap(readout, start):
+        if start == 0:
+            return readout
+        names = ("global_orient", "hand_pose", "anchors", "joints_relative", "wrist", "camera")
+        return replace(readout, **{n: getattr(readout, n).flip(2) for n in names})
+
+    found = run(
+        fake.recording(120), FakeModel(distort=swap), hands=None,
+        options=replace(OPTIONS, windows="blended"),
+    )  # fmt: skip
+    assert any("left and right exchanged" in note for note in found.provenance.notes)
+    x = found.joints_camera[:, 0, 0, 0]
+    truth = motion(np.arange(120))["joints"][:, :, 0, 0]
+    assert np.abs(x[:, None] - truth).min(1).max() < 0.02  # always at one of the two hands
+    clean = run(fake.recording(120), options=replace(OPTIONS, windows="blended"))
+    assert not any("exchanged" in note for note in clean.provenance.notes)
+
+
+def frames_of(seed, count=7):
+    rng = np.random.default_rng(seed)
+    table = Frames.empty(count, True)
+    table.presence[:], table.visible[:] = 0.9, rng.random((count, 2))
+    table.wrist[:] = rng.normal(size=(count, 2, 3)) * 0.1 + [0, 0, 0.5]
+    table.arms[:] = rng.normal(size=(count, 2, 21, 3)) * 0.05
+    table.rotations[:] = rotations.exp(rng.normal(size=(count, 2, 16, 3)))
+    return table
+
+
+def test_mixing_is_geodesic_and_keeps_the_ends():
+    a, b = frames_of(0), frames_of(1)
+    for share, end in ((0.0, a), (1.0, b)):
+        mixed = mix(a, b, np.full(7, share))
+        for name in ("presence", "wrist", "arms", "rotations"):
+            np.testing.assert_array_equal(getattr(mixed, name), getattr(end, name), err_msg=name)
+    for share in (0.25, 0.5):
+        mixed = mix(a, b, np.full(7, share))
+        whole = rotations.angle_between(a.rotations, b.rotations)
+        part = rotations.angle_between(a.rotations, mixed.rotations)
+        np.testing.assert_allclose(part, share * whole, atol=1e-4)
+        back = mix(b, a, np.full(7, 1 - share))
+        np.testing.assert_allclose(back.rotations, mixed.rotations, atol=1e-5)
+        np.testing.assert_allclose(back.wrist, mixed.wrist, atol=1e-6)
+
+
+def test_wrists_on_one_ray_stay_on_it():
+    a, b = frames_of(0), frames_of(1)
+    b.wrist[:] = a.wrist * 40
+    mixed = mix(a, b, np.full(7, 0.5))
+    np.testing.assert_allclose(
+        mixed.wrist[..., :2] / mixed.wrist[..., 2:], a.wrist[..., :2] / a.wrist[..., 2:], atol=1e-5
+    )
+    np.testing.assert_allclose(mixed.wrist[..., 2], a.wrist[..., 2] * np.sqrt(40), rtol=1e-5)
+
+
+def test_a_hand_that_one_account_lacks_is_not_mixed():
+    a, b = frames_of(0), frames_of(1)
+    b.presence[:, 0] = 0.1
+    mixed = mix(a, b, np.full(7, 0.4))
+    np.testing.assert_array_equal(mixed.wrist[:, 0], a.wrist[:, 0])
+    assert (mixed.wrist[:, 1] != a.wrist[:, 1]).all()
+    assert not exchanged(a, b).any()
+
+
+def test_latents_are_held_only_while_a_window_needs_them(monkeypatch):
+    held = []
+    take = network._Look._take
+
+    def watched(self, latents, last):
+        take(self, latents, last)
+        held.append(self._latents.shape[-3])
+
+    monkeypatch.setattr(network._Look, "_take", watched)
+    run(fake.recording(2000), options=replace(OPTIONS, windows="blended"))
+    assert max(held) < 22 + 4
+
+
+@pytest.mark.parametrize("pushes", [[21], [1, 4, 16], [3, 7, 11], [2, 1, 1, 9, 8]])
+def test_pixels_come_back_on_the_grid_of_latents(pushes):
+    frames = np.random.default_rng(0).integers(0, 256, (23, 4, 6, 3), np.uint8)
+    stream, begin, packed = PixelEncoder().stream(), 0, []
+    for count in (*pushes, 2):
+        packed.append(stream.push(frames[begin : begin + count]))
+        begin += count
+    packed = torch.cat([*packed, stream.finish()], dim=-3)
+    assert packed.shape[-3] == latents_of(23) == 6
+    expected = torch.from_numpy(frames).permute(3, 0, 1, 2).float() / 255 * 2 - 1
+    torch.testing.assert_close(unpack(packed), expected[:, :21])
+    torch.testing.assert_close(unpack(packed[..., 2:5, :, :]), expected[:, 8:17])
+
+
+def test_a_network_that_reads_frames_gets_them():
+    def read(batch):
+        assert batch.latents is None
+        middle = (batch.frames[..., 16, 32] + 1) / 2 * 255
+        times = (middle[:, 0] * 256 + middle[:, 1]).round() / 8
+        cells = tuple(n // 16 for n in batch.frames.shape[-2:])
+        rows = [truth.read(row.double().numpy(), False, cells) for row in times]
+        names = Readout.__dataclass_fields__
+        return Readout(**{n: torch.cat([getattr(r, n) for r in rows]) for n in names})
+
+    truth = FakeModel()
+    read.config = truth.config
+    found = reconstruct(
+        fake.recording(150), read, PixelEncoder(), fake.HANDS, fake.WEIGHTS,
+        replace(OPTIONS, windows="blended", batch=2),
+    )  # fmt: skip
+    np.testing.assert_allclose(found.joints_camera, motion(np.arange(150))["joints"], atol=2e-5)
+
+
+def test_a_stream_that_starts_late_gives_the_same_latents():
+    encoder = tiny_model.encoder()
+    late, count = 5, network.WARM_UP_LATENTS + 8
+    frames = np.random.default_rng(0).integers(0, 256, (4 * (late + count) + 1, 32, 32, 3), "u1")
+    whole = encoder.encode(frames, round_to_half=False)
+    fresh = encoder.encode(frames[4 * late :], round_to_half=False)
+    warm = network.WARM_UP_LATENTS
+    torch.testing.assert_close(fresh[:, warm:], whole[:, late + warm :], rtol=0, atol=2e-5)
+    assert (fresh[:, :8] - whole[:, late : late + 8]).abs().max() > 1e-3
+
+
+@pytest.fixture(scope="module", params=["k", "kfree"])
+def weights_folder(request, tmp_path_factory):
+    """A tiny model of random weights in our own format."""
+    config = ModelConfig(
+        variant=request.param,
+        vae=tiny_model.VAE,
+        trunk=tiny_model.TRUNK,
+        decoder=DecoderConfig(feature_dim=48, width=32, num_heads=2, num_layers=1),
+    )
+    parts = {
+        part: tiny_model.random_tensors({n: torch.empty(s) for n, s in shapes.items()})
+        for part, shapes in layouts.live_parts(config).items()
+    }
+    # Presence well above the gate, so that hands are there to compare.
+    parts["decoder"]["head_presence.2.bias"] += 5
+    parts["decoder"]["head_visible.2.bias"] += 5
+    weights = LoadedWeights(
+        config, **parts, caption=torch.randn(5, 32), licence="nobody's", sha256s={"a": "b"}
+    )
+    folder = tmp_path_factory.mktemp("weights") / "tiny"
+    own.save_own(folder, weights)
+    return folder
+
+
+def track(folder, recording, settings=None, **ace) -> HandMotion:
+    return AceTracker(
+        settings or TrackerSettings(), AceSettings(folder, encode_width="native", **ace)
+    ).track(recording)
+
+
+def test_the_tracker_equals_its_parts_called_by_hand(weights_folder, monkeypatch):
+    monkeypatch.setattr(ace_tracker, "has_mano", lambda: True)
+    monkeypatch.setattr(ace_tracker, "mano_hands", lambda: fake.HANDS)
+    ace_tracker._load.cache_clear()
+    pictures = fake.Pictures(np.arange(29) / 30)
+    clip = fake.recording(29, frames=pictures)
+    found = track(weights_folder, clip, windows="full", precision="float32")
+
+    weights = load_weights(weights_folder)
+    model = AceModel.from_weights(weights, "float32")
+    encoder = VideoEncoder.from_tensors(weights.config.vae, weights.vae, "float32")
+    frames = np.stack(list(pictures.read(0, 29)))
+    size = torch.tensor([fake.SIZE], dtype=torch.float32)
+    with torch.no_grad():
+        readout = model(ClipBatch(encoder.encode(frames)[None], size))
+        joints = fake.HANDS.joints(readout.global_orient, readout.hand_pose, readout.betas)
+        camera = pinhole_batch([fake.CAMERA])
+        solve = RELEASED[model.config.variant]
+        placed = place(readout, joints, size, camera, solve)
+    expected = joints[0] + placed.translation[0][:, :, None]
+    assert found.known.all()
+    np.testing.assert_allclose(found.joints_camera, expected.numpy(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found.betas, readout.betas[0].numpy(), atol=1e-5)
+    np.testing.assert_allclose(found.presence, readout.presence[0].numpy(), atol=1e-5)
+    assert found.provenance.licenses == ("nobody's",)
+    assert found.provenance.settings["variant"] == model.config.variant
+    assert found.provenance.versions["torch"]
+
+
+@pytest.mark.parametrize("weights_folder", ["kfree"], indirect=True)
+def test_the_command_line_writes_a_table(weights_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("ACEHAND_MANO", raising=False)
+    ace_tracker._load.cache_clear()
+    output = tmp_path / "hands.parquet"
+    command = ["reconstruct", str(EXAMPLE), "--tracker", "ace", "--variant", "kfree", "--duration",
+               "0.5", "--encode-width", "64", "--precision", "float32", "--hands", "left", "--json",
+               "--quiet", "--output", str(output)]  # fmt: skip
+    assert main(command) == 2
+    assert "--weights" in json.loads(capsys.readouterr().out)["errors"][0]["message"]
+    assert main([*command, "--weights", str(weights_folder)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    found = read_hand_motion(output)
+    assert len(found) == report["frames"] and found.known[:, 0].all()
+    assert found.provenance.tracker == "ace" and found.provenance.settings["hands"] == "left"
+    wrong = [*command, "--weights", str(weights_folder), "--overwrite"]
+    wrong[wrong.index("kfree")] = "k"
+    assert main(wrong) == 2
+
+
+@pytest.mark.parametrize("weights_folder", ["k"], indirect=True)
+def test_the_tracker_without_mano_and_with_a_second_opinion(weights_folder, monkeypatch):
+    monkeypatch.delenv("ACEHAND_MANO", raising=False)
+    ace_tracker._load.cache_clear()
+    assert isinstance(AceTracker(TrackerSettings(), AceSettings(weights_folder)), Tracker)
+    settings = {"windows": "blended", "precision": "float32", "second_opinion": True}
+    found = track(weights_folder, fake.recording(9), **settings)
+    assert found.hand_model == "acehand" and len(found) == 9
+    assert found.provenance.settings["windows"] == "blended"
+    assert found.provenance.settings["second_opinion"]
+
+
+def test_a_mano_that_is_not_where_it_should_be_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACEHAND_MANO", str(tmp_path / "mano"))
+    with pytest.raises(InputError, match="mano"):
+        AceTracker(TrackerSettings(), AceSettings(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"variant": "q"}, "--variant 'q'; valid: k, kfree"),
+        ({"windows": "blend"}, "Did you mean 'blended'"),
+        ({"encode_width": "31"}, "native, or 32 to"),
+        ({"encode_width": "wide"}, "native, or 32 to"),
+        ({"solve": "rigit"}, "Did you mean 'rigid'"),
+        ({"batch": 0}, "--batch 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(tmp_path, values, message):
+    with pytest.raises(InputError, match=message):
+        AceSettings(tmp_path, **values)
+
+
+def test_flags_become_settings(tmp_path):
+    parser = argparse.ArgumentParser()
+    add_ace_arguments(parser)
+    assert ace_settings_of(parser.parse_args([])) is None
+    given = ["--weights", str(tmp_path), "--variant", "kfree", "--encode-width", "native",
+             "--windows", "blended", "--second-opinion", "--betas", "b.json"]  # fmt: skip
+    settings = ace_settings_of(parser.parse_args(given))
+    expected = AceSettings(
+        tmp_path, variant="kfree", encode_width="native", windows="blended",
+        second_opinion=True, betas=Path("b.json"),
+    )  # fmt: skip
+    assert settings == expected and settings.encode_pixels == 0
+    assert ace_settings_of(parser.parse_args(["--weights", "w"])) == AceSettings(Path("w"))
+
+
+def test_manos_pose_includes_its_mean(shared, monkeypatch):
+    monkeypatch.setenv("ACEHAND_MANO", str(shared / "golden" / "mano_synthetic.npz"))
+    hand = load_mano()
+    assert hand_files.has_mano()
+    found = run(fake.recording(9), hands=hand_files.mano_hands.__wrapped__())
+    assert found.hand_model == "mano" and not found.left_shapedirs_fixed
+    for slot, side in enumerate(("left", "right")):
+        shape = np.broadcast_to(found.betas[slot], (9, 10))
+        posed = hand.joints(side, found.global_orient[:, slot], found.hand_pose[:, slot], shape)
+        posed = posed + found.translation[:, slot, None]
+        np.testing.assert_allclose(found.joints_camera[:, slot], posed, atol=1e-5)
+
+
+def test_a_hand_length_is_refused(tmp_path):
+    with pytest.raises(InputError, match="--betas"):
+        AceTracker(TrackerSettings(hand_length_m=0.19), AceSettings(tmp_path))
+
+
+def test_betas_are_read_and_belong_to_one_model(tmp_path):
+    path = tmp_path / "betas.json"
+    rows = {"left": [0.1] * 10, "right": [0.2] * 10}
+    path.write_text(json.dumps({"hand_model": "acehand", **rows}), "utf-8")
+    np.testing.assert_array_equal(read_betas(path, "acehand"), [[0.1] * 10, [0.2] * 10])
+    with pytest.raises(InputError, match="'mano'"):
+        read_betas(path, "mano")
+    found = run(betas=fake.BETAS)
+    write_hand_motion(found, tmp_path / "hands.parquet")
+    np.testing.assert_array_equal(read_betas(tmp_path / "hands.parquet", "acehand"), fake.BETAS)
+    short = {"hand_model": "mano", "left": [1] * 9, "right": [1] * 10}
+    for text in ("[]", "{", json.dumps({"left": 1}), json.dumps(short)):
+        path.write_text(text, "utf-8")
+        with pytest.raises(SchemaError):
+            read_betas(path, "mano")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_betas(tmp_path / "none.json", "mano")

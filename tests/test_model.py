@@ -1,0 +1,143 @@
+"""The assembled model, and every way of placing its hands."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import tiny_model
+import torch
+
+from acehand_core.batch import ClipBatch, PinholeBatch, Readout, pinhole_batch
+from acehand_core.decoder.config import DecoderConfig
+from acehand_core.decoder.decoder import Decoder
+from acehand_core.encoder import lora
+from acehand_core.errors import InputError, SchemaError
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.hands_torch import TorchHands
+from acehand_core.model import RELEASED, AceModel, SolveOptions, place
+from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.loaded import LoadedWeights
+
+SIZE = torch.tensor([[192.0, 128.0]])
+CONFIG = ModelConfig(
+    vae=tiny_model.VAE,
+    trunk=tiny_model.TRUNK,
+    decoder=DecoderConfig(feature_dim=48, width=32, num_heads=2),
+)
+
+
+def weights(seed: int = 0) -> LoadedWeights:
+    """Random weights of the tiny model, adapters included."""
+    generator = torch.Generator().manual_seed(seed)
+    adapted = tiny_model.trunk()
+    lora.add_adapters(adapted)
+    adapters = {
+        name: 0.2 * torch.randn(p.shape, generator=generator)
+        for name, p in lora.adapter_parameters(adapted)
+    }
+    torch.manual_seed(seed)
+    decoder = Decoder(CONFIG.decoder)
+    for parameter in decoder.parameters():
+        parameter.data += 0.05 * torch.randn(parameter.shape)
+    ray_head = {"weight": 0.01 * torch.randn(3, 48, 1, 1, 1), "bias": torch.tensor([0.0, 0.0, 1])}
+    return LoadedWeights(
+        CONFIG,
+        trunk=tiny_model.trunk_tensors(),
+        adapters=adapters,
+        decoder=decoder.state_dict(),
+        ray_head=ray_head,
+        caption=torch.randn(5, 32, generator=generator),
+    )
+
+
+@pytest.fixture(scope="module")
+def batch() -> ClipBatch:
+    latents = torch.randn(1, 48, 3, 8, 12, generator=torch.Generator().manual_seed(4))
+    camera = PinholeBatch(torch.tensor([[170.0, 165]]), torch.tensor([[99.0, 60]]), SIZE)
+    return ClipBatch(latents, SIZE, camera)
+
+
+@pytest.fixture(scope="module")
+def readout(batch) -> Readout:
+    with torch.no_grad():
+        return AceModel.from_weights(weights(), "float32")(batch)
+
+
+def test_live_and_merged_adapters_say_the_same(batch, readout) -> None:
+    with torch.no_grad():
+        live = AceModel.from_weights(weights(), "float32", merge=False)(batch)
+    for field in fields(readout):
+        ours, theirs = getattr(live, field.name), getattr(readout, field.name)
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_adapters_matter(batch, readout) -> None:
+    with torch.no_grad():
+        base = AceModel.from_weights(replace(weights(), adapters=None), "float32")(batch)
+    assert (base.camera - readout.camera).abs().max() > 1e-3
+
+
+def test_a_frozen_source_leaves_adapters_out(batch) -> None:
+    frozen = replace(weights(), config=replace(CONFIG, source="wan_frozen"))
+    plain = replace(weights(), adapters=None)
+    with torch.no_grad():
+        a, b = (AceModel.from_weights(w, "float32")(batch) for w in (frozen, plain))
+    torch.testing.assert_close(a.camera, b.camera, rtol=0, atol=0)
+    model = AceModel.from_weights(frozen, "float32")
+    assert not any(p.requires_grad for p in model.source.parameters())
+
+
+def test_another_source_in_its_place() -> None:
+    config = replace(CONFIG, source="rgb", decoder=replace(CONFIG.decoder, feature_dim=3072))
+    decoder = Decoder(config.decoder)
+    head = {"weight": torch.zeros(3, 3072, 1, 1, 1), "bias": torch.tensor([0.0, 0, 1])}
+    model = AceModel.from_weights(
+        LoadedWeights(config, decoder=decoder.state_dict(), ray_head=head), "float32"
+    )
+    frames = torch.rand(1, 3, 9, 64, 96)
+    with torch.no_grad():
+        readout = model(ClipBatch(None, SIZE, frames=frames))
+    assert readout.presence.shape == (1, 9, 2) and readout.rays.shape == (1, 3, 2, 3)
+    with pytest.raises(InputError, match="reads frames; none given"):
+        model(ClipBatch(torch.zeros(1, 48, 3, 4, 6), SIZE))
+
+
+def test_features_of_the_wrong_width() -> None:
+    wrong = replace(CONFIG, decoder=replace(CONFIG.decoder, feature_dim=40))
+    with pytest.raises(InputError, match="gives 48 channels; the decoder's feature_dim is 40"):
+        AceModel(wrong, tiny_model.trunk(), Decoder(wrong.decoder))
+
+
+def test_a_model_without_a_source_says_so(batch) -> None:
+    model = AceModel.from_weights(replace(weights(), trunk=None, adapters=None), "float32")
+    with pytest.raises(InputError, match="no feature source"):
+        model(batch)
+
+
+@pytest.mark.parametrize("bearings", ["intrinsics", "rays", "pinhole", "radial"])
+@pytest.mark.parametrize("solve", ["mixed", "rigid", "inverse", "direct"])
+def test_every_way_of_placing(readout, batch, bearings, solve) -> None:
+    hands = TorchHands.acehand()
+    joints = hands.joints(readout.global_orient, readout.hand_pose, readout.betas)
+    options = SolveOptions(bearings, solve)
+    placed = place(readout, joints, batch.size, batch.camera, options)
+    assert placed.translation.shape == (1, 9, 2, 3) and placed.translation.isfinite().all()
+    assert (placed.translation[..., 2] > 0).all()
+
+
+def test_kfree_needs_no_camera_and_k_does(readout, batch) -> None:
+    joints = TorchHands.acehand().joints(readout.global_orient, readout.hand_pose, readout.betas)
+    placed = place(readout, joints, batch.size, None, RELEASED["kfree"])
+    assert placed.translation.isfinite().all()
+    with pytest.raises(InputError, match="need a camera"):
+        place(readout, joints, batch.size, None, RELEASED["k"])
+
+
+def test_only_pinholes_enter_the_model() -> None:
+    pinhole = Camera("pinhole", 192, 128, 170.0, 165.0, 99.0, 60.0)
+    table = pinhole_batch([pinhole])
+    torch.testing.assert_close(table.centre, torch.tensor([[99.0, 60.0]]))
+    fisheye = replace(pinhole, model="kannala_brandt", distortion=(0.0, 0.0, 0.0, 0.0))
+    with pytest.raises(SchemaError, match="undistort"):
+        pinhole_batch([fisheye])

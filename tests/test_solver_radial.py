@@ -1,0 +1,241 @@
+"""The radial lens fitted to ray fields: pinholes, fisheyes, noise, gradients, what is refused."""
+
+import numpy as np
+import pytest
+import solver_reference as slow
+import torch
+from torch.autograd import gradcheck
+
+from acehand_core.geometry.cameras import Camera
+from acehand_core.solver import bearings_torch, radial_torch
+from acehand_core.solver.camera_fit_torch import fit_pinhole
+from acehand_core.solver.radial_torch import RadialFit, fit_radial
+
+WIDTH, HEIGHT = 672, 480
+KANNALA = (0.08, -0.02, 0.004, -0.001)
+ARIA = (-0.02, 0.1, -0.06, 0.01, 0.002, -3e-4, 5e-4, -4e-4, 2e-4, 1e-4, -1e-4, 1e-4)
+
+
+def pinhole(degrees):
+    focal = WIDTH / 2 / np.tan(np.radians(degrees) / 2)
+    return Camera("pinhole", WIDTH, HEIGHT, focal, 1.03 * focal, 350.5, 229.5)
+
+
+def fisheye(model, degrees, coefficients):
+    focal = WIDTH / np.radians(degrees)
+    return Camera(model, WIDTH, HEIGHT, focal, focal, 345.5, 229.5, coefficients)
+
+
+FISHEYES = {
+    "equidistant 120": fisheye("kannala_brandt", 120, (0.0,) * 4),
+    "equidistant 180": fisheye("kannala_brandt", 180, (0.0,) * 4),
+    "kannala 100": fisheye("kannala_brandt", 100, KANNALA),
+    "kannala 140": fisheye("kannala_brandt", 140, KANNALA),
+    "fisheye624 100": fisheye("fisheye624", 100, ARIA),
+    "fisheye624 130": fisheye("fisheye624", 130, ARIA),
+}
+
+
+def field(camera, noise_degrees=0.0, clips=1, seed=0, h=15, w=21):
+    """Unit rays of the tokens (clips, 3, h, w), turned by noise."""
+    u, v = np.meshgrid((np.arange(w) + 0.5) / w, (np.arange(h) + 0.5) / h)
+    pixels = np.stack([u * camera.width, v * camera.height], -1) - 0.5
+    rays = camera.unproject(pixels)
+    assert np.isfinite(rays).all()
+    turn = np.random.default_rng(seed).normal(0, np.radians(noise_degrees), (clips, h, w, 3))
+    rays = rays + turn - np.sum(turn * rays, -1, keepdims=True) * rays
+    return torch.tensor(np.moveaxis(rays / np.linalg.norm(rays, axis=-1, keepdims=True), -1, 1))
+
+
+def places(count=300, seed=1):
+    return torch.tensor(np.random.default_rng(seed).uniform(0.04, 0.96, (1, count, 2)))
+
+
+def degrees(a, b):
+    """Angles between rays, in degrees."""
+    a, b = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (np.asarray(a), np.asarray(b)))
+    return np.degrees(np.arctan2(np.linalg.norm(np.cross(a, b), axis=-1), np.sum(a * b, -1)))
+
+
+def error(found, camera, anchors):
+    truth = camera.unproject(anchors[0].numpy() * [camera.width, camera.height] - 0.5)
+    return degrees(found, truth)
+
+
+@pytest.mark.parametrize("view", [40, 70, 90, 110, 125])
+def test_a_pinhole_comes_out_as_a_pinhole(view):
+    camera = pinhole(view)
+    fit = fit_radial(field(camera))
+    assert fit.valid.all() and fit.misfit.max() < 1e-6
+    np.testing.assert_allclose(fit.bend, [[1.0, 0.0]], atol=1e-5)
+    np.testing.assert_allclose(
+        fit.focal * torch.tensor([WIDTH, HEIGHT]), [[camera.fx, camera.fy]], rtol=1e-6
+    )
+    anchors = places()
+    bearing, seen = fit.bearing(anchors)
+    assert seen.all()
+    truth = (anchors * torch.tensor([WIDTH, HEIGHT]) - 0.5).numpy() - [camera.cx, camera.cy]
+    np.testing.assert_allclose(bearing[0], truth[0] / [camera.fx, camera.fy], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FISHEYES)
+def test_fisheyes_are_fitted(name):
+    camera, anchors = FISHEYES[name], places()
+    fit = fit_radial(field(camera))
+    assert fit.valid.all()
+    assert error(fit.rays(anchors)[0], camera, anchors).max() < 0.35
+
+
+@pytest.mark.parametrize("name", FISHEYES)
+def test_noise_is_averaged_out(name):
+    """1 degree per token: against one pinhole, and against reading the field (at its best)."""
+    camera, anchors = FISHEYES[name], places()
+    rays = field(camera, 1.0, clips=8)
+    fit, pin = fit_radial(rays), fit_pinhole(rays)
+    assert fit.valid.all()
+    radial = error(fit.rays(anchors.expand(8, -1, -1)), camera, anchors)
+    plain = (anchors - pin.centre[:, None]) / pin.focal[:, None]
+    straight = error(torch.cat([plain, torch.ones_like(plain[..., :1])], -1), camera, anchors)
+    u = anchors[0].numpy() * [21, 15] - 0.5
+    read = np.array([[slow.read_field(ray, *place) for place in u[:60]] for ray in rays.numpy()])
+    sampled = error(read, camera, anchors[:, :60])
+    assert np.median(radial) < 0.3 * np.median(sampled) < 0.6
+    assert np.median(radial) < 0.15 * np.median(straight)
+
+
+def test_tokens_that_see_something_else_have_little_say():
+    camera, anchors = FISHEYES["kannala 140"], places()
+    rays = field(camera, 0.5, clips=6)
+    hit = torch.rand(6, 1, 15, 21, generator=torch.Generator().manual_seed(0)) < 0.1
+    rays = torch.where(hit, rays[:, [1, 2, 0]], rays)
+    rays[0, :, 3, 4] = 0  # and one that sees nothing
+    fit = fit_radial(rays)
+    assert fit.valid.all()
+    assert np.median(error(fit.rays(anchors.expand(6, -1, -1)), camera, anchors)) < 0.4
+
+
+def test_it_ends_at_the_minimum_of_the_twins_cost():
+    rays = field(FISHEYES["kannala 100"], 2.0, h=5, w=6)
+    fit = fit_radial(rays, steps=30)
+    mine = torch.cat([fit.focal.log(), fit.centre, fit.bend], dim=1)[0].numpy()
+    there = slow.radial_cost(mine, rays[0].numpy())
+    for k in range(6):
+        for way in (-1, 1):
+            moved = mine.copy()
+            moved[k] += way * 2e-3
+            assert slow.radial_cost(moved, rays[0].numpy()) > there
+    slope = [
+        (slow.radial_cost(mine + d, rays[0].numpy()) - slow.radial_cost(mine - d, rays[0].numpy()))
+        / 2e-5 for d in 1e-5 * np.eye(6)
+    ]  # fmt: skip
+    assert np.abs(slope).max() < 0.05  # curvatures are thousands
+
+
+@pytest.mark.parametrize("bend", [(1.0, 0.0), (0.3, 0.02), (0.0, 0.01), (5e-4, 0.0), (-0.1, -0.01)])
+def test_the_lens_and_its_derivatives(bend):
+    """Against the twin's formula and against automatic differentiation, on both sides of q = 0."""
+    unknowns = torch.tensor([[-0.7, -0.4, 0.48, 0.53, *bend]], dtype=torch.float64)
+    pixel = places(50)
+    found, jacobian = radial_torch._lens(unknowns, pixel)
+    full = torch.autograd.functional.jacobian(lambda x: radial_torch._lens(x, pixel)[0], unknowns)
+    torch.testing.assert_close(jacobian[0], full[0, :, :, 0])
+    d = (pixel[0].numpy() - [0.48, 0.53]) / np.exp([-0.7, -0.4])
+    s = np.linalg.norm(d, axis=1, keepdims=True)
+    np.testing.assert_allclose(found[0], d / s * slow.radial_angle(s, *bend), atol=1e-9)
+
+
+def lens(q=0.0, focal=0.25):
+    """A clip's lens: equidistant, half the image's width is 2 radians."""
+    return RadialFit(
+        torch.full((1, 2), focal).double(), torch.full((1, 2), 0.5).double(),
+        torch.tensor([[q, 0.0]]).double(), torch.tensor([True]), torch.zeros(1).double(),
+    )  # fmt: skip
+
+
+def test_bearings_end_before_ninety_degrees_and_rays_do_not():
+    places = [[0.5, 0.5], [0.75, 0.5], [0.5, 0.88], [0.9, 0.5], [1.0, 0.5]]
+    anchors = torch.tensor([places], dtype=torch.float64)
+    bearing, seen = lens().bearing(anchors)
+    assert seen.tolist() == [[True, True, False, False, False]]
+    edge = np.tan(np.radians(85))
+    expected = [[0, 0], [np.tan(1.0), 0], [0, edge], [edge, 0], [edge, 0]]
+    np.testing.assert_allclose(bearing[0], expected, atol=1e-9)
+    rays = lens().rays(anchors)[0]
+    np.testing.assert_allclose(rays[3], [np.sin(1.6), 0, np.cos(1.6)], atol=1e-12)
+    np.testing.assert_allclose(rays[4], [np.sin(2.0), 0, np.cos(2.0)], atol=1e-12)
+    uv = torch.zeros(1, 1, 2, 2).double()
+    crowd = anchors[0, [1] * 15 + [3] * 6].expand(1, 1, 2, 21, 2).clone()
+    found = bearings_torch.radial_bearings(
+        lens(), torch.ones(1, 3, 4, 5).double(), crowd, uv, torch.tensor([[600.0, 400.0]]).double()
+    )
+    assert found.usable.sum(-1).tolist() == [[[15, 15]]]
+    np.testing.assert_allclose(found.scale, [[150, 100]])
+
+
+@pytest.mark.parametrize("fault", ["zero", "parallel", "random", "behind"])
+def test_fields_without_a_lens_are_refused_with_finite_numbers(fault):
+    rays = field(FISHEYES["kannala 100"])
+    if fault == "zero":
+        rays = 0 * rays
+    elif fault == "parallel":
+        rays = rays * torch.tensor([0.003, 0.003, 1.0]).view(1, 3, 1, 1)
+    elif fault == "random":
+        rays = torch.randn(rays.shape, generator=torch.Generator().manual_seed(0)).double()
+    else:
+        rays = -rays
+    rays = torch.cat([rays, field(FISHEYES["kannala 100"])]).requires_grad_()
+    fit = fit_radial(rays)
+    assert fit.valid.tolist() == [False, True]
+    (fit.focal.sum() + fit.centre.sum() + fit.bend.sum()).backward()
+    assert all(torch.isfinite(x).all() for x in (fit.focal, fit.centre, fit.bend, rays.grad))
+    anchors, uv = places(21).expand(2, 1, 2, 21, 2), torch.zeros(2, 1, 2, 2).double()
+    size = torch.tensor([[672.0, 480.0]] * 2).double()
+    found = bearings_torch.radial_bearings(fit, rays, anchors, uv, size)
+    field_alone = bearings_torch.sampled_bearings(rays, anchors, uv, size, cell_centres=True)
+    assert torch.equal(found.joints[0], field_alone.joints[0])
+    assert not torch.equal(found.joints[1], field_alone.joints[1])
+
+
+@pytest.mark.parametrize("name", ["kannala 140", "pinhole"])
+def test_gradients(name):
+    """Of bearings and rays by the field and the anchors, through every step."""
+    camera = pinhole(80) if name == "pinhole" else FISHEYES[name]
+    rays = (1.7 * field(camera, 1.5, clips=2, h=4, w=5)).requires_grad_()
+    anchors = places(7).expand(2, -1, -1).clone().requires_grad_()
+
+    def values(rays, anchors):
+        fit = fit_radial(rays)
+        return fit.bearing(anchors)[0], fit.rays(anchors), fit.focal, fit.centre, fit.bend
+
+    assert gradcheck(values, (rays, anchors), eps=1e-6, atol=1e-5, rtol=1e-4, fast_mode=True)
+
+
+def test_gradients_on_the_axis():
+    """Where the distance to the axis is 0 and its square root has no slope of its own."""
+    anchors = torch.full((1, 1, 2), 0.5).double().requires_grad_()
+    bearing, _ = lens(0.5).bearing(anchors)
+    bearing.sum().backward()
+    np.testing.assert_allclose(anchors.grad, [[[4.0, 4.0]]])
+    rays = field(FISHEYES["kannala 100"], h=3, w=3)
+    rays[0, :, 1, 1] = torch.tensor([0.0, 0.0, 1.0])
+    rays.requires_grad_()
+    fit_radial(rays).focal.sum().backward()
+    assert torch.isfinite(rays.grad).all()
+
+
+def test_symmetry_and_precision():
+    rays = field(FISHEYES["kannala 140"], 1.0, clips=3)
+    fit = fit_radial(rays)
+    longer = fit_radial(rays * torch.linspace(0.3, 2, 21).double())
+    turned = fit_radial(rays.transpose(2, 3)[:, [1, 0, 2]])
+    mirrored = fit_radial(rays.flip(3) * torch.tensor([-1.0, 1, 1]).view(1, 3, 1, 1))
+    alone = fit_radial(rays[1:2])
+    for name in ("focal", "centre", "bend"):
+        torch.testing.assert_close(getattr(longer, name), getattr(fit, name))
+        torch.testing.assert_close(getattr(alone, name), getattr(fit, name)[1:2])
+    torch.testing.assert_close(turned.focal, fit.focal.flip(1))
+    torch.testing.assert_close(mirrored.centre[:, 0], 1 - fit.centre[:, 0])
+    single = fit_radial(rays.float())
+    assert single.focal.dtype == torch.float32
+    anchors = places().expand(3, -1, -1)
+    assert degrees(single.rays(anchors.float()), fit.rays(anchors)).max() < 0.01

@@ -1,0 +1,323 @@
+"""Full rigid PnP in torch: exact recovery, the minimum it claims, gradients, gates, symmetry."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import solver_reference as slow
+import torch
+from scipy.optimize import minimize
+from torch.autograd import gradcheck
+
+from acehand_core.errors import InputError
+from acehand_core.geometry import rotations
+from acehand_core.hand import articulation
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.solver import bearings_torch, pnp, rigid_torch
+from acehand_core.solver.placement_torch import mixed_pnp
+from acehand_core.solver.rigid_torch import RigidSettings, rigid_pnp
+
+SIZE, FOCAL, CENTRE = (672.0, 480.0), 520.0, (336.0, 240.0)
+#: Evidence alone: no prior, no robust weights.
+BARE = RigidSettings(depth_sigma=np.inf, rotation_sigma=np.inf, robust=np.inf, size_sigma=1e-4)
+TURNING = dataclasses.replace(BARE, rotate=True)
+
+
+class Scene:
+    """Hands whose predictions are off by given standard deviations."""
+
+    def __init__(self, seed, frames=20, depth=0.1, anchor=0.0, joint=0.0, size=0.0, turn=0.0,
+                 outliers=0.0, wrist=0.0):  # fmt: skip
+        rng = np.random.default_rng(seed)
+        count = 2 * frames
+        low, high = articulation.limits()
+        pose = articulation.angles_to_pose(rng.uniform(low, high, (count, 22)), "right")
+        orient = rotations.exp(rng.uniform(-1.5, 1.5, (count, 3)))
+        joints = CapsuleHand().joints("right", orient, pose, np.zeros(10))
+        joints = joints - joints[:, :1]
+        z = rng.uniform(0.3, 0.7, count)
+        side = rng.uniform(-0.25, 0.25, (count, 2)) * z[:, None]
+        place = np.concatenate([side, z[:, None]], axis=1)
+        points = joints + place[:, None]
+        pixels = points[..., :2] / points[..., 2:] * FOCAL + CENTRE
+        pixels += rng.normal(0, anchor, pixels.shape)
+        pixels += (rng.random((count, 21, 1)) < outliers) * rng.normal(0, 60, pixels.shape)
+        guess = joints * (1 + rng.normal(0, size, (count, 1, 1)))
+        guess += rng.normal(0, joint, guess.shape)
+        rotation = rotations.exp(rng.normal(0, turn, (count, 3)))
+        guess = (guess - guess[:, :1]) @ np.swapaxes(rotation, 1, 2)
+        off = rng.normal(0, wrist, (count, 1, 3))  # a canonical wrist that is not the origin
+
+        def t(value, *shape):
+            return torch.tensor(value.reshape(1, frames, 2, *shape))
+
+        self.joints, self.place = t(guess + off, 21, 3), t(place - off[:, 0], 3)
+        self.true_joints = t(points, 21, 3)
+        self.log_depth = t(np.log(z - off[:, 0, 2]) + rng.normal(0, depth, count))
+        self.anchors = t(pixels / SIZE, 21, 2)
+        self.rotation = t(np.swapaxes(rotation, 1, 2), 3, 3)
+
+    def bearings(self, anchors=None):
+        anchors = self.anchors if anchors is None else anchors
+        rows = [torch.tensor([v], dtype=anchors.dtype) for v in ((FOCAL, FOCAL), CENTRE, SIZE)]
+        return bearings_torch.calibrated_bearings(
+            anchors, torch.zeros_like(anchors[..., 0, :]), *rows
+        )
+
+    def start(self):
+        return mixed_pnp(self.joints, self.log_depth, self.bearings(), "paper")
+
+    def solve(self, settings=None):
+        settings = settings or RigidSettings()
+        return rigid_pnp(self.joints, self.log_depth, self.bearings(), self.start(), settings)
+
+    def error_mm(self, placement):
+        return 1000 * (placement.translation - self.place).norm(dim=-1)
+
+
+# --- recovery ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_exact_evidence_gives_the_exact_pose_from_a_wrong_depth(rotate):
+    scene = Scene(0, frames=40, depth=0.2, turn=0.08 if rotate else 0.0, wrist=0.02)
+    found = scene.solve(TURNING if rotate else BARE)
+    good = found.votes.sum(-1) >= 12
+    assert good.float().mean() > 0.9 and found.accepted[good].all()
+    assert (found.translation - scene.place)[good].abs().max() < 1e-6
+    assert (found.rotation - scene.rotation)[good].abs().max() < 1e-5
+    assert (found.place(scene.joints) - scene.true_joints)[good].abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_exact_predictions_stay(rotate):
+    """Priors, sizes and robust weights move nothing that fits."""
+    scene = Scene(1, depth=0.0)
+    found = scene.solve(RigidSettings(rotate=rotate))
+    seen = found.accepted
+    assert seen.float().mean() > 0.9
+    assert (found.translation - scene.place)[seen].abs().max() < 1e-6
+    assert (found.size[seen] - 1).abs().max() < 1e-6
+
+
+def test_float32_is_enough():
+    scene = Scene(2, anchor=4.0, joint=0.004)
+    expected = scene.solve()
+    for name in ("joints", "log_depth", "anchors"):
+        setattr(scene, name, getattr(scene, name).float())
+    found = scene.solve()
+    assert found.translation.dtype == torch.float32
+    assert (found.translation - expected.translation).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("noise", "ratio"),
+    [
+        ({"depth": 0.1, "anchor": 3.0, "joint": 0.003}, 0.45),
+        ({"depth": 0.1, "anchor": 5.0, "joint": 0.004, "size": 0.03}, 0.65),
+        ({"depth": 0.2, "anchor": 5.0, "joint": 0.004, "size": 0.03}, 0.45),
+        ({"depth": 0.1, "anchor": 5.0, "joint": 0.004, "outliers": 0.1}, 0.6),
+    ],
+)
+def test_a_wrong_depth_is_put_right(noise, ratio):
+    """Against mixed PnP, which keeps the predicted depth."""
+    scene = Scene(3, frames=150, **noise)
+    mixed, rigid = scene.error_mm(scene.start()), scene.error_mm(scene.solve())
+    assert rigid.mean() < ratio * mixed.mean()
+
+
+def test_a_hand_of_wrong_size_with_a_good_depth_is_left_to_the_prior():
+    """Size and depth look alike; who is trusted is a parameter."""
+    scene = Scene(4, frames=100, depth=0.02, anchor=3.0, joint=0.003, size=0.06)
+    errors = {
+        depth: scene.error_mm(scene.solve(RigidSettings(depth_sigma=depth, size_sigma=0.06))).mean()
+        for depth in (0.02, 0.1, 1.0)
+    }
+    assert errors[0.02] < errors[0.1] < errors[1.0]
+    assert errors[0.02] < 1.05 * scene.error_mm(scene.start()).mean()
+
+
+def test_a_turned_hand_is_placed_better_when_it_may_turn():
+    scene = Scene(5, frames=100, depth=0.1, anchor=3.0, joint=0.003, turn=0.12)
+    still, turning = (
+        scene.error_mm(scene.solve(RigidSettings(rotate=rotate))).mean() for rotate in (False, True)
+    )
+    assert turning < 0.85 * still
+
+
+# --- what it minimises -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_it_ends_at_the_minimum_of_the_twins_cost(rotate):
+    settings = RigidSettings(rotate=rotate, steps=40)
+    scene = Scene(6, frames=3, anchor=5.0, joint=0.006, outliers=0.1, wrist=0.02)
+    start, found = scene.start(), scene.solve(settings)
+    assert found.accepted.all()
+    for at in np.ndindex(1, 3, 2):
+        given = (
+            scene.joints[at].numpy(), float(scene.log_depth[at]),
+            scene.bearings().joints[at].numpy(), torch.nonzero(found.votes[at])[:, 0].tolist(),
+            FOCAL, float(start.solved[at][2]), settings,
+        )  # fmt: skip
+        depth = found.translation[at][2]
+        turn = rotations.log(found.rotation[at].numpy()) if rotate else np.zeros(0)
+        mine = np.concatenate(
+            [found.translation[at][:2] / depth, [depth.log()], [found.size[at].log()], turn]
+        )
+        there = slow.rigid_cost(mine, *given)
+        best = minimize(slow.rigid_cost, mine, given, method="BFGS", options={"gtol": 1e-8})
+        assert there - best.fun < 1e-6
+        np.testing.assert_allclose(best.x, mine, atol=2e-4)
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_the_jacobian_is_the_derivative(rotate):
+    scene = Scene(7, frames=1)
+    k = 7 if rotate else 4
+    unknowns = torch.randn(1, 1, 2, k, generator=torch.Generator().manual_seed(1)).double() * 0.2
+
+    def fitted(x):
+        return -rigid_torch._project(x, scene.joints, torch.zeros_like(scene.anchors))[1]
+
+    _, _, found = rigid_torch._project(unknowns, scene.joints, torch.zeros_like(scene.anchors))
+    full = torch.autograd.functional.jacobian(fitted, unknowns)
+    for s in range(2):
+        torch.testing.assert_close(found[0, 0, s], full[0, 0, s, :, :, 0, 0, s])
+
+
+def test_the_numpy_solver_finds_the_same_minimum():
+    scene = Scene(8, frames=30, depth=0.05, anchor=2.0, turn=0.05, wrist=0.02)
+    found = scene.solve(dataclasses.replace(TURNING, joint_sigma_m=0.0, size_sigma=1e-5, steps=20))
+    start, bearing = scene.start(), scene.bearings().joints
+    rotation, translation = pnp.rigid_pnp(
+        scene.joints.reshape(-1, 21, 3).numpy(), bearing.reshape(-1, 21, 2).numpy(),
+        start.solved.reshape(-1, 3).numpy(), start.votes.reshape(-1, 21).double().numpy(), 60,
+    )  # fmt: skip
+    gap = np.abs(found.translation.reshape(-1, 3).numpy() - translation).max(1)
+    rows = found.accepted.reshape(-1).numpy()
+    assert rows.mean() > 0.9 and np.mean(gap[rows] < 2e-5) > 0.95
+    turned = np.abs(found.rotation.reshape(-1, 3, 3).numpy() - rotation).max((1, 2))
+    assert np.median(turned[rows]) < 1e-4
+
+
+# --- gates -------------------------------------------------------------------------------------
+
+
+def test_refused_rows_keep_the_start():
+    """Too few votes; a hand through the lens; anchors of something else. The rest is not moved."""
+    scene = Scene(9, frames=4, depth=0.02)
+    clean = scene.solve()
+    scene.anchors[0, 0, 0, 5:] = 1.5
+    scene.joints[0, 1, 0, 4:8, 2] -= 0.9  # behind the camera: without a vote
+    scene.anchors[0, 2, 0] = scene.anchors[0, 2, 0].flip(0).flip(1)
+    scene.anchors[0, 3, 1] = 2.0
+    start, found = scene.start(), scene.solve(RigidSettings(rotate=True))
+    refused = torch.tensor([[[True, False], [False, False], [True, False], [False, True]]])
+    assert torch.equal(found.accepted, ~refused)
+    assert torch.equal(found.translation[refused], start.translation[refused])
+    assert torch.equal(found.rotation[refused], torch.eye(3).double().expand(3, 3, 3))
+    assert (found.size[refused] == 1).all() and (found.votes[0, 1, 0].sum() == 17)
+    untouched = torch.tensor([[False, True], [False, True], [False, True], [True, False]])[None]
+    assert (found.translation - clean.translation)[untouched].abs().max() < 2e-3
+
+
+def test_a_joint_that_ends_too_near_refuses_the_row():
+    """The anchors halve the depth; a finger on the axis, which any depth fits, ends at the lens."""
+    scene = Scene(10, frames=4, depth=0.0)
+    place = torch.tensor([0.0, 0.0, 0.13], dtype=torch.float64)
+    scene.joints = scene.joints * torch.tensor([0.8, 0.8, 0.2])
+    scene.joints[..., 4, :2], scene.joints[..., 4, 2] = 0.0, -0.10
+    scene.log_depth[:] = np.log(0.24)
+    points = scene.joints + place
+    pixels = points[..., :2] / points[..., 2:] * FOCAL + torch.tensor(CENTRE)
+    scene.anchors = pixels / torch.tensor(SIZE)
+    loose = dataclasses.replace(BARE, joint_sigma_m=0.0)
+    start, found = scene.start(), scene.solve(loose)
+    assert start.votes[..., 4].all() and (found.rms < 1e-3).all()
+    assert not found.accepted.any()
+    assert torch.equal(found.translation, start.translation)
+    scene.anchors[..., 4, :] = 2.0  # without that finger nothing is wrong
+    found = scene.solve(loose)
+    assert found.accepted.float().mean() > 0.8
+    assert (found.translation - place)[found.accepted].abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"depth_sigma": 0.0}, {"size_sigma": 0.0}, {"anchor_sigma_px": -1.0}, {"robust": 0.0},
+     {"rotation_sigma": np.nan}, {"joint_sigma_m": -0.1}, {"steps": 0}],
+)  # fmt: skip
+def test_settings_that_make_no_sense(bad):
+    with pytest.raises(InputError, match=next(iter(bad))):
+        RigidSettings(**bad)
+
+
+# --- gradients ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+@pytest.mark.parametrize("steps", [1, 8])
+def test_gradients(rotate, steps):
+    """Through every step, in accepted and refused rows, unconverged and converged."""
+    scene = Scene(11, frames=2, depth=0.1, anchor=4.0, joint=0.005, turn=0.05)
+    scene.anchors[0, 1, 1, 3:] += 0.6  # leaves too few votes
+    scene.anchors[0, 0, 0, 7] = 0.99  # one without a vote
+    inputs = [x.clone().requires_grad_() for x in (scene.joints, scene.log_depth, scene.anchors)]
+
+    def solve(joints, log_depth, anchors):
+        scene.joints, scene.log_depth, scene.anchors = joints, log_depth, anchors
+        return scene.solve(RigidSettings(rotate=rotate, steps=steps))
+
+    def values(*x):
+        found = solve(*x)
+        return (found.translation, found.size, *([found.rotation] if rotate else []))
+
+    assert solve(*inputs).accepted.reshape(-1).tolist() == [True, True, True, False]
+    assert gradcheck(values, inputs, eps=1e-6, atol=1e-5, rtol=1e-4, fast_mode=True)
+    values(*inputs)[0][0, 1, 1].sum().backward()
+    assert inputs[0].grad[0, 0].abs().max() == 0  # another frame
+    assert all(torch.isfinite(x.grad).all() for x in inputs)
+
+
+# --- symmetry ----------------------------------------------------------------------------------
+
+
+def test_moving_the_hand_within_its_frame():
+    """Sideways; in depth the prior on t_z would see it."""
+    scene = Scene(12, anchor=3.0)
+    before = scene.solve()
+    shift = torch.tensor([0.03, -0.02, 0.0]).double()
+    scene.joints = scene.joints + shift
+    after = scene.solve(dataclasses.replace(RigidSettings(), steps=20))
+    seen = before.accepted & after.accepted
+    assert (after.translation + shift - before.translation)[seen].abs().max() < 1e-5
+
+
+def test_a_larger_world():
+    scene = Scene(13, anchor=3.0)
+    before = scene.solve()
+    scene.joints, scene.log_depth = 2 * scene.joints, scene.log_depth + np.log(2)
+    after = scene.solve(RigidSettings(joint_sigma_m=2 * RigidSettings().joint_sigma_m))
+    assert torch.equal(before.accepted, after.accepted)
+    torch.testing.assert_close(after.translation, 2 * before.translation)
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_no_order_but_the_wrists_and_no_neighbours(rotate):
+    scene = Scene(14, anchor=3.0)
+    settings = RigidSettings(rotate=rotate)
+    before = scene.solve(settings)
+    shuffled = 1 + torch.randperm(20, generator=torch.Generator().manual_seed(0))
+    order = torch.cat([torch.zeros(1, dtype=torch.long), shuffled])
+    joints, anchors = scene.joints, scene.anchors
+    scene.joints, scene.anchors = joints[..., order, :], anchors[..., order, :]
+    torch.testing.assert_close(scene.solve(settings).translation, before.translation)
+    scene.joints, scene.anchors = joints, anchors.clone()
+    scene.anchors[0, 3] += 0.01
+    after = scene.solve(settings)
+    others = [i for i in range(20) if i != 3]
+    torch.testing.assert_close(
+        after.translation[:, others], before.translation[:, others], rtol=0, atol=1e-13
+    )
+    assert (after.translation - before.translation)[:, 3].abs().min() > 1e-5

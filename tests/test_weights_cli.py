@@ -1,0 +1,128 @@
+"""``acehand weights`` as it is typed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import weights_samples as samples
+from weights_samples import release
+
+from acehand_core.cli import console, weights
+from acehand_core.weights.load import load_weights
+
+
+def run(*words: str | Path) -> int:
+    parser = argparse.ArgumentParser()
+    weights.add_arguments(parser)
+    console.add_common_arguments(parser)
+    return console.run(parser.parse_args([str(word) for word in words]), weights.command)
+
+
+def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return release().write(tmp_path / "release")
+
+
+def test_accounting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspect", "--accounting", "--json") == 0
+    captured = capsys.readouterr()
+    rows = json.loads(captured.out)["accounting"]["rows"]
+    assert {row["name"]: row["parameters"] for row in rows}["optimiser"] == 183_992_299
+    assert "100,100,920" in captured.err
+
+
+def test_convert_verify_inspect(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = checkpoint.parent / "Wan2.2-Fun-5B-Control"
+    loose = tmp_path / "elsewhere" / samples.CHECKPOINT
+    loose.parent.mkdir()
+    checkpoint.rename(loose)
+    pieces = [base, checkpoint.parent / "caption_embed.pt"]
+    own, back = tmp_path / "own", tmp_path / "back"
+    assert run("convert", loose, *pieces, "--to", "acehand", "--output", own, "--json") == 0
+    data = last_json(capsys)
+    assert data["variant"] == "kfree" and samples.CHECKPOINT in data["sources"]
+    assert run("convert", own, "--to", "repackaged", "--output", tmp_path / "r", "-q") == 0
+    assert run("convert", own, "--to", "official", "--output", back, "--base", base) == 0
+    assert "initial values" in capsys.readouterr().err
+    for path in (own, tmp_path / "r", back, base, loose):
+        assert run("verify", path, "--json") == 0
+        data = last_json(capsys)
+        assert data["ok"] and data["problems"] == []
+    assert run("inspect", own, "--accounting", "--json") == 0
+    data = last_json(capsys)
+    assert data["layout"] == "acehand" and data["config"]["trunk"]["dim"] == 48
+    # Flags may also stand before the action's name.
+    assert run("--json", "inspect", back, "--variant", "kfree") == 0
+    assert last_json(capsys)["tap"] == 1
+    assert (
+        run("convert", own, "--to", "acehand", "--output", tmp_path / "b", "--dtype", "bf16") == 0
+    )
+    converted = load_weights(tmp_path / "b")
+    assert {t.dtype for t in converted.vae.values()} == {torch.bfloat16}
+
+
+def test_what_is_wrong_gives_an_exit_code(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = release()
+    del made.parts["projectors"]["l1.hand_fuse.1.weight"]
+    bad = made.write(tmp_path / "bad")
+    assert run("verify", bad) == 1
+    assert run("inspect", bad) == 1
+    assert "l1.hand_fuse.1.weight" in capsys.readouterr().err
+    assert run("convert", bad, "--to", "acehand", "--output", tmp_path / "o") == 2
+    assert not (tmp_path / "o").exists()
+    assert run("verify", checkpoint, "--sha256", f"{samples.CHECKPOINT}={64 * '0'}") == 1
+    assert run("verify", checkpoint, "--sha256", "nonsense") == 2
+    assert run("verify", tmp_path / "nothing") == 2
+    assert run("inspect") == 2
+    assert run("convert", checkpoint.parent / "Wan2.2-Fun-5B-Control", "--to", "acehand",
+               "--output", tmp_path / "o") == 2  # fmt: skip
+    assert "pieces alone" in capsys.readouterr().err
+    assert run("convert", checkpoint, bad, "--to", "acehand", "--output", tmp_path / "o") == 2
+    existing = checkpoint.parent
+    assert run("convert", checkpoint, "--to", "acehand", "--output", existing) == 4
+    assert run("convert", checkpoint, "--variant", "k", "--to", "acehand", "--output", "o") == 2
+
+
+def test_list_of_what_can_be_fetched(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("fetch", "--list", "--json") == 0
+    captured = capsys.readouterr()
+    sources = json.loads(captured.out)["sources"]
+    assert {"official-k", "official-kfree", "wan-base", "repackaged"} <= sources.keys()
+    assert all(entry["licence"] for entry in sources.values())
+    assert "CC BY-NC 4.0" in captured.err
+    assert run("fetch") == 2
+
+
+def test_fetch_prints_where_and_under_which_licence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from acehand_core.weights import fetch
+
+    asked = []
+
+    def fetched(name: str, revision: str | None, expected: Any, quiet: bool) -> fetch.Fetched:
+        asked.append((name, revision, dict(expected)))
+        return fetch.Fetched(name, "a/b", "c0ffee", tmp_path, {}, {}, ("x.json",), "CC BY-NC 4.0")
+
+    monkeypatch.setattr(fetch, "fetch", fetched)
+    digest = 64 * "a"
+    words = ("fetch", "official-k", "wan-base", "--sha256", f"ace_ego_hand_k.pt={digest}", "--json")
+    assert run(*words) == 0
+    captured = capsys.readouterr()
+    assert asked == [("official-k", None, {"ace_ego_hand_k.pt": digest}), ("wan-base", None, {})]
+    assert [f["folder"] for f in json.loads(captured.out)["fetched"]] == [str(tmp_path)] * 2
+    assert "not part of acehand" in captured.err and "CC BY-NC" in captured.err
+    assert "x.json: no hash" in captured.err

@@ -1,0 +1,254 @@
+"""Downloads, with the real client against a hub on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMIT = "c0ffee" + 34 * "0"
+LARGE = os.urandom(300_000)
+FILES = {
+    "ace_ego_hand_k.pt": LARGE,
+    "ace_ego_hand_kfree.pt": LARGE[::-1],
+    "README.md": b"read me",
+}
+RUN = """
+import json, sys
+from huggingface_hub import constants
+constants.DOWNLOAD_CHUNK_SIZE = 10_000  # what arrives is written in such pieces
+from acehand_core.weights.fetch import fetch
+from acehand_core.errors import AcehandError
+for arguments in json.loads(sys.argv[1]):
+    try:
+        print(json.dumps(fetch(quiet=True, **arguments).to_json()))
+    except AcehandError as error:
+        print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+assert "torch" not in sys.modules
+"""
+
+
+class Hub(ThreadingHTTPServer):
+    """One repository whose contents a test may change or cut short."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files = dict(FILES)
+        self.stated: dict[str, str] = {}
+        self.cut_after: int | None = None
+        self.stall_after: int | None = None
+        self.ranges: list[str] = []
+        self.sent = 0
+        self.released = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def sha256(self, name: str) -> str:
+        return self.stated.get(name, hashlib.sha256(self.files[name]).hexdigest())
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Hub
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.answer(False)
+
+    def do_GET(self) -> None:
+        self.answer(True)
+
+    def answer(self, body: bool) -> None:
+        path = self.path.split("?")[0]
+        if path.startswith("/api/models/"):
+            self.describe(body)
+            return
+        name = path.rsplit("/", 1)[-1]
+        if name not in self.server.files:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "EntryNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        self.file(name, body)
+
+    def describe(self, body: bool) -> None:
+        siblings = []
+        for name, content in self.server.files.items():
+            entry: dict[str, Any] = {"rfilename": name, "size": len(content)}
+            if name.endswith(".pt"):
+                entry["blobId"] = 40 * "1"
+                entry["lfs"] = {
+                    "sha256": self.server.sha256(name), "size": len(content), "pointerSize": 134,
+                }  # fmt: skip
+            siblings.append(entry)
+        data = json.dumps(
+            {"id": "a/b", "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if body:
+            self.wfile.write(data)
+
+    def file(self, name: str, body: bool) -> None:
+        content = self.server.files[name]
+        start = 0
+        asked = self.headers.get("Range", "")
+        if asked.startswith("bytes="):
+            start = int(asked.removeprefix("bytes=").split("-")[0])
+            self.server.ranges.append(asked)
+        self.send_response(206 if start else 200)
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("ETag", f'"{self.server.sha256(name)}"')
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(content) - start))
+        if start:
+            size = len(content)
+            self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
+        self.end_headers()
+        if not body:
+            return
+        rest = content[start:]
+        if self.server.cut_after is not None:
+            rest = rest[: self.server.cut_after]
+        stalled = self.server.stall_after is not None
+        if stalled:
+            rest = rest[: self.server.stall_after]
+        self.server.sent += len(rest)
+        self.wfile.write(rest)
+        self.wfile.flush()
+        if stalled:
+            self.server.released.wait(30)
+        if len(rest) < len(content) - start:
+            self.close_connection = True
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    server = Hub()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.released.set()
+    server.shutdown()
+    server.server_close()
+
+
+def start(home: Path, url: str, offline: bool, steps: list[dict[str, Any]]) -> subprocess.Popen:
+    """Fetch in a process of its own, because the client reads its environment once."""
+    environment = {
+        **os.environ, "HF_HOME": str(home), "HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1" if offline else "0",
+        "HF_HUB_ETAG_TIMEOUT": "5", "HF_HUB_DOWNLOAD_TIMEOUT": "30", "NO_PROXY": "127.0.0.1",
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, json.dumps(steps)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+
+
+def run(home: Path, url: str, *steps: dict[str, Any], offline: bool = False) -> list[Any]:
+    """Return the outcome of each step."""
+    process = start(home, url, offline, list(steps))
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    return [json.loads(line) for line in out.splitlines()]
+
+
+NOWHERE = "http://127.0.0.1:9"
+K, KFREE = {"name": "official-k"}, {"name": "official-kfree"}
+
+
+def test_download_then_cache_then_damage(hub: Hub, tmp_path: Path) -> None:
+    first, second = run(tmp_path, hub.url, K, K)
+    assert first["sha256"] == {"ace_ego_hand_k.pt": hashlib.sha256(LARGE).hexdigest()}
+    assert first["revision"] == COMMIT and "CC BY-NC" in first["licence"]
+    folder = Path(first["folder"])
+    assert folder.is_relative_to(tmp_path) and folder.name == COMMIT
+    assert [p.name for p in folder.iterdir()] == ["ace_ego_hand_k.pt"]  # nothing that was not asked
+    assert second == first and hub.sent == len(LARGE)  # the cache was enough
+
+    assert run(tmp_path, NOWHERE, K, offline=True) == [first]
+    blob = (folder / "ace_ego_hand_k.pt").resolve()
+    blob.write_bytes(LARGE[:-1] + b"?")
+    (broken,) = run(tmp_path, NOWHERE, K, offline=True)
+    assert broken["error"] == "SchemaError" and "ace_ego_hand_k.pt" in broken["message"]
+    assert run(tmp_path, hub.url, K) == [first]  # downloaded once more
+    assert blob.read_bytes() == LARGE
+
+
+def test_a_killed_download_goes_on_in_the_next_run(hub: Hub, tmp_path: Path) -> None:
+    hub.stall_after = 100_000
+    process = start(tmp_path, hub.url, False, [K])
+    for _ in range(600):
+        if any(p.stat().st_size >= 90_000 for p in tmp_path.rglob("*partial")):
+            break
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    (partial,) = tmp_path.rglob("*partial")
+    have, sent, hub.stall_after = partial.stat().st_size, hub.sent, None
+    assert 0 < have <= 100_000
+    (result,) = run(tmp_path, hub.url, K)
+    assert result["sha256"]["ace_ego_hand_k.pt"] == hashlib.sha256(LARGE).hexdigest()
+    assert hub.ranges == [f"bytes={have}-"]
+    assert hub.sent - sent == len(LARGE) - have
+    assert not partial.exists()
+
+
+def test_a_dropped_connection_is_taken_up_again(hub: Hub, tmp_path: Path) -> None:
+    hub.cut_after = 100_000
+    (result,) = run(tmp_path, hub.url, K)
+    assert result["sha256"]["ace_ego_hand_k.pt"] == hashlib.sha256(LARGE).hexdigest()
+    assert hub.sent == len(LARGE)
+
+
+def test_wrong_contents_are_refused(hub: Hub, tmp_path: Path) -> None:
+    hub.stated["ace_ego_hand_kfree.pt"] = 64 * "a"
+    wanted = {"ace_ego_hand_k.pt": 64 * "0"}
+    bad, undemanded = run(tmp_path, hub.url, KFREE, {**K, "expected": wanted})
+    assert bad["error"] == "SchemaError" and "ace_ego_hand_kfree.pt" in bad["message"]
+    assert undemanded["error"] == "SchemaError" and "as demanded" in undemanded["message"]
+    # Neither the partial file nor a file of the cache is left of what was wrong.
+    assert not any(p.name.startswith(64 * "a") and p.suffix != ".lock" for p in tmp_path.rglob("*"))
+
+
+def test_what_cannot_be_had_is_explained(hub: Hub, tmp_path: Path) -> None:
+    (nothing,) = run(tmp_path, hub.url, K, offline=True)
+    assert nothing["error"] == "InputError" and "HF_HOME" in nothing["message"]
+    (unreachable,) = run(tmp_path, NOWHERE, K)
+    assert unreachable["error"] == "InputError" and "resume" in unreachable["message"]
+    del hub.files["ace_ego_hand_k.pt"]
+    absent, unknown = run(tmp_path, hub.url, K, {"name": "oficial-k"})
+    assert absent["error"] == "InputError" and "has no ace_ego_hand_k.pt" in absent["message"]
+    assert "official-k" in unknown["message"]
+
+
+def test_demanded_hashes_go_to_their_source() -> None:
+    from acehand_core.errors import InputError
+    from acehand_core.weights.fetch import SOURCES, hashes_for
+
+    stated = {"ace_ego_hand_k.pt": "1", "ace_ego_hand_kfree.pt": "2"}
+    found = hashes_for(["official-k", "official-kfree"], stated)
+    assert found == {
+        "official-k": {"ace_ego_hand_k.pt": "1"},
+        "official-kfree": {"ace_ego_hand_kfree.pt": "2"},
+    }
+    with pytest.raises(InputError, match=r"other\.pt"):
+        hashes_for(["official-k"], {"other.pt": "1"})
+    assert all(source.licence and source.needed for source in SOURCES.values())

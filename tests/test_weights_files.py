@@ -1,0 +1,395 @@
+"""Reading, converting and writing weights; and what is refused, with the tensor or file named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import weights_samples as samples
+from safetensors.torch import save_file
+from weights_samples import TINY, equal, release
+
+from acehand_core.decoder.config import DecoderConfig
+from acehand_core.errors import InputError, OutputError, SchemaError
+from acehand_core.weights import layouts, loaded, official, own, repackaged
+from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.convert import convert, save_official, sort_sources
+from acehand_core.weights.inspection import inspect, verify
+from acehand_core.weights.load import detect, load_weights
+from acehand_core.weights.loaded import LoadedWeights, from_official_tensors
+from acehand_core.weights.storage import store_of
+
+TARGETS = ("official", "repackaged", "acehand")
+
+
+def same_weights(left: LoadedWeights, right: LoadedWeights) -> bool:
+    """Whether two sets of weights hold the same bits and describe the same model."""
+    return (
+        left.config == right.config
+        and left.parts().keys() == right.parts().keys()
+        and all(equal(left.parts()[part], right.parts()[part]) for part in left.parts())
+        and equal({"": left.caption}, {"": right.caption})
+        and left.licence == right.licence
+    )
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return release().write(tmp_path / "release")
+
+
+@pytest.fixture
+def own_folder(checkpoint: Path, tmp_path: Path) -> Path:
+    convert(sort_sources([checkpoint]), "acehand", tmp_path / "own")
+    return tmp_path / "own"
+
+
+# --- what is read ---
+
+
+def test_only_what_runs_is_read(checkpoint: Path) -> None:
+    weights, made = load_weights(checkpoint), release()
+    trunk = layouts.trunk_to_official(weights.trunk)
+    assert {int(name.split(".")[1]) for name in trunk if name.startswith("blocks.")} == {0, 1}
+    assert not any(name.startswith(("head.", "ref_conv.")) for name in trunk)
+    adapters = layouts.trunk_to_official(weights.adapters)
+    assert len(adapters) == 2 * 10 * 2
+    assert all(torch.equal(adapters[n], made.parts["backbone_trainable"][n]) for n in adapters)
+    # The retrained patch embedding replaces the base's; precisions are as stored.
+    for name, tensor in trunk.items():
+        trained = name.startswith("patch_embedding.")
+        source = made.parts["backbone_trainable"] if trained else made.dit
+        assert torch.equal(tensor, source[name]) and tensor.dtype == source[name].dtype
+    assert weights.ray_head.keys() == {"weight", "bias"}
+    assert torch.equal(weights.caption, made.caption)
+    assert set(weights.sha256s) == {
+        samples.CHECKPOINT, "Wan2.2_VAE.pth", "caption_embed.pt",
+        "diffusion_pytorch_model.safetensors",
+    }  # fmt: skip
+
+
+def test_values_of_skipped_blocks_are_never_asked_for() -> None:
+    made, asked = release(), []
+
+    def listening(tensors: dict[str, torch.Tensor], where: str) -> Any:
+        def fetch(name: str) -> torch.Tensor:
+            asked.append(name)
+            return tensors[name]
+
+        return replace(store_of(tensors, where), fetch=fetch)
+
+    stores = loaded.OfficialStores(
+        dit=listening(made.dit, "base"),
+        **{part: listening(tensors, part) for part, tensors in made.parts.items()},
+    )
+    loaded.assemble(TINY, stores)
+    assert len(asked) == len(set(asked))
+    assert not any(
+        name.startswith(("blocks.2.", "blocks.3.", "head.", "ref_conv.")) for name in asked
+    )
+    assert not any("temporal_encoder" in name for name in asked)
+
+
+def test_report_says_what_is_not_used(checkpoint: Path) -> None:
+    reports = {c.component: c for c in load_weights(checkpoint).report.components}
+    assert reports["checkpoint"].ignored == ("step",)
+    assert reports["vae"].ignored == ("decoder.conv1.weight",)
+    assert "patch_embedding.weight" in reports["dit"].unused
+    assert "l1.frame_pool_query" in reports["projectors"].unused
+    total = sum(len(r.read) + len(r.unused) for r in reports.values())
+    expected = [official.dit(TINY.trunk), official.vae(TINY.vae), *release().parts.values()]
+    assert total == sum(map(len, expected))
+
+
+def test_shards_and_single_file_are_the_same(tmp_path: Path) -> None:
+    whole = load_weights(release().write(tmp_path / "one"))
+    shards = load_weights(release().write(tmp_path / "many", shards=3))
+    assert same_weights(whole, shards)
+    assert sum(name.endswith(".safetensors") for name in shards.sha256s) == 3
+
+
+def test_vae_with_a_prefix(checkpoint: Path, tmp_path: Path) -> None:
+    prefixed = {f"model.{name}": tensor for name, tensor in release().vae.items()}
+    torch.save(prefixed, tmp_path / "vae.pth")
+    assert same_weights(
+        load_weights(checkpoint, vae=tmp_path / "vae.pth"), load_weights(checkpoint)
+    )
+    save_file(release().vae, tmp_path / "vae.safetensors")
+    again = load_weights(checkpoint, vae=tmp_path / "vae.safetensors")
+    assert same_weights(again, load_weights(checkpoint))
+
+
+def test_caption_in_every_form(checkpoint: Path, tmp_path: Path) -> None:
+    caption, expected = release().caption, load_weights(checkpoint)
+    torch.save(caption, tmp_path / "bare.pt")
+    torch.save({"embed": caption}, tmp_path / "dict.pt")
+    save_file({"caption_embedding": caption}, tmp_path / "c.safetensors")
+    for name in ("bare.pt", "dict.pt", "c.safetensors"):
+        assert detect(tmp_path / name) == "caption"
+        assert same_weights(load_weights(checkpoint, caption=tmp_path / name), expected)
+    torch.save(caption[:, :-1].clone(), tmp_path / "narrow.pt")
+    with pytest.raises(SchemaError, match=r"\(5, 31\)"):
+        load_weights(checkpoint, caption=tmp_path / "narrow.pt")
+
+
+def test_sizes_are_read_off_the_tensors(tmp_path: Path) -> None:
+    weights = load_weights(release().write(tmp_path, record=False))
+    assert weights.config == TINY
+    assert weights.report.notes == ("8 heads of the decoder are assumed",)
+    other = replace(TINY, decoder=replace(TINY.decoder, num_heads=4))
+    assert load_weights(tmp_path / samples.CHECKPOINT, config=other).config == other
+
+
+def test_variant_from_name_record_or_argument(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds the variant kfree, not k"):
+        load_weights(checkpoint, "k")
+    folder = checkpoint.parent
+    release().write(folder, record=False).rename(folder / "mine.pt")
+    with pytest.raises(InputError, match="--variant"):
+        load_weights(folder / "mine.pt")
+    assert load_weights(folder / "mine.pt", "k").config.variant == "k"
+
+
+def test_missing_pieces_are_named(checkpoint: Path) -> None:
+    (checkpoint.parent / "caption_embed.pt").unlink()
+    with pytest.raises(InputError, match="--caption"):
+        load_weights(checkpoint)
+    base = checkpoint.parent / "Wan2.2-Fun-5B-Control"
+    (base / "Wan2.2_VAE.pth").unlink()
+    with pytest.raises(InputError, match="--vae"):
+        load_weights(checkpoint)
+    with pytest.raises(InputError, match="only a piece"):
+        load_weights(base)
+    shutil.rmtree(base)
+    with pytest.raises(InputError, match="--base"):
+        load_weights(checkpoint)
+
+
+# --- tensors in memory ---
+
+
+def test_tensors_in_memory(checkpoint: Path) -> None:
+    made = release()
+    weights = from_official_tensors(
+        TINY, dit=made.dit, vae=made.vae, caption=made.caption, **made.parts
+    )
+    assert same_weights(replace(weights, licence=load_weights(checkpoint).licence),
+                        load_weights(checkpoint))  # fmt: skip
+
+
+def test_tensors_in_memory_may_lack_what_does_not_run() -> None:
+    made = release()
+    trained = {n: t for n, t in made.parts["backbone_trainable"].items() if "blocks.3" not in n}
+    del trained["head.modulation"]
+    weights = from_official_tensors(TINY, dit=made.dit, backbone_trainable=trained)
+    assert weights.vae is weights.decoder is weights.caption is None
+    assert weights.adapters and weights.trunk
+    bare = from_official_tensors(replace(TINY, trunk=replace(TINY.trunk, lora_rank=0)), made.dit)
+    assert bare.adapters is None
+    assert torch.equal(bare.trunk["patch_embedding.bias"], made.dit["patch_embedding.bias"])
+    del trained["blocks.1.ffn.0.lora_A.default.weight"]
+    with pytest.raises(
+        SchemaError, match=r"'blocks\.1\.ffn\.0\.lora_A\.default\.weight' is missing"
+    ):
+        from_official_tensors(TINY, dit=made.dit, backbone_trainable=trained)
+
+
+# --- conversions ---
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float32], ids=str)
+def test_every_layout_and_back_is_the_same_bits(
+    checkpoint: Path, tmp_path: Path, dtype: torch.dtype | None
+) -> None:
+    base = checkpoint.parent / "Wan2.2-Fun-5B-Control"
+    first, _ = convert(sort_sources([checkpoint]), "acehand", tmp_path / "0", dtype=dtype)
+    path = tmp_path / "0"
+    for number, target in enumerate(("repackaged", "acehand", "repackaged"), start=1):
+        convert(sort_sources([path]), target, tmp_path / str(number))
+        path = tmp_path / str(number)
+        assert same_weights(load_weights(path), first), target
+        assert verify(path).problems == ()
+    convert(sort_sources([path]), "official", tmp_path / "back", seed=3)
+    again = load_weights(tmp_path / "back", base=base)
+    assert verify(tmp_path / "back").problems == ()
+    # The base is not part of a checkpoint, so it has its own precision.
+    for part in ("adapters", "decoder", "ray_head"):
+        assert equal(again.parts()[part], first.parts()[part])
+    for name in ("patch_embedding.weight", "patch_embedding.bias"):
+        assert torch.equal(again.trunk[name], first.trunk[name])
+    assert again.config == first.config
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"spatial_encoding": False}, {"queries": "pooled"}, {"shape_from": "registers"},
+     {"temporal_encoding": "absolute"}],
+    ids=str,
+)  # fmt: skip
+def test_ablations_convert_too(tmp_path: Path, changes: dict[str, Any]) -> None:
+    config = replace(TINY, decoder=replace(TINY.decoder, **changes))
+    checkpoint = release(config).write(tmp_path / "release")
+    weights, _ = convert(sort_sources([checkpoint]), "acehand", tmp_path / "own")
+    assert same_weights(load_weights(tmp_path / "own"), weights)
+    convert(sort_sources([tmp_path / "own"]), "official", tmp_path / "back")
+    again = load_weights(tmp_path / "back", base=checkpoint.parent / "Wan2.2-Fun-5B-Control")
+    assert same_weights(again, weights)
+    with pytest.raises(InputError, match=next(iter(changes))):
+        convert(sort_sources([checkpoint]), "repackaged", tmp_path / "no")
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_foreign_repackaging_lacks_the_wrist_head(checkpoint: Path, tmp_path: Path) -> None:
+    convert(sort_sources([checkpoint]), "repackaged", tmp_path / "r")
+    (tmp_path / "r" / "kfree" / "acehand.safetensors").unlink()
+    settings = tmp_path / "r" / "kfree" / "config.json"
+    data = json.loads(settings.read_text())
+    del data["acehand"]
+    settings.write_text(json.dumps(data))
+    (tmp_path / "r" / "SHA256SUMS").unlink()
+    weights = load_weights(tmp_path / "r")
+    assert {name.split(".")[0] for name in weights.report.filled} == {"shape_norm", "head_wrist"}
+    # Filled with what says nothing: half a metre ahead, whatever the hand.
+    assert not weights.decoder["head_wrist.2.weight"].any()
+    assert weights.decoder["head_wrist.2.bias"].tolist() == [0.0, 0.0, 0.5]
+    # Blocks beyond the tap are not stored, so their number is not known.
+    assert weights.config.trunk.num_layers == weights.config.trunk.executed
+    convert(sort_sources([tmp_path / "r"]), "acehand", tmp_path / "own")
+    assert load_weights(tmp_path / "own").report.filled == weights.report.filled
+    convert(sort_sources([tmp_path / "own"]), "repackaged", tmp_path / "r2")
+    assert not (tmp_path / "r2" / "kfree" / "acehand.safetensors").exists()
+
+
+def test_trained_weights_keep_their_precision(checkpoint: Path) -> None:
+    weights = load_weights(checkpoint).cast(torch.bfloat16)
+    kinds = {part: {t.dtype for t in tensors.values()} for part, tensors in weights.parts().items()}
+    assert kinds["vae"] == {torch.bfloat16}
+    assert kinds["adapters"] == kinds["decoder"] == kinds["ray_head"] == {torch.float32}
+    assert weights.trunk["patch_embedding.weight"].dtype == torch.float32
+
+
+def test_nothing_is_overwritten_unasked(checkpoint: Path, own_folder: Path, tmp_path: Path) -> None:
+    for target in TARGETS:
+        with pytest.raises(OutputError, match="exists"):
+            convert(sort_sources([checkpoint]), target, own_folder)
+    other = tmp_path / "photos"
+    other.mkdir()
+    (other / "one.jpg").write_text("dear")
+    for target in TARGETS:
+        with pytest.raises(OutputError, match="not replaced"):
+            convert(sort_sources([checkpoint]), target, other, overwrite=True)
+    assert (other / "one.jpg").read_text() == "dear"
+    # Onto itself: what is being read stays readable until it is replaced.
+    before = load_weights(own_folder)
+    convert(sort_sources([own_folder]), "acehand", own_folder, overwrite=True)
+    assert same_weights(load_weights(own_folder), before)
+    assert {p.name for p in tmp_path.iterdir()} == {"release", "own", "photos"}
+
+
+def test_a_failed_write_leaves_nothing(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, tensors: Any) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(own, "save_safetensors", full)
+    monkeypatch.setattr(repackaged, "save_safetensors", full)
+    monkeypatch.setattr(torch, "save", lambda data, path: full(path, data))
+    for target in TARGETS:
+        with pytest.raises(OutputError, match="No space left"):
+            convert(sort_sources([checkpoint]), target, tmp_path / "out")
+    assert [p.name for p in tmp_path.iterdir()] == ["release"]
+
+
+# --- what an export fills in ---
+
+
+def exported(tmp_path: Path, name: str, seed: int = 0, base: Path | None = None) -> dict[str, Any]:
+    weights = load_weights(tmp_path / "release" / samples.CHECKPOINT)
+    save_official(tmp_path / name, weights, base, seed)
+    return torch.load(tmp_path / name / samples.CHECKPOINT, weights_only=True)
+
+
+def test_export_fills_what_the_model_does_not_hold(checkpoint: Path, tmp_path: Path) -> None:
+    base = checkpoint.parent / "Wan2.2-Fun-5B-Control"
+    data, made = exported(tmp_path, "a", base=base), release()
+    for part, shapes in (
+        ("projectors", official.projectors(TINY.decoder, 1)),
+        ("backbone_trainable", official.backbone_trainable(TINY.trunk)),
+        ("raymap_heads", official.raymap_heads(48, 1)),
+    ):
+        assert layouts.shapes_of(data[part]) == shapes
+        assert {t.dtype for t in data[part].values()} == {torch.float32}
+    trained = data["backbone_trainable"]
+    for name, tensor in trained.items():
+        if official.runs_in_dit(name, TINY.trunk):
+            assert torch.equal(tensor, made.parts["backbone_trainable"][name])
+        elif ".lora_B." in name:
+            assert not tensor.any()
+        elif ".lora_A." in name:
+            # A linear layer's start: uniform within 1 / sqrt(inputs), and it fills that range.
+            bound = tensor.shape[1] ** -0.5
+            assert 0.8 * bound < tensor.abs().max() <= bound
+        else:
+            assert torch.equal(tensor, made.dit[name].float())
+    record = data["acehand"]
+    assert ModelConfig.from_json(record["config"], "") == TINY
+    assert set(record["from_base"]) == {"head.modulation", "head.head.weight", "head.head.bias"}
+    drawn = {entry.split(": ")[1] for entry in record["drawn"]}
+    unused = {n for n in data["projectors"] if not official.runs_in_projectors(n[3:], TINY.decoder)}
+    assert {n for n in drawn if n.startswith("l1.")} == unused | {"l1.ray_pe.freq_bands"}
+    assert data["projectors"]["l1.ray_pe.freq_bands"].tolist() == [2.0**i for i in range(8)]
+
+
+def test_drawn_values_depend_on_seed_and_name_alone(checkpoint: Path, tmp_path: Path) -> None:
+    first, second = exported(tmp_path, "a", 1), exported(tmp_path, "b", 1)
+    other = exported(tmp_path, "c", 2)
+    for part in official.CHECKPOINT_KEYS:
+        assert equal(first[part], second[part])
+    key, name = "backbone_trainable", "blocks.3.ffn.0.lora_A.default.weight"
+    assert not torch.equal(first[key][name], other[key][name])
+    assert not torch.equal(first[key][name], first[key][name.replace("3", "2", 1)])
+    assert not first[key]["head.head.weight"].any()  # no base given
+
+
+def test_initial_values_are_those_of_fresh_layers() -> None:
+    """Against layers of PyTorch itself, by their spread."""
+    from acehand_core.weights.initial import initial
+
+    config = DecoderConfig(feature_dim=96, width=96, num_layers=2)
+    shapes = official.projectors(config, 1)
+    values = {name.removeprefix("l1."): initial(name, shapes, 5) for name in shapes}
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(96, 8, 384)
+    for name, fresh in layer.state_dict().items():
+        ours = values[f"temporal_encoder.layers.0.{name}"]
+        assert torch.equal(ours, values[f"temporal_encoder.layers.1.{name}"])
+        assert ours.std() == pytest.approx(fresh.std().item(), rel=0.25), name
+        assert ours.abs().max() == pytest.approx(fresh.abs().max().item(), rel=0.1), name
+    assert values["frame_pool_query"].std() == pytest.approx(0.02, rel=0.3)
+    assert values["head_exists_2d.2.bias"].tolist() == [-1.0]
+    for name in (
+        "head_betas_segment.3.weight",
+        "ray_pe.ray_proj.2.weight",
+        "head_cam_trans.2.weight",
+    ):
+        assert not values[name].any()
+    assert (values["alternating_encoder.final_norm.weight"] == 1).all()
+
+
+def test_inspection_describes(checkpoint: Path, own_folder: Path) -> None:
+    for path, layout in ((checkpoint, "official"), (own_folder, "acehand")):
+        found = inspect(path)
+        data = json.loads(json.dumps(found.to_json()))
+        assert (data["layout"], data["variant"], data["tap"]) == (layout, "kfree", 1)
+        assert data["problems"] == [] and data["config"]["decoder"]["width"] == 48
+        assert "CC BY-NC" in data["licence"]
+    parts = {part.name: part for part in inspect(own_folder).parts}
+    assert parts["trunk"].dtypes == {"bfloat16": 64, "float32": 2}
+    assert "CC BY-NC" in (own_folder / "LICENSE.txt").read_text()

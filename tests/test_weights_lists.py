@@ -1,0 +1,230 @@
+"""Names and shapes of the released files, of the running model and of the re-packaging; counts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from acehand_core.decoder.config import DecoderConfig
+from acehand_core.encoder.config import TrunkConfig, VaeConfig
+from acehand_core.errors import InputError
+from acehand_core.weights import layouts, names, official
+from acehand_core.weights.accounting import account, table
+from acehand_core.weights.config import ModelConfig
+
+VARIANTS = [
+    {},
+    {"spatial_encoding": False},
+    {"queries": "pooled"},
+    {"shape_from": "registers"},
+    {"temporal_encoding": "absolute"},
+]
+SMALL = {"feature_dim": 48, "width": 48, "num_layers": 2, "max_latents": 8}
+
+
+def read(shared: Path, name: str) -> Any:
+    return json.loads((shared / "golden" / name).read_text())
+
+
+def same(found: official.Shapes, listed: dict[str, list[int]]) -> bool:
+    return found == {name: tuple(shape) for name, shape in listed.items()}
+
+
+def test_lists_at_released_sizes(shared: Path) -> None:
+    listed = read(shared, "official_tensors.json")
+    trunk, decoder = TrunkConfig(), DecoderConfig()
+    assert same(official.dit(trunk), listed["dit"])
+    assert same(official.backbone_trainable(trunk), listed["backbone_trainable"])
+    assert same(official.projectors(decoder, 15), listed["projectors"])
+    assert same(official.raymap_heads(3072, 15), listed["raymap_heads"])
+    encoder = {
+        name: shape
+        for name, shape in listed["vae"].items()
+        if not name.startswith(official.VAE_DECODER_PREFIXES)
+    }
+    assert len(encoder) == 86
+    assert same(official.vae(VaeConfig()), encoder)
+
+
+def test_lists_of_every_reference_case(shared: Path) -> None:
+    shapes, checked = read(shared, "shapes.json"), set()
+    for case in read(shared, "manifest.json")["cases"]:
+        config, listed = case["config"], shapes.get(case["name"], {})
+        tap = 15 if "hidden_dim" in config else 0
+        trunk = TrunkConfig(**config.get("dit", {}), lora_rank=config.get("lora_rank", 0), tap=tap)
+        width = config.get("hidden_dim", 48)
+        features = config.get("feature_dim", trunk.dim)
+        decoder = DecoderConfig(feature_dim=features, width=width, num_heads=4)
+        base = config.get("base_dim") or config.get("rgb", {}).get("base_dim", 16)
+        ours = {
+            "dit": official.dit(trunk),
+            "lora": official.lora(trunk),
+            "vae": official.vae(VaeConfig(base_dim=base)),
+            "projectors": official.projectors(decoder, 15),
+        }
+        for component, expected in listed.items():
+            if isinstance(expected, dict):
+                assert same(ours[component], expected), (case["name"], component)
+                checked.add(component)
+    assert checked == set(ours)
+
+
+def test_diffusers_names(shared: Path) -> None:
+    for file, renaming in (
+        ("map_dit_diffusers.json", names.DIT), ("map_vae_diffusers.json", names.VAE)
+    ):  # fmt: skip
+        listed = read(shared, file)
+        ours = {n: d for n, d in listed.items() if not n.startswith(official.VAE_DECODER_PREFIXES)}
+        assert len(ours) in (827, 86)
+        assert {name: renaming.forward(name) for name in ours} == ours
+        assert {diffusers: renaming.backward(diffusers) for diffusers in ours.values()} == {
+            diffusers: name for name, diffusers in ours.items()
+        }
+
+
+def test_repackaged_names_and_shapes(shared: Path) -> None:
+    listed = read(shared, "reimplementation_tensors.json")
+    for variant in ("k", "kfree"):
+        for file, found in layouts.repackaged(ModelConfig(variant=variant)).items():
+            key = file.replace(f"{variant}/", "<variant>/", 1)
+            expected = {name: tuple(entry["shape"]) for name, entry in listed[key].items()}
+            assert found == expected, file
+
+
+def test_repackaged_values_come_from_the_right_rows(shared: Path) -> None:
+    """The reference says of which official tensor, and of which rows, each one is made."""
+    config = DecoderConfig(feature_dim=12, width=16, num_heads=4)
+    shapes = official.projectors(config, 15) | official.raymap_heads(12, 15)
+    given = {n: torch.randn(shape) for n, shape in shapes.items()}
+    ray = {n: given.pop(n) for n in ("l15.weight", "l15.bias")}
+    live = layouts.decoder_from_official(config, given, 15)
+    made, rest = layouts.decoder_to_repackaged(live, layouts.ray_head_from_official(ray, 15))
+    listed = read(shared, "reimplementation_tensors.json")["<variant>/projector/model.safetensors"]
+    for name, entry in listed.items():
+        if name == names.REPACKAGED_RAY_FREQUENCIES:
+            continue
+        part, _, source = entry["official"].partition(": ")
+        source, _, rows = source.partition(" rows ")
+        expected = (ray if part == "raymap_heads" else given)[source]
+        if rows:
+            first = int(rows[1])
+            expected = expected[first * 16 : (first + 1) * 16]
+        assert torch.equal(made.pop(name), expected), name
+    assert not made
+    assert {name.split(".")[0] for name in rest} == {"shape_norm", "head_wrist"}
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_decoder_names_are_those_of_the_running_module(changes: dict[str, Any]) -> None:
+    from acehand_core.decoder.decoder import Decoder
+
+    for config in (DecoderConfig(**changes), DecoderConfig(**SMALL, **changes)):
+        with torch.device("meta"):
+            running = Decoder(config).state_dict()
+        assert layouts.live_decoder(config) == layouts.shapes_of(running)
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_decoder_round_trip(changes: dict[str, Any]) -> None:
+    config = DecoderConfig(**SMALL, **changes)
+    given = {n: torch.randn(s) for n, s in official.projectors(config, 3).items()}
+    live = layouts.decoder_from_official(config, given, 3)
+    back = layouts.decoder_to_official(config, live, 3)
+    assert all(torch.equal(back[name], given[name]) for name in back)
+    runs = {
+        name
+        for name in given
+        if official.runs_in_projectors(name.removeprefix("l3."), config)
+        and not name.endswith(official.RAY_FREQUENCIES)
+    }
+    assert back.keys() == runs
+    if changes:
+        message = str(changes[next(iter(changes))])
+        with pytest.raises(InputError, match=message):
+            layouts.refuse_ablations(config)
+        return
+    made, rest = layouts.decoder_to_repackaged(live, {})
+    again, _ = layouts.decoder_from_repackaged(made)
+    again |= rest
+    assert again.keys() == live.keys()
+    assert all(torch.equal(again[name], live[name]) for name in live)
+
+
+def test_encoder_names_are_those_of_the_running_modules() -> None:
+    from acehand_core.encoder.lora import adapter_parameters, add_adapters
+    from acehand_core.encoder.trunk import Trunk
+    from acehand_core.encoder.vae import VideoEncoder
+
+    vae = VaeConfig(base_dim=8)
+    assert layouts.live_vae(vae) == layouts.shapes_of(VideoEncoder(vae).vae.state_dict())
+    config = TrunkConfig(dim=48, num_heads=2, ffn_dim=64, num_layers=4, tap=1, lora_rank=4)
+    trunk = Trunk(config)
+    expected = {
+        name: shape
+        for name, shape in layouts.live_trunk(config).items()
+        if not name.startswith("condition_embedder.")  # constants of the weights, kept as such
+    }
+    assert expected == layouts.shapes_of(trunk.state_dict())
+    add_adapters(trunk)
+    assert layouts.live_adapters(config) == layouts.shapes_of(dict(adapter_parameters(trunk)))
+
+
+def test_accounting_is_the_papers() -> None:
+    counted = account(ModelConfig())
+    assert {row.name: (row.parameters, row.tensors) for row in counted.rows[:11]} == {
+        "dit": (5_001_609_408, 827),
+        "vae_encoder": (149_637_088, 86),
+        "patch_embedding": (1_821_696, 2),
+        "lora": (161_218_560, 600),
+        "lora_executed": (85_983_232, 320),
+        "decoder_registered": (20_346_664, 236),
+        "decoder_used": (12_286_773, 161),
+        "ray_head": (9_219, 2),
+        "output_head": (596_160, 3),
+        "optimiser": (183_992_299, 843),
+        "reached_by_gradient": (100_100_920, 485),
+    }
+    assert counted["live_trained"] == counted["reached_by_gradient"]
+    assert len(table(counted)) == len(counted.rows)
+    assert any("183,992,299" in line for line in table(counted))
+
+
+def test_accounting_of_the_running_model_at_released_sizes() -> None:
+    """The modules themselves hold what the table says, counted without allocating them."""
+    from acehand_core.decoder.decoder import Decoder
+    from acehand_core.encoder.trunk import Trunk
+
+    config = ModelConfig()
+    with torch.device("meta"):
+        decoder, ray_head = Decoder(config.decoder), torch.nn.Conv3d(3072, 3, 1)
+    trunk = Trunk(config.trunk)
+    patch = trunk.patch_embedding.parameters()
+    counted = account(config)
+    assert sum(p.numel() for p in decoder.parameters()) == counted["decoder_used"]
+    assert sum(p.numel() for p in ray_head.parameters()) == counted["ray_head"]
+    assert sum(p.numel() for p in patch) == counted["patch_embedding"]
+
+
+def test_accounting_follows_the_tap_and_the_rank() -> None:
+    whole = account(ModelConfig())
+    shallow = account(ModelConfig(trunk=TrunkConfig(tap=7)))
+    assert shallow["lora_executed"] * 2 == whole["lora_executed"]
+    assert shallow["dit"] == whole["dit"]
+    bare = account(replace(ModelConfig(), trunk=TrunkConfig(lora_rank=0)))
+    assert bare["lora"] == 0
+    assert bare["optimiser"] == whole["optimiser"] - whole["lora"]
+
+
+@pytest.mark.parametrize("source", ["wan", "wan_frozen", "vae_latent", "rgb"])
+def test_parts_follow_the_feature_source(source: str) -> None:
+    parts = set(layouts.live_parts(ModelConfig(source=source)))
+    expected = {
+        "wan": {"vae", "trunk", "adapters"}, "wan_frozen": {"vae", "trunk"},
+        "vae_latent": {"vae"}, "rgb": set(),
+    }[source]  # fmt: skip
+    assert parts == expected | {"decoder", "ray_head"}
