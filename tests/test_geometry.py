@@ -188,8 +188,12 @@ def test_between_turns_one_vector_into_the_other(seed, gap):
         turn = rotations.between(source, target)
         assert_rotation(turn)
         moved = (turn @ source[..., None])[..., 0]
-        # Vectors closer to opposite than half the digits can tell count as opposite.
-        np.testing.assert_allclose(moved, target, atol=2e-8 if sign < 0 and gap < 1e-7 else 1e-14)
+        # Vectors closer to opposite than half the digits can tell count as opposite. Above that,
+        # the last digit of a length turns the vector halfway by 1e-16 / gap.
+        atol = 1e-14
+        if sign < 0:
+            atol = 2e-8 if gap < 1e-7 else 1e-14 + 2e-15 / gap
+        np.testing.assert_allclose(moved, target, atol=atol)
         angle = np.linalg.norm(rotations.log(turn), axis=-1)
         np.testing.assert_allclose(angle, gap if sign > 0 else np.pi - gap, atol=2e-8)
 
