@@ -242,6 +242,11 @@ def test_stored_results_belong_to_their_input_weights_and_settings(tmp_path):
         model = FakeModel()
         run(model=model, work_dir=tmp_path, **changes)
         assert model.calls == 1, changes
+    model = FakeModel()
+    other = replace(fake.WEIGHTS, sha256="ef" * 32)
+    clip = fake.recording()
+    reconstruct(clip, model, FakeEncoder(), fake.HANDS, other, OPTIONS, work_dir=tmp_path)
+    assert model.calls == 1
     # The camera never enters the network, and a recording without a hash is never recognised.
     model = FakeModel()
     run(fake.recording(camera=replace(fake.CAMERA, fx=50.0)), model, work_dir=tmp_path)

@@ -370,11 +370,20 @@ def plugin(tmp_path, monkeypatch):
 
 
 def test_a_third_partys_tracker_is_found_by_name(plugin):
-    assert tracker_names() == ("absent", "auto", "broken", "gone", "half", "mediapipe", "mine")
+    assert tracker_names() == (
+        "absent",
+        "ace",
+        "auto",
+        "broken",
+        "gone",
+        "half",
+        "mediapipe",
+        "mine",
+    )
     tracker = make_tracker("mine", TrackerSettings(hands="left"))
     assert tracker.name == "mine" and tracker.track(None) == "left"
     assert make_tracker("mediapipe", BOTH).name == "mediapipe"  # ours cannot be replaced
-    with pytest.raises(InputError, match="valid: absent, auto, broken"):
+    with pytest.raises(InputError, match="valid: absent, ace, auto, broken"):
         make_tracker("yours", BOTH)
 
 
@@ -408,4 +417,4 @@ def test_an_installed_package_brings_its_tracker(tmp_path):
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == "('auto', 'mediapipe', 'mine') both"
+    assert done.stdout.strip() == "('ace', 'auto', 'mediapipe', 'mine') both"

@@ -35,6 +35,7 @@ class Piece:
 
 _HERE = "pip install . in the checkout"
 _MEDIAPIPE = "pip install '.[mediapipe]' && pip install --no-deps mediapipe==0.10.14"
+_ACE = "pip install torch==2.13.0 && pip install '.[ace]'"
 
 #: Distribution, import name, needed by the main job, what it adds, how to install it.
 _PACKAGES = (
@@ -55,7 +56,13 @@ _PACKAGES = (
     ("protobuf", "google.protobuf", True, "what mediapipe needs (below 5)", _MEDIAPIPE),
     ("mediapipe", "mediapipe.python.solutions.hands", True,
      "--tracker mediapipe, which needs no weights of ours", _MEDIAPIPE),
-    ("torch", "torch", False, "what dex-retargeting and smplx need", "pip install torch==2.13.0"),
+    ("torch", "torch", False, "what the model, dex-retargeting and smplx need",
+     "pip install torch==2.13.0"),
+    ("diffusers", "diffusers", False, "--tracker ace: video encoder and transformer", _ACE),
+    ("peft", "peft", False, "--tracker ace: adapters", _ACE),
+    ("safetensors", "safetensors", False, "weight files", _ACE),
+    ("huggingface_hub", "huggingface_hub", False, "acehand weights fetch", _ACE),
+    ("transformers", "transformers", False, "feature sources vjepa2 and videomae", _ACE),
     ("dex-retargeting", "dex_retargeting", False, "--solver dex-vector, dex-dexpilot, dex-position",
      "pip install torch==2.13.0 && pip install '.[dex]'"),
     ("pin", "pinocchio", False, "the robot model of dex-retargeting",
