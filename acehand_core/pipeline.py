@@ -51,6 +51,7 @@ from acehand_core.export.resume import (
 )
 from acehand_core.export.video_encode import VideoEncoding, encode_video, even_size
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
+from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import (
     Hands,
     Progress,
@@ -80,6 +81,7 @@ class JobSettings:
     tracker: str = "auto"
     hands: Hands = "both"
     hand_length_m: float | None = None
+    ace: AceSettings | None = None
     task: str = "hand motion"
     reading: RecordingOptions = field(default_factory=RecordingOptions)
     fps: int | None = None
@@ -116,7 +118,8 @@ class JobSettings:
         return {
             "robot": identity(robot),
             "hands": self.hands,
-            "tracker": identity(resolved_name(self.tracker)),
+            "tracker": identity(self.tracker_name),
+            "ace": self.ace.identity() if self.ace and self.tracker_name == "ace" else None,
             "solver": self.solver,
             "task": self.task,
             "fps": fps,
@@ -128,11 +131,17 @@ class JobSettings:
         }
 
     @property
+    def tracker_name(self) -> str:
+        """The tracker that will be used: ``auto`` resolved."""
+        return resolved_name(self.tracker, self.tracking)
+
+    @property
     def tracking(self) -> TrackerSettings:
         """The tracker's share of the settings."""
         return TrackerSettings(
             hands=self.hands,
             hand_length_m=self.hand_length_m,
+            ace=self.ace,
             work_dir=None if self.dry_run else self.work_dir,
         )
 

@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 from runs import hands_file
 
-from acehand_core.cli import console, retarget
+from acehand_core.cli import ace, console, retarget
 from acehand_core.cli import main as acehand_cli
 from acehand_core.cli.main import main as acehand
 from acehand_core.data.calibration import POSE_COLUMNS
@@ -42,12 +42,25 @@ def table(header: str) -> list[list[str]]:
     return rows
 
 
+def stated_defaults(header: str) -> dict[str, str]:
+    """Return the default of every flag in the table with that header."""
+    return {row[0].strip("`"): row[1].strip("`") for row in table(header)}
+
+
 def test_flags() -> None:
     parser = argparse.ArgumentParser()
     retarget.add_arguments(parser)
     console.add_common_arguments(parser)
-    stated = {row[0].strip("`"): row[1].strip("`") for row in table("| flag | default")}
+    stated = stated_defaults("| flag | default")
     actual = {a.option_strings[-1]: a for a in parser._actions if a.option_strings}
+    model_parser = argparse.ArgumentParser(add_help=False)
+    ace.add_ace_arguments(model_parser)
+    of_model = {a.option_strings[-1]: a for a in model_parser._actions}
+    stated_of_model = stated_defaults("| ace flag | default")
+    assert set(stated_of_model) == set(of_model)
+    for flag in ("--encode-width", "--windows", "--precision"):
+        assert stated_of_model[flag] == of_model[flag].default
+    actual = {flag: action for flag, action in actual.items() if flag not in of_model}
     actual["--overlay"] = actual.pop("--no-overlay")
     assert set(stated) == set(actual) - {"--help", "--version"}
     for flag in ("--robot", "--hands", "--tracker", "--solver", "--task", "--output"):

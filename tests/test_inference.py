@@ -16,11 +16,13 @@ from fake_ace import FakeEncoder, FakeModel, motion
 from acehand_core.batch import ClipBatch, Readout, pinhole_batch
 from acehand_core.cli.ace import ace_settings_of, add_ace_arguments
 from acehand_core.cli.main import main
+from acehand_core.data.content_hash import content_sha256
 from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.data.native.mano_files import load_mano
 from acehand_core.decoder.config import DecoderConfig
 from acehand_core.encoder.vae import VideoEncoder
 from acehand_core.errors import InputError, SchemaError
+from acehand_core.export.resume import FinishedEpisodes
 from acehand_core.export.table import write_hand_motion
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
@@ -38,7 +40,7 @@ from acehand_core.motion import HandMotion
 from acehand_core.trackers import ace as ace_tracker
 from acehand_core.trackers.ace import AceTracker
 from acehand_core.trackers.ace_settings import AceSettings, read_betas
-from acehand_core.trackers.base import Tracker, TrackerSettings
+from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
 from acehand_core.weights import layouts, own
 from acehand_core.weights.config import ModelConfig
 from acehand_core.weights.load import load_weights
@@ -608,8 +610,10 @@ def test_settings_that_cannot_be_are_refused(tmp_path, values, message):
         AceSettings(tmp_path, **values)
 
 
-def test_flags_become_settings(tmp_path):
+def test_flags_become_settings(tmp_path, monkeypatch):
+    monkeypatch.delenv("ACEHAND_WEIGHTS", raising=False)
     parser = argparse.ArgumentParser()
+    parser.add_argument("--tracker", default="auto")
     add_ace_arguments(parser)
     assert ace_settings_of(parser.parse_args([])) is None
     given = ["--weights", str(tmp_path), "--variant", "kfree", "--encode-width", "native",
@@ -621,6 +625,46 @@ def test_flags_become_settings(tmp_path):
     )  # fmt: skip
     assert settings == expected and settings.encode_pixels == 0
     assert ace_settings_of(parser.parse_args(["--weights", "w"])) == AceSettings(Path("w"))
+    with pytest.raises(InputError, match="--weights is for --tracker ace, not mediapipe"):
+        ace_settings_of(parser.parse_args(["--weights", "w", "--tracker", "mediapipe"]))
+    monkeypatch.setenv("ACEHAND_WEIGHTS", "mine")
+    assert ace_settings_of(parser.parse_args([])) == AceSettings(Path("mine"))
+    assert ace_settings_of(parser.parse_args(["--tracker", "mediapipe"])) is None
+
+
+def test_auto_takes_the_model_where_weights_are_configured(tmp_path):
+    configured = TrackerSettings(ace=AceSettings(tmp_path))
+    assert resolved_name("auto", configured) == "ace"
+    assert resolved_name("auto", TrackerSettings()) == "mediapipe"
+    assert resolved_name("mediapipe", configured) == "mediapipe"
+
+
+def test_what_tells_results_of_two_weights_apart(weights_folder, tmp_path):
+    settings = AceSettings(weights_folder)
+    known = settings.identity()
+    assert known["weights"] == content_sha256(weights_folder / "config.json")
+    assert known == replace(settings, device="cpu", batch=3).identity()
+    assert known != replace(settings, windows="full").identity()
+    file = tmp_path / "betas.json"
+    file.write_text("{}")
+    assert len(replace(settings, betas=file).identity()["betas"]) == 64
+    assert AceSettings(tmp_path / "gone").identity()["weights"] == str(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("weights_folder", ["kfree"], indirect=True)
+def test_the_main_job_takes_the_model(weights_folder, tmp_path, monkeypatch, capsys):
+    """Random weights: whatever hands they say, a dataset comes out that names them."""
+    monkeypatch.delenv("ACEHAND_MANO", raising=False)
+    ace_tracker._load.cache_clear()
+    output = tmp_path / "dataset"
+    done = main(
+        ["retarget", str(EXAMPLE), "--weights", str(weights_folder), "--duration", "0.5",
+         "--encode-width", "64", "--precision", "float32", "--no-overlay", "--quiet", "--json",
+         "--output", str(output)]
+    )  # fmt: skip
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert done == 0 and report["episodes"][0]["tracker"] == "ace"
+    assert FinishedEpisodes.of(output).fps == 30
 
 
 def test_manos_pose_includes_its_mean(shared, monkeypatch):

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from acehand_core.errors import InputError
+
+#: Weights of a user who does not want to name them every time.
+ENVIRONMENT_VARIABLE = "ACEHAND_WEIGHTS"
 
 if TYPE_CHECKING:
     from acehand_core.trackers.ace_settings import AceSettings
@@ -13,7 +19,12 @@ if TYPE_CHECKING:
 def add_ace_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what the ace tracker takes beside what every tracker takes."""
     group = parser.add_argument_group("tracker ace")
-    group.add_argument("--weights", type=Path, metavar="PATH", help="folder or checkpoint")
+    group.add_argument(
+        "--weights",
+        type=Path,
+        metavar="PATH",
+        help=f"folder or checkpoint (default: ${ENVIRONMENT_VARIABLE})",
+    )
     group.add_argument("--variant", choices=("k", "kfree"), help="where the weights hold both")
     for name, text in (
         ("base", "folder of the base transformer, if not beside the checkpoint"),
@@ -49,16 +60,21 @@ def add_ace_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def ace_settings_of(arguments: argparse.Namespace) -> AceSettings | None:
-    """Return the ace tracker's settings for parsed flags, or None without ``--weights``.
+    """Return the ace tracker's settings for parsed flags, or None without weights.
 
-    Raises InputError for values that cannot be.
+    Raises InputError for values that cannot be, and for weights that would not be used.
     """
-    if arguments.weights is None:
+    weights = arguments.weights or os.environ.get(ENVIRONMENT_VARIABLE)
+    if not weights:
         return None
+    if arguments.tracker not in ("auto", "ace"):
+        if arguments.weights is None:
+            return None
+        raise InputError(f"--weights is for --tracker ace, not {arguments.tracker}.")
     from acehand_core.trackers.ace_settings import AceSettings
 
     names = (
-        "weights", "variant", "base", "vae", "caption", "windows", "encode_width", "bearings",
+        "variant", "base", "vae", "caption", "windows", "encode_width", "bearings",
         "solve", "betas", "second_opinion", "drop_tail", "precision", "device", "batch",
     )  # fmt: skip
-    return AceSettings(**{name: getattr(arguments, name) for name in names})
+    return AceSettings(Path(weights), **{name: getattr(arguments, name) for name in names})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acehand_core import __version__
-from acehand_core.cli import console
+from acehand_core.cli import ace, console
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,12 @@ def examine() -> list[Piece]:
         Piece("MANO files", False, mano if mano and Path(mano).is_dir() else None,
               "MANO meshes and parameters (non-commercial licence)",
               "https://mano.is.tue.mpg.de, then set ACEHAND_MANO to the folder")
+    )  # fmt: skip
+    weights = os.environ.get(ace.ENVIRONMENT_VARIABLE, "")
+    pieces.append(
+        Piece("model weights", False, weights if weights and Path(weights).exists() else None,
+              "--tracker ace (non-commercial licence)",
+              f"acehand weights fetch, then set {ace.ENVIRONMENT_VARIABLE} to the folder")
     )  # fmt: skip
     return pieces
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acehand_core.cli import console
+from acehand_core.cli import ace, console
 
 if TYPE_CHECKING:
     from acehand_core.data.recordings import RecordingOptions
@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hands", choices=("both", "left", "right"), default="both")
     parser.add_argument(
         "--tracker", default="auto", metavar="NAME|FILE",
-        help="auto, mediapipe, an installed tracker, or a file of hands",
+        help="auto (ace if weights are given, else mediapipe), ace, mediapipe, an "
+        "installed tracker, or a file of hands",
     )  # fmt: skip
     parser.add_argument(
         "--solver", default="trajectory", metavar="NAME",
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_reading_arguments(parser)
     add_hand_length_argument(parser)
+    ace.add_ace_arguments(parser)
     parser.add_argument("--task", default="hand motion", metavar="TEXT", help="what the hands do")
     parser.add_argument("--output", type=Path, default=Path(DEFAULT_OUTPUT), metavar="DIR")
     parser.add_argument("--fps", type=int, metavar="N", help="dataset rate; default the source's")
@@ -121,6 +123,7 @@ def settings_of(arguments: argparse.Namespace) -> JobSettings:
         tracker=arguments.tracker,
         hands=arguments.hands,
         hand_length_m=arguments.hand_length,
+        ace=ace.ace_settings_of(arguments),
         task=arguments.task,
         reading=reading_of(arguments),
         fps=arguments.fps,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from acehand_core.data.content_hash import content_sha256
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.types import SIDES
 
@@ -81,6 +83,21 @@ class AceSettings:
             f"--encode-width {self.encode_width}; valid: {NATIVE}, or 32 to {_MAX_ENCODE_WIDTH} "
             "pixels (832 as released)."
         )
+
+    def identity(self) -> dict[str, Any]:
+        """Return what tells results apart: every setting that shapes them, as plain values.
+
+        Files count by their content, and so does a folder in our own format, whose config.json
+        holds the hashes of its files; other folders count by their path. How many windows are read
+        at once, and where, changes nothing.
+        """
+        values = {k: v for k, v in asdict(self).items() if k not in ("device", "batch")}
+        for name, value in values.items():
+            if isinstance(value, Path):
+                config = value / "config.json"
+                file = config if config.is_file() else value
+                values[name] = content_sha256(file) if file.is_file() else str(value)
+        return values
 
 
 def read_betas(path: Path, hand_model: str) -> Float[np.ndarray, "2 10"]:

@@ -93,7 +93,9 @@ def _mediapipe(settings: TrackerSettings) -> Tracker:
 
 def _ace(settings: TrackerSettings) -> Tracker:
     if settings.ace is None:
-        raise InputError("--tracker ace needs its weights: give --weights PATH.")
+        raise InputError(
+            "--tracker ace needs its weights: give --weights PATH, or set ACEHAND_WEIGHTS."
+        )
     from acehand_core.trackers.ace import AceTracker
 
     return AceTracker(settings, settings.ace)
@@ -108,14 +110,16 @@ def tracker_names() -> tuple[str, ...]:
     return tuple(sorted({"auto", *_BUILT_IN, *installed}))
 
 
-def resolved_name(name: str) -> str:
-    """Return the tracker a name stands for: ``auto`` is mediapipe until a model is configured."""
-    return "mediapipe" if name == "auto" else name
+def resolved_name(name: str, settings: TrackerSettings) -> str:
+    """Return the tracker a name stands for: ``auto`` is ace with weights, else mediapipe."""
+    if name != "auto":
+        return name
+    return "mediapipe" if settings.ace is None else "ace"
 
 
 def make_tracker(name: str, settings: TrackerSettings) -> Tracker:
     """Return the tracker of that name (see ``resolved_name``)."""
-    name = resolved_name(name)
+    name = resolved_name(name, settings)
     if name in _BUILT_IN:
         return _BUILT_IN[name](settings)
     for point in entry_points(group=ENTRY_POINT_GROUP):
