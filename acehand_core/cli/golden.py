@@ -29,7 +29,7 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
         passed += all(check.passed for check in checks)
         for check in checks:
             state = "pass" if check.passed else "FAIL"
-            detail = check.problem or f"{check.largest:.2e} of {check.tolerance:.2e}"
+            detail = check.problem or f"largest {check.largest:.2e}, {check.ratio:.2f} of tolerance"
             print(f"{state} {name} {check.tensor} {detail}", flush=True)
             if worst is None or check.ratio > worst.ratio:
                 worst = check

@@ -25,12 +25,13 @@ BF16_FACTOR = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TensorCheck:
-    """One compared tensor. ``ratio`` is the difference in units of what is tolerated."""
+    """One compared tensor. ``ratio`` is the difference in units of what is tolerated: the largest
+    difference, or for bfloat16 the worse of median and 95th percentile.
+    """
 
     case: str
     tensor: str
     largest: float
-    tolerance: float
     ratio: float
     problem: str = ""
 
@@ -144,15 +145,20 @@ def _compare(
         return _failure(case, key, "not finite")
     if "suggested_atol" in about:
         largest, tolerance = float(error.max()), float(about["suggested_atol"])
-        return TensorCheck(case, key, largest, tolerance, largest / tolerance)
+        return TensorCheck(case, key, largest, _share(largest, tolerance))
     fragile = inputs.get(f"dbg/{key.rpartition('/')[0]}/fragile")
     if key.endswith("cam_trans") and fragile is not None:
         error = error[~fragile]  # rows whose gates rounding may flip
     median = BF16_FACTOR * about["bf16_vs_f32_median_abs"]
     p95 = BF16_FACTOR * about["bf16_vs_f32_p95_abs"]
-    ratio = max(float(np.median(error)) / median, float(np.quantile(error, 0.95)) / p95)
-    return TensorCheck(case, key, float(error.max()), p95, ratio)
+    ratio = max(_share(np.median(error), median), _share(np.quantile(error, 0.95), p95))
+    return TensorCheck(case, key, float(error.max()), ratio)
 
 
 def _failure(case: str, tensor: str, problem: str) -> TensorCheck:
-    return TensorCheck(case, tensor, np.inf, 0.0, np.inf, problem)
+    return TensorCheck(case, tensor, np.inf, np.inf, problem)
+
+
+def _share(value: float, tolerated: float) -> float:
+    """Return value / tolerated, where nothing is all of a tolerance of nothing."""
+    return float(value / tolerated) if tolerated > 0 else (1.0 if value <= 0 else np.inf)
