@@ -18,7 +18,7 @@ from jaxtyping import Float
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
 from retarget.body import ROOT_LINK, HandBody, Link, Shape, Vector
-from retarget.robot import HandSpec, load_robot
+from retarget.robot import OURS, HandSpec, load_robot
 
 Inertia = Float[np.ndarray, "3 3"]
 _NOTICE = " Written by retarget.authoring from robot.yaml; change that file instead. "
@@ -29,8 +29,8 @@ VISUAL_GROUP, COLLISION_GROUP = 2, 3
 def write_models(robot_file: Path) -> list[Path]:
     """Write the model files of every side and variant beside ``robot_file``; return their paths."""
     written = []
-    for variant in load_robot(robot_file).variants:
-        for hand in load_robot(robot_file, variant).hands.values():
+    for variant in load_robot(robot_file, models=OURS).variants:
+        for hand in load_robot(robot_file, variant, models=OURS).hands.values():
             if hand.body is None:
                 raise InputError(f"{robot_file}: sides.{hand.side} has no links to write from.")
             hand.mjcf_path.write_text(mjcf_text(hand), encoding="utf-8")
@@ -112,7 +112,9 @@ def link_inertia(link: Link) -> tuple[np.ndarray, Inertia]:
     com = masses @ centers / link.mass
     inertia = np.zeros((3, 3))
     for shape, mass, center in zip(shapes, masses, centers, strict=True):
-        turn = np.eye(3) if shape.kind == "sphere" else _turn(_rpy(shape))
+        turn = np.eye(3)
+        if shape.kind != "sphere":
+            turn = rotations.from_rpy(np.array(_rpy(shape)))
         arm = center - com
         inertia += mass * (turn @ np.diag(_solid(shape)[1]) @ turn.T)
         inertia += mass * (arm @ arm * np.eye(3) - np.outer(arm, arm))
@@ -153,11 +155,6 @@ def _rpy(shape: Shape) -> Vector:
     return (0.0, math.atan2(math.hypot(x, y), z), math.atan2(y, x))
 
 
-def _turn(rpy: Vector) -> np.ndarray:
-    x, y, z = (rotations.exp(axis * angle) for axis, angle in zip(np.eye(3), rpy, strict=True))
-    return z @ y @ x
-
-
 def _mjcf_defaults(root: ET.Element, hand: HandSpec, body: HandBody) -> None:
     sim, name = body.simulation, hand.full_name
     defaults = ET.SubElement(root, "default")
@@ -189,7 +186,7 @@ def _mjcf_link(parent: ET.Element, hand: HandSpec, link: Link, body: HandBody) -
         kind = "driven" if link.joint in hand.command_joints else "coupled"
         ET.SubElement(element, "joint", {"class": name(kind)}, name=name(link.joint),
                       axis=_v(link.axis), range=_v((hand.lower[index], hand.upper[index])),
-                      )  # fmt: skip
+                      **({"type": "slide"} if link.slides else {}))  # fmt: skip
     for shape in link.visuals:
         geom = {"class": name("visual"), "material": name(shape.material or "")}
         ET.SubElement(element, "geom", geom | _mjcf_shape(shape))
@@ -260,9 +257,9 @@ def _urdf_shapes(shape: Shape) -> list[tuple[Vector, Vector, ET.Element]]:
 
 def _urdf_joint(root: ET.Element, hand: HandSpec, link: Link) -> None:
     name = hand.full_name
+    kind = ("prismatic" if link.slides else "revolute") if link.joint else "fixed"
     # A moving joint has its own name; a fixed one is called after the link it carries.
-    joint = ET.SubElement(root, "joint", name=name(link.joint or f"{link.name}_fixed"),
-                          type="revolute" if link.joint else "fixed")  # fmt: skip
+    joint = ET.SubElement(root, "joint", name=name(link.joint or f"{link.name}_fixed"), type=kind)
     ET.SubElement(joint, "parent", link=name(link.parent))
     ET.SubElement(joint, "child", link=name(link.name))
     ET.SubElement(joint, "origin", xyz=_v(link.xyz), rpy=_v(link.rpy))

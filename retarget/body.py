@@ -12,10 +12,12 @@ from typing import Literal
 import numpy as np
 
 from acehand_core.types import Side
+from retarget.mirror import unmirrored
 from retarget.parameters import Section
 
 Vector = tuple[float, ...]
 ROOT_LINK = "base"
+MOTIONS = ("hinge", "slide")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A rigid part and the joint (None: fixed) that carries it, placed in the parent's frame."""
+    """A rigid part and the joint (None: fixed) that carries it, placed in the parent's frame.
+
+    The joint turns about ``axis`` (this link's frame), or slides along it.
+    """
 
     name: str
     parent: str
@@ -46,6 +51,7 @@ class Link:
     com: Vector | None
     visuals: tuple[Shape, ...]
     collisions: tuple[Shape, ...]
+    slides: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +109,7 @@ def read_body(root: Section, side: Side, joint_names: tuple[str, ...]) -> HandBo
         SchemaError: wrong, missing or unknown keys; a link without a known parent; a joint that no
             link or more than one link uses.
     """
-    own = root.section("sides").section(side)
-    own.only("joints links tips")
+    own = unmirrored(root.section("sides"), side)
     materials = {s: _read_material(root, s) for s in root.section("materials", optional=True)}
     if "links" not in own:
         return None
@@ -135,7 +140,7 @@ def _read_link(
     joints: tuple[str, ...],
     materials: dict[str, Material],
 ) -> Link:
-    entry.only("parent joint xyz rpy axis mass com visuals collisions")
+    entry.only("parent joint motion xyz rpy axis mass com visuals collisions")
     joint = entry.choice("joint", joints) if "joint" in entry else None
     axis = entry.vector("axis", 3) if joint else (0.0, 0.0, 1.0)
     if abs(np.linalg.norm(axis) - 1) > 1e-6:
@@ -151,6 +156,7 @@ def _read_link(
         com=entry.vector("com", 3) if "com" in entry else None,
         visuals=tuple(_read_shape(s, materials) for s in entry.sections("visuals")),
         collisions=tuple(_read_shape(s, None) for s in entry.sections("collisions")),
+        slides="motion" in entry and entry.choice("motion", MOTIONS) == "slide",
     )
 
 

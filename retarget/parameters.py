@@ -42,6 +42,13 @@ class Section:
             if name not in valid:
                 self.fail(name, f"is not a known key; {nearest(name, valid)}")
 
+    def known(self, valid: Iterable[str]) -> None:
+        """Refuse any key that is not valid."""
+        valid = tuple(valid)
+        for name in self._values:
+            if name not in valid:
+                self.fail(name, f"is not known here; {nearest(name, valid)}")
+
     def section(self, name: str, optional: bool = False) -> Section:
         """Return a mapping; an absent optional one is empty."""
         value = self._get(name, {} if optional else _MISSING)
@@ -77,6 +84,23 @@ class Section:
         """Return a finite number; the default is returned as it is."""
         value = self._get(name, default)
         return value if value is default else self._number(name, value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return true or false."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            self.fail(name, f"must be true or false, not {value!r}.")
+        return value
+
+    def choices(self, name: str, valid: Iterable[str]) -> tuple[str, ...]:
+        """Return a list of valid names; none if the key is absent."""
+        values, valid = self._get(name, []), tuple(valid)
+        if not isinstance(values, list):
+            self.fail(name, f"must be a list, not {values!r}.")
+        for value in values:
+            if value not in valid:
+                self.fail(name, f"names {value!r}; {nearest(str(value), valid)}")
+        return tuple(values)
 
     def positive(self, name: str, default: Any = _MISSING) -> float:
         """Return a number above zero."""

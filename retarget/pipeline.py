@@ -16,6 +16,7 @@ from acehand_core.types import SIDES
 from retarget import metrics
 from retarget.calibration import calibrate
 from retarget.dex import solve_dex
+from retarget.grasp import opening_calibration, opening_targets
 from retarget.kinematics import KinematicTree
 from retarget.limits import CommandLimits, Commands, limit_violations, speed_violations
 from retarget.objective import PoseObjective, Weights
@@ -61,6 +62,17 @@ def retarget_motion(
         robot.hand(side) if target is not None else robot.hands.get(side, substitute)
         for side, target in zip(SIDES, targets, strict=True)
     ]
+    if solver != "trajectory" and any(hand.follows == "opening" for hand in hands):
+        raise InputError(
+            f"--solver {solver} follows fingers, but {robot.label} the opening between thumb and "
+            "index: use the default solver."
+        )
+    targets = [
+        opening_targets(target, motion.fps)
+        if target is not None and hand.follows == "opening"
+        else target
+        for hand, target in zip(hands, targets, strict=True)
+    ]
     followed = [
         _follow(hand, target, motion.fps, solver, weights) if target is not None else None
         for hand, target in zip(hands, targets, strict=True)
@@ -74,7 +86,10 @@ def _follow(
     tree = KinematicTree.of(hand)
     limits = CommandLimits.of(hand, fps)
     if solver == "trajectory":
-        calibration = calibrate(hand, tree, targets, weights)
+        if hand.follows == "opening":
+            calibration = opening_calibration(hand, tree, targets)
+        else:
+            calibration = calibrate(hand, tree, targets, weights)
         started = time.perf_counter()
         objective = PoseObjective(hand, tree, targets, calibration, weights)
         start = np.tile(hand.rest, (len(targets.joints_hand), 1))
@@ -146,7 +161,7 @@ def _assemble(
     active = np.stack([t.active if t else np.zeros(count, bool) for t in targets], axis=1)
     frame, poses = _in_frame(motion, targets, followed)
     trajectory = RobotTrajectory(
-        robot=robot.name,
+        robot=robot.label,
         timestamps_ns=motion.timestamps_ns,
         fps=motion.fps,
         joint_names=hands[0].joint_names,

@@ -8,9 +8,11 @@ joints follow ``joint_names`` (Q), vectors over commands the vendor's order, ``c
 from __future__ import annotations
 
 import importlib.resources
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -19,9 +21,14 @@ from acehand_core.errors import InputError, nearest
 from acehand_core.hand.skeleton import FINGERS, KEYPOINT_NAMES
 from acehand_core.types import SIDES, Side
 from retarget.body import HandBody, read_body
+from retarget.mirror import unmirrored
 from retarget.parameters import Section, merged, read_yaml
+from retarget.registers import KEYS, Registers, read_registers
 
 SCHEMA = "acehand-robot/1"
+MODELS_VARIABLE = "ACEHAND_ROBOT_MODELS"
+OURS: Literal["ours"] = "ours"
+Follows = Literal["keypoints", "opening"]
 
 JointVector = Float[np.ndarray, "Q"]
 CommandVector = Float[np.ndarray, "C"]
@@ -37,7 +44,10 @@ class HandSpec:
     joints may use so that coupled joints keep theirs as well. ``joints = coupling @ commands +
     coupling_offset``. ``target_frames[i]`` is the link or tip that should follow human keypoint
     ``target_keypoints[i]`` (OpenPose index); ``tip_names`` are the frames of the tips, thumb first,
-    one per entry of ``fingers``. ``body`` is None where the model files are not written from here.
+    one per entry of ``fingers``. ``follows`` says what the hand does of the human's: all of these
+    keypoints, or, as a gripper, only how far thumb and index are apart. ``body`` is None where the
+    model files are not written from here; ``user_model`` is the file of the user that stands in for
+    them, if any.
     """
 
     robot: str
@@ -56,9 +66,9 @@ class HandSpec:
     rest: CommandVector
     coupling: Float[np.ndarray, "Q C"]
     coupling_offset: JointVector
-    register_range: tuple[float, float]
-    register_zero_upper: tuple[bool, ...]
+    registers: Registers
     latency_s: float
+    follows: Follows
     fingers: tuple[str, ...]
     tip_names: tuple[str, ...]
     target_keypoints: tuple[int, ...]
@@ -66,6 +76,7 @@ class HandSpec:
     mjcf_path: Path
     urdf_path: Path
     body: HandBody | None = field(repr=False)
+    user_model: Path | None = None
 
     def full_name(self, name: str) -> str:
         """Return a joint, command, link or tip name as model files and datasets write it."""
@@ -90,17 +101,11 @@ class HandSpec:
 
     def to_registers(self, commands: Commands) -> Commands:
         """Return the vendor's units for driven angles; angles beyond the limits are clipped."""
-        share = (commands - self.command_lower) / (self.command_upper - self.command_lower)
-        share = np.clip(np.where(self.register_zero_upper, 1 - share, share), 0, 1)
-        low, high = self.register_range
-        return low + (high - low) * share
+        return self.registers.of(commands)
 
     def from_registers(self, registers: Commands) -> Commands:
         """Return driven angles for the vendor's units; the inverse of ``to_registers``."""
-        low, high = self.register_range
-        share = np.clip((registers - low) / (high - low), 0, 1)
-        share = np.where(self.register_zero_upper, 1 - share, share)
-        return self.command_lower + share * (self.command_upper - self.command_lower)
+        return self.registers.inverse(registers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,6 +119,11 @@ class Robot:
     variants: tuple[str, ...]
     path: Path
     hands: Mapping[Side, HandSpec]
+
+    @property
+    def label(self) -> str:
+        """The name, with the variant after a colon unless it is the default one."""
+        return self.name if self.variant == "default" else f"{self.name}:{self.variant}"
 
     def hand(self, side: Side) -> HandSpec:
         """Return one side's hand; InputError if this robot has no such side."""
@@ -145,17 +155,26 @@ def find_robot_file(name_or_path: str | Path) -> Path:
     )
 
 
-def load_robot(name_or_path: str | Path, variant: str | None = None) -> Robot:
+def load_robot(
+    name_or_path: str | Path,
+    variant: str | None = None,
+    models: Path | Literal["ours"] | None = None,
+) -> Robot:
     """Read a robot.
 
     Args:
-        name_or_path: a packaged robot's name, or the path of a robot.yaml or its folder.
+        name_or_path: a packaged robot's name, or the path of a robot.yaml or its folder; a variant
+            may follow after a colon.
         variant: one of the file's variants; None takes "default".
+        models: the user's own model file, or a folder that has it; None looks into the folder that
+            ACEHAND_ROBOT_MODELS names; OURS takes the files beside the robot.yaml.
 
     Raises:
-        InputError: unknown robot or variant.
-        SchemaError: the file breaks the schema; the message names file and key.
+        InputError: unknown robot or variant, or no model file.
+        SchemaError: the file breaks the schema, or a model file lacks what it names.
     """
+    if variant is None and ":" in str(name_or_path) and not Path(name_or_path).exists():
+        name_or_path, _, variant = str(name_or_path).rpartition(":")
     path = find_robot_file(name_or_path)
     root = read_yaml(path)
     if (schema := root.text("schema")) != SCHEMA:
@@ -182,9 +201,43 @@ def load_robot(name_or_path: str | Path, variant: str | None = None) -> Robot:
         path=path,
         hands=hands,
     )
-    root.only("schema name title license files joints commands register_range latency keypoints "
-              "variants simulation materials no_contact sides")  # fmt: skip
-    return robot
+    root.only("schema name title license source files joints commands register_range "
+              "register_scale register_offset register_unit register_whole latency follows "
+              "keypoints dropped_fingers variants simulation materials no_contact "
+              "sides")  # fmt: skip
+    return robot if models == OURS else _with_users_models(robot, root, models)
+
+
+def _with_users_models(robot: Robot, root: Section, place: Path | None) -> Robot:
+    """Return the robot with the user's own model files where they are asked for or needed."""
+    from retarget.user_model import adopt, find_model, read_entry
+
+    asked = place is not None
+    if place is None and os.environ.get(MODELS_VARIABLE):
+        place = Path(os.environ[MODELS_VARIABLE])
+    hands, licenses = dict(robot.hands), [robot.license]
+    for side, hand in robot.hands.items():
+        entry = read_entry(root, side, hand.joint_names)
+        if entry is None:
+            continue
+        places = [p for p in (place, None if hand.body else robot.path.parent) if p is not None]
+        file = next((f for p in places if (f := find_model(entry, p))), None)
+        if file is not None:
+            hands[side] = adopt(hand, entry, file)
+            licenses.append(f"{side} model file: {entry.license}")
+        elif hand.body is None:
+            looked = ", ".join(map(str, places))
+            raise InputError(
+                f"Robot {robot.name!r}: the {side} hand's model file {entry.file!r} is not in "
+                f"{looked}. It does not come with the package ({entry.license}): get your own copy "
+                f"and give its place with --robot-model or {MODELS_VARIABLE}."
+            )
+    if asked and not any(hand.user_model for hand in hands.values()):
+        raise InputError(
+            f"{place}: has no model file of robot {robot.name!r}; its robot.yaml names those that "
+            "it can read."
+        )
+    return replace(robot, hands=hands, license="; ".join(licenses))
 
 
 def _joint_table(root: Section, side: Side, changes: Section | None) -> Section:
@@ -204,17 +257,21 @@ def _read_hand(root: Section, side: Side, variant: str, changes: Section | None)
     joints = _joint_table(root, side, changes)
     names = tuple(joints)
     limits = np.array([joints.section(n).interval("limits") for n in names])
+    own = unmirrored(root.section("sides"), side)
     commands = root.section("commands")
+    changed = own.section("commands", optional=True)
+    changed.known(commands)
+    commands = merged(commands, changed)
     driven = tuple(commands.section(c).choice("joint", names) for c in commands)
     factor, offset = _couplings(joints, names, commands, driven)
     low, high = _command_limits(joints, names, limits, factor, offset, driven)
     body = read_body(root, side, names)
     keypoints, frames = _targets(root, body)
     tips = dict(zip(keypoints, frames, strict=True))
-    fingers = tuple(f for f in FINGERS if KEYPOINT_NAMES.index(f"{f}_tip") in tips)
+    fingers = _fingers(root, tips)
     entries = [commands.section(name) for name in commands]
     for entry in entries:
-        entry.only("joint register_zero tip_force lever rest")
+        entry.only(f"joint tip_force lever torque rest {KEYS}")
     for name in names:
         joints.section(name).only("limits velocity acceleration follows factor offset")
     return HandSpec(
@@ -231,7 +288,10 @@ def _read_hand(root: Section, side: Side, variant: str, changes: Section | None)
         command_velocity=_command_rate(joints, names, factor, "velocity"),
         command_acceleration=_command_rate(joints, names, factor, "acceleration"),
         command_torque=np.array(
-            [e.positive("tip_force", np.inf) * e.positive("lever", 1.0) for e in entries]
+            [
+                e.positive("torque", e.positive("tip_force", np.inf) * e.positive("lever", 1.0))
+                for e in entries
+            ]
         ),
         rest=np.array(
             [
@@ -241,11 +301,9 @@ def _read_hand(root: Section, side: Side, variant: str, changes: Section | None)
         ),
         coupling=factor,
         coupling_offset=offset,
-        register_range=root.interval("register_range"),
-        register_zero_upper=tuple(
-            e.choice("register_zero", ("lower", "upper")) == "upper" for e in entries
-        ),
+        registers=read_registers(root, commands, low, high),
         latency_s=root.number("latency", 0.0),
+        follows=root.choice("follows", get_args(Follows)) if "follows" in root else "keypoints",
         fingers=fingers,
         tip_names=tuple(tips[KEYPOINT_NAMES.index(f"{f}_tip")] for f in fingers),
         target_keypoints=keypoints,
@@ -312,6 +370,18 @@ def _command_rate(
     rates = np.array([joints.section(name).positive(key, np.inf) for name in names])
     with np.errstate(divide="ignore"):
         return (rates[:, None] / np.abs(factor)).min(axis=0)
+
+
+def _fingers(root: Section, tips: Mapping[int, str]) -> tuple[str, ...]:
+    """Return the human fingers that have a robot tip; what the file says of the others must fit."""
+    fingers = tuple(f for f in FINGERS if KEYPOINT_NAMES.index(f"{f}_tip") in tips)
+    dropped = root.choices("dropped_fingers", FINGERS)
+    if "dropped_fingers" in root and {*dropped} != {*FINGERS} - {*fingers}:
+        root.fail(
+            "dropped_fingers",
+            f"are {', '.join(dropped) or 'none'}, but keypoints has tips for {', '.join(fingers)}.",
+        )
+    return fingers
 
 
 def _targets(root: Section, body: HandBody | None) -> tuple[tuple[int, ...], tuple[str, ...]]:

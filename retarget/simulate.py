@@ -34,13 +34,15 @@ class ReplayOptions:
 
     timestep_s: longest step; None takes the model's. limit_speed: ramp the servo's set point at the
     hand's speed limits. latency_s: delay from command to motion; 0 measures the servo alone,
-    ``HandSpec.latency_s`` the whole hand. gravity: m/s2 in the base frame.
+    ``HandSpec.latency_s`` the whole hand. gravity: m/s2 in the base frame. contact: links stop each
+    other.
     """
 
     timestep_s: float | None = None
     limit_speed: bool = True
     latency_s: float = 0.0
     gravity: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    contact: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,6 +132,8 @@ class _Run:
         self.hand = hand
         self.model: mujoco.MjModel = load_mjcf(hand.mjcf_path)
         self.model.opt.gravity[:] = options.gravity
+        if not options.contact:
+            self.model.opt.disableflags |= int(self._mujoco.mjtDisableBit.mjDSBL_CONTACT)
         self._timestep = options.timestep_s or float(self.model.opt.timestep)
         self.data = self._mujoco.MjData(self.model)
         self.qpos = self._ids("joint", hand.joint_names, "qposadr")

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -114,6 +114,7 @@ def test_register_polarity_is_configurable(tmp_path):
     assert hand.to_registers(hand.command_upper).tolist() == [0, 0, 0, 0, 0, 1000]
 
 
+@settings(deadline=None)  # the first example reads the file
 @given(arrays(float, (3, 6), elements=st.floats(0, 1000)))
 def test_registers_round_trip(registers):
     hand = inspire_right()

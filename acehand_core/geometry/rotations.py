@@ -92,6 +92,23 @@ def from_quaternion(quaternion: Quaternion) -> Rotation:
     return out
 
 
+def from_rpy(rpy: RotationVector) -> Rotation:
+    """Return the turn by roll, pitch, yaw (rad) about fixed x, then y, then z, as URDF has it."""
+    x, y, z = (exp(axis * rpy[..., i, None]) for i, axis in enumerate(np.eye(3)))
+    return z @ y @ x
+
+
+def to_rpy(rotation: Rotation) -> RotationVector:
+    """Return roll, pitch, yaw (rad); where only their sum or difference counts, yaw is 0."""
+    pitch = np.arctan2(-rotation[..., 2, 0], np.hypot(rotation[..., 0, 0], rotation[..., 1, 0]))
+    locked = np.cos(pitch) < 1e-9
+    flipped = np.sign(-rotation[..., 2, 0])
+    alone = np.arctan2(flipped * rotation[..., 0, 1], rotation[..., 1, 1])
+    roll = np.where(locked, alone, np.arctan2(rotation[..., 2, 1], rotation[..., 2, 2]))
+    yaw = np.where(locked, 0.0, np.arctan2(rotation[..., 1, 0], rotation[..., 0, 0]))
+    return np.stack([roll, pitch, yaw], axis=-1)
+
+
 def to_6d(rotation: Rotation) -> Rotation6D:
     """Return the first two columns: r11 r21 r31 r12 r22 r32."""
     return np.concatenate([rotation[..., :, 0], rotation[..., :, 1]], axis=-1)

@@ -1,0 +1,328 @@
+"""Every robot of the package: its files, its kinematics, and that it can follow a hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from retarget_samples import (
+    FPS,
+    IDENTITY,
+    human_joints,
+    motion_of,
+    robot_targets,
+    smooth_commands,
+)
+
+from acehand_core.errors import InputError, SchemaError
+from acehand_core.geometry import frames, rotations
+from acehand_core.types import SIDES
+from retarget import robot as robots
+from retarget.authoring import write_models
+from retarget.check import check_hand
+from retarget.kinematics import KinematicTree
+from retarget.limits import CommandLimits, limit_violations, speed_violations
+from retarget.objective import PoseObjective, Weights
+from retarget.pipeline import retarget_motion
+from retarget.robot import OURS, find_robot_file, load_robot, robot_names
+from retarget.targets import palm_frames
+from retarget.trajectory import solve_trajectory
+
+pytest.importorskip("mujoco")
+
+NAMES = (*robot_names(), "inspire:other")
+HANDS = [(name, side) for name in NAMES for side in SIDES]
+#: LEAP's joints bend both ways, so that over their whole range two poses can have one fingertip.
+SHARE = {"leap": 0.6}
+#: What rest and smoothness give away at default weights, rad or m: measured, rounded up.
+PULLED = {"allegro": 0.07, "shadow": 0.09, "leap": 0.13}
+FOLLOWS_WITHIN_MM = {
+    "allegro": 8, "leap": 8, "ability": 15, "shadow": 8, "svh": 15, "panda_gripper": 5,
+    "inspire": 16, "inspire:other": 16,
+}  # fmt: skip
+
+
+@pytest.fixture(params=HANDS, ids="-".join)
+def named_hand(request):
+    name, side = request.param
+    return name, load_robot(name, models=OURS).hand(side)
+
+
+@pytest.fixture(scope="module")
+def human(shared):
+    joints = np.full((120, 2, 21, 3), np.nan)
+    joints[:, 1] = np.load(shared / "data" / "human_joint_right.npz")["joints"][:120]
+    return motion_of(joints, placed=False)
+
+
+def own_copy(tmp_path, name):
+    """Return the path of a copy of a robot's folder."""
+    return Path(shutil.copytree(find_robot_file(name).parent, tmp_path / name)) / "robot.yaml"
+
+
+def changed(path, change):
+    """Rewrite a robot.yaml with ``change`` applied to its values; return its path."""
+    values = yaml.safe_load(path.read_text())
+    change(values)
+    path.write_text(yaml.safe_dump(values, sort_keys=False))
+    return path
+
+
+def test_all_that_were_asked_for_are_here():
+    wanted = {"inspire", "allegro", "leap", "shadow", "ability", "svh", "panda_gripper"}
+    assert wanted <= set(robot_names())
+    assert "other" in load_robot("inspire").variants
+
+
+@pytest.mark.parametrize("name", robot_names())
+def test_model_files_are_what_the_parameter_file_says(tmp_path, name):
+    source = find_robot_file(name)
+    shutil.copy(source, tmp_path)
+    for path in write_models(tmp_path / "robot.yaml"):
+        assert (source.parent / path.name).read_text() == path.read_text(), (
+            f"{name}/{path.name} is stale: python -m retarget.authoring {source}"
+        )
+
+
+def test_nothing_is_wrong_with_the_model(named_hand):
+    """Joints, limits, couplings, tips, palm frame, servos; FK against MuJoCo and pinocchio."""
+    findings = list(check_hand(named_hand[1]))
+    assert len(findings) == 11
+    assert not [finding for finding in findings if finding.passed is False]
+
+
+def feasible(name, hand, seed):
+    commands = smooth_commands(hand, 60, seed)
+    share = SHARE.get(name, 1.0)
+    middle = (hand.command_lower + hand.command_upper) / 2
+    return hand.rest + (commands - middle) * share if share < 1 else commands
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_recovers_its_own_motion(named_hand, seed):
+    """Commands -> kinematics -> targets -> commands, from the idle hand."""
+    name, hand = named_hand
+    tree = KinematicTree.of(hand)
+    commands = np.clip(feasible(name, hand, seed), hand.command_lower, hand.command_upper)
+    targets = robot_targets(hand, tree, commands)
+    tracking = Weights(rest=1e-8, acceleration=0.0)
+    for weights, tolerance in ((tracking, 1e-3), (Weights(), PULLED.get(name, 0.02))):
+        objective = PoseObjective(hand, tree, targets, IDENTITY, weights)
+        start = np.tile(hand.rest, (len(commands), 1))
+        smoothing = weights.acceleration * FPS**4
+        solved = solve_trajectory(objective, CommandLimits.of(hand, FPS), start, smoothing)
+        assert np.abs(solved - commands).max() < tolerance
+        assert limit_violations(hand, hand.expand(solved)) == 0
+        assert speed_violations(hand, solved, FPS) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_follows_a_recorded_hand(name, human):
+    robot = load_robot(name, models=OURS)
+    trajectory = retarget_motion(human, robot)
+    hand = robot.hand("right")
+    assert trajectory.robot == name
+    assert trajectory.limit_violations == trajectory.speed_violations == 0
+    assert trajectory.coupling_residual_rad < 1e-6
+    assert trajectory.tip_error_m.shape[-1] == len(hand.fingers)
+    assert np.nanmean(trajectory.tip_error_m) * 1e3 < FOLLOWS_WITHIN_MM[name]
+    assert np.ptp(trajectory.commands[:, 1], axis=0).max() > 0.003  # it does move
+    back = hand.from_registers(trajectory.registers[:, 1])
+    assert np.abs(back - trajectory.commands[:, 1]).max() < 1e-9
+
+
+@pytest.mark.parametrize("name", robot_names())
+def test_the_order_of_joints_in_the_model_file_does_not_matter(tmp_path, name, human):
+    path = own_copy(tmp_path, name)
+    model = path.parent / "right.xml"
+    tree = ET.parse(model)
+    for body in tree.getroot().iter("body"):
+        children = body.findall("body")
+        for child in children:
+            body.remove(child)
+        body.extend(reversed(children))
+    tree.write(model)
+    robot, shuffled = load_robot(name, models=OURS), load_robot(path, models=OURS)
+    spec = KinematicTree.from_mjcf(model), KinematicTree.from_mjcf(robot.hand("right").mjcf_path)
+    assert sorted(spec[0].joint_names) == sorted(spec[1].joint_names)
+    assert spec[0].joint_names != spec[1].joint_names
+    short = human.at(np.arange(40), human.timestamps_ns[:40], human.fps)
+    ours, theirs = retarget_motion(short, robot), retarget_motion(short, shuffled)
+    assert theirs.command_names == ours.command_names
+    assert np.abs(theirs.commands - ours.commands).max() < 1e-6
+
+
+@pytest.mark.parametrize("name", [n for n in robot_names() if n != "inspire"])
+def test_the_published_model_file_has_the_same_kinematics(name, tmp_path, monkeypatch):
+    folder = os.environ.get(robots.MODELS_VARIABLE)
+    if not folder:
+        pytest.skip(f"{robots.MODELS_VARIABLE} does not name a folder with dex-urdf's hands")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    ours, theirs = load_robot(name, models=OURS), load_robot(name, models=Path(folder))
+    for side in SIDES:
+        a, b = ours.hand(side), theirs.hand(side)
+        assert b.user_model is not None and "model file:" in theirs.license
+        rng = np.random.default_rng(0)
+        commands = a.command_lower + rng.random((20, len(a.rest))) * (
+            a.command_upper - a.command_lower
+        )
+        joints = a.expand(commands)
+        away = KinematicTree.of(a).points(joints, a.target_frames) - KinematicTree.of(b).points(
+            joints, a.target_frames
+        )
+        assert np.abs(away).max() < 1e-4
+        assert not [f for f in check_hand(b) if f.passed is False]
+
+
+@pytest.mark.parametrize("name", ["shadow", "svh", "ability", "allegro", "panda_gripper"])
+def test_a_mirrored_hand_is_the_mirror_image(name):
+    robot = load_robot(name, models=OURS)
+    left, right = (robot.hand(side) for side in SIDES)
+    rng = np.random.default_rng(1)
+    joints = right.lower + rng.random((9, len(right.lower))) * (right.upper - right.lower)
+    tips = [f for f in right.target_frames if not (name == "allegro" and "thumb" in f)]
+    a, b = KinematicTree.of(left).points(joints, tips), KinematicTree.of(right).points(joints, tips)
+    # The published halves are rounded, and this right angle is 1.57079.
+    assert np.abs(a * (1, -1, 1) - b).max() < 1e-9
+
+
+NATIVE = {  # robot: (command, angle) -> vendor's value
+    "leap": ("index_pip", np.pi / 4, 2560),
+    "ability": ("thumb_rotator", -np.pi / 2, -90),
+    "shadow": ("FFJ0", 0.5, 1.0),
+    "svh": ("ring", 0.25, 0.25),
+    "panda_gripper": ("gripper", 0.03, 0.06),
+    "inspire": ("index", 0.0, 1000),
+}
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_native_units(name):
+    command, angle, value = NATIVE[name]
+    hand = load_robot(name, models=OURS).hand("right")
+    commands = hand.rest.copy()
+    commands[hand.command_names.index(command)] = angle
+    registers = hand.to_registers(commands)
+    assert registers[hand.command_names.index(command)] == pytest.approx(value, abs=1e-6)
+
+
+def test_allegros_left_hand_counts_abduction_the_other_way():
+    left, right = (load_robot("allegro", models=OURS).hand(side) for side in SIDES)
+    commands = 0.3 * np.ones(16)
+    a, b = left.to_registers(commands), right.to_registers(commands)
+    signs = [-1 if name.endswith("abduction") and "thumb" not in name else 1
+             for name in right.command_names]  # fmt: skip
+    assert a == pytest.approx(b * signs)
+
+
+def test_range_and_polarity_can_be_set_per_joint(tmp_path):
+    def change(values):
+        values["commands"]["thumb_rotation"]["register_zero"] = "lower"
+        values["commands"]["pinky"]["register_range"] = [100, 900]
+        values["commands"]["ring"] = {"joint": "ring_proximal", "register_scale": -10,
+                                      "register_offset": 20}  # fmt: skip
+        values["sides"]["left"]["commands"] = {"thumb_rotation": {"register_zero": "upper"}}
+
+    robot = load_robot(changed(own_copy(tmp_path, "inspire"), change))
+    right, left = robot.hand("right"), robot.hand("left")
+    assert right.to_registers(right.command_lower).tolist() == [900, 20, 1000, 1000, 1000, 0]
+    assert left.to_registers(left.command_lower)[-1] == 1000
+
+
+BROKEN = {
+    "dropped finger with a tip": (
+        lambda v: v.update(dropped_fingers=["ring"]), "dropped_fingers are ring, but"),
+    "unknown finger": (lambda v: v.update(dropped_fingers=["pinkie"]), "Did you mean 'pinky'"),
+    "scale zero": (lambda v: v.update(register_scale=0), "register_scale must not be 0"),
+    "mirror of itself": (
+        lambda v: v["sides"]["left"].update(mirror="left"), "Did you mean 'right'|valid: right"),
+    "mirrored link unknown": (
+        lambda v: v["sides"]["left"]["links"].update(thumb={"xyz": [0, 0, 0]}),
+        "links.thumb is not known"),
+    "motion": (
+        lambda v: v["sides"]["right"]["links"]["index_distal"].update(motion="screw"),
+        "hinge, slide"),
+    "model joint": (
+        lambda v: v["sides"]["right"]["model"]["joints"].update(index_knuckle="x"),
+        "joints.index_knuckle is not known"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN, ids=str)
+def test_broken_files_are_refused_with_the_key(tmp_path, case):
+    change, message = BROKEN[case]
+    path = changed(own_copy(tmp_path, "allegro"), change)
+    with pytest.raises(SchemaError, match=message):
+        load_robot(path)
+
+
+def test_a_variant_can_follow_the_name():
+    assert load_robot("inspire:other").variant == "other"
+    assert load_robot("inspire:other").label == "inspire:other"
+    assert load_robot("inspire").label == "inspire"
+    with pytest.raises(InputError, match="Did you mean 'other'"):
+        load_robot("inspire:othr")
+
+
+def _hand():
+    """Return one hand's joints (21, 3) in its palm frame."""
+    joints = human_joints("right")
+    pose = np.linalg.inv(palm_frames(joints, "right"))[0]
+    return joints[0] @ pose[:3, :3].T + pose[:3, 3]
+
+
+@pytest.fixture(scope="module")
+def pinching():
+    """A right hand whose pinch opens from 0 to 100 mm while it travels and turns."""
+    count = 90
+    motion = np.full((count, 2, 21, 3), np.nan)
+    rest = _hand()
+    gap = 0.05 * (1 - np.cos(np.arange(count) * 2 * np.pi / count))
+    joints = np.tile(rest, (count, 1, 1))
+    middle = (rest[4] + rest[8]) / 2
+    joints[:, 4] = middle + np.array([0, 1, 0]) * gap[:, None] / 2
+    joints[:, 8] = middle - np.array([0, 1, 0]) * gap[:, None] / 2
+    turn = rotations.exp(np.linspace(0, 0.8, count)[:, None] * [0.3, 1.0, -0.2])
+    place = np.linspace([0, 0, 0.4], [0.1, 0.05, 0.5], count)
+    poses = frames.rigid(turn, place)
+    motion[:, 1] = frames.apply(poses, joints)
+    robot = load_robot("panda_gripper", models=OURS)
+    return motion_of(motion), gap, retarget_motion(motion_of(motion), robot), robot
+
+
+def test_a_gripper_opens_as_far_as_the_human(pinching):
+    _, gap, trajectory, robot = pinching
+    opening = trajectory.registers[:, 1, 0]
+    stroke = 0.08
+    speed = 2 * robot.hand("right").command_velocity[0] / FPS
+    slow = np.abs(np.gradient(gap)) < 0.5 * speed
+    assert slow.sum() >= 25
+    assert np.abs(opening - np.minimum(gap, stroke))[slow].max() < 4e-3
+    assert trajectory.speed_violations == 0
+
+
+def test_a_grippers_jaws_are_where_the_fingertips_are(pinching):
+    motion, gap, trajectory, robot = pinching
+    hand = robot.hand("right")
+    tips = KinematicTree.of(hand).points(trajectory.joints[:, 1], hand.tip_names)
+    placed = np.einsum("tij,tkj->tki", trajectory.T_frame_base[:, 1, :3, :3], tips)
+    placed += trajectory.T_frame_base[:, 1, None, :3, 3]
+    middle = placed.mean(1) - motion.joints_camera[:, 1, [4, 8]].mean(1)
+    assert np.abs(middle).max() < 2e-3
+    wide = gap > 0.03
+    across = placed[wide, 0] - placed[wide, 1]
+    human = motion.joints_camera[wide, 1, 4] - motion.joints_camera[wide, 1, 8]
+    cosine = np.sum(across * human, -1) / (
+        np.linalg.norm(across, axis=-1) * np.linalg.norm(human, axis=-1)
+    )
+    assert np.degrees(np.arccos(np.clip(cosine, -1, 1))).max() < 6
+
+
+def test_other_solvers_say_that_they_cannot_drive_a_gripper(pinching):
+    with pytest.raises(InputError, match="opening"):
+        retarget_motion(pinching[0], pinching[3], "dex-vector")
