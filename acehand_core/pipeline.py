@@ -64,7 +64,7 @@ from acehand_core.trackers.choose import is_motion_file, open_input
 from acehand_core.types import SIDES
 from retarget.pipeline import retarget_motion
 from retarget.render import portrait
-from retarget.robot import Robot, find_robot_file, load_robot, robot_names
+from retarget.robot import Robot, find_robot_file, load_robot, robot_names, split_variant
 from retarget.targets import hand_targets
 from retarget.views import SourceView
 
@@ -77,6 +77,7 @@ class JobSettings:
 
     output: Path
     robot: str = "inspire"
+    robot_model: Path | None = None
     solver: str = "trajectory"
     tracker: str = "auto"
     hands: Hands = "both"
@@ -113,10 +114,10 @@ class JobSettings:
     def shaping(self, fps: int | None) -> dict[str, Any]:
         """Return the settings that change an episode, by flag; files count by their content."""
         reading = self.reading
-        known = self.robot in robot_names()
-        robot = self.robot if known else find_robot_file(self.robot)
+        name, variant = split_variant(self.robot)
+        robot = name if name in robot_names() else identity(find_robot_file(name))
         return {
-            "robot": identity(robot),
+            "robot": f"{robot}:{variant}" if variant else robot,
             "hands": self.hands,
             "tracker": identity(self.tracker_name),
             "ace": self.ace.identity() if self.ace and self.tracker_name == "ace" else None,
@@ -189,7 +190,7 @@ class _Job:
 
     def __init__(self, settings: JobSettings, progress: Progress) -> None:
         self._settings, self._progress = settings, progress
-        self._robot: Robot = load_robot(settings.robot)
+        self._robot: Robot = load_robot(settings.robot, models=settings.robot_model)
         self._destination = Destination(settings.output, settings.existing)
         self._finished = FinishedEpisodes()
         if not settings.dry_run:
@@ -229,7 +230,11 @@ class _Job:
         """Refuse to go on with other settings than the finished episodes were made with."""
         if self._finished.jobs:
             settings = self._settings
-            self._finished.check_settings(paths, settings.cut, settings.shaping(self._fps))
+            self._finished.check_settings(paths, settings.cut, self._shaping())
+
+    def _shaping(self) -> dict[str, Any]:
+        models = [identity(hand.user_model) for hand in self._robot.hands.values()]
+        return self._settings.shaping(self._fps) | {"robot-model": models if any(models) else None}
 
     def add(self, path: Path) -> bool:
         """Process one input, keep its failure for the report, and tell whether to go on."""
@@ -253,7 +258,7 @@ class _Job:
             self._fps = max(1, round(recording.fps))
         view, index = at_rate(recording, self._fps)
         limit = lerobot.max_episode_frames(self._fps)
-        shaping = settings.shaping(self._fps)
+        shaping = self._shaping()
         jobs = [
             EpisodeJob(str(path), recording.sha256 or "", settings.cut, frames, shaping)
             for frames in pairwise([*range(0, len(view), limit), len(view)])
@@ -300,7 +305,7 @@ class _Job:
             return
         assert self._fps is not None
         name = source.recording.source
-        self._destination.open(self._layout(source), self._fps, self._robot.name, name)
+        self._destination.open(self._layout(source), self._fps, self._robot.label, name)
         if source.view.frames is None:
             yield (None for _ in source.jobs)
             return
@@ -344,6 +349,7 @@ class _Job:
             frame,
             source.tracker.hand_model,
             even_size(recording.width, recording.height) if recording.frames else None,
+            hand.registers.unit,
         )
 
 

@@ -155,6 +155,15 @@ def find_robot_file(name_or_path: str | Path) -> Path:
     )
 
 
+def split_variant(name_or_path: str | Path) -> tuple[str, str | None]:
+    """Return a robot's name or path and the variant after the colon, if there is one."""
+    text = str(name_or_path)
+    if ":" not in text or Path(text).exists():
+        return text, None
+    name, _, variant = text.rpartition(":")
+    return name, variant
+
+
 def load_robot(
     name_or_path: str | Path,
     variant: str | None = None,
@@ -173,9 +182,9 @@ def load_robot(
         InputError: unknown robot or variant, or no model file.
         SchemaError: the file breaks the schema, or a model file lacks what it names.
     """
-    if variant is None and ":" in str(name_or_path) and not Path(name_or_path).exists():
-        name_or_path, _, variant = str(name_or_path).rpartition(":")
-    path = find_robot_file(name_or_path)
+    name, named = split_variant(name_or_path)
+    variant = variant or named
+    path = find_robot_file(name)
     root = read_yaml(path)
     if (schema := root.text("schema")) != SCHEMA:
         root.fail("schema", f"is {schema!r}; this version reads {SCHEMA!r}.")

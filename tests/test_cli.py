@@ -16,6 +16,7 @@ from pathlib import Path
 import clips
 import numpy as np
 import pytest
+from retarget_samples import moving_hands
 from runs import Acehand, Run, hands_file
 from video_fixtures import write_audio, write_video
 
@@ -25,6 +26,7 @@ from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.errors import OutputError
 from acehand_core.export.lerobot import LeRobotWriter, read_provenance
 from acehand_core.export.lerobot_check import check_dataset
+from retarget.robot import find_robot_file
 
 X264 = {"preset": "ultrafast", "crf": "18"}
 
@@ -523,12 +525,55 @@ def test_nothing_is_overwritten_without_leave(tmp_path: Path, capsys) -> None:
 def test_robots_and_doctor(tmp_path: Path, capsys) -> None:
     picture = tmp_path / "robot.png"
     assert acehand(["robots", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["robots"] == ["inspire"]
+    names = json.loads(capsys.readouterr().out)["robots"]
+    assert {"inspire", "allegro", "leap", "shadow", "ability", "svh", "panda_gripper"} <= {*names}
     assert acehand(["robots", "inspire", "--output", str(picture)]) == 0 and picture.exists()
+    assert acehand(["robots", "show", "svh", "--output", str(tmp_path / "svh.png")]) == 0
+    assert (tmp_path / "svh.png").stat().st_size > 10_000
+    assert acehand(["robots", "list", "inspire:other"]) == 0
+    assert "inspire:other" in capsys.readouterr().err
+    assert acehand(["robots", "show"]) == 2 and acehand(["robots", "check", "inspir"]) == 2
+    assert "Did you mean 'inspire'" in capsys.readouterr().err
+    assert acehand(["robots", "show", "leap", "--robot-model", str(tmp_path)]) == 2
+    assert "no model file" in capsys.readouterr().err
     assert acehand(["doctor", "--json"]) == 0
     pieces = json.loads(capsys.readouterr().out)["pieces"]
     assert {p["name"]: p["found"] for p in pieces}["mediapipe"] == "0.10.14"
     assert all(p["adds"] and p["get"] for p in pieces)
+
+
+def test_robots_check_tells_what_is_wrong(tmp_path: Path, capsys) -> None:
+    assert acehand(["robots", "check", "panda_gripper", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["failed"] == 0 and set(record["robots"]["panda_gripper"]) == {"left", "right"}
+    source = find_robot_file("panda_gripper").parent
+    robot = Path(shutil.copytree(source, tmp_path / "gripper"))
+    model = robot / "right.xml"
+    model.write_text(model.read_text().replace('range="0 0.04"', 'range="0 0.05"', 1))
+    assert acehand(["robots", "check", str(robot)]) == 1
+    assert "right limits: FAILED, thumb_jaw has [0, 0.05]" in capsys.readouterr().err
+
+
+def test_export_of_robot_commands(tmp_path: Path, capsys) -> None:
+    """In the vendor's order and unit; only hands that appear; whole numbers where they must be."""
+    joints = np.full((20, 2, 21, 3), np.nan)
+    joints[:, 1] = moving_hands(20)[:, 1]
+    hands, output = tmp_path / "hands.npz", tmp_path / "commands.csv"
+    np.savez(hands, joints=joints, fps=30, frame="camera")
+    assert acehand(["export", str(hands), str(output), "--robot", "inspire", "--json"]) == 0
+    header, *rows = output.read_text().splitlines()
+    assert header == ("time_s,right_pinky,right_ring,right_middle,right_index,right_thumb_bend,"
+                      "right_thumb_rotation,right_active")  # fmt: skip
+    assert json.loads(capsys.readouterr().out)["columns"] == header.split(",")
+    values = np.array([row.split(",") for row in rows], float)
+    assert values.shape == (20, 8) and values[:, 0] == pytest.approx(np.arange(20) / 30, abs=1e-6)
+    assert (values[:, 1:7] == values[:, 1:7].round()).all() and np.ptp(values[:, 4]) > 50
+    assert values[:, 1:7].min() >= 0 and values[:, 1:7].max() <= 1000 and (values[:, 7] == 1).all()
+    assert acehand(["export", str(hands), str(output), "--robot", "panda_gripper"]) == 0
+    assert output.read_text().startswith("time_s,right_gripper,right_active\n0.000000,0.0")
+    assert acehand(["export", str(hands), str(tmp_path / "c.txt"), "--robot", "inspire"]) == 4
+    assert acehand(["export", str(hands), str(output), "--robot", "leap", "--hands", "left"]) == 4
+    assert "no left hand appears" in capsys.readouterr().err
 
 
 def test_pictures_without_opengl(clip: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from acehand_core.cli import ace, console, doctor, golden, retarget, weights
+from acehand_core.cli import ace, console, doctor, golden, retarget, robots, weights
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,9 +25,9 @@ def build_parser() -> argparse.ArgumentParser:
     for name, text, add, command in (
         ("reconstruct", "hands of a video as a table", _add_reconstruct, _reconstruct),
         ("retarget", "the main job, as acehand-retarget", retarget.add_arguments, retarget.command),
-        ("export", "a table of hands in another form", _add_export, _export),
+        ("export", "a table of hands in another form, or as robot commands", _add_export, _export),
         ("view", "pictures of a table of hands", _add_view, _view),
-        ("robots", "list the robots, or draw one", _add_robots, _robots),
+        ("robots", "list, check or draw the robots", robots.add_arguments, robots.command),
         ("dataset", "check or repair a dataset", _add_dataset, _dataset),
         ("weights", "fetch, convert, inspect and verify weights",
          weights.add_arguments, weights.command),
@@ -105,11 +105,47 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         "input", type=Path, metavar="HANDS", help="HandMotion .parquet or joints .npz"
     )
     parser.add_argument("output", type=Path, metavar="FILE", help=".csv, .parquet or joints .npz")
+    parser.add_argument(
+        "--robot", metavar="NAME",
+        help="write this robot's commands instead, in its controller's order and unit (.csv)",
+    )  # fmt: skip
+    robots.add_model_argument(parser)
     _add_hands(parser)
     _add_overwrite(parser)
 
 
+def _export_commands(arguments: argparse.Namespace) -> int:
+    from acehand_core.export.commands import write_commands
+    from acehand_core.export.table import check_table_path
+    from acehand_core.trackers.files import read_motion_file
+    from acehand_core.types import SIDES
+    from retarget.pipeline import retarget_motion
+    from retarget.robot import load_robot
+
+    robot = load_robot(arguments.robot, models=arguments.robot_model)
+    check_table_path(arguments.output, arguments.overwrite, (".csv",))
+    motion = read_motion_file(arguments.input, arguments.hands)
+    trajectory = retarget_motion(motion, robot)
+    sides = SIDES if arguments.hands == "both" else (arguments.hands,)
+    registers = next(iter(robot.hands.values())).registers
+    columns = write_commands(
+        trajectory, arguments.output, sides, registers.whole, arguments.overwrite
+    )
+    console.say(
+        f"{arguments.output}: {len(motion)} frames, unit: {registers.unit}; "
+        f"verdict {trajectory.verdict.status if trajectory.verdict else 'none'}"
+    )
+    if arguments.json:
+        console.print_json(
+            {"output": str(arguments.output), "frames": len(motion), "robot": robot.label,
+             "unit": registers.unit, "columns": columns}
+        )  # fmt: skip
+    return console.EXIT_OK
+
+
 def _export(arguments: argparse.Namespace, bars: console.Bars) -> int:
+    if arguments.robot is not None:
+        return _export_commands(arguments)
     from acehand_core.export.table import (
         TABLE_SUFFIXES,
         check_table_path,
@@ -160,34 +196,6 @@ def _view(arguments: argparse.Namespace, bars: console.Bars) -> int:
         console.say(str(file))
     if arguments.json:
         console.print_json({"files": [str(file) for file in files]})
-    return console.EXIT_OK
-
-
-def _add_robots(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="ROBOT", help="robot name or robot.yaml")
-    parser.add_argument("--output", type=Path, metavar="PNG", help="write a picture of the robot")
-    _add_overwrite(parser)
-
-
-def _robots(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from retarget.robot import load_robot, robot_names
-
-    names = [arguments.name] if arguments.name else list(robot_names())
-    robots = [load_robot(name) for name in names]
-    for robot in robots:
-        sides = " and ".join(robot.hands)
-        hand = next(iter(robot.hands.values()))
-        console.say(
-            f"{robot.name}: {robot.title} ({sides}; {len(hand.joint_names)} joints, "
-            f"commands {', '.join(hand.command_names)})"
-        )
-    if arguments.output is not None:
-        from acehand_core.pipeline import draw_robot
-
-        draw_robot(robots[0], arguments.output, arguments.overwrite)
-        console.say(str(arguments.output))
-    if arguments.json:
-        console.print_json({"robots": [robot.name for robot in robots]})
     return console.EXIT_OK
 
 

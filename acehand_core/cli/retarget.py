@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acehand_core.cli import ace, console
+from acehand_core.cli import ace, console, robots
 
 if TYPE_CHECKING:
     from acehand_core.data.recordings import RecordingOptions
@@ -29,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     nothing = {"dataset": None, "seconds": 0.0, "realtime_factor": 0.0, "episodes": []}
     parser.set_defaults(json_of_nothing=nothing)
     parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUT")
-    parser.add_argument("--robot", default="inspire", help="robot name or robot.yaml (%(default)s)")
+    parser.add_argument(
+        "--robot", default="inspire", help="robot name, NAME:VARIANT or robot.yaml (%(default)s)"
+    )
+    robots.add_model_argument(parser)
     parser.add_argument("--hands", choices=("both", "left", "right"), default="both")
     parser.add_argument(
         "--tracker", default="auto", metavar="NAME|FILE",
@@ -119,6 +122,7 @@ def settings_of(arguments: argparse.Namespace) -> JobSettings:
     return JobSettings(
         output=arguments.output,
         robot=arguments.robot,
+        robot_model=arguments.robot_model,
         solver=arguments.solver,
         tracker=arguments.tracker,
         hands=arguments.hands,

@@ -39,6 +39,7 @@ class Layout:
 
     ``frame`` is that of base poses; "none" means there are none. ``image_size`` is (width, height)
     of the encoded video, or None where there is none. Hands of two models are never mixed.
+    ``register_unit`` says what the robot's own controller takes.
     """
 
     joint_names: tuple[str, ...]
@@ -47,6 +48,7 @@ class Layout:
     frame: Literal["camera", "world", "none"]
     hand_model: HandModelName
     image_size: tuple[int, int] | None
+    register_unit: str = "vendor register"
 
 
 def features(layout: Layout) -> tuple[FeatureSpec, ...]:
@@ -60,8 +62,7 @@ def features(layout: Layout) -> tuple[FeatureSpec, ...]:
         FeatureSpec("action", "float32", (len(state),), state,
                     {**unit, "meaning": "observation.state of the next frame"}),
         _vector("observation.joints.robot", _sided(layout.joint_names), "rad"),
-        _vector("action.register", _sided(layout.command_names),
-                "vendor register, 0 to 1000: 0 closed, 1000 open"),
+        _vector("action.register", _sided(layout.command_names), layout.register_unit),
         FeatureSpec(
             "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist",
             "float32", (2, 21, 3),

@@ -1,0 +1,111 @@
+"""``acehand robots list|check|show``: which robots there are, whether a model fits, a picture."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from acehand_core.cli import console
+
+if TYPE_CHECKING:
+    from retarget.robot import Robot
+
+ACTIONS = ("list", "check", "show")
+_MARKS = {True: "ok", False: "FAILED", None: "skipped"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``acehand robots``."""
+    parser.add_argument(
+        "names", nargs="*", metavar="[list|check|show] ROBOT",
+        help="list (default): names, commands, licence; check: does the model fit its robot.yaml; "
+        "show: write a picture. ROBOT is a name, NAME:VARIANT or a robot.yaml; default all",
+    )  # fmt: skip
+    add_model_argument(parser)
+    parser.add_argument(
+        "--output", type=Path, metavar="PNG", help="the picture (show: default ROBOT.png)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
+
+
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the flag for a user's own model file."""
+    parser.add_argument(
+        "--robot-model", type=Path, metavar="PATH",
+        help="your own MJCF or URDF of the robot, or a folder that has it "
+        "(else the folder in ACEHAND_ROBOT_MODELS)",
+    )  # fmt: skip
+
+
+def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
+    """Run ``acehand robots``."""
+    from acehand_core.errors import InputError
+    from retarget.robot import load_robot, robot_names
+
+    words = list(arguments.names)
+    action = words.pop(0) if words and words[0] in ACTIONS else "list"
+    if action == "list" and arguments.output is not None:
+        action = "show"
+    names = words or list(robot_names())
+    if action == "show" and len(words) != 1:
+        raise InputError(f"Say which one robot to show; there are {', '.join(robot_names())}.")
+    robots = [load_robot(name, models=arguments.robot_model) for name in names]
+    if action == "check":
+        return _check(robots, arguments.json)
+    if action == "show":
+        return _show(robots[0], arguments)
+    for robot in robots:
+        _describe(robot)
+    if arguments.json:
+        console.print_json({"robots": [robot.name for robot in robots]})
+    return console.EXIT_OK
+
+
+def _describe(robot: Robot) -> None:
+    hand = next(iter(robot.hands.values()))
+    console.say(
+        f"{robot.label}: {robot.title} ({' and '.join(robot.hands)}; {len(hand.joint_names)} "
+        f"joints; commands {', '.join(hand.command_names)})"
+    )
+    others = [name for name in robot.variants if name != robot.variant]
+    if others:
+        console.say(f"  variants: {', '.join(f'{robot.name}:{name}' for name in others)}")
+    for side, one in robot.hands.items():
+        if one.user_model is not None:
+            console.say(f"  {side} model: {one.user_model}")
+    console.say(f"  licence: {robot.license}")
+
+
+def _check(robots: list[Robot], as_json: bool) -> int:
+    from retarget.check import check_hand
+
+    record: dict[str, Any] = {}
+    failed = 0
+    for robot in robots:
+        for side, hand in robot.hands.items():
+            findings = list(check_hand(hand))
+            failed += sum(finding.passed is False for finding in findings)
+            for finding in findings:
+                mark = _MARKS[finding.passed]
+                console.say(f"{robot.label} {side} {finding.name}: {mark}, {finding.detail}")
+            record.setdefault(robot.label, {})[side] = {
+                finding.name: {"passed": finding.passed, "detail": finding.detail}
+                for finding in findings
+            }
+    console.say(f"{failed} of the checks failed" if failed else "no check failed")
+    if as_json:
+        console.print_json({"robots": record, "failed": failed})
+    return console.EXIT_SOME_FAILED if failed else console.EXIT_OK
+
+
+def _show(robot: Robot, arguments: argparse.Namespace) -> int:
+    from acehand_core.pipeline import draw_robot
+
+    output = arguments.output or Path(f"{robot.label.replace(':', '-')}.png")
+    draw_robot(robot, output, arguments.overwrite)
+    _describe(robot)
+    console.say(str(output))
+    if arguments.json:
+        console.print_json({"robots": [robot.name], "output": str(output)})
+    return console.EXIT_OK
