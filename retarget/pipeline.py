@@ -14,6 +14,7 @@ from acehand_core.geometry import frames
 from acehand_core.motion import Calibration, HandMotion, RobotTrajectory, held_index
 from acehand_core.types import SIDES
 from retarget import metrics
+from retarget.base import BaseLimits, smooth_bases
 from retarget.calibration import calibrate
 from retarget.dex import solve_dex
 from retarget.grasp import opening_calibration, opening_targets
@@ -43,12 +44,17 @@ class _Followed:
 
 
 def retarget_motion(
-    motion: HandMotion, robot: Robot, solver: str = "trajectory", weights: Weights = Weights()
+    motion: HandMotion,
+    robot: Robot,
+    solver: str = "trajectory",
+    weights: Weights = Weights(),
+    base_limits: BaseLimits | None = BaseLimits(),
 ) -> RobotTrajectory:
     """Make a robot hand follow each human hand of a motion, whose frames are ``1 / fps`` apart.
 
     Limits are kept exactly whatever the solver; ``tip_error_m`` is the distance of robot tips from
-    calibrated human tips. The verdict covers the whole clip.
+    calibrated human tips. The verdict covers the whole clip. Without ``base_limits`` every base is
+    fixed to its palm, however that moves.
 
     Raises:
         InputError: unknown solver, or a hand that the robot does not have.
@@ -77,7 +83,7 @@ def retarget_motion(
         _follow(hand, target, motion.fps, solver, weights) if target is not None else None
         for hand, target in zip(hands, targets, strict=True)
     ]
-    return _assemble(motion, robot, solver, hands, targets, followed)
+    return _assemble(motion, robot, solver, hands, targets, followed, base_limits)
 
 
 def _follow(
@@ -148,6 +154,7 @@ def _assemble(
     hands: list[HandSpec],
     targets: list[HandTargets | None],
     followed: list[_Followed | None],
+    base_limits: BaseLimits | None,
 ) -> RobotTrajectory:
     count = len(motion)
     commands = np.stack(
@@ -160,6 +167,13 @@ def _assemble(
     joints = np.stack([hand.expand(commands[:, i]) for i, hand in enumerate(hands)], axis=1)
     active = np.stack([t.active if t else np.zeros(count, bool) for t in targets], axis=1)
     frame, poses = _in_frame(motion, targets, followed)
+    if poses is not None:
+        if base_limits is not None:
+            weights = np.where(active, motion.quality, 0.0)
+            poses = smooth_bases(poses, active, weights, motion.fps, base_limits)
+        # Where the hand is absent the base keeps its last pose, or its first before it appears.
+        held = np.stack([held_index(active[:, slot]) for slot in range(2)], axis=1)
+        poses = poses[held, np.arange(2)]
     trajectory = RobotTrajectory(
         robot=robot.label,
         timestamps_ns=motion.timestamps_ns,
@@ -210,6 +224,5 @@ def _in_frame(
         pose = one.T_camera_base
         if motion.T_world_camera is not None:
             pose = motion.T_world_camera @ pose
-        # Where the hand is absent the base keeps its last pose, or its first before it appears.
-        poses[:, slot] = pose[held_index(target.active)]
+        poses[target.active, slot] = pose[target.active]
     return ("camera" if motion.T_world_camera is None else "world"), poses

@@ -569,10 +569,13 @@ def test_export_of_robot_commands(tmp_path: Path, capsys) -> None:
     assert values.shape == (20, 8) and values[:, 0] == pytest.approx(np.arange(20) / 30, abs=1e-6)
     assert (values[:, 1:7] == values[:, 1:7].round()).all() and np.ptp(values[:, 4]) > 50
     assert values[:, 1:7].min() >= 0 and values[:, 1:7].max() <= 1000 and (values[:, 7] == 1).all()
-    assert acehand(["export", str(hands), str(output), "--robot", "panda_gripper"]) == 0
+    gripper = ["export", str(hands), str(output), "--robot", "panda_gripper"]
+    assert acehand(gripper) == 4 and output.read_text().splitlines() == [header, *rows]
+    assert acehand([*gripper, "--overwrite"]) == 0
     assert output.read_text().startswith("time_s,right_gripper,right_active\n0.000000,0.0")
-    assert acehand(["export", str(hands), str(tmp_path / "c.txt"), "--robot", "inspire"]) == 4
-    assert acehand(["export", str(hands), str(output), "--robot", "leap", "--hands", "left"]) == 4
+    assert acehand(["export", str(hands), str(tmp_path / "c.txt"), "--robot", "inspire"]) == 2
+    leap, other = ["--robot", "leap", "--hands", "left"], str(tmp_path / "other.csv")
+    assert acehand(["export", str(hands), other, *leap]) == 4
     assert "no left hand appears" in capsys.readouterr().err
 
 

@@ -24,6 +24,7 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.types import SIDES
 from retarget import metrics
+from retarget.base import BaseLimits, accelerations
 from retarget.calibration import calibrate
 from retarget.kinematics import KinematicTree
 from retarget.limits import CommandLimits, limit_violations, speed_violations
@@ -39,7 +40,7 @@ ROBOT = load_robot("inspire")
 @pytest.fixture(scope="module")
 def both():
     motion = motion_of(moving_hands(40))
-    return motion, retarget_motion(motion, ROBOT)
+    return motion, retarget_motion(motion, ROBOT, base_limits=None)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def hot3d(shared):
     """Half a second of real bimanual motion; its hand model has no thumb CMC."""
     data = np.load(shared / "data" / "hot3d_bimanual_joints.npz")
     motion = motion_of(data["joints_world"], timestamps_ns=data["timestamps_ns"])
-    return motion, retarget_motion(motion, ROBOT)
+    return motion, retarget_motion(motion, ROBOT, base_limits=None)
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +206,31 @@ def test_no_worse_than_the_reported_residual(both):
         assert np.abs(error - trajectory.tip_error_m[:, slot]).max() < 1e-9
 
 
+@pytest.mark.parametrize("name", ["both", "hot3d"])
+def test_bases_are_smoothed_and_stay_together(name, request):
+    """By default accelerations are limited; the way and the relative pose are kept in millimetres.
+
+    The hands of "both" are still but for the noise that is added here, which is to go.
+    """
+    motion, exact = request.getfixturevalue(name)
+    active = exact.active
+    if name == "both":
+        shake = np.random.default_rng(0).normal(0, 0.004, (len(motion), 1, 1, 3))
+        motion = dataclasses.replace(motion, joints_camera=motion.joints_camera + shake)
+        exact = retarget_motion(motion, ROBOT, base_limits=None)
+        assert np.nanmax(accelerations(exact.T_frame_base, active, motion.fps)[0]) > 20
+    limits = BaseLimits(acceleration=10.0)
+    base = retarget_motion(motion, ROBOT, base_limits=limits).T_frame_base
+    assert np.nanmax(accelerations(base, active, motion.fps)[0]) < 10.0001
+    moved = np.linalg.norm((base - exact.T_frame_base)[..., :3, 3], axis=-1)
+    assert 1e-6 < moved.max() < 0.015
+    between = frames.inverse(base[:, 0]) @ base[:, 1]
+    before = frames.inverse(exact.T_frame_base[:, 0]) @ exact.T_frame_base[:, 1]
+    apart = np.linalg.norm((between - before)[:, :3, 3], axis=-1)
+    turned = np.degrees(rotations.angle_between(between[:, :3, :3], before[:, :3, :3]))
+    assert apart.max() < 0.003 and turned.max() < 1.0
+
+
 def moving_camera(count):
     t = np.arange(count)[:, None] / count
     turn = rotations.exp(np.concatenate([0.3 * t, -0.5 * t, 0.1 * t], axis=1))
@@ -216,7 +242,7 @@ def test_world_frame_and_an_absent_hand_under_a_moving_camera():
     joints = moving_hands(40)
     joints[:5, 0] = joints[15:25, 0] = np.nan  # the left hand comes late and leaves for a while
     motion = motion_of(joints, T_world_camera=poses)
-    trajectory = retarget_motion(motion, ROBOT)
+    trajectory = retarget_motion(motion, ROBOT, base_limits=None)
     assert_sound(trajectory)
     assert trajectory.frame == "world"
     base = trajectory.T_frame_base[:, 0]
@@ -224,7 +250,8 @@ def test_world_frame_and_an_absent_hand_under_a_moving_camera():
     assert np.abs(base[26] - base[14]).max() > 1e-3
     # Where it is present it is at the camera's pose times its place before the camera.
     there = trajectory.active[:, 0]
-    before_camera = retarget_motion(dataclasses.replace(motion, T_world_camera=None), ROBOT)
+    still = dataclasses.replace(motion, T_world_camera=None)
+    before_camera = retarget_motion(still, ROBOT, base_limits=None)
     assert before_camera.frame == "camera"
     expected = poses @ before_camera.T_frame_base[:, 0]
     assert np.abs(base - expected)[there].max() < 1e-12
@@ -287,7 +314,7 @@ def test_where_the_camera_stands_does_not_matter(both):
     moved = dataclasses.replace(
         motion, joints_camera=frames.apply(move[:, None], motion.joints_camera)
     )
-    other = retarget_motion(moved, ROBOT)
+    other = retarget_motion(moved, ROBOT, base_limits=None)
     assert np.abs(other.commands - trajectory.commands).max() < 1e-6
     assert np.abs(other.T_frame_base - move[:, None] @ trajectory.T_frame_base).max() < 1e-6
 
@@ -320,7 +347,7 @@ def test_every_other_solver_keeps_the_limits(solver):
     joints[:, :, 1:] += rng.normal(0, 0.02, joints[:, :, 1:].shape)  # faster than any hand
     joints[10:13, 0] = np.nan
     motion = motion_of(joints)
-    trajectory = retarget_motion(motion, ROBOT, solver)
+    trajectory = retarget_motion(motion, ROBOT, solver, base_limits=None)
     assert_sound(trajectory)
     assert trajectory.solver == solver
     for slot in range(2):
@@ -362,7 +389,7 @@ def test_the_order_of_joints_and_commands_means_nothing(copied, both):
             root[key] = dict(items[1::2] + items[::2][::-1])
 
     robot = copied(shuffle)
-    other = retarget_motion(motion, robot)
+    other = retarget_motion(motion, robot, base_limits=None)
     assert other.joint_names != trajectory.joint_names
     assert sorted(other.joint_names) == sorted(trajectory.joint_names)
     assert_sound(other, robot)
