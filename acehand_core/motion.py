@@ -35,6 +35,7 @@ from acehand_core.types import (
 )
 
 __all__ = [
+    "ArmMotion",
     "Calibration",
     "Camera",
     "FrameSource",
@@ -259,6 +260,25 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class ArmMotion:
+    """An arm of J joints that carries one robot hand. Radians or metres, in the trajectory's frame.
+
+    ``reached`` is False where the arm cannot bring the hand's base to its pose, or not in time; it
+    is then as near as its limits let it. ``notes`` says what was assumed.
+    """
+
+    model: str
+    link: str
+    joint_names: tuple[str, ...]
+    T_frame_arm: Float[np.ndarray, "4 4"]
+    joints: Float[np.ndarray, "T J"]
+    reached: Bool[np.ndarray, "T"]
+    position_error_m: Float[np.ndarray, "T"]
+    rotation_error_rad: Float[np.ndarray, "T"]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RobotTrajectory:
     """One robot hand per slot following a HandMotion.
 
@@ -291,6 +311,8 @@ class RobotTrajectory:
     provenance: Provenance
     replay: tuple[ReplayReport | None, ReplayReport | None] = (None, None)
     verdict: Verdict | None = None
+    #: Arms that carry the hands, where one was asked for.
+    arms: tuple[ArmMotion | None, ArmMotion | None] = (None, None)
 
     def __post_init__(self) -> None:
         _check_times(self.timestamps_ns, self.fps)

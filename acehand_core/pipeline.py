@@ -62,6 +62,7 @@ from acehand_core.trackers.base import (
 )
 from acehand_core.trackers.choose import is_motion_file, open_input
 from acehand_core.types import SIDES
+from retarget.carry import ArmSettings, with_arms
 from retarget.pipeline import retarget_motion
 from retarget.render import portrait
 from retarget.robot import Robot, find_robot_file, load_robot, robot_names, split_variant
@@ -78,6 +79,7 @@ class JobSettings:
     output: Path
     robot: str = "inspire"
     robot_model: Path | None = None
+    arm: ArmSettings | None = None
     solver: str = "trajectory"
     tracker: str = "auto"
     hands: Hands = "both"
@@ -118,6 +120,10 @@ class JobSettings:
         robot = name if name in robot_names() else identity(find_robot_file(name))
         return {
             "robot": f"{robot}:{variant}" if variant else robot,
+            "arm": identity(self.arm.path) if self.arm else None,
+            "arm-link": self.arm.link if self.arm else None,
+            "arm-mount": list(self.arm.mount) if self.arm else None,
+            "arm-up": list(self.arm.up) if self.arm and self.arm.up else None,
             "hands": self.hands,
             "tracker": identity(self.tracker_name),
             "ace": self.ace.identity() if self.ace and self.tracker_name == "ace" else None,
@@ -191,6 +197,7 @@ class _Job:
     def __init__(self, settings: JobSettings, progress: Progress) -> None:
         self._settings, self._progress = settings, progress
         self._robot: Robot = load_robot(settings.robot, models=settings.robot_model)
+        self._arm = settings.arm.load() if settings.arm else None
         self._destination = Destination(settings.output, settings.existing)
         self._finished = FinishedEpisodes()
         if not settings.dry_run:
@@ -283,6 +290,8 @@ class _Job:
                 episode = motion.at(index, view.timestamps_ns, view.fps)
                 self._progress("retarget", 0, 1)
                 trajectory = retarget_motion(episode, self._robot, self._settings.solver)
+                if self._arm is not None and self._settings.arm is not None:
+                    trajectory = with_arms(trajectory, self._arm, self._settings.arm)
                 self._progress("retarget", 1, 1)
                 self._recorded_s += len(view) / view.fps
                 if self._settings.dry_run:
@@ -350,6 +359,7 @@ class _Job:
             source.tracker.hand_model,
             even_size(recording.width, recording.height) if recording.frames else None,
             hand.registers.unit,
+            self._arm.joint_names if self._arm else (),
         )
 
 

@@ -107,7 +107,17 @@ class KinematicTree:
             InputError: the file is missing or MuJoCo cannot read it.
             SchemaError: a joint is missing, unknown, or neither hinge nor slide.
         """
-        model = load_mjcf(path)
+        return cls.from_model(load_mjcf(path), path, joint_names, prefix)
+
+    @classmethod
+    def from_model(
+        cls,
+        model: mujoco.MjModel,
+        path: Path,
+        joint_names: Sequence[str] | None = None,
+        prefix: str = "",
+    ) -> KinematicTree:
+        """Read a compiled model, as ``from_mjcf`` does; ``path`` is for messages."""
         names = [model.joint(i).name.removeprefix(prefix) for i in range(model.njnt)]
         order = tuple(names if joint_names is None else joint_names)
         for name in {*names} ^ {*order}:

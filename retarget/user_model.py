@@ -191,6 +191,18 @@ def _load(file: Path) -> mujoco.MjSpec:
     return spec
 
 
+def compiled_model(file: Path) -> mujoco.MjModel:
+    """Compile somebody's MJCF or URDF as it is.
+
+    Raises:
+        InputError: the file is missing or MuJoCo cannot read it.
+    """
+    if not file.is_file():
+        raise InputError(f"{file}: robot model file not found.")
+    spec = _load(file)
+    return _compiled(spec, file)
+
+
 def _readable_urdf(file: Path) -> str:
     """Return a URDF with absolute mesh paths, without meshes that MuJoCo cannot read."""
     root = ET.parse(file).getroot()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from acehand_core.data.recordings import RecordingOptions
     from acehand_core.export.report import JobReport
     from acehand_core.pipeline import JobSettings
+    from retarget.carry import ArmSettings
 
 DEFAULT_OUTPUT = "acehand_dataset"
 _DESCRIPTION = """\
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--robot", default="inspire", help="robot name, NAME:VARIANT or robot.yaml (%(default)s)"
     )
     robots.add_model_argument(parser)
+    add_arm_arguments(parser)
     parser.add_argument("--hands", choices=("both", "left", "right"), default="both")
     parser.add_argument(
         "--tracker", default="auto", metavar="NAME|FILE",
@@ -64,6 +66,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write an overlay video per episode (on)",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="report verdicts, write nothing")
+
+
+def add_arm_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what says which arm carries each hand."""
+    parser.add_argument(
+        "--arm", type=Path, metavar="FILE", help="your MJCF or URDF of an arm that carries the hand"
+    )
+    parser.add_argument("--arm-link", metavar="NAME", help="its link or site with the hand")
+    parser.add_argument(
+        "--arm-mount", type=numbers, metavar="X,Y,Z,R,P,Y", default=(0.0,) * 6,
+        help="pose of the hand's base on that link (m, rad)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--arm-up", type=numbers, metavar="X,Y,Z",
+        help="direction of the arm's base z (camera frame: 0,-1,0; world: 0,0,1)",
+    )  # fmt: skip
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Return numbers that are separated by commas. Raises ValueError."""
+    return tuple(float(word) for word in text.split(","))
 
 
 def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +146,7 @@ def settings_of(arguments: argparse.Namespace) -> JobSettings:
         output=arguments.output,
         robot=arguments.robot,
         robot_model=arguments.robot_model,
+        arm=arm_of(arguments),
         solver=arguments.solver,
         tracker=arguments.tracker,
         hands=arguments.hands,
@@ -135,6 +159,18 @@ def settings_of(arguments: argparse.Namespace) -> JobSettings:
         overlay=arguments.overlay,
         dry_run=arguments.dry_run,
     )
+
+
+def arm_of(arguments: argparse.Namespace) -> ArmSettings | None:
+    """Return the arm for parsed flags, or None."""
+    from acehand_core.errors import InputError
+    from retarget.carry import ArmSettings
+
+    if arguments.arm is None:
+        if arguments.arm_link or arguments.arm_up or any(arguments.arm_mount):
+            raise InputError("--arm-link, --arm-mount and --arm-up say how to use --arm FILE.")
+        return None
+    return ArmSettings(arguments.arm, arguments.arm_link, arguments.arm_mount, arguments.arm_up)
 
 
 def reading_of(arguments: argparse.Namespace) -> RecordingOptions:

@@ -99,7 +99,7 @@ class Destination:
 
 
 def _differences(ours: Layout, theirs: Layout | None) -> str:
-    names = ("frame", "hand_model", "image_size")
+    names = ("frame", "hand_model", "image_size", "arm_joints")
     return ", ".join(
         f"{name} is {getattr(ours, name)}, not {getattr(theirs, name)}"
         for name in names

@@ -39,7 +39,8 @@ class Layout:
 
     ``frame`` is that of base poses; "none" means there are none. ``image_size`` is (width, height)
     of the encoded video, or None where there is none. Hands of two models are never mixed.
-    ``register_unit`` says what the robot's own controller takes.
+    ``register_unit`` says what the robot's own controller takes. ``arm_joints`` are those of the
+    arm that carries each hand, if there is one.
     """
 
     joint_names: tuple[str, ...]
@@ -49,6 +50,7 @@ class Layout:
     hand_model: HandModelName
     image_size: tuple[int, int] | None
     register_unit: str = "vendor register"
+    arm_joints: tuple[str, ...] = ()
 
 
 def features(layout: Layout) -> tuple[FeatureSpec, ...]:
@@ -86,6 +88,9 @@ def features(layout: Layout) -> tuple[FeatureSpec, ...]:
         _vector("observation.hand.visible", SIDES, "share of the hand inside the image"),
         _vector("observation.hand.filled", SIDES, "1 where gap filling wrote the hand"),
     ]
+    if layout.arm_joints:
+        out.append(_vector("observation.arm.joints", _sided(layout.arm_joints), "rad, of slides m"))
+        out.append(_vector("observation.arm.reached", SIDES, "1 where the arm reaches the pose"))
     if placed:
         out.append(_vector("observation.camera", _CAMERA, "px"))
     out.append(
@@ -119,6 +124,13 @@ def columns(
         "observation.hand.visible": motion.visible,
         "observation.hand.filled": motion.filled.astype(float),
     }
+    arm = next((arm for arm in trajectory.arms if arm is not None), None)
+    if arm is not None:
+        still = np.zeros_like(arm.joints)  # of a hand that never appears
+        arms = [one.joints if one else still for one in trajectory.arms]
+        out["observation.arm.joints"] = np.concatenate(arms, axis=1)
+        reached = [one.reached if one else np.zeros(count, bool) for one in trajectory.arms]
+        out["observation.arm.reached"] = np.stack(reached, axis=1)
     if placed:
         camera = motion.camera
         row = np.zeros(6) if camera is None else np.array(

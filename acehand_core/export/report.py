@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
-from acehand_core.motion import HandMotion, RobotTrajectory
+from acehand_core.motion import ArmMotion, HandMotion, RobotTrajectory
 from acehand_core.types import SIDES
 
 
@@ -95,9 +95,28 @@ def episode_report(
         "verdict": verdict.status,
         "reasons": list(verdict.reasons),
     }
+    if any(trajectory.arms):
+        entry["arm"] = {
+            side: _arm(arm, trajectory.active[:, slot])
+            for slot, (side, arm) in enumerate(zip(SIDES, trajectory.arms, strict=True))
+        }
     if episode_index is not None:
         entry["episode_index"] = episode_index
     return EpisodeReport(source, episode_index, verdict.status, verdict.reasons, entry)
+
+
+def _arm(arm: ArmMotion | None, active: Bool[np.ndarray, "T"]) -> dict[str, Any] | None:
+    if arm is None:
+        return None
+    return {
+        "model": arm.model,
+        "link": arm.link,
+        "reached_share": _number(arm.reached[active].mean(), 4),
+        "unreached_frames": int((active & ~arm.reached).sum()),
+        "position_error_mm": _spread(arm.position_error_m * 1e3, ("mean", "p95")),
+        "T_frame_arm": arm.T_frame_arm.round(6).tolist(),
+        "notes": list(arm.notes),
+    }
 
 
 def episode_provenance(
