@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Float32, UInt8
 
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.geometry import frames, rotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import mujoco
 
 ImageRgba = UInt8[np.ndarray, "H W 4"]
+DepthImage = Float32[np.ndarray, "H W"]
 JointVector = Float[np.ndarray, "Q"]
 
 #: Camera clipping distances in metres.
@@ -104,8 +105,21 @@ class RobotRenderer:
         Raises:
             InputError: another camera model or size, a side this robot lacks, NaN.
         """
+        return self.render_with_depth(camera, joints, T_camera_base)[0]
+
+    def render_with_depth(
+        self,
+        camera: Camera,
+        joints: Mapping[Side, JointVector],
+        T_camera_base: Mapping[Side, RigidTransform],
+    ) -> tuple[ImageRgba, DepthImage]:
+        """Return what ``render`` does, and the distance along the axis, infinite where nothing is.
+
+        Metres. At edges the depth is that of the nearest part of the pixel.
+        """
         self._check(camera, joints, T_camera_base)
         picture = np.zeros((self.height, self.width, 4), np.uint8)
+        depth = np.full((self.height, self.width), np.inf, np.float32)
         for side, angles in joints.items():
             self._place(side, angles, T_camera_base[side])
         for side in self._hands.keys() - joints.keys():
@@ -114,10 +128,11 @@ class RobotRenderer:
         self._mujoco.mj_camlight(self._model, self._data)
         box = self._covered(camera, joints)
         if box is None:
-            return picture
+            return picture, depth
         left, top, right, bottom = box
-        picture[top:bottom, left:right] = self._draw(camera, box)
-        return picture
+        inside = np.s_[top:bottom, left:right]
+        picture[inside], depth[inside] = self._draw(camera, box)
+        return picture, depth
 
     def portrait(self, side: Side, joints: JointVector) -> ImageRgb:
         """Return one hand on a plain backdrop, seen before its palm from the thumb's side."""
@@ -198,8 +213,10 @@ class RobotRenderer:
         right, bottom = np.clip(np.ceil(pixels.max(axis=0)) + 1, 0, size).astype(int).tolist()
         return (left, top, right, bottom) if left < right and top < bottom else None
 
-    def _draw(self, camera: Camera, box: tuple[int, int, int, int]) -> np.ndarray:
-        """Return the pixels (h, w, 4) of one box of the image."""
+    def _draw(
+        self, camera: Camera, box: tuple[int, int, int, int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pixels (h, w, 4) of one box of the image, and their depths (h, w)."""
         mujoco, scale = self._mujoco, self._scale
         mujoco.mjv_updateScene(
             self._model,
@@ -226,7 +243,11 @@ class RobotRenderer:
         self._gl.make_current()
         mujoco.mjr_render(view, self._scene, self._context)
         mujoco.mjr_readPixels(rgb, depth, view, self._context)
-        return _average(rgb[::-1], (depth < 1)[::-1], scale)
+        solid = (depth < 1)[::-1]
+        near = depth[::-1].reshape(bottom - top, scale, right - left, scale).min(axis=(1, 3))
+        with np.errstate(divide="ignore"):
+            metres = np.where(near < 1, _NEAR / (1 - near * (1 - _NEAR / _FAR)), np.inf)
+        return _average(rgb[::-1], solid, scale), metres.astype(np.float32)
 
 
 def portrait(

@@ -44,6 +44,7 @@ ALLOWED = {
     "export": {"motion", "data", "hand"},
     "retarget": {"motion", "geometry", "hand.skeleton"},
     "pipeline": {"motion", "data", "trackers", "retarget", "export"},
+    "rendering": {"motion", "data", "trackers", "retarget", "export"},
     "cli": {
         "motion",
         "data",
@@ -51,6 +52,7 @@ ALLOWED = {
         "retarget",
         "export",
         "pipeline",
+        "rendering",
         "weights",
         "inference",
     },

@@ -25,7 +25,7 @@ ROBOT = load_robot("inspire")
 @pytest.fixture(scope="module")
 def placed():
     motion = motion_of(moving_hands(12), camera=CAMERA)
-    return motion, retarget_motion(motion, ROBOT)
+    return motion, retarget_motion(motion, ROBOT, base_limits=None)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_the_world_frame_gives_the_same_picture(placed, pictures):
     t = np.linspace(0, 1, 12)[:, None]
     poses = frames.rigid(rotations.exp(np.repeat(t, 3, 1)), np.repeat(2 * t, 3, 1))
     moving = dataclasses.replace(motion, T_world_camera=poses)
-    in_world = retarget_motion(moving, ROBOT)
+    in_world = retarget_motion(moving, ROBOT, base_limits=None)
     assert in_world.frame == "world"
     for a, b in zip(pictures(motion, trajectory, (0, 11)), pictures(moving, in_world, (0, 11)),
                     strict=True):  # fmt: skip

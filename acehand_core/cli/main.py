@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from acehand_core.cli import ace, console, doctor, golden, retarget, robots, weights
+from acehand_core.cli import ace, console, doctor, golden, render, retarget, robots, weights
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,6 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
         ("retarget", "the main job, as acehand-retarget", retarget.add_arguments, retarget.command),
         ("export", "a table of hands in another form, or as robot commands", _add_export, _export),
         ("view", "pictures of a table of hands", _add_view, _view),
+        ("render", "film and strip of hands and robot", render.add_arguments, render.command),
         ("robots", "list, check or draw the robots", robots.add_arguments, robots.command),
         ("dataset", "check or repair a dataset", _add_dataset, _dataset),
         ("weights", "fetch, convert, inspect and verify weights",
