@@ -117,7 +117,9 @@ def outside_view(
     """
     up = up / np.linalg.norm(up)
     forward = forward - (forward @ up) * up
-    forward = forward / np.maximum(np.linalg.norm(forward), 1e-9)
+    if np.linalg.norm(forward) < 1e-6:  # straight up or down: any side will do
+        forward = np.roll(up, 1) - (np.roll(up, 1) @ up) * up
+    forward = forward / np.linalg.norm(forward)
     right = np.cross(forward, up)
     looking = -(0.75 * right + 0.55 * up - 0.2 * forward)
     looking /= np.linalg.norm(looking)
