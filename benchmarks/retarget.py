@@ -177,9 +177,7 @@ def _solve_ours(hand: HandSpec, targets: HandTargets, fps: float) -> tuple[np.nd
     started = time.perf_counter()
     objective = PoseObjective(hand, tree, targets, calibration, weights)
     start = np.tile(hand.rest, (len(targets.joints_hand), 1))
-    commands = solve_trajectory(
-        objective, limits.CommandLimits.of(hand, fps), start, weights.acceleration * fps**4
-    )
+    commands = solve_trajectory(objective, limits.CommandLimits.of(hand, fps), start)
     return commands, time.perf_counter() - started
 
 

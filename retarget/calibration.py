@@ -9,7 +9,7 @@ bounded: targets cannot be shrunk until everything fits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -53,11 +53,13 @@ def calibrate(
         ),
         CommandLimits.of(hand, 1.0).without_rate(),
     )
+    # Pinches and contact are wishes on top: they must not bend what all frames share.
+    weights = replace(weights, pinch=0.0, contact=0.0)
     calibration = _from_knuckles(hand, tree, sample.targets)
     commands = np.tile(hand.rest, (count, 1))
     for _ in range(ROUNDS):
         objective = PoseObjective(hand, tree, sample.targets, calibration, weights)
-        commands = solve_trajectory(objective, sample.limits, commands, acceleration=0.0)
+        commands = solve_trajectory(objective, sample.limits, commands)
         step = _similarity_step(objective, commands, sample.limits, calibration.scale)
         calibration = _moved(calibration, step)
         if np.abs(step).max() < CONVERGED:

@@ -78,7 +78,7 @@ def _follow(
         started = time.perf_counter()
         objective = PoseObjective(hand, tree, targets, calibration, weights)
         start = np.tile(hand.rest, (len(targets.joints_hand), 1))
-        commands = solve_trajectory(objective, limits, start, weights.acceleration * fps**4)
+        commands = solve_trajectory(objective, limits, start)
     else:
         started = time.perf_counter()
         commands = limits.enforce(solve_dex(hand, targets, solver.removeprefix("dex-")))

@@ -99,10 +99,17 @@ def test_both_hands(both):
 
 
 def test_hot3d_both_hands(hot3d):
+    """The right hand holds something between thumb, index and middle: the robot closes them."""
     _, trajectory = hot3d
     assert_sound(trajectory)
     assert trajectory.active.all()
-    assert np.mean(trajectory.tip_error_m) < 0.005
+    hand = ROBOT.hand("right")
+    tips = KinematicTree.of(hand).points(trajectory.joints[:, 1], hand.tip_names)
+    assert np.linalg.norm(tips[:, 1] - tips[:, 0], axis=-1).max() < 0.010
+    assert np.linalg.norm(tips[:, 2] - tips[:, 0], axis=-1).max() < 0.015
+    free = trajectory.tip_error_m.copy()
+    free[:, 1, 1:3] = np.nan
+    assert np.nanmean(free) < 0.005
     assert not any("limit" in reason for reason in trajectory.verdict.reasons)
     assert trajectory.verdict.status != "fail", trajectory.verdict
 
@@ -159,8 +166,8 @@ def test_the_base_of_a_robots_own_hand_is_found(side):
     assert rotations.angle_between(palm[None, :3, :3], base[:1, :3, :3])[0] > 0.1
 
 
-@pytest.mark.parametrize(("fps", "smoothing"), [(30.0, 60.75), (60.0, 972.0)])
-def test_it_is_the_sum_of_its_parts(fps, smoothing):
+@pytest.mark.parametrize("fps", [30.0, 60.0])
+def test_it_is_the_sum_of_its_parts(fps):
     """Calibration, objective, limits and solver, put together by hand."""
     motion = motion_of(moving_hands(30), fps=fps)
     trajectory = retarget_motion(motion, ROBOT)
@@ -169,7 +176,7 @@ def test_it_is_the_sum_of_its_parts(fps, smoothing):
     calibration = calibrate(hand, tree, targets, weights)
     objective = PoseObjective(hand, tree, targets, calibration, weights)
     start = np.tile(hand.rest, (30, 1))
-    commands = solve_trajectory(objective, CommandLimits.of(hand, fps), start, smoothing)
+    commands = solve_trajectory(objective, CommandLimits.of(hand, fps), start)
     assert np.abs(trajectory.commands[:, 0] - commands).max() < 1e-9
     assert trajectory.calibration[0].scale == calibration.scale
 
