@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -291,3 +292,38 @@ def test_the_start_hardly_matters(right, right_tree):
     idle = solve(right, right_tree, targets)
     closed = solve(right, right_tree, targets, start=np.tile(right.command_upper, (60, 1)))
     assert np.abs(idle - closed).max() < 1e-3
+
+
+def test_an_hour_needs_the_memory_of_minutes(right, right_tree, monkeypatch):
+    """Five times the frames in chunks of one size: what the solver itself takes stays the same."""
+    monkeypatch.setattr(trajectory, "CHUNK_FRAMES", 200)
+
+    def peak(count):
+        commands = open_commands(right, count)
+        targets = robot_targets(right, right_tree, commands)
+        tracemalloc.start()
+        solved = solve(right, right_tree, targets)
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert np.abs(solved - commands).max() < 0.03
+        return used - 2 * commands.nbytes  # start and answer
+
+    # Pinches are found over the whole clip: a few numbers per frame.
+    assert peak(2000) < 1.1 * peak(400) + 1600 * 400
+
+
+def test_two_full_chunks_agree_with_one_solve(right, right_tree, monkeypatch):
+    """The chunks as shipped, a clip that needs two of them, pinches included."""
+    count = trajectory.CHUNK_FRAMES + 300
+    targets = robot_targets(right, right_tree, open_commands(right, count, speed=0.9))
+    joints = targets.joints_hand.copy()
+    touch = np.clip(1.3 * np.sin(2 * np.pi * np.arange(count) / 180), 0, 1)[:, None]
+    middle = (joints[:, 4] + joints[:, 8]) / 2
+    for keypoint in (4, 8):
+        joints[:, keypoint] += touch * (middle - joints[:, keypoint])
+    targets = dataclasses.replace(targets, joints_hand=joints)
+    parts = solve(right, right_tree, targets)
+    monkeypatch.setattr(trajectory, "CHUNK_FRAMES", count)
+    whole = solve(right, right_tree, targets)
+    assert_within_limits(right, parts)
+    assert np.abs(parts - whole).max() < 1e-4
