@@ -62,6 +62,7 @@ from acehand_core.trackers.base import (
 )
 from acehand_core.trackers.choose import is_motion_file, open_input
 from acehand_core.types import SIDES
+from retarget.calibration_file import calibration_text, read_calibrations
 from retarget.pipeline import retarget_motion
 from retarget.render import portrait
 from retarget.robot import Robot, find_robot_file, load_robot, robot_names
@@ -88,6 +89,7 @@ class JobSettings:
     existing: Existing = "refuse"
     overlay: bool = True
     dry_run: bool = False
+    calibration: Path | None = None
     encoding: VideoEncoding = field(default_factory=VideoEncoding)
 
     def __post_init__(self) -> None:
@@ -97,6 +99,8 @@ class JobSettings:
             raise InputError("--task is empty; say in a few words what the hands do.")
         if self.output.absolute().name in ("", ".."):
             raise InputError(f"--output {self.output}: give the name of a folder to make.")
+        if self.calibration is not None and self.solver != "trajectory":
+            raise InputError(f"--calibration goes with --solver trajectory, not {self.solver}.")
         _ = self.tracking  # its values are checked on construction
 
     @property
@@ -190,6 +194,9 @@ class _Job:
     def __init__(self, settings: JobSettings, progress: Progress) -> None:
         self._settings, self._progress = settings, progress
         self._robot: Robot = load_robot(settings.robot)
+        kept = settings.calibration
+        exists = kept is not None and kept.exists()
+        self._calibrations = read_calibrations(kept, self._robot) if kept and exists else {}
         self._destination = Destination(settings.output, settings.existing)
         self._finished = FinishedEpisodes()
         if not settings.dry_run:
@@ -271,13 +278,20 @@ class _Job:
                 raise NoHandError(
                     f"{source.recording.source}: no hand was found in {len(motion)} frames."
                 )
+            # One subject per recording, and with --calibration one in all recordings.
+            calibrations = dict(self._calibrations)
             for job in source.jobs:
                 start, stop = job.part
                 view = part(source.view, start, stop)
                 index = source.index[start:stop]
                 episode = motion.at(index, view.timestamps_ns, view.fps)
                 self._progress("retarget", 0, 1)
-                trajectory = retarget_motion(episode, self._robot, self._settings.solver)
+                trajectory = retarget_motion(
+                    episode, self._robot, self._settings.solver, calibrations=calibrations
+                )
+                for side, one in zip(SIDES, trajectory.calibration, strict=True):
+                    if one is not None:
+                        calibrations.setdefault(side, one)
                 self._progress("retarget", 1, 1)
                 self._recorded_s += len(view) / view.fps
                 if self._settings.dry_run:
@@ -291,6 +305,17 @@ class _Job:
                 self._episodes.append(report)
                 overlay = self._settings.overlay
                 _draw(view, episode, trajectory, self._robot, folder, overlay, self._progress)
+            self._keep(calibrations)
+
+    def _keep(self, calibrations: dict[Side, Calibration]) -> None:
+        """Use these for later inputs too, and store them, if a file is to hold them."""
+        path = self._settings.calibration
+        if path is None or calibrations == self._calibrations:
+            return
+        self._calibrations = calibrations
+        if not self._settings.dry_run:
+            with output_errors(path), atomic_path(path, overwrite=True) as partial:
+                partial.write_text(calibration_text(self._robot, calibrations), encoding="utf-8")
 
     @contextlib.contextmanager
     def _encoding(self, source: _Source) -> Iterator[Iterator[Path | None]]:

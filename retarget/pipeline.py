@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -12,7 +13,7 @@ from jaxtyping import Float
 from acehand_core.errors import InputError, nearest
 from acehand_core.geometry import frames
 from acehand_core.motion import Calibration, HandMotion, RobotTrajectory, held_index
-from acehand_core.types import SIDES
+from acehand_core.types import SIDES, Side
 from retarget import metrics
 from retarget.calibration import calibrate
 from retarget.dex import solve_dex
@@ -42,12 +43,17 @@ class _Followed:
 
 
 def retarget_motion(
-    motion: HandMotion, robot: Robot, solver: str = "trajectory", weights: Weights = Weights()
+    motion: HandMotion,
+    robot: Robot,
+    solver: str = "trajectory",
+    weights: Weights = Weights(),
+    calibrations: Mapping[Side, Calibration] | None = None,
 ) -> RobotTrajectory:
     """Make a robot hand follow each human hand of a motion, whose frames are ``1 / fps`` apart.
 
     Limits are kept exactly whatever the solver; ``tip_error_m`` is the distance of robot tips from
-    calibrated human tips. The verdict covers the whole clip.
+    calibrated human tips. The verdict covers the whole clip. ``calibrations`` are used for the
+    sides that they have; the others are fitted to this motion.
 
     Raises:
         InputError: unknown solver, or a hand that the robot does not have.
@@ -61,20 +67,28 @@ def retarget_motion(
         robot.hand(side) if target is not None else robot.hands.get(side, substitute)
         for side, target in zip(SIDES, targets, strict=True)
     ]
+    known = calibrations or {}
     followed = [
-        _follow(hand, target, motion.fps, solver, weights) if target is not None else None
-        for hand, target in zip(hands, targets, strict=True)
+        _follow(hand, target, motion.fps, solver, weights, known.get(side))
+        if target is not None
+        else None
+        for side, hand, target in zip(SIDES, hands, targets, strict=True)
     ]
     return _assemble(motion, robot, solver, hands, targets, followed)
 
 
 def _follow(
-    hand: HandSpec, targets: HandTargets, fps: float, solver: str, weights: Weights
+    hand: HandSpec,
+    targets: HandTargets,
+    fps: float,
+    solver: str,
+    weights: Weights,
+    calibration: Calibration | None,
 ) -> _Followed:
     tree = KinematicTree.of(hand)
     limits = CommandLimits.of(hand, fps)
     if solver == "trajectory":
-        calibration = calibrate(hand, tree, targets, weights)
+        calibration = calibration or calibrate(hand, tree, targets, weights)
         started = time.perf_counter()
         objective = PoseObjective(hand, tree, targets, calibration, weights)
         start = np.tile(hand.rest, (len(targets.joints_hand), 1))
@@ -85,7 +99,7 @@ def _follow(
     seconds = time.perf_counter() - started
     robot = tree.points(hand.expand(commands), hand.tip_names)
     human = targets.tips_of(hand.fingers)
-    if solver != "trajectory":
+    if solver != "trajectory" or calibration is None:
         calibration = _best_fit(human, robot)
     seconds_axis = np.arange(len(commands)) / fps
     return _Followed(

@@ -40,6 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--solver", default="trajectory", metavar="NAME",
         help="trajectory, dex-vector, dex-dexpilot or dex-position (%(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE",
+        help="the subject's calibration: used if it exists, else fitted and written",
+    )  # fmt: skip
     add_reading_arguments(parser)
     add_hand_length_argument(parser)
     ace.add_ace_arguments(parser)
@@ -120,6 +124,7 @@ def settings_of(arguments: argparse.Namespace) -> JobSettings:
         output=arguments.output,
         robot=arguments.robot,
         solver=arguments.solver,
+        calibration=arguments.calibration,
         tracker=arguments.tracker,
         hands=arguments.hands,
         hand_length_m=arguments.hand_length,
