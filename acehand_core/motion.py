@@ -217,19 +217,23 @@ class HandMotion:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The one similarity that carries a subject's hand to the robot's: ``x_base = s R x_hand + t``.
+    """What carries a subject's hand to the robot's: one similarity, ``x_base = s R x_hand + t``.
 
-    ``x_hand`` is in metres in the human palm frame, ``x_base`` in the robot's base frame.
-    ``residual_m`` is the rms distance of the robot's tips from the targets it was fitted on.
+    ``x_hand`` is in metres in the human palm frame, ``x_base`` in the robot's base frame. Each
+    finger, thumb first, is moved by its anchor (m, base frame) and stretched from its knuckle (the
+    thumb from the wrist) by its length. ``residual_m`` is the rms distance of the robot's tips from
+    the targets it was fitted on.
     """
 
     scale: float
     rotation: Float[np.ndarray, "3 3"]
     translation: Float[np.ndarray, "3"]
     residual_m: float
+    anchors: Float[np.ndarray, "5 3"] = field(default_factory=lambda: np.zeros((5, 3)))
+    lengths: Float[np.ndarray, "5"] = field(default_factory=lambda: np.ones(5))
 
     def apply(self, points: PointsCamera) -> PointsCamera:
-        """Return points of the palm frame in the robot's base frame."""
+        """Return points of the palm frame in the robot's base frame, by the similarity alone."""
         return self.scale * points @ self.rotation.T + self.translation
 
 

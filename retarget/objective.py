@@ -19,8 +19,13 @@ from retarget.limits import Commands
 from retarget.pinch import Pinches
 from retarget.robot import HandSpec
 from retarget.spacing import Gaps, spacing_of
-from retarget.targets import HandTargets
+from retarget.targets import HandTargets, finger_bases
 from retarget.terms import Terms
+
+
+#: Parameters of a calibration: rotation, translation, scale, five anchors, five lengths.
+ANCHORS, LENGTHS = slice(7, 22), slice(22, 27)
+CALIBRATION_SIZE = 27
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +109,9 @@ class PoseObjective:
         pose = window.at(commands)
         return window.residuals(pose)
 
-    def by_similarity(self) -> Float[np.ndarray, "T M 7"]:
-        """Return the residuals' derivatives by (rotation vector, translation, log scale)."""
-        return self.window(slice(None)).by_similarity()
+    def by_calibration(self) -> Float[np.ndarray, "T M 27"]:
+        """Return the residuals' derivatives by the calibration's parameters, see ``Window``."""
+        return self.window(slice(None)).by_calibration()
 
 
 class Window:
@@ -119,9 +124,20 @@ class Window:
         self._terms = terms
         vectors, self._scale = terms.wanted(objective.targets, objective.pinches, rows)
         calibration = objective.calibration
+        of_finger = terms.finger
+        anchored = of_finger >= 0
+        reach = vectors[:, anchored] - _bases(objective.targets, rows)[:, of_finger[anchored]]
+        reach = np.where(np.isfinite(reach), reach, 0.0)
+        vectors[:, anchored] += (calibration.lengths[of_finger[anchored], None] - 1) * reach
         stretch = 1 + terms.scaled * (calibration.scale - 1)
-        self._turned = vectors @ calibration.rotation.T * stretch[:, None]
+        turn = calibration.rotation.T
+        self._turned = vectors @ turn * stretch[:, None]
         self._goal = self._turned + calibration.translation * terms.placed[:, None]
+        self._goal[:, anchored] += calibration.anchors[of_finger[anchored]]
+        #: What one unit of a finger's log length adds to its terms.
+        self._reach = np.zeros_like(vectors)
+        by_length = calibration.lengths[of_finger[anchored], None] * calibration.scale
+        self._reach[:, anchored] = reach @ turn * by_length
         self._clearance = objective.spacing.clearance(objective.pinches.apart[rows])
         self._guarded = objective.weights.contact > 0 and np.isfinite(self._clearance).any()
 
@@ -177,14 +193,22 @@ class Window:
         gaps = self._spacing.gaps(pose.posture, self._clearance if self._guarded else none)
         return Quadratic(gradient, hessian, gaps)
 
-    def by_similarity(self) -> Float[np.ndarray, "T M 7"]:
-        """Return the residuals' derivatives by (rotation vector, translation, log scale)."""
-        columns = np.zeros((*self._turned.shape, 7))
+    def by_calibration(self) -> Float[np.ndarray, "T M 27"]:
+        """Return the residuals' derivatives by the calibration's parameters.
+
+        Rotation vector, translation, log scale; per finger anchor; per finger log length.
+        """
+        terms = self._terms
+        columns = np.zeros((*self._turned.shape, CALIBRATION_SIZE))
         columns[..., :3] = rotations.skew(self._turned)
-        columns[..., 3:6] = -np.eye(3) * self._terms.placed[:, None, None]
-        columns[..., 6] = -self._turned * self._terms.scaled[:, None]
-        columns = (columns * self._scale[..., None, None]).reshape(len(self), -1, 7)
-        idle = np.zeros((len(self), len(self._hand.rest), 7))
+        columns[..., 3:6] = -np.eye(3) * terms.placed[:, None, None]
+        columns[..., 6] = -self._turned * terms.scaled[:, None]
+        for term, finger in enumerate(terms.finger):
+            if finger >= 0:
+                columns[:, term, :, 7 + 3 * finger : 10 + 3 * finger] = -np.eye(3)
+                columns[:, term, :, LENGTHS.start + finger] = -self._reach[:, term]
+        columns = (columns * self._scale[..., None, None]).reshape(len(self), -1, CALIBRATION_SIZE)
+        idle = np.zeros((len(self), len(self._hand.rest), CALIBRATION_SIZE))
         return np.concatenate([columns, idle], axis=1)
 
     def _jacobian(self, pose: Pose) -> Float[np.ndarray, "T M 3 C"]:
@@ -208,6 +232,10 @@ class Window:
         return self._tree.curvature(
             pose.posture, terms.frames.links, pose.points, forces, self._hand.coupling
         )
+
+
+def _bases(targets: HandTargets, rows: slice) -> Float[np.ndarray, "T 5 3"]:
+    return finger_bases(targets.joints_hand[rows])
 
 
 def _convex(hessian: Float[np.ndarray, "T C C"], least: float) -> Float[np.ndarray, "T C C"]:

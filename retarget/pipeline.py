@@ -22,7 +22,7 @@ from retarget.limits import CommandLimits, Commands, limit_violations, speed_vio
 from retarget.objective import PoseObjective, Weights
 from retarget.robot import HandSpec, Robot
 from retarget.simulate import ReplayReport, replay
-from retarget.targets import HandTargets, hand_targets
+from retarget.targets import HandTargets, calibrated, hand_targets
 from retarget.trajectory import solve_trajectory
 from retarget.verdict import judge
 
@@ -101,11 +101,13 @@ def _follow(
     human = targets.tips_of(hand.fingers)
     if solver != "trajectory" or calibration is None:
         calibration = _best_fit(human, robot)
+    wanted = replace(targets, joints_hand=calibrated(targets.joints_hand, calibration))
+    goal = wanted.tips_of(hand.fingers)
     seconds_axis = np.arange(len(commands)) / fps
     return _Followed(
         commands=commands,
         calibration=calibration,
-        tip_error_m=np.linalg.norm(robot - calibration.apply(human), axis=-1),
+        tip_error_m=np.linalg.norm(robot - goal, axis=-1),
         T_camera_base=_base_poses(targets, calibration, human, robot),
         report=replay(hand, commands, seconds_axis, targets.active).report,
         seconds=seconds,

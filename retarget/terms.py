@@ -38,6 +38,11 @@ class Terms:
     scaled: Float[np.ndarray, "M"]
     placed: Float[np.ndarray, "M"]
 
+    @property
+    def finger(self) -> Int[np.ndarray, "M"]:
+        """Position in ``FINGERS`` of the finger that a placed term belongs to, else -1."""
+        return np.where((self.placed > 0) & (self.end > 0), (self.end - 1) // 4, -1)
+
     @classmethod
     def of(
         cls,

@@ -20,8 +20,10 @@ from retarget.trajectory import solve_trajectory
 
 WEIGHTS = Weights(tip=1.3, link=0.4, direction=0.7, pinch=3.0, rest=0.2, length_m=0.01)
 CALIBRATION = Calibration(
-    1.1, rotations.exp(np.array([0.2, -0.1, 0.3])), np.array([0.01, -0.02, 0.03]), 0.0
-)
+    1.1, rotations.exp(np.array([0.2, -0.1, 0.3])), np.array([0.01, -0.02, 0.03]), 0.0,
+    anchors=np.random.default_rng(5).normal(0, 0.01, (5, 3)),
+    lengths=np.array([0.95, 1.05, 1.1, 0.9, 1.02]),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=SIDES)
@@ -75,7 +77,11 @@ def slow_cost(hand, tree, targets, calibration, weights, commands):
                 pull = weights.link
             else:
                 pull = 0.0
+            finger = (keypoint - 1) // 4
+            root = targets.joints_hand[frame, 1 + 4 * finger] if finger else np.zeros(3)
+            human = root + calibration.lengths[finger] * (human - root)
             goal = calibration.scale * calibration.rotation @ human + calibration.translation
+            goal = goal + calibration.anchors[finger]
             distance = np.linalg.norm(points[frame, k] - goal) / weights.length_m
             total += pull * targets.weight[frame] * distance**2
         total += targets.weight[frame] * slow_directions(hand, tree, targets, calibration, weights,
@@ -118,23 +124,26 @@ def test_jacobian_by_commands(hand, objective, commands):
         assert jacobian[..., column] == pytest.approx(numeric, abs=1e-6)
 
 
-def test_jacobian_by_similarity(hand, tree, targets, objective, commands):
-    analytic = objective.by_similarity()
+def test_jacobian_by_calibration(hand, tree, targets, objective, commands):
+    analytic = objective.by_calibration()
     step = 1e-6
 
     def moved(row, sign):
-        delta = sign * step * np.eye(7)[row]
+        delta = sign * step * np.eye(27)[row]
         calibration = Calibration(
             CALIBRATION.scale * np.exp(delta[6]),
             rotations.exp(delta[:3]) @ CALIBRATION.rotation,
             CALIBRATION.translation + delta[3:6],
             0.0,
+            CALIBRATION.anchors + delta[7:22].reshape(5, 3),
+            CALIBRATION.lengths * np.exp(delta[22:]),
         )
         return PoseObjective(hand, tree, targets, calibration, WEIGHTS)(commands)[0]
 
-    for row in range(7):
+    for row in range(27):
         numeric = (moved(row, 1) - moved(row, -1)) / (2 * step)
         assert analytic[..., row] == pytest.approx(numeric, abs=2e-6)
+        assert np.abs(numeric).max() > 0.1  # every parameter moves something
 
 
 def test_gradient_and_curvature(hand, tree, targets, commands):
@@ -219,7 +228,9 @@ def test_knuckles_belong_to_the_calibration(hand, tree, targets, commands):
     moved = targets.joints_hand.copy()
     moved[:, [1, 5, 9, 13, 17]] += 0.1
     other = dataclasses.replace(targets, joints_hand=moved)
-    value = [PoseObjective(hand, tree, t, CALIBRATION, WEIGHTS)(commands)[0]
+    # Where a finger is stretched its knuckle matters.
+    plain = dataclasses.replace(CALIBRATION, lengths=np.ones(5))
+    value = [PoseObjective(hand, tree, t, plain, WEIGHTS)(commands)[0]
              for t in (targets, other)]  # fmt: skip
     assert value[0] == pytest.approx(value[1], abs=0)
 

@@ -30,7 +30,7 @@ from retarget.limits import CommandLimits, limit_violations, speed_violations
 from retarget.objective import PoseObjective, Weights
 from retarget.pipeline import SOLVERS, retarget_motion
 from retarget.robot import find_robot_file, load_robot
-from retarget.targets import hand_targets, palm_frames
+from retarget.targets import calibrated, hand_targets, palm_frames
 from retarget.trajectory import solve_trajectory
 
 ROBOT = load_robot("inspire")
@@ -207,7 +207,7 @@ def test_no_worse_than_the_reported_residual(both):
         tips = KinematicTree.of(hand).points(trajectory.joints[:, slot], hand.tip_names)
         joints = motion.joints_camera[:, slot]
         local = frames.apply(frames.inverse(palm_frames(joints, side)), joints)
-        goal = trajectory.calibration[slot].apply(local[:, [4, 8, 12, 16, 20]])
+        goal = calibrated(local, trajectory.calibration[slot])[:, [4, 8, 12, 16, 20]]
         error = np.linalg.norm(tips - goal, axis=-1)
         assert np.abs(error - trajectory.tip_error_m[:, slot]).max() < 1e-9
 
