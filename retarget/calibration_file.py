@@ -1,7 +1,8 @@
 """Calibrations kept in a file, so that every recording of one subject gets the same.
 
-JSON, one similarity per side: ``{"schema": "acehand-calibration/1", "robot", "variant", "hands":
-{"right": {"scale", "rotation" (3 x 3), "translation_m", "residual_m"}}}``.
+JSON: ``{"schema": "acehand-calibration/1", "robot", "variant", "source", "source_sha256", "hands":
+{"right": {"scale", "rotation" (3 x 3), "translation_m", "residual_m", "anchors_m", "lengths"}}}``,
+the last two per finger. ``source`` says which recording it was fitted to.
 """
 
 from __future__ import annotations
@@ -16,29 +17,38 @@ import numpy as np
 
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import rotations
+from acehand_core.hand.skeleton import FINGERS
 from acehand_core.motion import Calibration
 from acehand_core.types import SIDES, Side
-from retarget.calibration import SCALE_RANGE
+from retarget.calibration import LENGTH_RANGE, SCALE_RANGE
 from retarget.robot import Robot
 
 SCHEMA = "acehand-calibration/1"
-_KEYS = ("scale", "rotation", "translation_m", "residual_m")
+_ROOT = ("schema", "robot", "variant", "source", "source_sha256", "hands")
+_KEYS = ("scale", "rotation", "translation_m", "residual_m", "anchors_m", "lengths")
 #: Largest difference from a rotation that rounding in a file explains.
 _ROTATION_TOLERANCE = 1e-6
 
 
-def calibration_text(robot: Robot, calibrations: Mapping[Side, Calibration]) -> str:
-    """Return the file's text; numbers keep all their digits."""
+def calibration_text(
+    robot: Robot, calibrations: Mapping[Side, Calibration], source: str, sha256: str | None
+) -> str:
+    """Return the file's text, all digits kept; ``source`` is what it was fitted to."""
     hands = {
         side: {
             "scale": one.scale,
             "rotation": one.rotation.tolist(),
             "translation_m": one.translation.tolist(),
             "residual_m": one.residual_m if math.isfinite(one.residual_m) else None,
+            "anchors_m": dict(zip(FINGERS, one.anchors.tolist(), strict=True)),
+            "lengths": dict(zip(FINGERS, one.lengths.tolist(), strict=True)),
         }
         for side, one in sorted(calibrations.items())
     }
-    record = {"schema": SCHEMA, "robot": robot.name, "variant": robot.variant, "hands": hands}
+    record = {
+        "schema": SCHEMA, "robot": robot.name, "variant": robot.variant,
+        "source": source, "source_sha256": sha256, "hands": hands,
+    }  # fmt: skip
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
 
 
@@ -57,6 +67,9 @@ def read_calibrations(path: Path, robot: Robot) -> dict[Side, Calibration]:
         raise SchemaError(f"{path}: is not valid JSON: {error}") from error
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise SchemaError(f"{path}: is no calibration file: `schema` must be {SCHEMA!r}.")
+    for key in record:
+        if key not in _ROOT:
+            raise SchemaError(f"{path}: {key} is unknown; {nearest(key, _ROOT)}")
     made_for = (record.get("robot"), record.get("variant"))
     if made_for != (robot.name, robot.variant):
         raise InputError(
@@ -64,8 +77,8 @@ def read_calibrations(path: Path, robot: Robot) -> dict[Side, Calibration]:
             f"({robot.variant}); fit another, or take that robot."
         )
     hands = record.get("hands")
-    if not isinstance(hands, dict):
-        raise SchemaError(f"{path}: hands must be a mapping of sides.")
+    if not isinstance(hands, dict) or not hands:
+        raise SchemaError(f"{path}: hands must be a mapping with left, right or both.")
     for side in hands:
         if side not in SIDES:
             raise SchemaError(f"{path}: hands.{side} is not a side; {nearest(side, SIDES)}")
@@ -89,11 +102,26 @@ def _read(path: Path, side: Side, entry: Any) -> Calibration:
     residual = float("nan")
     if entry.get("residual_m") is not None:
         residual = float(_numbers(path, side, entry, "residual_m", ()))
-    return Calibration(scale, rotation, translation, residual)
+    anchors = _fingers(path, side, entry, "anchors_m", (3,))
+    lengths = _fingers(path, side, entry, "lengths", ())
+    low, high = LENGTH_RANGE
+    if (lengths < low - 1e-9).any() or (lengths > high + 1e-9).any():
+        raise SchemaError(f"{path}: hands.{side}.lengths must be from {low} to {high}.")
+    return Calibration(scale, rotation, translation, residual, anchors, lengths)
+
+
+def _fingers(
+    path: Path, side: Side, entry: dict[str, Any], key: str, shape: tuple[int, ...]
+) -> np.ndarray:
+    table = entry.get(key)
+    if not isinstance(table, dict) or set(table) != set(FINGERS):
+        raise SchemaError(f"{path}: hands.{side}.{key} must have {', '.join(FINGERS)}.")
+    where = f"{side}.{key}"
+    return np.array([_numbers(path, where, table, finger, shape) for finger in FINGERS])
 
 
 def _numbers(
-    path: Path, side: Side, entry: dict[str, Any], key: str, shape: tuple[int, ...]
+    path: Path, where: str, entry: dict[str, Any], key: str, shape: tuple[int, ...]
 ) -> np.ndarray:
     try:
         values = np.asarray(entry[key], float)
@@ -101,5 +129,5 @@ def _numbers(
         values = np.asarray(np.nan)
     if values.shape != shape or not np.isfinite(values).all():
         size = " x ".join(map(str, shape)) or "one"
-        raise SchemaError(f"{path}: hands.{side}.{key} must hold {size} finite number(s).")
+        raise SchemaError(f"{path}: hands.{where}.{key} must hold {size} finite number(s).")
     return values

@@ -22,7 +22,6 @@ from retarget.spacing import Gaps, spacing_of
 from retarget.targets import HandTargets, finger_bases
 from retarget.terms import Terms
 
-
 #: Parameters of a calibration: rotation, translation, scale, five anchors, five lengths.
 ANCHORS, LENGTHS = slice(7, 22), slice(22, 27)
 CALIBRATION_SIZE = 27
@@ -48,6 +47,14 @@ class Weights:
     jerk: float = 6e-7
     contact: float = 1e4
     length_m: float = 0.01
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Follow:
+    """Commands to stay near, and the weight of a squared radian, per frame and joint."""
+
+    commands: Commands
+    weight: Float[np.ndarray, "T C"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,8 +89,10 @@ class PoseObjective:
         targets: HandTargets,
         calibration: Calibration,
         weights: Weights,
+        follow: Follow | None = None,
     ) -> None:
         """Prepare the terms; goals are computed for the frames that are asked for."""
+        self.follow = follow
         self.hand, self.tree, self.targets = hand, tree, targets
         self.calibration, self.weights = calibration, weights
         self.spacing = spacing_of(hand, tree)
@@ -123,6 +132,15 @@ class Window:
         self._weights, self._spacing = objective.weights, objective.spacing
         self._terms = terms
         vectors, self._scale = terms.wanted(objective.targets, objective.pinches, rows)
+        # The idle hand and what else to stay near: one weighted mean per frame and joint.
+        rest = objective.weights.rest
+        self._near = np.broadcast_to(self._hand.rest, (len(self._scale), len(self._hand.rest)))
+        self._pull = np.full(self._near.shape, rest)
+        if objective.follow is not None:
+            weight, wanted = objective.follow.weight[rows], objective.follow.commands[rows]
+            self._pull = rest + weight
+            mean = (rest * self._near + weight * wanted) / np.maximum(self._pull, 1e-12)
+            self._near = np.where(self._pull > 0, mean, self._near)
         calibration = objective.calibration
         of_finger = terms.finger
         anchored = of_finger >= 0
@@ -154,7 +172,7 @@ class Window:
         reached[:, pairs] -= points[:, terms.second[pairs]]
         residual = (reached - self._goal) * self._scale[..., None]
         cost = 0.5 * np.sum(residual**2, axis=(1, 2))
-        cost += 0.5 * weights.rest * np.sum((commands - self._hand.rest) ** 2, axis=1)
+        cost += 0.5 * np.sum(self._pull * (commands - self._near) ** 2, axis=1)
         if self._guarded:
             shortfall = self._spacing.shortfall(posture, self._clearance)
             deep = np.maximum(shortfall, 0) / weights.length_m
@@ -165,12 +183,11 @@ class Window:
         """Return all residuals of a pose and their derivatives, rest last, contact apart."""
         count, size = pose.commands.shape
         jacobian = self._jacobian(pose).reshape(count, -1, size)
-        idle = np.sqrt(self._weights.rest)
-        eye = np.broadcast_to(idle * np.eye(size), (count, size, size))
+        idle = np.sqrt(self._pull)
         residual = pose.residual.reshape(count, -1)
         return (
-            np.concatenate([residual, idle * (pose.commands - self._hand.rest)], axis=1),
-            np.concatenate([jacobian, eye], axis=1),
+            np.concatenate([residual, idle * (pose.commands - self._near)], axis=1),
+            np.concatenate([jacobian, idle[..., None] * np.eye(size)], axis=1),
         )
 
     def quadratic(self, pose: Pose, curved: bool = True) -> Quadratic:
@@ -183,12 +200,11 @@ class Window:
         transposed = np.swapaxes(jacobian, 1, 2)
         hessian = transposed @ jacobian
         gradient = (transposed @ pose.residual.reshape(len(hessian), -1, 1))[..., 0]
-        rest = self._weights.rest
-        gradient += rest * (pose.commands - self._hand.rest)
-        hessian += rest * np.eye(hessian.shape[1])
+        gradient += self._pull * (pose.commands - self._near)
+        hessian += self._pull[..., None] * np.eye(hessian.shape[1])
         if curved:
             hessian += self._curvature(pose)
-            hessian = _convex(hessian, rest + 1e-6)
+            hessian = _convex(hessian, self._weights.rest + 1e-6)
         none = np.full_like(self._clearance, -np.inf)
         gaps = self._spacing.gaps(pose.posture, self._clearance if self._guarded else none)
         return Quadratic(gradient, hessian, gaps)

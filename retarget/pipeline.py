@@ -19,14 +19,16 @@ from retarget.calibration import calibrate
 from retarget.dex import solve_dex
 from retarget.kinematics import KinematicTree
 from retarget.limits import CommandLimits, Commands, limit_violations, speed_violations
-from retarget.objective import PoseObjective, Weights
+from retarget.objective import Follow, PoseObjective, Weights
+from retarget.physics import Physics, play, second_pass, sent_commands
 from retarget.robot import HandSpec, Robot
-from retarget.simulate import ReplayReport, replay
+from retarget.simulate import ReplayReport
 from retarget.targets import HandTargets, calibrated, hand_targets
 from retarget.trajectory import solve_trajectory
-from retarget.verdict import judge
+from retarget.verdict import GATES, Gates, judge
 
 Solver = Literal["trajectory", "dex-vector", "dex-dexpilot", "dex-position"]
+PHYSICS = Physics()
 SOLVERS: tuple[str, ...] = get_args(Solver)
 
 
@@ -35,6 +37,7 @@ class _Followed:
     """One hand's result over T frames."""
 
     commands: Commands
+    sent: Commands
     calibration: Calibration
     tip_error_m: Float[np.ndarray, "T K"]
     T_camera_base: Float[np.ndarray, "T 4 4"] | None
@@ -48,12 +51,14 @@ def retarget_motion(
     solver: str = "trajectory",
     weights: Weights = Weights(),
     calibrations: Mapping[Side, Calibration] | None = None,
+    physics: Physics = PHYSICS,
+    gates: Gates = GATES,
 ) -> RobotTrajectory:
     """Make a robot hand follow each human hand of a motion, whose frames are ``1 / fps`` apart.
 
     Limits are kept exactly whatever the solver; ``tip_error_m`` is the distance of robot tips from
     calibrated human tips. The verdict covers the whole clip. ``calibrations`` are used for the
-    sides that they have; the others are fitted to this motion.
+    sides that they have; the others are fitted to this motion. ``gates`` are the verdict's limits.
 
     Raises:
         InputError: unknown solver, or a hand that the robot does not have.
@@ -69,12 +74,12 @@ def retarget_motion(
     ]
     known = calibrations or {}
     followed = [
-        _follow(hand, target, motion.fps, solver, weights, known.get(side))
+        _follow(hand, target, motion.fps, solver, weights, known.get(side), physics)
         if target is not None
         else None
         for side, hand, target in zip(SIDES, hands, targets, strict=True)
     ]
-    return _assemble(motion, robot, solver, hands, targets, followed)
+    return _assemble(motion, robot, solver, hands, targets, followed, gates)
 
 
 def _follow(
@@ -84,34 +89,69 @@ def _follow(
     solver: str,
     weights: Weights,
     calibration: Calibration | None,
+    physics: Physics,
 ) -> _Followed:
     tree = KinematicTree.of(hand)
     limits = CommandLimits.of(hand, fps)
     if solver == "trajectory":
         calibration = calibration or calibrate(hand, tree, targets, weights)
         started = time.perf_counter()
-        objective = PoseObjective(hand, tree, targets, calibration, weights)
-        start = np.tile(hand.rest, (len(targets.joints_hand), 1))
-        commands = solve_trajectory(objective, limits, start)
+        commands = solve_hand(hand, tree, targets, calibration, limits, weights)
     else:
         started = time.perf_counter()
         commands = limits.enforce(solve_dex(hand, targets, solver.removeprefix("dex-")))
     seconds = time.perf_counter() - started
+    if solver == "trajectory" and calibration is not None and physics.second_pass:
+        commands = second_pass(
+            hand, commands, fps, targets.active,
+            lambda follow: solve_hand(hand, tree, targets, calibration, limits, weights, follow),
+        )  # fmt: skip
     robot = tree.points(hand.expand(commands), hand.tip_names)
     human = targets.tips_of(hand.fingers)
     if solver != "trajectory" or calibration is None:
         calibration = _best_fit(human, robot)
     wanted = replace(targets, joints_hand=calibrated(targets.joints_hand, calibration))
     goal = wanted.tips_of(hand.fingers)
-    seconds_axis = np.arange(len(commands)) / fps
     return _Followed(
         commands=commands,
+        sent=sent_commands(hand, commands, fps, physics.latency),
         calibration=calibration,
         tip_error_m=np.linalg.norm(robot - goal, axis=-1),
         T_camera_base=_base_poses(targets, calibration, human, robot),
-        report=replay(hand, commands, seconds_axis, targets.active).report,
+        report=play(hand, commands, fps, targets.active, physics.latency).report,
         seconds=seconds,
     )
+
+
+def solve_hand(
+    hand: HandSpec,
+    tree: KinematicTree,
+    targets: HandTargets,
+    calibration: Calibration,
+    limits: CommandLimits,
+    weights: Weights = Weights(),
+    follow: Follow | None = None,
+) -> Commands:
+    """Return the commands of one hand, from the idle hand as first guess."""
+    objective = PoseObjective(hand, tree, targets, calibration, weights, follow)
+    start = np.tile(hand.rest, (len(targets.joints_hand), 1))
+    return solve_trajectory(objective, limits, start)
+
+
+def calibrate_motion(
+    motion: HandMotion,
+    robot: Robot,
+    weights: Weights = Weights(),
+    known: Mapping[Side, Calibration] | None = None,
+) -> dict[Side, Calibration]:
+    """Return the calibration of every hand that appears: the known one, else fitted to it."""
+    out = dict(known or {})
+    for side in SIDES:
+        targets = hand_targets(motion, side)
+        if targets is not None and side not in out:
+            hand = robot.hand(side)
+            out[side] = calibrate(hand, KinematicTree.of(hand), targets, weights)
+    return out
 
 
 def _best_fit(human: Float[np.ndarray, "T K 3"], robot: Float[np.ndarray, "T K 3"]) -> Calibration:
@@ -149,6 +189,7 @@ def _assemble(
     hands: list[HandSpec],
     targets: list[HandTargets | None],
     followed: list[_Followed | None],
+    gates: Gates,
 ) -> RobotTrajectory:
     count = len(motion)
     commands = np.stack(
@@ -171,7 +212,11 @@ def _assemble(
         joints=joints,
         commands=commands,
         registers=np.stack(
-            [hand.to_registers(commands[:, i]) for i, hand in enumerate(hands)], axis=1
+            [
+                hand.to_registers(one.sent if one else commands[:, i])
+                for i, (hand, one) in enumerate(zip(hands, followed, strict=True))
+            ],
+            axis=1,
         ),
         frame=frame,
         T_frame_base=poses,
@@ -195,7 +240,7 @@ def _assemble(
         provenance=motion.provenance,
         replay=tuple(one.report if one else None for one in followed),
     )
-    return replace(trajectory, verdict=judge(motion, trajectory))
+    return replace(trajectory, verdict=judge(motion, trajectory, gates))
 
 
 def _in_frame(
