@@ -6,6 +6,7 @@ simulated hand stayed away from its command, the second pass asks for what it di
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -20,8 +21,8 @@ from retarget.simulate import Replay, ReplayOptions, replay
 
 Latency = Literal["off", "on", "ahead"]
 
-#: A joint that stays this far from its command did not follow; servos lag by less.
-UNFOLLOWED_RAD = 0.05
+#: A joint that stays this far from all its commands of the last moments did not follow.
+UNFOLLOWED_RAD, LAG_S = 0.03, 0.1
 #: Pull to what the hand did, against 1 per (10 mm)^2 of a fingertip on a lever of about 100 mm.
 PULL = 300.0
 
@@ -77,7 +78,7 @@ def second_pass(
     """
     first = play(hand, commands, fps, active, "off")
     done = hand.reduce(first.joints)
-    weight = unfollowed(commands, done, active) * PULL
+    weight = unfollowed(commands, done, active, fps) * PULL
     if not weight.any():
         return commands
     lowered = solve(Follow(np.clip(done, hand.command_lower, hand.command_upper), weight))
@@ -87,8 +88,14 @@ def second_pass(
 
 
 def unfollowed(
-    commands: Commands, done: Commands, active: Bool[np.ndarray, "T"]
+    commands: Commands, done: Commands, active: Bool[np.ndarray, "T"], fps: float
 ) -> Float[np.ndarray, "T C"]:
-    """Return 0 where a joint followed, rising to 1 where it was twice too far from its command."""
-    excess = np.abs(done - commands) / UNFOLLOWED_RAD - 1
+    """Return 0 where a joint followed, rising to 1 where it was twice too far from its command.
+
+    A servo lags: a joint followed where it is at an angle that was commanded within ``LAG_S``.
+    """
+    window = 1 + math.ceil(LAG_S * fps)
+    before = np.concatenate([np.repeat(commands[:1], window - 1, axis=0), commands])
+    recent = np.lib.stride_tricks.sliding_window_view(before, window, axis=0)
+    excess = np.maximum(recent.min(-1) - done, done - recent.max(-1)) / UNFOLLOWED_RAD - 1
     return np.clip(excess, 0, 1) * active[:, None]

@@ -194,7 +194,7 @@ def test_human_joints(human):
     assert error.mean() <= 15.0
     assert metrics.lag_frames(wanted, tips) == 0
     # What the trajectory reports is measured from its own calibration, hence a little larger.
-    assert error.mean() - 0.1 < np.nanmean(trajectory.tip_error_m) * 1e3 < error.mean() + 2
+    assert error.mean() - 2 < np.nanmean(trajectory.tip_error_m) * 1e3 < error.mean() + 2
     assert (trajectory.joints[:, 0] == ROBOT.hand("left").expand(ROBOT.hand("left").rest)).all()
     assert trajectory.calibration[0] is None and trajectory.replay[0] is None
 
