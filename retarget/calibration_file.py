@@ -124,7 +124,10 @@ def _numbers(
     path: Path, where: str, entry: dict[str, Any], key: str, shape: tuple[int, ...]
 ) -> np.ndarray:
     try:
-        values = np.asarray(entry[key], float)
+        values = np.asarray(entry[key])
+        if values.dtype.kind not in "if":  # text that looks like a number is none
+            raise TypeError
+        values = values.astype(float)
     except (KeyError, TypeError, ValueError):
         values = np.asarray(np.nan)
     if values.shape != shape or not np.isfinite(values).all():
