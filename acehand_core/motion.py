@@ -269,7 +269,8 @@ class RobotTrajectory:
     Joints and commands are addressed by name: ``joint_names`` (Q) and ``command_names`` (C) are
     without the side prefix, commands in the vendor's order. ``T_frame_base`` is the base link's
     pose in ``frame``; it is None when the motion had no placement. Where a hand is absent the
-    joints hold the last valid or rest pose and ``confidence`` is 0.
+    joints hold the last valid or rest pose and ``confidence`` is 0. ``notes`` say what this robot
+    cannot do of what the human did.
     """
 
     robot: str
@@ -294,6 +295,7 @@ class RobotTrajectory:
     solve_seconds: float
     provenance: Provenance
     replay: tuple[ReplayReport | None, ReplayReport | None] = (None, None)
+    notes: tuple[str, ...] = ()
     verdict: Verdict | None = None
 
     def __post_init__(self) -> None:

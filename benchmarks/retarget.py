@@ -1,7 +1,7 @@
 # ruff: noqa: E402
 """Our retargeting beside dex-retargeting's three modes, on one hand's recorded joints.
 
-    python benchmarks/retarget.py --json [--joints FILE.npz] [--save DIR]
+    python benchmarks/retarget.py --json [--joints FILE.npz] [--save DIR] [--ablation]
 
 Every method gets the same joints and the same robot, runs on one thread, and is scored by
 ``retarget.metrics`` on common ground: after the one similarity of the human tips that fits its own
@@ -43,11 +43,11 @@ from acehand_core.types import SIDES
 from retarget import dex, limits, metrics, trials
 from retarget.calibration import calibrate
 from retarget.kinematics import KinematicTree
-from retarget.objective import PoseObjective, Weights
+from retarget.objective import Weights
+from retarget.pipeline import solve_hand
 from retarget.robot import HandSpec, load_robot
 from retarget.simulate import PENETRATION_LIMIT_M, ReplayOptions, replay, self_penetration
 from retarget.targets import HandTargets, hand_targets, palm_frames
-from retarget.trajectory import solve_trajectory
 
 DEFAULT_INPUT = "data/human_joint_right.npz"
 #: Synthetic tips nearer than this touch.
@@ -71,6 +71,7 @@ def main() -> int:
         }
         _print_table(path.name, scores)
         synthetic = score_synthetic(hand, fps) if options.synthetic else {}
+        ablation = score_ablation(hand, targets, fps) if options.ablation else {}
     except AcehandError as error:
         print(f"benchmarks/retarget.py: {error}", file=sys.stderr)
         return 2
@@ -85,6 +86,7 @@ def main() -> int:
         "methods": scores,
         "speed_ratio_vs_dex_vector": ratio,
         "synthetic": synthetic,
+        "ablation": ablation,
     }
     if options.json:
         print(json.dumps(_without_nan(report)))
@@ -111,6 +113,7 @@ def _options() -> argparse.Namespace:
         "--synthetic", action=argparse.BooleanOptionalAction, default=True,
         help="score synthetic motions as well (on)",
     )  # fmt: skip
+    parser.add_argument("--ablation", action="store_true", help="score ours without each part")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write each method's joints, npz")
     return parser.parse_args()
 
@@ -183,13 +186,7 @@ def _methods(hand: HandSpec, targets: HandTargets, fps: float) -> dict[str, Solv
 
 
 def _solve_ours(hand: HandSpec, targets: HandTargets, fps: float) -> tuple[np.ndarray, float]:
-    tree, weights = KinematicTree.of(hand), Weights()
-    calibration: Calibration = calibrate(hand, tree, targets, weights)
-    started = time.perf_counter()
-    objective = PoseObjective(hand, tree, targets, calibration, weights)
-    start = np.tile(hand.rest, (len(targets.joints_hand), 1))
-    commands = solve_trajectory(objective, limits.CommandLimits.of(hand, fps), start)
-    return commands, time.perf_counter() - started
+    return _timed(hand, targets, fps, Weights())
 
 
 def score_synthetic(hand: HandSpec, fps: float) -> dict[str, dict[str, Any]]:
@@ -231,6 +228,44 @@ def _synthetic_targets(hand: HandSpec, tree: KinematicTree, fps: float) -> dict[
     size = Calibration(1.1, np.eye(3), np.zeros(3), 0.0)
     out["feasible"] = trials.targets_of(hand, tree, trials.slow_commands(hand, fps), size)
     return out
+
+
+def score_ablation(hand: HandSpec, targets: HandTargets, fps: float) -> dict[str, dict[str, Any]]:
+    """Score our solver with one part left out at a time; see docs/retargeting.md."""
+    full = Weights()
+    changes: dict[str, dict[str, float]] = {
+        "all terms": {},
+        **{f"without {name}": {name: 0.0} for name in
+           ("link", "direction", "pinch", "rest", "acceleration", "jerk", "contact")},
+    }  # fmt: skip
+    tree = KinematicTree.of(hand)
+    runs = {
+        name: _timed(hand, targets, fps, dataclasses.replace(full, **change))
+        for name, change in changes.items()
+    }
+    fitted = calibrate(hand, tree, targets, full)
+    alike = dataclasses.replace(fitted, anchors=np.zeros((5, 3)), lengths=np.ones(5))
+    runs["without anchors, lengths"] = _timed(hand, targets, fps, full, alike)
+    sized = Calibration(1.0, np.eye(3), np.zeros(3), 0.0)
+    runs["without calibration"] = _timed(hand, targets, fps, full, sized)
+    scores = {name: score(hand, targets, fps, *run) for name, run in runs.items()}
+    _print_table("ablation", scores)
+    return scores
+
+
+def _timed(
+    hand: HandSpec,
+    targets: HandTargets,
+    fps: float,
+    weights: Weights,
+    calibration: Calibration | None = None,
+) -> tuple[np.ndarray, float]:
+    tree = KinematicTree.of(hand)
+    calibration = calibration or calibrate(hand, tree, targets, weights)
+    started = time.perf_counter()
+    bounds = limits.CommandLimits.of(hand, fps)
+    commands = solve_hand(hand, tree, targets, calibration, bounds, weights)
+    return commands, time.perf_counter() - started
 
 
 def _one_torch_thread() -> None:

@@ -8,6 +8,7 @@ the wanted distance grows with the human's and the pull fades. Beyond they must 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +58,7 @@ class Pinches:
         return cls(fingers, closing**2, vector, np.where(least > 0, least, -np.inf))
 
 
+@functools.lru_cache(maxsize=8)
 def tip_reach(hand: HandSpec, tree: KinematicTree) -> Float[np.ndarray, "K"]:
     """Return how near each finger's tip comes to the thumb's, metres; 0 for the thumb itself.
 
@@ -87,6 +89,30 @@ def pinch_fingers(hand: HandSpec, tree: KinematicTree) -> Int[np.ndarray, "P"]:
     """Return the fingers, as positions in ``tip_names``, that can pinch with the thumb."""
     reach = tip_reach(hand, tree)
     return np.array([k for k in range(1, len(reach)) if reach[k] < REACH_M], int)
+
+
+def impossible_pinches(
+    hand: HandSpec, tree: KinematicTree, targets: HandTargets
+) -> tuple[str, ...]:
+    """Say which of the human's pinches this hand cannot close, and how near it comes.
+
+    Such tips follow the human's like any others, which leads to the nearest pose that there is.
+    """
+    if not _has_thumb(hand):
+        return ()
+    reach = tip_reach(hand, tree)
+    far = np.flatnonzero(reach >= REACH_M)
+    tips = targets.tips_of(hand.fingers)
+    out = []
+    for k in far:
+        gap = np.linalg.norm(tips[:, k] - tips[:, 0], axis=-1)
+        count = int((_opening(gap) == 0).sum())
+        if count:
+            out.append(
+                f"the {hand.side} hand cannot close the thumb-{hand.fingers[k]} pinch of {count} "
+                f"frames; its tips stay at least {reach[k] * 1e3:.0f} mm apart"
+            )
+    return tuple(out)
 
 
 def _has_thumb(hand: HandSpec) -> bool:

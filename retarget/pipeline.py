@@ -21,6 +21,7 @@ from retarget.kinematics import KinematicTree
 from retarget.limits import CommandLimits, Commands, limit_violations, speed_violations
 from retarget.objective import Follow, PoseObjective, Weights
 from retarget.physics import Physics, play, second_pass, sent_commands
+from retarget.pinch import impossible_pinches
 from retarget.robot import HandSpec, Robot
 from retarget.simulate import ReplayReport
 from retarget.targets import HandTargets, calibrated, hand_targets
@@ -43,6 +44,7 @@ class _Followed:
     T_camera_base: Float[np.ndarray, "T 4 4"] | None
     report: ReplayReport
     seconds: float
+    notes: tuple[str, ...]
 
 
 def retarget_motion(
@@ -120,6 +122,7 @@ def _follow(
         T_camera_base=_base_poses(targets, calibration, human, robot),
         report=play(hand, commands, fps, targets.active, physics.latency).report,
         seconds=seconds,
+        notes=impossible_pinches(hand, tree, targets),
     )
 
 
@@ -239,6 +242,7 @@ def _assemble(
         solve_seconds=sum((one.seconds for one in followed if one), 0.0),
         provenance=motion.provenance,
         replay=tuple(one.report if one else None for one in followed),
+        notes=tuple(note for one in followed if one for note in one.notes),
     )
     return replace(trajectory, verdict=judge(motion, trajectory, gates))
 

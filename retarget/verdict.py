@@ -64,6 +64,7 @@ def judge(motion: HandMotion, trajectory: RobotTrajectory, gates: Gates = GATES)
     if not trajectory.active.any():
         return Verdict("fail", ("no hand was found",))
     findings = list(_broken_limits(trajectory))
+    findings += [("warn", note) for note in trajectory.notes]
     for slot, side in enumerate(SIDES):
         if trajectory.active[:, slot].any():
             findings += _hand_findings(motion, trajectory, slot, side, gates)

@@ -6,13 +6,26 @@ import numpy as np
 import pytest
 from retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands, targets_of
 
+from acehand_core.data.synthetic.gestures import pinching_hand
+from acehand_core.geometry import frames
 from acehand_core.types import SIDES
+from retarget.calibration import calibrate
 from retarget.kinematics import KinematicTree
 from retarget.limits import CommandLimits
 from retarget.objective import PoseObjective, Weights
-from retarget.pinch import CLOSE_M, OPEN_M, RELEASE_M, Pinches, pinch_fingers, tip_reach
+from retarget.pinch import (
+    CLOSE_M,
+    OPEN_M,
+    RELEASE_M,
+    Pinches,
+    impossible_pinches,
+    pinch_fingers,
+    tip_reach,
+)
+from retarget.pipeline import solve_hand
 from retarget.robot import load_robot
 from retarget.simulate import self_penetration
+from retarget.targets import palm_frames
 from retarget.trajectory import solve_trajectory
 
 HANDS = {side: load_robot("inspire").hand(side) for side in SIDES}
@@ -137,3 +150,29 @@ def test_a_human_gap_stays_open_on_the_robot(side):
 
 def test_distances_are_in_order():
     assert 0 < OPEN_M < CLOSE_M < RELEASE_M
+
+
+@pytest.mark.parametrize(("finger", "nearest_mm"), [("ring", 32.4), ("pinky", 52.7)])
+def test_a_pinch_out_of_reach_comes_as_near_as_it_can(finger, nearest_mm):
+    hand = load_robot("inspire").hand("right")
+    tree = KinematicTree.of(hand)
+    hands = pinching_hand("right", finger, 30.0, touches=1)
+    targets = targets_of("right", frames.apply(frames.inverse(palm_frames(hands, "right")), hands))
+    calibration = calibrate(hand, tree, targets, Weights())
+    commands = solve_hand(hand, tree, targets, calibration, CommandLimits.of(hand, 30.0))
+    tips = tree.points(hand.expand(commands), hand.tip_names)
+    human = targets.tips_of(hand.fingers)
+    k = hand.fingers.index(finger)
+    touching = np.linalg.norm(human[:, k] - human[:, 0], axis=-1) < 0.001
+    apart = np.linalg.norm(tips[touching, k] - tips[touching, 0], axis=-1) * 1e3
+    assert touching.sum() > 3
+    assert nearest_mm - 0.5 < apart.min() and apart.mean() < nearest_mm + 3
+    (note,) = impossible_pinches(hand, tree, targets)
+    assert f"cannot close the thumb-{finger} pinch" in note and f"{nearest_mm:.0f} mm" in note
+
+
+def test_a_pinch_within_reach_is_no_news():
+    hand = load_robot("inspire").hand("right")
+    hands = pinching_hand("right", "index", 30.0, touches=1)
+    targets = targets_of("right", frames.apply(frames.inverse(palm_frames(hands, "right")), hands))
+    assert impossible_pinches(hand, KinematicTree.of(hand), targets) == ()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from retarget_samples import motion_of, moving_hands
 
-from acehand_core.motion import Provenance, ReplayReport, RobotTrajectory
 from acehand_core.errors import SchemaError
+from acehand_core.motion import Provenance, ReplayReport, RobotTrajectory
 from retarget.verdict import GATES, Gate, judge, read_gates
 
 COUNT = 100
