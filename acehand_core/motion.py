@@ -218,19 +218,23 @@ class HandMotion:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The one similarity that carries a subject's hand to the robot's: ``x_base = s R x_hand + t``.
+    """What carries a subject's hand to the robot's: one similarity, ``x_base = s R x_hand + t``.
 
-    ``x_hand`` is in metres in the human palm frame, ``x_base`` in the robot's base frame.
-    ``residual_m`` is the rms distance of the robot's tips from the targets it was fitted on.
+    ``x_hand`` is in metres in the human palm frame, ``x_base`` in the robot's base frame. Each
+    finger, thumb first, is moved by its anchor (m, base frame) and stretched from its knuckle (the
+    thumb from the wrist) by its length. ``residual_m`` is the rms distance of the robot's tips from
+    the targets it was fitted on.
     """
 
     scale: float
     rotation: Float[np.ndarray, "3 3"]
     translation: Float[np.ndarray, "3"]
     residual_m: float
+    anchors: Float[np.ndarray, "5 3"] = field(default_factory=lambda: np.zeros((5, 3)))
+    lengths: Float[np.ndarray, "5"] = field(default_factory=lambda: np.ones(5))
 
     def apply(self, points: PointsCamera) -> PointsCamera:
-        """Return points of the palm frame in the robot's base frame."""
+        """Return points of the palm frame in the robot's base frame, by the similarity alone."""
         return self.scale * points @ self.rotation.T + self.translation
 
 
@@ -285,7 +289,8 @@ class RobotTrajectory:
     Joints and commands are addressed by name: ``joint_names`` (Q) and ``command_names`` (C) are
     without the side prefix, commands in the vendor's order. ``T_frame_base`` is the base link's
     pose in ``frame``; it is None when the motion had no placement. Where a hand is absent the
-    joints hold the last valid or rest pose and ``confidence`` is 0.
+    joints hold the last valid or rest pose and ``confidence`` is 0. ``notes`` say what this robot
+    cannot do of what the human did.
     """
 
     robot: str
@@ -310,6 +315,7 @@ class RobotTrajectory:
     solve_seconds: float
     provenance: Provenance
     replay: tuple[ReplayReport | None, ReplayReport | None] = (None, None)
+    notes: tuple[str, ...] = ()
     verdict: Verdict | None = None
     #: Arms that carry the hands, where one was asked for.
     arms: tuple[ArmMotion | None, ArmMotion | None] = (None, None)

@@ -10,7 +10,7 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -31,7 +31,7 @@ from acehand_core.errors import (
     OutputError,
 )
 from acehand_core.export import lerobot
-from acehand_core.export.atomic import check_free
+from acehand_core.export.atomic import atomic_path, check_free
 from acehand_core.export.destination import Destination
 from acehand_core.export.features import Layout
 from acehand_core.export.overlay import write_png
@@ -50,7 +50,7 @@ from acehand_core.export.resume import (
     prepare_output,
 )
 from acehand_core.export.video_encode import VideoEncoding, encode_video, even_size
-from acehand_core.motion import HandMotion, Recording, RobotTrajectory
+from acehand_core.motion import Calibration, HandMotion, Recording, RobotTrajectory
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import (
     Hands,
@@ -61,12 +61,15 @@ from acehand_core.trackers.base import (
     resolved_name,
 )
 from acehand_core.trackers.choose import is_motion_file, open_input
-from acehand_core.types import SIDES
+from acehand_core.types import SIDES, Side
+from retarget.calibration_file import calibration_text, read_calibrations
 from retarget.carry import ArmSettings, with_arms
-from retarget.pipeline import retarget_motion
+from retarget.physics import Latency, Physics
+from retarget.pipeline import calibrate_motion, retarget_motion
 from retarget.render import portrait
 from retarget.robot import Robot, find_robot_file, load_robot, robot_names, split_variant
 from retarget.targets import hand_targets
+from retarget.verdict import GATES, read_gates
 from retarget.views import SourceView
 
 _SHEET, _OVERLAY = "contact_sheet.png", "overlay.mp4"
@@ -91,6 +94,10 @@ class JobSettings:
     existing: Existing = "refuse"
     overlay: bool = True
     dry_run: bool = False
+    calibration: Path | None = None
+    gates: Path | None = None
+    latency: Latency = "off"
+    second_pass: bool = True
     encoding: VideoEncoding = field(default_factory=VideoEncoding)
 
     def __post_init__(self) -> None:
@@ -100,6 +107,8 @@ class JobSettings:
             raise InputError("--task is empty; say in a few words what the hands do.")
         if self.output.absolute().name in ("", ".."):
             raise InputError(f"--output {self.output}: give the name of a folder to make.")
+        if self.calibration is not None and self.solver != "trajectory":
+            raise InputError(f"--calibration goes with --solver trajectory, not {self.solver}.")
         _ = self.tracking  # its values are checked on construction
 
     @property
@@ -135,6 +144,10 @@ class JobSettings:
             "intrinsics": reading.intrinsics,
             "camera": identity(reading.camera),
             "camera-poses": identity(reading.camera_poses),
+            "calibration": identity(self.calibration),
+            "gates": identity(self.gates),
+            "latency": self.latency,
+            "second-pass": self.second_pass,
         }
 
     @property
@@ -198,6 +211,9 @@ class _Job:
         self._settings, self._progress = settings, progress
         self._robot: Robot = load_robot(settings.robot, models=settings.robot_model)
         self._arm = settings.arm.load() if settings.arm else None
+        kept = settings.calibration
+        self._calibrations = read_calibrations(kept, self._robot) if kept else {}
+        self._gates = read_gates(settings.gates) if settings.gates else GATES
         self._destination = Destination(settings.output, settings.existing)
         self._finished = FinishedEpisodes()
         if not settings.dry_run:
@@ -283,13 +299,17 @@ class _Job:
                 raise NoHandError(
                     f"{source.recording.source}: no hand was found in {len(motion)} frames."
                 )
+            # Of the whole recording: all its episodes show the same subject.
+            calibrations = self._calibrations
+            if self._settings.solver == "trajectory":
+                calibrations = calibrate_motion(motion, self._robot, known=calibrations)
             for job in source.jobs:
                 start, stop = job.part
                 view = part(source.view, start, stop)
                 index = source.index[start:stop]
                 episode = motion.at(index, view.timestamps_ns, view.fps)
                 self._progress("retarget", 0, 1)
-                trajectory = retarget_motion(episode, self._robot, self._settings.solver)
+                trajectory = self._follow(episode, calibrations)
                 if self._arm is not None and self._settings.arm is not None:
                     trajectory = with_arms(trajectory, self._arm, self._settings.arm)
                 self._progress("retarget", 1, 1)
@@ -303,8 +323,28 @@ class _Job:
                     job, episode, trajectory, stamps, video, task, self._robot.license
                 )
                 self._episodes.append(report)
+                if self._settings.solver == "trajectory":
+                    self._keep(calibrations, source.recording, folder)
                 overlay = self._settings.overlay
                 _draw(view, episode, trajectory, self._robot, folder, overlay, self._progress)
+
+    def _follow(
+        self, episode: HandMotion, calibrations: Mapping[Side, Calibration]
+    ) -> RobotTrajectory:
+        settings = self._settings
+        physics = Physics(latency=settings.latency, second_pass=settings.second_pass)
+        return retarget_motion(
+            episode, self._robot, settings.solver, calibrations=calibrations, physics=physics,
+            gates=self._gates,
+        )  # fmt: skip
+
+    def _keep(
+        self, calibrations: Mapping[Side, Calibration], recording: Recording, folder: Path
+    ) -> None:
+        """Store the calibrations, so that other recordings of the subject can use them."""
+        text = calibration_text(self._robot, calibrations, recording.source, recording.sha256)
+        with atomic_path(folder / "calibration.json", overwrite=True) as partial:
+            partial.write_text(text, encoding="utf-8")
 
     @contextlib.contextmanager
     def _encoding(self, source: _Source) -> Iterator[Iterator[Path | None]]:

@@ -1,12 +1,14 @@
 # ruff: noqa: E402
 """Our retargeting beside dex-retargeting's three modes, on one hand's recorded joints.
 
-    python benchmarks/retarget.py --json [--joints FILE.npz] [--save DIR]
+    python benchmarks/retarget.py --json [--joints FILE.npz] [--save DIR] [--ablation]
 
 Every method gets the same joints and the same robot, runs on one thread, and is scored by
 ``retarget.metrics`` on common ground: after the one similarity of the human tips that fits its own
 output best. dex-retargeting is scored as it answers, limits or not. Times are solve time only, the
-best of ``--repeat`` runs. A table goes to standard error, one JSON object to standard output.
+best of ``--repeat`` runs. Beside the recorded hand synthetic ones are scored: pinches that close to
+0 mm, motions that the robot can do exactly, and fingers faster than any robot's. Tables go to
+standard error, one JSON object to standard output.
 """
 
 from __future__ import annotations
@@ -31,22 +33,25 @@ from typing import Any
 
 import numpy as np
 
+from acehand_core.data.synthetic.gestures import fast_hand, pinching_hand
 from acehand_core.errors import AcehandError, InputError
-from acehand_core.geometry import rotations
+from acehand_core.geometry import frames, rotations
 from acehand_core.hand.skeleton import FINGERS, KNUCKLES, WRIST
 from acehand_core.motion import Calibration
 from acehand_core.trackers.files import read_joints_file
 from acehand_core.types import SIDES
-from retarget import dex, limits, metrics
+from retarget import dex, limits, metrics, trials
 from retarget.calibration import calibrate
 from retarget.kinematics import KinematicTree
-from retarget.objective import PoseObjective, Weights
+from retarget.objective import Weights
+from retarget.pipeline import solve_hand
 from retarget.robot import HandSpec, load_robot
 from retarget.simulate import PENETRATION_LIMIT_M, ReplayOptions, replay, self_penetration
 from retarget.targets import HandTargets, hand_targets, palm_frames
-from retarget.trajectory import solve_trajectory
 
 DEFAULT_INPUT = "data/human_joint_right.npz"
+#: Synthetic tips nearer than this touch.
+TOUCHING_M = 1e-3
 #: Files whose own axes are further from the palm's than this need --palm-frame.
 FOREIGN_AXES_RAD = np.radians(45)
 
@@ -64,12 +69,14 @@ def main() -> int:
             name: score(hand, targets, fps, commands, seconds)
             for name, (commands, seconds) in runs.items()
         }
+        _print_table(path.name, scores)
+        synthetic = score_synthetic(hand, fps) if options.synthetic else {}
+        ablation = score_ablation(hand, targets, fps) if options.ablation else {}
     except AcehandError as error:
         print(f"benchmarks/retarget.py: {error}", file=sys.stderr)
         return 2
     if options.save:
         _save(options.save, hand, fps, {name: commands for name, (commands, _) in runs.items()})
-    _print_table(scores)
     ratio = scores["dex_vector"]["ms_per_frame"] / scores["ours"]["ms_per_frame"]
     report = {
         "input": path.name,
@@ -78,6 +85,8 @@ def main() -> int:
         "fps": fps,
         "methods": scores,
         "speed_ratio_vs_dex_vector": ratio,
+        "synthetic": synthetic,
+        "ablation": ablation,
     }
     if options.json:
         print(json.dumps(_without_nan(report)))
@@ -100,6 +109,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--frames", type=int, metavar="N", help="only the first N frames")
     parser.add_argument("--robot", default="inspire", help="robot name or robot.yaml")
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs to time")
+    parser.add_argument(
+        "--synthetic", action=argparse.BooleanOptionalAction, default=True,
+        help="score synthetic motions as well (on)",
+    )  # fmt: skip
+    parser.add_argument("--ablation", action="store_true", help="score ours without each part")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write each method's joints, npz")
     return parser.parse_args()
 
@@ -172,14 +186,85 @@ def _methods(hand: HandSpec, targets: HandTargets, fps: float) -> dict[str, Solv
 
 
 def _solve_ours(hand: HandSpec, targets: HandTargets, fps: float) -> tuple[np.ndarray, float]:
-    tree, weights = KinematicTree.of(hand), Weights()
-    calibration: Calibration = calibrate(hand, tree, targets, weights)
+    return _timed(hand, targets, fps, Weights())
+
+
+def score_synthetic(hand: HandSpec, fps: float) -> dict[str, dict[str, Any]]:
+    """Return the scores of ours and dex-retargeting's main modes on motions that are made here."""
+    tree, out = KinematicTree.of(hand), {}
+    for name, targets in _synthetic_targets(hand, tree, fps).items():
+        methods = _methods(hand, targets, fps)
+        scores = {}
+        for method in ("ours", "dex_vector", "dex_dexpilot"):
+            commands, seconds = _best(methods[method], 1)
+            row = score(hand, targets, fps, commands, seconds)
+            touching = row["touch_mm"] = {}
+            tips = tree.points(hand.expand(commands), hand.tip_names)
+            human = targets.tips_of(hand.fingers)
+            for k in range(1, len(hand.fingers)):
+                shut = np.linalg.norm(human[:, k] - human[:, 0], axis=-1) < TOUCHING_M
+                if shut.any():
+                    gap = np.linalg.norm(tips[shut, k] - tips[shut, 0], axis=-1)
+                    touching[hand.fingers[k]] = float(gap.mean() * 1e3)
+            scores[method] = row
+        _print_table(f"synthetic: {name}", scores)
+        out[name] = scores
+    return out
+
+
+def _synthetic_targets(hand: HandSpec, tree: KinematicTree, fps: float) -> dict[str, HandTargets]:
+    """Return named targets: human gestures in their palm frame, and the robot's own motion."""
+    gestures = {f"pinch_{f}": pinching_hand(hand.side, f, fps) for f in ("index", "middle")}
+    gestures["fast"] = fast_hand(hand.side, fps)
+    joints = {
+        name: frames.apply(frames.inverse(palm_frames(hands, hand.side)), hands)
+        for name, hands in gestures.items()
+    }
+    out = {}
+    for name, values in joints.items():
+        count = len(values)
+        out[name] = HandTargets(hand.side, values, np.ones(count), np.ones(count, bool), None)
+    # A human hand is smaller than this robot's: the similarity has something to find.
+    size = Calibration(1.1, np.eye(3), np.zeros(3), 0.0)
+    out["feasible"] = trials.targets_of(hand, tree, trials.slow_commands(hand, fps), size)
+    return out
+
+
+def score_ablation(hand: HandSpec, targets: HandTargets, fps: float) -> dict[str, dict[str, Any]]:
+    """Score our solver with one part left out at a time; see docs/retargeting.md."""
+    full = Weights()
+    changes: dict[str, dict[str, float]] = {
+        "all terms": {},
+        **{f"without {name}": {name: 0.0} for name in
+           ("link", "direction", "pinch", "rest", "acceleration", "jerk", "contact")},
+    }  # fmt: skip
+    tree = KinematicTree.of(hand)
+    runs = {
+        name: _timed(hand, targets, fps, dataclasses.replace(full, **change))
+        for name, change in changes.items()
+    }
+    fitted = calibrate(hand, tree, targets, full)
+    alike = dataclasses.replace(fitted, anchors=np.zeros((5, 3)), lengths=np.ones(5))
+    runs["without anchors, lengths"] = _timed(hand, targets, fps, full, alike)
+    sized = Calibration(1.0, np.eye(3), np.zeros(3), 0.0)
+    runs["without calibration"] = _timed(hand, targets, fps, full, sized)
+    scores = {name: score(hand, targets, fps, *run) for name, run in runs.items()}
+    _print_table("ablation", scores)
+    return scores
+
+
+def _timed(
+    hand: HandSpec,
+    targets: HandTargets,
+    fps: float,
+    weights: Weights,
+    calibration: Calibration | None = None,
+) -> tuple[np.ndarray, float]:
+    tree = KinematicTree.of(hand)
+    calibration = calibration or calibrate(hand, tree, targets, weights)
     started = time.perf_counter()
-    objective = PoseObjective(hand, tree, targets, calibration, weights)
-    start = np.tile(hand.rest, (len(targets.joints_hand), 1))
-    commands = solve_trajectory(
-        objective, limits.CommandLimits.of(hand, fps), start, weights.acceleration * fps**4
-    )
+    bounds = limits.CommandLimits.of(hand, fps)
+    commands = solve_hand(hand, tree, targets, calibration, bounds, weights)
     return commands, time.perf_counter() - started
 
 
@@ -242,7 +327,7 @@ def _directions(
 ) -> dict[str, float]:
     """Compare wrist-to-tip and knuckle-to-tip vectors; a knuckle that is not known is left out."""
     active = targets.active
-    frames = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
+    frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
     human_tips = targets.tips_of(hand.fingers)[active]
     robot_tips = tree.points(joints, hand.tip_names)[active]
     human_wrist = targets.joints_hand[active][:, [WRIST]]
@@ -250,8 +335,8 @@ def _directions(
     knuckle = []
     for k, finger in enumerate(hand.fingers):
         keypoint = KNUCKLES[FINGERS.index(finger)]
-        if keypoint in frames:
-            base = tree.points(joints, [frames[keypoint]])[active]
+        if keypoint in frame_of:
+            base = tree.points(joints, [frame_of[keypoint]])[active]
             human = human_tips[:, [k]] - targets.joints_hand[active][:, [keypoint]]
             knuckle.append(metrics.direction_error(human, robot_tips[:, [k]] - base, ground))
     both = np.concatenate([wrist, *knuckle], axis=1)
@@ -314,10 +399,10 @@ def _save(folder: Path, hand: HandSpec, fps: float, commands: dict[str, np.ndarr
         )
 
 
-def _print_table(scores: dict[str, dict[str, Any]]) -> None:
-    """Print one row per method to standard error."""
+def _print_table(title: str, scores: dict[str, dict[str, Any]]) -> None:
     print(
-        f"{'method':<24}{'tip mean/p95 mm':>16}{'human':>7}{'dir':>6}{'pinch mm, recall':>18}"
+        f"{title}\n{'method':<24}"
+        f"{'tip mean/p95 mm':>16}{'human':>7}{'dir':>6}{'pinch mm, recall':>18}"
         f"{'false':>7}{'over limit':>11}{'speed, ratio':>14}{'lag':>5}{'jerk':>6}{'pen.':>6}"
         f"{'track':>7}{'ms':>6}",
         file=sys.stderr,
@@ -331,7 +416,8 @@ def _print_table(scores: dict[str, dict[str, Any]]) -> None:
             f"{row['limit_violation_share']:>11.1%}{row['speed_violation_share']:>8.1%},"
             f"{row['speed_ratio']:5.1f}{row['lag_frames']:>5}{row['jerk_rad_s3']:>6.0f}"
             f"{row['penetration_frames']:>6}{row['tracking_rms_rad']:>7.3f}"
-            f"{row['ms_per_frame']:>6.2f}",
+            f"{row['ms_per_frame']:>6.2f}"
+            + "".join(f"  touch {f} {v:.1f}" for f, v in row.get("touch_mm", {}).items()),
             file=sys.stderr,
         )
 

@@ -1,35 +1,44 @@
-"""One similarity per recording and subject that carries the human hand onto the robot's.
+"""One calibration per recording and subject that carries the human hand onto the robot's.
 
 Human and robot hands differ in size and in where their fingers start. Without a calibration a
-solver spends its freedom on that constant difference. The similarity is fitted on frames spread
-over the recording by variable projection: each frame's pose is solved, then eliminated from the
-Gauss-Newton system, so that only what no pose can follow moves the similarity. The scale is
-bounded: targets cannot be shrunk until everything fits.
+solver spends its freedom on that constant difference. One similarity is fitted, and per finger a
+shift of its root and its length, on frames spread over the recording by variable projection: each
+frame's pose is solved, then eliminated from the Gauss-Newton system, so that only what no pose can
+follow moves the calibration.
+
+Targets cannot be shrunk until everything fits: the scale, and the scale times the length of each
+finger, stay in ``SCALE_RANGE``, and every parameter is pulled towards its start by ``SPREAD``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
 
 from acehand_core.geometry import rotations
-from acehand_core.hand.skeleton import KNUCKLES
+from acehand_core.hand.skeleton import KNUCKLES, finger_keypoints
 from acehand_core.motion import Calibration
 from retarget.kinematics import KinematicTree
 from retarget.limits import CommandLimits, Commands
-from retarget.objective import PoseObjective, Weights
+from retarget.objective import ANCHORS, CALIBRATION_SIZE, LENGTHS, PoseObjective, Weights
 from retarget.robot import HandSpec
-from retarget.targets import HandTargets
+from retarget.targets import HandTargets, calibrated
 from retarget.trajectory import solve_trajectory
 
 SCALE_RANGE = (0.9, 1.3)
 MAX_FRAMES = 160
-ROUNDS = 12
+ROUNDS = 20
 CONVERGED = 1e-3
-#: Pull of the similarity towards its start, per frame: decides what the targets leave open.
-DAMPING = 1e-3
+LENGTH_RANGE = (0.9, 1.1)
+#: Deviations from the start that cost a frame one unit: rotation, m, log scale; and of each finger
+#: from the similarity: m, log length. The first decide what targets leave open and hardly pull on
+#: the rest; a finger moves for itself only as far as a hand's anatomy differs.
+SPREAD = (10.0, 2.0, 10.0)
+FINGER_SPREAD = (0.005, 0.05)
+#: Levenberg-Marquardt: share of the diagonal added in each round.
+DAMPING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,31 +62,32 @@ def calibrate(
         ),
         CommandLimits.of(hand, 1.0).without_rate(),
     )
-    calibration = _from_knuckles(hand, tree, sample.targets)
+    # Pinches and contact are wishes on top: they must not bend what all frames share.
+    weights = replace(weights, pinch=0.0, contact=0.0)
+    start = calibration = _from_knuckles(hand, tree, sample.targets)
     commands = np.tile(hand.rest, (count, 1))
     for _ in range(ROUNDS):
         objective = PoseObjective(hand, tree, sample.targets, calibration, weights)
-        commands = solve_trajectory(objective, sample.limits, commands, acceleration=0.0)
-        step = _similarity_step(objective, commands, sample.limits, calibration.scale)
+        commands = solve_trajectory(objective, sample.limits, commands)
+        step = _step(objective, commands, sample.limits, _deviation(calibration, start))
         calibration = _moved(calibration, step)
         if np.abs(step).max() < CONVERGED:
             break
     tips = tree.points(hand.expand(commands), hand.tip_names)
-    goal = calibration.apply(sample.targets.tips_of(hand.fingers))
-    return Calibration(
-        calibration.scale,
-        calibration.rotation,
-        calibration.translation,
-        float(np.sqrt(np.nanmean(np.sum((tips - goal) ** 2, axis=-1)))),
-    )
+    goal = calibrated(sample.targets.joints_hand, calibration)
+    gap = tips - goal[:, [finger_keypoints(finger)[-1] for finger in hand.fingers]]
+    residual = float(np.sqrt(np.nanmean(np.sum(gap**2, axis=-1))))
+    return replace(calibration, residual_m=residual)
 
 
-def _similarity_step(
-    objective: PoseObjective, commands: Commands, limits: CommandLimits, scale: float
-) -> Float[np.ndarray, "7"]:
-    """Return the step of (rotation vector, translation, log scale); the scale stays in range."""
+def _step(
+    objective: PoseObjective,
+    commands: Commands,
+    limits: CommandLimits,
+    deviation: Float[np.ndarray, "27"],
+) -> Float[np.ndarray, "27"]:
+    """Return the step of all parameters, see ``PoseObjective.by_calibration``; within bounds."""
     residual, by_command = objective(commands)
-    by_similarity = objective.by_similarity()
     # A joint at its limit cannot answer a change of the targets.
     free = (commands > limits.lower + 1e-6) & (commands < limits.upper - 1e-6)
     by_command = by_command * free[:, None, :]
@@ -87,25 +97,71 @@ def _similarity_step(
     def unanswered(columns: np.ndarray) -> np.ndarray:
         return columns - by_command @ np.linalg.solve(normal, transposed @ columns)
 
-    by_similarity = unanswered(by_similarity)
+    columns = unanswered(objective.by_calibration())
     residual = unanswered(residual[..., None])[..., 0]
-    hessian = np.einsum("nrb,nrc->bc", by_similarity, by_similarity)
-    gradient = np.einsum("nrb,nr->b", by_similarity, residual)
-    hessian += DAMPING * np.diag(np.diag(hessian)) + 1e-9 * np.eye(7)
-    step = -np.linalg.solve(hessian, gradient)
-    low, high = np.log(SCALE_RANGE) - np.log(scale)
-    if not low <= step[6] <= high:
-        step[6] = np.clip(step[6], low, high)
-        step[:6] = -np.linalg.solve(hessian[:6, :6], gradient[:6] + hessian[:6, 6] * step[6])
+    pull = len(commands) / _spread_of_parameters() ** 2
+    hessian = np.einsum("nrb,nrc->bc", columns, columns)
+    gradient = np.einsum("nrb,nr->b", columns, residual) + pull * deviation
+    hessian += DAMPING * np.diag(np.diag(hessian)) + np.diag(pull)
+    return _bounded_step(hessian, gradient, objective.calibration)
+
+
+def _bounded_step(
+    hessian: Float[np.ndarray, "P P"], gradient: Float[np.ndarray, "P"], now: Calibration
+) -> Float[np.ndarray, "P"]:
+    """Minimise the quadratic model; sizes that would leave their range stop at its end."""
+    step = np.zeros(len(gradient))
+    fixed = np.zeros(len(gradient), bool)
+    for _ in range(len(gradient)):
+        rest = ~fixed
+        pushed = gradient[rest] + hessian[np.ix_(rest, fixed)] @ step[fixed]
+        step[rest] = -np.linalg.solve(hessian[np.ix_(rest, rest)], pushed)
+        low, high = _bounds(now, step[6])
+        inside = np.clip(step, low, high)
+        outside = rest & (np.abs(inside - step) > 1e-12)
+        # The scale comes first: the range of the lengths depends on it.
+        if outside[6]:
+            outside[7:] = False
+        step[outside] = inside[outside]
+        if not outside.any():
+            break
+        fixed |= outside
     return step
 
 
-def _moved(calibration: Calibration, step: Float[np.ndarray, "7"]) -> Calibration:
+def _bounds(now: Calibration, grown: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the range of a step whose log scale changes by ``grown``."""
+    low, high = np.full(CALIBRATION_SIZE, -np.inf), np.full(CALIBRATION_SIZE, np.inf)
+    least, most = np.log(SCALE_RANGE)
+    low[6], high[6] = least - np.log(now.scale), most - np.log(now.scale)
+    scale = np.clip(np.log(now.scale) + grown, least, most)
+    lengths = np.log(now.lengths)
+    low[LENGTHS] = np.maximum(np.log(LENGTH_RANGE[0]), least - scale) - lengths
+    high[LENGTHS] = np.minimum(np.log(LENGTH_RANGE[1]), most - scale) - lengths
+    return low, high
+
+
+def _spread_of_parameters() -> Float[np.ndarray, "27"]:
+    turn, place, size = SPREAD
+    anchor, length = FINGER_SPREAD
+    return np.array([turn] * 3 + [place] * 3 + [size] + [anchor] * 15 + [length] * 5)
+
+
+def _deviation(now: Calibration, start: Calibration) -> Float[np.ndarray, "27"]:
+    turn = rotations.log(now.rotation @ start.rotation.T)
+    size = np.log(now.scale / start.scale)
+    fingers = now.anchors.reshape(-1), np.log(now.lengths)
+    return np.concatenate([turn, now.translation - start.translation, [size], *fingers])
+
+
+def _moved(calibration: Calibration, step: Float[np.ndarray, "27"]) -> Calibration:
     return Calibration(
         float(calibration.scale * np.exp(step[6])),
         rotations.exp(step[:3]) @ calibration.rotation,
         calibration.translation + step[3:6],
         calibration.residual_m,
+        calibration.anchors + step[ANCHORS].reshape(5, 3),
+        calibration.lengths * np.exp(step[LENGTHS]),
     )
 
 

@@ -18,37 +18,40 @@ from jaxtyping import Float, Int
 from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
 from acehand_core.geometry import frames as rigid_frames
 from acehand_core.geometry import rotations
+from retarget.capsules import Capsules, FrameSet, read_capsules
 from retarget.robot import HandSpec
 
 if TYPE_CHECKING:
     import mujoco
 
+#: Rows whose links are placed together: an hour of poses of every link would fill the memory.
+BLOCK_FRAMES = 4096
+
 JointFrames = Float[np.ndarray, "T Q"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FrameSet:
-    """K frames fixed to links: link index and pose in the link's frame."""
+class Posture:
+    """Links, and the axes and anchors of joints, over T frames; base frame.
 
-    links: Int[np.ndarray, "K"]
-    offsets: Float[np.ndarray, "K 3"]
-    turns: Float[np.ndarray, "K 3 3"]
+    Links and joints come first: each one's block is contiguous, which is what makes this fast.
+    """
 
+    positions: Float[np.ndarray, "L T 3"]
+    turns: Float[np.ndarray, "L T 3 3"]
+    axes: Float[np.ndarray, "Q T 3"]
+    anchors: Float[np.ndarray, "Q T 3"]
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Capsules:
-    """G collision capsules: axis ends in the link's frame (a sphere has equal ends), and radii."""
+    def points(self, frames: FrameSet) -> Float[np.ndarray, "T K 3"]:
+        """Return the origins of frames."""
+        out = np.empty((self.turns.shape[1], len(frames.links), 3))
+        for k, (link, offset) in enumerate(zip(frames.links, frames.offsets, strict=True)):
+            out[:, k] = self.positions[link] + _times(self.turns[link], offset)
+        return out
 
-    names: tuple[str, ...]
-    links: Int[np.ndarray, "G"]
-    ends: Float[np.ndarray, "G 2 3"]
-    radii: Float[np.ndarray, "G"]
-
-    def frames(self) -> FrameSet:
-        """Return the 2 G axis ends, both ends of a capsule next to each other."""
-        count = 2 * len(self.links)
-        turns = np.broadcast_to(np.eye(3), (count, 3, 3))
-        return FrameSet(np.repeat(self.links, 2), self.ends.reshape(count, 3), turns)
+    def at(self, rows: Int[np.ndarray, "N"]) -> Posture:
+        """Return some frames of it."""
+        return Posture(*(a[:, rows] for a in (self.positions, self.turns, self.axes, self.anchors)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,13 +80,10 @@ class KinematicTree:
         self.capsules = capsules
         self._links = links
         self._frames = frames
-        axes = np.zeros((len(joint_names), 3))
+        self._slides = [False] * len(joint_names)
         for link in links:
             if link.column is not None:
-                axes[link.column] = link.axis
-        # Rodrigues: exp(angle axis) = 1 + sin(angle) K + (1 - cos(angle)) K K.
-        self._skew = rotations.skew(axes)
-        self._skew2 = self._skew @ self._skew
+                self._slides[link.column] = link.slides
 
     @classmethod
     def of(cls, hand: HandSpec) -> KinematicTree:
@@ -132,7 +132,7 @@ class KinematicTree:
             turn = rotations.from_quaternion(model.site_quat[i])
             body = int(model.site_bodyid[i]) - 1
             table[model.site(i).name.removeprefix(prefix)] = (body, model.site_pos[i].copy(), turn)
-        return cls(order, links, table, _read_capsules(model, prefix))
+        return cls(order, links, table, read_capsules(model, prefix))
 
     @property
     def frame_names(self) -> tuple[str, ...]:
@@ -156,78 +156,131 @@ class KinematicTree:
     ) -> Float[np.ndarray, "T K 3"]:
         """Return the origins of the frames for every row of joint angles."""
         frames = self._resolve(frames)
-        positions, turns, _, _ = self._pose_links(joints)
-        return _place(positions, turns, frames)
+        out = np.empty((len(joints), len(frames.links), 3))
+        for first in range(0, len(joints), BLOCK_FRAMES):
+            rows = slice(first, first + BLOCK_FRAMES)
+            out[rows] = self.posture(joints[rows]).points(frames)
+        return out
 
     def poses(
         self, joints: JointFrames, frames: FrameSet | Sequence[str]
     ) -> Float[np.ndarray, "T K 4 4"]:
         """Return ``T_base_frame`` of the frames for every row of joint angles."""
         frames = self._resolve(frames)
-        positions, turns, _, _ = self._pose_links(joints)
-        turned = np.swapaxes(turns[frames.links] @ frames.turns[:, None], 0, 1)
-        return rigid_frames.rigid(turned, _place(positions, turns, frames))
+        posture = self.posture(joints)
+        turned = np.swapaxes(posture.turns[frames.links] @ frames.turns[:, None], 0, 1)
+        return rigid_frames.rigid(turned, posture.points(frames))
 
     def points_and_jacobian(
         self, joints: JointFrames, frames: FrameSet | Sequence[str]
     ) -> tuple[Float[np.ndarray, "T K 3"], Float[np.ndarray, "T K 3 Q"]]:
-        """Return the origins of the frames and their derivatives by each joint.
+        """Return the origins of the frames and their derivatives by each joint."""
+        frames = self._resolve(frames)
+        posture = self.posture(joints)
+        points = posture.points(frames)
+        return points, self.jacobian(posture, frames.links, points, np.eye(len(self.joint_names)))
+
+    def jacobian(
+        self,
+        posture: Posture,
+        links: Int[np.ndarray, "K"],
+        points: Float[np.ndarray, "T K 3"],
+        coupling: Float[np.ndarray, "Q C"],
+    ) -> Float[np.ndarray, "T K 3 C"]:
+        """Return the derivatives of points fixed to links by what moves the joints.
 
         A hinge moves a point by ``axis x (point - anchor)`` per radian, a slide by its axis.
         """
-        frames = self._resolve(frames)
-        positions, turns, axes, anchors = self._pose_links(joints)
-        points = _place(positions, turns, frames)
-        jacobian = np.zeros((*points.shape, len(self.joint_names)))
-        for k, index in enumerate(frames.links):
-            while index >= 0:
-                link = self._links[index]
-                if link.column is not None:
-                    axis = axes[link.column]
-                    jacobian[:, k, :, link.column] = (
-                        axis if link.slides else _cross(axis, points[:, k] - anchors[link.column])
-                    )
-                index = link.parent
-        return points, jacobian
+        out = np.zeros((*points.shape, coupling.shape[1]))
+        for k, index in enumerate(links):
+            for column in self.chain(int(index)):
+                moved = self._moved(posture, column, points[:, k])
+                for command in np.flatnonzero(coupling[column]):
+                    out[:, k, :, command] += coupling[column, command] * moved
+        return out
 
-    def _resolve(self, frames: FrameSet | Sequence[str]) -> FrameSet:
-        return frames if isinstance(frames, FrameSet) else self.frames(frames)
+    def curvature(
+        self,
+        posture: Posture,
+        links: Int[np.ndarray, "K"],
+        points: Float[np.ndarray, "T K 3"],
+        forces: Float[np.ndarray, "T K 3"],
+        coupling: Float[np.ndarray, "Q C"],
+    ) -> Float[np.ndarray, "T C C"]:
+        """Return the second derivatives of ``sum(forces * points)`` for constant forces.
 
-    def _pose_links(
-        self, joints: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return link positions (L, T, 3) and turns (L, T, 3, 3), joint axes and anchors (Q, T, 3).
-
-        Links first: each link's block is contiguous, which is what makes this fast.
+        A hinge also turns what joints beyond it do to a point: ``axis x derivative``.
         """
+        size = coupling.shape[1]
+        out = np.zeros((len(points), size, size))
+        for k, index in enumerate(links):
+            chain = self.chain(int(index))  # from the point towards the base
+            for place, outer in enumerate(chain):
+                moved = self._moved(posture, outer, points[:, k])
+                across = _cross(moved, forces[:, k])
+                for inner in chain[place:]:
+                    if self._slides[inner]:
+                        continue
+                    value = np.sum(posture.axes[inner] * across, axis=1)
+                    for a in np.flatnonzero(coupling[inner]):
+                        for b in np.flatnonzero(coupling[outer]):
+                            share = coupling[inner, a] * coupling[outer, b] * value
+                            out[:, a, b] += share
+                            if inner != outer:
+                                out[:, b, a] += share
+        return out
+
+    def chain(self, link: int) -> tuple[int, ...]:
+        """Return the joints that move a link, the nearest first."""
+        out = []
+        while link >= 0:
+            column = self._links[link].column
+            if column is not None:
+                out.append(column)
+            link = self._links[link].parent
+        return tuple(out)
+
+    def posture(self, joints: JointFrames) -> Posture:
+        """Return where every link and joint is for every row of joint angles."""
         count = len(joints)
         positions = np.empty((len(self._links), count, 3))
         turns = np.empty((len(self._links), count, 3, 3))
         axes = np.zeros((len(self.joint_names), count, 3))
         anchors = np.zeros_like(axes)
-        angles = joints.T[:, :, None, None]
-        hinges = (
-            np.eye(3)
-            + np.sin(angles) * self._skew[:, None]
-            + (1 - np.cos(angles)) * self._skew2[:, None]
-        )
+        sines, versines = np.sin(joints.T)[:, :, None], 1 - np.cos(joints.T)[:, :, None]
+        base = np.broadcast_to(np.eye(3), (count, 3, 3))
         for index, link in enumerate(self._links):
-            if link.parent < 0:
-                position, turn = link.position, np.broadcast_to(link.turn, (count, 3, 3))
-            else:
-                position = positions[link.parent] + turns[link.parent] @ link.position
-                turn = turns[link.parent] @ link.turn
-            if link.column is not None:
-                axis = turn @ link.axis
-                anchor = position + turn @ link.anchor
-                axes[link.column], anchors[link.column] = axis, anchor
-                if link.slides:
-                    position = position + axis * joints[:, link.column, None]
-                else:
-                    turn = turn @ hinges[link.column]
-                    position = anchor - turn @ link.anchor
-            positions[index], turns[index] = position, turn
-        return positions, turns, axes, anchors
+            turn = base if link.parent < 0 else turns[link.parent]
+            position = _times(turn, link.position)
+            if link.parent >= 0:
+                position += positions[link.parent]
+            if link.column is None:
+                positions[index], turns[index] = position, _times(turn, link.turn)
+                continue
+            column = link.column
+            axes[column] = _times(turn, link.turn @ link.axis)
+            anchors[column] = position + _times(turn, link.turn @ link.anchor)
+            turned = _times(turn, link.turn)
+            if link.slides:
+                positions[index] = position + axes[column] * joints[:, column, None]
+                turns[index] = turned
+                continue
+            # Rodrigues: exp(angle axis) = 1 + sin(angle) K + (1 - cos(angle)) K K.
+            skew = rotations.skew(link.axis)
+            by_sine, by_versine = (_times(turn, link.turn @ s) for s in (skew, skew @ skew))
+            turned += sines[column, :, :, None] * by_sine
+            turned += versines[column, :, :, None] * by_versine
+            turns[index] = turned
+            positions[index] = anchors[column] - _times(turned, link.anchor)
+        return Posture(positions, turns, axes, anchors)
+
+    def _resolve(self, frames: FrameSet | Sequence[str]) -> FrameSet:
+        return frames if isinstance(frames, FrameSet) else self.frames(frames)
+
+    def _moved(self, posture: Posture, column: int, points: np.ndarray) -> np.ndarray:
+        """Return the derivative of points (T, 3) by one joint on whose link's branch they are."""
+        axis = posture.axes[column]
+        return axis if self._slides[column] else _cross(axis, points - posture.anchors[column])
 
 
 def import_mujoco() -> Any:
@@ -254,15 +307,15 @@ def load_mjcf(path: Path) -> mujoco.MjModel:
         raise InputError(f"{path}: MuJoCo cannot read this model: {error}") from error
 
 
+def _times(turns: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    # One large product: numpy takes many small ones one at a time.
+    return (turns.reshape(-1, 3) @ matrix).reshape(len(turns), 3, *matrix.shape[1:])
+
+
 def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     # np.cross spends most of its time on axis bookkeeping.
     (ax, ay, az), (bx, by, bz) = a.T, b.T
     return np.stack([ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx], axis=-1)
-
-
-def _place(positions: np.ndarray, turns: np.ndarray, frames: FrameSet) -> np.ndarray:
-    moved = (turns[frames.links] @ frames.offsets[:, None, :, None])[..., 0]
-    return np.ascontiguousarray(np.swapaxes(positions[frames.links] + moved, 0, 1))
 
 
 def _read_link(
@@ -289,28 +342,4 @@ def _read_link(
         axis=axis.copy(),
         anchor=anchor.copy(),
         slides=slides,
-    )
-
-
-def _read_capsules(model: mujoco.MjModel, prefix: str) -> Capsules:
-    mujoco = import_mujoco()
-    capsule = int(mujoco.mjtGeom.mjGEOM_CAPSULE)
-    names, links, ends, radii = [], [], [], []
-    for geom in range(model.ngeom):
-        kind = int(model.geom_type[geom])
-        if kind not in (capsule, int(mujoco.mjtGeom.mjGEOM_SPHERE)):
-            continue
-        if not (model.geom_contype[geom] or model.geom_conaffinity[geom]):
-            continue
-        long_axis = rotations.from_quaternion(model.geom_quat[geom])[:, 2]
-        half = model.geom_size[geom, 1] if kind == capsule else 0.0
-        names.append(model.geom(geom).name.removeprefix(prefix))
-        links.append(int(model.geom_bodyid[geom]) - 1)
-        ends.append(model.geom_pos[geom] + half * np.outer([-1, 1], long_axis))
-        radii.append(float(model.geom_size[geom, 0]))
-    return Capsules(
-        tuple(names),
-        np.array(links, int),
-        np.array(ends, float).reshape(-1, 2, 3),
-        np.array(radii, float),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -12,7 +13,7 @@ from jaxtyping import Float
 from acehand_core.errors import InputError, nearest
 from acehand_core.geometry import frames
 from acehand_core.motion import Calibration, HandMotion, RobotTrajectory, held_index
-from acehand_core.types import SIDES
+from acehand_core.types import SIDES, Side
 from retarget import metrics
 from retarget.base import BaseLimits, smooth_bases
 from retarget.calibration import calibrate
@@ -20,14 +21,17 @@ from retarget.dex import solve_dex
 from retarget.grasp import opening_calibration, opening_targets
 from retarget.kinematics import KinematicTree
 from retarget.limits import CommandLimits, Commands, limit_violations, speed_violations
-from retarget.objective import PoseObjective, Weights
+from retarget.objective import Follow, PoseObjective, Weights
+from retarget.physics import Physics, play, second_pass, sent_commands
+from retarget.pinch import impossible_pinches
 from retarget.robot import HandSpec, Robot
-from retarget.simulate import ReplayReport, replay
-from retarget.targets import HandTargets, hand_targets
+from retarget.simulate import ReplayReport
+from retarget.targets import HandTargets, calibrated, hand_targets
 from retarget.trajectory import solve_trajectory
-from retarget.verdict import judge
+from retarget.verdict import GATES, Gates, judge
 
 Solver = Literal["trajectory", "dex-vector", "dex-dexpilot", "dex-position"]
+PHYSICS = Physics()
 SOLVERS: tuple[str, ...] = get_args(Solver)
 
 
@@ -36,11 +40,13 @@ class _Followed:
     """One hand's result over T frames."""
 
     commands: Commands
+    sent: Commands
     calibration: Calibration
     tip_error_m: Float[np.ndarray, "T K"]
     T_camera_base: Float[np.ndarray, "T 4 4"] | None
     report: ReplayReport
     seconds: float
+    notes: tuple[str, ...]
 
 
 def retarget_motion(
@@ -49,19 +55,23 @@ def retarget_motion(
     solver: str = "trajectory",
     weights: Weights = Weights(),
     base_limits: BaseLimits | None = BaseLimits(),
+    calibrations: Mapping[Side, Calibration] | None = None,
+    physics: Physics = PHYSICS,
+    gates: Gates = GATES,
 ) -> RobotTrajectory:
     """Make a robot hand follow each human hand of a motion, whose frames are ``1 / fps`` apart.
 
     Limits are kept exactly whatever the solver; ``tip_error_m`` is the distance of robot tips from
     calibrated human tips. The verdict covers the whole clip. Without ``base_limits`` every base is
-    fixed to its palm, however that moves.
+    fixed to its palm, however that moves. ``calibrations`` are used for the sides that they have;
+    the others are fitted to this motion. ``gates`` are the verdict's limits.
 
     Raises:
         InputError: unknown solver, or a hand that the robot does not have.
     """
     if solver not in SOLVERS:
         raise InputError(f"Unknown solver {solver!r}; {nearest(solver, SOLVERS)}")
-    targets = [hand_targets(motion, side) for side in SIDES]
+    targets = [_targets(motion, robot, side) for side in SIDES]
     # A robot may lack a side that the motion lacks too; the other side's rest pose stands in.
     substitute = next(iter(robot.hands.values()))
     hands = [
@@ -73,50 +83,104 @@ def retarget_motion(
             f"--solver {solver} follows fingers, but {robot.label} the opening between thumb and "
             "index: use the default solver."
         )
-    targets = [
-        opening_targets(target, motion.fps)
-        if target is not None and hand.follows == "opening"
-        else target
-        for hand, target in zip(hands, targets, strict=True)
-    ]
+    known = calibrations or {}
     followed = [
-        _follow(hand, target, motion.fps, solver, weights) if target is not None else None
-        for hand, target in zip(hands, targets, strict=True)
+        _follow(hand, target, motion.fps, solver, weights, known.get(side), physics)
+        if target is not None
+        else None
+        for side, hand, target in zip(SIDES, hands, targets, strict=True)
     ]
-    return _assemble(motion, robot, solver, hands, targets, followed, base_limits)
+    return _assemble(motion, robot, solver, hands, targets, followed, base_limits, gates)
 
 
 def _follow(
-    hand: HandSpec, targets: HandTargets, fps: float, solver: str, weights: Weights
+    hand: HandSpec,
+    targets: HandTargets,
+    fps: float,
+    solver: str,
+    weights: Weights,
+    calibration: Calibration | None,
+    physics: Physics,
 ) -> _Followed:
     tree = KinematicTree.of(hand)
     limits = CommandLimits.of(hand, fps)
     if solver == "trajectory":
-        if hand.follows == "opening":
-            calibration = opening_calibration(hand, tree, targets)
-        else:
-            calibration = calibrate(hand, tree, targets, weights)
+        if calibration is None:
+            calibration = _calibration(hand, tree, targets, weights)
         started = time.perf_counter()
-        objective = PoseObjective(hand, tree, targets, calibration, weights)
-        start = np.tile(hand.rest, (len(targets.joints_hand), 1))
-        commands = solve_trajectory(objective, limits, start, weights.acceleration * fps**4)
+        commands = solve_hand(hand, tree, targets, calibration, limits, weights)
     else:
         started = time.perf_counter()
         commands = limits.enforce(solve_dex(hand, targets, solver.removeprefix("dex-")))
     seconds = time.perf_counter() - started
+    if solver == "trajectory" and calibration is not None and physics.second_pass:
+        commands = second_pass(
+            hand, commands, fps, targets.active,
+            lambda follow: solve_hand(hand, tree, targets, calibration, limits, weights, follow),
+        )  # fmt: skip
     robot = tree.points(hand.expand(commands), hand.tip_names)
     human = targets.tips_of(hand.fingers)
-    if solver != "trajectory":
+    if solver != "trajectory" or calibration is None:
         calibration = _best_fit(human, robot)
-    seconds_axis = np.arange(len(commands)) / fps
+    wanted = replace(targets, joints_hand=calibrated(targets.joints_hand, calibration))
+    goal = wanted.tips_of(hand.fingers)
     return _Followed(
         commands=commands,
+        sent=sent_commands(hand, commands, fps, physics.latency),
         calibration=calibration,
-        tip_error_m=np.linalg.norm(robot - calibration.apply(human), axis=-1),
+        tip_error_m=np.linalg.norm(robot - goal, axis=-1),
         T_camera_base=_base_poses(targets, calibration, human, robot),
-        report=replay(hand, commands, seconds_axis, targets.active).report,
+        report=play(hand, commands, fps, targets.active, physics.latency).report,
         seconds=seconds,
+        notes=impossible_pinches(hand, tree, targets),
     )
+
+
+def solve_hand(
+    hand: HandSpec,
+    tree: KinematicTree,
+    targets: HandTargets,
+    calibration: Calibration,
+    limits: CommandLimits,
+    weights: Weights = Weights(),
+    follow: Follow | None = None,
+) -> Commands:
+    """Return the commands of one hand, from the idle hand as first guess."""
+    objective = PoseObjective(hand, tree, targets, calibration, weights, follow)
+    start = np.tile(hand.rest, (len(targets.joints_hand), 1))
+    return solve_trajectory(objective, limits, start)
+
+
+def calibrate_motion(
+    motion: HandMotion,
+    robot: Robot,
+    weights: Weights = Weights(),
+    known: Mapping[Side, Calibration] | None = None,
+) -> dict[Side, Calibration]:
+    """Return the calibration of every hand that appears: the known one, else fitted to it."""
+    out = dict(known or {})
+    for side in SIDES:
+        targets = _targets(motion, robot, side)
+        if targets is not None and side not in out:
+            hand = robot.hand(side)
+            out[side] = _calibration(hand, KinematicTree.of(hand), targets, weights)
+    return out
+
+
+def _targets(motion: HandMotion, robot: Robot, side: Side) -> HandTargets | None:
+    """Return what the robot's hand is to follow, fingers or an opening; None without a hand."""
+    targets = hand_targets(motion, side)
+    if targets is not None and robot.hand(side).follows == "opening":
+        return opening_targets(targets, motion.fps)
+    return targets
+
+
+def _calibration(
+    hand: HandSpec, tree: KinematicTree, targets: HandTargets, weights: Weights
+) -> Calibration:
+    if hand.follows == "opening":
+        return opening_calibration(hand, tree, targets)
+    return calibrate(hand, tree, targets, weights)
 
 
 def _best_fit(human: Float[np.ndarray, "T K 3"], robot: Float[np.ndarray, "T K 3"]) -> Calibration:
@@ -155,6 +219,7 @@ def _assemble(
     targets: list[HandTargets | None],
     followed: list[_Followed | None],
     base_limits: BaseLimits | None,
+    gates: Gates,
 ) -> RobotTrajectory:
     count = len(motion)
     commands = np.stack(
@@ -184,7 +249,11 @@ def _assemble(
         joints=joints,
         commands=commands,
         registers=np.stack(
-            [hand.to_registers(commands[:, i]) for i, hand in enumerate(hands)], axis=1
+            [
+                hand.to_registers(one.sent if one else commands[:, i])
+                for i, (hand, one) in enumerate(zip(hands, followed, strict=True))
+            ],
+            axis=1,
         ),
         frame=frame,
         T_frame_base=poses,
@@ -207,8 +276,9 @@ def _assemble(
         solve_seconds=sum((one.seconds for one in followed if one), 0.0),
         provenance=motion.provenance,
         replay=tuple(one.report if one else None for one in followed),
+        notes=tuple(note for one in followed if one for note in one.notes),
     )
-    return replace(trajectory, verdict=judge(motion, trajectory))
+    return replace(trajectory, verdict=judge(motion, trajectory, gates))
 
 
 def _in_frame(

@@ -60,6 +60,7 @@ def replay(
     timestamps_s: Float[np.ndarray, "T"],
     active: Bool[np.ndarray, "T"] | None = None,
     options: ReplayOptions = ReplayOptions(),
+    sent: Float[np.ndarray, "T C"] | None = None,
 ) -> Replay:
     """Simulate the hand from rest at the first command.
 
@@ -69,6 +70,7 @@ def replay(
         timestamps_s: increasing times of the commands.
         active: frames that the report counts; all are simulated. Default all.
         options: see there.
+        sent: what the hand is told instead, when ``commands`` are what it should do.
 
     Returns:
         The report compares simulated and commanded driven joints at the frames. Saturation is the
@@ -82,10 +84,12 @@ def replay(
     active = np.ones(len(commands), bool) if active is None else active
     _check(hand, commands, timestamps_s, active)
     run = _Run(hand, options)
-    run.reset(commands[0])
+    run.reset(commands[0])  # at rest where the motion begins
     joints = np.empty((len(commands), len(hand.joint_names)))
     penetration = np.empty(len(commands))
-    delayed = _delay(commands, timestamps_s, options.latency_s)
+    sent = commands if sent is None else sent
+    _check(hand, sent, timestamps_s, active)
+    delayed = _delay(sent, timestamps_s, options.latency_s)
     with quiet_mujoco():
         joints[0], penetration[0] = run.joints(), run.penetration()
         for frame in range(1, len(commands)):

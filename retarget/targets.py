@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.skeleton import KNUCKLES, TIPS, WRIST, finger_keypoints
-from acehand_core.motion import HandMotion
+from acehand_core.motion import Calibration, HandMotion
 from acehand_core.types import SIDES, Side
 
 #: Largest typical wobble of the palm within a file's own wrist frame for that frame to be trusted.
@@ -43,6 +43,28 @@ class HandTargets:
     def tips_of(self, fingers: Sequence[str]) -> Float[np.ndarray, "T K 3"]:
         """Return the tips of the named fingers: a robot may have fewer than five."""
         return self.joints_hand[:, [finger_keypoints(finger)[-1] for finger in fingers]]
+
+
+def finger_bases(joints: Float[np.ndarray, "T 21 3"]) -> Float[np.ndarray, "T 5 3"]:
+    """Return the point from which a calibration stretches each finger, in the palm frame.
+
+    It is the knuckle; the thumb's is the wrist: not every hand model has a joint at its root.
+    """
+    bases = joints[:, KNUCKLES].copy()
+    bases[:, 0] = 0.0
+    return bases
+
+
+def calibrated(
+    joints: Float[np.ndarray, "T 21 3"], calibration: Calibration
+) -> Float[np.ndarray, "T 21 3"]:
+    """Return keypoints of the palm frame where the robot's should be, in its base frame."""
+    fingers = joints[:, 1:].reshape(-1, 5, 4, 3)
+    bases = finger_bases(joints)[:, :, None]
+    fingers = bases + calibration.lengths[:, None, None] * (fingers - bases)
+    out = calibration.apply(np.concatenate([joints[:, :1], fingers.reshape(-1, 20, 3)], axis=1))
+    out[:, 1:] += np.repeat(calibration.anchors, 4, axis=0)
+    return out
 
 
 def palm_frames(joints: Float[np.ndarray, "N 21 3"], side: Side) -> Float[np.ndarray, "N 4 4"]:

@@ -1,150 +1,127 @@
 """The whole trajectory at once: sequential quadratic programming with hard limits.
 
-Each round linearises the pose objective in every frame and solves one sparse QP over all frames,
-with acceleration as a cost and angles and speeds as constraints (PIQP, an interior-point solver
-that is linear in the number of frames). There is no filter, so there is no lag.
+Each round takes the pose objective to second order in every frame and solves one sparse QP over
+all frames, with acceleration and jerk as costs and angles, speeds and accelerations as constraints
+(PIQP, an interior-point solver that is linear in the number of frames). There is no filter, so
+there is no lag. Long recordings are solved in chunks that look ahead and go on from what is done.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import piqp
-import scipy.sparse as sp
 from jaxtyping import Float
 
 from retarget.limits import CommandLimits, Commands
-from retarget.objective import PoseObjective
+from retarget.objective import Pose, PoseObjective, Window
+from retarget.qp import TrajectoryProgram
 
 #: Frames solved together, and how far a chunk looks beyond the frames it keeps.
 CHUNK_FRAMES = 4096
-LOOK_AHEAD = 64
-#: A round moves no joint further: beyond it the linearisation says nothing.
+LOOK_AHEAD = 128
+#: Finished frames that speed, acceleration and jerk of the next ones depend on.
+HISTORY = 3
+#: A first guess comes from every STRIDE-th frame.
+STRIDE = 4
+#: A round moves no joint further: beyond it the model says nothing.
 TRUST_RAD = 0.5
-ROUNDS = 12
-CONVERGED_RAD = 1e-4
+#: Steps shrink from round to round; the next one is given this much more than the last.
+GROWTH = 2.0
+ROUNDS = 30
+CONVERGED_RAD = 3e-5
+COARSE_RAD = 1e-2
 
 
-def solve_trajectory(
-    objective: PoseObjective,
-    limits: CommandLimits,
-    start: Commands,
-    acceleration: float,
-) -> Commands:
-    """Return commands that minimise the objective and keep every limit exactly.
+def solve_trajectory(objective: PoseObjective, limits: CommandLimits, start: Commands) -> Commands:
+    """Return commands that minimise the objective and keep every limit.
 
     Args:
+        objective: over T frames, smoothness weights included.
+        limits: for the rate of the frames; without a rate nothing joins the frames.
         start: first guess per frame.
-        acceleration: weight of squared second differences (rad per frame squared).
     """
     count = len(start)
     out = np.empty_like(start)
     for first in range(0, count, CHUNK_FRAMES):
         stop = min(first + CHUNK_FRAMES, count)
-        ahead = min(stop + LOOK_AHEAD, count)
-        rows = slice(first, ahead)
-        history = out[max(0, first - 2) : first]
-        solved = _solve_chunk(objective, limits, start[rows], rows, history, acceleration)
+        rows = slice(first, min(stop + LOOK_AHEAD, count))
+        history = out[max(0, first - HISTORY) : first]
+        guess = _coarse(objective, limits, start[rows], rows, history)
+        solved = _solve(objective, objective.window(rows), limits, guess, history, CONVERGED_RAD)
         out[first:stop] = solved[: stop - first]
     return out
 
 
-def _solve_chunk(
+def _coarse(
     objective: PoseObjective,
     limits: CommandLimits,
     start: Commands,
     rows: slice,
     history: Float[np.ndarray, "H C"],
-    acceleration: float,
 ) -> Commands:
-    """Solve one run of frames that follows ``history`` (up to two finished frames)."""
-    previous = history[-1] if len(history) else None
-    x = limits.enforce(start, previous)
-    smooth, pull = _acceleration_cost(len(x), x.shape[1], history, acceleration)
-    rate = _differences(len(x), x.shape[1], previous is not None)
-    cost = _cost(objective, x, rows, smooth, pull)
-    trust = TRUST_RAD
+    """Return a first guess: every few frames solved, the others in between on a line."""
+    if limits.fps == 0 or len(start) < 8 * STRIDE:
+        return np.tile(history[-1], (len(start), 1)) if len(history) else start
+    coarse = slice(rows.start, rows.stop, STRIDE)
+    window = objective.window(coarse)
+    none = history[:0]
+    solved = _solve(objective, window, limits.every(STRIDE), start[::STRIDE], none, COARSE_RAD)
+    places = np.arange(len(start)) / STRIDE
+    return np.stack([np.interp(places, np.arange(len(solved)), c) for c in solved.T], axis=1)
+
+
+def _solve(
+    objective: PoseObjective,
+    window: Window,
+    limits: CommandLimits,
+    start: Commands,
+    history: Float[np.ndarray, "H C"],
+    converged: float,
+) -> Commands:
+    """Solve one run of frames that follows ``history``."""
+    weights = objective.weights
+    smooth = weights.acceleration * limits.fps**4, weights.jerk * limits.fps**6
+    program = TrajectoryProgram(len(start), limits, history, *smooth)
+    contact = weights.contact / weights.length_m**2
+    before = history if len(history) else None
+    pose = window.at(np.clip(start, limits.lower, limits.upper))
+    # A guess that breaks a limit may be cheaper than any motion: the first round always counts.
+    kept = limits.kept_by(pose.commands, before)
+    trust = np.full(len(start), TRUST_RAD)
+    model = None
     for _ in range(ROUNDS):
-        residual, jacobian = objective(x, rows)
-        step = _solve_qp(residual, jacobian, x, smooth, pull, rate, limits, previous, trust)
-        trial = limits.enforce(x + step, previous)
-        trial_cost = _cost(objective, trial, rows, smooth, pull)
-        if trial_cost > cost:
-            trust *= 0.25
-            if trust < CONVERGED_RAD:
+        model = model or window.quadratic(pose)
+        step, solved = program.step(pose.commands, model.gradient, model.hessian, model.gaps,
+                                    contact, trust)  # fmt: skip
+        if not solved:
+            if kept:
+                break
+            pose, model, kept = window.at(limits.enforce(pose.commands, before)), None, True
+            continue
+        trial = window.at(np.clip(pose.commands + step, limits.lower, limits.upper))
+        worse = _total(program, trial) > _total(program, pose)
+        if kept and worse:
+            if not _shrink(trust, pose, trial, step):
                 break
             continue
-        moved = float(np.abs(trial - x).max())
-        x, cost = trial, trial_cost
-        if moved < CONVERGED_RAD:
+        pose, model, kept = trial, None, True
+        largest = float(np.abs(step).max())
+        if largest < converged:
             break
-    return x
+        trust = np.minimum(trust, max(GROWTH * largest, 10 * converged))
+    if limits.kept_by(pose.commands, before):
+        return pose.commands
+    return limits.enforce(pose.commands, before)
 
 
-def _solve_qp(
-    residual: Float[np.ndarray, "T M"],
-    jacobian: Float[np.ndarray, "T M C"],
-    x: Commands,
-    smooth: sp.csc_array,
-    pull: Float[np.ndarray, "N"],
-    rate: sp.csc_array,
-    limits: CommandLimits,
-    previous: Float[np.ndarray, "C"] | None,
-    trust: float,
-) -> Commands:
-    """Return the step that minimises the linearised cost within the limits."""
-    transposed = np.swapaxes(jacobian, 1, 2)
-    blocks = transposed @ jacobian
-    gradient = (transposed @ residual[..., None])[..., 0].reshape(-1)
-    flat = x.reshape(-1)
-    hessian = (_block_diagonal(blocks) + smooth).tocsc()
-    gradient = gradient + smooth @ flat + pull
-    low = np.maximum(limits.lower - x, -trust).reshape(-1)
-    high = np.minimum(limits.upper - x, trust).reshape(-1)
-    solver = piqp.SparseSolver()
-    if np.isfinite(limits.step).all() and rate.shape[0]:
-        moves = rate @ flat
-        if previous is not None:
-            moves[: x.shape[1]] -= previous
-        bound = np.tile(limits.step, rate.shape[0] // x.shape[1])
-        solver.setup(hessian, gradient, None, None, rate, -bound - moves, bound - moves, low, high)
-    else:
-        solver.setup(hessian, gradient, None, None, None, None, None, low, high)
-    status = solver.solve()
-    if status != piqp.PIQP_SOLVED and not np.isfinite(solver.result.x).all():
-        return np.zeros_like(x)
-    return solver.result.x.reshape(x.shape)
+def _total(program: TrajectoryProgram, pose: Pose) -> float:
+    return float(pose.cost.sum()) + program.cost(pose.commands)
 
 
-def _cost(
-    objective: PoseObjective, x: Commands, rows: slice, smooth: sp.csc_array, pull: np.ndarray
-) -> float:
-    residual, _ = objective(x, rows)
-    flat = x.reshape(-1)
-    return 0.5 * float((residual**2).sum() + flat @ (smooth @ flat)) + float(pull @ flat)
-
-
-def _differences(count: int, columns: int, from_history: bool) -> sp.csc_array:
-    """Return the matrix of first differences; its first rows step from the finished frame."""
-    matrix = sp.eye_array(count, format="csr") - sp.eye_array(count, k=-1, format="csr")
-    return sp.kron(matrix if from_history else matrix[1:], sp.eye_array(columns)).tocsc()
-
-
-def _acceleration_cost(
-    count: int, columns: int, history: Float[np.ndarray, "H C"], weight: float
-) -> tuple[sp.csc_array, Float[np.ndarray, "N"]]:
-    """Return matrix A and vector b of ``x A x / 2 + b x``: second differences, history included."""
-    done = len(history)
-    total = count + done
-    if total < 3:
-        return sp.csc_array((count * columns, count * columns)), np.zeros(count * columns)
-    second = sp.diags_array([1.0, -2.0, 1.0], offsets=[0, 1, 2], shape=(total - 2, total))
-    full = weight * (second.T @ second).tocsr()
-    pull = (full[done:, :done] @ history).reshape(-1) if done else np.zeros(count * columns)
-    return sp.kron(full[done:, done:], sp.eye_array(columns)).tocsc(), pull
-
-
-def _block_diagonal(blocks: Float[np.ndarray, "T C C"]) -> sp.csr_array:
-    count, size, _ = blocks.shape
-    indices = np.arange(count * size).reshape(count, 1, size).repeat(size, 1).reshape(-1)
-    indptr = np.arange(0, count * size * size + 1, size)
-    return sp.csr_array((blocks.reshape(-1), indices, indptr), shape=(count * size, count * size))
+def _shrink(trust: Float[np.ndarray, "T"], pose: Pose, trial: Pose, step: Commands) -> bool:
+    """Shorten the steps of frames that got worse; False where none is left to shorten."""
+    reach = np.abs(step).max(1)
+    worse = (trial.cost > pose.cost) & (reach > 0)
+    if not worse.any():
+        worse = reach > 0
+    trust[worse] = 0.25 * reach[worse]
+    return bool(reach.max() > CONVERGED_RAD)

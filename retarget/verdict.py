@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from acehand_core.motion import HandMotion, RobotTrajectory, Verdict
 from acehand_core.types import SIDES
+from retarget.parameters import read_yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,29 @@ GATES = {
 FAR_TIP_M = 0.030
 LOW_COVERAGE = 0.5
 
+Gates = Mapping[str, Gate]
 
-def judge(motion: HandMotion, trajectory: RobotTrajectory) -> Verdict:
+
+def read_gates(path: Path) -> dict[str, Gate]:
+    """Read limits from YAML, ``{gate: {warn, fail}}``; what the file leaves out stays as it is.
+
+    Raises:
+        InputError: the file cannot be read. SchemaError: it breaks the schema.
+    """
+    root = read_yaml(path)
+    root.only(" ".join(GATES))
+    out = dict(GATES)
+    for name in root:
+        entry = root.section(name)
+        entry.only("warn fail")
+        gate = Gate(entry.number("warn", out[name].warn), entry.number("fail", out[name].fail))
+        if not 0 <= gate.warn <= gate.fail:
+            root.fail(name, f"must have 0 <= warn <= fail, not {gate.warn:g} and {gate.fail:g}.")
+        out[name] = gate
+    return out
+
+
+def judge(motion: HandMotion, trajectory: RobotTrajectory, gates: Gates = GATES) -> Verdict:
     """Return the verdict over both hands of one clip.
 
     A hand that never appears is no fault; a clip without any hand fails.
@@ -41,9 +64,10 @@ def judge(motion: HandMotion, trajectory: RobotTrajectory) -> Verdict:
     if not trajectory.active.any():
         return Verdict("fail", ("no hand was found",))
     findings = list(_broken_limits(trajectory))
+    findings += [("warn", note) for note in trajectory.notes]
     for slot, side in enumerate(SIDES):
         if trajectory.active[:, slot].any():
-            findings += _hand_findings(motion, trajectory, slot, side)
+            findings += _hand_findings(motion, trajectory, slot, side, gates)
     status = "pass"
     if findings:
         status = "fail" if any(level == "fail" for level, _ in findings) else "warn"
@@ -58,7 +82,7 @@ def _broken_limits(trajectory: RobotTrajectory) -> Iterable[tuple[str, str]]:
 
 
 def _hand_findings(
-    motion: HandMotion, trajectory: RobotTrajectory, slot: int, side: str
+    motion: HandMotion, trajectory: RobotTrajectory, slot: int, side: str, gates: Gates
 ) -> Iterable[tuple[str, str]]:
     active = trajectory.active[:, slot]
     known = int(active.sum())
@@ -66,24 +90,31 @@ def _hand_findings(
     if coverage < LOW_COVERAGE:
         yield "warn", f"{side} hand was seen in only {coverage:.0%} of the frames"
     filled = float(motion.filled[:, slot].sum()) / known
-    yield from _gate("filled", filled, f"{filled:.0%} of the {side} hand's frames are filled in")
+    yield from _gate(
+        gates, "filled", filled, f"{filled:.0%} of the {side} hand's frames are filled in"
+    )
     error = trajectory.tip_error_m[active, slot]
     far = float((error > FAR_TIP_M).mean())
     yield from _gate(
-        "far_tips", far, f"{far:.0%} of the {side} robot fingertips are over 30 mm off"
+        gates, "far_tips", far, f"{far:.0%} of the {side} robot fingertips are over 30 mm off"
     )
     report = trajectory.replay[slot]
     if report is not None:
         yield from _gate(
+            gates,
             "tracking_rad",
             report.rms_tracking_rad,
             f"the simulated {side} hand follows with {report.rms_tracking_rad:.2f} rad rms error",
         )
         depth = max(report.max_penetration_mm, report.commanded_penetration_mm)
         yield from _gate(
-            "penetration_mm", depth, f"the {side} hand would reach {depth:.1f} mm into itself"
+            gates,
+            "penetration_mm",
+            depth,
+            f"the {side} hand would reach {depth:.1f} mm into itself",
         )
         yield from _gate(
+            gates,
             "saturation",
             report.saturation_share,
             f"{report.saturation_share:.0%} of the {side} hand's actuator steps are saturated",
@@ -92,12 +123,12 @@ def _hand_findings(
             yield "fail", f"the {side} simulation was unstable in {report.unstable_steps} steps"
     speed = _wrist_acceleration(trajectory, slot)
     yield from _gate(
-        "wrist_acceleration", speed, f"the {side} wrist accelerates with {speed:.0f} m/s2"
+        gates, "wrist_acceleration", speed, f"the {side} wrist accelerates with {speed:.0f} m/s2"
     )
 
 
-def _gate(name: str, value: float, reason: str) -> Iterable[tuple[str, str]]:
-    gate = GATES[name]
+def _gate(gates: Gates, name: str, value: float, reason: str) -> Iterable[tuple[str, str]]:
+    gate = gates[name]
     if value > gate.fail:
         yield "fail", f"{reason} (limit {gate.fail:g})"
     elif value > gate.warn:

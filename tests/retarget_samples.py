@@ -32,14 +32,30 @@ def smooth_commands(hand, count, seed=0, speed=0.5):
     return middle + (commands - middle) / np.maximum(fastest / (speed * hand.command_velocity), 1)
 
 
+def open_commands(hand, count, seed=0, speed=0.5):
+    """Like ``smooth_commands``, but the thumb stays beside the palm: nothing touches or pinches."""
+    commands = smooth_commands(hand, count, seed, speed)
+    for name in ("thumb_rotation", "thumb_bend"):
+        thumb = hand.command_names.index(name)
+        low = hand.command_lower[thumb]
+        commands[:, thumb] = low + 0.4 * (commands[:, thumb] - low)
+    return commands
+
+
 def robot_targets(hand, tree, commands, calibration=IDENTITY):
     """Return the targets that these commands meet exactly; joints a robot lacks are NaN."""
     points = tree.points(hand.expand(commands), hand.target_frames)
     joints = np.full((len(commands), 21, 3), np.nan)
-    joints[:, list(hand.target_keypoints)] = (
+    keypoints = np.array(hand.target_keypoints)
+    points = points - calibration.anchors[(keypoints - 1) // 4]
+    joints[:, keypoints] = (
         (points - calibration.translation) @ calibration.rotation / calibration.scale
     )
     joints[:, 0] = 0.0
+    for finger, length in enumerate(calibration.lengths):
+        root = joints[:, [1 + 4 * finger]] if finger else 0.0
+        chain = slice(1 + 4 * finger, 5 + 4 * finger)
+        joints[:, chain] = root + (joints[:, chain] - root) / length
     return targets_of(hand.side, joints)
 
 

@@ -13,7 +13,7 @@ from retarget_samples import human_joints, robot_targets, smooth_commands, targe
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import Calibration
 from acehand_core.types import SIDES
-from retarget.calibration import SCALE_RANGE, calibrate
+from retarget.calibration import LENGTH_RANGE, SCALE_RANGE, calibrate
 from retarget.kinematics import KinematicTree
 from retarget.objective import Weights
 from retarget.robot import load_robot
@@ -143,3 +143,31 @@ def test_the_residual_is_what_it_says():
     found = fitted("right", dataclasses.replace(targets, joints_hand=noisy))
     # Of the 15 tip coordinates per frame 6 are followed; 10 mm of noise stay in the rest.
     assert found.residual_m == pytest.approx(0.01 * np.sqrt(9 / 5), rel=0.25)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_finger_that_sits_elsewhere_is_anchored(side):
+    """All fingers but one agree with the similarity: part of the difference goes to that one."""
+    hand, tree = HANDS[side], TREES[side]
+    anchors = np.zeros((5, 3))
+    anchors[1] = [0, 0.012, 0]
+    known = Calibration(1.0, np.eye(3), np.zeros(3), 0.0, anchors)
+    found = fitted(side, robot_targets(hand, tree, smooth_commands(hand, 100), known))
+    # The similarity takes the most of it; what it cannot is that one finger's.
+    assert 0.001 < found.anchors[1, 1] < 0.012
+    others = np.linalg.norm(np.delete(found.anchors, 1, axis=0), axis=1)
+    assert others.max() < 0.8 * found.anchors[1, 1]
+
+
+def test_lengths_cannot_shrink_targets():
+    """A human twice the size: neither the scale nor scale times length leaves the range."""
+    hand, tree = HANDS["right"], TREES["right"]
+    for size in (0.5, 2.0):
+        targets = robot_targets(hand, tree, smooth_commands(hand, 40))
+        sized = dataclasses.replace(targets, joints_hand=targets.joints_hand * size)
+        found = fitted("right", sized)
+        total = found.scale * found.lengths
+        assert (total >= SCALE_RANGE[0] - 1e-9).all() and (total <= SCALE_RANGE[1] + 1e-9).all()
+        assert (found.lengths >= LENGTH_RANGE[0] - 1e-9).all()
+        assert (found.lengths <= LENGTH_RANGE[1] + 1e-9).all()
+        assert np.linalg.norm(found.anchors, axis=1).max() < 0.05

@@ -58,7 +58,8 @@ def test_a_clip_becomes_a_dataset(clip: Path, tmp_path: Path, capsys) -> None:
     assert episode["verdict"] in ("pass", "warn") and isinstance(episode["reasons"], list)
     assert check_dataset(tmp_path / "out", decode_all=True) == []
     extras = tmp_path / "out" / "acehand" / "episode_000000"
-    names = {"hand_motion.parquet", "report.json", "contact_sheet.png", "overlay.mp4"}
+    names = {"hand_motion.parquet", "report.json", "contact_sheet.png", "overlay.mp4",
+             "calibration.json"}  # fmt: skip
     assert {p.name for p in extras.iterdir()} == names
     assert left_behind(tmp_path) == ["out"]
     (record,) = read_provenance(tmp_path / "out")

@@ -14,6 +14,7 @@ from retarget_samples import smooth_commands
 from retarget.limits import (
     ANGLE_EPS,
     CommandLimits,
+    acceleration_violations,
     limit_violations,
     speed_violations,
 )
@@ -46,6 +47,8 @@ def test_enforced_commands_keep_every_limit(name, commands, fps):
     assert (np.abs(np.diff(kept, axis=0)) * fps <= hand.command_velocity).all()
     assert limit_violations(hand, hand.expand(kept)) == 0
     assert speed_violations(hand, kept, fps) == 0
+    assert acceleration_violations(hand, kept, fps) == 0
+    assert limits.kept_by(kept)
     assert (limits.enforce(kept) == kept).all()
 
 
@@ -59,6 +62,7 @@ def test_float32_storage_breaks_no_limit(name, commands, fps):
     read = stored.astype(float)
     assert limit_violations(hand, hand.expand(read)) == 0
     assert speed_violations(hand, read, fps) == 0
+    assert acceleration_violations(hand, read, fps) == 0
 
 
 @settings(max_examples=40, deadline=None)
@@ -67,7 +71,7 @@ def test_enforce_goes_on_from_a_finished_frame(commands, start):
     hand = HANDS["right-default"]
     limits = CommandLimits.of(hand, 30.0)
     previous = hand.command_lower + start * (hand.command_upper - hand.command_lower)
-    kept = limits.enforce(commands, previous)
+    kept = limits.enforce(commands, previous[None])
     assert speed_violations(hand, np.concatenate([previous[None], kept]), 30.0) == 0
     assert (kept >= hand.command_lower).all() and (kept <= hand.command_upper).all()
 
@@ -80,7 +84,7 @@ def test_two_parts_are_enforced_like_the_whole(commands, cut):
     first, second = commands[:cut], commands[cut:]
     kept = limits.enforce(first)
     if len(second):
-        kept = np.concatenate([kept, limits.enforce(second, kept[-1])])
+        kept = np.concatenate([kept, limits.enforce(second, kept[-2:])])
     assert (kept == whole).all()
 
 

@@ -31,7 +31,7 @@ from retarget.limits import CommandLimits, limit_violations, speed_violations
 from retarget.objective import PoseObjective, Weights
 from retarget.pipeline import SOLVERS, retarget_motion
 from retarget.robot import find_robot_file, load_robot
-from retarget.targets import hand_targets, palm_frames
+from retarget.targets import calibrated, hand_targets, palm_frames
 from retarget.trajectory import solve_trajectory
 
 ROBOT = load_robot("inspire")
@@ -100,10 +100,17 @@ def test_both_hands(both):
 
 
 def test_hot3d_both_hands(hot3d):
+    """The right hand holds something between thumb, index and middle: the robot closes them."""
     _, trajectory = hot3d
     assert_sound(trajectory)
     assert trajectory.active.all()
-    assert np.mean(trajectory.tip_error_m) < 0.005
+    hand = ROBOT.hand("right")
+    tips = KinematicTree.of(hand).points(trajectory.joints[:, 1], hand.tip_names)
+    assert np.linalg.norm(tips[:, 1] - tips[:, 0], axis=-1).max() < 0.010
+    assert np.linalg.norm(tips[:, 2] - tips[:, 0], axis=-1).max() < 0.015
+    free = trajectory.tip_error_m.copy()
+    free[:, 1, 1:3] = np.nan
+    assert np.nanmean(free) < 0.005
     assert not any("limit" in reason for reason in trajectory.verdict.reasons)
     assert trajectory.verdict.status != "fail", trajectory.verdict
 
@@ -160,8 +167,8 @@ def test_the_base_of_a_robots_own_hand_is_found(side):
     assert rotations.angle_between(palm[None, :3, :3], base[:1, :3, :3])[0] > 0.1
 
 
-@pytest.mark.parametrize(("fps", "smoothing"), [(30.0, 60.75), (60.0, 972.0)])
-def test_it_is_the_sum_of_its_parts(fps, smoothing):
+@pytest.mark.parametrize("fps", [30.0, 60.0])
+def test_it_is_the_sum_of_its_parts(fps):
     """Calibration, objective, limits and solver, put together by hand."""
     motion = motion_of(moving_hands(30), fps=fps)
     trajectory = retarget_motion(motion, ROBOT)
@@ -170,7 +177,7 @@ def test_it_is_the_sum_of_its_parts(fps, smoothing):
     calibration = calibrate(hand, tree, targets, weights)
     objective = PoseObjective(hand, tree, targets, calibration, weights)
     start = np.tile(hand.rest, (30, 1))
-    commands = solve_trajectory(objective, CommandLimits.of(hand, fps), start, smoothing)
+    commands = solve_trajectory(objective, CommandLimits.of(hand, fps), start)
     assert np.abs(trajectory.commands[:, 0] - commands).max() < 1e-9
     assert trajectory.calibration[0].scale == calibration.scale
 
@@ -188,7 +195,7 @@ def test_human_joints(human):
     assert error.mean() <= 15.0
     assert metrics.lag_frames(wanted, tips) == 0
     # What the trajectory reports is measured from its own calibration, hence a little larger.
-    assert error.mean() - 0.1 < np.nanmean(trajectory.tip_error_m) * 1e3 < error.mean() + 2
+    assert error.mean() - 2 < np.nanmean(trajectory.tip_error_m) * 1e3 < error.mean() + 2
     assert (trajectory.joints[:, 0] == ROBOT.hand("left").expand(ROBOT.hand("left").rest)).all()
     assert trajectory.calibration[0] is None and trajectory.replay[0] is None
 
@@ -201,7 +208,7 @@ def test_no_worse_than_the_reported_residual(both):
         tips = KinematicTree.of(hand).points(trajectory.joints[:, slot], hand.tip_names)
         joints = motion.joints_camera[:, slot]
         local = frames.apply(frames.inverse(palm_frames(joints, side)), joints)
-        goal = trajectory.calibration[slot].apply(local[:, [4, 8, 12, 16, 20]])
+        goal = calibrated(local, trajectory.calibration[slot])[:, [4, 8, 12, 16, 20]]
         error = np.linalg.norm(tips - goal, axis=-1)
         assert np.abs(error - trajectory.tip_error_m[:, slot]).max() < 1e-9
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from retarget_samples import motion_of, moving_hands
 
+from acehand_core.errors import SchemaError
 from acehand_core.motion import Provenance, ReplayReport, RobotTrajectory
-from retarget.verdict import GATES, judge
+from retarget.verdict import GATES, Gate, judge, read_gates
 
 COUNT = 100
 CALM = ReplayReport(0.01, 0.0, 0.0, 0.0, 0.0, 1e-4, 0)
@@ -226,3 +227,37 @@ def test_very_short_clips(count):
         Provenance("test", None, "test"), (CALM, CALM),
     )  # fmt: skip
     assert_verdict(judge(motion, trajectory), "pass")
+
+
+def test_gates_from_a_file(motion, trajectory, tmp_path):
+    path = tmp_path / "gates.yaml"
+    path.write_text("tracking_rad: {warn: 0.01, fail: 0.02}\nfilled: {warn: 0.1}\n")
+    gates = read_gates(path)
+    assert gates["tracking_rad"] == Gate(0.01, 0.02)
+    assert gates["filled"] == Gate(0.1, GATES["filled"].fail)
+    assert {k: v for k, v in gates.items() if k not in ("tracking_rad", "filled")} == {
+        k: v for k, v in GATES.items() if k not in ("tracking_rad", "filled")
+    }
+    late = with_report(trajectory, 0, rms_tracking_rad=0.03)
+    assert judge(motion, late).status == "pass"
+    assert_verdict(judge(motion, late, gates), "fail", "0.03 rad", "(limit 0.02)")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("trackin_rad: {warn: 1}", "trackin_rad is not a known key; .*'tracking_rad'"),
+        ("filled: {worn: 1}", "filled.worn is not a known key"),
+        ("filled: {warn: 0.6}", "filled must have 0 <= warn <= fail, not 0.6 and 0.5"),
+        ("filled: {warn: -1}", "0 <= warn <= fail"),
+        ("filled: {warn: .nan}", "filled.warn must be a finite number"),
+        ("filled: 0.2", "filled must be a mapping"),
+        ("- filled", "mapping"),
+    ],
+)
+def test_bad_gates_say_why(tmp_path, text, message):
+    path = tmp_path / "gates.yaml"
+    path.write_text(text)
+    with pytest.raises(SchemaError, match=message) as error:
+        read_gates(path)
+    assert str(path) in str(error.value)

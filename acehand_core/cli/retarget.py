@@ -45,6 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--solver", default="trajectory", metavar="NAME",
         help="trajectory, dex-vector, dex-dexpilot or dex-position (%(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE",
+        help="a calibration.json of the same subject and robot; default: fitted to each recording",
+    )  # fmt: skip
+    parser.add_argument(
+        "--gates", type=Path, metavar="FILE",
+        help="YAML with other limits for the verdict (docs/formats.md)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--latency", default="off", choices=("off", "on", "ahead"),
+        help="replay without or with the hand's delay, or send commands ahead by it (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-second-pass", dest="second_pass", action="store_false",
+        help="keep commands that the replay could not follow",
+    )  # fmt: skip
     add_reading_arguments(parser)
     add_hand_length_argument(parser)
     ace.add_ace_arguments(parser)
@@ -148,6 +164,10 @@ def settings_of(arguments: argparse.Namespace) -> JobSettings:
         robot_model=arguments.robot_model,
         arm=arm_of(arguments),
         solver=arguments.solver,
+        calibration=arguments.calibration,
+        gates=arguments.gates,
+        latency=arguments.latency,
+        second_pass=arguments.second_pass,
         tracker=arguments.tracker,
         hands=arguments.hands,
         hand_length_m=arguments.hand_length,

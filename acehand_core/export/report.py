@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from acehand_core.hand.skeleton import FINGERS
 from acehand_core.motion import ArmMotion, HandMotion, RobotTrajectory
 from acehand_core.types import SIDES
 
@@ -132,6 +133,8 @@ def episode_provenance(
             "rotation": c.rotation.tolist(),
             "translation": c.translation.tolist(),
             "residual_m": c.residual_m,
+            "anchors_m": dict(zip(FINGERS, c.anchors.tolist(), strict=True)),
+            "lengths": dict(zip(FINGERS, c.lengths.tolist(), strict=True)),
         }
         for side, c in zip(SIDES, trajectory.calibration, strict=True)
     }  # fmt: skip

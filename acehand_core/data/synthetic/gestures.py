@@ -1,0 +1,75 @@
+"""Hands that pinch and hands that move fast, made from joint angles: known motions to score on."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import least_squares
+
+from acehand_core.hand import articulation
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.skeleton import FINGERS, finger_keypoints
+from acehand_core.types import Side
+
+Gesture = Float[np.ndarray, "T 21 3"]
+
+
+def pinching_hand(
+    side: Side, finger: str, fps: float, touches: int = 3, seconds_each: float = 2.0
+) -> Gesture:
+    """Return a hand whose thumb and one finger touch again and again, wrist at rest, metres.
+
+    Each time the tips close to 0 mm, stay together for a quarter of the time, and open.
+    """
+    closed = _touching_angles(side, finger)
+    opened = articulation.comfortable()
+    phase = np.arange(round(touches * seconds_each * fps)) / (seconds_each * fps) % 1
+    # Up in 3/8 of the time, closed for 2/8, down in 3/8.
+    share = np.clip(np.minimum(phase, 1 - phase) / 0.375, 0, 1)
+    share = (share * share * (3 - 2 * share))[:, None]
+    return _joints(side, opened + share * (closed - opened))
+
+
+def fast_hand(side: Side, fps: float, seconds: float = 6.0) -> Gesture:
+    """Return a hand whose fingers bend one after the other, faster and faster, 0.5 to 3 Hz.
+
+    From about 1 Hz on robot hands cannot follow.
+    """
+    low, high = articulation.limits()
+    time = np.arange(round(seconds * fps)) / fps
+    angles = np.tile(articulation.comfortable(), (len(time), 1))
+    for index, freedom in enumerate(articulation.freedoms()):
+        if freedom.kind == "flex":
+            turns = 0.5 * time + 2.5 / (2 * seconds) * time**2
+            wave = 0.5 - 0.5 * np.cos(2 * np.pi * turns + 0.6 * (freedom.joint // 3))
+            angles[:, index] = 0.1 * low[index] + 0.8 * wave * high[index]
+    return _joints(side, angles)
+
+
+def _joints(side: Side, angles: Float[np.ndarray, "T 22"]) -> Gesture:
+    turn = np.broadcast_to(np.eye(3), (len(angles), 3, 3))
+    pose = articulation.angles_to_pose(angles, side)
+    return CapsuleHand().joints(side, turn, pose, np.zeros(10))
+
+
+def _touching_angles(side: Side, finger: str) -> Float[np.ndarray, "22"]:
+    """Return the angles nearest to comfortable ones at which the two tips coincide."""
+    low, high = articulation.limits()
+    rest = articulation.comfortable()
+    moving = [
+        index
+        for index, freedom in enumerate(articulation.freedoms())
+        if freedom.name.split("_")[0] in ("thumb", finger)
+    ]
+    tips = [finger_keypoints(name)[-1] for name in (FINGERS[0], finger)]
+
+    def errors(values: np.ndarray) -> np.ndarray:
+        angles = rest.copy()
+        angles[moving] = values
+        thumb, other = _joints(side, angles[None])[0, tips]
+        return np.concatenate([(thumb - other) / 1e-4, values - rest[moving]])
+
+    found = least_squares(errors, rest[moving], bounds=(low[moving], high[moving]))
+    out = rest.copy()
+    out[moving] = found.x
+    return out

@@ -1,0 +1,138 @@
+"""One quadratic program over a run of frames: smooth, within limits, and clear of contact."""
+
+from __future__ import annotations
+
+import numpy as np
+import piqp
+import scipy.sparse as sp
+from jaxtyping import Float
+
+from retarget.limits import CommandLimits, Commands
+from retarget.spacing import Gaps
+
+
+class TrajectoryProgram:
+    """What does not change from round to round: smoothness and limits of a run of frames.
+
+    ``history`` holds up to three finished frames before it.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        limits: CommandLimits,
+        history: Float[np.ndarray, "H C"],
+        acceleration: float,
+        jerk: float,
+    ) -> None:
+        """Build the matrices; weights count squared differences in rad per frame^2 and ^3."""
+        size = len(limits.lower)
+        self._shape, self._limits = (count, size), limits
+        done = len(history)
+        total = count + done
+        smooth = sp.csr_array((total, total))
+        for order, weight in ((2, acceleration), (3, jerk)):
+            if weight > 0 and total > order:
+                matrix = _differences(total, order)
+                smooth = smooth + weight * (matrix.T @ matrix)
+        smooth = smooth.tocsr()
+        self._smooth = sp.kron(smooth[done:, done:], sp.eye_array(size)).tocsc()
+        self._pull = np.asarray(smooth[done:, :done] @ history) if done else np.zeros(self._shape)
+        rows, past, bounds = [], [], []
+        for order, limit in ((1, limits.step), (2, limits.bend)):
+            if limits.fps > 0 and np.isfinite(limit).any() and total > order:
+                matrix = _differences(total, order).tocsr()[max(0, done - order) :]
+                rows.append(sp.kron(matrix[:, done:], sp.eye_array(size)))
+                past.append(np.asarray(matrix[:, :done] @ history).reshape(-1))
+                bounds.append(np.tile(limit, matrix.shape[0]))
+        self._rates = sp.vstack(rows).tocsr() if rows else None
+        if rows:
+            self._past, self._bounds = np.concatenate(past), np.concatenate(bounds)
+
+    def cost(self, x: Commands) -> float:
+        """Return the cost of the motion alone."""
+        flat = x.reshape(-1)
+        return 0.5 * float(flat @ (self._smooth @ flat)) + float(np.sum(self._pull * x))
+
+    def step(
+        self,
+        x: Commands,
+        gradient: Float[np.ndarray, "T C"],
+        hessian: Float[np.ndarray, "T C C"],
+        gaps: Gaps,
+        contact: float,
+        trust: Float[np.ndarray, "T"],
+    ) -> tuple[Commands, bool]:
+        """Return the step that minimises the quadratic model within limits, and whether it does.
+
+        Args:
+            x: where the model was made.
+            gradient, hessian: per frame.
+            gaps: near pairs; what a step leaves too close costs ``contact`` per squared metre.
+            trust: largest step of a joint in each frame, rad.
+        """
+        flat = x.reshape(-1)
+        size, extra = x.size, len(gaps.room)
+        quadratic = _block_diagonal(hessian) + self._smooth
+        linear = gradient.reshape(-1) + self._smooth @ flat + self._pull.reshape(-1)
+        low = np.maximum(self._limits.lower - x, -trust[:, None]).reshape(-1)
+        high = np.minimum(self._limits.upper - x, trust[:, None]).reshape(-1)
+        rows, least, most = [], [], []
+        if self._rates is not None:
+            now = self._past + self._rates @ flat
+            # What no step within the trust region can break needs no row.
+            reach = abs(self._rates) @ np.repeat(trust, x.shape[1])
+            tight = np.flatnonzero(np.abs(now) + reach > self._bounds)
+            now, bounds = now[tight], self._bounds[tight]
+            rows, least, most = [self._rates[tight]], [-bounds - now], [bounds - now]
+        if extra:
+            # Slack is counted in units of 1 / sqrt(contact): all variables are of similar size.
+            unit = 1 / np.sqrt(contact)
+            quadratic = sp.block_diag((quadratic, sp.eye_array(extra)))
+            linear = np.concatenate([linear, np.zeros(extra)])
+            low = np.concatenate([low, np.zeros(extra)])
+            high = np.concatenate([high, np.full(extra, np.inf)])
+            if rows:
+                rows[0] = sp.hstack([rows[0], sp.csc_array((rows[0].shape[0], extra))])
+            rows.append(_gap_rows(gaps, x.shape, unit))
+            least.append(-gaps.room)
+            most.append(np.full(extra, np.inf))
+        solver = piqp.SparseSolver()
+        quadratic = quadratic.tocsc()
+        if rows:
+            matrix = sp.vstack(rows).tocsc()
+            solver.setup(quadratic, linear, None, None, matrix, np.concatenate(least),
+                         np.concatenate(most), low, high)  # fmt: skip
+        else:
+            solver.setup(quadratic, linear, None, None, None, None, None, low, high)
+        solved = solver.solve() == piqp.PIQP_SOLVED
+        step = np.asarray(solver.result.x[:size]).reshape(x.shape)
+        return (step if solved else np.zeros_like(x)), solved
+
+
+def _gap_rows(gaps: Gaps, shape: tuple[int, int], unit: float) -> sp.csc_array:
+    """Return the matrix of ``by_command @ step + unit * slack``."""
+    extra, size = gaps.by_command.shape
+    columns = gaps.frames[:, None] * size + np.arange(size)
+    slack = shape[0] * shape[1] + np.arange(extra)
+    indices = np.concatenate([columns, slack[:, None]], axis=1)
+    values = np.concatenate([gaps.by_command, np.full((extra, 1), unit)], axis=1)
+    indptr = np.arange(0, extra * (size + 1) + 1, size + 1)
+    matrix = sp.csr_array((values.reshape(-1), indices.reshape(-1), indptr),
+                          shape=(extra, shape[0] * shape[1] + extra))  # fmt: skip
+    matrix.eliminate_zeros()
+    return matrix.tocsc()
+
+
+def _differences(count: int, order: int) -> sp.csr_array:
+    """Return the matrix of differences of an order between neighbouring frames."""
+    weights = {1: [-1.0, 1.0], 2: [1.0, -2.0, 1.0], 3: [-1.0, 3.0, -3.0, 1.0]}[order]
+    shape = (count - order, count)
+    return sp.diags_array(weights, offsets=list(range(order + 1)), shape=shape).tocsr()
+
+
+def _block_diagonal(blocks: Float[np.ndarray, "T C C"]) -> sp.csr_array:
+    count, size, _ = blocks.shape
+    indices = np.arange(count * size).reshape(count, 1, size).repeat(size, 1).reshape(-1)
+    indptr = np.arange(0, count * size * size + 1, size)
+    return sp.csr_array((blocks.reshape(-1), indices, indptr), shape=(count * size, count * size))

@@ -1,0 +1,135 @@
+"""The second pass, and commands that are sent ahead of the hand's latency."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands
+
+from retarget.kinematics import KinematicTree
+from retarget.limits import CommandLimits
+from retarget.objective import Follow, PoseObjective, Weights
+from retarget.physics import play, second_pass, sent_commands, unfollowed
+from retarget.pipeline import solve_hand
+from retarget.robot import load_robot
+
+HAND = load_robot("inspire").hand("right")
+TREE = KinematicTree.of(HAND)
+INDEX = HAND.command_names.index("index")
+
+
+def through_the_thumb(count=60):
+    """The index closes onto a thumb that stands in front of the palm."""
+    commands = np.tile(HAND.command_lower, (count, 1))
+    commands[:, HAND.command_names.index("thumb_rotation")] = 0.8
+    commands[:, HAND.command_names.index("thumb_bend")] = 0.6
+    commands[:, INDEX] = np.clip(np.arange(count) / FPS - 0.3, 0, 1) * 1.47
+    return commands
+
+
+def test_what_could_not_be_followed_is_lowered():
+    """Without contact in the solver the index is sent into the thumb; the replay knows better."""
+    targets = robot_targets(HAND, TREE, through_the_thumb())
+    blind = Weights(contact=0.0, pinch=0.0)
+    limits = CommandLimits.of(HAND, FPS)
+
+    def solve(follow=None):
+        return solve_hand(HAND, TREE, targets, IDENTITY, limits, blind, follow)
+
+    first = solve()
+    lowered = second_pass(HAND, first, FPS, targets.active, solve)
+    before, after = (play(HAND, c, FPS, targets.active, "off").report for c in (first, lowered))
+    assert before.rms_tracking_rad > 0.1
+    assert after.rms_tracking_rad < 0.6 * before.rms_tracking_rad
+    assert after.commanded_penetration_mm < 0.7 * before.commanded_penetration_mm
+    assert limits.kept_by(lowered)
+    assert np.abs(lowered - first)[:15].max() < 1e-3  # where nothing touched all is as it was
+
+
+def test_what_is_followed_is_left_alone():
+    commands = smooth_commands(HAND, 60, speed=0.9)
+    commands[:, HAND.command_names.index("thumb_rotation")] = 0
+
+    def never(follow):
+        raise AssertionError("nothing to lower")
+
+    active = np.ones(60, bool)
+    assert second_pass(HAND, commands, FPS, active, never) is commands
+
+
+def test_a_pass_that_gains_nothing_is_dropped():
+    commands = through_the_thumb()
+    active = np.ones(len(commands), bool)
+    assert second_pass(HAND, commands, FPS, active, lambda follow: commands + 0) is commands
+
+
+def test_lag_is_no_failure_to_follow():
+    ramp = np.linspace(0, 1, 31)[:, None] * np.ones(6)  # 1 rad/s
+    active = np.ones(31, bool)
+    late = np.concatenate([np.repeat(ramp[:1], 2, axis=0), ramp[:-2]])
+    assert not unfollowed(ramp, late, active, FPS).any()
+    stuck = np.minimum(ramp, 0.5)
+    found = unfollowed(ramp, stuck, active, FPS)
+    assert not found[:16].any() and (found[-5:] == 1).all()
+    assert not unfollowed(ramp, stuck, ~active, FPS).any()
+
+
+def test_follow_is_part_of_the_objective():
+    """Its residuals are a square root of its cost, and the solution is drawn to it."""
+    rng = np.random.default_rng(0)
+    commands = smooth_commands(HAND, 20)
+    targets = robot_targets(HAND, TREE, commands)
+    weight = rng.uniform(0, 5, (20, 6))
+    follow = Follow(smooth_commands(HAND, 20, seed=7), weight)
+    weights = Weights(contact=0.0)
+    plain, drawn = (
+        PoseObjective(HAND, TREE, targets, IDENTITY, weights, f).window(slice(3, 15))
+        for f in (None, follow)
+    )
+    at = smooth_commands(HAND, 20, seed=3)[3:15]
+    pose = drawn.at(at)
+    wanted = 0.5 * np.sum(weight[3:15] * (at - follow.commands[3:15]) ** 2, axis=1)
+    # One weighted mean stands for both pulls: costs differ by a constant per frame.
+    other = smooth_commands(HAND, 20, seed=4)[3:15]
+    extra = 0.5 * np.sum(weight[3:15] * (other - follow.commands[3:15]) ** 2, axis=1)
+    change = pose.cost - drawn.at(other).cost
+    assert change == pytest.approx(plain.at(at).cost - plain.at(other).cost + wanted - extra)
+    residual, jacobian = drawn.residuals(pose)
+    assert 0.5 * np.sum(residual**2, axis=1) == pytest.approx(pose.cost)
+    for column in range(6):
+        step = 1e-6 * np.eye(6)[column]
+        ends = [drawn.residuals(drawn.at(at + s * step))[0] for s in (1, -1)]
+        assert jacobian[..., column] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-5)
+    gradient = np.einsum("tm,tmc->tc", residual, jacobian)
+    assert drawn.quadratic(pose).gradient == pytest.approx(gradient, rel=1e-9, abs=1e-9)
+
+
+def test_commands_sent_ahead_arrive_in_time():
+    t = np.arange(90) / FPS
+    commands = np.tile(HAND.command_lower, (90, 1))
+    commands[:, INDEX] = 0.7 - 0.6 * np.cos(2 * np.pi * t / 2)
+    active = np.ones(90, bool)
+    rms = {
+        latency: play(HAND, commands, FPS, active, latency).report.rms_tracking_rad
+        for latency in ("off", "on", "ahead")
+    }
+    assert rms["on"] > 2 * rms["off"]
+    assert rms["ahead"] == pytest.approx(rms["off"], rel=0.1)
+
+
+def test_sent_commands_keep_every_limit():
+    limits = CommandLimits.of(HAND, FPS)
+    rng = np.random.default_rng(1)
+    wild = rng.uniform(HAND.command_lower, HAND.command_upper, (60, 6))
+    commands = limits.enforce(wild)
+    sent = sent_commands(HAND, commands, FPS, "ahead")
+    assert (np.abs(np.diff(sent, axis=0)) <= limits.step * (1 + 1e-9)).all()
+    assert (sent >= HAND.command_lower).all() and (sent <= HAND.command_upper).all()
+    # The end is a stop, which may be harder than the hand can brake; all before keeps to it.
+    bends = np.abs(np.diff(sent, 2, axis=0))[:-3]
+    assert (bends <= np.abs(np.diff(commands, 2, axis=0)).max(0) + 1e-9).all()
+    assert sent_commands(HAND, commands, FPS, "on") is commands
+    prompt = dataclasses.replace(HAND, latency_s=0.0)
+    assert sent_commands(prompt, commands, FPS, "ahead") is commands

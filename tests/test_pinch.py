@@ -1,0 +1,178 @@
+"""Pinches: which a hand can do, when a human does them, and what is then asked of the tips."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands, targets_of
+
+from acehand_core.data.synthetic.gestures import pinching_hand
+from acehand_core.geometry import frames
+from acehand_core.types import SIDES
+from retarget.calibration import calibrate
+from retarget.kinematics import KinematicTree
+from retarget.limits import CommandLimits
+from retarget.objective import PoseObjective, Weights
+from retarget.pinch import (
+    CLOSE_M,
+    OPEN_M,
+    RELEASE_M,
+    Pinches,
+    impossible_pinches,
+    pinch_fingers,
+    tip_reach,
+)
+from retarget.pipeline import solve_hand
+from retarget.robot import load_robot
+from retarget.simulate import self_penetration
+from retarget.targets import palm_frames
+from retarget.trajectory import solve_trajectory
+
+HANDS = {side: load_robot("inspire").hand(side) for side in SIDES}
+TREES = {side: KinematicTree.of(hand) for side, hand in HANDS.items()}
+INDEX = np.array([1])
+
+
+def moving_tips(gap_m, side="right"):
+    """Targets whose index tip is this far from the thumb's in each frame; nothing else moves."""
+    joints = np.zeros((len(gap_m), 21, 3))
+    joints[:] = np.arange(21)[:, None] * [0.0, 0.0, 0.5]
+    joints[:, 8] = joints[:, 4] + np.asarray(gap_m)[:, None] * [0.0, 0.6, 0.8]
+    return targets_of(side, joints)
+
+
+def closing(gap_mm):
+    targets = moving_tips(np.array(gap_mm, float) / 1e3)
+    return Pinches.of(HANDS["right"], targets, INDEX)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_reach_of_the_published_hand(side):
+    """Published for the right hand, on a grid: 0.8, 12.5, 32.4, 52.7 mm. The left thumb differs."""
+    reach = tip_reach(HANDS[side], TREES[side]) * 1e3
+    expected = [0, 0.4, 12.5, 32.4, 52.7] if side == "right" else [0, 0.4, 18.6, 38.3, 57.6]
+    assert reach == pytest.approx(expected, abs=0.5)
+    assert pinch_fingers(HANDS[side], TREES[side]).tolist() == [1, 2]
+
+
+def test_a_pinch_closes_from_first_to_last_touch():
+    found = closing([60, 44.9999, 39, 25, 35, 44, 28, 39, 44.9999, 60])
+    assert found.closing[:, 0] == pytest.approx([0, 0, 0.16, 1, 1, 1, 1, 0.16, 0, 0], abs=1e-3)
+    length = np.linalg.norm(found.vector[:, 0], axis=-1) * 1e3
+    assert length == pytest.approx([60, 45, 23.4, 0, 0, 0, 0, 23.4, 45, 60], abs=1e-2)
+
+
+def test_time_runs_both_ways():
+    rng = np.random.default_rng(0)
+    gap = np.clip(40 + np.cumsum(rng.normal(0, 6, 300)), 5, 90)
+    there, back = closing(gap), closing(gap[::-1])
+    assert (there.closing == back.closing[::-1]).all() and (there.closing == 1).any()
+
+
+def test_near_is_not_closed():
+    """Tips that hover between the two distances without ever touching are no pinch."""
+    found = closing([60, 39, 31, 31, 45, 60])
+    assert not found.closing.any()
+    assert found.apart[:, 0] == pytest.approx([OPEN_M, *[-np.inf] * 3, OPEN_M / 2, OPEN_M])
+
+
+def test_jitter_about_either_distance_does_not_open_or_close():
+    closed = closing(20 + 14 * (np.arange(40) % 2))  # 20, 34, 20, 34 ...
+    assert (closed.closing[:-1] == 1).all()
+    # (The very last frame of a clip is on its way: nobody knows of a touch to come.)
+    opened = closing(42 + 10 * (np.arange(40) % 2))
+    assert not opened.closing.any()
+
+
+def test_unknown_frames_neither_close_nor_open():
+    found = closing([60, 20, np.nan, np.nan, 20, 60, np.nan])
+    assert found.closing[:, 0].tolist() == [0, 1, 0, 0, 1, 0, 0]
+    assert not np.isfinite(found.apart[[2, 3, 6], 0]).any()
+    assert np.isfinite(found.vector).all()
+
+
+def test_a_hand_without_fingers_to_pinch():
+    found = Pinches.of(HANDS["right"], moving_tips([0.02, 0.08]), np.zeros(0, int))
+    assert found.closing.shape == (2, 0) and found.vector.shape == (2, 0, 3)
+
+
+def pinching(side, finger, count=90):
+    """A robot's own motion whose human closes thumb and finger to 0 mm in the middle third."""
+    hand, tree = HANDS[side], TREES[side]
+    commands = smooth_commands(hand, count, seed=1, speed=0.2)
+    targets = robot_targets(hand, tree, commands)
+    joints = targets.joints_hand.copy()
+    tip = 4 * finger + 4
+    share = np.clip(np.minimum(np.arange(count) - 20, 70 - np.arange(count)) / 15, 0, 1)[:, None]
+    middle = (joints[:, 4] + joints[:, tip]) / 2
+    for keypoint in (4, tip):
+        joints[:, keypoint] += share * (middle - joints[:, keypoint])
+    return targets_of(side, joints), share[:, 0] == 1
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("finger", [1, 2])
+def test_a_human_pinch_closes_on_the_robot(side, finger):
+    """As near as links that do not pass through each other allow."""
+    hand, tree = HANDS[side], TREES[side]
+    targets, closed = pinching(side, finger)
+    objective = PoseObjective(hand, tree, targets, IDENTITY, Weights())
+    start = np.tile(hand.rest, (len(closed), 1))
+    commands = solve_trajectory(objective, CommandLimits.of(hand, FPS), start)
+    tips = tree.points(hand.expand(commands), hand.tip_names)
+    gap = np.linalg.norm(tips[:, 0] - tips[:, finger], axis=-1)
+    assert gap[closed].max() < tip_reach(hand, tree)[finger] + 8e-3
+    assert self_penetration(hand, hand.expand(commands)).max() < 1e-3
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_human_gap_stays_open_on_the_robot(side):
+    """Targets that would bring the robot's tips together while the human's are 60 mm apart."""
+    hand, tree = HANDS[side], TREES[side]
+    closed = np.tile(hand.rest, (30, 1))
+    for name, angle in (("index", 0.82), ("thumb_bend", 0.295), ("thumb_rotation", 1.17)):
+        closed[:, hand.command_names.index(name)] = angle
+    joints = robot_targets(hand, tree, closed).joints_hand
+    joints[:, 8] = joints[:, 4] + [0.0, 0.0, 0.052]
+    weights = Weights(tip=0.02, link=1.0)  # the links hold the pose that the tips contradict
+    gaps = []
+    for pinch in (0.0, Weights().pinch):
+        objective = PoseObjective(
+            hand, tree, targets_of(side, joints), IDENTITY,
+            Weights(tip=weights.tip, link=weights.link, pinch=pinch),
+        )  # fmt: skip
+        solved = solve_trajectory(objective, CommandLimits.of(hand, FPS), closed)
+        tips = tree.points(hand.expand(solved), hand.tip_names)
+        gaps.append(np.linalg.norm(tips[:, 0] - tips[:, 1], axis=-1).min())
+    assert gaps[0] < OPEN_M - 1.5e-3  # there was something to hold apart
+    assert gaps[1] > OPEN_M - 1e-4
+
+
+def test_distances_are_in_order():
+    assert 0 < OPEN_M < CLOSE_M < RELEASE_M
+
+
+@pytest.mark.parametrize(("finger", "nearest_mm"), [("ring", 32.4), ("pinky", 52.7)])
+def test_a_pinch_out_of_reach_comes_as_near_as_it_can(finger, nearest_mm):
+    hand = load_robot("inspire").hand("right")
+    tree = KinematicTree.of(hand)
+    hands = pinching_hand("right", finger, 30.0, touches=1)
+    targets = targets_of("right", frames.apply(frames.inverse(palm_frames(hands, "right")), hands))
+    calibration = calibrate(hand, tree, targets, Weights())
+    commands = solve_hand(hand, tree, targets, calibration, CommandLimits.of(hand, 30.0))
+    tips = tree.points(hand.expand(commands), hand.tip_names)
+    human = targets.tips_of(hand.fingers)
+    k = hand.fingers.index(finger)
+    touching = np.linalg.norm(human[:, k] - human[:, 0], axis=-1) < 0.001
+    apart = np.linalg.norm(tips[touching, k] - tips[touching, 0], axis=-1) * 1e3
+    assert touching.sum() > 3
+    assert nearest_mm - 0.5 < apart.min() and apart.mean() < nearest_mm + 3
+    (note,) = impossible_pinches(hand, tree, targets)
+    assert f"cannot close the thumb-{finger} pinch" in note and f"{nearest_mm:.0f} mm" in note
+
+
+def test_a_pinch_within_reach_is_no_news():
+    hand = load_robot("inspire").hand("right")
+    hands = pinching_hand("right", "index", 30.0, touches=1)
+    targets = targets_of("right", frames.apply(frames.inverse(palm_frames(hands, "right")), hands))
+    assert impossible_pinches(hand, KinematicTree.of(hand), targets) == ()

@@ -1,0 +1,72 @@
+"""Flags of the main job that concern retargeting: calibrations, gates, latency, second pass."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from runs import Run, hands_file
+
+from acehand_core.export.lerobot import read_provenance
+
+
+def column(dataset: Path, name: str) -> np.ndarray:
+    (file,) = dataset.glob("data/*/*.parquet")
+    return np.array(pq.read_table(file)[name].to_pylist())
+
+
+def test_a_stored_calibration_is_used_again(tmp_path: Path, capsys) -> None:
+    """Other motion of the same subject: with the file both episodes have one calibration."""
+    first, other = tmp_path / "first", tmp_path / "other"
+    assert Run(capsys, hands_file(tmp_path / "a.npz", 30), "--output", first).code == 0
+    kept = first / "acehand" / "episode_000000" / "calibration.json"
+    assert json.loads(kept.read_text())["source"].endswith("a.npz")
+    longer = hands_file(tmp_path / "b.npz", 45)
+    assert Run(capsys, longer, "--output", other, "--calibration", kept).code == 0
+    (made,), (used,) = (read_provenance(d) for d in (first, other))
+    assert used["calibration"] == made["calibration"]
+    own = tmp_path / "own"
+    assert Run(capsys, longer, "--output", own).code == 0
+    assert read_provenance(own)[0]["calibration"] != made["calibration"]
+
+
+def test_a_bad_calibration_or_gates_file_stops_before_any_work(tmp_path: Path, capsys) -> None:
+    hands, out = hands_file(tmp_path / "a.npz", 6), tmp_path / "out"
+    bad = tmp_path / "bad"
+    bad.write_text("{}")
+    cases = [
+        (("--calibration", tmp_path / "none.json"), "none.json: cannot be read"),
+        (("--calibration", bad), "is no calibration file"),
+        (("--gates", tmp_path / "none.yaml"), "none.yaml: cannot be read"),
+        (("--calibration", bad, "--solver", "dex-vector"), "goes with --solver trajectory"),
+    ]
+    for flags, message in cases:
+        run = Run(capsys, hands, "--output", out, *flags)
+        assert run.code == 2 and message in run.err + run.messages
+        assert not out.exists()
+
+
+def test_gates_decide_the_verdict(tmp_path: Path, capsys) -> None:
+    hands, gates = hands_file(tmp_path / "a.npz", 12), tmp_path / "gates.yaml"
+    gates.write_text("tracking_rad: {warn: 0, fail: 0}\n")
+    run = Run(capsys, hands, "--dry-run", "--gates", gates)
+    (episode,) = run.json["episodes"]
+    assert episode["verdict"] == "fail"
+    assert any("follows with" in reason for reason in episode["reasons"])
+
+
+def test_commands_sent_ahead(tmp_path: Path, capsys) -> None:
+    """Registers two frames early; the motion itself is the same."""
+    hands = hands_file(tmp_path / "a.npz", 30)
+    for name in ("off", "ahead"):
+        flags = ("--output", tmp_path / name, "--latency", name)
+        assert Run(capsys, hands, *flags, "--no-second-pass").code == 0
+    state, register = "observation.state", "action.register"
+    assert np.array_equal(*(column(tmp_path / n, state) for n in ("off", "ahead")))
+    off, ahead = (column(tmp_path / n, register) for n in ("off", "ahead"))
+    early = 0.066 * 30
+    assert np.abs(off - ahead).max() > 1
+    expected = off[1:-1] + (early - 1) * (off[2:] - off[1:-1])
+    assert np.abs(ahead[: len(expected)] - expected).max() < 0.01 * 1000 / 30

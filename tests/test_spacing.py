@@ -1,0 +1,121 @@
+"""Distances between capsules: against brute force, MuJoCo and finite differences."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands
+
+from acehand_core.types import SIDES
+from retarget.kinematics import KinematicTree
+from retarget.limits import CommandLimits
+from retarget.objective import PoseObjective, Weights
+from retarget.robot import load_robot
+from retarget.simulate import self_penetration
+from retarget.spacing import CONTACT_M, NEAR_M, closest_points, spacing_of
+from retarget.trajectory import solve_trajectory
+
+HANDS = {side: load_robot("inspire").hand(side) for side in SIDES}
+TREES = {side: KinematicTree.of(hand) for side, hand in HANDS.items()}
+coordinates = hnp.arrays(float, (4, 3), elements=st.integers(-4, 4).map(float))
+
+
+@settings(max_examples=300, deadline=None)
+@given(coordinates)
+def test_closest_points_of_two_segments(corners):
+    """Whole numbers: parallel, crossing, touching and point-like segments are all common."""
+    a, b, c, d = corners
+    first, second, s, t = closest_points(*(x[None] for x in corners))
+    assert 0 <= s[0] <= 1 and 0 <= t[0] <= 1
+    assert first[0] == pytest.approx(a + s[0] * (b - a), abs=1e-12)
+    assert second[0] == pytest.approx(c + t[0] * (d - c), abs=1e-12)
+    share = np.linspace(0, 1, 41)[:, None]
+    grid = np.linalg.norm((a + share * (b - a))[:, None] - (c + share * (d - c))[None], axis=-1)
+    found = np.linalg.norm(first - second)
+    assert found <= grid.min() + 1e-9
+    # A grid of 41 points misses the nearest by half a spacing along each segment at most.
+    assert found >= grid.min() - (np.linalg.norm(b - a) + np.linalg.norm(d - c)) / 80 - 1e-9
+
+
+def random_commands(hand, count, seed=0):
+    rng = np.random.default_rng(seed)
+    return hand.command_lower + (hand.command_upper - hand.command_lower) * rng.random(
+        (count, len(hand.rest))
+    )
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_shortfall_is_the_penetration_that_mujoco_finds(side):
+    """Nothing but capsules meets in this hand, so both see the same deepest contact."""
+    hand, tree = HANDS[side], TREES[side]
+    spacing = spacing_of(hand, tree)
+    joints = hand.expand(random_commands(hand, 600))
+    clearance = spacing.clearance(np.full((600, len(spacing.pinching)), -np.inf))
+    ours = spacing.shortfall(tree.posture(joints), clearance).max(1) + CONTACT_M
+    theirs = self_penetration(hand, joints)
+    assert (theirs > 1e-3).sum() > 30
+    assert np.maximum(ours, 0) == pytest.approx(theirs, abs=2e-5)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_gradients(side):
+    hand, tree = HANDS[side], TREES[side]
+    spacing = spacing_of(hand, tree)
+    commands = random_commands(hand, 60, seed=1)
+    clearance = spacing.clearance(np.full((60, len(spacing.pinching)), 0.04))
+
+    def room(x):
+        return -spacing.shortfall(tree.posture(hand.expand(x)), clearance)
+
+    gaps = spacing.gaps(tree.posture(hand.expand(commands)), clearance)
+    near = room(commands) < NEAR_M
+    assert near[gaps.frames, gaps.pairs].all() and len(gaps.room) == near.sum() > 20
+    assert gaps.room == pytest.approx(room(commands)[gaps.frames, gaps.pairs])
+    step, smooth = 1e-6, np.ones(len(gaps.room), bool)
+    for column in range(len(hand.rest)):
+        move = step * np.eye(len(hand.rest))[column]
+        ahead, behind = ((room(commands + s * move) - room(commands))[gaps.frames, gaps.pairs]
+                         for s in (1, -1))  # fmt: skip
+        smooth &= np.abs(ahead + behind) < 1e-10  # not where another end gets nearest
+        numeric = (ahead - behind) / (2 * step)
+        assert gaps.by_command[smooth, column] == pytest.approx(numeric[smooth], abs=1e-5)
+    assert smooth.mean() > 0.9
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_motion_that_collides_is_led_around(side, seed):
+    """Random commands collide; following them as targets must not."""
+    hand, tree = HANDS[side], TREES[side]
+    commands = smooth_commands(hand, 150, seed, speed=0.9)
+    thumb, index = (hand.command_names.index(n) for n in ("thumb_bend", "index"))
+    commands[:, thumb] = 0.35 + 0.2 * np.sin(np.arange(150) / 25)
+    commands[:, index] = 0.9 + 0.4 * np.sin(np.arange(150) / 18)
+    commands[:, hand.command_names.index("thumb_rotation")] = 1.1
+    assert self_penetration(hand, hand.expand(commands)).max() > 3e-3
+    targets = robot_targets(hand, tree, commands)
+    free = dataclasses.replace(Weights(), contact=0.0)
+    depth = []
+    for weights in (free, Weights()):
+        objective = PoseObjective(hand, tree, targets, IDENTITY, weights)
+        start = np.tile(hand.rest, (150, 1))
+        solved = solve_trajectory(objective, CommandLimits.of(hand, FPS), start)
+        depth.append(self_penetration(hand, hand.expand(solved)).max())
+    assert depth[0] > 3e-3 and depth[1] < 1e-3
+
+
+def test_only_pairs_that_can_meet():
+    tree = TREES["right"]
+    names = tree.capsules.names
+    for first, second in tree.capsules.pairs:
+        assert names[first].rsplit("_", 1)[0] != names[second].rsplit("_", 1)[0]
+    pairs = {frozenset((names[a], names[b])) for a, b in tree.capsules.pairs}
+    # A link and its parent never touch, and the model excludes palm and thumb.
+    assert frozenset(("index_proximal_0", "index_intermediate_0")) not in pairs
+    assert frozenset(("thumb_proximal_0", "thumb_intermediate_0")) not in pairs
+    assert frozenset(("thumb_distal_0", "index_intermediate_0")) in pairs
