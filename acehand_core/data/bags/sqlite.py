@@ -1,0 +1,145 @@
+"""sqlite3 files of rosbag2 (.db3), read with the standard library."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Set
+from pathlib import Path
+
+from acehand_core.data.bags.records import (
+    UNKNOWN_TOPIC,
+    Losses,
+    Message,
+    Place,
+    Topic,
+    zstd_module,
+)
+from acehand_core.errors import InputError
+
+
+class SqliteFile:
+    """One .db3 file; see ``StorageFile``. ``packed``: every message is compressed with zstd.
+
+    Raises:
+        InputError: it is no database of rosbag2.
+    """
+
+    def __init__(self, path: Path, packed: bool, losses: Losses) -> None:
+        self.path = path
+        self._packed = packed
+        # A bag that was not closed keeps its last messages in a -wal file beside it.
+        mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+        uri = f"{path.absolute().as_uri()}?{mode}"
+        try:
+            self._db = sqlite3.connect(uri, uri=True, check_same_thread=False)
+            self._topics = self._read_topics()
+        except sqlite3.Error as error:
+            raise InputError(f"{path}: no readable rosbag2 database: {error}.") from error
+        self.counts = self._read_counts(losses)
+
+    @property
+    def topics(self) -> tuple[Topic, ...]:
+        """Topics in the order of the database."""
+        return tuple(self._topics.values())
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def messages(self, topics: Set[str] | None, losses: Losses) -> Iterator[Message]:
+        """Yield messages as stored; where the database is damaged, row by row."""
+        ids = [i for i, t in self._topics.items() if topics is None or t.name in topics]
+        marks = ",".join("?" * len(ids))
+        query = (
+            f"SELECT id, topic_id, timestamp, data FROM messages WHERE topic_id IN ({marks}) "
+            "ORDER BY id"
+        )
+        last = 0
+        try:
+            for row in self._db.execute(query, ids):
+                last = row[0]
+                yield from self._message(*row, losses)
+        except sqlite3.Error as error:
+            losses.remark(f"{self.path.name}: damaged database ({error})")
+            yield from self._row_by_row(last + 1, set(ids), losses)
+
+    def _message(
+        self, row: int, topic_id: int, log_ns: int, data: bytes, losses: Losses
+    ) -> Iterator[Message]:
+        topic = self._topics[topic_id].name
+        try:
+            data = self._unpacked(data)
+        except ValueError:
+            losses.lose(topic, "cannot be decompressed", unread=True)
+            return
+        yield Message(topic, log_ns, data, 0, (row, 0, len(data)))
+
+    def read(self, place: Place) -> bytes:
+        """Return one message's data."""
+        row = self._db.execute("SELECT data FROM messages WHERE id = ?", place[:1]).fetchone()
+        if row is None:
+            raise InputError(f"{self.path}: message {place[0]} is gone; was the bag changed?")
+        return self._unpacked(row[0])
+
+    def _row_by_row(self, first: int, ids: set[int], losses: Losses) -> Iterator[Message]:
+        """Yield what can still be reached of a damaged database, and count what cannot."""
+        try:
+            (last,) = self._db.execute("SELECT max(id) FROM messages").fetchone()
+        except sqlite3.Error:
+            last = None
+        if last is None:
+            losses.lose(UNKNOWN_TOPIC, "lie behind the damaged part of the database")
+            return
+        query = "SELECT id, topic_id, timestamp, data FROM messages WHERE id = ?"
+        for number in range(first, last + 1):
+            try:
+                row = self._db.execute(query, (number,)).fetchone()
+            except sqlite3.Error:
+                losses.lose(UNKNOWN_TOPIC, "lie in a damaged part of the database")
+                continue
+            if row is not None and row[1] in ids:
+                yield from self._message(*row, losses)
+
+    def _unpacked(self, data: bytes) -> bytes:
+        if not self._packed:
+            return data
+        zstd = zstd_module()
+        try:
+            return zstd.decompress(data)
+        except zstd.ZstdError as error:
+            raise ValueError(str(error)) from error
+
+    def _read_topics(self) -> dict[int, Topic]:
+        columns = {row[1] for row in self._db.execute("PRAGMA table_info(topics)")}
+        if not columns or not list(self._db.execute("PRAGMA table_info(messages)")):
+            raise InputError(f"{self.path}: a database without tables of topics and messages.")
+        qos = "offered_qos_profiles" if "offered_qos_profiles" in columns else "''"
+        digest = "type_description_hash" if "type_description_hash" in columns else "''"
+        definitions = {}
+        if list(self._db.execute("PRAGMA table_info(message_definitions)")):
+            definitions = {
+                name: (text, encoding if encoding in ("ros2msg", "ros2idl") else "")
+                for name, encoding, text in self._db.execute(
+                    "SELECT topic_type, encoding, encoded_message_definition "
+                    "FROM message_definitions"
+                )
+            }
+        query = f"SELECT id, name, type, serialization_format, {qos}, {digest} FROM topics"
+        return {
+            number: Topic(
+                name, kind, serial, *definitions.get(kind, ("", "")), profiles or "", type_hash or ""
+            )
+            for number, name, kind, serial, profiles, type_hash in self._db.execute(query)
+        }
+
+    def _read_counts(self, losses: Losses) -> dict[str, int] | None:
+        counts = {topic.name: 0 for topic in self._topics.values()}
+        query = "SELECT topic_id, count(*) FROM messages GROUP BY topic_id"
+        try:
+            for number, count in self._db.execute(query):
+                if number in self._topics:
+                    counts[self._topics[number].name] += count
+        except sqlite3.Error as error:
+            losses.remark(f"{self.path.name}: damaged database ({error})")
+            return None
+        return counts
