@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from acehand_core.cli import ace, console, doctor, golden, retarget, weights
+from acehand_core.cli import ace, bag, console, doctor, golden, retarget, weights
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,6 +29,8 @@ def build_parser() -> argparse.ArgumentParser:
         ("view", "pictures of a table of hands", _add_view, _view),
         ("robots", "list the robots, or draw one", _add_robots, _robots),
         ("dataset", "check or repair a dataset", _add_dataset, _dataset),
+        ("bag", "ROS 2 bags: what is in one, into a dataset, out of a dataset",
+         bag.add_arguments, bag.command),
         ("weights", "fetch, convert, inspect and verify weights",
          weights.add_arguments, weights.command),
         ("golden-check", "reproduce reference outputs of the released model",

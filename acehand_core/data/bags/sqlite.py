@@ -127,7 +127,12 @@ class SqliteFile:
         query = f"SELECT id, name, type, serialization_format, {qos}, {digest} FROM topics"
         return {
             number: Topic(
-                name, kind, serial, *definitions.get(kind, ("", "")), profiles or "", type_hash or ""
+                name,
+                kind,
+                serial,
+                *definitions.get(kind, ("", "")),
+                profiles or "",
+                type_hash or "",
             )
             for number, name, kind, serial, profiles, type_hash in self._db.execute(query)
         }

@@ -43,7 +43,9 @@ def frame_times(stamps_ns: Int[np.ndarray, "N"], log_ns: Int[np.ndarray, "N"]) -
     the times of receipt decide how long the break was; the stamps themselves are not lost, they
     stay with the messages.
     """
-    from_log = len(stamps_ns) > 1 and (not stamps_ns.any() or bool((stamps_ns == stamps_ns[0]).all()))
+    from_log = len(stamps_ns) > 1 and (
+        not stamps_ns.any() or bool((stamps_ns == stamps_ns[0]).all())
+    )
     stamps = np.array(log_ns if from_log else stamps_ns, np.int64)
     repaired, jumps = 0, []
     if not from_log and len(stamps) > 2:

@@ -80,7 +80,11 @@ def choose_camera_info(
     """
     if wanted is not None:
         return (_wanted(topics, counts, wanted, "camera-info-topic", (CAMERA_INFO,), bag),)
-    found = [t for n, t in topics.items() if t.msgtype == CAMERA_INFO and counts.get(n, 1)]
+    found = [
+        topic
+        for name, topic in topics.items()
+        if topic.msgtype == CAMERA_INFO and counts.get(name, 1) and not name.startswith("/acehand/")
+    ]
     namespace = camera_namespace(image)
     own = [t for t in found if camera_namespace(t.name) == namespace]
     if own:
