@@ -8,8 +8,10 @@ from typing import Any
 
 from acehand_core.cli import console, retarget
 
-_EPISODES = """whole, gaps (after pauses of a second), topic (marked by a Bool or String topic), or a
-csv file with start_s,end_s[,task] or start_ns,end_ns[,task] (%(default)s)"""
+_EPISODES = (
+    "whole, gaps (after pauses of a second), topic (marked by a Bool or String topic), or a csv "
+    "file with start_s,end_s[,task] or start_ns,end_ns[,task] (%(default)s)"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

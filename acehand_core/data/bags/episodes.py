@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ def _at_gaps(index: BagIndex) -> list[Cut]:
     times = index.timestamps_ns
     starts = {0, *index.breaks, *(np.flatnonzero(np.diff(times) > GAP_NS) + 1).tolist()}
     edges = [*sorted(starts), len(times)]
-    return [Cut(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+    return [Cut(a, b) for a, b in pairwise(edges) if b > a]
 
 
 def _by_topic(index: BagIndex, topic: str | None) -> list[Cut]:
