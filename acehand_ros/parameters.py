@@ -75,6 +75,12 @@ _WORK: Table = (
 _TOPICS: Table = (
     Parameter("image_topic", "", "sensor_msgs/Image or CompressedImage; empty: the only one"),
     Parameter("camera_info_topic", "", "sensor_msgs/CameraInfo; empty: the one beside the images"),
+    Parameter(
+        "world_frame",
+        "",
+        "TF frame in which the camera moves; empty: map, world or odom where "
+        "they lead to the camera; none: leave transforms alone",
+    ),
 )
 
 OFFLINE_BAG: Table = (
@@ -124,7 +130,7 @@ CLIP_RECORDER: Table = (
 PLAYER: Table = (
     Parameter("source", "", "LeRobot dataset, table of hands (.parquet, .npz), or bag of ours"),
     ROBOT,
-    Parameter("episode", 0, "which episode of a dataset or bag", low=0, high=1_000_000),
+    Parameter("episode", 0, "which episode of a dataset", low=0, high=1_000_000),
     Parameter("rate", 1.0, "speed; 0.5 is half as fast", low=0.01, high=10.0, changeable=True),
     Parameter("loop", False, "start again at the end", changeable=True),
     Parameter("paused", False, "pause; setting it to false goes on", changeable=True),
