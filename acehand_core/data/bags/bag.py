@@ -244,8 +244,10 @@ def storage_files(folder: Path) -> list[Path]:
 def _split_of(folder: Path) -> list[Path]:
     """Return a folder's storage files if they are the parts of one bag."""
     files = storage_files(folder)
-    stems = {re.sub(r"_\d+$", "", file.name.split(".")[0]) for file in files}
-    return files if len(files) == 1 or len(stems) == 1 else []
+    # Parts of one bag are called NAME_0, NAME_1 and so on, and are of one kind.
+    names = {re.sub(r"_\d+\.", ".", file.name) for file in files}
+    numbered = all(_number(file)[0] >= 0 for file in files)
+    return files if len(files) == 1 or (len(names) == 1 and numbered) else []
 
 
 def _is_storage(path: Path) -> bool:

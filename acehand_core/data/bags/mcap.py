@@ -99,7 +99,9 @@ class McapFile:
         if chunk < 0:
             return self._at(offset, size)
         if chunk not in self._held:
-            self._held[chunk] = self._unpacked(self._chunk(chunk), Losses())[0]
+            packed = self._chunk(chunk)
+            data, whole = self._unpacked(packed)
+            self._held[chunk] = data if whole else self._partly_unpacked(packed)
             while len(self._held) > _CHUNKS_HELD:
                 self._held.popitem(last=False)
         self._held.move_to_end(chunk)
@@ -211,7 +213,7 @@ class McapFile:
         except (struct.error, UnicodeDecodeError):
             losses.lose(UNKNOWN_TOPIC, "lie in a damaged part of the file")
             return
-        data, whole = self._unpacked(chunk, losses)
+        data, whole = self._unpacked(chunk)
         if whole:
             yield from self._inside(start, data, topics)
         else:
@@ -284,7 +286,7 @@ class McapFile:
             raise struct.error("a chunk is longer than its record")
         return _Chunk(start, body + size, data, stored, unpacked, crc, compression)
 
-    def _unpacked(self, chunk: _Chunk, losses: Losses) -> tuple[bytes, bool]:
+    def _unpacked(self, chunk: _Chunk) -> tuple[bytes, bool]:
         """Return a chunk's records, and whether they are what was written."""
         packed = self._at(chunk.data, chunk.stored)
         try:
@@ -296,11 +298,9 @@ class McapFile:
         return data, True
 
     def _partly_unpacked(self, chunk: _Chunk) -> bytes:
-        """Return as much of a cut-off chunk as can be had; kept for ``read``."""
+        """Return as much of a cut-off chunk as can be had."""
         packed = self._at(chunk.data, min(chunk.stored, self._size - chunk.data))
-        data = _decompress_some(packed, chunk.compression)
-        self._held[chunk.start] = data
-        return data
+        return _decompress_some(packed, chunk.compression)
 
     def _indexed_messages(self, chunk: _Chunk) -> dict[str, int]:
         """Return how many messages of each topic the index behind a chunk lists."""

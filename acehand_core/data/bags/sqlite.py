@@ -16,6 +16,9 @@ from acehand_core.data.bags.records import (
 )
 from acehand_core.errors import InputError
 
+#: Rows in a row that cannot be read before a damaged database is given up.
+_GIVE_UP = 2000
+
 
 class SqliteFile:
     """One .db3 file; see ``StorageFile``. ``packed``: every message is compressed with zstd.
@@ -32,7 +35,13 @@ class SqliteFile:
         uri = f"{path.absolute().as_uri()}?{mode}"
         try:
             self._db = sqlite3.connect(uri, uri=True, check_same_thread=False)
-            self._topics = self._read_topics()
+            try:
+                self._topics = self._read_topics()
+            except sqlite3.DatabaseError:
+                # Of a database that was cut off, this opens what is left of its pages.
+                self._db.execute("PRAGMA writable_schema=ON")
+                self._topics = self._read_topics()
+                losses.remark(f"{path.name}: cut off or damaged; read as far as it goes")
         except sqlite3.Error as error:
             raise InputError(f"{path}: no readable rosbag2 database: {error}.") from error
         self.counts = self._read_counts(losses)
@@ -83,22 +92,23 @@ class SqliteFile:
 
     def _row_by_row(self, first: int, ids: set[int], losses: Losses) -> Iterator[Message]:
         """Yield what can still be reached of a damaged database, and count what cannot."""
-        try:
-            (last,) = self._db.execute("SELECT max(id) FROM messages").fetchone()
-        except sqlite3.Error:
-            last = None
-        if last is None:
-            losses.lose(UNKNOWN_TOPIC, "lie behind the damaged part of the database")
-            return
         query = "SELECT id, topic_id, timestamp, data FROM messages WHERE id = ?"
-        for number in range(first, last + 1):
+        number, pending = first, 0  # failures since the last row that could be read
+        while pending < _GIVE_UP:
             try:
                 row = self._db.execute(query, (number,)).fetchone()
             except sqlite3.Error:
-                losses.lose(UNKNOWN_TOPIC, "lie in a damaged part of the database")
+                row = None
+            number, pending = number + 1, pending + 1
+            if row is None:
                 continue
-            if row is not None and row[1] in ids:
+            if pending > 1:
+                reason = "lie in a damaged part of the database"
+                losses.lose(UNKNOWN_TOPIC, reason, pending - 1)
+            pending = 0
+            if row[1] in ids:
                 yield from self._message(*row, losses)
+        losses.lose(UNKNOWN_TOPIC, "lie behind the damaged part of the database, at least")
 
     def _unpacked(self, data: bytes) -> bytes:
         if not self._packed:
