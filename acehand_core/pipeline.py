@@ -51,6 +51,7 @@ from acehand_core.export.resume import (
 )
 from acehand_core.export.video_encode import VideoEncoding, encode_video, even_size
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
+from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import (
     Hands,
     Progress,
@@ -83,7 +84,8 @@ class Clip:
 class JobSettings:
     """Everything the main job can be told. ``fps`` None: the first source's nearest integer.
 
-    ``split`` cuts an input into clips, each tracked on its own and an episode of its own.
+    ``split`` cuts an input into clips, each tracked on its own and an episode of its own. ``ace``
+    is what the tracker of that name needs beside the rest.
     """
 
     output: Path
@@ -100,6 +102,7 @@ class JobSettings:
     dry_run: bool = False
     encoding: VideoEncoding = field(default_factory=VideoEncoding)
     split: Callable[[Recording], Sequence[Clip]] | None = None
+    ace: AceSettings | None = None
 
     def __post_init__(self) -> None:
         if self.fps is not None and self.fps < 1:
@@ -139,6 +142,7 @@ class JobSettings:
             "camera": identity(reading.camera),
             "camera-poses": identity(reading.camera_poses),
             **reading.bag.to_json(),
+            **({} if self.ace is None else {"weights": str(self.ace.weights)}),
         }
 
     @property
@@ -148,6 +152,7 @@ class JobSettings:
             hands=self.hands,
             hand_length_m=self.hand_length_m,
             work_dir=None if self.dry_run else self.work_dir,
+            ace=self.ace,
         )
 
 

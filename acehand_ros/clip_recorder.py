@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from acehand_core.errors import AcehandError, InputError, OutputError
 from acehand_core.export.bag_messages import (
     diagnostics_messages,
     latched_messages,
     trajectory_messages,
 )
-
-from acehand_core.errors import AcehandError, InputError, OutputError
 from acehand_core.types import SIDES
 from acehand_ros import runtime
 from acehand_ros.clips import (
@@ -29,7 +28,7 @@ from acehand_ros.clips import (
 )
 from acehand_ros.messages import DIAGNOSTICS, Outlet
 from acehand_ros.offline_bag import exit_code, summary
-from acehand_ros.options import check_device, clip_options
+from acehand_ros.options import ace_settings, clip_options
 from acehand_ros.parameters import CLIP_RECORDER, declare, refuse_bad_values
 from acehand_ros.status import OK, diagnostics, job_diagnostics
 from acehand_ros.worker import JobStatus, Worker
@@ -47,7 +46,7 @@ class ClipRecorderNode:
         self._info_topic = self._values["camera_info_topic"] or camera_info_topic(
             self._values["image_topic"]
         )
-        check_device(self._values["device"], self._values["tracker"])
+        ace_settings(self._values)  # refused now, not after the first clip
         self._clip, self._worker, self._outlet = ClipRecorder(), Worker(), Outlet(node)
         self._subscriptions: list[Any] = []
         self._active = self._ended = False

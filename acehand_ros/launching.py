@@ -116,8 +116,8 @@ def viewer(choice: str, use_sim_time: bool) -> list[Any]:
                     parameters=[{"use_sim_time": use_sim_time}],
                 )
             ]
-    packages = " nor ".join(VIEWERS[name][0] for name in wanted)
-    return [LogInfo(msg=f"No viewer: {packages} is not installed.")]
+    packages = " or ".join(VIEWERS[name][0] for name in wanted)
+    return [LogInfo(msg=f"No viewer is started: install {packages} for one.")]
 
 
 def state_publishers(robot: str, use_sim_time: bool) -> list[Any]:

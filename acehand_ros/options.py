@@ -11,6 +11,7 @@ from acehand_core.data.bags.options import BagReading
 from acehand_core.data.recordings import RecordingOptions
 from acehand_core.errors import InputError
 from acehand_core.pipeline import JobSettings
+from acehand_core.trackers.ace_settings import AceSettings
 
 NO_BAG = "none"
 
@@ -65,7 +66,6 @@ def _options(
     values: Mapping[str, Any], bag: Path, output: Path, bag_output: Path | None, existing: Any,
     **more: Any,
 ) -> ConvertOptions:  # fmt: skip
-    check_device(values["device"], values["tracker"])
     reading = BagReading(
         image_topic=values["image_topic"] or None,
         camera_info_topic=values["camera_info_topic"] or None,
@@ -81,17 +81,28 @@ def _options(
         reading=RecordingOptions(bag=reading),
         existing=existing,
         overlay=values["overlay"],
+        ace=ace_settings(values),
     )
     return ConvertOptions(bag=bag, job=job, bag_output=bag_output, **more)
 
 
-def check_device(device: str, tracker: str) -> None:
-    """Refuse a device that the tracker cannot run on.
+def ace_settings(values: Mapping[str, Any]) -> AceSettings | None:
+    """Return what the ace tracker is told, or None for another tracker.
 
     Raises:
-        InputError: a GPU is asked for and the tracker runs on the CPU.
+        InputError: weights or a GPU are given to a tracker that has no use for them, or ace has no
+            weights.
     """
-    if device == "cuda" and tracker in ("auto", "mediapipe"):
+    device, weights, tracker = values["device"], values["weights"], values["tracker"]
+    if tracker == "ace":
+        if not weights:
+            raise InputError("tracker: 'ace' needs its weights; give weights:=PATH.")
+        chosen = None if device == "auto" else device
+        return AceSettings(weights=Path(weights).expanduser(), device=chosen)
+    if weights:
+        raise InputError(f"weights: given, but the tracker is {tracker!r}; they belong to 'ace'.")
+    if device == "cuda":
         raise InputError(
             f"device: 'cuda', but the tracker {tracker!r} runs on the CPU; valid: auto, cpu."
         )
+    return None

@@ -59,9 +59,10 @@ ROBOT = Parameter("robot", "inspire", "robot name, or the path of a robot.yaml")
 _WORK: Table = (
     ROBOT,
     Parameter("hands", "both", "which hands to look for", ("both", "left", "right")),
-    Parameter("tracker", "auto", "auto, mediapipe, an installed tracker, or a file of hands"),
+    Parameter("tracker", "auto", "auto, mediapipe, ace, an installed one, or a file of hands"),
+    Parameter("weights", "", "weights of the ace tracker; empty for the others"),
     Parameter(
-        "device", "auto", "where a tracker that is a network runs; mediapipe runs on the cpu",
+        "device", "auto", "where the ace tracker runs; the others run on the cpu",
         ("auto", "cpu", "cuda"),
     ),
     Parameter("task", "hand motion", "what the hands do, in a few words: LeRobot's task"),

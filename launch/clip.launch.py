@@ -18,7 +18,7 @@ SHOWN = launching.pick(
     CLIP_RECORDER,
     (
         "image_topic", "image_type", "camera_info_topic", "output_dir", "duration", "robot",
-        "hands", "tracker", "task", "device", "hand_length", "overlay", "autostart",
+        "hands", "tracker", "weights", "task", "device", "hand_length", "overlay", "autostart",
         "record_at_start", "exit_when_done",
     ),
 )  # fmt: skip

@@ -22,8 +22,9 @@ from launch import LaunchDescription
 SHOWN = launching.pick(
     OFFLINE_BAG,
     (
-        "bag", "output_dir", "robot", "hands", "tracker", "image_topic", "camera_info_topic",
-        "bag_output", "task", "device", "episodes", "episode_topic", "world_frame", "hand_length",
+        "bag", "output_dir", "robot", "hands", "tracker", "weights", "device", "image_topic",
+        "camera_info_topic",
+        "bag_output", "task", "episodes", "episode_topic", "world_frame", "hand_length",
         "existing", "overlay", "storage", "mesh",
     ),
 )  # fmt: skip

@@ -180,6 +180,8 @@ def test_options_of_offline_bag(tmp_path: Path) -> None:
         ({"bag": " "}, "give bag:=PATH"),
         ({"output_dir": ""}, "give output_dir:=PATH"),
         ({"device": "cuda"}, "runs on the CPU"),
+        ({"tracker": "ace"}, "give weights:=PATH"),
+        ({"weights": "x.safetensors"}, "they belong to 'ace'"),
         ({"hand_length": 0.01}, "hand length"),
     ],
 )
@@ -187,6 +189,13 @@ def test_options_that_cannot_be(change: dict, message: str) -> None:
     given = values(OFFLINE_BAG) | {"bag": "in.mcap", "output_dir": "out"}
     with pytest.raises(InputError, match=message):
         offline_options(given | change)
+
+
+def test_the_model_gets_its_weights_and_device() -> None:
+    given = values(OFFLINE_BAG) | {"bag": "in.mcap", "output_dir": "out", "tracker": "ace"}
+    ace = offline_options(given | {"weights": "w", "device": "cuda"}).job.tracking.ace
+    assert (ace.weights, ace.device) == (Path("w"), "cuda")
+    assert offline_options(given | {"weights": "w"}).job.tracking.ace.device is None
 
 
 def test_clips_are_appended_to_one_dataset(tmp_path: Path) -> None:
