@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 
-from acehand_core.data.bags.typestore import COMPRESSED_VIDEO, FFMPEG_PACKET, typestore
+from acehand_core.data.bags.typestore import COMPRESSED_VIDEO, FFMPEG_PACKET, type_hash, typestore
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 INFO, TF, ODOMETRY = (
@@ -68,7 +68,7 @@ class SampleBag:
         if name not in self._connections:
             options = {"typestore": self.store}
             if kind not in self.store.fielddefs:
-                options = {"msgdef": "int32 value\n", "rihs01": "RIHS01_" + 64 * "a"}
+                options = {"msgdef": "int32 value\n", "rihs01": type_hash(kind, "int32 value\n")}
             self._connections[name] = self._writer.add_connection(name, kind, **options)
         return self._connections[name]
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import yaml
 
-from acehand_core.data.bags.records import Topic, needs_rosbags
-from acehand_core.data.bags.typestore import LATEST, typestore
+from acehand_core.data.bags.records import Data, Topic, needs_rosbags
+from acehand_core.data.bags.typestore import LATEST, type_hash, typestore
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.export.atomic import check_free, output_errors, sync
 from acehand_core.export.bag_messages import TOPICS, PlainMessage, TopicSpec
@@ -75,7 +75,7 @@ class BagWriter:
         """Announce a topic of another bag; its definition is carried along as text."""
         self._connect(topic.name, topic.msgtype, topic, None)
 
-    def write_raw(self, topic: str, msgtype: str, time_ns: int, data: bytes) -> None:
+    def write_raw(self, topic: str, msgtype: str, time_ns: int, data: Data) -> None:
         """Write a serialized message (CDR). Raises OutputError."""
         self._write(self._connect(topic, msgtype, None, TOPICS.get(topic)), topic, time_ns, data)
 
@@ -135,7 +135,7 @@ class BagWriter:
             options["typestore"] = self._store
         else:
             options["msgdef"] = topic.definition if topic else ""
-            options["rihs01"] = (topic.type_hash if topic else "") or _NO_HASH
+            options["rihs01"] = _hash_of(topic) or _NO_HASH
         if topic is not None:
             options["serialization_format"] = topic.serialization or "cdr"
         with output_errors(self.path):
@@ -162,7 +162,24 @@ def build(store: Any, msgtype: str, fields: Any) -> Any:
     return store.types[msgtype](**values)
 
 
+def _sequence(store: Any, msgtype: str, values: Any) -> list[Any]:
+    """Build many messages of one type; fast for flat ones, such as the points of a mesh."""
+    fields, cls = store.fielddefs[msgtype][1], store.types[msgtype]
+    names = {name for name, kind in fields if int(kind[0]) == _BASE}
+    if len(names) == len(fields) and all(one.keys() == names for one in values):
+        return [cls(**one) for one in values]
+    return [build(store, msgtype, one) for one in values]
+
+
 _BASE, _NAME, _ARRAY, _SEQUENCE = 1, 2, 3, 4
+
+
+def _hash_of(topic: Topic | None) -> str | None:
+    if topic is None or topic.type_hash:
+        return topic.type_hash if topic else None
+    if topic.definition_format != "ros2msg":
+        return None
+    return type_hash(topic.msgtype, topic.definition)
 
 
 def _value(store: Any, kind: Any, value: Any) -> Any:
@@ -173,7 +190,7 @@ def _value(store: Any, kind: Any, value: Any) -> Any:
         return build(store, detail, value)
     inner = detail[0]
     if int(inner[0]) == _NAME:
-        return [build(store, inner[1], one) for one in value]
+        return _sequence(store, inner[1], value)
     name = inner[1][0]
     return list(value) if name == "string" else np.asarray(value, _numpy(name))
 

@@ -12,7 +12,15 @@ from typing import Any
 import yaml
 
 from acehand_core.data.bags.mcap import McapFile
-from acehand_core.data.bags.records import Losses, Message, Place, StorageFile, Topic, zstd_module
+from acehand_core.data.bags.records import (
+    Data,
+    Losses,
+    Message,
+    Place,
+    StorageFile,
+    Topic,
+    zstd_module,
+)
 from acehand_core.data.bags.sqlite import SqliteFile
 from acehand_core.errors import InputError
 
@@ -130,7 +138,7 @@ class Bag:
             for message in file.messages(topics, losses):
                 yield message._replace(file=number)
 
-    def read(self, file: int, place: Place) -> bytes:
+    def read(self, file: int, place: Place) -> Data:
         """Return the data of one message."""
         return self._files[file].read(place)
 

@@ -12,7 +12,7 @@ from jaxtyping import Int
 from acehand_core.data.bags.bag import Bag
 from acehand_core.data.bags.images import decode_image
 from acehand_core.data.bags.packets import PacketDecoder
-from acehand_core.data.bags.records import Losses
+from acehand_core.data.bags.records import Data, Losses
 from acehand_core.data.bags.typestore import decode
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.types import ImageRgb
@@ -77,7 +77,7 @@ class BagFrames:
         return BagFrames(self.path, self.topic, self.msgtype, self._places, self._size,
                          not self._mirrored, self.losses)  # fmt: skip
 
-    def _data(self, index: int) -> bytes:
+    def _data(self, index: int) -> Data:
         bag = self._local.__dict__.get("bag")
         if bag is None:
             bag = self._local.bag = Bag(self.path)

@@ -16,6 +16,7 @@ from zlib import crc32
 
 from acehand_core.data.bags.records import (
     UNKNOWN_TOPIC,
+    Data,
     Losses,
     Message,
     Place,
@@ -93,7 +94,7 @@ class McapFile:
             if isinstance(record, Message):
                 yield record
 
-    def read(self, place: Place) -> bytes:
+    def read(self, place: Place) -> Data:
         """Return one message's data; its chunk is kept for the next one."""
         chunk, offset, size = place
         if chunk < 0:
@@ -105,7 +106,7 @@ class McapFile:
             while len(self._held) > _CHUNKS_HELD:
                 self._held.popitem(last=False)
         self._held.move_to_end(chunk)
-        return self._held[chunk][offset : offset + size]
+        return memoryview(self._held[chunk])[offset : offset + size]
 
     def _check_start(self) -> None:
         if self._at(0, len(_MAGIC)) != _MAGIC:
@@ -248,7 +249,7 @@ class McapFile:
         if topic is None or (topics is not None and topic.name not in topics):
             return None
         where = (place[0], place[1] + 22, len(body) - 22)
-        return Message(topic.name, log_ns, bytes(body[22:]), 0, where)
+        return Message(topic.name, log_ns, body[22:], 0, where)
 
     def _learn(self, op: int, body: bytes) -> None:
         """Take in a schema or a channel."""

@@ -12,6 +12,8 @@ from acehand_core.errors import MissingDependencyError
 
 #: Where a message lies in its file; what the numbers mean is the storage's own business.
 Place = tuple[int, int, int]
+#: A serialized message; a view into a chunk spares a copy of every picture.
+Data = bytes | memoryview
 #: Stands for a topic in ``Losses`` where it is not known which topic lost messages.
 UNKNOWN_TOPIC = "*"
 
@@ -37,7 +39,7 @@ class Message(NamedTuple):
 
     topic: str
     log_ns: int
-    data: bytes
+    data: Data
     file: int
     place: Place
 
@@ -102,7 +104,7 @@ class StorageFile(Protocol):
         """Yield the messages of some topics (None: of all) as stored; ``file`` is 0."""
         ...
 
-    def read(self, place: Place) -> bytes:
+    def read(self, place: Place) -> Data:
         """Return one message's data."""
         ...
 

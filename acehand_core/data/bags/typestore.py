@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from acehand_core.data.bags.records import needs_rosbags
+from acehand_core.data.bags.records import Data, needs_rosbags
 from acehand_core.errors import InputError, SchemaError, nearest
 
 #: Distributions whose types can be written, oldest first.
@@ -45,12 +45,28 @@ def typestore(distro: str = LATEST) -> Any:
     return store
 
 
+def type_hash(msgtype: str, definition: str) -> str | None:
+    """Return the REP-2011 hash of a definition's text, or None where it cannot be parsed.
+
+    The text is parsed, not compiled.
+    """
+    from rosbags.typesys import TypesysError, get_types_from_msg
+    from rosbags.typesys.store import Typestore
+
+    try:
+        store = Typestore()
+        store.fielddefs.update(get_types_from_msg(definition, msgtype))
+        return store.hash_rihs01(msgtype)
+    except (TypesysError, KeyError, ValueError, RecursionError):
+        return None
+
+
 def store_for(distro: str) -> Any:
     """Return the types of the distribution that wrote a bag; the newest where it is not known."""
     return typestore(distro if distro in DISTROS else LATEST)
 
 
-def decode(data: bytes, msgtype: str) -> Any:
+def decode(data: Data, msgtype: str) -> Any:
     """Return a message as an object with its fields.
 
     The layout of every type read here is the same from Humble to the newest distribution.
