@@ -145,11 +145,16 @@ def convert_bag(
         check_free(options.bag_output, options.job.existing == "overwrite")
         _check_not_inside(options)
     progress = _stoppable(progress, cancel)
-    progress("index the bag", 0, 1)
-    index = index_bag(options.bag, options.job.reading.bag)
-    progress("index the bag", 1, 1)
     try:
+        progress("index the bag", 0, 1)
+        index = index_bag(options.bag, options.job.reading.bag)
+        progress("index the bag", 1, 1)
         return _convert(options, index, progress)
+    except Interrupted:
+        raise
+    except KeyboardInterrupt as stop:
+        nothing = JobReport(None, 0.0, 0.0, ())
+        raise Interrupted(ConvertReport(nothing, None, {}, {}, ())) from stop
     finally:
         forget_indexes()
 
