@@ -2,8 +2,8 @@
 
     python examples/draw_markers.py BAG PICTURE.png [--at SECONDS]
 
-Left: seen from the camera. Right: seen from beside it. Only what the messages hold is drawn:
-points, colours and sizes of line lists, sphere lists, spheres and triangle lists.
+Left: joints and bones as the camera sees them. Right: the surface too, from beside. Only what the
+messages hold is drawn: points, colours and sizes of line, sphere and triangle lists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rosbags.highlevel import AnyReader
 from rosbags.typesys import Stores, get_typestore
 
 SPHERE, LINE_LIST, SPHERE_LIST, TRIANGLE_LIST = 2, 5, 7, 11
-SIZE, SCALE = 640, 3  # pixels of a panel; drawn larger and reduced
+WIDTH, HEIGHT, SCALE = 640, 400, 3  # pixels of a panel; drawn larger and reduced
 LIGHT = np.array([-0.4, -0.7, -0.6])
 
 
@@ -86,23 +86,22 @@ def shaded(shape: Shape, corners: np.ndarray) -> np.ndarray:
 
 
 def panel(shapes: list[Shape], angle: float) -> np.ndarray:
-    """Return a picture of the shapes from a viewpoint turned about their middle (radians)."""
-    side = SIZE * SCALE
-    image = np.full((side, side, 3), 250, np.uint8)
-    everything = np.concatenate([shape.corners for shape in shapes])
-    middle = (everything.min(0) + everything.max(0)) / 2
+    """Return a picture of the shapes, without perspective, turned about the vertical (radians)."""
+    size = np.array([WIDTH, HEIGHT]) * SCALE
+    image = np.full((size[1], size[0], 3), 250, np.uint8)
     turn = np.array(
         [[np.cos(angle), 0, -np.sin(angle)], [0, 1, 0], [np.sin(angle), 0, np.cos(angle)]]
     )
-    reach = np.linalg.norm(everything - middle, axis=1).max()
-    zoom = 0.46 * side / reach
+    flat = np.concatenate([shape.corners for shape in shapes]) @ turn.T
+    low, high = flat[:, :2].min(0), flat[:, :2].max(0)
+    zoom = 0.9 * (size / (high - low)).min()
 
     def seen(points: np.ndarray) -> np.ndarray:
-        return (points - middle) @ turn.T
+        return points @ turn.T
 
     for shape in sorted(shapes, key=lambda s: -seen(s.corners)[:, 2].mean()):
         corners = seen(shape.corners)
-        pixels = np.round(corners[:, :2] * zoom + side / 2).astype(np.int32)
+        pixels = np.round((corners[:, :2] - (low + high) / 2) * zoom + size / 2).astype(np.int32)
         color = tuple(float(c) for c in np.clip(255 * shaded(shape, corners), 0, 255)[::-1])
         thick = max(1, round(shape.width * zoom))
         if len(pixels) == 1:
@@ -111,7 +110,7 @@ def panel(shapes: list[Shape], angle: float) -> np.ndarray:
             cv2.line(image, pixels[0].tolist(), pixels[1].tolist(), color, thick, cv2.LINE_AA)
         else:
             cv2.fillConvexPoly(image, pixels, color, cv2.LINE_AA)
-    return cv2.resize(image, (SIZE, SIZE), interpolation=cv2.INTER_AREA)
+    return cv2.resize(image, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
 
 
 def main() -> None:
@@ -125,7 +124,8 @@ def main() -> None:
     shapes = [s for array in arrays for marker in array.markers for s in shapes_of(marker)]
     if not shapes:
         parser.error(f"{arguments.bag}: no markers to draw")
-    picture = np.hstack([panel(shapes, 0.0), panel(shapes, 1.0)])
+    skeleton = [shape for shape in shapes if len(shape.corners) < 3] or shapes
+    picture = np.hstack([panel(skeleton, 0.0), panel(shapes, 0.9)])
     cv2.imwrite(str(arguments.picture), picture)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,10 @@ import pytest
 
 from acehand_core.bag_jobs import load_demonstrations
 from acehand_core.errors import InputError
-from acehand_core.export.bag_messages import Demonstration, PlainMessage
-from acehand_ros import clips, offline_bag, runtime
+from acehand_core.export.bag_messages import TOPICS, Demonstration, PlainMessage
+from acehand_ros import clips, launching, offline_bag, runtime
 from acehand_ros.options import clip_options, offline_options
-from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG
+from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG, PLAYER
 from acehand_ros.playback import Playback, PlayerSettings, choose_episode, rest_of
 from acehand_ros.status import diagnostics, job_diagnostics
 from acehand_ros.timeline import Timeline
@@ -268,3 +269,24 @@ def test_exit_codes() -> None:
 def test_without_ros_the_nodes_say_what_is_missing(capsys: pytest.CaptureFixture) -> None:
     assert runtime.run("offline_bag", lambda node: None) == 2
     assert "needs ROS 2" in capsys.readouterr().err
+
+
+def test_the_documentation_names_every_topic_and_argument() -> None:
+    root = Path(__file__).parents[1]
+    text = (root / "docs" / "ros2.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(/[\w/{},]+)`(?:, `(/\w+)`)? \| ([\w/]+) \|", text, re.MULTILINE)
+    stated = {}
+    for first, second, kind in rows:
+        for name in filter(None, (first, second)):
+            for side in ("left", "right") if "{left,right}" in name else ("",):
+                package, _, short = kind.partition("/")
+                stated[name.replace("{left,right}", side)] = f"{package}/msg/{short}"
+    assert stated.pop("/clock") == "rosgraph_msgs/msg/Clock"
+    assert stated == {name: spec.msgtype for name, spec in TOPICS.items()}
+    tables = {"offline_bag": OFFLINE_BAG, "clip": CLIP_RECORDER, "replay": PLAYER}
+    for name, table in tables.items():
+        source = (root / "launch" / f"{name}.launch.py").read_text("utf-8")
+        shown = re.findall(r'"(\w+)"', source[source.index("SHOWN =") : source.index("# fmt")])
+        launching.pick(table, shown)  # refuses what is no parameter
+        if name == "offline_bag":
+            assert [argument for argument in shown if f"`{argument}`" not in text] == []
