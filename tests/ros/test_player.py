@@ -163,6 +163,30 @@ def test_pause_seek_and_resume(node: Any, start: Start, table: Path, stamps: np.
     assert got == stamps[30 : 30 + count].tolist()
 
 
+def test_who_comes_late_still_gets_what_is_latched(node: Any, start: Start, table: Path) -> None:
+    from rclpy.qos import DurabilityPolicy, QoSProfile
+    from std_msgs.msg import String
+    from trajectory_msgs.msg import JointTrajectory
+
+    heard = listen(node)
+    start("trajectory_player", source=table, wait_for_subscriber=20.0, markers=False)
+    spin_until(node, lambda: len(heard["right"].all) >= 10, 60)
+    latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    late = {
+        topic: Heard(node, kind, topic, latched)
+        for topic, kind in (
+            ("/right_hand/robot_description", String),
+            ("/left_hand/robot_description", String),
+            ("/acehand/task", String),
+            ("/right_hand/joint_trajectory", JointTrajectory),
+        )
+    }
+    spin_until(node, lambda: all(got.all for got in late.values()), 20)
+    assert '<robot name="inspire_right">' in late["/right_hand/robot_description"].messages[0].data
+    assert '<robot name="inspire_left">' in late["/left_hand/robot_description"].messages[0].data
+    assert len(late["/right_hand/joint_trajectory"].messages[0].points) == FRAMES
+
+
 def spin_for(node: Any, seconds: float) -> None:
     until = time.monotonic() + seconds
     spin_until(node, lambda: time.monotonic() >= until, seconds + 5)
