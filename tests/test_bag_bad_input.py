@@ -289,3 +289,30 @@ def test_what_is_no_bag_says_so(tmp_path: Path, name: str) -> None:
         index_of(path)
     with pytest.raises(InputError, match="no such bag"):
         index_of(tmp_path / "nowhere.mcap")
+
+
+@pytest.mark.parametrize(("storage", "compression"), [("mcap", "none"), ("mcap", "storage"),
+                                                     ("sqlite3", "none")])  # fmt: skip
+def test_random_damage_is_never_silent(tmp_path: Path, storage: str, compression: str) -> None:
+    """Whatever bytes change: a clear error, or every picture there or counted."""
+    simple_bag(tmp_path / "bag", 6, storage=storage, compression=compression)
+    source = next(p for p in (tmp_path / "bag").iterdir() if p.suffix in (".mcap", ".db3"))
+    good, rng = source.read_bytes(), np.random.default_rng(7)
+    outcomes = set()
+    for trial in range(60):
+        data = bytearray(good)
+        for at in rng.integers(0, len(data), rng.choice([1, 3, 20])):
+            data[at] = rng.integers(256)
+        if trial % 3 == 0:
+            data = data[: rng.integers(1, len(data))]
+        path = tmp_path / f"damaged{source.suffix}"
+        path.write_bytes(bytes(data))
+        try:
+            index = index_of(path)
+            count = sum(1 for _ in index.frames.read(0, len(index.frames)))
+        except (InputError, CalibrationError):
+            outcomes.add("refused")
+            continue
+        assert count == 6 or index.losses.total > 0, (trial, count, index.notes)
+        outcomes.add("whole" if count == 6 else "partial")
+    assert outcomes >= {"refused", "whole", "partial"}

@@ -133,10 +133,19 @@ class Bag:
         return "" if mode == "none" else mode
 
     def messages(self, topics: Set[str] | None, losses: Losses) -> Iterator[Message]:
-        """Yield the messages of some topics (None: of all), file after file, as stored."""
+        """Yield the messages of some topics (None: of all), file after file, as stored.
+
+        What a file counts and does not give is lost.
+        """
         for number, file in enumerate(self._files):
+            before, seen = Counter(losses.unread), Counter[str]()
             for message in file.messages(topics, losses):
+                seen[message.topic] += 1
                 yield message._replace(file=number)
+            for name, count in (file.counts or {}).items():
+                missing = count - seen[name] - (losses.unread[name] - before[name])
+                if missing > 0 and (topics is None or name in topics):
+                    losses.lose(name, "cannot be found in the file", missing, unread=True)
 
     def read(self, file: int, place: Place) -> Data:
         """Return the data of one message."""

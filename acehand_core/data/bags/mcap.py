@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Set
+from collections.abc import Generator, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -90,9 +90,7 @@ class McapFile:
 
     def messages(self, topics: Set[str] | None, losses: Losses) -> Iterator[Message]:
         """Yield messages as stored; a damaged chunk or a cut end is counted in ``losses``."""
-        for record in self._records(topics, losses):
-            if isinstance(record, Message):
-                yield record
+        return self._records(topics, losses)
 
     def read(self, place: Place) -> Data:
         """Return one message's data; its chunk is kept for the next one."""
@@ -114,7 +112,10 @@ class McapFile:
         record = self._record(len(_MAGIC))
         if record is None or record.op != 1:
             raise InputError(f"{self.path}: cut off in its header; nothing can be read from it.")
-        profile, _ = _string(self._at(record.body, record.size), 0)
+        try:
+            profile, _ = _string(self._at(record.body, record.size), 0)
+        except (struct.error, UnicodeDecodeError):
+            raise InputError(f"{self.path}: its header is damaged.") from None
         if profile not in ("ros2", ""):
             raise InputError(f"{self.path}: an MCAP file of profile {profile!r}; valid: ros2.")
         self._start = record.body + record.size
@@ -178,11 +179,12 @@ class McapFile:
                 yield from self._chunk_messages(position, topics, losses)
             elif record.op in (_SCHEMA, _CHANNEL, _MESSAGE):
                 body = self._at(record.body, record.size)
-                message = self._understand(record.op, body, topics, (-1, record.body, 0))
-                if message is not None:
+                message = self._understand(record.op, body, losses, (-1, record.body, 0))
+                if message is not None and (topics is None or message.topic in topics):
                     yield message
             position = record.body + record.size
         losses.remark(f"{self.path.name}: the file ends without an end mark; it was not closed")
+        losses.lose(UNKNOWN_TOPIC, "behind the end of a file that was not closed, at least")
 
     def _cut_off(self, position: int, topics: Set[str] | None, losses: Losses) -> Iterator[Message]:
         """Yield what is whole in the last, incomplete record, and count the loss."""
@@ -198,7 +200,7 @@ class McapFile:
                 chunk = None
             if chunk is not None:
                 data = self._partly_unpacked(chunk)
-                yield from self._inside(chunk.start, data, topics)
+                yield from self._inside(chunk.start, data, topics, losses, Counter())
         losses.lose(UNKNOWN_TOPIC, "cut off at the end of the file")
 
     def _chunk_messages(
@@ -215,38 +217,58 @@ class McapFile:
             losses.lose(UNKNOWN_TOPIC, "lie in a damaged part of the file")
             return
         data, whole = self._unpacked(chunk)
+        seen: Counter[str] = Counter()
         if whole:
-            yield from self._inside(start, data, topics)
-        else:
-            for topic, count in self._indexed_messages(chunk).items():
-                if topics is None or topic in topics:
-                    losses.lose(topic, "in a damaged chunk", count, unread=True)
+            whole = yield from self._inside(start, data, topics, losses, seen)
+        indexed = self._indexed_messages(chunk)
+        for topic, count in indexed.items():
+            if count > seen[topic] and (topics is None or topic in topics):
+                missing = count - seen[topic]
+                losses.lose(topic, "in a damaged chunk", missing, unread=True)
+        if not whole and not indexed:
+            losses.lose(UNKNOWN_TOPIC, "in a damaged chunk, at least")
 
-    def _inside(self, start: int, data: bytes, topics: Set[str] | None) -> Iterator[Message]:
+    def _inside(
+        self,
+        start: int,
+        data: bytes,
+        topics: Set[str] | None,
+        losses: Losses,
+        seen: Counter[str],
+    ) -> Generator[Message, None, bool]:
+        """Yield a chunk's messages, count all of them in ``seen``; return whether it is whole."""
         position, view = 0, memoryview(data)
         while position + 9 <= len(data):
             op, size = struct.unpack_from("<BQ", data, position)
             body = position + 9
             if body + size > len(data):
-                return
+                return False
             if op in (_SCHEMA, _CHANNEL, _MESSAGE):
                 place = (start, body, 0)
-                message = self._understand(op, view[body : body + size], topics, place)
+                message = self._understand(op, view[body : body + size], losses, place)
                 if message is not None:
-                    yield message
+                    seen[message.topic] += 1
+                    if topics is None or message.topic in topics:
+                        yield message
             position = body + size
+        return position == len(data)
 
     def _understand(
-        self, op: int, body: bytes | memoryview, topics: Set[str] | None, place: Place
+        self, op: int, body: bytes | memoryview, losses: Losses, place: Place
     ) -> Message | None:
         if op != _MESSAGE:
-            self._learn(op, bytes(body))
+            try:
+                self._learn(op, bytes(body))
+            except (struct.error, UnicodeDecodeError):
+                losses.remark(f"{self.path.name}: the description of a topic is damaged")
             return None
         if len(body) < 22:
+            losses.lose(UNKNOWN_TOPIC, "too short")
             return None
         channel, _, log_ns, _ = struct.unpack_from("<HIQQ", body)
         topic = self._channels.get(channel)
-        if topic is None or (topics is not None and topic.name not in topics):
+        if topic is None:
+            losses.lose(UNKNOWN_TOPIC, "of a channel that is not described")
             return None
         where = (place[0], place[1] + 22, len(body) - 22)
         return Message(topic.name, log_ns, body[22:], 0, where)
@@ -308,11 +330,13 @@ class McapFile:
         counts: Counter[str] = Counter()
         position = chunk.end
         while (record := self._record(position)) is not None and record.op == _MESSAGE_INDEX:
+            if record.size < 6:
+                break
             channel, size = struct.unpack("<HI", self._at(record.body, 6))
             topic = self._channels.get(channel)
             counts[topic.name if topic else UNKNOWN_TOPIC] += size // 16
             position = record.body + record.size
-        return dict(counts) or {UNKNOWN_TOPIC: 1}
+        return dict(counts)
 
     def _record(self, position: int) -> _Record | None:
         """Return the record at a place in the file, or None if it is not whole."""

@@ -35,14 +35,17 @@ class SqliteFile:
         uri = f"{path.absolute().as_uri()}?{mode}"
         try:
             self._db = sqlite3.connect(uri, uri=True, check_same_thread=False)
+            self._db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            self._cut_off = False
             try:
                 self._topics = self._read_topics()
             except sqlite3.DatabaseError:
+                self._cut_off = True
                 # Of a database that was cut off, this opens what is left of its pages.
                 self._db.execute("PRAGMA writable_schema=ON")
                 self._topics = self._read_topics()
                 losses.remark(f"{path.name}: cut off or damaged; read as far as it goes")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise InputError(f"{path}: no readable rosbag2 database: {error}.") from error
         self.counts = self._read_counts(losses)
 
@@ -71,11 +74,17 @@ class SqliteFile:
         except sqlite3.Error as error:
             losses.remark(f"{self.path.name}: damaged database ({error})")
             yield from self._row_by_row(last + 1, set(ids), losses)
+            return
+        if self._cut_off:
+            losses.lose(UNKNOWN_TOPIC, "in the part that was cut off, at least")
 
     def _message(
         self, row: int, topic_id: int, log_ns: int, data: bytes, losses: Losses
     ) -> Iterator[Message]:
         topic = self._topics[topic_id].name
+        if not (isinstance(log_ns, int) and isinstance(data, bytes)):
+            losses.lose(topic, "in a damaged row of the database", unread=True)
+            return
         try:
             data = self._unpacked(data)
         except ValueError:
@@ -145,6 +154,7 @@ class SqliteFile:
                 type_hash or "",
             )
             for number, name, kind, serial, profiles, type_hash in self._db.execute(query)
+            if isinstance(name, str) and isinstance(kind, str)
         }
 
     def _read_counts(self, losses: Losses) -> dict[str, int] | None:
@@ -154,6 +164,8 @@ class SqliteFile:
             for number, count in self._db.execute(query):
                 if number in self._topics:
                     counts[self._topics[number].name] += count
+                else:
+                    losses.lose(UNKNOWN_TOPIC, "of a topic that is not described", count)
         except sqlite3.Error as error:
             losses.remark(f"{self.path.name}: damaged database ({error})")
             return None
