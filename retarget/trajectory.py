@@ -16,7 +16,7 @@ from retarget.limits import CommandLimits, Commands
 from retarget.objective import PoseObjective
 
 #: Frames solved together, and how far a chunk looks beyond the frames it keeps.
-CHUNK_FRAMES = 4096
+CHUNK_FRAMES = 1024
 LOOK_AHEAD = 64
 #: A round moves no joint further: beyond it the linearisation says nothing.
 TRUST_RAD = 0.5
