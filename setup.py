@@ -9,6 +9,12 @@ from setuptools import find_packages, setup
 
 ROS_PACKAGE = "acehand_ros"
 
+
+def files(folder: str, pattern: str) -> list[str]:
+    """Return the files of a folder that match, as data_files wants them."""
+    return sorted(str(file) for file in Path(folder).glob(pattern))
+
+
 setup(
     name="acehand",
     version="0.1.0",
@@ -16,17 +22,23 @@ setup(
     packages=find_packages(include=["acehand_core*", "acehand_ros*", "retarget*", "robots*"]),
     package_data={
         "acehand_core.hand": ["assets/*.npz"],
+        "acehand_ros": ["config/*"],
         "robots": ["*/*.yaml", "*/*.xml", "*/*.urdf"],
     },
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{ROS_PACKAGE}"]),
         (f"share/{ROS_PACKAGE}", ["package.xml"]),
-        (f"share/{ROS_PACKAGE}/launch", [str(file) for file in Path("launch").glob("*.launch.py")]),
+        (f"share/{ROS_PACKAGE}/launch", files("launch", "*.launch.py")),
+        (f"share/{ROS_PACKAGE}/config", files("acehand_ros/config", "acehand.*")),
     ],
     entry_points={
         "console_scripts": [
             "acehand = acehand_core.cli.main:main",
             "acehand-retarget = acehand_core.cli.retarget:main",
+            # The nodes: ros2 run acehand_ros NAME.
+            "clip_recorder = acehand_ros.clip_recorder:main",
+            "offline_bag = acehand_ros.offline_bag:main",
+            "trajectory_player = acehand_ros.trajectory_player:main",
         ]
     },
     zip_safe=False,

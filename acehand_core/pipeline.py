@@ -10,7 +10,7 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -76,8 +76,21 @@ _SHEET, _OVERLAY = "contact_sheet.png", "overlay.mp4"
 
 
 @dataclass(frozen=True, slots=True)
+class Clip:
+    """Frames ``start`` to ``stop - 1`` of an input; ``task`` None: that of the settings."""
+
+    start: int
+    stop: int
+    task: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobSettings:
-    """Everything the main job can be told. ``fps`` None: the first source's nearest integer."""
+    """Everything the main job can be told. ``fps`` None: the first source's nearest integer.
+
+    ``split`` cuts an input into clips, each tracked on its own and an episode of its own. ``ace``
+    is what the tracker of that name needs beside the rest.
+    """
 
     output: Path
     robot: str = "inspire"
@@ -99,6 +112,7 @@ class JobSettings:
     latency: Latency = "off"
     second_pass: bool = True
     encoding: VideoEncoding = field(default_factory=VideoEncoding)
+    split: Callable[[Recording], Sequence[Clip]] | None = None
 
     def __post_init__(self) -> None:
         if self.fps is not None and self.fps < 1:
@@ -148,6 +162,7 @@ class JobSettings:
             "gates": identity(self.gates),
             "latency": self.latency,
             "second-pass": self.second_pass,
+            **reading.bag.to_json(),
         }
 
     @property
@@ -202,6 +217,7 @@ class _Source:
     view: Recording
     index: Int[np.ndarray, "N"]
     jobs: tuple[EpisodeJob, ...]
+    task: str
 
 
 class _Job:
@@ -260,11 +276,21 @@ class _Job:
         return self._settings.shaping(self._fps) | {"robot-model": models if any(models) else None}
 
     def add(self, path: Path) -> bool:
-        """Process one input, keep its failure for the report, and tell whether to go on."""
+        """Process one input, keep its failures for the report, and tell whether to go on."""
         try:
-            source = self._open(path)
-            if source is not None:
-                self._process(source)
+            recording, tracker = self._open(path)
+            split = self._settings.split
+            clips = split(recording) if split else [Clip(0, len(recording))]
+            for number, clip in enumerate(clips):
+                name = str(path) if len(clips) == 1 else f"{path} (clip {number})"
+                try:
+                    source = self._source(path, recording, tracker, clip)
+                    if source is not None:
+                        self._process(source)
+                except OutputError:
+                    raise
+                except AcehandError as error:
+                    self._failures.append(Failure(name, error))
         except KeyboardInterrupt:
             self._failures.append(Failure(str(path), AcehandError(f"{path}: interrupted.")))
             raise
@@ -273,24 +299,37 @@ class _Job:
             return not isinstance(error, OutputError)
         return True
 
-    def _open(self, path: Path) -> _Source | None:
-        """Open an input, or None if a resumed dataset already has all of it."""
+    def _open(self, path: Path) -> tuple[Recording, Tracker]:
         settings = self._settings
         recording, tracker = open_input(path, settings.tracker, settings.tracking, settings.reading)
         if self._fps is None:
             self._fps = max(1, round(recording.fps))
+        return recording, tracker
+
+    def _source(
+        self, path: Path, recording: Recording, tracker: Tracker, clip: Clip
+    ) -> _Source | None:
+        """Return one clip of an input, or None if a resumed dataset already has all of it."""
+        settings = self._settings
+        assert self._fps is not None
+        cut, task = settings.cut, clip.task or settings.task
+        if (clip.start, clip.stop) != (0, len(recording)):
+            whole = recording
+            recording = part(whole, clip.start, clip.stop)
+            first, last = recording.timestamps_ns[[0, -1]] - whole.timestamps_ns[0]
+            cut = (cut[0] + float(first) / 1e9, float(last - first) / 1e9 + 1 / recording.fps)
         view, index = at_rate(recording, self._fps)
         limit = lerobot.max_episode_frames(self._fps)
-        shaping = self._shaping()
+        shaping = self._shaping() | {"task": task}
         jobs = [
-            EpisodeJob(str(path), recording.sha256 or "", settings.cut, frames, shaping)
+            EpisodeJob(str(path), recording.sha256 or "", cut, frames, shaping)
             for frames in pairwise([*range(0, len(view), limit), len(view)])
         ]
         todo = tuple(job for job in jobs if not self._finished.has(job))
         if len(todo) < len(jobs):
             done = len(jobs) - len(todo)
             self._skipped.append(f"{path}: {done} of {len(jobs)} parts" if todo else str(path))
-        return _Source(recording, tracker, view, index, todo) if todo else None
+        return _Source(recording, tracker, view, index, todo, task) if todo else None
 
     def _process(self, source: _Source) -> None:
         with self._encoding(source) as videos:
@@ -318,9 +357,9 @@ class _Job:
                     report = episode_report(job.input, episode, trajectory, None)
                     self._episodes.append(report)
                     continue
-                stamps, video, task = motion.timestamps_ns[index], next(videos), self._settings.task
+                stamps, video = motion.timestamps_ns[index], next(videos)
                 report, folder = self._destination.store(
-                    job, episode, trajectory, stamps, video, task, self._robot.license
+                    job, episode, trajectory, stamps, video, source.task, self._robot.license
                 )
                 self._episodes.append(report)
                 if self._settings.solver == "trajectory":

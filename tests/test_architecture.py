@@ -41,10 +41,11 @@ ALLOWED = {
     "data.native": {"motion", "geometry", "data", "hand"},
     "data.synthetic": {"motion", "geometry", "data", "hand"},
     "trackers": {"motion", "data", "hand", "solver", "inference", "model", "weights"},
-    "export": {"motion", "data", "hand"},
+    "export": {"motion", "data", "hand", "geometry"},
     "retarget": {"motion", "geometry", "hand.skeleton"},
     "pipeline": {"motion", "data", "trackers", "retarget", "export"},
     "rendering": {"motion", "data", "trackers", "retarget", "export"},
+    "bag_jobs": {"motion", "data", "trackers", "retarget", "export", "pipeline", "geometry"},
     "cli": {
         "motion",
         "data",
@@ -53,10 +54,19 @@ ALLOWED = {
         "export",
         "pipeline",
         "rendering",
+        "bag_jobs",
         "weights",
         "inference",
     },
-    "acehand_ros": {"motion", "data", "trackers", "retarget", "export", "pipeline"},
+    "acehand_ros": {
+        "motion",
+        "data",
+        "trackers",
+        "retarget",
+        "export",
+        "pipeline",
+        "bag_jobs",
+    },
 }
 FREE = {"types", "errors", "version", "__version__"}
 #: Libraries that a room may import only inside the function that needs them.
@@ -73,6 +83,7 @@ LAZY = {
     "pinocchio",
     "dex_retargeting",
     "rclpy",
+    "rosbags",
     "skimage",
 }
 

@@ -42,7 +42,7 @@ def test_one_version() -> None:
 
 
 def test_pip_and_colcon_install_the_same_commands() -> None:
-    assert sorted(re.findall(r'"(acehand[\w-]*) = ([\w.:]+)"', SETUP)) == sorted(
+    assert sorted(re.findall(r'"([\w-]+) = ([\w.]+:main)"', SETUP)) == sorted(
         PROJECT["scripts"].items()
     )
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from acehand_core.cli import ace, console, doctor, golden, render, retarget, robots, weights
+from acehand_core.cli import ace, bag, console, doctor, golden, render, retarget, robots, weights
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,6 +30,8 @@ def build_parser() -> argparse.ArgumentParser:
         ("render", "film and strip of hands and robot", render.add_arguments, render.command),
         ("robots", "list, check or draw the robots", robots.add_arguments, robots.command),
         ("dataset", "check or repair a dataset", _add_dataset, _dataset),
+        ("bag", "ROS 2 bags: what is in one, into a dataset, out of a dataset",
+         bag.add_arguments, bag.command),
         ("weights", "fetch, convert, inspect and verify weights",
          weights.add_arguments, weights.command),
         ("golden-check", "reproduce reference outputs of the released model",

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 DEFAULT_OUTPUT = "acehand_dataset"
 _DESCRIPTION = """\
 Turn recordings of human hands into a LeRobot v3 dataset of a robot hand doing the same.
-INPUT is a video, a folder of videos, or a file of hands (HandMotion .parquet, joints .npz)."""
+INPUT is a video, a bag (rosbag2 folder, .mcap, .db3), a folder of either, or a file of hands
+(HandMotion .parquet, joints .npz)."""
 _EXIT_CODES = """\
 exit codes: 0 all done; 1 some inputs failed, the good ones are written; 2 usage or input error,
 nothing written; 3 no hand in any input; 4 output could not be written; 130 interrupted"""
@@ -30,6 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     nothing = {"dataset": None, "seconds": 0.0, "realtime_factor": 0.0, "episodes": []}
     parser.set_defaults(json_of_nothing=nothing)
     parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUT")
+    _add_job_flags(parser)
+
+
+def add_job_arguments(parser: argparse.ArgumentParser, name: str, metavar: str) -> None:
+    """Add one input of that name, and the main job's flags."""
+    parser.add_argument(name, type=Path, metavar=metavar)
+    _add_job_flags(parser)
+
+
+def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--robot", default="inspire", help="robot name, NAME:VARIANT or robot.yaml (%(default)s)"
     )
@@ -114,6 +125,13 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mirrored", action="store_true", help="selfie video")
     parser.add_argument("--start", type=float, metavar="S", help="skip the first S seconds")
     parser.add_argument("--duration", type=float, metavar="S", help="read S seconds")
+    bag = parser.add_argument_group("bags", "found by type where not named")
+    bag.add_argument("--image-topic", metavar="TOPIC", help="the pictures")
+    bag.add_argument("--camera-info-topic", metavar="TOPIC", help="their calibration")
+    bag.add_argument(
+        "--world-frame", metavar="FRAME",
+        help="frame the camera moves in, or none; default map, world or odom where there is one",
+    )  # fmt: skip
 
 
 def add_hand_length_argument(parser: argparse.ArgumentParser) -> None:
@@ -148,10 +166,10 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
     report = run_job(arguments.inputs, settings_of(arguments), bars)
     bars.close()
-    _summarise(report, arguments.quiet, arguments.verbose)
+    summarise(report, arguments.quiet, arguments.verbose)
     if arguments.json:
         console.print_json(report.to_json())
-    return _exit_code(report)
+    return exit_code_of(report)
 
 
 def settings_of(arguments: argparse.Namespace) -> JobSettings:
@@ -194,7 +212,8 @@ def arm_of(arguments: argparse.Namespace) -> ArmSettings | None:
 
 
 def reading_of(arguments: argparse.Namespace) -> RecordingOptions:
-    """Return how to read videos for parsed flags."""
+    """Return how to read recordings for parsed flags."""
+    from acehand_core.data.bags.options import BagReading
     from acehand_core.data.recordings import RecordingOptions
 
     return RecordingOptions(
@@ -204,10 +223,11 @@ def reading_of(arguments: argparse.Namespace) -> RecordingOptions:
         mirrored=arguments.mirrored,
         start_s=arguments.start,
         duration_s=arguments.duration,
+        bag=BagReading(arguments.image_topic, arguments.camera_info_topic, arguments.world_frame),
     )
 
 
-def _summarise(report: JobReport, quiet: bool, verbose: bool) -> None:
+def summarise(report: JobReport, quiet: bool, verbose: bool) -> None:
     """Say on standard error how each input went."""
     for episode in report.episodes:
         coverage = episode.json["coverage"]
@@ -224,7 +244,8 @@ def _summarise(report: JobReport, quiet: bool, verbose: bool) -> None:
         console.say(f"dataset: {report.dataset} ({report.seconds:.1f} s)")
 
 
-def _exit_code(report: JobReport) -> int:
+def exit_code_of(report: JobReport) -> int:
+    """Return the exit code of a finished job (docs/formats.md)."""
     if not report.failures:
         return console.EXIT_OK
     codes = {console.exit_code(failure.error) for failure in report.failures}

@@ -1,14 +1,17 @@
-"""Opening an input: a video with what is known about its camera."""
+"""Opening an input: a video or a bag with what is known about its camera."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from acehand_core.data import calibration
+from acehand_core.data.bags.bag import is_bag, storage_files
+from acehand_core.data.bags.options import BagReading
+from acehand_core.data.selection import part
 from acehand_core.data.undistort import undistort
-from acehand_core.data.video import find_videos, open_video
+from acehand_core.data.video import find_videos, frames_between, open_video
 from acehand_core.errors import InputError
 from acehand_core.motion import Camera, Recording
 
@@ -23,6 +26,7 @@ class RecordingOptions:
         camera_poses: table of camera poses; gives the world frame.
         mirrored: the video is a selfie image; it is turned back on reading.
         start_s, duration_s: the part to read, seconds after the first frame.
+        bag: which topics of a bag are read.
     """
 
     intrinsics: str | None = None
@@ -31,6 +35,7 @@ class RecordingOptions:
     mirrored: bool = False
     start_s: float | None = None
     duration_s: float | None = None
+    bag: BagReading = field(default_factory=BagReading)
 
     def __post_init__(self) -> None:
         if self.intrinsics is not None and self.camera is not None:
@@ -38,29 +43,67 @@ class RecordingOptions:
 
 
 def expand_inputs(inputs: Sequence[Path]) -> list[Path]:
-    """Replace folders by the videos in them. Raises InputError for what does not exist."""
+    """Replace folders by the videos, or else the bags, in them; a bag's own folder stays.
+
+    Raises:
+        InputError: something does not exist, or a folder has neither.
+    """
     out: list[Path] = []
     for path in inputs:
-        if path.is_dir():
-            out += find_videos(path)
+        if is_bag(path):
+            out.append(path)
+        elif path.is_dir():
+            out += _bags_in(path) or find_videos(path)
         elif path.exists():
             out.append(path)
         else:
             raise InputError(f"{path}: no such file or folder.")
     if not out:
-        raise InputError("No input; give a video, a folder of videos, or a file of hands.")
+        raise InputError("No input; give a video, a bag, a folder of either, or a file of hands.")
     return out
 
 
+def _bags_in(folder: Path) -> list[Path]:
+    """Return the bags directly in a folder: bare files, and folders that are bags."""
+    return sorted(
+        [*storage_files(folder), *(p for p in folder.iterdir() if p.is_dir() and is_bag(p))]
+    )
+
+
+def open_bag(path: Path, options: RecordingOptions) -> Recording:
+    """Return the wanted part of a bag as a recording.
+
+    Raises:
+        InputError: see ``bags.recording.index_bag``, or the wanted part is not there.
+    """
+    from acehand_core.data.bags.recording import index_bag
+
+    index = index_bag(path, options.bag)
+    recording = index.recording(options.mirrored)
+    if recording.camera is not None and options.mirrored:
+        recording = replace(recording, camera=_seen(recording.camera, options))
+    wanted = frames_between(
+        str(path), recording.timestamps_ns, recording.fps, options.start_s, options.duration_s
+    )
+    return part(recording, *wanted)
+
+
 def open_recording(path: Path, options: RecordingOptions) -> Recording:
-    """Open a video with its camera and camera poses.
+    """Open a video or a bag with its camera and camera poses.
 
     Raises:
         VideoError, CalibrationError: see ``video`` and ``calibration``.
+        InputError: see ``open_bag``.
     """
-    recording = open_video(
-        path, start_s=options.start_s, duration_s=options.duration_s, mirrored=options.mirrored
-    )
+    if is_bag(path):
+        recording = open_bag(path, options)
+    else:
+        if options.bag != BagReading():
+            flags = ", ".join(f"--{flag}" for flag in options.bag.to_json())
+            raise InputError(f"{path} is no bag, so these do not apply to it: {flags}.")
+        recording = open_video(
+            path, start_s=options.start_s, duration_s=options.duration_s, mirrored=options.mirrored
+        )
     size = recording.width, recording.height
     if options.camera is not None:
         camera = calibration.fit_camera_to(calibration.load_camera(options.camera), *size)

@@ -1,0 +1,212 @@
+"""A bag as a recording: its pictures in the order they were taken, and their camera."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from acehand_core.data.bags.bag import Bag
+from acehand_core.data.bags.frames import BagFrames, PacketFrames
+from acehand_core.data.bags.options import BagReading
+from acehand_core.data.bags.records import Losses
+from acehand_core.data.bags.scan import Scan, scan_bag
+from acehand_core.data.bags.times import FrameTimes, frame_rate, frame_times, missing_frames
+from acehand_core.data.bags.topics import choose_camera_info, choose_image_topic
+from acehand_core.data.calibration import fit_camera_to
+from acehand_core.data.content_hash import content_sha256
+from acehand_core.errors import CalibrationError
+from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import Recording
+from acehand_core.types import CameraPoses, TimestampsNs
+
+_MIXED = "pictures of another size"
+
+
+@dataclass(frozen=True, slots=True)
+class BagIndex:
+    """The T usable pictures of a bag.
+
+    ``timestamps_ns`` increase; ``header_ns`` and ``log_ns`` (T,) are the header stamp and the time
+    of receipt of the message that each frame comes from. ``topics`` says what was read as what,
+    ``losses`` what could not be used.
+    """
+
+    path: Path
+    sha256: str
+    timestamps_ns: TimestampsNs
+    header_ns: Int[np.ndarray, "T"]
+    log_ns: Int[np.ndarray, "T"]
+    breaks: tuple[int, ...]
+    fps: float
+    width: int
+    height: int
+    frame_id: str
+    camera: Camera | None
+    world: str | None
+    T_world_camera: CameraPoses | None
+    frames: BagFrames
+    topics: Mapping[str, str | None]
+    losses: Losses
+    notes: tuple[str, ...]
+
+    def recording(self, mirrored: bool = False) -> Recording:
+        """Return the whole bag as a recording; ``mirrored`` turns selfie pictures back."""
+        frames = self.frames
+        if mirrored:
+            frames = self.frames.mirrored()
+        return Recording(
+            source=str(self.path),
+            sha256=self.sha256,
+            timestamps_ns=self.timestamps_ns,
+            fps=self.fps,
+            width=self.width,
+            height=self.height,
+            frames=frames,
+            camera=self.camera,
+            T_world_camera=self.T_world_camera,
+            notes=self.notes,
+            processing={"topic": self.topics["image"], "mirrored": mirrored},
+        )
+
+
+@functools.lru_cache(maxsize=2)
+def _indexed(path: Path, reading: BagReading, state: tuple[int, ...]) -> BagIndex:
+    return _index(path, reading)
+
+
+def index_bag(path: Path, reading: BagReading) -> BagIndex:
+    """Return the index of a bag; asked again for an unchanged bag, the same one.
+
+    Raises:
+        InputError: it is no bag, its topics are not clear, or nothing in it can be used.
+        CalibrationError: a named camera info topic or world frame cannot be used.
+    """
+    files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
+    state = tuple(v for file in files for v in (file.stat().st_size, file.stat().st_mtime_ns))
+    return _indexed(path, reading, state)
+
+
+def forget_indexes() -> None:
+    """Let go of the memory of indexes that were made."""
+    _indexed.cache_clear()
+
+
+def _index(path: Path, reading: BagReading) -> BagIndex:
+    with Bag(path) as bag:
+        losses = bag.losses
+        counts = bag.counts if bag.counted else {}
+        choice = choose_image_topic(bag.topics, counts, reading.image_topic, str(path))
+        infos = choose_camera_info(
+            bag.topics, counts, choice.topic.name, reading.camera_info_topic, str(path)
+        )
+        scan = scan_bag(bag, choice.topic, infos, reading.world_frame != "none", losses)
+    if choice.note:
+        losses.remark(choice.note)
+    keep, size = _of_one_size(scan, losses)
+    stamps, logs = (np.array(values, np.int64)[keep] for values in (scan.stamps, scan.logs))
+    times = frame_times(stamps, logs)
+    _tell_about(times, scan.topic, losses)
+    order = keep[times.order]
+    fps = frame_rate(times.timestamps_ns)
+    missing = missing_frames(times.timestamps_ns, fps)
+    if missing:
+        losses.remark(f"{scan.topic}: about {missing} frames were dropped while recording")
+    info, camera = _camera(scan, size, reading, losses)
+    world, poses = _poses(scan, reading, times, losses)
+    frames = BagFrames(path, scan.topic, scan.msgtype, scan.table()[order], size, False, losses)
+    if scan.codec is not None:
+        frames = PacketFrames(frames, scan.codec, scan.table(), order, scan.keys)
+    return BagIndex(
+        path=path,
+        sha256=content_sha256(path),
+        timestamps_ns=times.timestamps_ns,
+        header_ns=np.array(scan.stamps, np.int64)[order],
+        log_ns=np.array(scan.logs, np.int64)[order],
+        breaks=times.breaks,
+        fps=fps,
+        width=size[0],
+        height=size[1],
+        frame_id=scan.frame_id,
+        camera=camera,
+        world=world,
+        T_world_camera=poses,
+        frames=frames,
+        topics={"image": scan.topic, "camera_info": info, "world_frame": world},
+        losses=losses,
+        notes=losses.sentences(),
+    )
+
+
+def _of_one_size(scan: Scan, losses: Losses) -> tuple[Int[np.ndarray, "K"], tuple[int, int]]:
+    """Return the messages of the commonest size; the others are counted as lost."""
+    sizes = [tuple(row) for row in scan.size_table().tolist()]
+    counts = Counter(sizes)
+    size = counts.most_common(1)[0][0]
+    for other, count in counts.items():
+        if other != size:
+            what = f"{_MIXED} ({other[0]} x {other[1]}, not {size[0]} x {size[1]})"
+            losses.lose(scan.topic, what, count)
+    return np.array([i for i, one in enumerate(sizes) if one == size], np.int64), size
+
+
+def _tell_about(times: FrameTimes, topic: str, losses: Losses) -> None:
+    if times.from_log:
+        losses.remark(f"{topic}: no header stamps; the time of receipt is used")
+    if times.late:
+        losses.remark(f"{topic}: {times.late} frames were out of order; sorted by header stamp")
+    if times.repaired:
+        losses.remark(
+            f"{topic}: {times.repaired} header stamps are off by more than a second; replaced by "
+            "the time of receipt"
+        )
+    for frame in times.breaks:
+        losses.remark(
+            f"{topic}: stamps jump backwards at frame {frame}; what follows is moved on by the "
+            "time of receipt"
+        )
+    if times.duplicates:
+        losses.lose(topic, "header stamp as of another frame", times.duplicates)
+
+
+def _camera(
+    scan: Scan, size: tuple[int, int], reading: BagReading, losses: Losses
+) -> tuple[str | None, Camera | None]:
+    """Return the topic and the camera that fits the pictures; a named topic must fit."""
+    named = reading.camera_info_topic is not None
+    for topic, camera in scan.cameras.items():
+        if camera is None:
+            losses.remark(f"{topic}: says that the camera is not calibrated")
+            continue
+        try:
+            return topic, fit_camera_to(camera, *size)
+        except CalibrationError as error:
+            if named:
+                raise
+            losses.remark(f"{topic}: not used: {error}")
+    if named:
+        raise CalibrationError(f"--camera-info-topic {reading.camera_info_topic!r}: no calibration "
+                               "can be read from it.")  # fmt: skip
+    losses.remark("no CameraInfo: the camera is not known")
+    return None, None
+
+
+def _poses(
+    scan: Scan, reading: BagReading, times: FrameTimes, losses: Losses
+) -> tuple[str | None, CameraPoses | None]:
+    """Return the world's name and camera poses; transforms that nobody named may be unusable."""
+    if reading.world_frame == "none":
+        return None, None
+    try:
+        found = scan.tree.poses(scan.frame_id, reading.world_frame, times.timestamps_ns)
+    except CalibrationError as error:
+        if reading.world_frame is not None:
+            raise
+        losses.remark(f"no camera poses: {error}")
+        return None, None
+    return found if found is not None else (None, None)

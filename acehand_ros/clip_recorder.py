@@ -1,0 +1,217 @@
+"""Node ``clip_recorder``: clips of a live camera in, each clip's trajectory out.
+
+A life-cycle node: configured it holds its output, active it listens to the camera.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from acehand_core.errors import AcehandError, InputError, OutputError
+from acehand_core.export.bag_messages import (
+    diagnostics_messages,
+    latched_messages,
+    trajectory_messages,
+)
+from acehand_core.types import SIDES
+from acehand_ros import runtime
+from acehand_ros.clips import (
+    CAMERA_INFO,
+    ClipRecorder,
+    ClipResult,
+    camera_info_topic,
+    convert_clip,
+    image_msgtype,
+    next_clip,
+)
+from acehand_ros.messages import DIAGNOSTICS, Outlet
+from acehand_ros.offline_bag import exit_code, summary
+from acehand_ros.options import ace_settings, clip_options
+from acehand_ros.parameters import CLIP_RECORDER, declare, refuse_bad_values
+from acehand_ros.status import OK, diagnostics, job_diagnostics
+from acehand_ros.worker import JobStatus, Worker
+
+_DIAGNOSTICS_S, _LOOK_S = 0.5, 0.2
+
+
+class ClipRecorderNode:
+    """~/start and ~/stop (or a duration) bound a clip; ~/cancel drops the work on the last one."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self._values: dict[str, Any] = dict(declare(node, CLIP_RECORDER))
+        self._folder = Path(self._values["output_dir"]).expanduser()
+        self._info_topic = self._values["camera_info_topic"] or camera_info_topic(
+            self._values["image_topic"]
+        )
+        ace_settings(self._values)  # refused now, not after the first clip
+        self._clip, self._worker, self._outlet = ClipRecorder(), Worker(), Outlet(node)
+        self._subscriptions: list[Any] = []
+        self._active = self._ended = False
+        self._told: JobStatus = self._worker.status
+        self._exit_code = runtime.EXIT_OK
+        refuse_bad_values(node, CLIP_RECORDER, self._values.__setitem__)
+        for name, action in (
+            ("start", self._start), ("stop", self._stop), ("cancel", self._cancel),
+        ):  # fmt: skip
+            runtime.add_trigger(node, name, action)
+        node.create_timer(_DIAGNOSTICS_S, self._tell)
+        node.create_timer(_LOOK_S, self._look_for_camera)
+        node.app = self
+        if self._values["autostart"]:
+            node.trigger_configure()
+            node.trigger_activate()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the first clip is done, where that ends the node."""
+        return self._ended and bool(self._values["exit_when_done"])
+
+    def close(self, interrupted: bool) -> int:
+        """Close an open clip, which stays, and stop the work."""
+        if self._clip.recording:
+            path = self._clip.stop()
+            self._node.get_logger().info(f"{path}: kept, {self._clip.images} images, not converted")
+        self._worker.cancel()
+        self._worker.join()
+        self._tell()
+        return self._exit_code
+
+    def configure(self) -> None:
+        """Make the output folder and advertise the topics.
+
+        Raises:
+            OutputError: there can be no such folder.
+        """
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{self._folder}: {error.strerror or error}.") from error
+        self._outlet.open([f"/{side}_hand/joint_trajectory" for side in SIDES])
+        self._outlet.open([DIAGNOSTICS])
+
+    def activate(self) -> None:
+        """Listen to the camera."""
+        self._active = True
+        self._look_for_camera()
+        if self._values["record_at_start"]:
+            self._start()
+
+    def deactivate(self) -> None:
+        """Stop listening; a clip that is open ends here and is converted."""
+        self._active = False
+        for subscription in self._subscriptions:
+            self._node.destroy_subscription(subscription)
+        self._subscriptions = []
+        if self._clip.recording:
+            self._stop()
+
+    def cleanup(self) -> None:
+        """Take the topics down; work that is under way is cancelled."""
+        self._worker.cancel()
+        self._worker.join()
+        self._outlet.close()
+
+    def _look_for_camera(self) -> None:
+        """Subscribe as soon as it is known which type of image the topic carries."""
+        if not self._active or self._subscriptions:
+            return
+        topic = self._node.resolve_topic_name(self._values["image_topic"])
+        graph = dict(self._node.get_topic_names_and_types())
+        try:
+            msgtype = image_msgtype(topic, self._values["image_type"], graph)
+        except InputError as error:
+            self._node.get_logger().error(str(error), throttle_duration_sec=5.0)
+            return
+        if msgtype is not None:
+            self._subscribe(topic, msgtype)
+            self._subscribe(self._node.resolve_topic_name(self._info_topic), CAMERA_INFO)
+            self._node.get_logger().info(f"listening to {topic} ({msgtype})")
+
+    def _subscribe(self, topic: str, msgtype: str) -> None:
+        from rclpy.qos import qos_profile_sensor_data
+        from rosidl_runtime_py.utilities import get_message
+
+        def received(data: bytes) -> None:
+            self._received(topic, msgtype, data)
+
+        self._subscriptions.append(
+            self._node.create_subscription(
+                get_message(msgtype), topic, received, qos_profile_sensor_data, raw=True
+            )
+        )
+
+    def _received(self, topic: str, msgtype: str, data: bytes) -> None:
+        if not self._clip.recording:
+            return
+        now_ns = runtime.now_ns(self._node)
+        try:
+            self._clip.add(topic, msgtype, now_ns, data)
+            duration = self._values["duration"]
+            if duration and self._clip.length_s(now_ns) >= duration:
+                self._stop()
+        except AcehandError as error:
+            self._node.get_logger().error(str(error))
+            if self._clip.recording:
+                self._clip.stop()
+
+    def _start(self) -> str:
+        if not self._active:
+            raise InputError("The node is not active; `ros2 lifecycle set` can activate it.")
+        if self._worker.running:
+            raise InputError("The last clip is still being converted; ~/cancel stops that.")
+        path = next_clip(self._folder / "clips")
+        self._clip.start(path)
+        return f"recording {path}"
+
+    def _stop(self) -> str:
+        clip = self._clip.stop()
+        if not self._clip.images:
+            topic = self._values["image_topic"]
+            raise InputError(f"{clip}: no image came on {topic}; the clip is empty.")
+        info = self._info_topic if self._clip.camera_infos else ""
+        info = self._node.resolve_topic_name(info) if info else ""
+        topic = self._node.resolve_topic_name(self._values["image_topic"])
+        values: Mapping[str, Any] = {**self._values, "image_topic": topic}
+        options = clip_options(values, clip, self._folder / "bags" / clip.name, info)
+        self._worker.start(lambda progress, cancel: convert_clip(options, progress, cancel))
+        return f"{clip}: {self._clip.images} images, converting"
+
+    def _cancel(self) -> str:
+        if not self._worker.cancel():
+            raise InputError("No clip is being converted.")
+        return "stopping at the next step; the recorded clip stays"
+
+    def _tell(self) -> None:
+        now_ns, name = runtime.now_ns(self._node), self._node.get_name()
+        status, log = self._worker.status, self._node.get_logger()
+        for remark in self._worker.take_remarks():
+            log.info(remark)
+        if self._clip.recording:
+            length = f"{self._clip.length_s(now_ns):.2f}"
+            values = {"clip": self._clip.path, "images": self._clip.images, "seconds": length}
+            self._outlet.publish([diagnostics(name, OK, "recording", values, now_ns)])
+        else:
+            self._outlet.publish([job_diagnostics(name, status, now_ns)])
+        if status.state not in ("idle", "running") and status != self._told:
+            self._told = status
+            self._publish_clip(status)
+
+    def _publish_clip(self, status: JobStatus) -> None:
+        """Publish the trajectory of a clip whose work has ended, and say how it went."""
+        log = self._node.get_logger()
+        (log.error if status.state == "failed" else log.info)(summary(status))
+        result = status.report
+        if isinstance(result, ClipResult) and result.demonstration is not None:
+            demonstration = result.demonstration
+            self._outlet.publish(latched_messages(demonstration))
+            self._outlet.publish(trajectory_messages(demonstration))
+            self._outlet.publish(diagnostics_messages(demonstration))
+        self._exit_code, self._ended = exit_code(status), True
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the node; return its exit code."""
+    return runtime.run("clip_recorder", ClipRecorderNode, argv, lifecycle=True)

@@ -1,0 +1,143 @@
+"""Plain messages (``acehand_core.export.bag_messages``) as rclpy messages, and their publishers."""
+
+from __future__ import annotations
+
+import array
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from acehand_core.errors import AcehandError
+from acehand_core.export.bag_messages import TOPICS, PlainMessage, TopicSpec
+
+DIAGNOSTICS = "/diagnostics"
+_ROS_HELP = (
+    "needs ROS 2: source its setup (and that of the workspace) in the environment that acehand is "
+    "installed in. docs/ros2.md says how."
+)
+
+
+def need_ros(name: str) -> None:
+    """Raise ``AcehandError`` with what to do where rclpy cannot be imported."""
+    try:
+        import rclpy  # noqa: F401
+    except ImportError as error:
+        raise AcehandError(f"{name} {_ROS_HELP} ({error})") from error
+
+
+def to_ros(message: PlainMessage, stamp_ns: int | None = None) -> Any:
+    """Return the rclpy message of a plain one, with another stamp in its headers if given.
+
+    Numbers become what the message's own field checks accept: lists, and bytes for octets.
+    """
+    from rosidl_runtime_py.utilities import get_message
+
+    return _filled(get_message(message.msgtype), message.fields, stamp_ns)
+
+
+def _filled(kind: Any, fields: Mapping[str, Any], stamp_ns: int | None) -> Any:
+    if stamp_ns is not None and fields.keys() == {"stamp", "frame_id"}:
+        fields = {**fields, "stamp": stamp_fields(stamp_ns)}
+    nested, octets = _plan(kind)
+    values = {}
+    for name, value in fields.items():
+        inner = nested.get(name)
+        if inner is None:
+            values[name] = bytes([value]) if name in octets else _plain(value)
+        elif isinstance(value, Mapping):
+            values[name] = _filled(inner, value, stamp_ns)
+        else:
+            values[name] = [_filled(inner, item, stamp_ns) for item in value]
+    return kind(**values)
+
+
+@functools.cache
+def _plan(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return a message's fields that hold messages, with their types, and those that are octets.
+
+    Faster than rosidl_runtime_py.set_message_fields, which looks both up for every value: a hand's
+    surface has thousands of points.
+    """
+    from rosidl_runtime_py.utilities import get_message
+
+    types = kind.get_fields_and_field_types()
+    names = {field: re.search(r"(\w+)/(\w+)", text) for field, text in types.items()}
+    nested = {f: get_message(f"{n[1]}/msg/{n[2]}") for f, n in names.items() if n is not None}
+    return nested, frozenset(field for field, text in types.items() if text == "octet")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype == np.uint8:
+        return array.array("B", value.tobytes())
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def stamp_fields(stamp_ns: int) -> dict[str, int]:
+    """Return the fields of a builtin_interfaces/Time."""
+    return {"sec": stamp_ns // 1_000_000_000, "nanosec": stamp_ns % 1_000_000_000}
+
+
+def quality(spec: TopicSpec) -> Any:
+    """Return the QoS profile of a topic of ours."""
+    from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+
+    return QoSProfile(
+        depth=spec.depth,
+        reliability=(
+            ReliabilityPolicy.RELIABLE if spec.reliable else ReliabilityPolicy.BEST_EFFORT
+        ),
+        durability=(
+            DurabilityPolicy.TRANSIENT_LOCAL if spec.latched else DurabilityPolicy.VOLATILE
+        ),
+    )
+
+
+class Outlet:
+    """Publishes plain messages on the topics that they name; publishers are made when needed.
+
+    What is latched and meant to be found late is remembered per ROS by depth, so a topic with
+    several messages (/tf_static) must fit its depth.
+    """
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self._publishers: dict[str, Any] = {}
+
+    def open(self, topics: Iterable[str]) -> None:
+        """Advertise topics before there is anything to say on them."""
+        for topic in topics:
+            self._publisher(topic, TOPICS[topic].msgtype)
+
+    def prepare(self, messages: Iterable[PlainMessage]) -> None:
+        """Advertise topics and load their types, so that the first message is not late."""
+        for message in messages:
+            self._publisher(message.topic, message.msgtype)
+            to_ros(message)
+
+    def publish(self, messages: Iterable[PlainMessage], stamp_ns: int | None = None) -> None:
+        """Publish messages, stamped anew if ``stamp_ns`` is given."""
+        for message in messages:
+            self._publisher(message.topic, message.msgtype).publish(to_ros(message, stamp_ns))
+
+    def has_subscriber(self, topic: str) -> bool:
+        """Whether somebody listens to a topic that was opened."""
+        publisher = self._publishers.get(topic)
+        return publisher is not None and publisher.get_subscription_count() > 0
+
+    def close(self) -> None:
+        """Take the publishers down."""
+        for publisher in self._publishers.values():
+            self._node.destroy_publisher(publisher)
+        self._publishers = {}
+
+    def _publisher(self, topic: str, msgtype: str) -> Any:
+        if topic not in self._publishers:
+            from rosidl_runtime_py.utilities import get_message
+
+            profile = quality(TOPICS[topic]) if topic in TOPICS else 10
+            kind = get_message(msgtype)
+            self._publishers[topic] = self._node.create_publisher(kind, topic, profile)
+        return self._publishers[topic]

@@ -1,0 +1,95 @@
+"""Node ``offline_bag``: a recorded bag in, a dataset and a bag out, progress on /diagnostics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from acehand_core.errors import InputError
+from acehand_ros import runtime
+from acehand_ros.messages import DIAGNOSTICS, Outlet
+from acehand_ros.options import offline_options
+from acehand_ros.parameters import OFFLINE_BAG, declare
+from acehand_ros.status import job_diagnostics, report_values
+from acehand_ros.worker import JobStatus, Worker
+
+_DIAGNOSTICS_S = 0.5
+
+
+class OfflineBag:
+    """Converts on ~/start (or at once), stops on ~/cancel; what is finished then stays."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self._values: Mapping[str, Any] = declare(node, OFFLINE_BAG)
+        self._worker = Worker()
+        self._outlet = Outlet(node)
+        self._outlet.open([DIAGNOSTICS])
+        self._told: JobStatus | None = None
+        runtime.add_trigger(node, "start", self._start)
+        runtime.add_trigger(node, "cancel", self._cancel)
+        node.create_timer(_DIAGNOSTICS_S, self._tell)
+        if self._values["autostart"]:
+            node.get_logger().info(self._start())
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job has ended, where that ends the node."""
+        ended = self._worker.status.state not in ("idle", "running")
+        return ended and bool(self._values["exit_when_done"])
+
+    def close(self, interrupted: bool) -> int:
+        """Stop the job and return the exit code of ``acehand bag convert``."""
+        if self._worker.cancel():
+            self._node.get_logger().info("stopping; what is finished is being saved")
+        self._worker.join()
+        self._tell()
+        return exit_code(self._worker.status)
+
+    def _start(self) -> str:
+        from acehand_core.bag_jobs import convert_bag
+
+        options = offline_options(self._values)
+        self._worker.start(lambda progress, cancel: convert_bag(options, progress, cancel))
+        return f"converting {options.bag}"
+
+    def _cancel(self) -> str:
+        if not self._worker.cancel():
+            raise InputError("No conversion is running.")
+        return "stopping at the next step; what is finished stays"
+
+    def _tell(self) -> None:
+        status, log = self._worker.status, self._node.get_logger()
+        for remark in self._worker.take_remarks():
+            log.info(remark)
+        if status.state == "running" and (self._told is None or status.stage != self._told.stage):
+            log.info(status.stage)
+        now_ns = runtime.now_ns(self._node)
+        self._outlet.publish([job_diagnostics(self._node.get_name(), status, now_ns)])
+        if status.state not in ("idle", "running") and status != self._told:
+            (log.error if status.state == "failed" else log.info)(summary(status))
+        self._told = status
+
+
+def summary(status: JobStatus) -> str:
+    """Return how a job ended in one line: its message and, as JSON, what it made."""
+    if status.report is None:
+        return status.message
+    return f"{status.message}: {json.dumps(report_values(status.report))}"
+
+
+def exit_code(status: JobStatus) -> int:
+    """Return 0 for done, 130 for cancelled, 1 where an input failed, 2 for a wrong one."""
+    if status.state == "cancelled":
+        return runtime.EXIT_INTERRUPTED
+    if status.state == "failed":
+        known = isinstance(status.error, InputError)
+        return runtime.EXIT_INPUT if known else runtime.EXIT_FAILED
+    failed = status.report is not None and status.report.job.failures
+    return runtime.EXIT_FAILED if failed else runtime.EXIT_OK
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the node; return its exit code."""
+    return runtime.run("offline_bag", OfflineBag, argv)

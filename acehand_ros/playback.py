@@ -1,0 +1,216 @@
+"""Publishing a demonstration on time, from a thread of its own. Takes an outlet; needs no ROS."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from acehand_core.errors import InputError, nearest
+from acehand_core.export.bag_messages import (
+    Demonstration,
+    PlainMessage,
+    diagnostics_messages,
+    frame_messages,
+    latched_messages,
+    trajectory_messages,
+)
+from acehand_ros.timeline import Timeline
+
+Stamps = Literal["recorded", "now"]
+_HUMAN = ("wrist_pose", "joints", "skeleton", "mesh", "camera_info")
+
+
+class Publishes(Protocol):
+    """Where messages go."""
+
+    def prepare(self, messages: Sequence[PlainMessage]) -> None: ...
+
+    def publish(self, messages: Sequence[PlainMessage], stamp_ns: int | None = None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlayerSettings:
+    """What is published. ``stamps`` "now": with the time of publishing instead of capture."""
+
+    stamps: Stamps = "recorded"
+    clock_rate: float | None = 100.0
+    tf: bool = True
+    markers: bool = True
+    mesh: bool = False
+
+
+class Playback:
+    """Plays one demonstration. Every method may be called from any thread.
+
+    Args:
+        now_ns: what "now" is for stamps (the node's clock).
+        publish_clock: told the playhead in the recording's time, at ``clock_rate``.
+    """
+
+    def __init__(
+        self,
+        demonstration: Demonstration,
+        timeline: Timeline,
+        outlet: Publishes,
+        settings: PlayerSettings,
+        now_ns: Callable[[], int],
+        publish_clock: Callable[[int], None],
+    ) -> None:
+        self._demonstration, self._timeline, self._outlet = demonstration, timeline, outlet
+        self._settings, self._now_ns, self._publish_clock = settings, now_ns, publish_clock
+        self._lock = threading.RLock()
+        self._wake = threading.Condition(self._lock)
+        self._closed = self._ended = False
+        self._thread = threading.Thread(target=self._run, name="playback")
+        self.error: BaseException | None = None
+
+    def prepare(self) -> None:
+        """Advertise every topic there will be."""
+        self._outlet.prepare([*self._frame(0), *self._from(0)])
+
+    def start(self) -> None:
+        """Publish what is latched and begin."""
+        self._outlet.publish(self._latched(), self._stamp())
+        self._timeline.start(time.monotonic_ns())
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop publishing."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the end was reached (and no loop, seek or resume has left it)."""
+        return self._ended or self.error is not None
+
+    @property
+    def paused(self) -> bool:
+        """Whether time stands still."""
+        return self._timeline.paused
+
+    def position_s(self) -> float:
+        """Return the playhead in seconds from the start."""
+        with self._lock:
+            return self._timeline.position_ns(time.monotonic_ns()) / 1e9
+
+    def set(self, name: str, value: Any) -> None:
+        """Change the parameter ``rate``, ``loop``, ``paused`` or ``position``.
+
+        Raises:
+            InputError: the position is outside the episode.
+        """
+        now = time.monotonic_ns()
+        with self._wake:
+            if name == "rate":
+                self._timeline.set_rate(float(value), now)
+            elif name == "loop":
+                self._timeline.loop = bool(value)
+            elif name == "paused":
+                (self._timeline.pause if value else self._timeline.resume)(now)
+            elif name == "position":
+                self._timeline.seek(float(value), now)
+            self._ended = False
+            self._wake.notify_all()
+
+    def _run(self) -> None:
+        try:
+            self._play()
+        except Exception as error:  # said by the node; a thread cannot
+            self.error = error
+
+    def _play(self) -> None:
+        tick_s = None if self._settings.clock_rate is None else 1 / self._settings.clock_rate
+        next_tick = time.monotonic()
+        while True:
+            with self._wake:
+                if self._closed:
+                    return
+                now = time.monotonic_ns()
+                due = self._timeline.due(now)
+                clock_ns = self._timeline.stamp_ns(now)
+                self._ended = self._ended or due.ended
+            if tick_s is not None and (time.monotonic() >= next_tick or due.frames):
+                self._publish_clock(clock_ns)
+                next_tick = max(next_tick + tick_s, time.monotonic() - tick_s)
+            if due.restarted and due.frames:
+                self._outlet.publish(self._from(due.frames[0]), self._stamp())
+            for frame in due.frames:
+                self._outlet.publish(self._frame(frame), self._stamp())
+            with self._wake:
+                if self._closed:
+                    return
+                wait = self._timeline.wait_s(time.monotonic_ns()) if not self._ended else None
+                if tick_s is not None:
+                    ahead = max(0.0, next_tick - time.monotonic())
+                    wait = ahead if wait is None else min(wait, ahead)
+                self._wake.wait(wait)
+
+    def _stamp(self) -> int | None:
+        return self._now_ns() if self._settings.stamps == "now" else None
+
+    def _latched(self) -> list[PlainMessage]:
+        messages = [
+            *latched_messages(self._demonstration),
+            *diagnostics_messages(self._demonstration),
+        ]
+        return [m for m in messages if self._settings.tf or m.topic != "/tf_static"]
+
+    def _from(self, frame: int) -> list[PlainMessage]:
+        """Return the trajectories of what is still to come, at the speed of play."""
+        return trajectory_messages(rest_of(self._demonstration, frame, self._timeline.rate))
+
+    def _frame(self, frame: int) -> list[PlainMessage]:
+        settings = self._settings
+        messages = frame_messages(self._demonstration, frame, settings.mesh)
+        return [
+            m
+            for m in messages
+            if (settings.tf or m.topic != "/tf")
+            and (settings.markers or m.topic.rsplit("/", 1)[-1] not in _HUMAN)
+        ]
+
+
+def rest_of(demonstration: Demonstration, frame: int, rate: float) -> Demonstration:
+    """Return the commands from a frame on, with their time stretched by ``1 / rate``.
+
+    The first stamp stays the frame's own. Places and human hands are left out: a trajectory has
+    none.
+    """
+    stamps = demonstration.stamps_ns[frame:]
+    if rate != 1.0:
+        stamps = stamps[0] + np.round((stamps - stamps[0]) / rate).astype(np.int64)
+    return replace(
+        demonstration,
+        stamps_ns=stamps,
+        log_ns=demonstration.log_ns[frame:],
+        joints=demonstration.joints[frame:],
+        commands=demonstration.commands[frame:],
+        confidence=demonstration.confidence[frame:],
+        T_camera_base=None,
+        T_camera_wrist=None,
+        T_world_camera=None,
+        motion=None,
+    )
+
+
+def choose_episode(
+    demonstrations: Sequence[Demonstration], episode: int, source: str
+) -> Demonstration:
+    """Return one of a source's episodes.
+
+    Raises:
+        InputError: there is no such episode.
+    """
+    if not 0 <= episode < len(demonstrations):
+        numbers = [str(number) for number in range(len(demonstrations))]
+        raise InputError(f"{source}: no episode {episode}; {nearest(str(episode), numbers)}")
+    return demonstrations[episode]

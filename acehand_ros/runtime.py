@@ -1,0 +1,141 @@
+"""The life of a node's process: start, spin, stop on Ctrl-C or SIGTERM, exit code. Needs rclpy."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from acehand_core.errors import AcehandError, InputError
+from acehand_ros.messages import need_ros
+
+EXIT_OK, EXIT_FAILED, EXIT_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
+_SPIN_S = 0.1
+
+
+class App(Protocol):
+    """What a node does. All calls come from the thread that spins."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the process may end by itself."""
+        ...
+
+    def close(self, interrupted: bool) -> int:
+        """Stop all work, say the last word on topics that are still open; return the exit code."""
+        ...
+
+
+def run(
+    name: str,
+    build: Callable[[Any], App],
+    argv: Sequence[str] | None = None,
+    lifecycle: bool = False,
+) -> int:
+    """Run a node until it has finished or is told to stop; return the exit code.
+
+    Signals are handled here, not by rclpy, which would close the context at once: the last
+    diagnostics and the worker's own saving of what is finished need it open.
+    """
+    try:
+        need_ros(name)
+    except AcehandError as error:
+        print(f"error: {error}", file=sys.stderr)  # no node yet, so no logger
+        return EXIT_INPUT
+    import rclpy
+    from rclpy.executors import SingleThreadedExecutor
+    from rclpy.signals import SignalHandlerOptions
+
+    stop = threading.Event()
+    rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    node: Any = None
+    try:
+        node = _node(name, lifecycle)
+        executor = SingleThreadedExecutor()
+        executor.add_node(node)
+        app = build(node)
+        while not (stop.is_set() or app.finished):
+            executor.spin_once(timeout_sec=_SPIN_S)
+        return app.close(stop.is_set())
+    except AcehandError as error:
+        if node is None:
+            raise
+        node.get_logger().fatal(str(error))
+        return EXIT_INPUT if isinstance(error, InputError) else EXIT_FAILED
+    finally:
+        if node is not None:
+            node.destroy_node()
+        rclpy.try_shutdown()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _node(name: str, lifecycle: bool) -> Any:
+    if lifecycle:
+        return _lifecycle_node(name)
+    from rclpy.node import Node
+
+    return Node(name)
+
+
+def _lifecycle_node(name: str) -> Any:
+    """Return a life-cycle node whose transitions call the app that sets itself as ``node.app``.
+
+    The class stands in a function since its base is rclpy's.
+    """
+    from rclpy.lifecycle import Node, TransitionCallbackReturn
+
+    class LifecycleNode(Node):
+        app: Any = None
+
+        def step(self, action: Callable[[], None]) -> TransitionCallbackReturn:
+            try:
+                action()
+            except AcehandError as error:
+                self.get_logger().error(str(error))
+                return TransitionCallbackReturn.FAILURE
+            return TransitionCallbackReturn.SUCCESS
+
+        def on_configure(self, state: Any) -> TransitionCallbackReturn:
+            return self.step(self.app.configure)
+
+        def on_activate(self, state: Any) -> TransitionCallbackReturn:
+            return self.step(self.app.activate)
+
+        def on_deactivate(self, state: Any) -> TransitionCallbackReturn:
+            return self.step(self.app.deactivate)
+
+        def on_cleanup(self, state: Any) -> TransitionCallbackReturn:
+            return self.step(self.app.cleanup)
+
+        def on_shutdown(self, state: Any) -> TransitionCallbackReturn:
+            return self.step(self.app.deactivate)
+
+    return LifecycleNode(name)
+
+
+def now_ns(node: Any) -> int:
+    """Return the node's time."""
+    return int(node.get_clock().now().nanoseconds)
+
+
+def answer(response: Any, action: Callable[[], str]) -> Any:
+    """Fill a std_srvs/Trigger response with what an action says, or why it could not be done."""
+    try:
+        response.message, response.success = action(), True
+    except InputError as error:
+        response.message, response.success = str(error), False
+    return response
+
+
+def add_trigger(node: Any, name: str, action: Callable[[], str]) -> None:
+    """Offer a std_srvs/Trigger service in the node's own namespace."""
+    from std_srvs.srv import Trigger
+
+    node.create_service(Trigger, f"~/{name}", lambda _, response: answer(response, action))

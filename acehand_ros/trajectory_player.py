@@ -1,0 +1,141 @@
+"""Node ``trajectory_player``: replays a demonstration to joint states and trajectories."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from acehand_core.bag_jobs import load_demonstrations
+from acehand_core.errors import InputError
+from acehand_core.export.bag_messages import Demonstration
+from acehand_core.types import SIDES
+from acehand_ros import runtime
+from acehand_ros.messages import Outlet
+from acehand_ros.parameters import PLAYER, declare, refuse_bad_values
+from acehand_ros.playback import Playback, PlayerSettings, choose_episode
+from acehand_ros.status import ERROR, OK, diagnostics
+from acehand_ros.timeline import Timeline
+
+_STATUS_S = 1.0
+
+
+class TrajectoryPlayer:
+    """Plays at once (unless paused); ~/pause, ~/resume and ~/restart, and parameters, steer it."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        values = declare(node, PLAYER)
+        self._exit = bool(values["exit_when_done"])
+        self._source = str(values["source"])
+        demonstration = load_episode(self._source, str(values["robot"]), int(values["episode"]))
+        self._outlet = Outlet(node)
+        recorded = values["stamps"] == "recorded"
+        clock = recorded and bool(values["publish_clock"])
+        self._clock = _clock_publisher(node) if clock else None
+        settings = PlayerSettings(
+            stamps="recorded" if recorded else "now",
+            clock_rate=float(values["clock_rate"]) if clock else None,
+            tf=bool(values["publish_tf"]),
+            markers=bool(values["markers"]),
+            mesh=bool(values["mesh"]),
+        )
+        timeline = Timeline(
+            demonstration.stamps_ns,
+            float(values["rate"]),
+            bool(values["loop"]),
+            bool(values["paused"]),
+        )
+        if values["position"]:
+            timeline.seek(float(values["position"]), time.monotonic_ns())
+        self._playback = Playback(
+            demonstration, timeline, self._outlet, settings,
+            lambda: runtime.now_ns(node), self._publish_clock,
+        )  # fmt: skip
+        refuse_bad_values(node, PLAYER, self._playback.set)
+        for name, action in (
+            ("pause", self._pause), ("resume", self._resume), ("restart", self._restart),
+        ):  # fmt: skip
+            runtime.add_trigger(node, name, action)
+        node.create_timer(_STATUS_S, self._tell)
+        self._playback.prepare()
+        self._wait_for_subscriber(float(values["wait_for_subscriber"]))
+        self._playback.start()
+        node.get_logger().info(
+            f"{self._source}: {timeline.frames} frames, {timeline.length_ns / 1e9:.2f} s"
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether the episode is over, where that ends the node."""
+        return self._playback.error is not None or (self._exit and self._playback.ended)
+
+    def close(self, interrupted: bool) -> int:
+        """Stop playing."""
+        self._playback.close()
+        self._tell()
+        if self._playback.error is not None:
+            self._node.get_logger().fatal(f"{self._source}: {self._playback.error}")
+            return runtime.EXIT_FAILED
+        return runtime.EXIT_OK
+
+    def _publish_clock(self, time_ns: int) -> None:
+        from rosgraph_msgs.msg import Clock
+
+        message = Clock()
+        message.clock.sec, message.clock.nanosec = divmod(time_ns, 1_000_000_000)
+        if self._clock is not None:
+            self._clock.publish(message)
+
+    def _wait_for_subscriber(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        topics = [f"/{side}_hand/joint_states" for side in SIDES]
+        while time.monotonic() < until and not any(map(self._outlet.has_subscriber, topics)):
+            time.sleep(0.05)
+
+    def _pause(self) -> str:
+        self._playback.set("paused", True)
+        return f"paused at {self._playback.position_s():.3f} s"
+
+    def _resume(self) -> str:
+        self._playback.set("paused", False)
+        return "playing"
+
+    def _restart(self) -> str:
+        self._playback.set("position", 0.0)
+        return "at the start"
+
+    def _tell(self) -> None:
+        playback = self._playback
+        state = "paused" if playback.paused else "ended" if playback.ended else "playing"
+        level = OK if playback.error is None else ERROR
+        values = {"source": self._source, "position_s": f"{playback.position_s():.3f}"}
+        name, now_ns = self._node.get_name(), runtime.now_ns(self._node)
+        self._outlet.publish([diagnostics(name, level, state, values, now_ns)])
+
+
+def load_episode(source: str, robot: str, episode: int) -> Demonstration:
+    """Return one episode of a dataset, table of hands or bag.
+
+    Raises:
+        InputError: the source is not named, cannot be read, or has no such episode.
+    """
+    if not source.strip():
+        raise InputError("The parameter 'source' is empty; give source:=PATH.")
+    found = load_demonstrations(Path(source).expanduser(), robot)
+    return choose_episode(list(itertools.islice(found, episode + 1)), episode, source)
+
+
+def _clock_publisher(node: Any) -> Any:
+    from rclpy.qos import QoSProfile, ReliabilityPolicy
+    from rosgraph_msgs.msg import Clock
+
+    profile = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+    return node.create_publisher(Clock, "/clock", profile)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the node; return its exit code."""
+    return runtime.run("trajectory_player", TrajectoryPlayer, argv)

@@ -1,0 +1,193 @@
+"""Bags: what reading costs beside rosbags alone, and memory of a long bag beside a short one.
+
+Time: all pictures of one bag, in order, as the tracker gets them (index, seek, decode), against
+rosbags reading and decoding the same messages once; and a whole conversion against that, and
+against the main job on a video of the same frames. Memory: the peak of ``acehand bag convert`` with
+``--bag-output`` as the system counts it, for one minute and for ten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+VIDEO = ROOT / "examples" / "two_hands.mp4"
+_TOPIC = "/cam/image_raw"
+_CHILD = """
+import json, resource, runpy, sys, time
+started = time.perf_counter()
+sys.argv = ["acehand", *sys.argv[1:]]
+from acehand_core.cli.main import main
+code = main(sys.argv[1:])
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(json.dumps({"code": code, "peak_mb": peak, "seconds": time.perf_counter() - started}))
+"""
+
+
+def main() -> int:
+    """Run the benchmark; the exit code is 1 where memory grows beyond the bound."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0, help="of the long bag")
+    parser.add_argument("--fps", type=int, default=10, help="of the bags whose memory is measured")
+    parser.add_argument("--runs", type=int, default=3, help="timed runs of each; the median counts")
+    parser.add_argument("--skip-memory", action="store_true")
+    arguments = parser.parse_args()
+    result = {"machine": f"{os.cpu_count()} cores, {platform.machine()}, no GPU"}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        result["reading"] = {
+            kind: reading(folder, kind, arguments.runs) for kind in ("bgr8", "jpeg")
+        }
+        result["converting"] = converting(folder, result["reading"]["bgr8"]["rosbags_s"])
+        if not arguments.skip_memory:
+            result["memory"] = memory(folder, arguments.minutes, arguments.fps)
+    print(json.dumps(result))
+    return 0 if result.get("memory", {}).get("within_bound", True) else 1
+
+
+def write_bag(path: Path, images: list[np.ndarray], times: list[int], kind: str) -> None:
+    """Write pictures, repeated until every time has one."""
+    from bag_samples import SampleBag
+
+    with SampleBag(path) as bag:
+        for i, ns in enumerate(times):
+            # Forwards and backwards, so that hands move without a jump.
+            turn = i % (2 * len(images) - 2)
+            image = images[min(turn, 2 * len(images) - 2 - turn)]
+            if kind == "jpeg":
+                bag.compressed(image, ns, "jpeg")
+            else:
+                bag.image(image, ns, kind)
+
+
+def source_images() -> list[np.ndarray]:
+    """Return the frames of the rendered example."""
+    from acehand_core.data.video import open_video
+
+    recording = open_video(VIDEO)
+    return list(recording.frames.read(0, len(recording)))
+
+
+def reading(folder: Path, kind: str, runs: int) -> dict[str, float]:
+    """Time reading every picture once: rosbags alone, and as a Recording."""
+    from bag_samples import stamps
+
+    from acehand_core.data.bags.options import BagReading
+    from acehand_core.data.bags.recording import forget_indexes, index_bag
+
+    path = folder / f"reading_{kind}"
+    write_bag(path, source_images(), stamps(300), kind)
+    raw, ours = [], []
+    for _ in range(runs):
+        started = time.perf_counter()
+        count = rosbags_alone(path, kind)
+        raw.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        forget_indexes()
+        index = index_bag(path, BagReading())
+        read = sum(1 for _ in index.frames.read(0, len(index.frames)))
+        ours.append(time.perf_counter() - started)
+        assert read == count == 300
+    raw_s, ours_s = float(np.median(raw)), float(np.median(ours))
+    return {
+        "frames": 300,
+        "size": [index.width, index.height],
+        "rosbags_s": round(raw_s, 3),
+        "recording_s": round(ours_s, 3),
+        "ratio": round(ours_s / raw_s, 3),
+    }
+
+
+def rosbags_alone(path: Path, kind: str) -> int:
+    """Read and decode every picture with rosbags and OpenCV; return how many."""
+    from rosbags.highlevel import AnyReader
+
+    count = 0
+    with AnyReader([path]) as reader:
+        for connection, _, data in reader.messages():
+            message = reader.deserialize(data, connection.msgtype)
+            if kind == "jpeg":
+                bgr = cv2.imdecode(message.data, cv2.IMREAD_COLOR)
+            else:
+                bgr = message.data.reshape(message.height, message.width, 3)
+            cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
+            count += 1
+    return count
+
+
+def converting(folder: Path, raw_s: float) -> dict[str, float]:
+    """Time whole conversions of the same frames: from the bag, and from a video."""
+    from bag_samples import stamps
+
+    images = source_images()
+    path = folder / "convert"
+    write_bag(path, images, stamps(len(images)), "bgr8")
+    bag = command("bag", "convert", path, "--output", folder / "a",
+                  "--bag-output", folder / "out.mcap", "--no-overlay")  # fmt: skip
+    plain = command("bag", "convert", path, "--output", folder / "b", "--no-overlay")
+    video = command("retarget", VIDEO, "--output", folder / "c", "--no-overlay")
+    raw = raw_s * len(images) / 300
+    return {
+        "frames": len(images),
+        "bag_and_bag_output_s": round(bag["seconds"], 2),
+        "bag_s": round(plain["seconds"], 2),
+        "video_s": round(video["seconds"], 2),
+        "ratio_to_video": round(plain["seconds"] / video["seconds"], 3),
+        "ratio_to_rosbags_alone": round(plain["seconds"] / raw, 2),
+    }
+
+
+def memory(folder: Path, minutes: float, fps: int) -> dict[str, object]:
+    """Measure the peak memory of converting a bag of one minute and a long one."""
+    from bag_samples import stamps
+
+    small = [cv2.resize(image, (160, 120)) for image in source_images()]
+    peaks = {}
+    for length in (1.0, minutes):
+        path = folder / f"memory_{length:g}"
+        write_bag(path, small, stamps(round(60 * length * fps), fps), "bgr8")
+        peaks[length] = command(
+            "bag", "convert", path, "--output", folder / f"m{length:g}", "--no-overlay",
+            "--no-mesh", "--bag-output", folder / f"m{length:g}.mcap",
+        )  # fmt: skip
+    short, long = peaks[1.0]["peak_mb"], peaks[minutes]["peak_mb"]
+    bound = 1.1 * short + 50
+    return {
+        "fps": fps,
+        "frames": [round(60 * fps), round(60 * minutes * fps)],
+        "minutes": [1.0, minutes],
+        "size": [160, 120],
+        "peak_mb": [round(short), round(long)],
+        "bound_mb": round(bound),
+        "within_bound": bool(long <= bound),
+        "seconds": [round(peak["seconds"], 1) for peak in peaks.values()],
+    }
+
+
+def command(*words: object) -> dict[str, float]:
+    """Run an acehand command in a process of its own; return time and peak memory."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", _CHILD, *map(str, words), "--quiet"],
+        capture_output=True, text=True, env=environment, cwd=ROOT, check=False,
+    )  # fmt: skip
+    answer = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {"code": -1}
+    if answer["code"] != 0:
+        raise SystemExit(f"{words}: exit code {answer['code']}\n{done.stderr}")
+    return answer
+
+
+if __name__ == "__main__":
+    sys.exit(main())

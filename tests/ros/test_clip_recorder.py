@@ -1,0 +1,107 @@
+"""clip_recorder with a live camera that the test plays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ros_process import Process, call, spin_until, trigger
+from test_offline_bag import EXAMPLE, START, STEP, Told, image_fields
+
+from acehand_core.data.video import open_video
+from acehand_core.export.bag_messages import PlainMessage
+from acehand_core.export.lerobot_check import check_dataset
+from acehand_ros.messages import to_ros
+
+Start = Callable[..., Process]
+TOPIC = "/camera/image_raw"
+
+
+class Camera:
+    """Publishes frames of the example with sensor-data QoS, one per ``rate`` of a timer."""
+
+    def __init__(self, node: Any, frames: int) -> None:
+        from rclpy.qos import qos_profile_sensor_data
+        from sensor_msgs.msg import Image
+
+        images = open_video(EXAMPLE).frames.read(0, frames)
+        kind = "sensor_msgs/msg/Image"
+        self.messages = [
+            to_ros(PlainMessage(TOPIC, kind, 0, image_fields(image, START + index * STEP)))
+            for index, image in enumerate(images)
+        ]
+        self.sent = 0
+        self.publisher = node.create_publisher(Image, TOPIC, qos_profile_sensor_data)
+        self.timer = node.create_timer(0.1, self._tick)
+        self.timer.cancel()
+
+    def _tick(self) -> None:
+        if self.sent < len(self.messages):
+            self.publisher.publish(self.messages[self.sent])
+            self.sent += 1
+
+
+def test_a_clip_between_start_and_stop(node: Any, start: Start, tmp_path: Path) -> None:
+    from rclpy.qos import DurabilityPolicy, QoSProfile
+    from trajectory_msgs.msg import JointTrajectory
+
+    got: list[Any] = []
+    volatile = QoSProfile(depth=5, durability=DurabilityPolicy.VOLATILE)
+    for side in ("left", "right"):
+        topic = f"/{side}_hand/joint_trajectory"
+        node.create_subscription(JointTrajectory, topic, got.append, volatile)
+    told, camera = Told(node, "clip_recorder"), Camera(node, 12)
+    start("clip_recorder", output_dir=tmp_path, image_topic=TOPIC)
+    spin_until(node, lambda: camera.publisher.get_subscription_count() == 1, 60)
+    refused = trigger(node, "/clip_recorder/stop")
+    assert not refused.success and "No clip is being recorded" in refused.message
+    assert trigger(node, "/clip_recorder/start").success
+    camera.timer.reset()
+    spin_until(node, lambda: camera.sent == 12, 30)
+    spin_until(node, lambda: told.all[-1].get("images") == "12", 10)
+    stopped = trigger(node, "/clip_recorder/stop")
+    assert stopped.success and "12 images" in stopped.message
+    spin_until(node, lambda: told.state == "done", 240)
+    spin_until(node, lambda: len(got) == 2, 10)
+    for trajectory in got:
+        assert len(trajectory.joint_names) == 6 and len(trajectory.points) == 12
+        stamp = trajectory.header.stamp
+        assert stamp.sec * 10**9 + stamp.nanosec == START
+        assert np.isfinite([p.positions for p in trajectory.points]).all()
+    assert list(check_dataset(tmp_path / "dataset")) == []
+
+
+def test_no_image_and_the_life_cycle(node: Any, start: Start, tmp_path: Path) -> None:
+    from lifecycle_msgs.msg import Transition
+    from lifecycle_msgs.srv import ChangeState, GetState
+
+    def change(transition: int) -> bool:
+        request = ChangeState.Request(transition=Transition(id=transition))
+        return call(node, ChangeState, "/clip_recorder/change_state", request).success
+
+    def state() -> str:
+        request = GetState.Request()
+        return call(node, GetState, "/clip_recorder/get_state", request).current_state.label
+
+    start(
+        "clip_recorder", output_dir=tmp_path, image_topic=TOPIC, autostart=False,
+        image_type="raw",
+    )  # fmt: skip
+    assert state() == "unconfigured"
+    assert not trigger(node, "/clip_recorder/start").success
+    assert change(Transition.TRANSITION_CONFIGURE) and state() == "inactive"
+    assert change(Transition.TRANSITION_ACTIVATE) and state() == "active"
+    assert trigger(node, "/clip_recorder/start").success
+    empty = trigger(node, "/clip_recorder/stop")
+    assert not empty.success and "no image came" in empty.message
+    assert change(Transition.TRANSITION_DEACTIVATE) and state() == "inactive"
+
+
+@pytest.mark.parametrize("parameters", [{"device": "cuda"}, {"duration": -1.0}])
+def test_bad_parameters_end_the_node(start: Start, parameters: dict[str, Any]) -> None:
+    code, output = start("clip_recorder", **parameters).wait(60)
+    assert code == 2, output
+    assert next(iter(parameters)) in output and "Traceback" not in output

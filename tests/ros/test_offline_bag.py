@@ -1,0 +1,137 @@
+"""offline_bag: a bag in, a dataset and a bag out, told on /diagnostics; start, cancel, launch."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ros_process import Process, spin_until, trigger
+
+from acehand_core.data.video import open_video
+from acehand_core.export.bag_messages import PlainMessage
+from acehand_core.export.bag_writer import BagWriter
+from acehand_core.export.lerobot_check import check_dataset
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "two_hands.mp4"
+START, STEP = 1_700_000_000_000_000_000, 33_333_333
+IMAGE = "sensor_msgs/msg/Image"
+Start = Callable[..., Process]
+
+
+def image_fields(image: np.ndarray, stamp_ns: int) -> dict[str, Any]:
+    height, width = image.shape[:2]
+    stamp = {"sec": stamp_ns // 10**9, "nanosec": stamp_ns % 10**9}
+    return {
+        "header": {"stamp": stamp, "frame_id": "camera_optical_frame"},
+        "height": height,
+        "width": width,
+        "encoding": "rgb8",
+        "is_bigendian": 0,
+        "step": 3 * width,
+        "data": np.ascontiguousarray(image).reshape(-1),
+    }
+
+
+def write_bag(path: Path, frames: int) -> Path:
+    with BagWriter(path) as writer:
+        for index, image in enumerate(open_video(EXAMPLE).frames.read(0, frames)):
+            stamp = START + index * STEP
+            fields = image_fields(image, stamp)
+            writer.write(PlainMessage("/camera/image_raw", IMAGE, stamp, fields))
+    return path
+
+
+@pytest.fixture(scope="module")
+def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_bag(tmp_path_factory.mktemp("bags") / "short", 12)
+
+
+class Told:
+    """What a node says about itself on /diagnostics."""
+
+    def __init__(self, node: Any, name: str) -> None:
+        from diagnostic_msgs.msg import DiagnosticArray
+
+        self.name, self.all = name, []
+        node.create_subscription(DiagnosticArray, "/diagnostics", self._got, 100)
+
+    def _got(self, array: Any) -> None:
+        for status in array.status:
+            if status.name == self.name:
+                self.all.append({v.key: v.value for v in status.values})
+
+    @property
+    def state(self) -> str | None:
+        return self.all[-1].get("state") if self.all else None
+
+
+def test_a_bag_becomes_a_dataset_and_a_bag(
+    node: Any, start: Start, bag: Path, tmp_path: Path
+) -> None:
+    told = Told(node, "offline_bag")
+    work = start("offline_bag", bag=bag, output_dir=tmp_path / "data", task="wave", mesh=False)
+    spin_until(node, lambda: work.popen.poll() is not None, 240)
+    code, output = work.wait(5)
+    assert code == 0, output
+    spin_until(node, lambda: told.state == "done", 5)
+    assert "running" in {values["state"] for values in told.all}
+    assert told.all[-1]["episodes"] == "1" and told.all[-1]["lost_messages"] == "0"
+    assert list(check_dataset(tmp_path / "data")) == []
+    assert (tmp_path / "data_bag" / "metadata.yaml").is_file()
+
+
+def test_start_and_cancel_by_service(node: Any, start: Start, tmp_path: Path) -> None:
+    bag, told = write_bag(tmp_path / "long", 100), Told(node, "offline_bag")
+    work = start(
+        "offline_bag", bag=bag, output_dir=tmp_path / "data", autostart=False,
+        exit_when_done=True,
+    )  # fmt: skip
+    refused = trigger(node, "/offline_bag/cancel")
+    assert not refused.success and "No conversion is running" in refused.message
+    assert told.state in (None, "idle")
+    assert trigger(node, "/offline_bag/start").success
+    again = trigger(node, "/offline_bag/start")
+    assert not again.success and "already running" in again.message
+    spin_until(node, lambda: "percent" in (told.all or [{}])[-1], 60)
+    assert trigger(node, "/offline_bag/cancel").success
+    spin_until(node, lambda: work.popen.poll() is not None, 60)
+    code, output = work.wait(5)
+    assert code == 130, output
+    assert "Traceback" not in output
+
+
+def test_what_is_wrong_is_said_and_is_the_exit_code(
+    start: Start, bag: Path, tmp_path: Path
+) -> None:
+    missing = start("offline_bag", bag=tmp_path / "none", output_dir=tmp_path / "a")
+    topic = start("offline_bag", bag=bag, output_dir=tmp_path / "b", image_topic="/wrong")
+    for process, sentence in ((missing, "none"), (topic, "/wrong")):
+        code, output = process.wait(120)
+        assert code in (1, 2), output
+        assert sentence in output and "Traceback" not in output
+    assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
+
+
+def test_the_launch_file(bag: Path, tmp_path: Path) -> None:
+    """``ros2 launch`` of the colcon-installed package finishes by itself."""
+    from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
+
+    try:
+        get_package_share_directory("acehand_ros")
+    except PackageNotFoundError:
+        pytest.skip("acehand_ros is not installed in a sourced colcon workspace")
+    if shutil.which("ros2") is None:
+        pytest.skip("the ros2 command is not installed")
+    command = ["ros2", "launch", "acehand_ros", "offline_bag.launch.py"]
+    done = subprocess.run(
+        [*command, f"bag:={bag}", f"output_dir:={tmp_path / 'data'}", "task:=12", "mesh:=false"],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "process has finished cleanly" in done.stdout + done.stderr
+    assert list(check_dataset(tmp_path / "data")) == []

@@ -1,0 +1,380 @@
+"""Bags in, datasets and bags out, through the commands."""
+
+from __future__ import annotations
+
+import errno
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bag_samples import DELAY, START, TOPIC, SampleBag, pictures, stamps
+from clips import empty_frames, example_frames
+from fake_motion import ARRAYS
+from rosbags.highlevel import AnyReader
+from runs import Acehand, Run, hands_file
+
+from acehand_core.bag_jobs import ConvertOptions, convert_bag, load_demonstrations
+from acehand_core.data.bags.info import bag_info
+from acehand_core.data.bags.options import BagReading
+from acehand_core.data.bags.recording import index_bag
+from acehand_core.data.bags.typestore import typestore
+from acehand_core.data.hand_table import read_hand_motion
+from acehand_core.data.selection import part
+from acehand_core.data.video import open_video
+from acehand_core.errors import Interrupted
+from acehand_core.motion import HandMotion, Recording
+from acehand_core.pipeline import JobSettings
+from acehand_core.trackers.base import TrackerSettings
+from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
+
+COUNT = 12
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two hands over a table, another topic beside them."""
+    path = tmp_path_factory.mktemp("bags") / "recorded"
+    write_clip(path, example_frames(COUNT), stamps(COUNT))
+    return path
+
+
+@pytest.fixture(scope="module")
+def converted(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a conversion: dataset/ and out/."""
+    folder = tmp_path_factory.mktemp("converted")
+    options = ConvertOptions(
+        recorded, JobSettings(folder / "dataset", overlay=False), folder / "out"
+    )
+    report = convert_bag(options)
+    (folder / "report.json").write_text(json.dumps(report.to_json()))
+    return folder
+
+
+def write_clip(path: Path, images: list[np.ndarray], times: list[int], **options: str) -> None:
+    with SampleBag(path, **options) as bag:
+        for i, (image, ns) in enumerate(zip(images, times, strict=True)):
+            bag.image(image, ns)
+            bag.raw("/arm", "maker_msgs/msg/Arm", ns, b"\x00\x01\x00\x00" + bytes([i, 0, 0, 0]))
+
+
+def messages(path: Path, topic: str) -> list[tuple[int, object]]:
+    """Read a topic with rosbags' own reader."""
+    with AnyReader([path], default_typestore=typestore()) as reader:
+        wanted = [c for c in reader.connections if c.topic == topic]
+        if not wanted:  # to rosbags no choice is every topic
+            return []
+        return [
+            (time, reader.deserialize(raw, connection.msgtype))
+            for connection, time, raw in reader.messages(wanted)
+        ]
+
+
+def stamp_of(message: object) -> int:
+    return message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
+
+
+@pytest.fixture(scope="module")
+def real_video(shared: Path) -> tuple[Recording, HandMotion]:
+    """The first 90 frames of a real video, and the hands in them."""
+    path = shared / "data" / "human_hand_video.mp4"
+    if not path.is_file():
+        pytest.skip(f"{path} not found")
+    video = part(open_video(path), 0, 90)
+    return video, MediaPipeTracker(TrackerSettings()).track(video)
+
+
+@pytest.mark.parametrize("kind", ["bgr8", "png"])
+def test_a_bag_of_a_video_gives_the_videos_hands(
+    tmp_path: Path, real_video: tuple[Recording, HandMotion], kind: str
+) -> None:
+    video, truth = real_video
+    with SampleBag(tmp_path / "bag") as bag:
+        for image, ns in zip(video.frames.read(0, 90), video.timestamps_ns, strict=True):
+            if kind == "bgr8":
+                bag.image(image, START + int(ns), "bgr8")
+            else:
+                bag.compressed(image, START + int(ns), "png")
+    recording = index_bag(tmp_path / "bag", BagReading()).recording()
+    ours = MediaPipeTracker(TrackerSettings()).track(recording)
+    assert truth.observed.any()
+    assert ours.fps == truth.fps
+    assert np.array_equal(ours.timestamps_ns - START, truth.timestamps_ns)
+    for name in ARRAYS[1:]:
+        a, b = getattr(ours, name), getattr(truth, name)
+        assert np.array_equal(a, b, equal_nan=True), name
+
+
+def test_the_report(converted: Path, recorded: Path) -> None:
+    report = json.loads((converted / "report.json").read_text())
+    assert report["bag"] == str(converted / "out") and report["lost_messages"] == {}
+    assert report["topics"]["image"] == TOPIC
+    assert report["topics"]["written"][TOPIC] == COUNT
+    assert report["episodes"][0]["source"] == str(recorded)
+    assert report["episodes"][0]["frames"] == COUNT
+
+
+def test_original_topics_pass_unchanged(converted: Path, recorded: Path) -> None:
+    for topic in (TOPIC, "/arm"):
+        with AnyReader([recorded]) as a, AnyReader([converted / "out"]) as b:
+            before, after = (
+                [
+                    (c.msgtype, c.msgdef.data, t, bytes(raw))
+                    for c, t, raw in reader.messages(
+                        [c for c in reader.connections if c.topic == topic]
+                    )
+                ]
+                for reader in (a, b)
+            )
+        assert before == after and len(before) == COUNT, topic
+
+
+def test_our_messages_are_on_the_recordings_clock(converted: Path) -> None:
+    demo = next(load_demonstrations(converted / "dataset"))
+    names = [f"left_{name}" for name in demo.joint_names]
+    states = messages(converted / "out", "/left_hand/joint_states")
+    assert [stamp_of(m) for _, m in states] == stamps(COUNT)
+    assert [time for time, _ in states] == [ns + DELAY for ns in stamps(COUNT)]
+    for i, (_, state) in enumerate(states):
+        assert state.name == names and len(names) == 12
+        assert np.array_equal(state.position, demo.joints[i, 0])
+    for side in ("left", "right"):
+        ((time, trajectory),) = messages(converted / "out", f"/{side}_hand/joint_trajectory")
+        assert time == START + DELAY and stamp_of(trajectory) == START
+        assert len(trajectory.joint_names) == 6 and len(trajectory.points) == COUNT
+        at = [p.time_from_start.sec * 10**9 + p.time_from_start.nanosec for p in trajectory.points]
+        assert at == [ns - START for ns in stamps(COUNT)]
+        positions = np.stack([p.positions for p in trajectory.points])
+        speeds = np.stack([p.velocities for p in trajectory.points])
+        middle = (positions[2:] - positions[:-2]) / (2 / 30)
+        assert np.allclose(speeds[1:-1], middle, atol=1e-5)
+
+
+def test_the_hands_in_the_messages(converted: Path) -> None:
+    table = converted / "dataset" / "acehand" / "episode_000000" / "hand_motion.parquet"
+    motion = read_hand_motion(table)
+    for slot, side in enumerate(("left", "right")):
+        poses = messages(converted / "out", f"/{side}_hand/joints")
+        assert len(poses) == motion.known[:, slot].sum() == COUNT
+        for i, (_, message) in enumerate(poses):
+            assert message.header.frame_id == "cam_optical"
+            ours = [[p.position.x, p.position.y, p.position.z] for p in message.poses]
+            assert np.array_equal(ours, motion.joints_camera[i, slot])
+        wrists = messages(converted / "out", f"/{side}_hand/wrist_pose")
+        at = [[m.pose.position.x, m.pose.position.y, m.pose.position.z] for _, m in wrists]
+        assert np.allclose(at, motion.joints_camera[:, slot, 0])
+        _, skeleton = messages(converted / "out", f"/{side}_hand/skeleton")[0]
+        assert [len(m.points) for m in skeleton.markers] == [21, 40]
+        _, mesh = messages(converted / "out", f"/{side}_hand/mesh")[0]
+        points = np.array([[p.x, p.y, p.z] for p in mesh.markers[0].points])
+        assert len(points) % 3 == 0 and len(points) > 1000
+        hand = motion.joints_camera[0, slot]
+        assert (points.min(0) < hand.min(0) + 0.005).all()
+        assert (points.max(0) > hand.max(0) - 0.005).all()
+        assert np.abs(points - hand.mean(0)).max() < 0.2
+
+
+def test_the_transforms_lead_from_the_camera_to_the_robot(converted: Path) -> None:
+    demo = next(load_demonstrations(converted / "dataset"))
+    for i, (_, message) in enumerate(messages(converted / "out", "/tf")):
+        links = {t.child_frame_id: t for t in message.transforms}
+        for slot, side in enumerate(("left", "right")):
+            wrist, base = links[f"{side}_wrist"], links[f"{side}_base"]
+            assert wrist.header.frame_id == "cam_optical"
+            assert base.header.frame_id == f"{side}_wrist"
+            joined = matrix(wrist.transform) @ matrix(base.transform)
+            assert np.allclose(joined, demo.T_camera_base[i, slot], atol=1e-6)
+    assert messages(converted / "out", "/tf_static") == []  # the bag's own business
+    ((_, text),) = messages(converted / "out", "/right_hand/robot_description")
+    assert "<robot" in text.data and 'name="right_base"' in text.data
+    assert messages(converted / "out", "/acehand/task")[0][1].data == "hand motion"
+    final = messages(converted / "out", "/diagnostics")[-1][1]
+    assert final.status[0].name == "acehand: verdict"
+
+
+def matrix(transform: object) -> np.ndarray:
+    x, y, z, w = (getattr(transform.rotation, n) for n in "xyzw")
+    out = np.eye(4)
+    out[:3, :3] = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+        [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+        [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+    ]
+    out[:3, 3] = [transform.translation.x, transform.translation.y, transform.translation.z]
+    return out
+
+
+@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
+def test_bag_write_of_a_dataset(
+    converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], storage: str
+) -> None:
+    out = tmp_path / "bag"
+    run = Acehand(
+        capsys, "bag", "write", converted / "dataset", "--output", out, "--storage", storage,
+        "--distro", "humble",
+    )  # fmt: skip
+    assert run.code == 0 and run.json["topics"]["/left_hand/joint_states"] == COUNT
+    static = messages(out, "/tf_static")[0][1].transforms[0]
+    assert (static.header.frame_id, static.child_frame_id) == ("camera_link",
+                                                               "camera_optical_frame")  # fmt: skip
+    # z of the optical frame looks along x of the camera's body, x to the right, y down.
+    turn = matrix(static.transform)[:3, :3]
+    assert np.allclose(turn, [[0, 0, 1], [-1, 0, 0], [0, -1, 0]])
+    back, made = next(load_demonstrations(out)), next(load_demonstrations(converted / "dataset"))
+    assert np.array_equal(back.joints, made.joints)
+    assert np.array_equal(back.stamps_ns, made.stamps_ns)
+    assert back.command_joints == made.command_joints
+    assert Acehand(capsys, "bag", "write", converted / "dataset", "--output", out).code == 4
+    again = ("bag", "write", converted / "dataset", "--output", out, "--overwrite", "--no-mesh")
+    run = Acehand(capsys, *again)
+    assert run.code == 0 and "/left_hand/mesh" not in run.json["topics"]
+    run = Acehand(capsys, *again, "--episode", 5)
+    assert run.code == 2 and "no episode 5" in run.messages
+    assert bag_info(out).messages > 0  # what was there stays
+
+
+def test_bag_write_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = hands_file(tmp_path / "hands.npz")
+    run = Acehand(capsys, "bag", "write", table, "--output", tmp_path / "out.mcap")
+    assert run.code == 0
+    assert (tmp_path / "out.mcap").is_file() and list(tmp_path.glob(".*")) == []
+    assert run.json["topics"]["/right_hand/joint_states"] == COUNT
+    (tmp_path / "empty").mkdir()
+    run = Acehand(capsys, "bag", "write", tmp_path / "empty", "--output", tmp_path / "b")
+    assert run.code == 2 and "LeRobot dataset" in run.messages
+
+
+def test_the_main_job_takes_bags(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(capsys, recorded, "--dry-run")
+    assert run.code == 0 and run.json["episodes"][0]["frames"] == COUNT
+    run = Run(capsys, recorded, "--dry-run", "--image-topic", "/cam/image_row")
+    assert run.code == 2 and "Did you mean '/cam/image_raw'" in run.messages
+
+
+def episode_run(capsys, path: Path, output: Path, *arguments: object) -> Acehand:
+    return Acehand(
+        capsys, "bag", "convert", path, "--output", output, "--no-overlay", "--no-mesh", *arguments
+    )
+
+
+def test_episodes_at_gaps_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = example_frames(8)
+    times = [*stamps(4), *stamps(4, start=START + 5 * 10**9)]
+    write_clip(tmp_path / "bag", images, times)
+    arguments = (tmp_path / "bag", tmp_path / "out", "--episodes", "gaps")
+    run = episode_run(capsys, *arguments, "--bag-output", tmp_path / "bag_out")
+    assert run.code == 0 and [e["frames"] for e in run.json["episodes"]] == [4, 4]
+    states = messages(tmp_path / "bag_out", "/left_hand/joint_states")
+    assert [stamp_of(m) for _, m in states] == times
+    run = episode_run(capsys, *arguments, "--resume")
+    assert run.code == 0 and run.json["episodes"] == [] and len(run.json["skipped"]) == 2
+
+
+def test_episodes_by_topic_and_by_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    times = stamps(10)
+    with SampleBag(tmp_path / "bag") as bag:
+        for image, ns in zip(example_frames(10), times, strict=True):
+            bag.image(image, ns)
+        bag.text("/episode", times[1] + DELAY - 1, "pick up")
+        bag.text("/episode", times[4] + DELAY - 1, "")
+        bag.text("/episode", times[6] + DELAY - 1, "put down")
+    run = episode_run(capsys, tmp_path / "bag", tmp_path / "topic", "--episodes", "topic")
+    assert run.code == 0 and [e["frames"] for e in run.json["episodes"]] == [3, 4]
+    demos = list(load_demonstrations(tmp_path / "topic"))
+    assert [d.task for d in demos] == ["pick up", "put down"]
+    assert demos[0].stamps_ns.tolist() == times[1:4]
+    table = tmp_path / "times.csv"
+    table.write_text("start_s,end_s,task\n0,0.1,open\n0.2,0.3,\n")
+    run = episode_run(capsys, tmp_path / "bag", tmp_path / "table", "--episodes", table)
+    assert run.code == 0 and [e["frames"] for e in run.json["episodes"]] == [3, 3]
+    assert [d.task for d in load_demonstrations(tmp_path / "table")] == ["open", "hand motion"]
+    table.write_text("start_s,end_s\n7,8\n")
+    run = episode_run(capsys, tmp_path / "bag", tmp_path / "none", "--episodes", table)
+    assert run.code == 2 and "line 2: no frame lies between 7 and 8" in run.messages
+    run = episode_run(capsys, tmp_path / "bag", tmp_path / "none", "--episodes", "gap")
+    assert run.code == 2 and "Did you mean 'gaps'" in run.messages
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_episode_without_a_hand_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hands = example_frames(4)
+    height, width = hands[0].shape[:2]
+    images = [*empty_frames(4, width, height), *hands]
+    write_clip(tmp_path / "bag", images, [*stamps(4), *stamps(4, start=START + 5 * 10**9)])
+    run = episode_run(capsys, tmp_path / "bag", tmp_path / "out", "--episodes", "gaps")
+    assert run.code == 1 and len(run.json["episodes"]) == 1
+    assert "no hand" in run.messages and run.json["errors"][0]["source"].endswith("(clip 0)")
+
+
+def test_lost_messages_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with SampleBag(tmp_path / "bag") as bag:
+        for i, (image, ns) in enumerate(zip(example_frames(8), stamps(8), strict=True)):
+            bag.image(image if i != 3 else pictures(1)[0], ns)
+    run = episode_run(capsys, tmp_path / "bag", tmp_path / "out", "--bag-output", tmp_path / "o")
+    assert run.code == 0 and run.json["lost_messages"] == {TOPIC: 1}
+    assert "1 messages were lost" in run.err and "pictures of another size" in run.err
+    assert run.json["topics"]["written"][TOPIC] == 8  # passed on all the same
+    assert run.json["topics"]["written"]["/left_hand/joint_states"] == 7
+
+
+def test_topics_that_are_taken(converted: Path, tmp_path: Path) -> None:
+    """A converted bag converted again keeps the first result under its names."""
+    options = ConvertOptions(
+        converted / "out", JobSettings(tmp_path / "dataset", overlay=False), tmp_path / "out"
+    )
+    written = convert_bag(options).topics["written"]
+    assert written["/left_hand/joint_states"] == COUNT
+    assert written["/acehand/left_hand/joint_states"] == COUNT
+    assert written["/tf"] == 2 * COUNT
+
+
+def test_a_full_disk(
+    recorded: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from rosbags.rosbag2 import storage_mcap
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(storage_mcap.McapWriter, "close_chunk", full)
+    output = tmp_path / "bag_out.mcap"
+    run = episode_run(capsys, recorded, tmp_path / "out", "--bag-output", output)
+    assert run.code == 4
+    assert "No space left on device" in run.messages and not output.exists()
+    assert len(list(load_demonstrations(tmp_path / "out"))) == 1  # the dataset stays
+    assert not [p for p in tmp_path.iterdir() if "partial" in p.name]
+
+
+@pytest.mark.parametrize("stage", ["index the bag", "track", "copy the bag", "write messages"])
+def test_stopped_midway(recorded: Path, tmp_path: Path, stage: str) -> None:
+    cancel = threading.Event()
+
+    def progress(name: str, done: int, total: int) -> None:
+        if name == stage:
+            cancel.set()
+
+    output = tmp_path / "bag_out"
+    options = ConvertOptions(recorded, JobSettings(tmp_path / "out", overlay=False), output)
+    with pytest.raises(Interrupted) as stopped:
+        convert_bag(options, progress, cancel)
+    report = stopped.value.report.to_json()
+    assert report["bag"] is None and not output.exists()
+    assert len(report["episodes"]) == (0 if stage in ("index the bag", "track") else 1)
+    assert not [p for p in tmp_path.iterdir() if "partial" in p.name]
+
+
+def test_the_bag_output_never_replaces_the_input(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in (recorded, recorded / "more"):
+        run = episode_run(capsys, recorded, tmp_path / "o", "--bag-output", place, "--overwrite")
+        assert run.code == 4 and "choose another" in run.messages
+    assert bag_info(recorded).messages == 2 * COUNT

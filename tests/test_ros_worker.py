@@ -1,0 +1,122 @@
+"""A job in a thread: progress, cancelling, how it ends. And the parameters' tables."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from acehand_core.errors import InputError, Interrupted
+from acehand_ros import launching, parameters
+from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG, PLAYER, Parameter
+from acehand_ros.worker import Worker
+
+TABLES = {"offline_bag": OFFLINE_BAG, "clip_recorder": CLIP_RECORDER, "trajectory_player": PLAYER}
+
+
+def test_progress_and_result() -> None:
+    worker, step = Worker(), threading.Event()
+    reached = threading.Event()
+
+    def work(progress, cancel):
+        progress("track", 3, 10)
+        progress("a remark", 0, 0)
+        reached.set()
+        assert step.wait(5)
+        return 42
+
+    assert worker.status.state == "idle" and not worker.cancel()
+    worker.start(work)
+    assert reached.wait(5)
+    status = worker.status
+    assert (status.state, status.stage, status.done, status.total) == ("running", "track", 3, 10)
+    assert worker.take_remarks() == ["a remark"] and worker.take_remarks() == []
+    with pytest.raises(InputError, match="already running"):
+        worker.start(work)
+    step.set()
+    assert worker.join(5)
+    assert (worker.status.state, worker.status.report) == ("done", 42)
+
+
+def test_cancel_keeps_what_was_finished() -> None:
+    worker = Worker()
+
+    def work(progress, cancel):
+        assert cancel.wait(5)
+        raise Interrupted("two episodes")
+
+    worker.start(work)
+    assert worker.cancel()
+    assert worker.join(5)
+    assert (worker.status.state, worker.status.report) == ("cancelled", "two episodes")
+    worker.start(lambda progress, cancel: cancel.is_set())  # the next job is not cancelled
+    worker.join(5)
+    assert worker.status.report is False
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(InputError("no such bag"), "no such bag"), (ZeroDivisionError("x"), "ZeroDivisionError: x")],
+)
+def test_a_failure_is_told(error: Exception, message: str) -> None:
+    def work(progress, cancel):
+        raise error
+
+    worker = Worker()
+    worker.start(work)
+    worker.join(5)
+    assert (worker.status.state, worker.status.message) == ("failed", message)
+    assert worker.status.error is error
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_describe_every_parameter_once(name: str) -> None:
+    table = TABLES[name]
+    names = [parameter.name for parameter in table]
+    assert len(set(names)) == len(names)
+    parameters.check(table, {parameter.name: parameter.default for parameter in table})
+    for parameter in table:
+        assert len(parameter.description) > 10, parameter.name
+        numeric = type(parameter.default) in (int, float)
+        assert numeric == (parameter.low is not None and parameter.high is not None)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rate": 20.0}, r"rate: 20\.0; valid: 0\.01 to 10\."),
+        ({"rate": "fast"}, "rate: 'fast' is not of type float"),
+        ({"stamps": "recordd"}, "recordd.*Did you mean 'recorded'"),
+        ({"sorce": "x"}, "'sorce' is no parameter.*Did you mean 'source'"),
+        ({"loop": 1}, "loop: 1 is not of type bool"),
+        ({"episode": -1}, "episode: -1; valid: 0 to"),
+    ],
+)
+def test_bad_values_are_refused_with_what_is_valid(values: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parameters.check(PLAYER, values)
+
+
+def test_a_whole_number_is_a_number() -> None:
+    parameters.check(PLAYER, {"rate": 2})
+
+
+def test_launch_arguments_come_from_the_tables() -> None:
+    chosen = launching.pick(PLAYER, ("rate", "source"))
+    assert [parameter.name for parameter in chosen] == ["rate", "source"]
+    assert launching.description(chosen[0]).endswith("(0.01 to 10)")
+    assert launching.text(True) == "true" and launching.text(1.0) == "1.0"
+    with pytest.raises(InputError, match="Did you mean 'source'"):
+        launching.pick(PLAYER, ("sourc",))
+
+
+def test_descriptions_are_the_urdf_of_each_hand() -> None:
+    texts = launching.descriptions("inspire")
+    assert set(texts) == {"left", "right"}
+    assert '<robot name="inspire_left">' in texts["left"]
+
+
+def test_a_range_is_inclusive() -> None:
+    parameter = Parameter("x", 0.5, "a number", low=0.0, high=1.0)
+    assert parameter.problem(0.0) is None and parameter.problem(1.0) is None
+    assert parameter.problem(1.5) is not None
