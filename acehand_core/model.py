@@ -104,7 +104,11 @@ class AceModel(nn.Module):
             def load(trunk: TrunkConfig) -> Trunk:
                 return load_trunk(weights, precision, device, merge, trunk)
 
-            source = make_source(config.source, SourceSettings(config.trunk, config.vae, load))
+            settings = SourceSettings(config.trunk, config.vae, load, tiny=config.tiny)
+            source = make_source(config.source, settings)
+            if weights.tiny is not None:
+                source.load_state_dict(weights.tiny, strict=True, assign=True)
+                source.float().to(device)
         model = cls(config, source, Decoder(config.decoder))
         model.decoder.load_state_dict(weights.decoder, strict=True, assign=True)
         model.ray_head.load_state_dict(weights.ray_head, strict=True, assign=True)
