@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from acehand_core.cli import ace, console, doctor, golden, retarget, weights
+from acehand_core.cli import ace, console, data, doctor, golden, retarget, weights
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +31,8 @@ def build_parser() -> argparse.ArgumentParser:
         ("dataset", "check or repair a dataset", _add_dataset, _dataset),
         ("weights", "fetch, convert, inspect and verify weights",
          weights.add_arguments, weights.command),
+        ("data", "datasets into clips, clips into lists of segments",
+         data.add_arguments, data.command),
         ("golden-check", "reproduce reference outputs of the released model",
          golden.add_arguments, golden.command),
         ("doctor", "what is installed and what each missing piece would add",
