@@ -15,6 +15,7 @@ setup(
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["acehand_core*", "acehand_ros*", "retarget*", "robots*"]),
     package_data={
+        "acehand_core.evaluation.tables": ["*.json"],
         "acehand_core.hand": ["assets/*.npz"],
         "robots": ["*/*.yaml", "*/*.xml", "*/*.urdf"],
     },

@@ -41,6 +41,7 @@ ALLOWED = {
     "data.native": {"motion", "geometry", "data", "hand"},
     "data.synthetic": {"motion", "geometry", "data", "hand"},
     "trackers": {"motion", "data", "hand", "solver", "inference", "model", "weights"},
+    "evaluation": {"motion", "geometry", "hand", "data", "data.native", "export"},
     "export": {"motion", "data", "hand"},
     "retarget": {"motion", "geometry", "hand.skeleton"},
     "pipeline": {"motion", "data", "trackers", "retarget", "export"},
@@ -53,6 +54,7 @@ ALLOWED = {
         "pipeline",
         "weights",
         "inference",
+        "evaluation",
     },
     "acehand_ros": {"motion", "data", "trackers", "retarget", "export", "pipeline"},
 }

@@ -7,7 +7,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from acehand_core.cli import ace, console, data, doctor, golden, retarget, weights
+from acehand_core.cli import (
+    ace,
+    console,
+    data,
+    doctor,
+    evaluate,
+    golden,
+    report,
+    retarget,
+    weights,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +45,10 @@ def build_parser() -> argparse.ArgumentParser:
          data.add_arguments, data.command),
         ("golden-check", "reproduce reference outputs of the released model",
          golden.add_arguments, golden.command),
+        ("evaluate", "score predictions or a tracker by the paper's protocol",
+         evaluate.add_arguments, evaluate.command),
+        ("report", "tables and plots of evaluations, beside the paper's numbers",
+         report.add_arguments, report.command),
         ("doctor", "what is installed and what each missing piece would add",
          doctor.add_arguments, doctor.command),
     ):  # fmt: skip

@@ -1,4 +1,4 @@
-"""Where hands are absolutely, which wrist-aligned errors do not say. No table of the paper has it."""
+"""Where hands are absolutely: wrist-aligned errors leave it out, and so does the paper."""
 
 from __future__ import annotations
 

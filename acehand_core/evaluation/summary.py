@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -195,7 +196,7 @@ def _radius(pool: Pool, protocol: Protocol, comparable: bool) -> list[dict[str, 
     radius, total = pool.radius[pool.on_screen], int(pool.on_screen.sum())
     mpjpe, ct = pool.gated_mpjpe_mm[pool.on_screen], pool.gated_ct_m[pool.on_screen]
     out = []
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in itertools.pairwise(edges):
         rows = (radius >= low) & (radius < high)
         out.append({
             "from": low, "to": None if np.isinf(high) else high,
