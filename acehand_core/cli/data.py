@@ -19,13 +19,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         sub = actions.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         add(sub)
-        console.add_common_arguments(sub)
+        _add_common(sub)
         sub.set_defaults(data_command=command)
 
 
 def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
     """Run the chosen subcommand."""
     return arguments.data_command(arguments, bars)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    # Suppressed defaults leave alone what stood before the action's name.
+    for flags, text in (
+        (("--json",), "print one JSON object at the end"),
+        (("-v", "--verbose"), "say more, show tracebacks"),
+        (("-q", "--quiet"), "no progress bars"),
+    ):
+        parser.add_argument(*flags, action="store_true", default=argparse.SUPPRESS, help=text)
 
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:

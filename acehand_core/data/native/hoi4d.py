@@ -85,7 +85,7 @@ class Hoi4dReader:
                 for slot, (numbers, points) in sides.items():
                     values[rows[number], slot], image[rows[number], slot] = numbers, points
         camera = _camera(item, size, findings)
-        image *= np.array(size) / _SIZE  # key points are pixels of the full size
+        image = (image + 0.5) * np.array(size) / _SIZE - 0.5  # stored for the full size
         present = np.isfinite(values).all(-1)
         labelled = present.any(1).sum()
         findings.append(f"{labelled} of {count} frames are labelled; {damaged} damaged files.")

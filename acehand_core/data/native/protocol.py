@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -140,6 +140,7 @@ class NativeRecording:
     findings: tuple[str, ...] = ()
 
 
+@runtime_checkable
 class Reader(Protocol):
     """A dataset on disk in its native layout."""
 
