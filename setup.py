@@ -17,6 +17,7 @@ setup(
     package_data={
         "acehand_core.evaluation.tables": ["*.json"],
         "acehand_core.hand": ["assets/*.npz"],
+        "acehand_core.training": ["conf/*.yaml", "conf/*/*.yaml"],
         "robots": ["*/*.yaml", "*/*.xml", "*/*.urdf"],
     },
     data_files=[
@@ -28,6 +29,7 @@ setup(
         "console_scripts": [
             "acehand = acehand_core.cli.main:main",
             "acehand-retarget = acehand_core.cli.retarget:main",
+            "acehand-train = acehand_core.training.main:main",
         ]
     },
     zip_safe=False,

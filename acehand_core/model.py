@@ -168,7 +168,13 @@ def place(
     Raises:
         InputError: those bearings are asked for without a camera.
     """
-    bearings = _bearings(readout, size, camera, options.bearings)
+    return place_with(readout, joints, _bearings(readout, size, camera, options.bearings), options)
+
+
+def place_with(
+    readout: Readout, joints: Joints, bearings: Bearings, options: SolveOptions
+) -> Placement:
+    """Place canonical joints under given bearings; of the options, how is what counts."""
     if options.solve == "direct":
         return placement_torch.direct(joints, readout.camera)
     if options.solve == "inverse":

@@ -37,6 +37,22 @@ ALLOWED = {
         "geometry",
         "data.native",
     },
+    "losses": {"batch", "geometry", "hand"},
+    "training": {
+        "model",
+        "losses",
+        "data",
+        "data.native",
+        "inference",
+        "weights",
+        "encoder",
+        "decoder",
+        "batch",
+        "solver",
+        "hand",
+        "geometry",
+        "motion",
+    },
     "data": {"motion", "geometry"},
     "data.native": {"motion", "geometry", "data", "hand"},
     "data.synthetic": {"motion", "geometry", "data", "hand"},
@@ -74,10 +90,15 @@ LAZY = {
     "dex_retargeting",
     "rclpy",
     "skimage",
+    "hydra",
+    "omegaconf",
+    "accelerate",
+    "tensorboard",
+    "wandb",
 }
 
 #: Rooms that are torch: they, and ``*_torch.py`` elsewhere, may import it at the top.
-TORCH_ROOMS = {"batch", "encoder", "decoder", "weights", "model", "inference"}
+TORCH_ROOMS = {"batch", "encoder", "decoder", "weights", "model", "inference", "losses", "training"}
 #: What of that the rooms of torch may import at the top: the libraries that they wrap.
 TORCH_LIBRARIES = {"torch", "diffusers", "peft", "safetensors"}
 
