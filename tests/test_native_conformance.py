@@ -17,13 +17,19 @@ import pytest
 
 from acehand_core.data.clips.store import ClipStore
 from acehand_core.data.native import registry
-from acehand_core.data.native.convert import ClipOptions
 from acehand_core.data.native.conventions import to_camera
+from acehand_core.data.native.convert import ClipOptions
 from acehand_core.data.native.mano_files import load_mano
 from acehand_core.data.native.protocol import ReadOptions
 from acehand_core.data.native.run import RunOptions, run
 from acehand_core.data.native.splits import hashed_split
-from acehand_core.errors import InputError, MissingDependencyError, SchemaError, UnsafeFileError
+from acehand_core.errors import (
+    InputError,
+    Interrupted,
+    MissingDependencyError,
+    SchemaError,
+    UnsafeFileError,
+)
 from acehand_core.geometry import frames
 from acehand_core.hand.mano import shapedirs_need_repair
 
@@ -206,7 +212,7 @@ def test_vrs_needs_its_extra_and_says_so(datasets, monkeypatch):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_mano_what_is_exact_stays(name, datasets, mano):
-    root, truths = datasets[name]
+    root, _ = datasets[name]
     reader = registry.find_reader(name)
     for item in reader.items(root, ReadOptions(pictures=False)):
         native = reader.read(item, ReadOptions(pictures=False))
@@ -227,7 +233,7 @@ def test_without_mano_what_is_exact_stays(name, datasets, mano):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_converted_clips_round_trip(name, datasets, mano_file, tmp_path):
-    """Native files to a store and back: hands, camera, pictures, flags; the second run keeps all."""
+    """Native files to a store and back; the second run keeps all."""
     root, truths = datasets[name]
     options = RunOptions(
         root, tmp_path / "out", clips=ClipOptions(mano=mano_file, images="keep", width=160),
@@ -279,7 +285,7 @@ def check_clip(name, clip, truth):
 
 
 def test_undistorted_clips_show_what_a_pinhole_would(datasets, mano_file, tmp_path):
-    """ARCTIC by default: joints project into the undistorted picture where they did in the other."""
+    """ARCTIC by default: the stored camera is a pinhole, the native one is kept beside it."""
     root, truths = datasets["arctic"]
     options = RunOptions(root, tmp_path, ("train",), clips=ClipOptions(mano=mano_file))
     run("arctic", options, lambda *step: None)
@@ -360,7 +366,10 @@ def test_tensors_inside_pickles_are_read_and_nothing_else(tmp_path):
         restricted_load(path, TORCH_PKL, "test")
     assert not marker.exists()
     good = pickle.dumps(base, protocol=2)
-    for bad in (good.replace(b"K\x04K\x06", b"K\x28K\x06"), good.replace(b"(K\x06K\x01", b"(KfK\x01")):
+    for bad in (
+        good.replace(b"K\x04K\x06", b"K\x28K\x06"),
+        good.replace(b"(K\x06K\x01", b"(KfK\x01"),
+    ):
         if bad != good:
             path.write_bytes(bad)
             with pytest.raises((UnsafeFileError, SchemaError)):
@@ -400,7 +409,7 @@ def test_a_changed_label_or_mano_is_converted_anew(mano_file, tmp_path):
 
 
 def test_parallel_jobs_give_the_same_clips(datasets, mano_file, tmp_path):
-    root, truths = datasets["freihand"]
+    root, _ = datasets["freihand"]
     reports = []
     for jobs in (1, 2):
         options = RunOptions(
@@ -435,6 +444,22 @@ def test_command_line(datasets, mano_file, tmp_path, capsys):
     assert "refinehandpose_right" in capsys.readouterr().err
     assert main([*arguments, "--split", "train"]) == 2
     assert main([*arguments, "--view", "cam"]) == 2
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_next_run_goes_on(datasets, mano_file, tmp_path):
+    root, _ = datasets["freihand"]
+    options = RunOptions(root, tmp_path / "o", clips=ClipOptions(mano=mano_file))
+
+    def stop_after_two(stage, done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as stop:
+        run("freihand", options, stop_after_two)
+    assert sum(stop.value.report.clips.values()) == 2
+    assert len(ClipStore(tmp_path / "o" / "train").ids()) == 2
+    assert run("freihand", options, lambda *step: None).kept == 2
+    assert not [p for p in (tmp_path / "o").rglob(".*")]
 
 
 def test_split_file(datasets, mano_file, tmp_path):
@@ -480,9 +505,7 @@ def test_real_hot3d_sample_through_the_reader(shared, mano_file, tmp_path):
     reader = registry.find_reader("hot3d")
     inside = total = 0
     for view in ("214-1", "1201-1", "1201-2"):
-        (item,) = [
-            i for i in reader.items(folder, ReadOptions(view=view)) if i.path == folder
-        ]
+        (item,) = [i for i in reader.items(folder, ReadOptions(view=view)) if i.path == folder]
         native = reader.read(item, ReadOptions(view=view))
         (text,) = [t for t in native.findings if "UmeTrack wrists" in t]
         words = text.split()
@@ -501,7 +524,7 @@ def test_a_turned_lens_is_exact():
     random = np.random.default_rng(0)
     camera = Camera("fisheye624", 640, 480, 240.0, 240.0, 320.0, 238.0,
                     tuple(native_samples.ARIA[3:]))  # fmt: skip
-    points = random.normal(0, 0.3, (50, 3)) + [0, 0, 1]
+    points = random.normal(0, 0.3, (50, 3)) + np.array([0, 0, 1])
     stored = camera.project(points)
     upright = turned_camera(camera).project(frames.apply(np.linalg.inv(TURN), points))
     np.testing.assert_allclose(upright, np.stack([479 - stored[:, 1], stored[:, 0]], -1), atol=1e-9)

@@ -39,7 +39,7 @@ def test_segments_tile_their_clips(lengths, length, stride):
     assert len(made.segments) == expected
     assert make_segments(clips[::-1], "b", "d", "test", length, stride).sha256 == made.sha256
     for segment in made.segments:
-        assert 0 <= segment.start and segment.stop <= dict(clips)[segment.clip]
+        assert segment.start >= 0 and segment.stop <= dict(clips)[segment.clip]
 
 
 def test_a_draw_is_fixed_by_its_seed():

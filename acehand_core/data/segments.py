@@ -129,9 +129,7 @@ def make_segments(
             raise InputError(f"{dataset} {split}: {count} of {len(segments)} segments wanted.")
         drawn = sorted(segments, key=lambda s: _draw(s.id, seed))[:count]
         segments = sorted(drawn, key=lambda s: s.id)
-    return SegmentList(
-        name, dataset, split, length, stride, seed, count, tuple(segments)
-    )
+    return SegmentList(name, dataset, split, length, stride, seed, count, tuple(segments))
 
 
 def write_segments(segments: SegmentList, path: Path, overwrite: bool = False) -> None:

@@ -99,9 +99,7 @@ def convert_item(
         },
         made_from=key,
     )
-    info = writer.write(
-        info, motion, frames, extra=_native_arrays(native), quality=options.quality
-    )
+    info = writer.write(info, motion, frames, extra=_native_arrays(native), quality=options.quality)
     return info, False
 
 

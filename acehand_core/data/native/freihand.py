@@ -1,7 +1,8 @@
 """FreiHAND: single pictures of right hands with MANO and 21 joints in the camera frame.
 
-Layout: ``training/rgb/00000000.jpg``, ``training_{K,mano,xyz}.json``, ``evaluation...``. Each of the
-32560 training samples has four versions of its picture: picture number = sample + 32560 x version.
+Layout: ``training/rgb/00000000.jpg``, ``training_{K,mano,xyz}.json``, ``evaluation...``. Each of
+the 32560 training samples has four versions of its picture: picture number = sample + 32560 times
+version.
 """
 
 from __future__ import annotations

@@ -147,9 +147,7 @@ def _read_all(folder: Path | None, wanted: list[int], count: int) -> np.ndarray:
     return out
 
 
-def _camera(
-    folder: Path, images: dict[int, Path], wanted: list[int]
-) -> tuple[Camera, list[str]]:
+def _camera(folder: Path, images: dict[int, Path], wanted: list[int]) -> tuple[Camera, list[str]]:
     fx, fy, cx, cy, width, height = map(float, read_numbers(folder / "cam_intrinsics.txt", 6))
     camera = Camera("pinhole", round(width), round(height), fx, fy, cx, cy)
     if not images:

@@ -143,9 +143,7 @@ def _read_labels(item: Item) -> tuple[dict[int, dict[int, tuple]], int]:
             if np.size(value.get("poseCoeff", ())) != 48:
                 damaged += 1
                 continue
-            parts = [
-                array(np.ravel(value.get(key, ())), (n,), f"{path} {key}") for key, n in _KEYS
-            ]
+            parts = [array(np.ravel(value.get(key, ())), (n,), f"{path} {key}") for key, n in _KEYS]
             points = array(value.get("kps2D", np.zeros((0, 2))), (None, 2), f"{path} kps2D")
             points = points if len(points) == 21 else np.full((21, 2), np.nan)
             out.setdefault(int(path.stem), {})[slot] = (np.concatenate(parts), points)
@@ -155,7 +153,7 @@ def _read_labels(item: Item) -> tuple[dict[int, dict[int, tuple]], int]:
 def _pictures(
     folder: Path | None, labelled: int
 ) -> tuple[FrameSource | None, np.ndarray, float, tuple[int, int], list[str]]:
-    """Return pictures, times, rate, size and findings: the video, else decoded images, else none."""
+    """Return pictures, times, rate, size and findings: video, else decoded images, else none."""
     video = folder / "align_rgb" / "image.mp4" if folder is not None else None
     if video is not None and video.is_file():
         recording = open_video(video)

@@ -85,7 +85,9 @@ class Hot3dClipsReader:
             poses.append(read_pose(get(entry, "T_world_from_camera", where), where))
         shapes = load(_SHAPES)
         findings = [f"{len(keys)} frames."]
-        track, visible = _hands([load(f"{key}.hands.json") for key in keys], shapes, stream, archive)
+        track, visible = _hands(
+            [load(f"{key}.hands.json") for key in keys], shapes, stream, archive
+        )
         if track is None:
             findings.append("no hands in this clip.")
         times, found = _times([load(f"{key}.info.json") for key in keys], stream)

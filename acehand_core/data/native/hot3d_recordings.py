@@ -156,7 +156,5 @@ def _wrists_in_boxes(
     """Say how many UmeTrack wrists project into the hand's box: tests every transform at once."""
     if not (folder / hot3d_files.UMETRACK_FILE).is_file():
         return ["no UmeTrack poses to check boxes with."]
-    inside, total = hot3d.wrists_in_boxes(
-        hot3d_files.read_umetrack(folder), boxes, stream, poses
-    )
+    inside, total = hot3d.wrists_in_boxes(hot3d_files.read_umetrack(folder), boxes, stream, poses)
     return [f"UmeTrack wrists lie inside {inside} of {total} non-empty boxes."]

@@ -180,9 +180,11 @@ def _cameras(
     else:
         findings.append(f"pictures are {size[0]} x {size[1]}.")
     numbers = [float(value) for value in middle]
-    return Camera("kannala_brandt", *size, *numbers[:4], tuple(numbers[4:])), np.stack(
-        poses
-    ), findings
+    return (
+        Camera("kannala_brandt", *size, *numbers[:4], tuple(numbers[4:])),
+        np.stack(poses),
+        findings,
+    )
 
 
 def _labels(capture: Path, shown: list[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Camera trajectories in the Redwood text format: five lines per frame, three integers and a 4x4."""
+"""Camera trajectories in the Redwood text format: per frame three integers and a 4x4 matrix."""
 
 from __future__ import annotations
 

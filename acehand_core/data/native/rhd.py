@@ -41,9 +41,7 @@ class RhdReader:
                 continue
             for index in sorted(_read(root, part)):
                 name = safe_name(part, f"{index:05d}")
-                out.append(
-                    Item(self.name, name, split, root, {"part": part, "index": str(index)})
-                )
+                out.append(Item(self.name, name, split, root, {"part": part, "index": str(index)}))
         if not out:
             raise InputError(
                 f"{root}: this does not look like RHD; no training/anno_training.pickle or "

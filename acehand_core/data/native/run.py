@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import signal
 from collections import Counter
@@ -168,13 +169,15 @@ def _outcomes(
 
 
 def _convert(reader: Reader, item: Item, options: RunOptions) -> Any:
-    writer = _writer(reader, item.split, options)
+    # By name: a reader that came from another process is another object.
+    writer = _writer(find_reader(reader.name), item.split, options)
     try:
         return convert_item(reader, item, writer, options.clips, options.read)
     except InputError as error:
         return error
 
 
+@functools.lru_cache(maxsize=8)
 def _writer(reader: Reader, split: str, options: RunOptions) -> ClipWriter:
     return ClipWriter(
         options.output / split,
@@ -197,5 +200,3 @@ def _writer(reader: Reader, split: str, options: RunOptions) -> ClipWriter:
 def _ignore_ctrl_c() -> None:
     """The parent handles Ctrl-C: a clip under way is finished or left out, never half there."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
