@@ -1,4 +1,4 @@
-"""``acehand evaluate``: predictions or a tracker against ground truth, and importing predictions."""
+"""``acehand evaluate``: scores of predictions or a tracker, and importing predictions."""
 
 from __future__ import annotations
 

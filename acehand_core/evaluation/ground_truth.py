@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from acehand_core.motion import HandMotion, Recording
 SEGMENT_FRAMES = 81
 
 
+@runtime_checkable
 class GroundTruth(Protocol):
     """Segments with what is true in them.
 

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from acehand_core.types import ImageRgb
 Progress = Callable[[str, int, int], None]
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """What is needed of a tracker (``acehand_core.trackers.base.Tracker`` has it)."""
 

@@ -43,6 +43,9 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "length": ("Decoded length", ("frames", "mpjpe_p", "jitter")),
     "throughput": ("Throughput", ("fps", "hands_per_frame")),
 }  # fmt: skip
+#: Where the paper prints another number of digits than elsewhere.
+_TWO_DIGITS = ("features", "tap", "sigma")
+_DIGITS = {("features", "mpjpe_oos"): 1, ("placement", "ct_oos"): 2, ("length", "mpjpe_p"): 2}
 #: Tables that every evaluation enters by itself; the others take the rows they are given.
 _OF_ITSELF = ("oos", "placement", "matched", "radius", "length", "throughput")
 STUDIES = ("features", "decoder", "tap", "sigma")
@@ -52,7 +55,7 @@ _MAIN = ("ARCTIC", "HOT3D", "HOI4D")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line. ``quoted`` rows carry where the paper has them from; ours the evaluation's number."""
+    """One line. ``origin``: where the paper has a quoted row from, or the evaluation's number."""
 
     label: str
     values: tuple[float | None, ...]
@@ -201,6 +204,9 @@ _LINES = {
 }  # fmt: skip
 
 
-def shown(column: str, value: float | None) -> str:
-    """Return a cell: digits of the column, or a dash."""
-    return "–" if value is None else f"{value:.{COLUMNS[column][1]}f}"
+def shown(table: Table, column: str, value: float | None) -> str:
+    """Return a cell with the digits that the paper prints in this table, or a dash."""
+    digits = _DIGITS.get((table.name, column), COLUMNS[column][1])
+    if (table.name in _TWO_DIGITS) and not column.startswith("ct"):
+        digits = _DIGITS.get((table.name, column), 2)
+    return "–" if value is None else f"{value:.{digits}f}"

@@ -10,9 +10,10 @@ from acehand_core.evaluation.tables.plots import Series, bars, plot
 from acehand_core.evaluation.tables.text import legend
 
 _STYLE = """
-body{font:15px/1.45 system-ui,sans-serif;color:#222;max-width:1080px;margin:24px auto;padding:0 16px}
+body{font:15px/1.45 system-ui,sans-serif;color:#222;
+max-width:1240px;margin:24px auto;padding:0 16px}
 h1{font-size:24px}h2{font-size:19px;margin:36px 0 6px}h3{font-size:15px;margin:16px 0 4px}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+.wide{overflow-x:auto}table{font-size:13px;border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:3px 9px;text-align:right;border-bottom:1px solid #e4e4e4;white-space:nowrap}
 th:first-child,td:first-child{text-align:left}th{background:#f4f4f5}
 tr.quoted td{color:#666;font-style:italic}tr.ours td{background:#eef6ff;font-weight:600}
@@ -47,7 +48,7 @@ def _table(table: Table, rows: Sequence[Row]) -> str:
     out = [f'<div class="wide"><table><tr><th>Method</th>{heads}<th>source</th></tr>']
     for row in rows:
         cells = "".join(
-            f"<td>{shown(name, value)}</td>"
+            f"<td>{shown(table, name, value)}</td>"
             for name, value in zip(table.columns, row.values, strict=True)
         )
         source = "quoted" if row.quoted else escape(row.origin)

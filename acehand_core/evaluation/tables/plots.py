@@ -10,7 +10,7 @@ from html import escape
 _WIDTH, _HEIGHT = 560, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 14, 48
 #: Told apart also without colour: quoted points are hollow.
-COLOURS = ("#0b5fa5", "#c2410c", "#15803d", "#7e22ce", "#b45309", "#0e7490", "#be123c", "#4d7c0f")
+COLOURS = ("#0b5fa5", "#c2410c", "#15803d", "#7e22ce", "#475569", "#0e7490", "#be123c", "#4d7c0f")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,12 @@ def legend(entries: Sequence[Entry]) -> list[str]:
     for number, entry in enumerate(entries, 1):
         value = entry.json
         segments, method = value["segments"], value["method"]
-        made_by = ", ".join(str(t) for t in [*method.get("trackers", []), *method["weights"]])
+        made_by = ", ".join(map(str, [*method["trackers"], *method["weights"]]))
+        anchors = value.get("anchors", "unknown")
         out.append(
             f"[{number}] {entry.name} ({made_by}): {segments['count']} segments of the list "
             f"{segments['name']}, sha256 {segments['sha256']}; protocol {value['protocol']}, hand "
-            f"model {value['hand_model']}, 2D joints {value.get('anchors', 'unknown')}; {entry.file}"
+            f"model {value['hand_model']}, 2D joints {anchors}; {entry.file}"
         )
     return out
 
@@ -67,7 +68,9 @@ def latex(tables: Sequence[Table], entries: Sequence[Entry]) -> str:
 
 
 def _cells(table: Table, row: Row) -> list[str]:
-    values = [shown(name, value) for name, value in zip(table.columns, row.values, strict=True)]
+    values = [
+        shown(table, name, value) for name, value in zip(table.columns, row.values, strict=True)
+    ]
     return [row.label, *values, f"{QUOTED}: {row.origin}" if row.quoted else row.origin]
 
 
