@@ -17,8 +17,8 @@ import pytest
 
 from acehand_core.data.clips.store import ClipStore
 from acehand_core.data.native import registry
+from acehand_core.data.native.clip_pictures import ClipOptions
 from acehand_core.data.native.conventions import to_camera
-from acehand_core.data.native.convert import ClipOptions
 from acehand_core.data.native.mano_files import load_mano
 from acehand_core.data.native.protocol import ReadOptions
 from acehand_core.data.native.run import RunOptions, run
@@ -298,6 +298,47 @@ def test_undistorted_clips_show_what_a_pinhole_would(datasets, mano_file, tmp_pa
     K = clip.info.camera.K
     np.testing.assert_allclose(clip.motion.joints_image, (rays @ K.T)[..., :2], atol=1e-6)
     assert clip.info.source["pictures"]
+
+
+def test_plain_videos_are_referred_to(datasets, tmp_path):
+    root, truths = datasets["egocentric"]
+    report = run("holoassist", RunOptions(root, tmp_path / "a"), lambda *step: None)
+    assert not report.errors
+    store = ClipStore(tmp_path / "a" / "test")
+    for key in store.ids():
+        clip = store.open(key)
+        assert clip.info.media == "reference"
+        assert clip.info.supervision.slots == (False, False)
+        store.verify(key)
+        truth = truths[clip.info.source["recording"]]
+        shown = [int(np.median(image)) for image in clip.frames.read(0, 4)]
+        np.testing.assert_allclose(shown, truth.gray, atol=2)
+    cameras = [store.info_of(key).camera is not None for key in store.ids()]
+    assert cameras == [True, False]
+
+
+def test_undistorting_lowers_what_is_in_view(datasets, mano_file, tmp_path):
+    """HOT3D's share of a hand in view is that of the fisheye picture; a pinhole shows less."""
+    root, _ = datasets["hot3d"]
+    shown = {}
+    for images in ("keep", "undistort"):
+        options = RunOptions(
+            root,
+            tmp_path / images,
+            clips=ClipOptions(images=images, mano=mano_file, width=200),
+            read=ReadOptions(pictures=False),
+        )
+        run("hot3d", options, lambda *step: None)
+        clips = [
+            store.open(key)
+            for split in ("train", "test")
+            if (tmp_path / images / split).is_dir()
+            for store in [ClipStore(tmp_path / images / split)]
+            for key in store.ids()
+        ]
+        shown[images] = np.concatenate([c.motion.visible for c in clips])
+        assert {c.info.camera.model == "pinhole" for c in clips} == {images == "undistort"}
+    assert (shown["undistort"] <= shown["keep"] + 1e-6).all()
 
 
 class Evil:

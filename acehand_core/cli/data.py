@@ -51,6 +51,10 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--width", type=int, metavar="PX", help="make pictures this wide")
     parser.add_argument("--quality", choices=("visual", "lossless"), default="visual")
     parser.add_argument(
+        "--media", choices=("auto", "copy", "reference"), default="auto",
+        help="copy pictures, or refer to the dataset's own videos where they are unchanged",
+    )  # fmt: skip
+    parser.add_argument(
         "--mano", type=Path, metavar="PATH",
         help="folder with MANO_LEFT and MANO_RIGHT; default $ACEHAND_MANO",
     )  # fmt: skip
@@ -58,7 +62,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 
 
 def _convert(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.data.native.convert import ClipOptions
+    from acehand_core.data.native.clip_pictures import ClipOptions
     from acehand_core.data.native.protocol import ReadOptions
     from acehand_core.data.native.run import RunOptions, run
     from acehand_core.errors import InputError
@@ -75,6 +79,7 @@ def _convert(arguments: argparse.Namespace, bars: console.Bars) -> int:
             images=arguments.images,
             width=arguments.width,
             quality=arguments.quality,
+            media=arguments.media,
             mano=_mano_of(arguments),
         ),
         read=ReadOptions(view=arguments.view),

@@ -4,56 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import cv2
 import numpy as np
 
 from acehand_core.data.clips.schema import ClipInfo, Supervision, clip_id
 from acehand_core.data.clips.store import ClipStore, ClipWriter, made_from
-from acehand_core.data.content_hash import content_sha256
+from acehand_core.data.native import clip_pictures
 from acehand_core.data.native.conventions import CameraHands, ManoSource, to_camera
+from acehand_core.data.native.fingerprints import fingerprints
 from acehand_core.data.native.mano_files import load_mano
 from acehand_core.data.native.protocol import Item, NativeRecording, Reader, ReadOptions
-from acehand_core.data.undistort import UndistortedFrames
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.mano import ManoHand
-from acehand_core.motion import FrameSource, HandMotion, Provenance
-from acehand_core.types import ImageRgb
+from acehand_core.motion import HandMotion, Provenance
 
-Images = Literal["auto", "keep", "undistort", "none"]
-#: Datasets whose distorted pictures the paper feeds undistorted; Re:InterHand's stay fisheye.
-_UNDISTORTED = ("arctic", "hot3d", "hot3d_clips")
-#: Files above this size are told apart by size and time, not by content.
-_HASHED_BYTES = 64 << 20
 _VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ClipOptions:
-    """How recordings become clips.
-
-    Attributes:
-        images: "keep" pictures with their lens, "undistort" them to a pinhole of the same focal
-            length, "none" at all; "auto" does as the paper does with each dataset.
-        width: pictures are made this wide, camera rescaled; None keeps the native size.
-        quality: of stored video, see ``ClipWriter.write``.
-        mano: the user's MANO files; None converts without (see ``conventions.to_camera``).
-    """
-
-    images: Images = "auto"
-    width: int | None = None
-    quality: Literal["visual", "lossless"] = "visual"
-    mano: Path | None = None
-
-
 def convert_item(
-    reader: Reader, item: Item, writer: ClipWriter, options: ClipOptions, read: ReadOptions
+    reader: Reader,
+    item: Item,
+    writer: ClipWriter,
+    options: clip_pictures.ClipOptions,
+    read: ReadOptions,
 ) -> tuple[ClipInfo, bool]:
     """Write one recording as a clip; return its description and whether it was there already.
 
@@ -70,7 +47,11 @@ def convert_item(
     mano = mano_source(options.mano)
     if native.mano is not None:
         hands = to_camera(native.mano, mano)
-    frames, camera, size, done = pictures(native, options)
+    referred = clip_pictures.reference(native, options)
+    if referred is None:
+        frames, camera, size, done = clip_pictures.pictures(native, options)
+    else:
+        frames, camera, size, done = None, native.camera, (native.width, native.height), []
     motion, complete = hand_motion(native, hands, camera, size)
     findings = [*native.findings, *(hands.findings if hands else ()), *_agreement(native, hands)]
     info = ClipInfo(
@@ -83,6 +64,8 @@ def convert_item(
         width=size[0],
         height=size[1],
         camera=camera,
+        media="none" if referred is None else "reference",
+        reference=referred,
         hand_model=motion.hand_model,
         supervision=_supervision(native, motion, complete, camera),
         left_shapedirs_fixed=motion.left_shapedirs_fixed,
@@ -135,13 +118,16 @@ def hand_motion(
     scale = np.array(size) / (native.width, native.height)
     if image is not None:
         image = (image + 0.5) * scale - 0.5
-    if camera is not None and (image is None or camera.model != native_model(native)):
+    if camera is not None and (image is None or camera.model != clip_pictures.native_model(native)):
         image = camera.project(joints)
     if image is None:
         image = np.full((count, 2, 21, 2), np.nan)
-    visible = native.visible
+    visible, share = native.visible, _share_in_view(joints, image, size, present)
     if visible is None:
-        visible = _share_in_view(joints, image, size, present)
+        visible = share
+    elif camera is not None and camera.model != clip_pictures.native_model(native):
+        # An undistorted picture shows less than the one whose visible share the dataset states.
+        visible = np.minimum(visible, share)
     motion = HandMotion(
         timestamps_ns=native.timestamps_ns,
         fps=native.fps,
@@ -163,52 +149,6 @@ def hand_motion(
         T_world_camera=native.T_world_camera,
     )
     return motion, complete
-
-
-def native_model(native: NativeRecording) -> str:
-    """Return the camera model of the native pictures, or "" where it is not known."""
-    return native.camera.model if native.camera else ""
-
-
-def pictures(
-    native: NativeRecording, options: ClipOptions
-) -> tuple[Iterator[ImageRgb] | None, Camera | None, tuple[int, int], list[str]]:
-    """Return pictures to store, their camera and size, and what was done to them."""
-    camera, source = native.camera, native.frames
-    size, done = (native.width, native.height), []
-    undistort = options.images == "undistort" or (
-        options.images == "auto" and native.item.dataset in _UNDISTORTED
-    )
-    if undistort and camera is not None and camera.model != "pinhole":
-        done.append(f"undistorted from {camera.model} to a pinhole of the same focal length")
-        source = None if source is None else UndistortedFrames(source, camera)
-        camera = camera.pinhole_like()
-    target = size
-    if options.width is not None and options.width != size[0]:
-        height = max(2, round(options.width * size[1] / size[0] / 2) * 2)
-        target = (options.width, height)
-        done.append(f"resized from {size[0]} x {size[1]} to {target[0]} x {target[1]}")
-        camera = None if camera is None else camera.rescaled(*target)
-    even = (target[0] - target[0] % 2, target[1] - target[1] % 2)
-    if not native.still and options.quality == "visual" and even != target:
-        done.append("the last column or row was cut off: the video format needs even sizes")
-    else:
-        even = target
-    camera = None if camera is None else camera.cropped(0, 0, *even)
-    if source is None or options.images == "none":
-        return None, camera, even, done
-    return _prepared(source, target, even), camera, even, done
-
-
-def _prepared(
-    source: FrameSource, target: tuple[int, int], even: tuple[int, int]
-) -> Iterator[ImageRgb]:
-    for image in source.read(0, len(source)):
-        if (image.shape[1], image.shape[0]) != target:
-            smaller = target[0] < image.shape[1]
-            how = cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
-            image = cv2.resize(image, target, interpolation=how)
-        yield np.ascontiguousarray(image[: even[1], : even[0]])
 
 
 def mano_source(path: Path | None) -> ManoSource | None:
@@ -298,7 +238,7 @@ def _provenance(native: NativeRecording, complete: bool) -> Provenance:
     )
 
 
-def _key(reader: Reader, item: Item, options: ClipOptions, read: ReadOptions) -> str:
+def _key(reader: Reader, item: Item, options: clip_pictures.ClipOptions, read: ReadOptions) -> str:
     """Return what decides whether a clip must be made anew: inputs, settings and MANO."""
     settings: dict[str, Any] = {
         "version": _VERSION,
@@ -306,35 +246,11 @@ def _key(reader: Reader, item: Item, options: ClipOptions, read: ReadOptions) ->
         "images": options.images,
         "width": options.width,
         "quality": options.quality,
+        "media": options.media,
         "pictures": read.pictures,
     }
-    mano = [] if options.mano is None else _fingerprints([options.mano])
-    return made_from([*_fingerprints(reader.sources(item)), "mano", *mano], settings)
-
-
-def _fingerprints(paths: Sequence[Path]) -> list[str]:
-    out = []
-    for path in paths:
-        if path.is_dir():
-            lines = sorted(
-                f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}"
-                for p in path.iterdir()
-                if p.is_file()
-            )
-            out.append(hashlib.sha256("\n".join(lines).encode()).hexdigest())
-        elif path.is_file():
-            status = path.stat()
-            out.append(_file_fingerprint(path, status.st_size, status.st_mtime_ns))
-        else:
-            out.append("absent")
-    return out
-
-
-@functools.lru_cache(maxsize=64)
-def _file_fingerprint(path: Path, size: int, mtime_ns: int) -> str:
-    if size > _HASHED_BYTES:
-        return f"{path.name} {size} {mtime_ns}"
-    return content_sha256(path)
+    mano = [] if options.mano is None else fingerprints([options.mano])
+    return made_from([*fingerprints(reader.sources(item)), "mano", *mano], settings)
 
 
 def check_mano(path: Path | None) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 from acehand_core.data.clips import folders
 from acehand_core.data.clips.schema import ClipInfo, StoreInfo
 from acehand_core.data.clips.store import ClipWriter
-from acehand_core.data.native.convert import ClipOptions, check_mano, convert_item
+from acehand_core.data.native.clip_pictures import ClipOptions
+from acehand_core.data.native.convert import check_mano, convert_item
 from acehand_core.data.native.paper_counts import compare
 from acehand_core.data.native.protocol import SPLITS, Item, Reader, ReadOptions, Split
 from acehand_core.data.native.registry import find_reader
