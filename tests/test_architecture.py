@@ -64,6 +64,7 @@ ALLOWED = {
     "cli": {
         "motion",
         "data",
+        "data.native",
         "trackers",
         "retarget",
         "export",
