@@ -16,6 +16,8 @@ from acehand_core.cli import (
     golden,
     report,
     retarget,
+    synth,
+    synth,
     weights,
 )
 
@@ -49,6 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
          evaluate.add_arguments, evaluate.command),
         ("report", "tables and plots of evaluations, beside the paper's numbers",
          report.add_arguments, report.command),
+        ("synth", "render clips of hands with ground truth, to train on",
+         synth.add_arguments, synth.command),
         ("doctor", "what is installed and what each missing piece would add",
          doctor.add_arguments, doctor.command),
     ):  # fmt: skip
