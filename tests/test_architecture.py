@@ -64,6 +64,7 @@ ALLOWED = {
     "cli": {
         "motion",
         "data",
+        "data.synthetic",
         "data.native",
         "trackers",
         "retarget",

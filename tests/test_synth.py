@@ -152,15 +152,12 @@ def test_a_fisheye_is_black_outside_its_circle_and_right_inside():
 
 
 def test_blur_follows_the_shutter():
-    options = dataclasses.replace(OPTIONS, clean=True, frames=13)
-    turning = next(
-        i
-        for i in range(60)
-        if np.abs(
-            np.diff(truth_of(episode(3, i, options))[1].T_world_camera[:, :3, 2], axis=0)
-        ).max()
-        > 0.03
-    )
+    options = dataclasses.replace(OPTIONS, clean=True)
+    times = np.arange(5) / 30
+    for turning in range(60):
+        forward = camera_path(episode(3, turning, options).script.cameras, times)[:, :3, 2]
+        if np.linalg.norm(np.diff(forward, axis=0), axis=-1).max() > 0.03:
+            break
     clean = Sensor(0.0, 1.0, 0.0, (1.0, 1.0), 0.0, 0.0, 0.0)
     sharp = drawn(turning, options=options, sensor=clean)[2]
     blurred = drawn(turning, options=options, sensor=dataclasses.replace(clean, shutter=0.9))[2]
@@ -276,9 +273,9 @@ def test_real_motion_is_followed(shared):
         )
         R = np.stack([k.R_world_hand for k in keys])
         fitted = points @ np.swapaxes(R, 1, 2)
-        # Another person's hand: bones differ in length, so directions are compared, but for a turn
-        # of the whole about z.
-        bones = [(a, b) for a, b in BONES if a != 1 and b != 1]
+        # Another person's hand, another idea of where a wrist is: directions of phalanges are
+        # compared, but for a turn of the whole about z.
+        bones = [(a, b) for a, b in BONES if a > 1]
         ours, theirs = (
             np.stack([(p[:, b] - p[:, a]) / np.linalg.norm(p[:, b] - p[:, a], axis=-1)[:, None]
                       for a, b in bones], 1)
@@ -287,7 +284,7 @@ def test_real_motion_is_followed(shared):
         turn = rotations.project_to_rotation(np.einsum("tki,tkj->ij", theirs, ours))
         assert abs(turn[2, 2] - 1) < 0.01  # the world stays upright
         angle = np.degrees(np.arccos(np.clip((ours @ turn.T * theirs).sum(-1), -1, 1)))
-        assert np.median(angle) < 10
+        assert np.median(angle) < 15
     low, high = articulation.limits()
     assert all((k.angles >= low).all() and (k.angles <= high).all() for k in real.hands[0])
     hands = real.keys(np.random.default_rng(0), 4.0)  # longer than the file
