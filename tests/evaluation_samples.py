@@ -84,7 +84,7 @@ def random_pair(seed, frames=4, camera=CAMERA):
     rng = np.random.default_rng(seed)
 
     def place(spread):
-        out = rng.normal(0, spread, (frames, 2, 3)) + (0, 0, 0.5)
+        out = rng.normal(0, spread, (frames, 2, 3)) + np.array([0, 0, 0.5])
         out[rng.random((frames, 2)) < 0.15, 2] *= -1  # behind the camera
         return out
 

@@ -253,7 +253,7 @@ def test_jitter_of_runs_of_unequal_length():
 def test_anchors_and_the_rule_without_intrinsics():
     """Own anchors 3 px off score 3 px; without intrinsics the projected joints score."""
     truth = motion_of(still(1))
-    anchors = CAMERA.project(truth.joints_camera) + (3.0, 0.0)
+    anchors = CAMERA.project(truth.joints_camera) + np.array([3.0, 0.0])
     own = motion_of(still(1), anchors=anchors)
     free = motion_of(still(1), anchors=anchors, settings={"solve": {"bearings": "pinhole"}})
     told = motion_of(still(1), anchors=anchors, settings={"intrinsics_used": False})
@@ -306,7 +306,7 @@ def test_dilation_is_a_tenth_of_the_size():
     # Boxes that meet only because of it are a match; just beyond they are not.
     a, b = np.array([0.0, 0, 100, 20]), np.array([104.0, 0, 204, 20])
     assert boxes.overlap(b, a) == 0 and boxes.overlap(b, boxes.dilated(a, 0.1)) > 0
-    assert boxes.overlap(b + (2, 0, 2, 0), boxes.dilated(a, 0.1)) == 0
+    assert boxes.overlap(b + np.array([2, 0, 2, 0]), boxes.dilated(a, 0.1)) == 0
 
 
 def test_overlap_by_hand():
@@ -336,7 +336,7 @@ def test_error_against_radius():
     truth = motion_of(moved)
     radius = 300 * 0.2 / centre[1, 2] / 200
     assert 0.25 < radius < 0.75
-    rows = evaluate((motion_of(moved + (0, 0, 0.03)), truth))["radius"]
+    rows = evaluate((motion_of(moved + np.array([0, 0, 0.03])), truth))["radius"]
     right = 1 if radius < 0.5 else 2
     assert [row["count"] for row in rows] == [2 if i in (0, right) else 0 for i in range(4)]
     assert rows[0]["share"] == rows[right]["share"] == 0.5
@@ -394,10 +394,7 @@ def test_joints_alone_have_no_orientation_or_translation():
 
 def test_decoded_lengths_are_told_apart():
     truth = motion_of(still(3))
-    pairs = [
-        (motion_of(still(3) + (0, 0, 0.01 * k), settings={"decoded_frames": 81 + 40 * k}), truth)
-        for k in range(2)
-    ]
+    pairs = [(motion_of(still(3), settings={"decoded_frames": n}), truth) for n in (121, 81)]
     rows = evaluate(*pairs)["decoded_length"]
     assert [(row["frames"], row["segments"]) for row in rows] == [(81, 1), (121, 1)]
 

@@ -136,7 +136,7 @@ def _block(entry: Entry, table: str) -> str:
 def _quoted_row(row: Mapping[str, Any], has: Sequence[str], wants: Sequence[str]) -> Row:
     values = dict(zip(has, row["values"], strict=True))
     label = f"{row['method']}, r {row['bin']}" if "bin" in row else row["method"]
-    return Row(label, tuple(values.get(name) for name in wants), True, row["origin"])
+    return Row(label, _numbers(values, wants), True, row["origin"])
 
 
 def _rows_of(entry: Entry, table: str, columns: Sequence[str], origin: str) -> list[Row]:
@@ -153,9 +153,14 @@ def _rows_of(entry: Entry, table: str, columns: Sequence[str], origin: str) -> l
         return []
     lines = _LINES.get(table, _metric_lines)(entry.json)
     return [
-        Row(entry.name + suffix, tuple(values.get(name) for name in columns), False, origin)
+        Row(entry.name + suffix, _numbers(values, columns), False, origin)
         for suffix, values in lines
     ]
+
+
+def _numbers(values: Mapping[str, Any], names: Sequence[str]) -> tuple[float | None, ...]:
+    found = (values.get(name) for name in names)
+    return tuple(None if value is None else float(value) for value in found)
 
 
 Lines = list[tuple[str, Mapping[str, Any]]]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-_WIDTH, _HEIGHT = 560, 330
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 14, 48
+_WIDTH, _HEIGHT = 560.0, 330.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 16.0, 14.0, 48.0
 #: Told apart also without colour: quoted points are hollow.
 COLOURS = ("#0b5fa5", "#c2410c", "#15803d", "#7e22ce", "#475569", "#0e7490", "#be123c", "#4d7c0f")
 
@@ -45,7 +45,7 @@ def plot(series: Sequence[Series], x_label: str, y_label: str, log_x: bool = Fal
                      'stroke="#ddd"/>')  # fmt: skip
         parts.append(_text(_LEFT - 6, y + 4, f"{value:g}", "end"))
     for value in _decades(low_x, high_x) if log_x else _ticks(low_x, high_x):
-        x, _ = at(value, 0)
+        x, _ = at(value, 0.0)
         parts.append(_text(x, _HEIGHT - _BOTTOM + 16, f"{value:g}", "middle"))
     parts.append(_text(_WIDTH / 2, _HEIGHT - 8, x_label, "middle"))
     parts.append(f'<text transform="translate(14 {_HEIGHT / 2}) rotate(-90)" '
@@ -75,7 +75,7 @@ def bars(groups: Sequence[tuple[str, Sequence[float], bool]], names: Sequence[st
     if not groups:
         return ""
     high = max(max(values) for _, values, _ in groups) or 1.0
-    step, thick, left = 15 * len(names) + 8, 13, 190
+    step, thick, left = 15.0 * len(names) + 8, 13, 190.0
     height = step * len(groups) + 8
     parts = []
     for row, (label, values, quoted) in enumerate(groups):
@@ -93,7 +93,7 @@ def bars(groups: Sequence[tuple[str, Sequence[float], bool]], names: Sequence[st
 
 
 def _svg(parts: Sequence[str], height: float = _HEIGHT) -> str:
-    return (f'<svg viewBox="0 0 {_WIDTH} {height:g}" width="{_WIDTH}" height="{height:g}" '
+    return (f'<svg viewBox="0 0 {_WIDTH:g} {height:g}" width="{_WIDTH:g}" height="{height:g}" '
             'role="img" font-size="12" font-family="sans-serif" fill="#222">'
             + "".join(parts) + "</svg>")  # fmt: skip
 
@@ -122,7 +122,7 @@ def _widened(low: float, high: float) -> tuple[float, float]:
 
 def _ticks(low: float, high: float) -> list[float]:
     raw = (high - low) / 5
-    power = 10 ** math.floor(math.log10(raw))
+    power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw)
     first = math.ceil(low / step)
     return [round(k * step, 10) for k in range(first, math.floor(high / step) + 1)]
