@@ -449,6 +449,26 @@ def test_a_changed_label_or_mano_is_converted_anew(mano_file, tmp_path):
     assert run("h2o", full, lambda *step: None).kept == 1
 
 
+def test_a_hand_with_joints_alone_does_not_cost_the_clip_its_mano(mano_file, tmp_path):
+    root = tmp_path / "h2o"
+    root.mkdir()
+    truths = native_samples.write_h2o(root, native_samples.Hands(mano_file))
+    path = root / "subject4" / "h1" / "0" / "cam4" / "hand_pose_mano" / "000001.txt"
+    numbers = path.read_text().split()
+    path.write_text(" ".join(["0"] * 62 + numbers[62:]))
+    options = RunOptions(
+        root, tmp_path / "o", ("test",), clips=ClipOptions(images="none", mano=mano_file)
+    )
+    report = run("h2o", options, lambda *step: None)
+    store = ClipStore(tmp_path / "o" / "test")
+    motion = store.open(store.ids()[0]).motion
+    expected = truths["subject4_h1_0_cam4"].present.copy()
+    expected[1, 0] = False
+    assert motion.hand_model == "mano"
+    np.testing.assert_array_equal(motion.observed, expected)
+    assert any("1 hands have joints but no MANO" in text for text in report.findings)
+
+
 def test_parallel_jobs_give_the_same_clips(datasets, mano_file, tmp_path):
     root, _ = datasets["freihand"]
     reports = []

@@ -45,15 +45,23 @@ def convert_item(
     native = reader.read(item, read)
     hands = None
     mano = mano_source(options.mano)
+    without: list[str] = []
     if native.mano is not None:
         hands = to_camera(native.mano, mano)
+        if mano is not None and native.mano.present.any():
+            native, without = _only_with_mano(native)
     referred = clip_pictures.reference(native, options)
     if referred is None:
         frames, camera, size, done = clip_pictures.pictures(native, options)
     else:
         frames, camera, size, done = None, native.camera, (native.width, native.height), []
     motion, complete = hand_motion(native, hands, camera, size)
-    findings = [*native.findings, *(hands.findings if hands else ()), *_agreement(native, hands)]
+    findings = [
+        *native.findings,
+        *(hands.findings if hands else ()),
+        *without,
+        *_agreement(native, hands),
+    ]
     info = ClipInfo(
         id=name,
         dataset=item.dataset,
@@ -149,6 +157,16 @@ def hand_motion(
         T_world_camera=native.T_world_camera,
     )
     return motion, complete
+
+
+def _only_with_mano(native: NativeRecording) -> tuple[NativeRecording, list[str]]:
+    """Leave out hands that have joints but no MANO: a clip has one hand model throughout."""
+    labelled = native.mano.present
+    count = int((native.present & ~labelled).sum())
+    if count == 0:
+        return native, []
+    text = f"{count} hands have joints but no MANO; they count as unlabelled (see native.npz)."
+    return replace(native, present=labelled), [text]
 
 
 def mano_source(path: Path | None) -> ManoSource | None:

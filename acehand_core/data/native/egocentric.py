@@ -77,7 +77,9 @@ class EgocentricReader:
             licences=("unlabelled video: its own terms",),
             findings=(
                 *recording.notes,
-                "no camera file; the camera is not known." if path is None else f"camera: {path}.",
+                "no camera file; the camera is not known."
+                if path is None
+                else f"camera: {path.relative_to(item.key['root'])}.",
             ),
         )
 

@@ -227,9 +227,9 @@ def _camera_poses(
     lengths = []
     for transform in (poses, frames.inverse(poses)):
         world = frames.apply(transform, np.nan_to_num(translation))
-        steps = np.linalg.norm(np.diff(world, axis=0), axis=-1)
         known = np.isfinite(translation).all(-1)
-        lengths.append(float(steps[known[1:] & known[:-1]].sum()))
+        paths = [np.diff(world[known[:, slot], slot], axis=0) for slot in range(2)]
+        lengths.append(sum(float(np.linalg.norm(path, axis=-1).sum()) for path in paths))
     findings.append(
         f"hands travel {lengths[0]:.2f} m with output.log read as camera to world, {lengths[1]:.2f}"
         " m the other way."

@@ -86,6 +86,8 @@ def _explain(
     paper: tuple[int, int] | None,
 ) -> list[str]:
     ours = clips.get(split, 0)
+    if dataset == "hot3d_clips":
+        return ["The paper counts whole recordings; clips of five seconds are pieces of them."]
     if paper is None:
         return [f"The paper's table has no {split} column for this dataset."]
     # Still pictures count once here and five times in the paper.
