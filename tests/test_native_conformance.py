@@ -572,6 +572,7 @@ def test_real_hot3d_sample_through_the_reader(shared, mano_file, tmp_path):
         words = text.split()
         inside, total = inside + int(words[4]), total + int(words[6])
         assert len(native.timestamps_ns) == 34
+        assert item.name == f"P0003_c701bd11_{view}"  # whatever the folder is called
     assert (inside, total) == (184, 184)
     options = RunOptions(folder, tmp_path, clips=ClipOptions(mano=mano_file, images="none"))
     report = run("hot3d", options, lambda *step: None)

@@ -51,16 +51,19 @@ class Hot3dReader:
         folders = [root, *subfolders(root), *(p for f in subfolders(root) for p in subfolders(f))]
         for folder in folders:
             labels = folder / hot3d_files.MANO_FILE
-            participant = folder.name.split("_")[0]
-            if participant in _WITHHELD or not labels.is_file() or not labels.stat().st_size:
+            if not labels.is_file() or not labels.stat().st_size:
+                continue
+            recording = _recording_name(folder)
+            participant = recording.split("_")[0]
+            if participant in _WITHHELD:
                 continue
             quest = (folder / hot3d_quest.CAMERAS_FILE).is_file()
             stream = ("1201-1" if quest else "214-1") if view == "main" else view
             if quest and stream == "214-1":
                 continue
             key = {"stream": stream, "device": "quest3" if quest else "aria"}
-            split = hashed_split(folder.name, "hot3d")
-            name = safe_name(folder.name, stream)
+            split = hashed_split(recording, "hot3d")
+            name = safe_name(recording, stream)
             out.append(Item(self.name, name, split, folder, key, participant))
         if not out:
             raise InputError(
@@ -127,6 +130,17 @@ def _poses(
     if quest:
         return hot3d_quest.stream_poses(folder, stream, boxes), []
     return hot3d.stream_poses(folder, stream, boxes)
+
+
+def _recording_name(folder: Path) -> str:
+    """Return the name in metadata.json, which a renamed folder does not change; else the folder's.
+
+    A recording's split hangs on it.
+    """
+    path = folder / "metadata.json"
+    values = read_json(path) if path.is_file() else {}
+    name = values.get("recording_name") if isinstance(values, dict) else None
+    return name if isinstance(name, str) and name else folder.name
 
 
 def _metadata(folder: Path) -> list[str]:
