@@ -208,7 +208,7 @@ def test_a_loss_that_is_not_a_number_stops_without_an_update(data, tmp_path) -> 
     with torch.no_grad():
         run.bare.model.ray_head.bias.fill_(float("nan"))
     before = run.bare.model.decoder.hand_token.clone()
-    with pytest.raises(DivergedError, match="step 0.*synthetic/clip"):
+    with pytest.raises(DivergedError, match=r"step 0.*synthetic/clip"):
         run.go()
     assert torch.equal(before, run.bare.model.decoder.hand_token)
 

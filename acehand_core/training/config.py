@@ -24,7 +24,6 @@ _CHOICES = {
     "fallback": ("released", "paper"),
     "precision": ("bfloat16", "float32"),
     "hand": ("mano", "acehand"),
-    "distribution": ("ddp", "fsdp"),
 }
 
 
@@ -96,11 +95,9 @@ class OptimConfig:
     accumulation: int = 1
     precision: str = "bfloat16"
     checkpointing: bool = True
-    distribution: str = "ddp"
 
     def __post_init__(self) -> None:
         _choose("optim", "precision", self.precision)
-        _choose("optim", "distribution", self.distribution)
         _positive("optim", self, "steps", "lr_decoder", "lr_lora", "lr_patch_embedding",
                   "gradient_clip", "clips_per_process", "processes", "accumulation")  # fmt: skip
         _positive("optim", self, "warmup_steps", "weight_decay", zero=True)

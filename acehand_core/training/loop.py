@@ -25,7 +25,7 @@ from acehand_core.weights.own import save_own
 
 #: What may differ between a run and its continuation.
 _FREE = ("run", "device", "log", "checkpoints", "name")
-_FREE_OPTIM = ("clips_per_process", "processes", "accumulation", "distribution", "checkpointing")
+_FREE_OPTIM = ("clips_per_process", "processes", "accumulation", "checkpointing")
 _VALIDATION_SEED = 1_000_003
 
 Progress = Callable[[str, int, int], None]
@@ -196,8 +196,6 @@ class Run:
             book.write(self.step, {f"validation/{name}": v for name, v in values.items()})
 
     def _draw(self, book: logs.Logs, fixed: list[Batch]) -> None:
-        if self.config.optim.distribution == "fsdp":  # one process alone cannot run a sharded model
-            return
         device = self.accelerator.device
         sheets = [pictures.draw(self.bare, self._picture_reader, one, device) for one in fixed]
         sheet = pictures.stacked(sheets)
@@ -216,10 +214,6 @@ class Run:
         self.accelerator.wait_for_everyone()
 
     def _gathered(self) -> tuple[checkpoints.Tensors, checkpoints.Tensors]:
-        if self.config.optim.distribution == "fsdp":
-            from acehand_core.training.sharded import gathered
-
-            return gathered(self.model, self.optimizer)
         trained = {
             name: parameter.detach().cpu().contiguous()
             for name, parameter in self.bare.named_parameters()
