@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from runs import Acehand
 
 from acehand_core.errors import InputError
 from acehand_core.evaluation.ground_truth import open_ground_truth
+from acehand_core.evaluation.importing import METHODS
+from acehand_core.evaluation.importing.generic import CONVENTIONS
 from acehand_core.evaluation.run import Options, evaluate_predictions, write_evaluation
-from acehand_core.evaluation.summary import mixture
+from acehand_core.evaluation.summary import METRICS, mixture
 from acehand_core.evaluation.tables.build import (
     STUDIES,
     TABLES,
@@ -189,3 +192,20 @@ def test_the_command(capsys, tmp_path, evaluation):
         run = Acehand(capsys, "report", broken, "--output", tmp_path / "other")
         assert run.code == 2 and message in run.err
     assert not (tmp_path / "other").exists()
+
+
+DOC = (Path(__file__).resolve().parent.parent / "docs" / "evaluation.md").read_text("utf-8")
+
+
+def test_the_documentation_names_every_metric_block_and_method(evaluation):
+    first_cells = {
+        name
+        for line in DOC.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`([^`]+)`", line.split("|")[1])
+    }
+    assert {name for name, _, _ in METRICS} <= first_cells
+    assert set(METHODS) <= first_cells
+    assert set(CONVENTIONS) <= first_cells
+    for block in json.loads(evaluation.read_text()):
+        assert f"`{block}`" in DOC or f'"{block}"' in DOC, block
