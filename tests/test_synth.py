@@ -386,6 +386,25 @@ def test_a_clip_that_fails_is_reported_and_the_others_are_made(tmp_path, monkeyp
     assert "masks.npz" not in ClipStore(tmp_path / "s").info_of(report.made[0]).files
 
 
+def test_interrupted_it_keeps_what_is_done(tmp_path, monkeypatch, capsys):
+    make = jobs.make_clip
+
+    def interrupt(job, index, real):
+        if index == 1:
+            raise KeyboardInterrupt
+        return make(job, index, real)
+
+    flags = ["--clips", 3, "--frames", 5, "--size", "64x64", "--processes", 1, "--fast"]
+    monkeypatch.setattr(jobs, "make_clip", interrupt)
+    assert run(*flags, "--output", tmp_path / "s") == 130
+    assert ClipStore(tmp_path / "s").ids() == ["synth__0__000000"]
+    monkeypatch.setattr(jobs, "make_clip", make)
+    capsys.readouterr()
+    assert run(*flags, "--output", tmp_path / "s") == 0
+    done = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert done["kept"] == ["synth__0__000000"] and len(done["made"]) == 2
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
