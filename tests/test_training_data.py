@@ -8,6 +8,7 @@ import torch
 
 pytest.importorskip("accelerate")
 
+from acehand_core.batch import ClipBatch
 from acehand_core.data.clips.schema import Supervision
 from acehand_core.data.clips.store import ClipStore
 from acehand_core.data.clips.windows import WindowSettings, mixture
@@ -16,7 +17,7 @@ from acehand_core.encoder.trunk import Trunk
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.losses.objective import LossWeights, Masks, total
-from acehand_core.model import SolveOptions
+from acehand_core.model import AceModel, SolveOptions
 from acehand_core.solver import bearings_torch, placement_torch
 from acehand_core.training import build
 from acehand_core.training.batches import Plan, Reader, batches
@@ -26,6 +27,8 @@ from acehand_core.training.optim import group_of, make_optimizer
 from acehand_core.training.step import TrainingModel
 from acehand_core.training.truth import targets_of
 from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.official_export import export_official
+from acehand_core.weights.own import load_own, save_own
 from tests import tiny_model
 from tests.training_samples import HANDS, camera, motion, store
 
@@ -266,3 +269,26 @@ def test_groups_by_name() -> None:
     assert group_of("ray_head.weight", "wan") == "decoder"
     assert group_of("source.trunk.patch_embedding.weight", "tiny") == "decoder"
     assert camera().model == "pinhole"
+
+
+def test_what_was_trained_is_written_in_our_format_and_exported_as_released(tmp_path) -> None:
+    start = build.random_weights(SIZES)
+    config, _ = pretrained()
+    model = build.build_model(config, start)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.01)
+    weights = build.weights_of(model, start)
+    save_own(tmp_path / "own", weights)
+    back = load_own(tmp_path / "own")
+    again = AceModel.from_weights(back, "float32", merge=False)
+    latents = torch.randn(1, 48, 2, 4, 4)
+    clip = ClipBatch(latents, torch.tensor([[64.0, 64.0]]))
+    with torch.no_grad():
+        torch.testing.assert_close(again(clip).anchors, model.eval()(clip).anchors)
+    path = tmp_path / "ace.pt"
+    export_official(path, SIZES, trunk=back.trunk, adapters=back.adapters, decoder=back.decoder,
+                    ray_head=back.ray_head)  # fmt: skip
+    data = torch.load(path, weights_only=True)
+    assert data["backbone_trainable"] and data["projectors"] and data["raymap_heads"]
