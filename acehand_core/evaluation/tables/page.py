@@ -131,6 +131,7 @@ def _length(table: Table, tables: Sequence[Table]) -> str:
             if frames is not None and error is not None:
                 lines.setdefault((method, row.quoted), []).append((frames, error))
         series = [Series(m, tuple(sorted(points)), q) for (m, q), points in lines.items()]
-        drawn = plot(series, "frames decoded in one pass", "MPJPE-p mm")
-        out.append(f"<h3>{escape(block)}</h3>{drawn}")
+        if any(len(one.points) > 1 for one in series):  # a single length shows nothing
+            drawn = plot(series, "frames decoded in one pass", "MPJPE-p mm")
+            out.append(f"<h3>{escape(block)}</h3>{drawn}")
     return "".join(out)
