@@ -62,7 +62,7 @@ class SolverConfig:
 
     bearings: str = "intrinsics"
     solve: str = "mixed"
-    fallback: str = "paper"
+    fallback: str = "released"
 
     def __post_init__(self) -> None:
         for f in fields(self):
