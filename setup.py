@@ -21,8 +21,10 @@ setup(
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["acehand_core*", "acehand_ros*", "retarget*", "robots*"]),
     package_data={
+        "acehand_core.evaluation.tables": ["*.json"],
         "acehand_core.hand": ["assets/*.npz"],
         "acehand_ros": ["config/*"],
+        "acehand_core.training": ["conf/*.yaml", "conf/*/*.yaml"],
         "robots": ["*/*.yaml", "*/*.xml", "*/*.urdf"],
     },
     data_files=[
@@ -39,6 +41,7 @@ setup(
             "clip_recorder = acehand_ros.clip_recorder:main",
             "offline_bag = acehand_ros.offline_bag:main",
             "trajectory_player = acehand_ros.trajectory_player:main",
+            "acehand-train = acehand_core.training.main:main",
         ]
     },
     zip_safe=False,

@@ -104,7 +104,11 @@ class AceModel(nn.Module):
             def load(trunk: TrunkConfig) -> Trunk:
                 return load_trunk(weights, precision, device, merge, trunk)
 
-            source = make_source(config.source, SourceSettings(config.trunk, config.vae, load))
+            settings = SourceSettings(config.trunk, config.vae, load, tiny=config.tiny)
+            source = make_source(config.source, settings)
+            if weights.tiny is not None:
+                source.load_state_dict(weights.tiny, strict=True, assign=True)
+                source.float().to(device)
         model = cls(config, source, Decoder(config.decoder))
         model.decoder.load_state_dict(weights.decoder, strict=True, assign=True)
         model.ray_head.load_state_dict(weights.ray_head, strict=True, assign=True)
@@ -164,7 +168,13 @@ def place(
     Raises:
         InputError: those bearings are asked for without a camera.
     """
-    bearings = _bearings(readout, size, camera, options.bearings)
+    return place_with(readout, joints, _bearings(readout, size, camera, options.bearings), options)
+
+
+def place_with(
+    readout: Readout, joints: Joints, bearings: Bearings, options: SolveOptions
+) -> Placement:
+    """Place canonical joints under given bearings; of the options, how is what counts."""
     if options.solve == "direct":
         return placement_torch.direct(joints, readout.camera)
     if options.solve == "inverse":

@@ -37,10 +37,27 @@ ALLOWED = {
         "geometry",
         "data.native",
     },
+    "losses": {"batch", "geometry", "hand"},
+    "training": {
+        "model",
+        "losses",
+        "data",
+        "data.native",
+        "inference",
+        "weights",
+        "encoder",
+        "decoder",
+        "batch",
+        "solver",
+        "hand",
+        "geometry",
+        "motion",
+    },
     "data": {"motion", "geometry"},
     "data.native": {"motion", "geometry", "data", "hand"},
     "data.synthetic": {"motion", "geometry", "data", "hand"},
     "trackers": {"motion", "data", "hand", "solver", "inference", "model", "weights"},
+    "evaluation": {"motion", "geometry", "hand", "data", "data.native", "export"},
     "export": {"motion", "data", "hand", "geometry"},
     "retarget": {"motion", "geometry", "hand.skeleton"},
     "pipeline": {"motion", "data", "trackers", "retarget", "export"},
@@ -49,6 +66,8 @@ ALLOWED = {
     "cli": {
         "motion",
         "data",
+        "data.synthetic",
+        "data.native",
         "trackers",
         "retarget",
         "export",
@@ -57,6 +76,7 @@ ALLOWED = {
         "bag_jobs",
         "weights",
         "inference",
+        "evaluation",
     },
     "acehand_ros": {
         "motion",
@@ -85,10 +105,15 @@ LAZY = {
     "rclpy",
     "rosbags",
     "skimage",
+    "hydra",
+    "omegaconf",
+    "accelerate",
+    "tensorboard",
+    "wandb",
 }
 
 #: Rooms that are torch: they, and ``*_torch.py`` elsewhere, may import it at the top.
-TORCH_ROOMS = {"batch", "encoder", "decoder", "weights", "model", "inference"}
+TORCH_ROOMS = {"batch", "encoder", "decoder", "weights", "model", "inference", "losses", "training"}
 #: What of that the rooms of torch may import at the top: the libraries that they wrap.
 TORCH_LIBRARIES = {"torch", "diffusers", "peft", "safetensors"}
 

@@ -220,11 +220,11 @@ def test_accounting_follows_the_tap_and_the_rank() -> None:
     assert bare["optimiser"] == whole["optimiser"] - whole["lora"]
 
 
-@pytest.mark.parametrize("source", ["wan", "wan_frozen", "vae_latent", "rgb"])
+@pytest.mark.parametrize("source", ["wan", "wan_frozen", "vae_latent", "rgb", "tiny"])
 def test_parts_follow_the_feature_source(source: str) -> None:
     parts = set(layouts.live_parts(ModelConfig(source=source)))
     expected = {
         "wan": {"vae", "trunk", "adapters"}, "wan_frozen": {"vae", "trunk"},
-        "vae_latent": {"vae"}, "rgb": set(),
+        "vae_latent": {"vae"}, "rgb": set(), "tiny": {"tiny"},
     }[source]  # fmt: skip
     assert parts == expected | {"decoder", "ray_head"}

@@ -7,7 +7,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from acehand_core.cli import ace, bag, console, doctor, golden, render, retarget, robots, weights
+from acehand_core.cli import (
+    ace,
+    bag,
+    console,
+    data,
+    doctor,
+    evaluate,
+    golden,
+    render,
+    report,
+    retarget,
+    robots,
+    synth,
+    weights,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,8 +48,16 @@ def build_parser() -> argparse.ArgumentParser:
          bag.add_arguments, bag.command),
         ("weights", "fetch, convert, inspect and verify weights",
          weights.add_arguments, weights.command),
+        ("data", "datasets into clips, clips into lists of segments",
+         data.add_arguments, data.command),
         ("golden-check", "reproduce reference outputs of the released model",
          golden.add_arguments, golden.command),
+        ("evaluate", "score predictions or a tracker by the paper's protocol",
+         evaluate.add_arguments, evaluate.command),
+        ("report", "tables and plots of evaluations, beside the paper's numbers",
+         report.add_arguments, report.command),
+        ("synth", "render clips of hands with ground truth, to train on",
+         synth.add_arguments, synth.command),
         ("doctor", "what is installed and what each missing piece would add",
          doctor.add_arguments, doctor.command),
     ):  # fmt: skip

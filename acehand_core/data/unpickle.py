@@ -23,7 +23,7 @@ from acehand_core.errors import InputError, SchemaError, UnsafeFileError
 
 _MAX_BYTES = 4 << 30
 
-_PLAIN = {
+PLAIN = {
     ("builtins", "object"): standins.PyObject,
     ("builtins", "set"): standins.PlainSet,
     ("builtins", "frozenset"): standins.PlainFrozenSet,
@@ -32,7 +32,7 @@ _PLAIN = {
     ("copyreg", "_reconstructor"): standins.Reconstructor,
     ("_codecs", "encode"): standins.Encode,
 }
-_NUMPY = {
+NUMPY = {
     ("numpy", "ndarray"): standins.Ndarray,
     ("numpy", "dtype"): standins.Dtype,
     ("numpy.core.multiarray", "_reconstruct"): standins.ArrayReconstruct,
@@ -69,12 +69,12 @@ class AllowList:
         return sorted(f"{module}.{name}" for module, name in self.globals)
 
 
-NPY_OBJECT = AllowList({**_PLAIN, **_NUMPY})
-MANO_PKL = AllowList({**_PLAIN, **_NUMPY, **_SCIPY, **_CHUMPY})
+NPY_OBJECT = AllowList({**PLAIN, **NUMPY})
+MANO_PKL = AllowList({**PLAIN, **NUMPY, **_SCIPY, **_CHUMPY})
 
 
 # The C unpickler reserves memory for any memo index that a file names; the Python one does not.
-class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined]
+class RestrictedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
     def __init__(self, file: io.BufferedIOBase, allow: AllowList, label: str) -> None:
         super().__init__(file, encoding="latin1")
         self._allow, self._label = allow, label
@@ -127,7 +127,7 @@ def restricted_load(
     data, name = _read(path_or_file)
     label = f"{name}: this {format_name}"
     try:
-        return standins.Resolver()(_Unpickler(io.BytesIO(data), allow, label).load())
+        return standins.Resolver()(RestrictedUnpickler(io.BytesIO(data), allow, label).load())
     except UnsafeFileError:
         raise
     except standins.StandInError as error:

@@ -32,13 +32,15 @@ def rotate(x: Float[torch.Tensor, "B H F S d"], angles: Angles) -> Float[torch.T
 class TemporalLayer(nn.Module):
     """Self-attention over all tokens of all frames, no mask, and an MLP; pre-norm.
 
-    With ``angles`` positions are relative (rotary), so any number of frames will do.
+    With ``angles`` positions are relative (rotary), so any number of frames will do. Without
+    ``temporal_attention`` each frame's tokens attend to each other alone.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         width, hidden = config.width, config.width * config.mlp_ratio
         self.num_heads = config.num_heads
+        self.across_frames = config.temporal_attention
         self.norm1 = nn.LayerNorm(width)
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
@@ -56,9 +58,11 @@ class TemporalLayer(nn.Module):
         )
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)
-        mixed = functional.scaled_dot_product_attention(
-            query.flatten(2, 3), key.flatten(2, 3), value.flatten(2, 3)
-        )
+        if self.across_frames:
+            query, key, value = (x.flatten(2, 3) for x in (query, key, value))
+        mixed = functional.scaled_dot_product_attention(query, key, value)
+        if not self.across_frames:
+            mixed = mixed.flatten(2, 3)
         tokens = tokens + self.output(mixed.transpose(1, 2).flatten(2)).view_as(tokens)
         return tokens + self.mlp(self.norm2(tokens))
 

@@ -17,7 +17,8 @@ BETAS = 10
 class DecoderConfig:
     """The Bidirectional Spatiotemporal Decoder (paper section 3.2).
 
-    The last four fields are the ablations of the paper's table "Camera and decoder ablations".
+    ``spatial_encoding`` to ``temporal_encoding`` are the ablations of the paper's table "Camera and
+    decoder ablations".
     """
 
     feature_dim: int = 3072
@@ -35,6 +36,8 @@ class DecoderConfig:
     temporal_encoding: Literal["rotary", "absolute"] = "rotary"
     #: Longest clip, in latent frames, that absolute positions are learned for.
     max_latents: int = 64
+    #: Off: tokens attend within their own latent frame only, with the same parameters.
+    temporal_attention: bool = True
 
     def __post_init__(self) -> None:
         if self.width % self.num_heads or self.width // self.num_heads % 2:

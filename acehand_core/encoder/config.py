@@ -14,6 +14,8 @@ TEMPORAL_STRIDE = 4
 SPATIAL_STRIDE = 16
 #: One decoder token covers this many pixels: the trunk's patches are 2 x 2 latent cells.
 TOKEN_PIXELS = 32
+#: The same of the tiny encoder (latents of 8 pixels).
+TINY_TOKEN_PIXELS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +58,24 @@ class TrunkConfig:
     def executed(self) -> int:
         """Number of blocks that run; the others are neither loaded nor allocated."""
         return self.tap + 1
+
+
+@dataclass(frozen=True, slots=True)
+class TinyConfig:
+    """The small encoder in place of the Wan ones (``encoder.tiny``); everything in it learns."""
+
+    #: Channels of the encoder's first convolution.
+    stem: int = 32
+    z_dim: int = 48
+    dim: int = 96
+    ffn_dim: int = 288
+    num_heads: int = 3
+    num_layers: int = 2
+    #: Off: tokens attend within their own latent frame only, with the same parameters.
+    temporal_attention: bool = True
+
+    def __post_init__(self) -> None:
+        if self.dim % self.num_heads or self.dim // self.num_heads % 2:
+            raise InputError(f"{self.num_heads} heads do not divide width {self.dim} evenly.")
+        if self.dim // self.num_heads < 6:
+            raise InputError(f"heads of {self.dim // self.num_heads} channels; valid: 6 or more.")

@@ -1,6 +1,7 @@
 """Feature sources by name: whatever turns a clip into features on the decoder's token grid.
 
-The names are the rows of the paper's table "Feature-source ablation". A latent frame i stands for
+The names are the rows of the paper's table "Feature-source ablation", and "tiny", the small model's
+own, whose tokens cover 16 x 16 pixels. A latent frame i stands for
 video frame 4i, a token for 32 x 32 pixels of the encoded image: 21 x 15 tokens for 672 x 480.
 """
 
@@ -16,7 +17,8 @@ from jaxtyping import Float
 from torch import nn
 
 from acehand_core.encoder.alternatives import Rgb, VaeLatent
-from acehand_core.encoder.config import TrunkConfig, VaeConfig
+from acehand_core.encoder.config import TinyConfig, TrunkConfig, VaeConfig
+from acehand_core.encoder.tiny import TinySource
 from acehand_core.encoder.video_backbones import VideoMae, VJepa2
 from acehand_core.errors import InputError, nearest
 
@@ -57,6 +59,7 @@ class SourceSettings:
     revision: str | None = None
     #: Whether a video transformer learns too. The paper's stay frozen.
     trained: bool = False
+    tiny: TinyConfig = field(default_factory=TinyConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,5 +123,6 @@ SOURCES: Mapping[str, SourceKind] = MappingProxyType(
         ),
         "vae_latent": SourceKind("latents", lambda s: VaeLatent(s.vae.z_dim)),
         "rgb": SourceKind("frames", lambda s: Rgb()),
+        "tiny": SourceKind("frames", lambda s: TinySource(s.tiny)),
     }
 )

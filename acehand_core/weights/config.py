@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from acehand_core.decoder.config import DecoderConfig
-from acehand_core.encoder.config import TrunkConfig, VaeConfig
+from acehand_core.encoder.config import TinyConfig, TrunkConfig, VaeConfig
 from acehand_core.errors import SchemaError, nearest
 
 #: "k" takes bearings from the given intrinsics, "kfree" from the predicted rays.
@@ -23,6 +23,8 @@ class ModelConfig:
     vae: VaeConfig = field(default_factory=VaeConfig)
     trunk: TrunkConfig = field(default_factory=TrunkConfig)
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    #: Read where ``source`` is "tiny".
+    tiny: TinyConfig = field(default_factory=TinyConfig)
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``from_json`` reads."""
@@ -31,7 +33,12 @@ class ModelConfig:
     @classmethod
     def from_json(cls, data: Any, where: str) -> ModelConfig:
         """Read a config file's object. Raises SchemaError naming the field and what is valid."""
-        parts = {"vae": VaeConfig, "trunk": TrunkConfig, "decoder": DecoderConfig}
+        parts = {
+            "vae": VaeConfig,
+            "trunk": TrunkConfig,
+            "decoder": DecoderConfig,
+            "tiny": TinyConfig,
+        }
         values = _checked(cls, data, where)
         for name, kind in parts.items():
             if name in values:
@@ -60,4 +67,21 @@ def _checked(kind: type, data: Any, where: str) -> dict[str, Any]:
 
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-_NAMES |= {kind: "an object" for kind in (VaeConfig, TrunkConfig, DecoderConfig)}
+_NAMES |= {kind: "an object" for kind in (VaeConfig, TrunkConfig, DecoderConfig, TinyConfig)}
+
+
+def tiny_config(variant: Variant = "k", temporal_attention: bool = True) -> ModelConfig:
+    """Return the sizes of the small model, for images of about 128 x 96 pixels.
+
+    Without ``temporal_attention`` neither transformer nor decoder attends across latent frames; the
+    parameters are the same.
+    """
+    return ModelConfig(
+        variant=variant,
+        source="tiny",
+        decoder=DecoderConfig(
+            feature_dim=TinyConfig().dim, width=96, num_heads=4, num_layers=2, spatial_grid=8,
+            temporal_attention=temporal_attention,
+        ),
+        tiny=TinyConfig(temporal_attention=temporal_attention),
+    )  # fmt: skip

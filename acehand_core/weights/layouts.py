@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 from acehand_core.decoder.config import DecoderConfig
-from acehand_core.encoder.config import TrunkConfig, VaeConfig
+from acehand_core.encoder.config import TinyConfig, TrunkConfig, VaeConfig
+from acehand_core.encoder.tiny import TinySource
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.weights import names, official
 from acehand_core.weights.config import ModelConfig
@@ -221,6 +222,12 @@ def live_ray_head(config: DecoderConfig) -> Shapes:
     return shapes_of(ray_head_from_official(meta(official.raymap_heads(config.feature_dim, 0)), 0))
 
 
+def live_tiny(config: TinyConfig) -> Shapes:
+    """Return names and shapes of the source "tiny"."""
+    with torch.device("meta"):
+        return shapes_of(TinySource(config).state_dict())
+
+
 def live_parts(config: ModelConfig) -> dict[str, Shapes]:
     """Return the lists of all parts that a model with this feature source has."""
     wan = config.source in WAN_SOURCES
@@ -231,6 +238,8 @@ def live_parts(config: ModelConfig) -> dict[str, Shapes]:
         out["trunk"] = live_trunk(config.trunk)
     if config.source == "wan" and config.trunk.lora_rank:
         out["adapters"] = live_adapters(config.trunk)
+    if config.source == "tiny":
+        out["tiny"] = live_tiny(config.tiny)
     out["decoder"] = live_decoder(config.decoder)
     return out | {"ray_head": live_ray_head(config.decoder)}
 
@@ -268,7 +277,8 @@ def repackaged(config: ModelConfig) -> dict[str, Shapes]:
 def refuse_ablations(config: DecoderConfig) -> None:
     """Raise InputError for a decoder other than the paper's, which the re-packaging cannot hold."""
     plain = DecoderConfig()
-    for field in ("spatial_encoding", "queries", "shape_from", "temporal_encoding"):
+    ablated = ("spatial_encoding", "queries", "shape_from", "temporal_encoding")
+    for field in (*ablated, "temporal_attention"):
         if getattr(config, field) != getattr(plain, field):
             raise InputError(
                 f"the re-packaging holds only {field} = {getattr(plain, field)!r}, not "

@@ -41,6 +41,8 @@ class LoadedWeights:
     licence: str = ""
     #: SHA-256 by file name, of every file that was read.
     sha256s: dict[str, str] = field(default_factory=dict)
+    #: The whole source "tiny".
+    tiny: Tensors | None = None
 
     def parts(self) -> dict[str, Tensors]:
         """Return the parts that are there, by name; the caption is not among them."""
@@ -62,7 +64,7 @@ class LoadedWeights:
 
 
 #: The parts of ``LoadedWeights`` that are dicts of tensors.
-PARTS = ("vae", "trunk", "adapters", "decoder", "ray_head")
+PARTS = ("vae", "trunk", "adapters", "decoder", "ray_head", "tiny")
 
 
 @dataclass(frozen=True, slots=True)

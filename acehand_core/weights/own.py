@@ -154,7 +154,7 @@ def load_own(path: Path, variant: str | None = None, check_hashes: bool = True) 
     return LoadedWeights(
         config, read.get("vae"), read.get("trunk"), read.get("adapters"), decoder, ray_head,
         caption, LoadReport(tuple(reports.values()), manifest.filled), manifest.licence,
-        {**digests, CONFIG_FILE: sha256s({"": path / CONFIG_FILE})[""]},
+        {**digests, CONFIG_FILE: sha256s({"": path / CONFIG_FILE})[""]}, read.get("tiny"),
     )  # fmt: skip
 
 

@@ -16,9 +16,11 @@ from jaxtyping import Bool, Float, Int
 
 from acehand_core.data.native.hot3d_files import (
     BOXES_FILE,
+    CALIBRATION_FILE,
     MANO_FILE,
     STREAMS,
     HandBoxes,
+    HandTrack,
     read_boxes,
     read_calibration,
     read_headset,
@@ -64,7 +66,7 @@ class Hot3dManoMotion:
 
     def at(self, timestamps_ns: Int[np.ndarray, "M"]) -> Hot3dManoMotion:
         """Return the rows of exactly these times; InputError if one is not there."""
-        rows = _rows_at(self.timestamps_ns, timestamps_ns, MANO_FILE)
+        rows = rows_at(self.timestamps_ns, timestamps_ns, MANO_FILE)
         return Hot3dManoMotion(
             timestamps_ns, self.present[rows], self.global_orient[rows], self.pca[rows],
             self.betas, self.translation[rows],
@@ -109,7 +111,7 @@ def read_stream(folder: Path, stream: str = "214-1") -> StreamPoses:
     Raises: InputError for an unknown stream or a moment without a headset pose; SchemaError where
     calibration and moments do not pair up.
     """
-    return _stream_poses(folder, stream, read_boxes(folder))
+    return _paired(folder, stream, read_boxes(folder))
 
 
 def to_hand_motion(folder: Path, mano: ManoHand, stream: str = "214-1") -> HandMotion:
@@ -124,7 +126,7 @@ def to_hand_motion(folder: Path, mano: ManoHand, stream: str = "214-1") -> HandM
     """
     _check_flag(mano)
     boxes = read_boxes(folder)
-    poses = _stream_poses(folder, stream, boxes)
+    poses = _paired(folder, stream, boxes)
     motion = read_mano_motion(folder).at(poses.timestamps_ns)
     T_camera_world = frames.inverse(poses.T_world_camera)
     orient, translation = np.empty_like(motion.global_orient), np.empty_like(motion.translation)
@@ -142,7 +144,7 @@ def to_hand_motion(folder: Path, mano: ManoHand, stream: str = "214-1") -> HandM
         timestamps_ns=poses.timestamps_ns,
         fps=_FPS,
         presence=present,
-        visible=_visibility(boxes, stream, poses.timestamps_ns) * present,
+        visible=visibility(boxes, stream, poses.timestamps_ns) * present,
         quality=present,
         observed=motion.present,
         filled=np.zeros_like(motion.present),
@@ -160,22 +162,64 @@ def to_hand_motion(folder: Path, mano: ManoHand, stream: str = "214-1") -> HandM
     )
 
 
-def _stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> StreamPoses:
+def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPoses, list[str]]:
+    """Return the moments of a stream and what had to be assumed.
+
+    Calibration is stored in device time, which only the recording itself relates to the others.
+    Where lines and moments are as many they pair up; else they are paired by place in the file.
+    """
     if stream not in STREAMS:
         raise InputError(f"HOT3D has no stream {stream!r}; {nearest(stream, STREAMS)}")
     calibration, headset = read_calibration(folder, stream), read_headset(folder)
     times = np.unique(boxes.timestamps_ns[boxes.of_stream(stream)])
+    lines, notes = np.arange(len(times)), []
     if len(times) != len(calibration.cameras):
-        raise SchemaError(
-            f"{folder}: {len(times)} moments of stream {stream} in {BOXES_FILE} but "
-            f"{len(calibration.cameras)} lines of calibration; they must pair up."
+        last = len(calibration.cameras) - 1
+        lines = np.round(np.linspace(0, last, len(times))).astype(int)
+        notes.append(
+            f"{len(times)} moments of stream {stream} but {last + 1} lines of calibration: "
+            "paired by place."
         )
-    rows = _rows_at(headset.timestamps_ns, times, f"{folder}: the headset trajectory")
-    T_world_camera = headset.T_world_device[rows] @ calibration.T_device_camera
-    return StreamPoses(times, calibration.cameras, T_world_camera)
+    rows = rows_at(headset.timestamps_ns, times, f"{folder}: the headset trajectory")
+    T_world_camera = headset.T_world_device[rows] @ calibration.T_device_camera[lines]
+    cameras = tuple(calibration.cameras[line] for line in lines)
+    return StreamPoses(times, cameras, T_world_camera), notes
 
 
-def _rows_at(available: np.ndarray, wanted: np.ndarray, name: str) -> np.ndarray:
+def wrists_in_boxes(
+    wrists: HandTrack, boxes: HandBoxes, stream: str, poses: StreamPoses
+) -> tuple[int, int]:
+    """Return how many UmeTrack wrists project into the box of their hand, and how many boxes.
+
+    Boxes are in the stored picture, so ``poses`` must be of it too.
+    """
+    inside = total = 0
+    T_camera_world = frames.inverse(poses.T_world_camera)
+    for row in boxes.of_stream(stream):
+        box = boxes.box[row]
+        track = np.flatnonzero(wrists.timestamps_ns == boxes.timestamps_ns[row])
+        if np.isnan(box).any() or not len(track):
+            continue
+        moment = int(np.searchsorted(poses.timestamps_ns, boxes.timestamps_ns[row]))
+        point = wrists.T_world_hand[track[0], boxes.slot[row], :3, 3]
+        pixel = poses.cameras[moment].project(frames.apply(T_camera_world[moment], point))
+        total += 1
+        inside += bool((pixel >= box[:2]).all() and (pixel <= box[2:]).all())
+    return inside, total
+
+
+def _paired(folder: Path, stream: str, boxes: HandBoxes) -> StreamPoses:
+    poses, notes = stream_poses(folder, stream, boxes)
+    if notes:
+        raise SchemaError(
+            f"{folder}: {notes[0].rstrip('.')}; in {BOXES_FILE} and {CALIBRATION_FILE} they must "
+            "pair up."
+        )
+    return poses
+
+
+def rows_at(available: np.ndarray, wanted: np.ndarray, name: str) -> np.ndarray:
+    """Return the rows of exactly these times. Raises InputError where one is not there."""
     rows = np.searchsorted(available, wanted)
     found = available[np.minimum(rows, len(available) - 1)] == wanted
     if not found.all():
@@ -207,7 +251,8 @@ def _joints(
     return np.stack(joints, axis=1) + translation[:, :, None]
 
 
-def _visibility(boxes: HandBoxes, stream: str, times: np.ndarray) -> np.ndarray:
+def visibility(boxes: HandBoxes, stream: str, times: np.ndarray) -> np.ndarray:
+    """Return the visible share of each hand (T, 2), 0 to 1."""
     out = np.zeros((len(times), 2), np.float32)
     rows = boxes.of_stream(stream)
     moment = np.searchsorted(times, boxes.timestamps_ns[rows])

@@ -15,8 +15,8 @@ from acehand_core.data.synthetic.script import (
     HandPath,
     Script,
     Times,
-    Vector,
     camera_path,
+    elbow_path,
     hand_path,
     prop_paths,
 )
@@ -25,7 +25,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.articulation import angles_to_pose
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import HandMotion, Provenance
-from acehand_core.types import SIDES, CameraPoses, ImageRgb, PointsImage
+from acehand_core.types import SIDES, CameraPoses, ImageRgb, PointsImage, TimestampsNs
 
 #: A keypoint lies inside the hand, this far at most from the skin in front of it.
 _FLESH_M = 0.024
@@ -63,18 +63,20 @@ class Clip:
         return out
 
 
-def pose_clip(script: Script, camera: Camera, look: Look | None = None) -> Clip:
-    """Work out where everything is in each frame.
+def pose_clip(
+    script: Script, camera: Camera, look: Look | None = None, times: Times | None = None
+) -> Clip:
+    """Work out where everything is in each frame, or at ``times`` (seconds) for the moments alone.
 
     The truth holds ``joints_image`` as exact projections; ``visible`` is the share of keypoints
     inside the image, whether or not something is before them (see ``Clip.joints_visible``).
     """
-    times = script.timestamps_ns * 1e-9
+    times = script.timestamps_ns * 1e-9 if times is None else times
     paths = (_path(script, 0, times), _path(script, 1, times))
     T_world_camera = camera_path(script.cameras, times)
-    truth = _truth(script, camera, T_world_camera, paths)
+    truth = _truth(script, camera, T_world_camera, paths, np.round(times * 1e9).astype(np.int64))
     meshes = [_meshes(truth, slot, T_world_camera) for slot in (0, 1)]
-    sleeves = [_sleeve_path(paths[slot], script.elbows_world[slot], len(times)) for slot in (0, 1)]
+    sleeves = [_sleeves(script, slot, paths[slot], len(times)) for slot in (0, 1)]
     props = prop_paths(script, paths, times)
     moments = [
         Moment(
@@ -125,6 +127,7 @@ def _truth(
     camera: Camera,
     T_world_camera: CameraPoses,
     paths: tuple[HandPath | None, HandPath | None],
+    timestamps_ns: TimestampsNs,
 ) -> HandMotion:
     count = len(T_world_camera)
     hand = CapsuleHand()
@@ -147,7 +150,7 @@ def _truth(
     pixels = camera.project(joints)
     visible = _inside(pixels, camera).mean(-1).astype(np.float32)
     return HandMotion(
-        timestamps_ns=script.timestamps_ns,
+        timestamps_ns=timestamps_ns,
         fps=script.fps,
         presence=presence,
         visible=visible,
@@ -189,10 +192,11 @@ def _meshes(truth: HandMotion, slot: int, T_world_camera: CameraPoses) -> list[n
     return list(frames.apply(T_world_camera, vertices + truth.translation[:, slot, None]))
 
 
-def _sleeve_path(path: HandPath | None, elbow_world: Vector, count: int) -> CameraPoses:
+def _sleeves(script: Script, slot: int, path: HandPath | None, count: int) -> CameraPoses:
     """Return the cuff's pose: a little behind the wrist, its axis towards the elbow."""
     if path is None:
         return np.broadcast_to(np.eye(4), (count, 4, 4)).copy()
+    elbow_world = elbow_path(script, slot, path)
     R_world_hand, wrist = path.T_world_hand[:, :3, :3], path.T_world_hand[:, :3, 3]
     to_elbow = elbow_world - wrist
     to_elbow = to_elbow / np.linalg.norm(to_elbow, axis=1, keepdims=True)

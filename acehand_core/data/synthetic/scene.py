@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 
-from acehand_core.data.synthetic import surfaces
+from acehand_core.data.synthetic import furnish, surfaces
+from acehand_core.data.synthetic.furnish import Light, Prop, Room
 from acehand_core.data.synthetic.screen import Screen
 from acehand_core.errors import CalibrationError, MissingDependencyError
 from acehand_core.geometry.cameras import Camera
@@ -25,25 +26,34 @@ _NEAR_M, _FAR_M = 0.03, 10.0
 _OVERSAMPLING = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Prop:
-    """A movable object. ``size``: half edges of a box; radius, height and wall of a mug; metres."""
+__all__ = ["Light", "Look", "Moment", "Prop", "Quality", "Room", "Scene"]
 
-    name: str
-    kind: Literal["box", "mug"]
-    size: tuple[float, float, float]
-    colour: surfaces.Colour
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How finely a scene is drawn: samples per pixel along each axis, texels of the shadow map."""
+
+    oversampling: int = _OVERSAMPLING
+    shadow: int = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the scene looks like; ``seed`` makes the textures."""
+    """What the scene looks like; ``seed`` makes the textures.
+
+    ``arm``: a long sleeve, or a bare forearm. Without a ``room`` there are a wooden table and one
+    wall.
+    """
 
     seed: int = 0
     skin: surfaces.SkinColours = field(default_factory=surfaces.SkinColours)
     sleeve: surfaces.Colour = (0.27, 0.36, 0.47)
     table: surfaces.Colour = (0.55, 0.45, 0.36)
     wall: surfaces.Colour = (0.72, 0.74, 0.72)
+    arm: Literal["sleeve", "bare"] = "sleeve"
+    ambient: float = 0.40
+    lights: tuple[Light, ...] = furnish.DAYLIGHT
+    room: Room | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,13 @@ class Moment:
 class Scene:
     """A compiled scene and its renderer; use as a context manager, the GL context is freed."""
 
-    def __init__(self, camera: Camera, props: tuple[Prop, ...] = (), look: Look | None = None):
+    def __init__(
+        self,
+        camera: Camera,
+        props: tuple[Prop, ...] = (),
+        look: Look | None = None,
+        quality: Quality | None = None,
+    ):
         if camera.model != "pinhole":
             raise CalibrationError(f"A scene is drawn by a pinhole camera, not {camera.model!r}.")
         try:
@@ -73,9 +89,11 @@ class Scene:
         self._mujoco = mujoco
         self._camera = camera
         self._hand = CapsuleHand()
-        self._model = _build(mujoco, camera, props, look or Look(), self._hand)
+        quality = quality or Quality()
+        self._samples = quality.oversampling
+        self._model = _build(mujoco, camera, props, look or Look(), self._hand, quality)
         self._data = mujoco.MjData(self._model)
-        width, height = camera.width * _OVERSAMPLING, camera.height * _OVERSAMPLING
+        width, height = camera.width * self._samples, camera.height * self._samples
         self._screen = Screen(mujoco, self._model, width, height)
 
     def __enter__(self) -> Scene:
@@ -98,9 +116,19 @@ class Scene:
         self._place(moment)
         return self._blocks(self._screen.depth()).min((1, 3))
 
+    def samples(self, moment: Moment) -> tuple[ImageRgb, Float[np.ndarray, "H W"]]:
+        """Return colour and depth of every sample, before averaging: n H by n W."""
+        self._place(moment)
+        return self._screen.both()
+
+    def labels(self, moment: Moment) -> UInt8[np.ndarray, "H W"]:
+        """Return what each sample shows, n H by n W: 1 left hand, 2 right hand, 0 anything else."""
+        self._place(moment)
+        return self._screen.skins()
+
     def _blocks(self, image: np.ndarray) -> np.ndarray:
         """Split both image axes so that each output pixel's samples have axes of their own."""
-        height, width, n = self._camera.height, self._camera.width, _OVERSAMPLING
+        height, width, n = self._camera.height, self._camera.width, self._samples
         return image.reshape(height, n, width, n, *image.shape[2:])
 
     def _place(self, moment: Moment) -> None:
@@ -165,48 +193,51 @@ def _aim(eye: Any, camera: Camera, T_world_camera: RigidTransform) -> None:
 # --- building -------------------------------------------------------------------------------
 
 
-def _build(mujoco: Any, camera: Camera, props: tuple[Prop, ...], look: Look, hand: CapsuleHand):
+def _build(
+    mujoco: Any,
+    camera: Camera,
+    props: tuple[Prop, ...],
+    look: Look,
+    hand: CapsuleHand,
+    quality: Quality,
+):
     spec = mujoco.MjSpec()
     spec.stat.extent = 1.0
     spec.stat.center = np.zeros(3)
     visual = spec.visual
     visual.map.shadowclip = 0.6
     visual.map.znear, visual.map.zfar = _NEAR_M, _FAR_M
-    visual.global_.offwidth = camera.width * _OVERSAMPLING
-    visual.global_.offheight = camera.height * _OVERSAMPLING
-    visual.quality.shadowsize, visual.quality.offsamples = 4096, 0
-    visual.headlight.ambient, visual.headlight.diffuse = [0.40] * 3, [0.18] * 3
+    visual.global_.offwidth = camera.width * quality.oversampling
+    visual.global_.offheight = camera.height * quality.oversampling
+    visual.quality.shadowsize = quality.shadow
+    visual.quality.offsamples = 0 if quality.oversampling > 1 else 4
+    visual.headlight.ambient, visual.headlight.diffuse = [look.ambient] * 3, [0.18] * 3
     visual.headlight.specular = [0.0] * 3
-    _add_lights(mujoco, spec)
-    _add_room(mujoco, spec, look)
-    _add_solid(mujoco, spec, "sleeve", surfaces.sleeve())
-    _add_material(mujoco, spec, "cloth", rgba=look.sleeve, specular=0.05)
+    furnish.add_lights(mujoco, spec, look.lights)
+    if look.room is None:
+        _add_corner(mujoco, spec, look)
+    else:
+        furnish.add_room(mujoco, spec, look.room, look.seed)
+    bare = look.arm == "bare"
+    furnish.add_solid(mujoco, spec, "sleeve", surfaces.forearm() if bare else surfaces.sleeve())
+    cloth = look.skin.back if bare else look.sleeve
+    furnish.add_material(mujoco, spec, "cloth", rgba=cloth, specular=0.15 if bare else 0.05)
     for slot, side in enumerate(SIDES):
         body = spec.worldbody.add_body(name=f"sleeve_{side}", mocap=True)
         body.add_geom(type=mujoco.mjtGeom.mjGEOM_MESH, meshname="sleeve", material="cloth")
         _add_skin(spec, slot, side, hand)
-    _add_material(mujoco, spec, "skin", picture=look.skin.palette(), specular=0.18, shininess=0.25)
+    palette = look.skin.palette()
+    furnish.add_material(mujoco, spec, "skin", picture=palette, specular=0.18, shininess=0.25)
     for prop in props:
-        _add_prop(mujoco, spec, prop)
+        furnish.add_prop(mujoco, spec, prop)
     return spec.compile()
 
 
-def _add_lights(mujoco: Any, spec: Any) -> None:
-    window = spec.worldbody.add_light(type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL)
-    window.pos, window.dir = [-0.3, -0.1, 1.2], [0.25, 0.14, -1.0]
-    window.diffuse, window.specular = [0.46, 0.44, 0.41], [0.25] * 3
-    window.castshadow = True
-    lamp = spec.worldbody.add_light(type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL)
-    lamp.pos, lamp.dir = [0.8, -0.6, 1.0], [-0.7, 0.6, -0.6]
-    lamp.diffuse, lamp.specular = [0.16, 0.16, 0.18], [0.05] * 3
-    lamp.castshadow = False
-
-
-def _add_room(mujoco: Any, spec: Any, look: Look) -> None:
+def _add_corner(mujoco: Any, spec: Any, look: Look) -> None:
     wood = surfaces.wood(look.seed, colour=look.table)
-    _add_material(mujoco, spec, "table", picture=wood, repeat=(2, 2), specular=0.1)
+    furnish.add_material(mujoco, spec, "table", picture=wood, repeat=(2, 2), specular=0.1)
     plaster = surfaces.plaster(look.seed + 1, colour=look.wall)
-    _add_material(mujoco, spec, "wall", picture=plaster, repeat=(3, 2), specular=0.0)
+    furnish.add_material(mujoco, spec, "wall", picture=plaster, repeat=(3, 2), specular=0.0)
     world = spec.worldbody
     plane = mujoco.mjtGeom.mjGEOM_PLANE
     world.add_geom(type=plane, size=[0.9, 0.5, 0.01], pos=[0, 0.25, 0], material="table")
@@ -214,39 +245,6 @@ def _add_room(mujoco: Any, spec: Any, look: Look) -> None:
         type=plane, size=[2.5, 1.5, 0.01], pos=[0, 1.1, 0.3], material="wall",
         quat=[np.sqrt(0.5), np.sqrt(0.5), 0, 0],
     )  # fmt: skip
-
-
-def _add_material(mujoco: Any, spec: Any, name: str, *, rgba: Any = (1, 1, 1), picture: Any = None,
-                  repeat: tuple[int, int] = (1, 1), specular: float = 0.3,
-                  shininess: float = 0.3) -> None:  # fmt: skip
-    material = spec.add_material(name=name)
-    material.rgba = [*rgba, 1.0]
-    material.specular, material.shininess = specular, shininess
-    if picture is None:
-        return
-    texture = spec.add_texture(name=name)
-    texture.type = mujoco.mjtTexture.mjTEXTURE_2D
-    texture.height, texture.width, texture.nchannel = (*picture.shape[:2], 3)
-    texture.data = picture.tobytes()
-    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = name
-    material.texrepeat = list(repeat)
-
-
-def _add_solid(mujoco: Any, spec: Any, name: str, solid: surfaces.Solid) -> None:
-    vertices, faces = solid
-    mesh = spec.add_mesh(name=name)
-    mesh.uservert, mesh.userface = vertices.ravel(), faces.ravel()
-    mesh.inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL
-
-
-def _add_prop(mujoco: Any, spec: Any, prop: Prop) -> None:
-    body = spec.worldbody.add_body(name=prop.name, mocap=True)
-    _add_material(mujoco, spec, prop.name, rgba=prop.colour, specular=0.4, shininess=0.6)
-    if prop.kind == "box":
-        body.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, size=list(prop.size), material=prop.name)
-    else:
-        _add_solid(mujoco, spec, prop.name, surfaces.mug(*prop.size))
-        body.add_geom(type=mujoco.mjtGeom.mjGEOM_MESH, meshname=prop.name, material=prop.name)
 
 
 def _add_skin(spec: Any, slot: int, side: str, hand: CapsuleHand) -> None:

@@ -50,6 +50,36 @@ class Screen:
         """Return the distance along the optical axis of each pixel, (H, W), metres."""
         raw = np.empty(self._size, np.float32)
         self._draw(None, raw)
+        return self._metres(raw)
+
+    def both(self) -> tuple[ImageRgb, np.ndarray]:
+        """Return picture and depth of one drawing."""
+        image, raw = np.empty((*self._size, 3), np.uint8), np.empty(self._size, np.float32)
+        self._draw(image, raw)
+        return image[::-1], self._metres(raw)
+
+    def skins(self) -> np.ndarray:
+        """Return 1 + the number of the skin that each pixel shows, 0 where none, (H, W) uint8."""
+        mujoco, scene = self._mujoco, self.scene
+        flags = (mujoco.mjtRndFlag.mjRND_SEGMENT, mujoco.mjtRndFlag.mjRND_IDCOLOR)
+        numbers = np.zeros(scene.ngeom + 1, np.uint8)
+        for index in range(scene.ngeom):
+            geom = scene.geoms[index]
+            geom.segid = index
+            if geom.objtype == mujoco.mjtObj.mjOBJ_SKIN:
+                numbers[index + 1] = geom.objid + 1
+        image = np.empty((*self._size, 3), np.uint8)
+        before = [scene.flags[flag] for flag in flags]
+        for flag in flags:
+            scene.flags[flag] = 1
+        self._draw(image, None)
+        for flag, value in zip(flags, before, strict=True):
+            scene.flags[flag] = value
+        wide = image.astype(np.uint32)
+        codes = wide[..., 0] + 256 * wide[..., 1] + 65536 * wide[..., 2]
+        return numbers[np.minimum(codes, scene.ngeom)][::-1]
+
+    def _metres(self, raw: np.ndarray) -> np.ndarray:
         near, far = self._near, self._far
         # Reversed depth: 1 at the near plane, 0 at the far one.
         return (near * far / (raw.astype(float) * (far - near) + near))[::-1]

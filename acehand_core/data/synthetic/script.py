@@ -13,10 +13,11 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.interpolate import PchipInterpolator
 
-from acehand_core.data.synthetic.scene import Prop
+from acehand_core.data.synthetic.body import Body, elbow_within_limits
+from acehand_core.data.synthetic.furnish import Prop
 from acehand_core.errors import SchemaError
 from acehand_core.geometry import frames, rotations
-from acehand_core.types import RigidTransform, Rotation, Side
+from acehand_core.types import SIDES, RigidTransform, Rotation, Side
 
 Times = Float[np.ndarray, "T"]
 Vector = Float[np.ndarray, "3"]
@@ -66,6 +67,8 @@ class Script:
     props: tuple[Prop, ...] = ()
     T_world_prop: Mapping[str, RigidTransform] = field(default_factory=dict)
     holds: tuple[Hold, ...] = ()
+    #: Where given, elbows follow the wrists and ``elbows_world`` is not read.
+    body: Body | None = None
 
     def __post_init__(self) -> None:
         for keys in (*self.hands, self.cameras):
@@ -110,6 +113,15 @@ def hand_path(keys: tuple[HandKey, ...], times: Times) -> HandPath:
     return HandPath(angles, frames.rigid(turned, wrist))
 
 
+def elbow_path(script: Script, slot: int, path: HandPath) -> Float[np.ndarray, "*T 3"]:
+    """Return the elbow in the world: one place, or one per frame where there is a body."""
+    if script.body is None:
+        return script.elbows_world[slot]
+    side, wrist = SIDES[slot], path.T_world_hand[:, :3, 3]
+    fingers = path.T_world_hand[:, :3, 0] * (1.0 if side == "left" else -1.0)
+    return elbow_within_limits(script.body.elbow(side, wrist), wrist, fingers)
+
+
 def camera_path(keys: tuple[CameraKey, ...], times: Times) -> Float[np.ndarray, "T 4 4"]:
     """Return ``T_world_camera`` at ``times``: upright but for the roll, looking at the target."""
     at = [key.time for key in keys]
@@ -131,15 +143,20 @@ def prop_paths(
     """Return where each object is: at rest, glued to a hand, then where that hand left it."""
     out = {}
     for prop in script.props:
-        poses = np.repeat(script.T_world_prop[prop.name][None], len(times), axis=0)
+        rest = script.T_world_prop[prop.name]
+        poses = np.repeat(rest[None], len(times), axis=0)
         for hold in sorted((h for h in script.holds if h.prop == prop.name), key=lambda h: h.start):
             path = paths[hold.slot]
-            held = (times >= hold.start) & (times <= hold.stop)
-            if path is None or not held.any():
+            after = times >= hold.start
+            if path is None or not after.any():
                 continue
-            first, last = np.flatnonzero(held)[[0, -1]]
-            grip = frames.inverse(path.T_world_hand[first]) @ poses[first]
-            poses[first:] = path.T_world_hand[np.minimum(np.arange(first, len(times)), last)] @ grip
+            # From where the hand is at both ends of the hold, whichever times are asked for.
+            ends = hand_path(script.hands[hold.slot], np.array([hold.start, hold.stop]))
+            grip = frames.inverse(ends.T_world_hand[0]) @ rest
+            rest = ends.T_world_hand[1] @ grip
+            held = after & (times <= hold.stop)
+            poses[after] = rest
+            poses[held] = path.T_world_hand[held] @ grip
         out[prop.name] = poses
     return out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +48,47 @@ def plaster(seed: int, size: int = 256, colour: Colour = (0.74, 0.75, 0.73)) -> 
     rng = np.random.default_rng(seed)
     shade = 1 + 0.05 * _noise(rng, size, (5, 5)) + 0.03 * _noise(rng, size, (60, 60))
     return _to_bytes(shade[..., None] * np.array(colour))
+
+
+def plain(seed: int, size: int = 64, colour: Colour = (0.5, 0.5, 0.5)) -> Picture:
+    """Return one colour."""
+    return _to_bytes(np.broadcast_to(np.array(colour), (size, size, 3)))
+
+
+def checks(seed: int, size: int = 256, colour: Colour = (0.6, 0.6, 0.6)) -> Picture:
+    """Return tiles of two shades, or a tablecloth."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(2, 6)) * 2
+    cell = np.arange(size) * count // size
+    shade = np.where((cell[:, None] + cell) % 2, 1.0, rng.uniform(0.55, 0.9))
+    shade = shade * (1 + 0.04 * _noise(rng, size, (40, 40)))
+    return _to_bytes(shade[..., None] * np.array(colour))
+
+
+def stripes(seed: int, size: int = 256, colour: Colour = (0.6, 0.6, 0.6)) -> Picture:
+    """Return stripes of two colours along one axis."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(3, 12))
+    amount = (np.sin(np.arange(size) / size * 2 * np.pi * count) > rng.uniform(-0.6, 0.6))[:, None]
+    other = rng.uniform(0.1, 0.9, 3)
+    row = np.where(amount, np.array(colour), other)
+    return _to_bytes(np.broadcast_to(row[:, None], (size, size, 3)))
+
+
+def marble(seed: int, size: int = 256, colour: Colour = (0.8, 0.8, 0.78)) -> Picture:
+    """Return stone with veins."""
+    rng = np.random.default_rng(seed)
+    bumps = _noise(rng, size, (4, 4)) + 0.5 * _noise(rng, size, (9, 9))
+    vein = np.exp(-((bumps + 0.3 * _noise(rng, size, (20, 20))) ** 2) / 0.01)
+    shade = 1 - rng.uniform(0.1, 0.4) * vein + 0.05 * _noise(rng, size, (50, 50))
+    return _to_bytes(shade[..., None] * np.array(colour))
+
+
+def speckle(seed: int, size: int = 256, colour: Colour = (0.5, 0.5, 0.5)) -> Picture:
+    """Return carpet or stone of fine grain."""
+    rng = np.random.default_rng(seed)
+    grain = rng.normal(0, 0.08, (size, size, 1)) + 0.1 * _noise(rng, size, (12, 12))[..., None]
+    return _to_bytes((1 + grain) * np.array(colour))
 
 
 def _noise(rng: np.random.Generator, size: int, cells: tuple[int, int]) -> np.ndarray:
@@ -97,6 +139,40 @@ def sleeve(length: float = 0.34) -> Solid:
     return vertices * np.array([1.0, 0.80, 1.0]), faces
 
 
+def forearm(length: float = 0.34) -> Solid:
+    """Return a bare forearm in the place of ``sleeve``: oval, thicker towards the elbow."""
+    height = np.array([-0.012, -0.010, -0.004, 0.004, 0.03, 0.08, 0.15, 0.22, length, length])
+    radius = np.array([0.0, 0.018, 0.026, 0.029, 0.030, 0.033, 0.040, 0.044, 0.043, 0.0])
+    vertices, faces = _lathe(np.stack([radius, height], 1), 40)
+    return vertices * np.array([1.0, 0.80, 1.0]), faces
+
+
+def can(radius: float, height: float, wall: float = 0.0) -> Solid:
+    """Return a can or jar standing on z = 0; ``wall`` is not used."""
+    rim = min(0.004, 0.1 * radius)
+    profile = [(0, 0), (radius - rim, 0), (radius, rim), (radius, height - rim),
+               (radius - rim, height), (radius - 2 * rim, height - rim / 2),
+               (0, height - rim / 2)]  # fmt: skip
+    return _lathe(np.array(profile), 32)
+
+
+def bottle(radius: float, height: float, wall: float = 0.0) -> Solid:
+    """Return a bottle with a neck and a cap, standing on z = 0; ``wall`` is not used."""
+    share = np.array([(0, 0), (0.9, 0), (1, 0.03), (1, 0.62), (0.8, 0.72), (0.36, 0.80),
+                      (0.34, 0.88), (0.42, 0.885), (0.42, 0.99), (0.38, 1), (0, 1)])  # fmt: skip
+    return _lathe(share * np.array([radius, height]), 32)
+
+
+def bowl(radius: float, height: float, wall: float = 0.0) -> Solid:
+    """Return an open bowl standing on z = 0; ``wall`` is not used."""
+    up = np.linspace(0, 0.5 * np.pi, 7)[1:]
+    outside = np.stack([radius * (0.45 + 0.55 * np.sin(up)), height * (1 - np.cos(up))], 1)
+    inside = outside[::-1] * np.array([0.93, 0.98]) + np.array([0.0, 0.003])
+    foot = np.array([(0, 0), (0.45 * radius, 0)])
+    profile = np.concatenate([foot, outside, inside, [(0, inside[-1, 1])]])
+    return _lathe(profile, 40)
+
+
 def _lathe(profile: np.ndarray, around: int) -> Solid:
     """Turn a profile (radius, height) that starts and ends on the axis about z."""
     angle = np.linspace(0, 2 * np.pi, around, endpoint=False)
@@ -142,3 +218,14 @@ def _merge(first: Solid, second: Solid) -> Solid:
         np.concatenate([first[0], second[0]]),
         np.concatenate([first[1], second[1] + len(first[0])]),
     )
+
+
+#: Pictures by name; each takes a seed, a size and a colour.
+PATTERNS: Mapping[str, Callable[..., Picture]] = {
+    "plain": plain, "wood": wood, "plaster": plaster, "checks": checks, "stripes": stripes,
+    "marble": marble, "speckle": speckle,
+}  # fmt: skip
+#: Solids of revolution by the kind of ``furnish.Prop``.
+SOLIDS: Mapping[str, Callable[..., Solid]] = {
+    "mug": mug, "can": can, "bottle": bottle, "bowl": bowl,
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""The shared format of recordings with ground truth: for training and for evaluation."""

@@ -1,0 +1,178 @@
+"""HOT3D-Clips: five seconds per tar, pictures, cameras and hands of every frame inside.
+
+Nothing is unpacked. The test clips come without hands and are not listed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from acehand_core.data.native.files import array, get, parse_json, read_json, safe_name
+from acehand_core.data.native.hot3d_quest import fisheye624, read_pose
+from acehand_core.data.native.hot3d_recordings import CONVENTION, LICENCES
+from acehand_core.data.native.pictures import TarImages, list_tar, read_member
+from acehand_core.data.native.protocol import Item, ManoTrack, NativeRecording, ReadOptions
+from acehand_core.data.native.splits import hashed_split
+from acehand_core.data.native.turned import TURN, TurnedFrames, turned_camera
+from acehand_core.errors import InputError, SchemaError
+from acehand_core.geometry import frames, rotations
+from acehand_core.types import SIDES
+
+_FPS = 30.0
+_FOLDERS = ("train_aria", "train_quest3")
+_SHAPES = "__hand_shapes.json__"
+
+
+class Hot3dClipsReader:
+    """``Reader`` of HOT3D-Clips. A clip goes with its recording: split as in ``Hot3dReader``."""
+
+    name = "hot3d_clips"
+    title = "HOT3D-Clips"
+    views = ("main", "214-1", "1201-1", "1201-2")
+
+    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+        """List clips of the training participants."""
+        view = options.view or self.views[0]
+        path = root / "clip_definitions.json"
+        definitions = read_json(path) if path.is_file() else {}
+        out = []
+        for folder in _FOLDERS:
+            device = folder.removeprefix("train_")
+            stream = ("214-1" if device == "aria" else "1201-1") if view == "main" else view
+            if device == "quest3" and stream == "214-1":
+                continue
+            for archive in sorted((root / folder).glob("clip-*.tar")):
+                number = str(int(archive.stem.removeprefix("clip-")))
+                entry = definitions.get(number, {})
+                sequence = str(entry.get("sequence_id") or entry.get("sequence", ""))
+                split = hashed_split(sequence or archive.stem, "hot3d")
+                key = {"stream": stream, "device": device, "sequence": sequence}
+                name = safe_name(archive.stem, stream)
+                out.append(Item(self.name, name, split, archive, key, sequence.split("_")[0]))
+        if not out:
+            raise InputError(
+                f"{root}: this does not look like HOT3D-Clips; no train_aria/clip-*.tar or "
+                "train_quest3/clip-*.tar."
+            )
+        return sorted(out, key=lambda item: item.name)
+
+    def sources(self, item: Item) -> Sequence[Path]:
+        """Return the files and folders that a recording is read from."""
+        return [item.path]
+
+    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
+        """Read one clip as seen by one camera."""
+        stream, archive = item.key["stream"], item.path
+        members = list_tar(archive)
+        keys = sorted({n.split(".")[0] for n in members if n.endswith(".cameras.json")})
+        if not keys:
+            raise SchemaError(f"{archive}: no frame with .cameras.json.")
+
+        def load(name: str) -> dict | None:
+            if name not in members:
+                return None
+            return parse_json(read_member(archive, members[name]), f"{archive}:{name}")
+
+        cameras, poses = [], []
+        for key in keys:
+            where = f"{archive}:{key}.cameras.json {stream}"
+            entry = get(load(f"{key}.cameras.json"), stream, where)
+            cameras.append(fisheye624(get(entry, "calibration", where), where))
+            poses.append(read_pose(get(entry, "T_world_from_camera", where), where))
+        shapes = load(_SHAPES)
+        findings = [f"{len(keys)} frames."]
+        track, visible = _hands(
+            [load(f"{key}.hands.json") for key in keys], shapes, stream, archive
+        )
+        if track is None:
+            findings.append("no hands in this clip.")
+        times, found = _times([load(f"{key}.info.json") for key in keys], stream)
+        findings += found
+        camera, T_world_camera = cameras[len(cameras) // 2], np.stack(poses)
+        focal = np.ptp([c.fx for c in cameras])
+        if focal > 0:
+            findings.append(f"the focal length changes by {focal:.3g} px; the middle one is used.")
+        names = [f"{key}.image_{stream}.jpg" for key in keys]
+        source = None
+        if all(name in members for name in names):
+            source = TarImages(archive, [members[name] for name in names])
+        else:
+            findings.append("pictures are missing; none are used.")
+        if item.key["device"] == "aria":
+            camera, T_world_camera = turned_camera(camera), T_world_camera @ TURN
+            source = None if source is None else TurnedFrames(source)
+        present = np.zeros((len(keys), 2), bool)
+        if track is not None:
+            present, orient, fingers, betas, translation = track
+            track = ManoTrack(
+                CONVENTION, present, orient, fingers, betas, translation,
+                frames.inverse(T_world_camera),
+            )  # fmt: skip
+        return NativeRecording(
+            item=item,
+            timestamps_ns=times,
+            fps=_FPS,
+            width=camera.width,
+            height=camera.height,
+            frames=source,
+            camera=camera,
+            mano=track,
+            joints_camera=None,
+            joints_image=None,
+            present=present,
+            visible=visible * present,
+            T_world_camera=T_world_camera,
+            licences=LICENCES,
+            findings=tuple(findings),
+        )
+
+
+def _hands(
+    hands: list[dict | None], shapes: dict | None, stream: str, archive: Path
+) -> tuple[tuple | None, np.ndarray]:
+    """Return (present, orientation, components, betas, translation) and visibility."""
+    count = len(hands)
+    values = np.full((count, 2, 21), np.nan)
+    visible = np.ones((count, 2), np.float32)
+    for row, entry in enumerate(hands):
+        for slot, side in enumerate(SIDES):
+            hand = (entry or {}).get(side) or {}
+            if hand.get("mano_pose") is None:
+                continue
+            where = f"{archive}: hands of frame {row}, {side}"
+            pose = hand["mano_pose"]
+            thetas = array(get(pose, "thetas", where), (15,), f"{where} thetas")
+            wrist = array(np.ravel(get(pose, "wrist_xform", where)), (6,), f"{where} wrist_xform")
+            values[row, slot] = np.concatenate([wrist, thetas])
+            ratio = (hand.get("visibilities_modeled") or {}).get(stream)
+            visible[row, slot] = 1.0 if ratio is None else np.clip(float(ratio), 0, 1)
+    present = np.isfinite(values).all(-1)
+    if not present.any():
+        return None, visible
+    if shapes is None:
+        raise SchemaError(f"{archive}: hands but no {_SHAPES}.")
+    betas = array(get(shapes, "mano", f"{archive}:{_SHAPES}"), (10,), f"{archive}:{_SHAPES} mano")
+    orient = rotations.exp(np.nan_to_num(values[..., :3]))
+    every = np.broadcast_to(betas, (count, 2, 10))
+    return (present, orient, values[..., 6:], every, values[..., 3:6]), visible
+
+
+def _times(infos: list[dict | None], stream: str) -> tuple[np.ndarray, list[str]]:
+    """Return the times of a stream; by frame number at 30 Hz where the clip does not say them."""
+    found = []
+    for info in infos:
+        stamps = (info or {}).get("image_timestamps_ns") or (info or {}).get("timestamps_ns")
+        stamp = stamps.get(stream) if isinstance(stamps, dict) else None
+        found.append(stamp)
+    if all(isinstance(stamp, int) for stamp in found) and (np.diff(found) > 0).all():
+        return np.array(found, np.int64), []
+    if infos and infos[0] is not None:
+        there = json.dumps(sorted(infos[0]))[:200]
+        note = f"info.json has no usable times (it has {there}); 30 frames per second are assumed."
+    else:
+        note = "no info.json; 30 frames per second are assumed."
+    return np.round(np.arange(len(infos)) * 1e9 / _FPS).astype(np.int64), [note]

@@ -1,0 +1,174 @@
+"""HOT3D recordings of Project Aria and Quest 3 as a dataset: see ``hot3d`` for their files.
+
+Pictures come from ``recording.vrs`` through an optional package. Those of Aria are stored lying on
+their side; they, their lens and the camera frame are turned upright here, which is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from acehand_core.data.native import hot3d, hot3d_files, hot3d_quest
+from acehand_core.data.native.files import read_json, safe_name, subfolders
+from acehand_core.data.native.pictures import open_vrs
+from acehand_core.data.native.protocol import (
+    Convention,
+    Item,
+    ManoTrack,
+    NativeRecording,
+    ReadOptions,
+)
+from acehand_core.data.native.splits import hashed_split
+from acehand_core.data.native.turned import TURN, TurnedFrames, turned_camera
+from acehand_core.errors import InputError
+from acehand_core.geometry import frames
+from acehand_core.geometry.cameras import Camera
+
+CONVENTION = Convention("components", False, "mano", True, "world")
+_FPS = 30.0
+#: Participants whose labels the authors keep.
+_WITHHELD = ("P0004", "P0005", "P0006", "P0008", "P0016", "P0020")
+LICENCES = ("HOT3D: the dataset's own licence, https://www.projectaria.com/datasets/hot3d",)
+
+
+class Hot3dReader:
+    """``Reader`` of HOT3D recordings. "main" is the colour camera of Aria, the left one of Quest 3.
+
+    The paper's 126 and 72 recordings are not published; ours are split by hash of the name.
+    """
+
+    name = "hot3d"
+    title = "HOT3D"
+    views = ("main", *hot3d_files.STREAMS)
+
+    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+        """List sequences with MANO labels."""
+        view = options.view or self.views[0]
+        out = []
+        folders = [root, *subfolders(root), *(p for f in subfolders(root) for p in subfolders(f))]
+        for folder in folders:
+            labels = folder / hot3d_files.MANO_FILE
+            if not labels.is_file() or not labels.stat().st_size:
+                continue
+            recording = _recording_name(folder)
+            participant = recording.split("_")[0]
+            if participant in _WITHHELD:
+                continue
+            quest = (folder / hot3d_quest.CAMERAS_FILE).is_file()
+            stream = ("1201-1" if quest else "214-1") if view == "main" else view
+            if quest and stream == "214-1":
+                continue
+            key = {"stream": stream, "device": "quest3" if quest else "aria"}
+            split = hashed_split(recording, "hot3d")
+            name = safe_name(recording, stream)
+            out.append(Item(self.name, name, split, folder, key, participant))
+        if not out:
+            raise InputError(
+                f"{root}: this does not look like HOT3D; no sequence folder with a non-empty "
+                f"{hot3d_files.MANO_FILE}."
+            )
+        return sorted(out, key=lambda item: item.name)
+
+    def sources(self, item: Item) -> Sequence[Path]:
+        """Return the files and folders that a recording is read from."""
+        return [item.path, item.path / "mps" / "slam", item.path / hot3d_files.MANO_FILE]
+
+    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
+        """Read one sequence as seen by one camera."""
+        stream, quest = item.key["stream"], item.key["device"] == "quest3"
+        boxes = hot3d_files.read_boxes(item.path)
+        poses, findings = _poses(item.path, stream, boxes, quest)
+        findings += _metadata(item.path)
+        motion = hot3d.read_mano_motion(item.path).at(poses.timestamps_ns)
+        camera = poses.cameras[len(poses.cameras) // 2]
+        findings += _lens_changes(poses.cameras)
+        findings += _wrists_in_boxes(item.path, stream, boxes, poses)
+        T_world_camera = poses.T_world_camera
+        source = None
+        path = item.path / "recording.vrs"
+        if path.is_file() and options.pictures:
+            source = (options.open_frames or open_vrs)(path, stream, poses.timestamps_ns)
+        elif not path.is_file():
+            findings.append("no recording.vrs; no pictures.")
+        if not quest:
+            camera, T_world_camera = turned_camera(camera), T_world_camera @ TURN
+            source = None if source is None else TurnedFrames(source)
+        count = len(poses.timestamps_ns)
+        return NativeRecording(
+            item=item,
+            timestamps_ns=poses.timestamps_ns,
+            fps=_FPS,
+            width=camera.width,
+            height=camera.height,
+            frames=source,
+            camera=camera,
+            mano=ManoTrack(
+                CONVENTION,
+                motion.present,
+                motion.global_orient,
+                motion.pca,
+                np.broadcast_to(motion.betas, (count, 2, 10)),
+                motion.translation,
+                frames.inverse(T_world_camera),
+            ),
+            joints_camera=None,
+            joints_image=None,
+            present=motion.present,
+            visible=hot3d.visibility(boxes, stream, poses.timestamps_ns) * motion.present,
+            T_world_camera=T_world_camera,
+            licences=LICENCES,
+            findings=tuple(findings),
+        )
+
+
+def _poses(
+    folder: Path, stream: str, boxes: hot3d_files.HandBoxes, quest: bool
+) -> tuple[hot3d.StreamPoses, list[str]]:
+    if quest:
+        return hot3d_quest.stream_poses(folder, stream, boxes), []
+    return hot3d.stream_poses(folder, stream, boxes)
+
+
+def _recording_name(folder: Path) -> str:
+    """Return the name in metadata.json, which a renamed folder does not change; else the folder's.
+
+    A recording's split hangs on it.
+    """
+    path = folder / "metadata.json"
+    values = read_json(path) if path.is_file() else {}
+    name = values.get("recording_name") if isinstance(values, dict) else None
+    return name if isinstance(name, str) and name else folder.name
+
+
+def _metadata(folder: Path) -> list[str]:
+    path = folder / "metadata.json"
+    if not path.is_file():
+        return ["no metadata.json: the version of the labels is not known."]
+    values = read_json(path)
+    version = values.get("dataset_version", values.get("version"))
+    if version is None:
+        return ["metadata.json names no version of the labels; MANO thumbs of version 1 are wrong."]
+    return [f"labels of version {version}."]
+
+
+def _lens_changes(cameras: tuple[Camera, ...]) -> list[str]:
+    focal = np.array([camera.fx for camera in cameras])
+    if np.ptp(focal) == 0:
+        return []
+    return [
+        f"the camera is calibrated per frame; the one of the middle frame is used (the focal "
+        f"length changes by {np.ptp(focal):.3g} px over the recording)."
+    ]
+
+
+def _wrists_in_boxes(
+    folder: Path, stream: str, boxes: hot3d_files.HandBoxes, poses: hot3d.StreamPoses
+) -> list[str]:
+    """Say how many UmeTrack wrists project into the hand's box: tests every transform at once."""
+    if not (folder / hot3d_files.UMETRACK_FILE).is_file():
+        return ["no UmeTrack poses to check boxes with."]
+    inside, total = hot3d.wrists_in_boxes(hot3d_files.read_umetrack(folder), boxes, stream, poses)
+    return [f"UmeTrack wrists lie inside {inside} of {total} non-empty boxes."]

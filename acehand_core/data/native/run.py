@@ -1,0 +1,203 @@
+"""A whole dataset into stores of clips, one per split: parallel, resumable, counted."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from acehand_core.data.clips import folders
+from acehand_core.data.clips.schema import ClipInfo, StoreInfo
+from acehand_core.data.clips.store import ClipWriter
+from acehand_core.data.native.clip_pictures import ClipOptions
+from acehand_core.data.native.convert import check_mano, convert_item
+from acehand_core.data.native.paper_counts import compare
+from acehand_core.data.native.protocol import SPLITS, Item, Reader, ReadOptions, Split
+from acehand_core.data.native.registry import find_reader
+from acehand_core.data.native.splits import read_split_file
+from acehand_core.errors import InputError, Interrupted, nearest
+
+#: Called with the stage, the number done and the number of all.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What to convert.
+
+    Attributes:
+        splits: which; empty for all.
+        split_file: JSON of split to names that replaces the reader's own splits.
+        jobs: processes; more than one needs ``read.open_frames`` to be picklable.
+    """
+
+    root: Path
+    output: Path
+    splits: tuple[Split, ...] = ()
+    split_file: Path | None = None
+    jobs: int = 1
+    clips: ClipOptions = field(default_factory=ClipOptions)
+    read: ReadOptions = field(default_factory=ReadOptions)
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What came out: per split clips and frames; findings with how many clips share them."""
+
+    dataset: str
+    output: Path
+    clips: Counter = field(default_factory=Counter)
+    frames: Counter = field(default_factory=Counter)
+    kept: int = 0
+    findings: Counter = field(default_factory=Counter)
+    errors: list[dict[str, str]] = field(default_factory=list)
+    comparison: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, split: str, info: ClipInfo, kept: bool) -> None:
+        """Count one clip."""
+        self.clips[split] += 1
+        self.frames[split] += info.frames
+        self.kept += kept
+        self.findings.update(info.source.get("findings", ()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``--json`` prints and ``conversion.json`` holds."""
+        return {
+            "dataset": self.dataset,
+            "output": str(self.output),
+            "splits": {
+                split: {"clips": self.clips[split], "frames": self.frames[split]}
+                for split in SPLITS
+                if self.clips[split]
+            },
+            "already_there": self.kept,
+            "paper": self.comparison,
+            "findings": [
+                {"text": text, "clips": count} for text, count in self.findings.most_common(200)
+            ],
+            "errors": self.errors,
+        }
+
+
+def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
+    """Convert a dataset; what is there already and unchanged is kept.
+
+    A recording that cannot be read is reported and the others go on.
+
+    Raises:
+        InputError: unknown dataset, view or split; ``root`` is not that dataset.
+        OutputError: the output cannot be written. Interrupted: with the report of what is done.
+    """
+    reader = find_reader(name)
+    view = options.read.view
+    if view is not None and view not in reader.views:
+        raise InputError(f"{reader.title} has no view {view!r}; {nearest(view, reader.views)}")
+    if options.clips.images == "none":
+        options = replace(options, read=replace(options.read, pictures=False))
+    check_mano(options.clips.mano)
+    items = list_items(reader, options)
+    report = RunReport(name, options.output)
+    try:
+        for done, (item, outcome) in enumerate(_outcomes(reader, items, options), 1):
+            if isinstance(outcome, Exception):
+                report.errors.append({"source": item.name, "message": str(outcome)})
+            else:
+                report.add(item.split, *outcome)
+            progress(f"convert {name}", done, len(items))
+    except KeyboardInterrupt as stop:
+        raise Interrupted(report) from stop
+    finally:
+        for split in sorted({item.split for item in items if report.clips[item.split]}):
+            _writer(reader, split, options).write_index()
+    report.comparison = compare(name, report.clips, report.frames, items)
+    folders.write_json(options.output / f"conversion-{name}.json", report.to_json())
+    return report
+
+
+def list_items(reader: Reader, options: RunOptions) -> list[Item]:
+    """Return the recordings that are to be converted. Raises InputError where there is none."""
+    items = list(reader.items(options.root, options.read))
+    twice = [name for name, count in Counter(item.name for item in items).items() if count > 1]
+    if twice:
+        raise InputError(f"{options.root}: two recordings are named {twice[0]!r}.")
+    if options.split_file is not None:
+        splits = read_split_file(options.split_file, items)
+        items = [replace(i, split=splits[i.name]) for i in items if i.name in splits]
+    wanted = [item for item in items if not options.splits or item.split in options.splits]
+    if not wanted:
+        there = Counter(item.split for item in items)
+        raise InputError(
+            f"{options.root}: no recording in {', '.join(options.splits)}; there are "
+            + (", ".join(f"{count} in {split}" for split, count in there.items()) or "none")
+            + "."
+        )
+    return wanted
+
+
+def _outcomes(
+    reader: Reader, items: Sequence[Item], options: RunOptions
+) -> Iterator[tuple[Item, Any]]:
+    """Yield each item with (description, whether it was there), or with what went wrong."""
+    if options.jobs <= 1 or len(items) == 1:
+        for item in items:
+            yield item, _convert(reader, item, options)
+        return
+    pool = ProcessPoolExecutor(
+        options.jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_ignore_ctrl_c
+    )
+    try:
+        waiting: dict[Future, Item] = {}
+        rest = iter(items)
+        while True:
+            # Few at a time: an image dataset has more items than futures should exist.
+            for item in rest:
+                waiting[pool.submit(_convert, reader, item, options)] = item
+                if len(waiting) >= 4 * options.jobs:
+                    break
+            if not waiting:
+                return
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield waiting.pop(future), future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _convert(reader: Reader, item: Item, options: RunOptions) -> Any:
+    # By name: a reader that came from another process is another object.
+    writer = _writer(find_reader(reader.name), item.split, options)
+    try:
+        return convert_item(reader, item, writer, options.clips, options.read)
+    except InputError as error:
+        return error
+
+
+@functools.lru_cache(maxsize=8)
+def _writer(reader: Reader, split: str, options: RunOptions) -> ClipWriter:
+    return ClipWriter(
+        options.output / split,
+        StoreInfo(
+            dataset=reader.name,
+            split=split,
+            made_by="acehand data convert",
+            license=f"that of {reader.title}",
+            settings={
+                "images": options.clips.images,
+                "width": options.clips.width,
+                "quality": options.clips.quality,
+                "mano": options.clips.mano is not None,
+                "view": options.read.view,
+            },
+        ),
+    )
+
+
+def _ignore_ctrl_c() -> None:
+    """The parent handles Ctrl-C: a clip under way is finished or left out, never half there."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

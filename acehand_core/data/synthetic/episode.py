@@ -1,0 +1,273 @@
+"""One synthetic clip from (seed, index): who, where, what happens, which camera and sensor.
+
+The same seed and index give the same episode whatever else is rendered; nothing is drawn here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from acehand_core.data.synthetic.behaviour import Planner, closing, enclose
+from acehand_core.data.synthetic.body import Body
+from acehand_core.data.synthetic.decor import a_colour, a_look, a_wrapping, an_object, clutter
+from acehand_core.data.synthetic.furnish import Prop
+from acehand_core.data.synthetic.lens import random_camera, usable
+from acehand_core.data.synthetic.real_motion import RealMotion
+from acehand_core.data.synthetic.scene import Look
+from acehand_core.data.synthetic.script import CameraKey, HandKey, Hold, Script, Vector
+from acehand_core.data.synthetic.sensor import CLEAN, Sensor
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.types import SIDES, RigidTransform
+
+Lenses = Literal["mixed", "pinhole", "fisheye"]
+#: Part of what a clip is made from: raised whenever the same seed gives another clip.
+VERSION = 1
+_STORIES = {"objects": 0.45, "bimanual": 0.25, "gestures": 0.30}
+
+
+@dataclass(frozen=True, slots=True)
+class SynthOptions:
+    """What all clips of a store share.
+
+    ``real_share``: the share of clips that move by the real motion, where there is one.
+    ``frames``: of each clip, 4k + 1 for the model.
+    """
+
+    width: int = 640
+    height: int = 480
+    frames: int = 121
+    fps: float = 30.0
+    cameras: Lenses = "mixed"
+    real_share: float = 0.4
+    #: A clean picture: no blur, no noise, even exposure.
+    clean: bool = False
+    #: For many small clips: no masks, coarser blur, shadows in fewer clips.
+    fast: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the options as plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """Everything about a clip but its pixels."""
+
+    story: str
+    script: Script
+    camera: Camera
+    look: Look
+    sensor: Sensor
+    noise_seed: tuple[int, int, int]
+    fast: bool = False
+
+
+def episode(
+    seed: int, index: int, options: SynthOptions, real: RealMotion | None = None
+) -> Episode:
+    """Return clip ``index`` of ``seed``."""
+    rng = np.random.default_rng((seed, index))
+    duration = options.frames / options.fps
+    head = _head(rng, duration)
+    body = Body.below(head[0].position_world)
+    betas = np.clip(rng.normal(0, 0.9, 10), -2.2, 2.2)
+    betas = np.stack([betas, np.clip(betas + rng.normal(0, 0.1, 10), -2.3, 2.3)])
+    if real is not None and rng.random() < options.real_share:
+        story, staged = "real", _real(rng, real, duration)
+    else:
+        story = str(rng.choice(list(_STORIES), p=list(_STORIES.values())))
+        planners = [
+            Planner(side, betas[slot], body, rng, duration) for slot, side in enumerate(SIDES)
+        ]
+        staged = _STAGES[story](rng, planners, duration)
+    hands, props, placed, holds = staged
+    taken = [pose[:2, 3] for pose in placed.values()]
+    for prop, pose in clutter(rng, taken, story):
+        props, placed = (*props, prop), placed | {prop.name: pose}
+    camera = _camera(rng, options)
+    sensor = CLEAN if options.clean else Sensor.random(rng)
+    script = Script(
+        name=f"synthetic (seed {seed}, clip {index}, {story})",
+        duration=duration,
+        fps=options.fps,
+        hands=hands,
+        cameras=head,
+        elbows_world=np.zeros((2, 3)),
+        betas=betas,
+        props=props,
+        T_world_prop=placed,
+        holds=holds,
+        body=body,
+    )
+    look = a_look(rng)
+    if options.fast and rng.random() < 0.6:
+        look = replace(look, lights=tuple(replace(light, shadow=False) for light in look.lights))
+    return Episode(story, script, camera, look, sensor, (seed, index, 1), options.fast)
+
+
+# --- stories: keys of both hands, props, where those stand, holds ------------------------------
+
+Staged = tuple[
+    tuple[tuple[HandKey, ...], tuple[HandKey, ...]],
+    tuple[Prop, ...],
+    dict[str, RigidTransform],
+    tuple[Hold, ...],
+]
+
+
+def _objects(rng: np.random.Generator, planners: list[Planner], duration: float) -> Staged:
+    """Each hand takes an object of its own, between rests, gestures and absences."""
+    props: list[Prop] = []
+    for planner in planners:
+        prop = an_object(rng, f"own_{planner.side}")
+        props.append(prop)
+        place = np.array([planner.out * rng.uniform(0.06, 0.17), rng.uniform(0.12, 0.24), 0.0])
+        planner.rest()
+        if rng.random() < 0.25:
+            planner.leave()
+        planner.pick(prop, place)
+        while planner.time < duration:
+            (planner.rest, planner.gesture, planner.leave)[int(rng.choice(3, p=[0.4, 0.3, 0.3]))]()
+    placed = planners[0].placed | planners[1].placed
+    holds = (*planners[0].holds, *planners[1].holds)
+    return (planners[0].finish(), planners[1].finish()), tuple(props), placed, holds
+
+
+def _gestures(rng: np.random.Generator, planners: list[Planner], duration: float) -> Staged:
+    """Hands speak, apart or close together, rest and leave; sometimes there is only one."""
+    alone = int(rng.integers(0, 2)) if rng.random() < 0.15 else None
+    meeting = np.array([0.0, rng.uniform(0.0, 0.15), rng.uniform(0.1, 0.22)])
+    for planner in planners:
+        planner.rest()
+        while planner.time < duration:
+            kind = rng.choice(4, p=[0.45, 0.25, 0.1, 0.2])
+            if kind == 1 and alone is None:
+                planner.gesture(meeting + np.array([planner.out * rng.uniform(0.03, 0.08), 0, 0]))
+            else:
+                (planner.gesture, planner.gesture, planner.rest, planner.leave)[int(kind)]()
+    hands = [planner.finish() for planner in planners]
+    if alone is not None:
+        hands[1 - alone] = ()
+    return (hands[0], hands[1]), (), {}, ()
+
+
+def _bimanual(rng: np.random.Generator, planners: list[Planner], duration: float) -> Staged:
+    """Both hands hold one large object from its sides, lift, turn and put it down."""
+    half = (rng.uniform(0.05, 0.12), rng.uniform(0.03, 0.07), rng.uniform(0.03, 0.07))
+    prop = Prop("shared", "box", half, a_colour(rng), *a_wrapping(rng))
+    start = np.array([rng.normal(0, 0.03), rng.uniform(0.08, 0.18), half[2]])
+    turns = np.zeros((4, 3))
+    turns[1:3] = rng.normal(0, np.radians([16, 16, 25]), (2, 3))
+    place = np.stack([start] * 4)
+    place[1:3] += rng.uniform([-0.06, -0.06, 0.06], [0.06, 0.04, 0.18], (2, 3))
+    place[3, :2] += rng.uniform(-0.04, 0.04, 2)
+    poses = frames.rigid(rotations.exp(turns), place)
+    contact = 0.0
+    grips = []
+    for planner in planners:
+        planner.rest()
+        grips.append(_side_grip(planner, half, poses[0]))
+        contact = max(contact, planner.time + 0.45)
+    steps = np.cumsum([contact, *rng.uniform(0.5, 0.9, 3)])
+    # A key every tenth of a second, so that both hands stay on the object between the poses.
+    times = np.arange(contact, steps[-1], 0.1)
+    script = CarriedPath(steps, poses)
+    for planner, (angles, T_prop_hand) in zip(planners, grips, strict=True):
+        away = poses[0] @ T_prop_hand
+        off = away[:3, 3] + np.array([planner.out * 0.05, -0.02, 0.02])
+        keys = planner.keys
+        keys.append(HandKey(keys[-1].time + 0.25, angles, off, away[:3, :3]))
+        for time in times:
+            T = script.at(float(time)) @ T_prop_hand
+            keys.append(HandKey(float(time), angles, T[:3, 3], T[:3, :3]))
+        planner.go(angles, keys[-1].wrist_world + np.array([planner.out * 0.05, -0.02, 0.02]),
+                   keys[-1].R_world_hand)  # fmt: skip
+        while planner.time < duration:
+            (planner.rest, planner.gesture, planner.leave)[int(rng.choice(3, p=[0.4, 0.3, 0.3]))]()
+    hold = Hold(prop.name, 1, contact, float(times[-1]))
+    keys = (planners[0].finish(), planners[1].finish())
+    return keys, (prop,), {prop.name: poses[0]}, (hold,)
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedPath:
+    """Poses of an object at some times, smooth between."""
+
+    times: np.ndarray
+    poses: np.ndarray
+
+    def at(self, time: float) -> RigidTransform:
+        """Return the pose; still before the first and after the last."""
+        i = int(np.clip(np.searchsorted(self.times, time, "right") - 1, 0, len(self.times) - 2))
+        t = np.clip((time - self.times[i]) / (self.times[i + 1] - self.times[i]), 0, 1)
+        t = t * t * (3 - 2 * t)
+        a, b = self.poses[i], self.poses[i + 1]
+        turn = rotations.log(a[:3, :3].T @ b[:3, :3])
+        return frames.rigid(a[:3, :3] @ rotations.exp(t * turn), (1 - t) * a[:3, 3] + t * b[:3, 3])
+
+
+def _side_grip(
+    planner: Planner, half: tuple[float, float, float], pose: RigidTransform
+) -> tuple[np.ndarray, RigidTransform]:
+    """Return angles and the hand relative to a box held from the planner's side."""
+    rng = planner.rng
+    angles, middle = enclose(planner.side, planner.betas, min(half[1], 0.045))
+    angles = 0.6 * closing(0.15) + 0.4 * angles
+    R = planner.facing((-0.15, 1.0, -0.05), (1.0, 0.15, 0.25))
+    # The palm lies on the box's side, two centimetres of hand before it.
+    point = pose[:3, 3] + np.array([planner.out * (half[0] + 0.024), 0.0, 0.0])
+    centre = np.array([middle[0] * 0.8, 0.0, middle[2]])
+    wrist = point + np.array([0.0, rng.uniform(-0.02, 0.02), 0.02]) - R @ centre
+    planner_lowest = planner.lowest(angles, wrist, R)
+    wrist = wrist + np.array([0.0, 0.0, max(0.0, 0.012 - planner_lowest)])
+    return angles, frames.inverse(pose) @ frames.rigid(R, wrist)
+
+
+def _real(rng: np.random.Generator, real: RealMotion, duration: float) -> Staged:
+    return real.keys(rng, duration), (), {}, ()
+
+
+_STAGES = {"objects": _objects, "bimanual": _bimanual, "gestures": _gestures}
+
+
+# --- the head and its camera -----------------------------------------------------------------
+
+
+def _head(rng: np.random.Generator, duration: float) -> tuple[CameraKey, ...]:
+    """Return a head that looks at the table, sways, and now and then looks away."""
+    eye = np.array([rng.normal(0, 0.02), rng.uniform(-0.18, -0.02), rng.uniform(0.34, 0.56)])
+    target = np.array([rng.normal(0, 0.04), rng.uniform(0.06, 0.18), rng.uniform(0.0, 0.08)])
+    tilt = rng.normal(0, 0.04)
+    away = _glances(rng, duration)
+    keys = []
+    for time in np.arange(0, duration + 0.4, 0.4):
+        sway = rng.normal(0, 1, 7) * np.array([0.012, 0.01, 0.008, 0.025, 0.02, 0.01, 0.025])
+        looks = target + sway[3:6]
+        for start, stop, where in away:
+            if start <= time <= stop:
+                looks = where + 3 * sway[3:6]
+        keys.append(CameraKey(float(time), eye + sway[:3], looks, float(tilt + sway[6])))
+    return tuple(keys)
+
+
+def _glances(rng: np.random.Generator, duration: float) -> list[tuple[float, float, Vector]]:
+    """Return when the head looks away, and to what: left, right, ahead."""
+    if rng.random() > 0.55:
+        return []
+    start = rng.uniform(0.2, max(0.3, duration - 1.2))
+    where = (
+        np.array([-0.85, 0.30, 0.25]), np.array([0.85, 0.30, 0.25]),
+        np.array([rng.normal(0, 0.3), 1.1, 0.55]), np.array([rng.normal(0, 0.2), 0.55, 0.05]),
+    )[int(rng.integers(4))]  # fmt: skip
+    return [(start, start + rng.uniform(0.4, 1.3), where)]
+
+
+def _camera(rng: np.random.Generator, options: SynthOptions) -> Camera:
+    while True:
+        camera = random_camera(rng, options.width, options.height, options.cameras)
+        if usable(camera):
+            return camera

@@ -1,0 +1,187 @@
+"""Many clips into one store, in many processes; what is there already is not drawn again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from acehand_core.data.clips.schema import ClipInfo, Split, StoreInfo, Supervision, clip_id
+from acehand_core.data.clips.store import ClipWriter, made_from
+from acehand_core.data.synthetic.episode import VERSION, Episode, SynthOptions, episode
+from acehand_core.data.synthetic.film import Film, film, truth_of
+from acehand_core.data.synthetic.real_motion import RealMotion, read_real_motion
+from acehand_core.errors import AcehandError, InputError, OutputError
+
+DATASET = "synthetic"
+_LICENCE = "Apache-2.0"
+
+
+@dataclass(frozen=True, slots=True)
+class SynthJob:
+    """A store to make: clips ``first`` to ``first + clips - 1`` of a seed."""
+
+    output: Path
+    clips: int
+    seed: int = 0
+    first: int = 0
+    split: Split = "train"
+    options: SynthOptions = field(default_factory=SynthOptions)
+    motion: Path | None = None
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.clips < 1 or self.seed < 0 or self.first < 0 or self.processes < 1:
+            raise InputError(
+                f"{self.clips} clips from {self.first}, seed {self.seed}, {self.processes} "
+                "processes; clips and processes from 1, the others from 0."
+            )
+        options = self.options
+        if options.width % 32 or options.height % 32 or min(options.width, options.height) < 32:
+            raise InputError(f"size {options.width}x{options.height}: multiples of 32 are valid.")
+        if options.frames % 4 != 1:
+            raise InputError(f"{options.frames} frames: valid: 1, 5, 9, ... (4k + 1).")
+
+    def name(self, index: int) -> str:
+        """Return the identifier of a clip."""
+        return clip_id("synth", self.seed, f"{index:06d}")
+
+
+@dataclass(frozen=True, slots=True)
+class SynthReport:
+    """What a job did: names made now, names that were there, and what went wrong by name."""
+
+    made: tuple[str, ...]
+    kept: tuple[str, ...]
+    errors: dict[str, str]
+
+
+def run(
+    job: SynthJob, progress: Callable[[int, int], None] = lambda done, total: None
+) -> SynthReport:
+    """Make every clip that is not there yet, made from the same seed and settings.
+
+    Interrupted, finished clips stay, and the same call goes on from them.
+
+    Raises:
+        InputError, SchemaError: unusable motion, or a folder of something else.
+        OutputError: the store cannot be written.
+    """
+    real = read_real_motion(job.motion) if job.motion else None
+    writer = ClipWriter(job.output, _store_info(job, real))
+    indices = range(job.first, job.first + job.clips)
+    missing = [i for i in indices if not writer.has(job.name(i), _key(job, i, real))]
+    kept = [job.name(i) for i in indices if i not in set(missing)]
+    progress(len(kept), job.clips)
+    made, errors = [], {}
+    for index, error in _each(job, missing, real):
+        if error is None:
+            made.append(job.name(index))
+        else:
+            errors[job.name(index)] = error
+        progress(len(kept) + len(made) + len(errors), job.clips)
+    writer.write_index()
+    return SynthReport(tuple(sorted(made)), tuple(kept), errors)
+
+
+def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
+    """Draw one clip and put it into the store."""
+    shot = episode(job.seed, index, job.options, real)
+    clip, motion = truth_of(shot)
+    drawn = film(shot, clip, motion)
+    writer = ClipWriter(job.output, _store_info(job, real))
+    return writer.write(
+        _clip_info(job, index, shot, real), motion, drawn.frames, _extra(drawn), "visual"
+    )
+
+
+def _extra(drawn: Film) -> dict[str, Any]:
+    sight = {"joints_seen": drawn.seen, "out_of_sight": drawn.out_of_sight}
+    if drawn.masks is None:
+        return {"sight": sight}
+    return {"sight": sight, "masks": {"hands": drawn.masks}, "depth": {"depth": drawn.depth}}
+
+
+def _each(job: SynthJob, indices: list[int], real: RealMotion | None):
+    """Yield (index, None or what went wrong) as clips are done; OutputError ends everything."""
+    if job.processes == 1 or len(indices) < 2:
+        for index in indices:
+            yield index, _attempt(job, index, real)
+        return
+    # Fresh processes: a forked one would share the parent's OpenGL.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(job.processes, len(indices)), context, _calm)
+    try:
+        waiting: dict[Future[str | None], int] = {}
+        rest = iter(indices)
+        for index in rest:
+            waiting[pool.submit(_attempt, job, index, real)] = index
+            if len(waiting) < 2 * job.processes:
+                continue
+            yield from _finished(waiting)
+        while waiting:
+            yield from _finished(waiting)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _finished(waiting: dict[Future[str | None], int]):
+    done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+    for future in done:
+        yield waiting.pop(future), future.result()
+
+
+def _calm() -> None:
+    """Leave Ctrl-C to the parent, and one thread to each process."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("LP_NUM_THREADS", "1")
+
+
+def _attempt(job: SynthJob, index: int, real: RealMotion | None) -> str | None:
+    try:
+        make_clip(job, index, real)
+    except OutputError:
+        raise
+    except AcehandError as error:
+        return str(error)
+    return None
+
+
+def _settings(job: SynthJob, real: RealMotion | None) -> dict[str, Any]:
+    return {
+        "generator": VERSION, "seed": job.seed, **job.options.to_json(),
+        "motion_sha256": real.sha256 if real else None,
+    }  # fmt: skip
+
+
+def _key(job: SynthJob, index: int, real: RealMotion | None) -> str:
+    return made_from(job.name(index), {**_settings(job, real), "split": job.split})
+
+
+def _store_info(job: SynthJob, real: RealMotion | None) -> StoreInfo:
+    return StoreInfo(DATASET, job.split, "acehand synth", _LICENCE, _settings(job, real))
+
+
+def _clip_info(job: SynthJob, index: int, shot: Episode, real: RealMotion | None) -> ClipInfo:
+    options = job.options
+    return ClipInfo(
+        id=job.name(index),
+        dataset=DATASET,
+        split=job.split,
+        kind="video" if options.frames > 1 else "image",
+        frames=options.frames,
+        fps=options.fps,
+        width=options.width,
+        height=options.height,
+        camera=shot.camera,
+        hand_model="acehand",
+        supervision=Supervision(pinhole_fit=shot.camera.model == "pinhole"),
+        source={"seed": job.seed, "index": index, "story": shot.story, "lens": shot.camera.model},
+        made_from=_key(job, index, real),
+    )

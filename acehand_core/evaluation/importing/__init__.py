@@ -1,0 +1,112 @@
+"""Other methods' outputs as predictions, one HandMotion table per segment.
+
+What each writes, and how a user saves what it does not write, is in docs/evaluation.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acehand_core.errors import InputError, nearest
+from acehand_core.evaluation.ground_truth import GroundTruth
+from acehand_core.evaluation.importing.dynhamr import read_dynhamr
+from acehand_core.evaluation.importing.generic import Generic
+from acehand_core.evaluation.importing.hamer import read_crops
+from acehand_core.evaluation.importing.hawor import read_hawor
+from acehand_core.evaluation.importing.records import Hands, to_motion
+from acehand_core.evaluation.models import HandLibrary
+from acehand_core.evaluation.predictions import SUFFIX, check_prediction
+from acehand_core.export.atomic import check_free
+from acehand_core.export.table import write_hand_motion
+from acehand_core.motion import HandMotion, Provenance
+
+Reader = Callable[[Path, str, HandMotion, HandLibrary], tuple[Hands, list[str]]]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How one method's output is read."""
+
+    read: Reader
+    about: str
+
+
+_FREE = Generic({})
+#: Methods by the name that ``acehand evaluate import`` takes.
+METHODS: dict[str, Method] = {
+    "hamer": Method(read_crops, "HaMeR: npz of crops per segment"),
+    "wilor": Method(read_crops, "WiLoR: npz of crops per segment"),
+    "hamba": Method(read_crops, "Hamba: npz of crops per segment, HaMeR's conventions"),
+    "hawor": Method(read_hawor, "HaWoR: cam_space JSON, one video folder per segment"),
+    "dynhamr": Method(read_dynhamr, "Dyn-HaMR: results npz per segment"),
+    "interwild": Method(
+        Generic({"flat_hand_mean": False, "left_shapedirs_fixed": True, "left": "true"}),
+        "InterWild: generic file, its MANO conventions known",
+    ),
+    "wildhands": Method(_FREE, "WildHands: generic file"),
+    "omnihands": Method(_FREE, "OmniHands: generic file"),
+    "egoforce": Method(_FREE, "EgoForce: generic file"),
+    "vidihand": Method(_FREE, "ViDiHand: generic file"),
+    "mint": Method(_FREE, "MINT: generic file"),
+    "generic": Method(_FREE, "any method: npz or parquet of MANO parameters or 21 joints"),
+}
+
+
+def import_predictions(
+    method: str,
+    source: Path,
+    truth: GroundTruth,
+    output: Path,
+    library: HandLibrary,
+    overwrite: bool = False,
+    progress: Progress = lambda stage, done, total: None,
+) -> dict[str, Any]:
+    """Write the predictions of every segment; return how many and what had to be assumed.
+
+    Raises:
+        InputError: an unknown method, or a segment without output. SchemaError: output that does
+            not have its format. OutputError: a file exists, or cannot be written.
+    """
+    if method not in METHODS:
+        raise InputError(f"no importer is named {method!r}; {nearest(method, METHODS)}")
+    if not source.is_dir():
+        raise InputError(f"{source}: no such folder of {method}'s output.")
+    for segment in truth.segments:
+        check_free(output / f"{segment}{SUFFIX}", overwrite)
+    notes: list[str] = []
+    for done, segment in enumerate(truth.segments):
+        progress("importing", done, len(truth.segments))
+        target = truth.truth(segment)
+        if target.camera is None:
+            raise InputError(f"{segment}: the ground truth has no camera, which importing needs.")
+        hands, said = METHODS[method].read(source, segment, target, library)
+        provenance = Provenance(
+            source=segment,
+            source_sha256=None,
+            tracker=method,
+            settings={"imported": True},
+            notes=tuple(said),
+        )
+        where = f"{source}: {segment}"
+        motion = _unposed(to_motion(hands, target, library, provenance, where))
+        check_prediction(motion, target, where, library)
+        write_hand_motion(motion, output / f"{segment}{SUFFIX}", overwrite)
+        notes += [note for note in said if note not in notes]
+    progress("importing", len(truth.segments), len(truth.segments))
+    return {"method": method, "segments": len(truth.segments), "notes": notes}
+
+
+def _unposed(motion: HandMotion) -> HandMotion:
+    """Return joints alone with rotations and translation unknown, as a HandMotion has them."""
+    if motion.hand_model != "none":
+        return motion
+    from dataclasses import replace
+
+    names = ("global_orient", "hand_pose", "translation")
+    return replace(motion, **{n: np.full_like(getattr(motion, n), np.nan) for n in names})

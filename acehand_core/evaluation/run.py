@@ -1,0 +1,201 @@
+"""Evaluations from folders: predictions or a tracker against ground truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from acehand_core import __version__
+from acehand_core.errors import InputError, SchemaError
+from acehand_core.evaluation.ground_truth import GroundTruth
+from acehand_core.evaluation.models import HandLibrary
+from acehand_core.evaluation.predictions import (
+    SUFFIX,
+    check_prediction,
+    find_predictions,
+    read_prediction,
+)
+from acehand_core.evaluation.protocol import PROTOCOLS, Protocol
+from acehand_core.evaluation.segment import SegmentScore, score_segment
+from acehand_core.evaluation.summary import summarise
+from acehand_core.evaluation.tracking import Progress, Tracker, throughput, track_segment
+from acehand_core.export.atomic import atomic_path, output_errors
+from acehand_core.export.table import write_hand_motion
+from acehand_core.motion import HandMotion
+
+FORMAT = "acehand-evaluation"
+FORMAT_VERSION = 1
+#: Beside kept predictions: what made them, so that a second run knows whether they are its own.
+_MADE_BY = "made_by.json"
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to score. ``label`` names the method in reports; without one its tracker does."""
+
+    protocol: Protocol = PROTOCOLS["paper"]
+    library: HandLibrary = field(default_factory=HandLibrary)
+    label: str | None = None
+
+
+def evaluate_predictions(
+    folder: Path, truth: GroundTruth, options: Options, progress: Progress = silent
+) -> dict[str, Any]:
+    """Return the evaluation of a folder of predictions.
+
+    Raises:
+        InputError, SchemaError: see ``predictions``; nothing is scored unless every file is sound
+            up to there.
+    """
+    files = find_predictions(folder, truth.segments)
+    scores, motions = [], []
+    for done, segment in enumerate(truth.segments):
+        progress("scoring", done, len(truth.segments))
+        target = truth.truth(segment)
+        motion = read_prediction(files[segment], target, options.library)
+        scores.append(score_segment(segment, motion, target, options.library, options.protocol))
+        motions.append(_made_by(motion))
+    progress("scoring", len(scores), len(scores))
+    return _result(scores, motions, truth, options)
+
+
+def evaluate_tracker(
+    tracker: Tracker,
+    truth: GroundTruth,
+    options: Options,
+    settings: Mapping[str, Any],
+    decode_frames: int | None = None,
+    keep: Path | None = None,
+    timing_passes: int = 0,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Return the evaluation of a tracker that runs over the ground truth's recordings.
+
+    Args:
+        settings: what the tracker was told; part of what kept predictions are recognised by.
+        decode_frames: see ``track_segment``.
+        keep: folder for predictions; those of an interrupted run of the same kind are taken from
+            there.
+        timing_passes: passes to time on the first segment, 0 for none.
+
+    Raises:
+        InputError: ``keep`` holds what another tracker, setting or list of segments made.
+    """
+    made_by = {"tracker": tracker.name, "settings": dict(settings), "version": __version__,
+               "segments": dict(truth.summary), "decode_frames": decode_frames}  # fmt: skip
+    if keep is not None:
+        _claim(keep, made_by)
+    scores, motions = [], []
+    for done, segment in enumerate(truth.segments):
+        progress("tracking", done, len(truth.segments))
+        target = truth.truth(segment)
+        kept = None if keep is None else keep / f"{segment}{SUFFIX}"
+        if kept is not None and kept.is_file():
+            motion = read_prediction(kept, target, options.library)
+        else:
+            motion = track_segment(tracker, truth, segment, decode_frames)
+            check_prediction(motion, target, f"{tracker.name}: {segment}", options.library)
+            if kept is not None:
+                write_hand_motion(motion, kept)
+        scores.append(score_segment(segment, motion, target, options.library, options.protocol))
+        motions.append(_made_by(motion))
+    progress("tracking", len(scores), len(scores))
+    out = _result(scores, motions, truth, options)
+    if timing_passes:
+        progress("timing", 0, 1)
+        timed = throughput(tracker, truth, truth.segments[0], timing_passes)
+        out["throughput"] = timed | {"machine": machine()}
+        progress("timing", 1, 1)
+    return out
+
+
+def machine() -> str:
+    """Return the class of this machine, for measured times."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{count} cores, {platform.machine()}"
+
+
+def write_evaluation(value: Mapping[str, Any], path: Path, overwrite: bool = False) -> None:
+    """Write an evaluation; the file appears whole or not at all. Raises OutputError."""
+    with atomic_path(path, overwrite) as partial:
+        partial.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", "utf-8")
+
+
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """Return an evaluation that ``write_evaluation`` wrote.
+
+    Raises:
+        InputError: the file cannot be read. SchemaError: it is not an evaluation.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error}).") from error
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise SchemaError(f"{path}: not JSON ({error}).") from error
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise SchemaError(f"{path}: not an evaluation of acehand (format {FORMAT!r} is needed).")
+    if value.get("version") != FORMAT_VERSION:
+        raise SchemaError(f"{path}: version {value.get('version')!r}; {FORMAT_VERSION} is needed.")
+    for name in ("protocol", "dataset", "segments", "metrics", "counts", "method"):
+        if name not in value:
+            raise SchemaError(f"{path}: {name!r} is missing.")
+    return value
+
+
+def _made_by(motion: HandMotion) -> tuple[str, str | None]:
+    return motion.provenance.tracker, motion.provenance.weights
+
+
+def _result(
+    scores: list[SegmentScore],
+    motions: list[tuple[str, str | None]],
+    truth: GroundTruth,
+    options: Options,
+) -> dict[str, Any]:
+    trackers = sorted({name for name, _ in motions})
+    weights = sorted({str(w) for _, w in motions if w is not None})
+    model = truth.truth(truth.segments[0]).hand_model
+    summary = summarise(scores, options.protocol, truth.summary, model)
+    return {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "dataset": truth.dataset,
+        "method": {
+            "label": options.label or " + ".join(trackers),
+            "trackers": trackers,
+            "weights": weights,
+            "acehand": __version__,
+        },
+        **summary,
+    }
+
+
+def _claim(folder: Path, made_by: Mapping[str, Any]) -> None:
+    """Say in a folder what its predictions are made by, or check what it says."""
+    path = folder / _MADE_BY
+    text = json.dumps(made_by, indent=1, sort_keys=True, default=str) + "\n"
+    if path.is_file():
+        if path.read_text("utf-8") != text:
+            raise InputError(
+                f"{folder}: holds predictions of another tracker, setting or list of segments "
+                f"(see {_MADE_BY}); choose another folder."
+            )
+        return
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError(f"{folder}: is not empty and does not say what made it; choose another.")
+    with output_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as partial:
+        partial.write_text(text, "utf-8")

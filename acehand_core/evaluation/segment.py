@@ -1,0 +1,263 @@
+"""One segment scored: every hand-frame of it, before any averaging."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core.errors import SchemaError
+from acehand_core.evaluation import hand_errors
+from acehand_core.evaluation.boxes import boxes_around, dilated, joints_in_image
+from acehand_core.evaluation.comparable import comparable_pose, uses_own_anchors
+from acehand_core.evaluation.matching import match
+from acehand_core.evaluation.models import HandLibrary, both_canonical
+from acehand_core.evaluation.placement import Placement, placement
+from acehand_core.evaluation.protocol import Protocol
+from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import HandMotion
+from acehand_core.types import SIDES, JointsCamera, PerHand, PerHandFlag
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentScore:
+    """Everything that metrics are averaged from, for one segment of T frames.
+
+    Errors hold the error of a matched hand, the charge of a missed one, and NaN elsewhere. Those
+    named ``gated`` are of the second pass, which asks only the ground truth: NaN where it has no
+    hand. All of ``go_deg``, ``ct_m`` and ``gated_ct_m`` is NaN where the two hand models cannot be
+    compared (``pose_comparable``).
+
+    Attributes:
+        exists: hand-frames of the ground truth. on_screen: those that pass the gate.
+        shown: active predictions that pass it. matched: true positives.
+        emitted: hand-frames where the prediction holds a hand, active or not.
+        epe_px: mean over the joints in the image. epe_joints: how many those are.
+        radius: distance of the hand's projected centre from the principal point over half the
+            image diagonal, on-screen hands.
+        jitter: (mean, number of second differences) per run and hand.
+        placement: where hands are absolutely, second pass.
+        conversion_mm: mean joint error of turning one hand model's parameters into the other's.
+    """
+
+    identifier: str
+    exists: PerHandFlag
+    on_screen: PerHandFlag
+    shown: PerHandFlag
+    matched: PerHandFlag
+    emitted: PerHandFlag
+    mpjpe_mm: PerHand
+    pa_mm: PerHand
+    epe_px: PerHand
+    epe_joints: PerHand
+    go_deg: PerHand
+    ct_m: PerHand
+    gated_mpjpe_mm: PerHand
+    gated_ct_m: PerHand
+    radius: PerHand
+    jitter: tuple[tuple[float, int], ...]
+    placement: Placement
+    pose_comparable: bool
+    own_anchors: bool
+    conversion_mm: float | None = None
+    decoded_frames: int | None = None
+
+    @property
+    def missed(self) -> PerHandFlag:
+        """False negatives."""
+        return self.on_screen & ~self.matched
+
+    @property
+    def spurious(self) -> PerHandFlag:
+        """False positives."""
+        return self.shown & ~self.matched
+
+
+def score_segment(
+    identifier: str,
+    prediction: HandMotion,
+    truth: HandMotion,
+    library: HandLibrary,
+    protocol: Protocol,
+) -> SegmentScore:
+    """Score one segment.
+
+    Args:
+        identifier: of the segment, for messages.
+        prediction: checked by ``predictions.check_prediction``.
+        truth: with the calibrated camera; a hand exists where it is known and present.
+
+    Raises:
+        SchemaError: the ground truth has no camera, hand model or placement.
+    """
+    camera = _check_truth(identifier, truth)
+    model = library.get(truth.hand_model, truth.left_shapedirs_fixed)
+    canonical = both_canonical(model)
+    exists = truth.known & (truth.presence > 0.5)
+    emitted = np.isfinite(prediction.joints_camera).all((-1, -2))
+    active = emitted & (prediction.presence > protocol.presence_above)
+    in_image = joints_in_image(truth.joints_camera, camera, protocol.z_min_m)
+    on_screen = exists & in_image.any(-1)
+    seen = joints_in_image(prediction.joints_camera, camera, protocol.z_min_m)
+    shown = active & seen.any(-1)
+    matched = match(
+        _mesh_boxes(prediction, shown, camera, library, protocol), shown,
+        dilated(_mesh_boxes(truth, on_screen, camera, library, protocol), protocol.dilation),
+        on_screen,
+    )  # fmt: skip
+
+    stand_in = np.broadcast_to(canonical, truth.joints_camera.shape)
+    penalised = np.where(matched[..., None, None], prediction.joints_camera, stand_in)
+    second = np.where(emitted[..., None, None], prediction.joints_camera, stand_in)
+    pose = comparable_pose(prediction, truth, emitted, library)
+    own = uses_own_anchors(prediction, camera, protocol.anchors)
+    diagonal = math.hypot(camera.width, camera.height)
+    epe = _epe(prediction, truth, camera, in_image, matched, own, diagonal)
+    joints = in_image.sum(-1).astype(float)
+    return SegmentScore(
+        identifier,
+        exists, on_screen, shown, matched, emitted,
+        mpjpe_mm=_rows(hand_errors.mpjpe_mm, penalised, truth.joints_camera, on_screen),
+        pa_mm=_rows(hand_errors.pa_mm, penalised, truth.joints_camera, on_screen),
+        epe_px=np.where(on_screen, epe, np.nan),
+        epe_joints=np.where(on_screen, joints, 0.0),
+        go_deg=_orientation(pose.global_orient, truth, matched, on_screen),
+        ct_m=_translation(pose.translation, truth, matched, on_screen),
+        gated_mpjpe_mm=_rows(hand_errors.mpjpe_mm, second, truth.joints_camera, exists),
+        gated_ct_m=_translation(pose.translation, truth, emitted, exists),
+        radius=_radius(truth.joints_camera, in_image, camera, on_screen),
+        jitter=_jitter(prediction, matched),
+        placement=placement(prediction.joints_camera, truth.joints_camera, emitted & exists),
+        pose_comparable=pose.comparable,
+        own_anchors=own,
+        conversion_mm=pose.error_mm,
+        decoded_frames=_decoded_frames(prediction),
+    )  # fmt: skip
+
+
+def _check_truth(identifier: str, truth: HandMotion) -> Camera:
+    if truth.camera is None:
+        raise SchemaError(
+            f"{identifier}: the ground truth has no camera; projection needs intrinsics."
+        )
+    if truth.hand_model == "none":
+        raise SchemaError(
+            f"{identifier}: the ground truth has joints only; a hand model is needed for boxes, "
+            "orientation and the hand that misses are charged with."
+        )
+    if not truth.placed:
+        raise SchemaError(
+            f"{identifier}: the ground truth is relative to the wrist; the camera frame is needed."
+        )
+    return truth.camera
+
+
+def _mesh_boxes(
+    motion: HandMotion,
+    wanted: PerHandFlag,
+    camera: Camera,
+    library: HandLibrary,
+    protocol: Protocol,
+) -> Float[np.ndarray, "T 2 4"]:
+    """Return boxes of the wanted hands: of their mesh, or of the joints where none is known."""
+    out = np.full((*wanted.shape, 4), np.nan)
+    model = library.find(motion.hand_model, motion.left_shapedirs_fixed)
+    for slot, side in enumerate(SIDES):
+        rows = wanted[:, slot]
+        if not rows.any():
+            continue
+        points = motion.joints_camera[rows, slot]
+        if model is not None:
+            points = model.vertices(
+                side, motion.global_orient[rows, slot], motion.hand_pose[rows, slot],
+                motion.betas[slot],
+            ) + motion.translation[rows, slot, None]  # fmt: skip
+        out[rows, slot] = boxes_around(points.astype(float), camera, protocol.z_min_m)
+    return out
+
+
+def _rows(error, predicted: JointsCamera, truth: JointsCamera, wanted: PerHandFlag) -> PerHand:
+    """Return an error of joints at the wanted hand-frames, NaN elsewhere."""
+    out = np.full(wanted.shape, np.nan)
+    out[wanted] = error(predicted[wanted], truth[wanted])
+    return out
+
+
+def _epe(
+    prediction: HandMotion,
+    truth: HandMotion,
+    camera: Camera,
+    in_image: np.ndarray,
+    matched: PerHandFlag,
+    own: bool,
+    diagonal: float,
+) -> PerHand:
+    """Return the mean distance over a hand's joints in the image; the diagonal for a miss."""
+    out = np.full(matched.shape, diagonal)
+    if matched.any():
+        pixels = camera.project(prediction.joints_camera[matched])
+        if own:
+            anchors = prediction.joints_image[matched]
+            pixels = np.where(np.isfinite(anchors).all(-1, keepdims=True), anchors, pixels)
+        target = camera.project(truth.joints_camera[matched])
+        distance = hand_errors.epe_px(pixels, target, in_image[matched], diagonal)
+        out[matched] = np.nanmean(distance, axis=-1)
+    return out
+
+
+def _orientation(
+    predicted: np.ndarray, truth: HandMotion, matched: PerHandFlag, on_screen: PerHandFlag
+) -> PerHand:
+    """Return the angle to the truth, that of the identity for a miss."""
+    turned = np.where(matched[..., None, None], predicted, np.eye(3))
+    out = np.full(matched.shape, np.nan)
+    usable = on_screen & np.isfinite(turned).all((-1, -2))
+    out[usable] = hand_errors.go_deg(turned[usable], truth.global_orient[usable])
+    return out
+
+
+def _translation(
+    predicted: np.ndarray, truth: HandMotion, taken: PerHandFlag, wanted: PerHandFlag
+) -> PerHand:
+    """Return the distance to the true translation, that of the origin where nothing is taken."""
+    moved = np.where(taken[..., None], predicted, 0.0)
+    distance = np.linalg.norm(moved - truth.translation, axis=-1)
+    return np.where(wanted, distance, np.nan)
+
+
+def _radius(
+    joints: JointsCamera, in_image: np.ndarray, camera: Camera, on_screen: PerHandFlag
+) -> PerHand:
+    """Return the normalised distance of projected centres from the principal point.
+
+    The centre is the mean of the 21 joints; where that cannot be projected, the mean of the
+    projected joints in the image.
+    """
+    centre = camera.project(joints.mean(-2))
+    count = np.maximum(in_image.sum(-1), 1)[..., None]
+    seen = np.where(in_image[..., None], camera.project(joints), 0.0).sum(-2) / count
+    centre = np.where(np.isfinite(centre).all(-1, keepdims=True), centre, seen)
+    half = math.hypot(camera.width, camera.height) / 2
+    radius = np.linalg.norm(centre - (camera.cx, camera.cy), axis=-1) / half
+    return np.where(on_screen, radius, np.nan)
+
+
+def _jitter(prediction: HandMotion, matched: PerHandFlag) -> tuple[tuple[float, int], ...]:
+    """Return the runs of both hands.
+
+    Joints relative to the wrist plus the translation; of joints alone the camera joints, which
+    differ from that by the constant rest wrist.
+    """
+    joints = prediction.joints_camera
+    if prediction.hand_model != "none":
+        joints = joints - joints[:, :, :1] + prediction.translation[:, :, None]
+    return tuple(
+        run for slot in (0, 1) for run in hand_errors.jitter_runs(joints[:, slot], matched[:, slot])
+    )
+
+
+def _decoded_frames(prediction: HandMotion) -> int | None:
+    value = prediction.provenance.settings.get("decoded_frames")
+    return int(value) if isinstance(value, int | float) else None

@@ -1,0 +1,217 @@
+"""Which rows stand in which table. Numbers come from evaluations or from ``quoted.json`` alone."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from acehand_core.errors import InputError, nearest
+
+#: Columns: heading, digits shown.
+COLUMNS: dict[str, tuple[str, int]] = {
+    "facc": ("FAcc", 3), "recall": ("Recall", 3), "f1": ("F1", 3),
+    "mpjpe_p": ("MPJPE-p mm", 3), "pa_p": ("PA-p mm", 3),
+    "mpjpe_plus_oos": ("MPJPE+OOS mm", 3), "epe_p": ("EPE2D-p px", 3), "go_p": ("GO-p deg", 3),
+    "ct_p": ("CT-p m", 3), "jitter": ("Jitter mm/f²", 3), "mpjpe_iv": ("in view mm", 3),
+    "mpjpe_oos": ("MPJPE-OOS mm", 3), "share": ("share", 3), "mpjpe": ("MPJPE mm", 2),
+    "ct": ("CT m", 3), "frames": ("frames", 0), "fps": ("fps", 2),
+    "hands_per_frame": ("hands/frame", 2), "ct_iv": ("CT in view m", 3),
+    "ct_oos": ("CT out of sight m", 3), "wrist_m": ("wrist m", 3),
+    "bearing_deg": ("bearing deg", 1), "range_error_m": ("range m", 3),
+    "emitted": ("emitted share", 3), "pa": ("PA mm", 2), "count": ("hands", 0),
+}  # fmt: skip
+#: Tables in their order: title, columns.
+TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "main": ("Main comparison", ("facc", "recall", "f1", "mpjpe_p", "pa_p", "mpjpe_plus_oos",
+                                 "epe_p", "go_p", "ct_p", "jitter")),
+    "extra": ("H2O and OakInk2", ("facc", "recall", "f1", "mpjpe_p", "pa_p", "mpjpe_plus_oos",
+                                  "epe_p", "go_p", "ct_p", "jitter")),
+    "oos": ("Out-of-sight stratification", ("mpjpe_iv", "mpjpe_oos", "mpjpe_plus_oos")),
+    "placement": ("Absolute placement out of sight",
+                  ("emitted", "wrist_m", "bearing_deg", "range_error_m", "ct_iv", "ct_oos")),
+    "matched": ("Matched detections", ("count", "mpjpe", "pa", "ct")),
+    "features": ("Feature sources", ("mpjpe_p", "pa_p", "jitter", "mpjpe_oos")),
+    "decoder": ("Camera and decoder", ("mpjpe_p", "pa_p", "epe_p", "ct_p", "jitter")),
+    "tap": ("Tap depth", ("mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")),
+    "sigma": ("Clean and noised latents",
+              ("mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")),
+    "radius": ("Error against distance from the image centre", ("share", "mpjpe", "ct")),
+    "length": ("Decoded length", ("frames", "mpjpe_p", "jitter")),
+    "throughput": ("Throughput", ("fps", "hands_per_frame")),
+}  # fmt: skip
+#: Where the paper prints another number of digits than elsewhere.
+_TWO_DIGITS = ("features", "tap", "sigma")
+_DIGITS = {("features", "mpjpe_oos"): 1, ("placement", "ct_oos"): 2, ("length", "mpjpe_p"): 2}
+#: Tables that every evaluation enters by itself; the others take the rows they are given.
+_OF_ITSELF = ("oos", "placement", "matched", "radius", "length", "throughput")
+STUDIES = ("features", "decoder", "tap", "sigma")
+_BLOCK_NAMES = ("ARCTIC", "HOT3D", "HOI4D", "H2O", "OakInk2")
+_MAIN = ("ARCTIC", "HOT3D", "HOI4D")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line. ``origin``: where the paper has a quoted row from, or the evaluation's number."""
+
+    label: str
+    values: tuple[float | None, ...]
+    quoted: bool
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table: rows in blocks, one per dataset."""
+
+    name: str
+    title: str
+    source: str | None
+    columns: tuple[str, ...]
+    blocks: dict[str, list[Row]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An evaluation for a report: its file's name, its JSON, and the study row it is for."""
+
+    file: str
+    json: Mapping[str, Any]
+    study: str | None = None
+    label: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What its rows are called."""
+        return self.label or str(self.json["method"]["label"])
+
+    @property
+    def block(self) -> str:
+        """The dataset's name as the paper writes it, where it has it."""
+        dataset = str(self.json["dataset"])
+        known = {name.lower(): name for name in _BLOCK_NAMES}
+        return known.get(dataset.lower(), dataset)
+
+
+@functools.cache
+def quoted() -> dict[str, Any]:
+    """Return the paper's numbers, each row with its origin."""
+    return json.loads(resources.files(__package__).joinpath("quoted.json").read_text("utf-8"))
+
+
+def check_study(name: str) -> str:
+    """Return the name of a table that takes given rows. Raises InputError for another."""
+    if name not in STUDIES:
+        raise InputError(f"no study is named {name!r}; {nearest(name, STUDIES)}")
+    return name
+
+
+def build_tables(entries: Sequence[Entry]) -> list[Table]:
+    """Return every table of the paper with its quoted rows first and the entries' rows after.
+
+    An evaluation stands in the main table (or that of H2O and OakInk2) unless it is for a study.
+    """
+    out = []
+    for name, (title, columns) in TABLES.items():
+        data = quoted()["tables"].get(name)
+        table = Table(name, title, data and data["label"], columns)
+        if data is not None:
+            for block, rows in data["blocks"].items():
+                table.blocks[block] = [_quoted_row(row, data["columns"], columns) for row in rows]
+        for number, entry in enumerate(entries, 1):
+            for row in _rows_of(entry, name, columns, f"[{number}]"):
+                table.blocks.setdefault(_block(entry, name), []).append(row)
+        out.append(table)
+    return out
+
+
+def _block(entry: Entry, table: str) -> str:
+    machine = (entry.json.get("throughput") or {}).get("machine")
+    return f"{entry.block}, {machine}" if table == "throughput" else entry.block
+
+
+def _quoted_row(row: Mapping[str, Any], has: Sequence[str], wants: Sequence[str]) -> Row:
+    values = dict(zip(has, row["values"], strict=True))
+    label = f"{row['method']}, r {row['bin']}" if "bin" in row else row["method"]
+    return Row(label, _numbers(values, wants), True, row["origin"])
+
+
+def _rows_of(entry: Entry, table: str, columns: Sequence[str], origin: str) -> list[Row]:
+    """Return an entry's rows of one table, from its JSON alone."""
+    wanted = {"main": _MAIN, "extra": ("H2O", "OakInk2")}
+    if entry.study is not None:
+        belongs = table == entry.study
+    elif table in wanted:
+        other = table == "main" and entry.block not in _BLOCK_NAMES
+        belongs = entry.block in wanted[table] or other
+    else:
+        belongs = table in _OF_ITSELF
+    if not belongs:
+        return []
+    lines = _LINES.get(table, _metric_lines)(entry.json)
+    return [
+        Row(entry.name + suffix, _numbers(values, columns), False, origin)
+        for suffix, values in lines
+    ]
+
+
+def _numbers(values: Mapping[str, Any], names: Sequence[str]) -> tuple[float | None, ...]:
+    found = (values.get(name) for name in names)
+    return tuple(None if value is None else float(value) for value in found)
+
+
+Lines = list[tuple[str, Mapping[str, Any]]]
+
+
+def _metric_lines(value: Mapping[str, Any]) -> Lines:
+    return [("", value["metrics"])]
+
+
+def _placement_lines(value: Mapping[str, Any]) -> Lines:
+    block = value.get("out_of_sight_placement") or {}
+    if not block.get("count"):
+        return []
+    moved = value.get("translation_m") or {}
+    share = block["emitted"] / block["count"]
+    return [("", {**block, "emitted": share, "ct_iv": moved.get("iv"), "ct_oos": moved.get("oos")})]
+
+
+def _strata_lines(value: Mapping[str, Any]) -> Lines:
+    return [("", value["metrics"])] if value["counts"]["oos"] else []
+
+
+def _matched_lines(value: Mapping[str, Any]) -> Lines:
+    return [("", value["matched"])] if value.get("matched") else []
+
+
+def _radius_lines(value: Mapping[str, Any]) -> Lines:
+    out: Lines = []
+    for row in value.get("radius") or []:
+        ends = f">{row['from']:g}" if row["to"] is None else f"{row['from']:.2f}-{row['to']:.2f}"
+        out.append((f", r {ends}", row))
+    return out
+
+
+def _length_lines(value: Mapping[str, Any]) -> Lines:
+    return [(f", {row['segments']} segments", row) for row in value.get("decoded_length") or []]
+
+
+def _throughput_lines(value: Mapping[str, Any]) -> Lines:
+    return [("", value["throughput"])] if value.get("throughput") else []
+
+
+_LINES = {
+    "oos": _strata_lines, "placement": _placement_lines, "matched": _matched_lines,
+    "radius": _radius_lines, "length": _length_lines, "throughput": _throughput_lines,
+}  # fmt: skip
+
+
+def shown(table: Table, column: str, value: float | None) -> str:
+    """Return a cell with the digits that the paper prints in this table, or a dash."""
+    digits = _DIGITS.get((table.name, column), COLUMNS[column][1])
+    if (table.name in _TWO_DIGITS) and not column.startswith("ct"):
+        digits = _DIGITS.get((table.name, column), 2)
+    return "–" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,137 @@
+"""All tables and plots on one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from acehand_core.evaluation.tables.build import COLUMNS, Entry, Row, Table, quoted, shown
+from acehand_core.evaluation.tables.plots import Series, bars, plot
+from acehand_core.evaluation.tables.text import legend
+
+_STYLE = """
+body{font:15px/1.45 system-ui,sans-serif;color:#222;
+max-width:1240px;margin:24px auto;padding:0 16px}
+h1{font-size:24px}h2{font-size:19px;margin:36px 0 6px}h3{font-size:15px;margin:16px 0 4px}
+.wide{overflow-x:auto}table{font-size:13px;border-collapse:collapse;font-variant-numeric:tabular-nums}
+th,td{padding:3px 9px;text-align:right;border-bottom:1px solid #e4e4e4;white-space:nowrap}
+th:first-child,td:first-child{text-align:left}th{background:#f4f4f5}
+tr.quoted td{color:#666;font-style:italic}tr.ours td{background:#eef6ff;font-weight:600}
+.legend span{margin-right:14px;white-space:nowrap}p.note{color:#555;overflow-wrap:anywhere}
+"""
+_RADIUS_MIDDLES = {"0.00-0.25": 0.125, "0.25-0.50": 0.375, "0.50-0.75": 0.625, ">0.75": 0.875}
+
+
+def page(tables: Sequence[Table], entries: Sequence[Entry]) -> str:
+    """Return the page. Rows of the paper are grey and italic, rows that were run here blue."""
+    parts = ["<h1>Evaluation</h1>", *(f'<p class="note">{escape(t)}</p>' for t in legend(entries))]
+    pictures = {"main": _speed, "oos": _strata, "radius": _radius, "length": _length}
+    for table in tables:
+        if not table.blocks:
+            continue
+        source = f" <small>(paper, {escape(table.source)})</small>" if table.source else ""
+        parts.append(f'<h2 id="{table.name}">{escape(table.title)}{source}</h2>')
+        if table.name in pictures:
+            parts.append(pictures[table.name](table, tables))
+        for block, rows in table.blocks.items():
+            parts.append(f"<h3>{escape(block)}</h3>" + _table(table, rows))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Evaluation</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
+        + "\n".join(parts)
+        + "</body></html>\n"
+    )
+
+
+def _table(table: Table, rows: Sequence[Row]) -> str:
+    heads = "".join(f"<th>{escape(COLUMNS[name][0])}</th>" for name in table.columns)
+    out = [f'<div class="wide"><table><tr><th>Method</th>{heads}<th>source</th></tr>']
+    for row in rows:
+        cells = "".join(
+            f"<td>{shown(table, name, value)}</td>"
+            for name, value in zip(table.columns, row.values, strict=True)
+        )
+        source = "quoted" if row.quoted else escape(row.origin)
+        kind = "quoted" if row.quoted else "ours"
+        out.append(
+            f'<tr class="{kind}" title="{escape(row.origin)}"><td>{escape(row.label)}</td>{cells}'
+            f"<td>{source}</td></tr>"
+        )
+    return "".join(out) + "</table></div>"
+
+
+def _column(table: Table, row: Row, name: str) -> float | None:
+    return row.values[table.columns.index(name)]
+
+
+def _speed(table: Table, tables: Sequence[Table]) -> str:
+    """Accuracy against speed: MPJPE-p averaged over the main datasets, where both are known."""
+    speed_table = next(t for t in tables if t.name == "throughput")
+    speeds = {
+        (row.label, row.quoted): _column(speed_table, row, "fps")
+        for rows in speed_table.blocks.values() for row in rows
+    }  # fmt: skip
+    series = []
+    for (label, was_quoted), fps in speeds.items():
+        errors = [
+            _column(table, row, "mpjpe_p")
+            for block in ("ARCTIC", "HOT3D", "HOI4D")
+            for row in table.blocks.get(block, [])
+            if (row.label, row.quoted) == (label, was_quoted)
+        ]
+        known = [error for error in errors if error is not None]
+        if fps and len(known) == 3:
+            series.append(Series(label, ((fps, sum(known) / 3),), was_quoted, joined=False))
+    return plot(
+        series, "frames per second (quoted: one A100)", "MPJPE-p mm, mean of 3 datasets", True
+    )
+
+
+def _strata(table: Table, tables: Sequence[Table]) -> str:
+    out = []
+    for block, rows in table.blocks.items():
+        groups = []
+        for row in rows:
+            pair = [_column(table, row, "mpjpe_iv"), _column(table, row, "mpjpe_oos")]
+            known = [value for value in pair if value is not None]
+            if len(known) == 2:
+                groups.append((row.label, known, row.quoted))
+        counts = quoted()["tables"]["oos"]["counts"].get(block)
+        said = (
+            f": quoted rows {counts['iv']} in view, {counts['oos']} out of sight" if counts else ""
+        )
+        if groups:
+            drawn = bars(groups, ("in view mm", "out of sight mm"))
+            out.append(f"<h3>{escape(block)}{said}</h3>" + drawn)
+    return "".join(out)
+
+
+def _radius(table: Table, tables: Sequence[Table]) -> str:
+    out = []
+    for block, rows in table.blocks.items():
+        lines: dict[tuple[str, bool], list[tuple[float, float]]] = {}
+        for row in rows:
+            method, _, ends = row.label.rpartition(", r ")
+            ct = _column(table, row, "ct")
+            if ct is not None and ends in _RADIUS_MIDDLES:
+                place = _RADIUS_MIDDLES[ends]
+                lines.setdefault((method, row.quoted), []).append((place, ct))
+        series = [Series(m, tuple(points), q) for (m, q), points in lines.items()]
+        out.append(f"<h3>{escape(block)}</h3>" + plot(series, "middle of the bin of r", "CT m"))
+    return "".join(out)
+
+
+def _length(table: Table, tables: Sequence[Table]) -> str:
+    out = []
+    for block, rows in table.blocks.items():
+        lines: dict[tuple[str, bool], list[tuple[float, float]]] = {}
+        for row in rows:
+            frames, error = _column(table, row, "frames"), _column(table, row, "mpjpe_p")
+            method = row.label if row.quoted else row.label.rpartition(", ")[0]
+            if frames is not None and error is not None:
+                lines.setdefault((method, row.quoted), []).append((frames, error))
+        series = [Series(m, tuple(sorted(points)), q) for (m, q), points in lines.items()]
+        if any(len(one.points) > 1 for one in series):  # a single length shows nothing
+            drawn = plot(series, "frames decoded in one pass", "MPJPE-p mm")
+            out.append(f"<h3>{escape(block)}</h3>{drawn}")
+    return "".join(out)

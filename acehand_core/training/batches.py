@@ -1,0 +1,198 @@
+"""Batches of a run, by step: pictures or latents and the truth, ready for the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch.utils.data import DataLoader, Dataset
+
+from acehand_core.batch import ClipBatch, PinholeBatch
+from acehand_core.data.clips.schema import Clip, ClipInfo
+from acehand_core.data.clips.store import ClipStore
+from acehand_core.data.clips.windows import STRIDE, Mixture, Sample, mixture
+from acehand_core.encoder.config import TINY_TOKEN_PIXELS, TOKEN_PIXELS
+from acehand_core.encoder.sources import source_kind
+from acehand_core.errors import InputError
+from acehand_core.hand.hands_torch import TorchHands
+from acehand_core.inference.windows import encode_size
+from acehand_core.losses.targets import Targets
+from acehand_core.training.config import DataConfig, SourceConfig
+from acehand_core.training.latents import LatentCache
+from acehand_core.training.truth import targets_of
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a model reads, the truth, and where it came from."""
+
+    clips: ClipBatch
+    targets: Targets
+    samples: tuple[Sample, ...]
+
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch on a device."""
+        clips = self.clips
+        targets = self.targets.to(device)
+        moved = ClipBatch(
+            None if clips.latents is None else clips.latents.to(device),
+            clips.size.to(device),
+            targets.camera,
+            None if clips.frames is None else clips.frames.to(device),
+        )
+        return Batch(moved, targets, self.samples)
+
+
+class Reader:
+    """Samples to batches, for one feature source; may be sent to loader processes."""
+
+    def __init__(
+        self,
+        stores: dict[str, ClipStore],
+        source: str,
+        hands: TorchHands,
+        left_shapedirs_fixed: bool = False,
+        cache: LatentCache | None = None,
+    ) -> None:
+        self.stores, self.hands, self.cache = stores, hands, cache
+        self.needs = source_kind(source).needs
+        self.token = TINY_TOKEN_PIXELS if source == "tiny" else TOKEN_PIXELS
+        self.fixed = left_shapedirs_fixed
+        if self.needs == "latents" and cache is None:
+            raise InputError(f"source {source!r} reads latents; set data.latent_cache=FOLDER.")
+
+    def read(self, samples: Sequence[Sample]) -> Batch:
+        """Return samples of one bucket as a batch."""
+        truths, clips = [], []
+        for sample in samples:
+            clip = self.stores[sample.dataset].open(sample.clip)
+            width, height = sample.size
+            grid = height // self.token, width // self.token
+            index = _index(sample, clip.info)
+            motion = clip.motion.at(
+                index, np.arange(len(index)) * round(1e9 / clip.info.fps), clip.info.fps
+            )
+            truths.append(targets_of(clip.info, motion, sample.size, grid, self.hands, self.fixed))
+            clips.append(self._clip(sample, clip))
+        targets, data = Targets.stack(truths), torch.stack(clips)
+        frames = self.needs == "frames"
+        camera: PinholeBatch = targets.camera
+        read = ClipBatch(None if frames else data, camera.size, camera, data if frames else None)
+        return Batch(read, targets, tuple(samples))
+
+    def _clip(self, sample: Sample, clip: Clip) -> Float[torch.Tensor, "c n rows columns"]:
+        if self.needs == "latents":
+            assert self.cache is not None
+            first = sample.start // STRIDE
+            count = (sample.frames - 1) // STRIDE + 1
+            return self.cache.read(sample, clip.info, first, count)
+        return scaled(frames_of(sample, clip))
+
+
+def frames_of(sample: Sample, clip: Clip) -> UInt8[np.ndarray, "n H W 3"]:
+    """Return the pictures of a sample at the size they are encoded at."""
+    assert clip.frames is not None
+    if clip.info.kind == "image":
+        return np.repeat(resized(clip.frames.at(0), sample.size)[None], sample.frames, 0)
+    read = clip.frames.read(sample.start, sample.start + sample.frames)
+    return np.stack([resized(image, sample.size) for image in read])
+
+
+def resized(image: UInt8[np.ndarray, "H W 3"], size: tuple[int, int]) -> UInt8[np.ndarray, "_ _ 3"]:
+    """Return a picture at (width, height), as inference does it."""
+    if image.shape[1::-1] == size:
+        return image
+    return cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+
+
+def scaled(frames: UInt8[np.ndarray, "n H W 3"]) -> Float[torch.Tensor, "3 n H W"]:
+    """Return pictures as the sources read them, -1..1."""
+    return torch.from_numpy(frames).permute(3, 0, 1, 2).float() / 255 * 2 - 1
+
+
+class _Steps(Dataset):
+    """One process's batches; entry ``step * accumulation + part``."""
+
+    def __init__(self, reader: Reader, plan: Plan) -> None:
+        self.reader, self.plan = reader, plan
+
+    def __len__(self) -> int:
+        return self.plan.steps * self.plan.accumulation
+
+    def __getitem__(self, index: int) -> Batch:
+        torch.set_num_threads(1)
+        cv2.setNumThreads(1)
+        return self.reader.read(self.plan.samples(*divmod(index, self.plan.accumulation)))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which samples which process sees when: a slice of the step's whole batch."""
+
+    mixture: Mixture
+    seed: int
+    steps: int
+    per_process: int
+    processes: int
+    accumulation: int
+    rank: int
+
+    def samples(self, step: int, part: int) -> list[Sample]:
+        """Return this process's samples of a part of a step."""
+        total = self.per_process * self.processes * self.accumulation
+        first = (part * self.processes + self.rank) * self.per_process
+        return self.mixture.draw(self.seed, step, total)[first : first + self.per_process]
+
+
+def batches(reader: Reader, plan: Plan, first_step: int, workers: int) -> Iterator[list[Batch]]:
+    """Yield, per step from ``first_step`` on, the parts of this process."""
+    order = range(first_step * plan.accumulation, plan.steps * plan.accumulation)
+    loader = DataLoader(
+        _Steps(reader, plan), batch_size=None, sampler=order, num_workers=workers,
+        multiprocessing_context="forkserver" if workers else None,
+        prefetch_factor=2 if workers else None,
+    )  # fmt: skip
+    parts: list[Batch] = []
+    for batch in loader:
+        parts.append(batch)
+        if len(parts) == plan.accumulation:
+            yield parts
+            parts = []
+
+
+def open_stores(sources: dict[str, SourceConfig]) -> dict[str, ClipStore]:
+    """Open the stores of sources. Raises InputError or SchemaError naming the folder."""
+    return {name: ClipStore(Path(source.root or "")) for name, source in sources.items()}
+
+
+def make_mixture(
+    config: DataConfig, sources: dict[str, SourceConfig], stores: dict[str, ClipStore]
+) -> Mixture:
+    """Return the mixture of sources."""
+
+    def encoded_at(width: int, info: ClipInfo) -> tuple[int, int]:
+        return encode_size(info.width, info.height, width)
+
+    parts = {}
+    for name, source in sources.items():
+        parts[name] = mixture(
+            {name: stores[name]}, {name: source.weight}, config.window,
+            lambda info, width=source.encode_width: encoded_at(width, info),
+        )  # fmt: skip
+    return Mixture(
+        {name: part.buckets[name] for name, part in parts.items()},
+        {name: source.weight for name, source in sources.items()},
+        config.window,
+        {name: part.skipped[name] for name, part in parts.items()},
+    )
+
+
+def _index(sample: Sample, info: ClipInfo) -> np.ndarray:
+    if info.kind == "image":
+        return np.zeros(sample.frames, int)
+    return np.arange(sample.start, sample.start + sample.frames)

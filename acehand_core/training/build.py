@@ -1,0 +1,148 @@
+"""The model of a run, and its weights for others: from scratch, from a backbone, or going on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from acehand_core.data.native.mano_files import load_mano
+from acehand_core.decoder.decoder import Decoder
+from acehand_core.encoder.config import TrunkConfig
+from acehand_core.encoder.lora import adapter_parameters, add_adapters
+from acehand_core.encoder.sources import TRUNK_SOURCES, SourceSettings, make_source
+from acehand_core.encoder.trunk import Trunk
+from acehand_core.encoder.vae import VideoEncoder
+from acehand_core.errors import InputError
+from acehand_core.hand.hands_torch import TorchHands
+from acehand_core.model import AceModel, load_trunk
+from acehand_core.training.config import StartConfig, TrainConfig
+from acehand_core.weights import layouts
+from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.load import load_weights
+from acehand_core.weights.loaded import LoadedWeights, OfficialStores, assemble
+from acehand_core.weights.official_files import open_base, open_vae, read_caption
+
+_LICENCE = "What the weights were trained from and on decides; see the run's provenance."
+_STARTS = "start.weights=MODEL, start.base=FOLDER with start.caption=FILE, or start.random=true"
+
+
+def read_start(config: ModelConfig, start: StartConfig) -> LoadedWeights | None:
+    """Return the weights that a run starts from; None where everything starts from scratch.
+
+    Raises:
+        InputError: the model has a pretrained backbone and nothing says where it is.
+    """
+    if start.weights is not None:
+        loaded = load_weights(Path(start.weights), config.variant)
+        if (loaded.config.trunk, loaded.config.decoder) != (config.trunk, config.decoder):
+            raise InputError(
+                f"{start.weights}: other sizes than the run's; see model in --cfg job."
+            )
+        return loaded
+    if config.source not in TRUNK_SOURCES and config.source != "vae_latent":
+        return None
+    if start.random:
+        return random_weights(config)
+    if start.base is None or start.caption is None:
+        raise InputError(f"source {config.source!r} starts from a backbone: give {_STARTS}.")
+    stores = OfficialStores(
+        dit=open_base(Path(start.base)),
+        vae=None if start.vae is None else open_vae(Path(start.vae)),
+        caption=read_caption(Path(start.caption)),
+    )
+    return assemble(config, stores)
+
+
+def random_weights(config: ModelConfig, seed: int = 0) -> LoadedWeights:
+    """Return a backbone of small random numbers, for measuring and tests; nothing is learned."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(shapes: layouts.Shapes) -> layouts.Tensors:
+        out = {}
+        for name, shape in shapes.items():
+            if ("norm" in name and len(shape) <= 1) or name.endswith("gamma"):
+                out[name] = torch.ones(shape) if not name.endswith("bias") else torch.zeros(shape)
+            else:
+                scale = max(1, torch.Size(shape[1:]).numel()) ** -0.5
+                out[name] = scale * torch.randn(shape, generator=generator)
+        return out
+
+    caption = torch.randn(5, config.trunk.text_dim, generator=generator)
+    parts = layouts.live_parts(config)
+    return LoadedWeights(
+        config,
+        vae=drawn(parts["vae"]) if "vae" in parts else None,
+        trunk=drawn(parts["trunk"]) if "trunk" in parts else None,
+        caption=caption,
+    )
+
+
+def build_model(config: TrainConfig, weights: LoadedWeights | None) -> AceModel:
+    """Return the model, ready to train; what starts from scratch is drawn from ``config.seed``."""
+    sizes = config.model_config()
+    torch.manual_seed(config.seed)
+
+    def trunk(trunk_config: TrunkConfig) -> Trunk:
+        assert weights is not None
+        with_adapters = weights.adapters is not None
+        loaded = load_trunk(
+            weights, config.optim.precision, "cpu", merge=False, config=trunk_config
+        )
+        if trunk_config.lora_rank and not with_adapters:
+            add_adapters(loaded)
+        loaded.checkpointing = config.optim.checkpointing
+        return loaded
+
+    source = make_source(
+        sizes.source, SourceSettings(sizes.trunk, sizes.vae, trunk, tiny=sizes.tiny)
+    )
+    model = AceModel(sizes, source, Decoder(sizes.decoder))
+    if weights is not None and weights.decoder is not None and weights.ray_head is not None:
+        model.decoder.load_state_dict(weights.decoder)
+        model.ray_head.load_state_dict(weights.ray_head)
+    if weights is not None and weights.tiny is not None:
+        model.source.load_state_dict(weights.tiny)
+    return model.train()
+
+
+def build_hands(config: TrainConfig) -> TorchHands:
+    """Return the hand model of the run. Raises InputError without MANO's folder."""
+    if config.hand == "acehand":
+        return TorchHands.acehand()
+    if config.mano is None:
+        raise InputError("hand 'mano' needs mano=FOLDER with MANO_LEFT.pkl and MANO_RIGHT.pkl.")
+    return TorchHands.mano(load_mano(Path(config.mano), config.left_shapedirs_fixed))
+
+
+def build_encoder(config: TrainConfig, weights: LoadedWeights | None) -> VideoEncoder:
+    """Return the frozen video encoder. Raises InputError where the start has none."""
+    if weights is None or weights.vae is None:
+        raise InputError("latents are to be encoded: give start.vae=FILE.")
+    return VideoEncoder.from_tensors(config.model_config().vae, weights.vae, config.optim.precision)
+
+
+def weights_of(model: AceModel, start: LoadedWeights | None) -> LoadedWeights:
+    """Return a trained model as weights to save: its own parts, the frozen ones from the start."""
+
+    def plain(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+
+    config, source = model.config, model.source
+    out = LoadedWeights(
+        config,
+        decoder=plain(model.decoder.state_dict()),
+        ray_head=plain(model.ray_head.state_dict()),
+        licence=_LICENCE if start is None else start.licence or _LICENCE,
+    )
+    if config.source == "tiny":
+        return replace(out, tiny=plain(source.state_dict()))
+    if start is None:
+        return out
+    trunk = start.trunk
+    if config.source == "wan" and trunk is not None:
+        patch = {f"patch_embedding.{n}": v for n, v in source.patch_embedding.state_dict().items()}
+        trunk = {**trunk, **plain(patch)}
+        out = replace(out, adapters=plain(dict(adapter_parameters(source))))
+    return replace(out, trunk=trunk, vae=start.vae, caption=start.caption, sha256s=start.sha256s)

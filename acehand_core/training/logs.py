@@ -1,0 +1,142 @@
+"""What a run leaves to read: metrics.jsonl, TensorBoard, wandb if asked, a bar, its provenance."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from acehand_core.data.clips.store import ClipStore
+from acehand_core.data.content_hash import content_sha256
+from acehand_core.errors import MissingDependencyError, OutputError
+from acehand_core.training.config import TrainConfig
+
+METRICS = "metrics.jsonl"
+_LIBRARIES = ("acehand", "torch", "accelerate", "diffusers", "peft", "numpy", "hydra-core", "av")
+
+
+class Logs:
+    """Writes numbers by step; only the first process has one. Going on drops what comes later."""
+
+    def __init__(self, run: Path, config: TrainConfig, first_step: int) -> None:
+        self.run = run
+        self._file = run / METRICS
+        self._keep_before(first_step)
+        self._board: Any = None
+        if importlib.util.find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(run / "tensorboard"), purge_step=first_step)
+        self._wandb = _start_wandb(run, config) if config.log.wandb else None
+        self._started = time.monotonic()
+
+    def write(self, step: int, values: Mapping[str, float | str]) -> None:
+        """Add one line of numbers. Raises OutputError."""
+        try:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step, **values}) + "\n")
+        except OSError as error:
+            raise OutputError(f"{self._file}: cannot write: {error.strerror or error}.") from error
+        numbers = {name: v for name, v in values.items() if not isinstance(v, str)}
+        if self._board is not None:
+            for name, value in numbers.items():
+                self._board.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(numbers, step=step)
+
+    def picture(self, step: int, sheet: np.ndarray) -> None:
+        """Show a sheet of predictions."""
+        if self._board is not None:
+            self._board.add_image("predictions", sheet, step, dataformats="HWC")
+
+    def close(self) -> None:
+        """Finish the files."""
+        if self._board is not None:
+            self._board.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+    def _keep_before(self, first_step: int) -> None:
+        if not self._file.exists():
+            return
+        lines = []
+        for line in self._file.read_text("utf-8").splitlines():
+            try:
+                if json.loads(line)["step"] < first_step or first_step < 0:
+                    lines.append(line)
+            except (ValueError, KeyError):  # the line that a killed process was writing
+                continue
+        temporary = self._file.with_suffix(".partial")
+        temporary.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        temporary.replace(self._file)
+
+
+def describe(config: TrainConfig, stores: Mapping[str, ClipStore]) -> dict[str, Any]:
+    """Return what makes a run repeatable: code, versions, machine, seed, hashes of the data."""
+    versions = {}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    data = {
+        name: {
+            "root": str(store.root),
+            "store_sha256": content_sha256(store.root / "store.json"),
+            "clips": len(store),
+            "clips_sha256": _clips_hash(store),
+            "license": store.info.license,
+        }
+        for name, store in stores.items()
+    }
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "seed": config.seed,
+        "git": _git(),
+        "versions": versions,
+        "python": sys.version.split()[0],
+        "machine": {"system": platform.platform(), "processor": platform.machine(), "gpus": gpus},
+        "data": data,
+    }  # fmt: skip
+
+
+def _clips_hash(store: ClipStore) -> str:
+    import hashlib
+
+    rows = [[name, sorted(info.files.items())] for name, info in store.infos().items()]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def _git() -> dict[str, Any] | None:
+    """Return commit and whether files differ from it; None outside a checkout."""
+
+    def ask(*words: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return {"commit": ask("rev-parse", "HEAD"),
+                "changed": bool(ask("status", "--porcelain", "--untracked-files=no"))}  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _start_wandb(run: Path, config: TrainConfig) -> Any:
+    if importlib.util.find_spec("wandb") is None:
+        raise MissingDependencyError(
+            "log.wandb needs wandb: pip install wandb, or log.wandb=false."
+        )
+    import wandb
+
+    return wandb.init(project="acehand", name=config.name, dir=str(run), config=config.to_json(),
+                      resume="allow")  # fmt: skip

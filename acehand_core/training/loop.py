@@ -1,0 +1,329 @@
+"""A training run from its configuration to its weights. Interrupted or killed, it goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from acehand_core.data.clips.store import ClipStore
+from acehand_core.encoder.sources import source_kind
+from acehand_core.errors import InputError, OutputError
+from acehand_core.model import AceModel
+from acehand_core.training import batches, build, checkpoints, logs, pictures
+from acehand_core.training.batches import Batch, Plan, Reader
+from acehand_core.training.config import TrainConfig
+from acehand_core.training.latents import LatentCache, encoder_key
+from acehand_core.training.optim import make_optimizer
+from acehand_core.training.step import StepReport, TrainingModel, optimise, validate
+from acehand_core.weights.loaded import LoadedWeights
+from acehand_core.weights.own import save_own
+
+#: What may differ between a run and its continuation.
+_FREE = ("run", "device", "log", "checkpoints", "name")
+_FREE_OPTIM = ("clips_per_process", "processes", "accumulation", "checkpointing")
+_VALIDATION_SEED = 1_000_003
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """How a run ended: steps done, the last step's loss, the best checkpoint, the weights."""
+
+    run: Path
+    steps: int
+    loss: float | None
+    best: Path | None
+    weights: Path | None
+
+
+class Run:
+    """Everything of a run that lives in memory; ``go`` trains to the last step.
+
+    Raises:
+        InputError: settings that do not fit each other, the data or the run's own earlier steps.
+    """
+
+    def __init__(
+        self, config: TrainConfig, progress: Progress, start: LoadedWeights | None = None
+    ) -> None:
+        self.config, self.progress = config, progress
+        self.folder = Path(config.run)
+        used = config.data.used()
+        self.accelerator = _accelerator(config)
+        self.plan_sizes()
+        self.stores = batches.open_stores(used)
+        self.start = (
+            build.read_start(config.model_config(), config.start) if start is None else start
+        )
+        mixture = batches.make_mixture(config.data, used, self.stores)
+        self.watched = _val_mixture(config)
+        self.reader = self._reader(self.stores, mixture)
+        self.plan = Plan(
+            mixture, config.seed, config.optim.steps, config.optim.clips_per_process,
+            self.accelerator.num_processes, config.optim.accumulation,
+            self.accelerator.process_index,
+        )  # fmt: skip
+        ace = build.build_model(config, self.start)
+        self.bare = TrainingModel(ace, build.build_hands(config), config.solver.options())
+        optimizer = make_optimizer(ace, config.optim)
+        self.step = 0
+        self._resume(optimizer)
+        self.model, self.optimizer = self.accelerator.prepare(self.bare, optimizer)
+        self.score: float | None = None
+
+    def plan_sizes(self) -> None:
+        """Raise InputError unless the processes make the effective batch of the settings."""
+        optim, there = self.config.optim, self.accelerator.num_processes
+        if optim.processes != there:
+            fits = optim.processes * optim.accumulation
+            hint = f" (then optim.accumulation={fits // there} keeps the batch)" * (
+                fits % there == 0
+            )
+            raise InputError(
+                f"optim.processes is {optim.processes}, but {there} run; launch with torchrun "
+                f"--nproc-per-node, or set optim.processes={there}{hint}."
+            )
+
+    def go(self, stop_at: int | None = None) -> RunReport:
+        """Train until the last step, or ``stop_at``; write checkpoints, logs and weights."""
+        config, main = self.config, self.accelerator.is_main_process
+        last = min(config.optim.steps, stop_at or config.optim.steps)
+        book = self._open_logs() if main else None
+        fixed, watched = self._fixed_batches()
+        report: StepReport | None = None
+        self.model.train()
+        stream = batches.batches(self.reader, self.plan, self.step, config.data.workers)
+        while self.step < last:
+            report = optimise(
+                self.accelerator, self.model, self.optimizer, next(stream), config.losses,
+                config.optim, self.step, config.seed,
+            )  # fmt: skip
+            self.step += 1
+            done = self.step == config.optim.steps
+            if book is not None:
+                self._tell(book, report, done)
+            if watched and (self.step % config.validation.every == 0 or done):
+                self._validate(book, watched)
+            if book is not None and (self.step % config.log.pictures_every == 0 or done):
+                self._draw(book, fixed)
+            if self.step % config.checkpoints.every == 0 or self.step == last:
+                self._save()
+        weights = self._finish() if self.step == config.optim.steps else None
+        if book is not None:
+            book.close()
+        best = checkpoints.best(self.folder)
+        return RunReport(
+            self.folder, self.step, report.loss if report else None,
+            best.path if best else None, weights,
+        )  # fmt: skip
+
+    def _reader(self, stores: dict[str, ClipStore], mixture: Any) -> Reader:
+        """Return what reads samples; for sources of latents, after encoding what is missing."""
+        config = self.config
+        source = config.model_config().source
+        cache = None
+        if source_kind(source).needs == "latents":
+            if config.data.latent_cache is None:
+                raise InputError(f"source {source!r} reads latents; set data.latent_cache=FOLDER.")
+            assert self.start is not None and self.start.vae is not None, "no video encoder"
+            key = encoder_key(self.start.vae, config.optim.precision)
+            cache = LatentCache(
+                Path(config.data.latent_cache), key, config.data.window.image_frames
+            )
+            self._encode(cache, stores, mixture)
+            if self.watched is not None:
+                val_mixture, val_stores = self.watched
+                self._encode(cache, val_stores, val_mixture)
+        hands = build.build_hands(config)
+        return Reader(stores, source, hands, config.left_shapedirs_fixed, cache)
+
+    def _encode(self, cache: LatentCache, stores: dict[str, ClipStore], mixture: Any) -> None:
+        wanted = [
+            (stores[name], clip, bucket.size)
+            for name, buckets in mixture.buckets.items()
+            for bucket in buckets
+            for clip in bucket.clips
+        ]
+        own = wanted[self.accelerator.process_index :: self.accelerator.num_processes]
+        missing = [w for w in own if not cache.path(w[0].info_of(w[1]), w[2]).exists()]
+        if missing:
+            encoder = build.build_encoder(self.config, self.start).to(self.accelerator.device)
+            clips = ((store.open(clip), size) for store, clip, size in missing)
+            cache.ensure(
+                clips, encoder, batches.resized,
+                lambda done: self.progress("encoding recordings", done, len(missing)),
+            )  # fmt: skip
+        self.accelerator.wait_for_everyone()
+
+    def _fixed_batches(self) -> tuple[list[Batch], list[Batch]]:
+        """Return the batch that pictures are drawn of, and this process's part of validation."""
+        config = self.config
+        if self.watched is None:
+            samples, reader, mine = self.plan.mixture.fixed(0, config.log.pictures), self.reader, []
+        else:
+            mixture, stores = self.watched
+            reader = Reader(
+                stores, config.model_config().source, self.reader.hands, self.reader.fixed,
+                self.reader.cache,
+            )  # fmt: skip
+            samples = mixture.fixed(_VALIDATION_SEED, config.validation.windows)
+            each = len(samples) // self.accelerator.num_processes
+            first = each * self.accelerator.process_index
+            mine = [reader.read([sample]) for sample in samples[first : first + each]]
+            samples = samples[: config.log.pictures]
+        self._picture_reader = reader
+        shown = [reader.read([s]) for s in samples] if self.accelerator.is_main_process else []
+        return shown, mine
+
+    def _tell(self, book: logs.Logs, report: StepReport, done: bool) -> None:
+        self.progress(f"training, loss {report.loss:.3f}", self.step, self.config.optim.steps)
+        if self.step % self.config.log.every == 0 or done or self.step == 1:
+            values: dict[str, float | str] = {"train/loss": report.loss, "dataset": report.dataset}
+            values |= {f"train/{name}": value for name, value in report.terms.items()}
+            values |= {f"rate/{name}": value for name, value in report.rates.items()}
+            book.write(self.step, values | {"gradient_norm": report.gradient_norm})
+
+    def _validate(self, book: logs.Logs | None, watched: list[Batch]) -> None:
+        values = validate(self.accelerator, self.model, watched, self.config.losses, self.step)
+        self.score = values["loss"]
+        if book is not None:
+            book.write(self.step, {f"validation/{name}": v for name, v in values.items()})
+
+    def _draw(self, book: logs.Logs, fixed: list[Batch]) -> None:
+        device = self.accelerator.device
+        sheets = [pictures.draw(self.bare, self._picture_reader, one, device) for one in fixed]
+        sheet = pictures.stacked(sheets)
+        pictures.save_png(self.folder / "pictures" / f"step-{self.step:08d}.png", sheet)
+        book.picture(self.step, sheet)
+
+    def _save(self) -> None:
+        trained, state = self._gathered()
+        if self.accelerator.is_main_process:
+            whole = self.config.checkpoints.whole
+            checkpoints.save(
+                self.folder, self.step, self.score, trained, state, self.config.checkpoints,
+                self._write_weights if whole else None,
+            )  # fmt: skip
+        self.score = None
+        self.accelerator.wait_for_everyone()
+
+    def _gathered(self) -> tuple[checkpoints.Tensors, checkpoints.Tensors]:
+        trained = {
+            name: parameter.detach().cpu().contiguous()
+            for name, parameter in self.bare.named_parameters()
+            if parameter.requires_grad
+        }
+        return trained, checkpoints.optimizer_tensors(self.bare, self.optimizer)
+
+    def _resume(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.accelerator.is_main_process:
+            checkpoints.clean(self.folder)
+            _keep_description(self.folder, self.config, self.stores)
+        self.accelerator.wait_for_everyone()
+        there = checkpoints.listed(self.folder)
+        if there:
+            trained, state = checkpoints.read(there[-1])
+            checkpoints.set_trained(self.bare, trained)
+            checkpoints.set_optimizer(self.bare, optimizer, state)
+            self.step = there[-1].step
+
+    def _open_logs(self) -> logs.Logs:
+        book = logs.Logs(self.folder, self.config, self.step + 1)
+        for name, count in self.plan.mixture.skipped.items():
+            if count:
+                self.progress(f"{name}: {count} recordings are shorter than a window", 0, 0)
+        return book
+
+    def _finish(self) -> Path | None:
+        """Write the weights of the best checkpoint; every process takes part."""
+        path = self.folder / "weights"
+        if self.accelerator.is_main_process:
+            best = checkpoints.best(self.folder)
+            if best is not None:
+                model = build.build_model(self.config, self.start)
+                holder = TrainingModel(model, self.bare.hands, self.bare.options)
+                checkpoints.set_trained(holder, checkpoints.read(best)[0])
+                self._write_weights(path, model)
+        self.accelerator.wait_for_everyone()
+        return path if path.exists() else None
+
+    def _write_weights(self, path: Path, model: AceModel | None = None) -> None:
+        if self.config.model_config().source in ("vjepa2", "videomae"):
+            return  # their weights stay where they are; checkpoints hold what was learned
+        model = model or self.bare.model
+        save_own(path, build.weights_of(model, self.start), overwrite=True)
+
+
+def train(config: TrainConfig, progress: Progress, stop_at: int | None = None) -> RunReport:
+    """Run training, or go on with it. Raises AcehandError."""
+    return Run(config, progress).go(stop_at)
+
+
+def _accelerator(config: TrainConfig) -> Any:
+    from accelerate import Accelerator
+    from accelerate.utils import DistributedDataParallelKwargs
+
+    # Readouts that no term of a source sees get no gradient in its batches.
+    kwargs = [DistributedDataParallelKwargs(find_unused_parameters=True)]
+    return Accelerator(
+        cpu=config.device == "cpu", mixed_precision="no", kwargs_handlers=kwargs,
+        step_scheduler_with_optimizer=False,
+    )  # fmt: skip
+
+
+def _val_mixture(config: TrainConfig) -> Any:
+    used = {n: s for n, s in config.validation.sources.items() if s.root and s.weight > 0}
+    if not used:
+        return None
+    stores = batches.open_stores(used)
+    return batches.make_mixture(config.data, used, stores), stores
+
+
+def _keep_description(folder: Path, config: TrainConfig, stores: dict[str, ClipStore]) -> None:
+    """Write config and provenance of a new run; of an old one, check that it is the same."""
+    path = folder / "config.json"
+    now = json.loads(json.dumps(config.to_json()))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if checkpoints.listed(folder):
+            differences = _differences(json.loads(path.read_text("utf-8")), now)
+            if differences:
+                raise InputError(
+                    f"{folder}: holds a run with other settings ({'; '.join(differences)}); use "
+                    "the same, or another run=FOLDER."
+                )
+        for name, value in (
+            ("config.json", now),
+            ("provenance.json", logs.describe(config, stores)),
+        ):
+            temporary = folder / f".{name}.partial"
+            temporary.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
+            temporary.replace(folder / name)
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{folder}: cannot be used for a run: {error}.") from error
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], where: str = "") -> list[str]:
+    out = []
+    for name in {**old, **new}:
+        full = f"{where}{name}"
+        if full in _FREE or name in ("workers", "latent_cache", "root"):
+            continue
+        if where == "optim." and name in _FREE_OPTIM:
+            continue
+        a, b = old.get(name), new.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            out += _differences(a, b, f"{full}.")
+        elif a != b:
+            out.append(f"{full}: {a!r} then, {b!r} now")
+    if where == "optim.":
+        batch = [v["clips_per_process"] * v["processes"] * v["accumulation"] for v in (old, new)]
+        if batch[0] != batch[1]:
+            out.append(f"clips per step: {batch[0]} then, {batch[1]} now")
+    return out

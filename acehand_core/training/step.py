@@ -1,0 +1,181 @@
+"""One step: forward, place, compare, backward, update. torch; any number of processes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import nn
+
+from acehand_core.batch import ClipBatch, Readout
+from acehand_core.errors import AcehandError
+from acehand_core.hand.hands_torch import TorchHands
+from acehand_core.losses.objective import TERMS, LossWeights, Masks, Sums, term_sums, total
+from acehand_core.losses.targets import Prediction, Targets
+from acehand_core.model import AceModel, SolveOptions, place_with
+from acehand_core.solver import bearings_torch, camera_fit_torch, radial_torch
+from acehand_core.solver.bearings_torch import Bearings
+from acehand_core.training.batches import Batch
+from acehand_core.training.config import OptimConfig
+from acehand_core.training.optim import rate
+
+#: The solve divides rays by their depth, which is 0 when training starts. From here up it counts as
+#: it is: rays of unit length less than 89 degrees off the axis.
+MIN_RAY_DEPTH = 0.02
+
+
+class DivergedError(AcehandError):
+    """The loss or its gradient is not a number."""
+
+
+class TrainingModel(nn.Module):
+    """The model with its hands and solve: a batch and its truth in, sums of loss terms out."""
+
+    def __init__(self, model: AceModel, hands: TorchHands, options: SolveOptions) -> None:
+        super().__init__()
+        self.model, self.hands, self.options = model, hands, options
+
+    def forward(self, clips: ClipBatch, targets: Targets) -> Sums:
+        """Return ``losses.objective.term_sums`` of a batch."""
+        return term_sums(self.predict(clips, targets), targets)
+
+    def predict(self, clips: ClipBatch, targets: Targets) -> Prediction:
+        """Read and place; the truth gives nothing but the calibrated camera."""
+        readout = self.model(clips)
+        hands = self.hands.to(readout.betas.device)
+        joints = hands.joints(readout.global_orient, readout.hand_pose, readout.betas)
+        rays = _deep(readout.rays)
+        fit = None
+        if self.options.bearings == "pinhole":
+            fit = camera_fit_torch.fit_pinhole(rays)
+        bearings = self._bearings(readout, rays, targets, fit)
+        placed = place_with(readout, joints, bearings, self.options)
+        if fit is None:
+            return Prediction(readout, joints, placed.translation)
+        return Prediction(readout, joints, placed.translation, fit.focal, fit.centre, fit.valid)
+
+    def _bearings(
+        self,
+        readout: Readout,
+        rays: Float[torch.Tensor, "B 3 h w"],
+        targets: Targets,
+        fit: camera_fit_torch.FittedPinhole | None,
+    ) -> Bearings:
+        anchors, head, size = readout.anchors, readout.camera[..., :2], targets.camera.size
+        if fit is not None:
+            return bearings_torch.fitted_bearings(fit, rays, anchors, head, size)
+        if self.options.bearings == "radial":
+            lens = radial_torch.fit_radial(rays)
+            return bearings_torch.radial_bearings(lens, rays, anchors, head, size)
+        if self.options.bearings == "rays":
+            return bearings_torch.sampled_bearings(rays, anchors, head, size)
+        if bool(targets.pinhole.all()):
+            camera = targets.camera
+            return bearings_torch.calibrated_bearings(
+                anchors, head, camera.focal, camera.centre, size
+            )
+        # A given lens that is no pinhole: its own rays at the token centres, not the predicted.
+        return bearings_torch.sampled_bearings(
+            _deep(targets.rays), anchors, head, size, cell_centres=True
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What a step did: the loss and its unweighted terms over all processes, and its size."""
+
+    step: int
+    loss: float
+    terms: dict[str, float]
+    gradient_norm: float
+    rates: dict[str, float]
+    dataset: str
+
+
+def optimise(
+    accelerator: Any,
+    model: nn.Module,
+    optimizer: Any,
+    parts: Sequence[Batch],
+    weights: LossWeights,
+    config: OptimConfig,
+    step: int,
+    seed: int,
+) -> StepReport:
+    """Take one step over this process's parts of the whole batch.
+
+    Terms are divided by their counts over all parts and processes, so how the batch is cut does
+    not matter.
+
+    Raises:
+        DivergedError: the gradient is not finite; nothing was updated.
+    """
+    device = accelerator.device
+    batches = [part.to(device) for part in parts]
+    counts = reduced(accelerator, [Masks.of(batch.targets).counts() for batch in batches])
+    # The only random numbers of a step are those of a noised read-out (sigma above 0).
+    torch.manual_seed((seed * 1_000_003 + step) * 4096 + accelerator.process_index)
+    found: list[Sums] = []
+    for number, batch in enumerate(batches):
+        last = number == len(batches) - 1
+        with contextlib.nullcontext() if last else accelerator.no_sync(model):
+            sums = model(batch.clips, batch.targets)
+            # Processes average their gradients; the terms are to be summed.
+            accelerator.backward(total(sums, counts, weights, step) * accelerator.num_processes)
+        found.append({name: value.detach() for name, value in sums.items()})
+    norm = float(accelerator.clip_grad_norm_(model.parameters(), config.gradient_clip))
+    if not math.isfinite(norm):
+        names = sorted({f"{s.dataset}/{s.clip}@{s.start}" for b in parts for s in b.samples})
+        raise DivergedError(
+            f"step {step}: the gradient is not finite; nothing was updated. Clips: "
+            f"{', '.join(names)}. Resume with a lower rate, or leave the clip out."
+        )
+    rates = {}
+    for group in optimizer.param_groups:
+        rates[group["name"]] = group["lr"] = rate(config, group["name"], step)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    sums = reduced(accelerator, found)
+    terms = {name: float(sums[name] / counts[name].clamp(min=1)) for name in TERMS}
+    loss = float(total(sums, counts, weights, step))
+    return StepReport(step, loss, terms, norm, rates, parts[0].samples[0].dataset)
+
+
+def reduced(accelerator: Any, parts: Sequence[Sums]) -> Sums:
+    """Return the sum of every entry over parts and processes."""
+    table = torch.stack([torch.stack([part[name] for name in TERMS]) for part in parts]).sum(0)
+    table = accelerator.reduce(table, reduction="sum")
+    return dict(zip(TERMS, table.unbind(), strict=True))
+
+
+@torch.no_grad()
+def validate(
+    accelerator: Any,
+    model: nn.Module,
+    batches: Sequence[Batch],
+    weights: LossWeights,
+    step: int,
+) -> dict[str, float]:
+    """Return loss and unweighted terms of this and all other processes' batches."""
+    model.eval()
+    sums, counts = [], []
+    for batch in batches:
+        moved = batch.to(accelerator.device)
+        sums.append(model(moved.clips, moved.targets))
+        counts.append(Masks.of(moved.targets).counts())
+    model.train()
+    all_sums, all_counts = reduced(accelerator, sums), reduced(accelerator, counts)
+    # Weights as at the end: a value that warms up could not be compared over steps.
+    fixed = dataclasses.replace(weights, fit_warmup_steps=0)
+    terms = {name: float(all_sums[name] / all_counts[name].clamp(min=1)) for name in TERMS}
+    return {"loss": float(total(all_sums, all_counts, fixed, step)), **terms}
+
+
+def _deep(rays: Float[torch.Tensor, "B 3 h w"]) -> Float[torch.Tensor, "B 3 h w"]:
+    return torch.cat([rays[:, :2], rays[:, 2:].clamp(min=MIN_RAY_DEPTH)], dim=1)

@@ -1,0 +1,155 @@
+"""The store of clips: what is written is read, whole or not at all, and nothing is done twice."""
+
+import dataclasses
+import json
+import multiprocessing
+
+import numpy as np
+import pytest
+
+from acehand_core.data.clips import store as clips
+from acehand_core.data.clips.schema import ClipInfo, Reference, StoreInfo, Supervision, clip_id
+from acehand_core.data.clips.store import ClipStore, ClipWriter
+from acehand_core.data.content_hash import content_sha256
+from acehand_core.errors import InputError, OutputError, SchemaError
+from acehand_core.geometry.cameras import Camera
+from tests.fake_motion import random_motion
+
+STORE = StoreInfo("arctic", "train", "test", "none", {"width": 32})
+CAMERA = Camera("pinhole", 32, 24, 30.0, 30.0, 15.5, 11.5)
+
+
+def motion(frames=5):
+    return random_motion(seed=3, frames=frames, camera=CAMERA)
+
+
+def info(name="s01__box__0", frames=5, **changes):
+    values = {
+        "id": name, "dataset": "arctic", "split": "train", "kind": "video", "frames": frames,
+        "fps": 30.0, "width": 32, "height": 24, "camera": CAMERA, "hand_model": "acehand",
+        "left_shapedirs_fixed": motion(frames).left_shapedirs_fixed, "made_from": "key",
+    }  # fmt: skip
+    return ClipInfo(**{**values, **changes})
+
+
+def pictures(frames=5):
+    return np.random.default_rng(1).integers(0, 255, (frames, 24, 32, 3)).astype(np.uint8)
+
+
+def same(a, b):
+    for f in dataclasses.fields(a):
+        x, y = getattr(a, f.name), getattr(b, f.name)
+        if isinstance(x, np.ndarray):
+            np.testing.assert_array_equal(x, y)
+        else:
+            assert x == y, f.name
+
+
+def test_what_is_written_is_read(tmp_path):
+    writer = ClipWriter(tmp_path / "store", STORE)
+    images, hands = pictures(), motion()
+    flags = Supervision(shape=False, slots=(False, True))
+    written = writer.write(
+        info(supervision=flags, source={"subject": "s01"}), hands, images,
+        extra={"depth": {"depth": np.ones((5, 2, 2), np.float16)}}, quality="lossless",
+    )  # fmt: skip
+    store = ClipStore(tmp_path / "store")
+    clip = store.open("s01__box__0")
+    assert clip.info == written and clip.info.supervision == flags
+    assert set(written.files) == {"hands.parquet", "video.mp4", "depth.npz"}
+    same(clip.motion, hands)
+    np.testing.assert_array_equal(np.stack(list(clip.frames.read(0, 5))), images)
+    np.testing.assert_array_equal(clip.frames.at(3), images[3])
+    assert store.extra("s01__box__0", "depth")["depth"].dtype == np.float16
+    assert clip.recording().camera == CAMERA
+    store.verify("s01__box__0")
+    (tmp_path / "store/clips/s01__box__0/depth.npz").write_bytes(b"")
+    with pytest.raises(SchemaError, match=r"depth\.npz"):
+        store.verify("s01__box__0")
+
+
+def test_visual_quality_is_close(tmp_path):
+    y, x = np.mgrid[:24, :32]
+    image = np.stack([6 * y, 6 * x, 100 + 0 * x], -1).astype(np.uint8)
+    writer = ClipWriter(tmp_path, STORE)
+    writer.write(info(), motion(), [image] * 5)
+    read = ClipStore(tmp_path).open("s01__box__0").frames.at(4).astype(int)
+    assert np.abs(read - image).mean() < 3
+
+
+def test_an_image_and_a_reference(tmp_path):
+    root = tmp_path / "store"
+    writer = ClipWriter(root, STORE)
+    writer.write(info(), motion(), pictures(), quality="lossless")
+    image = pictures(1)
+    writer.write(info("one", 1, kind="image"), motion(1), image)
+    video = root / "clips/s01__box__0/video.mp4"
+    reference = Reference("clips/s01__box__0/video.mp4", content_sha256(video), 1, 4)
+    writer.write(info("part", 3, media="reference", reference=reference), motion(3))
+    store = ClipStore(root)
+    np.testing.assert_array_equal(store.open("one").frames.at(0), image[0])
+    np.testing.assert_array_equal(store.open("part").frames.at(0), pictures()[1])
+    store.verify("part")
+    assert store.ids() == ["one", "part", "s01__box__0"]
+
+
+def _write(arguments):
+    root, name = arguments
+    ClipWriter(root, STORE).write(info(name), motion())
+
+
+def test_written_by_two_processes_and_resumed(tmp_path):
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(_write, [(tmp_path, f"c{i}") for i in range(6)])
+    writer = ClipWriter(tmp_path, STORE)
+    assert writer.write_index() == 6
+    assert writer.has("c0", "key") and not writer.has("c0", "other") and not writer.has("x", "key")
+    writer.write(info("c0", made_from="new"), motion())  # the index is behind now
+    assert ClipStore(tmp_path).infos()["c0"].made_from == "new"
+
+
+def test_nothing_half_written(tmp_path):
+    writer = ClipWriter(tmp_path, STORE)
+
+    def broken():
+        yield pictures()[0]
+        raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError):
+        writer.write(info(), motion(), broken())
+    assert ClipStore(tmp_path).ids() == [] and list((tmp_path / "clips").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"frames": 4}, "frames is 4"),
+        ({"hand_model": "mano"}, "hand_model"),
+        ({"camera": None}, "camera is None"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(tmp_path, changes, message):
+    with pytest.raises(SchemaError, match=message):
+        ClipWriter(tmp_path, STORE).write(dataclasses.replace(info(), **changes), motion())
+
+
+def test_bad_names_and_files_are_refused(tmp_path):
+    assert clip_id("s05", "box grab/01", 0) == "s05__box-grab-01__0"
+    for name in ("../x", "", ".hidden", "a/b"):
+        with pytest.raises(SchemaError, match="letters"):
+            info(name)
+    with pytest.raises(SchemaError, match="an image has one frame"):
+        info(kind="image")
+    with pytest.raises(InputError, match="no such folder"):
+        ClipStore(tmp_path / "none")
+    writer = ClipWriter(tmp_path / "s", STORE)
+    writer.write(info(), motion())
+    with pytest.raises(SchemaError, match="arctic train"):
+        ClipWriter(tmp_path / "s", StoreInfo("hot3d", "train", "t", "none"))
+    with pytest.raises((SchemaError, OutputError), match="not empty"):
+        ClipWriter(tmp_path, STORE)
+    path = tmp_path / "s/clips/s01__box__0/clip.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "fsp": 1}))
+    with pytest.raises(SchemaError, match="fsp"):
+        ClipStore(tmp_path / "s").open("s01__box__0")
+    assert clips.made_from("a", {"x": 1}) != clips.made_from("b", {"x": 1})

@@ -1,0 +1,286 @@
+"""Folders of predictions and ground truth, trackers, and the commands around them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from evaluation_samples import CAMERA, motion_of, still
+from runs import Acehand
+
+from acehand_core.data.clips.schema import ClipInfo, StoreInfo
+from acehand_core.data.clips.store import ClipStore, ClipWriter, made_from
+from acehand_core.data.hand_table import read_hand_motion
+from acehand_core.data.segments import make_segments, write_segments
+from acehand_core.errors import InputError, SchemaError
+from acehand_core.evaluation.ground_truth import open_ground_truth
+from acehand_core.evaluation.models import HandLibrary
+from acehand_core.evaluation.predictions import find_predictions, read_prediction
+from acehand_core.evaluation.run import Options, evaluate_predictions, evaluate_tracker
+from acehand_core.evaluation.tracking import DoNothing, throughput, track_segment
+from acehand_core.export.table import write_hand_motion
+from acehand_core.motion import Provenance
+
+TRUTH = motion_of(still(6))
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Ground truth of two segments and predictions 1 cm too far."""
+    for name in ("one", "two"):
+        write_hand_motion(TRUTH, tmp_path / "truth" / f"{name}.parquet")
+        write_hand_motion(
+            motion_of(still(6) + np.array([0, 0, 0.01])), tmp_path / "guess" / f"{name}.parquet"
+        )
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A store of one clip of 20 small frames."""
+    root = tmp_path_factory.mktemp("clips") / "store"
+    motion = motion_of(still(20))
+    writer = ClipWriter(root, StoreInfo("made-up", "test", "test", "none", {}))
+    info = ClipInfo(
+        id="clip", dataset="made-up", split="test", kind="video", frames=20, fps=30.0,
+        width=CAMERA.width, height=CAMERA.height, camera=CAMERA, hand_model="acehand",
+        left_shapedirs_fixed=False, source={}, made_from=made_from("0" * 64, {}),
+    )  # fmt: skip
+    pictures = (np.full((240, 320, 3), 8 * k, np.uint8) for k in range(20))
+    writer.write(info, motion, frames=pictures)
+    writer.write_index()
+    return root
+
+
+class Late:
+    """A tracker that places hands by the first frame it is given, and remembers what it saw."""
+
+    name = "late"
+
+    def __init__(self):
+        self.seen = []
+
+    def track(self, recording, progress=None):
+        self.seen.append(len(recording))
+        motion = motion_of(still(len(recording)) + np.array([0, 0, 0.02]))
+        return replace(motion, timestamps_ns=recording.timestamps_ns)
+
+
+def test_predictions_of_a_folder(folders):
+    out = evaluate_predictions(
+        folders / "guess", open_ground_truth(folders / "truth"), Options(label="mine")
+    )
+    assert out["metrics"]["ct_p"] == pytest.approx(0.01)
+    assert out["segments"]["count"] == 2 and len(out["segments"]["sha256"]) == 64
+    assert out["method"]["label"] == "mine" and out["hand_model"] == "acehand"
+
+
+def test_the_hash_of_a_folder_is_of_its_content(folders):
+    before = open_ground_truth(folders / "truth").summary["sha256"]
+    assert open_ground_truth(folders / "truth").summary["sha256"] == before
+    write_hand_motion(motion_of(still(7)), folders / "truth" / "two.parquet", overwrite=True)
+    assert open_ground_truth(folders / "truth").summary["sha256"] != before
+
+
+def write(tmp_path, motion):
+    path = tmp_path / "seg.parquet"
+    write_hand_motion(motion, path, overwrite=True)
+    return path
+
+
+def refused(path, *words):
+    with pytest.raises(SchemaError) as error:
+        read_prediction(path, TRUTH, HandLibrary())
+    for word in (str(path), *words):
+        assert word in str(error.value)
+
+
+def test_another_length_is_refused(tmp_path):
+    refused(write(tmp_path, motion_of(still(5))), "'frame'", "5 frames", "6")
+
+
+def test_missing_frames_are_refused(tmp_path):
+    """Of seven frames one is left out: six remain, but not the segment's."""
+    path = write(tmp_path, motion_of(still(7)))
+    table = pq.read_table(path)
+    keep = [row for row in range(14) if row not in (6, 7)]
+    pq.write_table(table.take(keep), path)
+    refused(path, "'frame'", "2 to 4")
+
+
+def test_other_times_are_refused(tmp_path):
+    refused(write(tmp_path, motion_of(still(6), fps=25.0)), "'timestamp_ns'", "frame 3")
+
+
+@pytest.mark.parametrize("field", ["global_orient", "hand_pose", "translation"])
+def test_nan_in_a_hand_is_refused(tmp_path, field):
+    motion = motion_of(still(6))
+    value = getattr(motion, field).copy()
+    value[3, 1].flat[0] = np.nan
+    path = write(tmp_path, replace(motion, **{field: value}))
+    refused(path, repr(field), "right hand in frame 3", "NaN in part")
+    value[3, 1] = np.nan
+    path = write(tmp_path, replace(motion, **{field: value}))
+    refused(path, repr(field), "right hand in frame 3", "presence is above 0.5")
+
+
+def test_nan_in_joints_is_refused(tmp_path):
+    motion = motion_of(still(6), presence=np.zeros((6, 2)))  # not active, yet emitted in part
+    motion.joints_camera[2, 0, 5] = np.nan
+    refused(write(tmp_path, motion), "'joints_camera'", "left hand in frame 2", "NaN in part")
+
+
+def test_hands_in_the_wrong_slot_are_refused(tmp_path):
+    motion = motion_of(still(6))
+    swapped = {
+        name: getattr(motion, name)[:, ::-1].copy() for name in ("joints_camera", "translation")
+    }
+    refused(write(tmp_path, replace(motion, **swapped)), "'joints_camera'", "another side")
+
+
+def test_rows_of_the_wrong_side_are_refused(tmp_path):
+    path = write(tmp_path, motion_of(still(6)))
+    table = pq.read_table(path)
+    sides = pa.array(["right", "left"] * 6)
+    table = table.set_column(table.column_names.index("hand"), "hand", sides)
+    pq.write_table(table, path)
+    refused(path, "alternate left and right")
+
+
+def test_joints_relative_to_the_wrist_are_refused(tmp_path):
+    refused(write(tmp_path, replace(motion_of(still(6)), placed=False)), "'placed'")
+
+
+def test_duplicate_missing_and_unknown_segments(folders):
+    guess = folders / "guess"
+    write_hand_motion(TRUTH, guess / "again" / "two.parquet")
+    with pytest.raises(InputError, match="'two' is predicted twice"):
+        find_predictions(guess, ["one", "two"])
+    (guess / "again" / "two.parquet").unlink()
+    with pytest.raises(InputError, match="'three'"):
+        find_predictions(guess, ["one", "two", "three"])
+    with pytest.raises(InputError, match=r"two\.parquet: no segment"):
+        find_predictions(guess, ["one"])
+
+
+def test_store_segments_and_decoding_windows(store, tmp_path):
+    """A window begins at its segment and moves back where the clip ends."""
+    truth = open_ground_truth(store, length=8)
+    assert truth.summary["count"] == 2
+    tracker = Late()
+    first, second = truth.segments
+    for segment, wanted, seen in ((first, None, 8), (first, 10, 10), (second, 16, 16),
+                                  (second, 0, 20)):  # fmt: skip
+        motion = track_segment(tracker, truth, segment, wanted)
+        assert tracker.seen[-1] == seen
+        assert motion.provenance.settings["decoded_frames"] == seen
+        assert (motion.timestamps_ns == truth.truth(segment).timestamps_ns).all()
+    with pytest.raises(InputError, match="--decode-frames 5"):
+        track_segment(tracker, truth, first, 5)
+
+
+def test_a_list_of_segments_names_itself(store, tmp_path):
+    wanted = make_segments([("clip", 20)], "mine", "made-up", "test", length=5, count=2)
+    write_segments(wanted, tmp_path / "list.json")
+    truth = open_ground_truth(store, tmp_path / "list.json")
+    assert truth.summary == wanted.summary()
+    other = make_segments([("clop", 20)], "mine", "made-up", "test", length=5)
+    write_segments(other, tmp_path / "other.json")
+    with pytest.raises(InputError, match="'clop'"):
+        open_ground_truth(store, tmp_path / "other.json")
+    long = make_segments([("clip", 40)], "mine", "made-up", "test", length=25)
+    write_segments(long, tmp_path / "long.json")
+    with pytest.raises(InputError, match="ends at frame 25"):
+        open_ground_truth(store, tmp_path / "long.json")
+
+
+def test_a_tracker_is_scored_and_its_predictions_score_the_same(store, tmp_path):
+    truth = open_ground_truth(store, length=10)
+    out = evaluate_tracker(Late(), truth, Options(), {}, keep=tmp_path / "kept")
+    assert out["metrics"]["ct_p"] == pytest.approx(0.02)
+    again = evaluate_predictions(tmp_path / "kept", truth, Options())
+    assert again["metrics"] == out["metrics"]
+    # An interrupted run goes on: what is there is not tracked again.
+    (tmp_path / "kept" / f"{truth.segments[1]}.parquet").unlink()
+    tracker = Late()
+    resumed = evaluate_tracker(tracker, truth, Options(), {}, keep=tmp_path / "kept")
+    assert tracker.seen == [10] and resumed["metrics"] == out["metrics"]
+    with pytest.raises(InputError, match="another tracker"):
+        evaluate_tracker(DoNothing(), truth, Options(), {}, keep=tmp_path / "kept")
+
+
+def test_throughput_counts_hands(store):
+    truth = open_ground_truth(store, length=10)
+    tracker = Late()
+    timed = throughput(tracker, truth, truth.segments[0], passes=3)
+    assert tracker.seen == [10] * 4  # one to warm up
+    assert timed["hands_per_frame"] == 2 and timed["fps"] > 0
+    nothing = throughput(DoNothing(), truth, truth.segments[0], passes=1)
+    assert nothing["hands_per_frame"] == 0
+
+
+def test_do_nothing_on_the_command_line(capsys, store, tmp_path):
+    output = tmp_path / "out.json"
+    run = Acehand(
+        capsys, "evaluate", "--tracker", "do-nothing", "--ground-truth", store,
+        "--segment-length", 10, "--output", output,
+    )  # fmt: skip
+    assert run.code == 0
+    assert run.json["metrics"]["recall"] == 0 and run.json["counts"]["fn"] == 40
+    assert json.loads(output.read_text()) == run.json
+    assert "synthetic" not in run.err and "FAcc" in run.err
+    assert len(ClipStore(store)) == 1
+
+
+def test_evaluate_says_what_is_wrong(capsys, folders):
+    truth, guess = folders / "truth", folders / "guess"
+    for words, message in (
+        ((), "either --predictions"),
+        (("--predictions", guess), "--ground-truth"),
+        (("--predictions", guess, "--tracker", "mediapipe", "--ground-truth", truth), "either"),
+        (("--predictions", guess, "--keep", guess, "--ground-truth", truth), "--keep"),
+        (("--predictions", guess, "--ground-truth", folders / "no"), "no such folder"),
+        (("--predictions", guess, "--ground-truth", truth, "--protocol", "papr"), "'paper'"),
+        (("--tracker", "do-nothing", "--ground-truth", truth), "pictures"),
+        (("--tracker", "nobody", "--ground-truth", truth), "neither a tracker"),
+    ):
+        run = Acehand(capsys, "evaluate", *words)
+        assert run.code == 2 and message in run.err, words
+    run = Acehand(capsys, "evaluate", "--predictions", guess, "--ground-truth", truth)
+    assert run.code == 0 and run.json["metrics"]["facc"] == 1
+
+
+@pytest.mark.parametrize("frames", [8])
+def test_mediapipe_on_a_rendered_clip(tmp_path, frames):
+    """End to end: a rendered clip, the tracker that needs no weights, the paper's metrics."""
+    pytest.importorskip("mediapipe")
+    from clips import TRUTH as TABLE
+    from clips import example_frames
+
+    from acehand_core.trackers.base import TrackerSettings, make_tracker
+
+    whole = read_hand_motion(TABLE)
+    rows = np.arange(frames)
+    motion = whole.at(rows, whole.timestamps_ns[:frames], whole.fps)
+    motion = replace(motion, provenance=Provenance("clip", None, "ground truth"))
+    info = ClipInfo(
+        id="clip", dataset="rendered", split="test", kind="video", frames=frames, fps=whole.fps,
+        width=640, height=480, camera=whole.camera, hand_model="acehand",
+        left_shapedirs_fixed=whole.left_shapedirs_fixed, source={},
+        made_from=made_from("0" * 64, {}),
+    )  # fmt: skip
+    writer = ClipWriter(tmp_path / "store", StoreInfo("rendered", "test", "test", "none", {}))
+    writer.write(info, motion, frames=iter(example_frames(frames)))
+    writer.write_index()
+    truth = open_ground_truth(tmp_path / "store", length=frames)
+    tracker = make_tracker("mediapipe", TrackerSettings())
+    seen = evaluate_tracker(tracker, truth, Options(), {})["metrics"]
+    blind = evaluate_tracker(DoNothing(), truth, Options(), {})["metrics"]
+    assert seen["recall"] == 1 and seen["mpjpe_p"] < 30 and seen["epe_p"] < 20
+    assert blind["recall"] == 0 and blind["epe_p"] == pytest.approx(800)
+    for name in ("mpjpe_p", "go_p", "ct_p", "mpjpe_plus_oos"):
+        assert seen[name] < blind[name], name

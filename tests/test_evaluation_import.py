@@ -1,0 +1,354 @@
+"""Importers on fabricated outputs: what was written in another convention is the hand it was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from evaluation_samples import CAMERA, motion_of
+from runs import Acehand
+
+from acehand_core.data.hand_table import read_hand_motion
+from acehand_core.errors import InputError, SchemaError, UnsafeFileError
+from acehand_core.evaluation.ground_truth import open_ground_truth
+from acehand_core.evaluation.importing import METHODS, import_predictions
+from acehand_core.evaluation.importing.crops import full_translation
+from acehand_core.evaluation.models import HandLibrary
+from acehand_core.evaluation.run import Options, evaluate_predictions
+from acehand_core.export.table import write_hand_motion
+from acehand_core.geometry import rotations
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.types import SIDES
+
+M = np.diag([-1.0, 1.0, 1.0])
+FRAMES = 5
+
+
+class FakeMano(CapsuleHand):
+    """A hand whose left is exactly its mirrored right, standing in for the user's MANO."""
+
+    name = "mano"
+
+
+LIBRARY = HandLibrary(models={("mano", True): FakeMano(), ("mano", False): FakeMano()})
+
+
+@pytest.fixture
+def truth(tmp_path):
+    """A segment of two moving, turning hands in a folder, and the motion."""
+    rng = np.random.default_rng(1)
+    at = rng.normal(0, 0.02, (FRAMES, 2, 3)) + np.array([[-0.1, 0, 0.6], [0.1, 0, 0.7]])
+    betas = rng.normal(0, 0.5, (2, 10))
+    turn = rotations.exp(rng.normal(0, 1, (FRAMES, 2, 3)))
+    bend = rotations.exp(rng.normal(0, 0.3, (FRAMES, 2, 15, 3)))
+    motion = motion_of(at, turn, bend, betas, model=FakeMano())
+    motion = replace(motion, hand_model="mano", left_shapedirs_fixed=True)
+    write_hand_motion(motion, tmp_path / "truth" / "seg.parquet")
+    return motion
+
+
+def imported(tmp_path, method, library=LIBRARY):
+    opened = open_ground_truth(tmp_path / "truth")
+    report = import_predictions(method, tmp_path / "raw", opened, tmp_path / "out", library)
+    assert report["segments"] == 1
+    return read_hand_motion(tmp_path / "out" / "seg.parquet")
+
+
+def assert_same(found, truth, rows=slice(None), exact=1e-9):
+    for name in ("global_orient", "hand_pose", "translation", "joints_camera"):
+        assert np.allclose(getattr(found, name)[rows], getattr(truth, name)[rows], atol=exact), name
+
+
+def crops(truth, camera=CAMERA):
+    """What HaMeR's network would have said of every hand, in its own conventions."""
+    frame, slot = (a.ravel() for a in np.indices((FRAMES, 2)))
+    left = slot == 0
+    turn = truth.global_orient[frame, slot]
+    bend = truth.hand_pose[frame, slot]
+    x, y, z = truth.translation[frame, slot].T
+    rng = np.random.default_rng(2)
+    centre = rng.uniform(50, 200, (len(frame), 2))
+    side = rng.uniform(60, 120, len(frame))
+    scale = 2 * camera.fx / (side * z)
+    tx = x - 2 * (centre[:, 0] - camera.cx) / (side * scale)
+    ty = y - 2 * (centre[:, 1] - camera.cy) / (side * scale)
+    out = {
+        "frame": frame, "right": slot, "box_center": centre, "box_size": side,
+        "pred_cam": np.stack([scale, np.where(left, -tx, tx), ty], axis=1),
+        "global_orient": np.where(left[:, None, None], M @ turn @ M, turn)[:, None],
+        "hand_pose": np.where(left[:, None, None, None], M @ bend @ M, bend),
+        "betas": truth.betas[slot],
+    }  # fmt: skip
+    joints = [
+        FakeMano().joints("right", t, b, beta)
+        for t, b, beta in zip(out["global_orient"][:, 0], out["hand_pose"], out["betas"],
+                              strict=True)
+    ]  # fmt: skip
+    return out, np.stack(joints)
+
+
+def save(tmp_path, **entries):
+    (tmp_path / "raw").mkdir(exist_ok=True)
+    np.savez(tmp_path / "raw" / "seg.npz", **entries)
+
+
+@pytest.mark.parametrize("method", ["hamer", "wilor", "hamba"])
+def test_crops_of_both_hands(tmp_path, truth, method):
+    entries, _ = crops(truth)
+    save(tmp_path, **entries)
+    found = imported(tmp_path, method)
+    assert_same(found, truth, exact=1e-7)
+    assert found.left_shapedirs_fixed and found.hand_model == "mano"
+    assert found.provenance.tracker == method
+    scores = evaluate_predictions(
+        tmp_path / "out", open_ground_truth(tmp_path / "truth"), Options(library=LIBRARY)
+    )
+    assert scores["metrics"]["ct_p"] < 1e-6 and scores["metrics"]["facc"] == 1
+
+
+def test_joints_of_the_network_stand_in_for_mano(tmp_path, truth):
+    """Where the dump has them, no MANO is needed; left ones are mirrored."""
+    entries, joints = crops(truth)
+    save(tmp_path, **entries, pred_keypoints_3d=joints)
+    found = imported(tmp_path, "hamer", HandLibrary(models={}))
+    assert np.allclose(found.joints_camera, truth.joints_camera, atol=1e-7)
+
+
+def test_of_two_detections_the_surer_stays(tmp_path, truth):
+    entries, _ = crops(truth)
+    twice = {name: np.concatenate([value, value]) for name, value in entries.items()}
+    twice["pred_cam"][: len(entries["frame"]), 2] += 0.5
+    twice["score"] = np.repeat([0.4, 0.9], len(entries["frame"]))
+    save(tmp_path, **twice)
+    assert_same(imported(tmp_path, "wilor"), truth, exact=1e-7)
+
+
+def test_hands_that_were_not_found_are_absent(tmp_path, truth):
+    entries, _ = crops(truth)
+    some = entries["frame"] != 2
+    save(tmp_path, **{name: value[some] for name, value in entries.items()})
+    found = imported(tmp_path, "hamer")
+    assert not found.presence[2].any() and np.isnan(found.joints_camera[2]).all()
+    save(tmp_path, **{name: value[:0] for name, value in entries.items()})
+    opened = open_ground_truth(tmp_path / "truth")
+    import_predictions("hamer", tmp_path / "raw", opened, tmp_path / "out2", LIBRARY)
+    assert not read_hand_motion(tmp_path / "out2" / "seg.parquet").presence.any()
+
+
+def test_the_depth_of_a_crop_by_hand():
+    """A crop of 100 px at scale 2, focal length 300 px: 2 * 300 / 200 = 3 m."""
+    centre = np.array([[CAMERA.cx + 50, CAMERA.cy]])
+    cam, side = np.array([[2.0, 0.1, -0.2]]), np.array([100.0])
+    right = full_translation(cam, centre, side, np.ones(1), CAMERA)
+    left = full_translation(cam, centre, side, np.zeros(1), CAMERA)
+    assert np.allclose(right, [[0.1 + 0.5, -0.2, 3.0]])
+    assert np.allclose(left, [[-0.1 + 0.5, -0.2, 3.0]])
+
+
+def test_hawor_chunks(tmp_path, truth):
+    """Frames 0 to 2 and 4 of the left hand, all of the right; frame 3 was lost."""
+    for slot, spans in ((0, [(0, 2), (4, 4)]), (1, [(0, 4)])):
+        folder = tmp_path / "raw" / "seg" / "cam_space" / str(slot)
+        folder.mkdir(parents=True)
+        for first, last in spans:
+            rows = slice(first, last + 1)
+            chunk = {
+                "init_root_orient": truth.global_orient[rows, slot][None].tolist(),
+                "init_hand_pose": truth.hand_pose[rows, slot][None].tolist(),
+                "init_trans": truth.translation[rows, slot][None].tolist(),
+                "init_betas": [[truth.betas[slot].tolist()] * (last - first + 1)],
+            }
+            (folder / f"{first}_{last}.json").write_text(json.dumps(chunk))
+    (tmp_path / "raw" / "seg" / "est_focal.txt").write_text("600.0")
+    found = imported(tmp_path, "hawor")
+    assert_same(found, truth, rows=[0, 1, 2, 4])
+    assert found.presence[3].tolist() == [0, 1]
+    assert "600" in " ".join(found.provenance.notes)
+    (folder / "0_9.json").write_text(json.dumps(chunk))
+    with pytest.raises(SchemaError, match=r"0_9\.json: 'init_root_orient' has 5 rows"):
+        again = open_ground_truth(tmp_path / "truth")
+        import_predictions("hawor", tmp_path / "raw", again, tmp_path / "out3", LIBRARY)
+
+
+def dynhamr(truth, seed=3):
+    """The hands as Dyn-HaMR stores them: in a world, left ones in its mirror image."""
+    rng = np.random.default_rng(seed)
+    R = rotations.exp(rng.normal(0, 0.5, (FRAMES, 3)))
+    t = rng.normal(0, 1, (FRAMES, 3))
+    out = {name: [] for name in ("trans", "root_orient", "pose_body", "betas", "is_right")}
+    for slot, side in enumerate(SIDES):
+        world = (truth.joints_camera[:, slot] - t[:, None]) @ R
+        turn = np.swapaxes(R, 1, 2) @ truth.global_orient[:, slot]
+        rest = FakeMano().rest_keypoints(side, truth.betas[slot])[0]
+        trans, bend = world[:, 0] - rest, truth.hand_pose[:, slot]
+        if side == "left":
+            turn, bend, trans = M @ turn @ M, M @ bend @ M, trans @ M
+        out["trans"].append(trans)
+        out["root_orient"].append(rotations.log(turn))
+        out["pose_body"].append(rotations.log(bend).reshape(FRAMES, 45))
+        out["betas"].append(truth.betas[slot])
+        out["is_right"].append(np.full(FRAMES, slot))
+    arrays = {name: np.stack(values) for name, values in out.items()}
+    return arrays | {"cam_R": np.stack([R, R]), "cam_t": np.stack([t, t])}
+
+
+def test_dynhamr_world_to_camera(tmp_path, truth):
+    folder = tmp_path / "raw" / "seg" / "smooth_fit"
+    folder.mkdir(parents=True)
+    early = dynhamr(truth)
+    early["trans"] = early["trans"] + 1
+    np.savez(folder / "seg_000010_world_results.npz", **early)
+    np.savez(folder / "seg_000060_world_results.npz", **dynhamr(truth))
+    found = imported(tmp_path, "dynhamr")
+    assert_same(found, truth, exact=1e-6)
+    other = tmp_path / "raw" / "seg" / "prior"
+    other.mkdir()
+    np.savez(other / "seg_000200_world_results.npz", **early)
+    with pytest.raises(SchemaError, match="several stages"):
+        import_predictions("dynhamr", tmp_path / "raw", open_ground_truth(tmp_path / "truth"),
+                           tmp_path / "out2", LIBRARY)  # fmt: skip
+
+
+def generic(truth):
+    return {
+        "global_orient": rotations.log(truth.global_orient), "transl": truth.translation,
+        "hand_pose": rotations.log(truth.hand_pose).reshape(FRAMES, 2, 45), "betas": truth.betas,
+        "flat_hand_mean": True, "left": "true", "left_shapedirs_fixed": True,
+        "translation": "mano", "unit": "m",
+    }  # fmt: skip
+
+
+def test_generic_parameters(tmp_path, truth):
+    save(tmp_path, **generic(truth))
+    assert_same(imported(tmp_path, "generic"), truth, exact=1e-6)
+
+
+def test_generic_wrists_in_millimetres_in_the_mirror(tmp_path, truth):
+    """Every convention turned over at once, in another frame."""
+    R = rotations.exp(np.array([0.2, -1.0, 0.4]))
+    t = np.array([0.3, 0.1, -0.2])
+    T = np.tile(np.block([[R, t[:, None]], [np.zeros((1, 3)), np.ones((1, 1))]]), (FRAMES, 1, 1))
+    wrist = (truth.joints_camera[:, :, 0] - t) @ R
+    turn = R.T @ truth.global_orient
+    bend = truth.hand_pose.copy()
+    turn[:, 0], bend[:, 0], wrist[:, 0] = M @ turn[:, 0] @ M, M @ bend[:, 0] @ M, wrist[:, 0] @ M
+    entries = generic(truth) | {
+        "global_orient": turn, "hand_pose": bend, "transl": 1e3 * wrist, "left": "mirrored",
+        "translation": "wrist", "unit": "mm", "T_camera_world": T,
+    }  # fmt: skip
+    save(tmp_path, **entries)
+    assert_same(imported(tmp_path, "mint"), truth, exact=1e-6)
+
+
+def test_generic_adds_the_mean_pose_of_mano(tmp_path, truth, shared):
+    pytest.importorskip("smplx")
+    library = HandLibrary(shared / "golden" / "mano_synthetic.npz")
+    mano = library.get("mano", True)
+    stored = {"flat_hand_mean": False} | generic(truth) | {"flat_hand_mean": False}
+    stored["hand_pose"] = np.stack(
+        [mano.relative_pose(side, truth.hand_pose[:, s], False) for s, side in enumerate(SIDES)], 1
+    )
+    save(tmp_path, **stored)
+    found = imported(tmp_path, "vidihand", library)
+    assert np.allclose(found.hand_pose, truth.hand_pose, atol=1e-6)
+    # InterWild's conventions are known: its file may leave them out.
+    for name in ("flat_hand_mean", "left", "left_shapedirs_fixed"):
+        del stored[name]
+    save(tmp_path, **stored)
+    import_predictions("interwild", tmp_path / "raw", open_ground_truth(tmp_path / "truth"),
+                       tmp_path / "out2", library)  # fmt: skip
+    again = read_hand_motion(tmp_path / "out2" / "seg.parquet")
+    assert np.allclose(again.hand_pose, truth.hand_pose, atol=1e-6)
+
+
+@pytest.mark.parametrize("order", ["openpose", "mano"])
+def test_generic_joints(tmp_path, truth, order):
+    joints = truth.joints_camera.copy()
+    if order == "mano":
+        # Wrist, index, middle, pinky, ring, thumb, three each, then the tips thumb to pinky.
+        tree = [0, 5, 6, 7, 9, 10, 11, 17, 18, 19, 13, 14, 15, 1, 2, 3, 4, 8, 12, 16, 20]
+        joints = joints[:, :, tree]
+    joints[2, 0] = np.nan
+    save(tmp_path, joints=joints, unit="m", joint_order=order)
+    found = imported(tmp_path, "egoforce")
+    assert found.hand_model == "none" and found.presence[2].tolist() == [0, 1]
+    seen = found.presence > 0
+    assert np.allclose(found.joints_camera[seen], truth.joints_camera[seen])
+    assert np.isnan(found.global_orient).all() and np.isnan(found.translation).all()
+
+
+def test_generic_parquet(tmp_path, truth):
+    """Rows in any order, one hand missing in one frame."""
+    rows = [(f, s) for f in range(FRAMES) for s in (1, 0) if (f, s) != (3, 0)]
+    table = pa.table({
+        "frame": [f for f, _ in rows], "hand": [SIDES[s] for _, s in rows],
+        "joints": [truth.joints_camera[f, s].ravel().tolist() for f, s in rows],
+    })  # fmt: skip
+    table = table.replace_schema_metadata({"unit": "m", "joint_order": "openpose"})
+    (tmp_path / "raw").mkdir()
+    pq.write_table(table, tmp_path / "raw" / "seg.parquet")
+    found = imported(tmp_path, "omnihands")
+    seen = found.presence > 0
+    assert not seen[3, 0] and seen.sum() == 2 * FRAMES - 1
+    assert np.allclose(found.joints_camera[seen], truth.joints_camera[seen])
+    pq.write_table(pa.concat_tables([table, table]), tmp_path / "raw" / "seg.parquet")
+    with pytest.raises(SchemaError, match="two rows"):
+        import_predictions("omnihands", tmp_path / "raw", open_ground_truth(tmp_path / "truth"),
+                           tmp_path / "out2", LIBRARY)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"unit": "cm"}, "'unit' is 'cm'; valid: m, mm"), ({"unit": None}, "'unit' must say"),
+     ({"left": None}, "'left' must say"), ({"betas": np.zeros(9)}, "'betas' has shape"),
+     ({"transl": None}, "'transl' is missing"), ({"translation": "root"}, "'translation' is"),
+     ({"global_orient": np.full((FRAMES, 2, 3, 3), 2.0)}, "no rotations")],
+)  # fmt: skip
+def test_generic_files_that_are_refused(tmp_path, truth, change, message):
+    entries = {k: v for k, v in (generic(truth) | change).items() if v is not None}
+    save(tmp_path, **entries)
+    with pytest.raises(SchemaError, match=message):
+        imported(tmp_path, "wildhands")
+
+
+def test_crops_that_are_refused(tmp_path, truth):
+    entries, _ = crops(truth)
+    for change, message in (
+        ({"frame": entries["frame"] + 1}, "'frame' 5"),
+        ({"right": entries["right"] + 0.5}, "0 or 1"),
+        ({"box_size": entries["box_size"][1:]}, "'box_size' has 9 rows"),
+        ({"betas": np.full((10, 10), np.nan)}, "'betas'"),
+    ):
+        save(tmp_path, **(entries | change))
+        with pytest.raises(SchemaError, match=message):
+            imported(tmp_path, "hamer")
+    np.savez(tmp_path / "raw" / "seg.npz", frame=np.array([object()], dtype=object))
+    with pytest.raises(UnsafeFileError):
+        imported(tmp_path, "hamer")
+    (tmp_path / "raw" / "seg.npz").unlink()
+    with pytest.raises(InputError, match=r"seg\.npz"):
+        imported(tmp_path, "hamer")
+
+
+def test_every_method_of_the_paper_has_an_importer():
+    named = {"hamer", "wilor", "hawor", "dynhamr", "hamba", "interwild", "wildhands", "omnihands",
+             "egoforce", "vidihand", "mint", "generic"}  # fmt: skip
+    assert set(METHODS) == named
+
+
+def test_import_on_the_command_line(capsys, tmp_path, truth):
+    save(tmp_path, joints=truth.joints_camera, unit="m", joint_order="openpose")
+    words = ("evaluate", "import", "egoforce", tmp_path / "raw", "--ground-truth",
+             tmp_path / "truth", "--output", tmp_path / "out")  # fmt: skip
+    run = Acehand(capsys, *words)
+    assert run.code == 0 and run.json["segments"] == 1
+    assert Acehand(capsys, *words).code == 4  # it exists
+    assert Acehand(capsys, *words, "--overwrite").code == 0
+    run = Acehand(capsys, "evaluate", "import", "egoforse", *words[3:])
+    assert run.code == 2 and "Did you mean 'egoforce'" in run.err
+    listed = Acehand(capsys, "evaluate", "import", "list")
+    assert listed.code == 0 and set(listed.json["methods"]) == set(METHODS)

@@ -1,0 +1,407 @@
+"""The protocol against its slow twin on random cases, and by hand on constructed ones."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import evaluation_twin as twin
+import numpy as np
+import pytest
+from evaluation_samples import CAMERA, SmallHand, motion_of, random_pair, still
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acehand_core.errors import SchemaError
+from acehand_core.evaluation import boxes, hand_errors
+from acehand_core.evaluation.models import HandLibrary, canonical_joints
+from acehand_core.evaluation.protocol import PROTOCOLS
+from acehand_core.evaluation.segment import score_segment
+from acehand_core.evaluation.summary import METRICS, mixture, summarise
+from acehand_core.geometry import rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.capsule import CapsuleHand
+
+PAPER = PROTOCOLS["paper"]
+SMALL = HandLibrary(models={("acehand", False): SmallHand()})
+LIST = {"name": "test", "sha256": "0" * 64, "count": 1}
+WIDE = Camera("kannala_brandt", 320, 320, 110.0, 110.0, 159.5, 159.5, (0.01, 0.0, 0.0, 0.0))
+
+
+def evaluate(*pairs, library=SMALL, protocol=PAPER):
+    scores = [
+        score_segment(f"s{i}", guess, truth, library, protocol)
+        for i, (guess, truth) in enumerate(pairs)
+    ]
+    return summarise(scores, protocol, LIST, "acehand")
+
+
+def assert_twin(pairs, library, model):
+    ours = evaluate(*pairs, library=library)
+    metrics, counts = twin.evaluate(pairs, model)
+    assert ours["counts"] == counts
+    assert set(metrics) == {name for name, _, _ in METRICS}
+    for name, value in metrics.items():
+        if value is None:
+            assert ours["metrics"][name] is None, name
+        else:
+            # Turning a rotation into an angle by arccos loses half the digits near zero.
+            tolerance = 2e-6 if name == "go_p" else 1e-9
+            assert ours["metrics"][name] == pytest.approx(value, rel=1e-8, abs=tolerance), name
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([CAMERA, WIDE]))
+def test_twin_on_random_segments(seed, camera):
+    pairs = [random_pair(seed + k, camera=camera) for k in range(2)]
+    assert_twin(pairs, SMALL, SmallHand())
+
+
+def test_twin_with_the_whole_mesh():
+    pairs = [random_pair(k, frames=3) for k in (5, 6)]
+    assert_twin(pairs, HandLibrary(), CapsuleHand())
+
+
+def test_random_segments_have_every_kind_of_case():
+    """Otherwise the comparison above would prove little."""
+    total = dict.fromkeys(("tp", "fp", "fn", "iv", "oos"), 0)
+    for seed in range(30):
+        counts = evaluate(random_pair(seed))["counts"]
+        total = {name: total[name] + counts[name] for name in total}
+    assert min(total.values()) >= 20, total
+
+
+def test_the_truth_itself_has_no_error():
+    truth = motion_of(still(5))
+    out = evaluate((truth, truth))
+    expected = {"facc": 1.0, "recall": 1.0, "f1": 1.0}
+    for name, value in out["metrics"].items():
+        if name == "mpjpe_oos":
+            assert value is None  # no hand is out of sight
+        else:
+            assert value == pytest.approx(expected.get(name, 0.0), abs=1e-4), name
+    assert out["counts"] == {"tp": 10, "fp": 0, "fn": 0, "iv": 10, "oos": 0, "frames": 5}
+
+
+def test_nothing_predicted_is_charged_the_canonical_hand():
+    """Flat hands of mean shape, unturned, 0.6 m away: only the place and the pixels cost."""
+    truth = motion_of(still(4))
+    out = evaluate((motion_of(still(4, None, None)), truth))
+    metrics = out["metrics"]
+    assert out["counts"] == {"tp": 0, "fp": 0, "fn": 8, "iv": 8, "oos": 0, "frames": 4}
+    assert (metrics["facc"], metrics["recall"], metrics["f1"]) == (0, 0, 0)
+    for name in ("mpjpe_p", "pa_p", "go_p"):
+        assert metrics[name] == pytest.approx(0, abs=1e-9)
+    assert metrics["ct_p"] == pytest.approx(math.sqrt(0.01 + 0.36))
+    assert metrics["epe_p"] == pytest.approx(400.0)  # the diagonal of 320 x 240
+    assert metrics["jitter"] is None
+    assert out["matched"]["mpjpe"] is None
+
+
+def test_the_charge_of_a_turned_and_bent_hand():
+    """A quarter turn about z of a flat hand: orientation 90 degrees, PA none, MPJPE the chords."""
+    quarter = rotations.exp(np.array([0.0, 0.0, math.pi / 2]))
+    turned = np.tile(quarter, (3, 2, 1, 1))
+    truth = motion_of(still(3), turned)
+    metrics = evaluate((motion_of(still(3, None, None)), truth))["metrics"]
+    flat = canonical_joints(CapsuleHand(), "left")
+    planar = np.linalg.norm((flat - flat[0])[:, :2], axis=1)
+    assert metrics["mpjpe_p"] == pytest.approx(1e3 * math.sqrt(2) * planar.mean())
+    assert metrics["pa_p"] == pytest.approx(0, abs=1e-6)
+    assert metrics["go_p"] == pytest.approx(90)
+
+
+def test_a_missed_and_a_found_hand_share_the_average():
+    """One hand found 2 cm too far, one missed: CT-p is the mean of both, matched only the first."""
+    truth = motion_of(still(3))
+    guess = motion_of(still(3, left=(-0.1, 0.0, 0.62), right=None))
+    out = evaluate((guess, truth))
+    charge = math.sqrt(0.1**2 + 0.6**2)
+    assert out["metrics"]["ct_p"] == pytest.approx((0.02 + charge) / 2)
+    assert out["matched"]["ct"] == pytest.approx(0.02)
+    assert out["metrics"]["recall"] == 0.5
+    assert out["metrics"]["f1"] == pytest.approx(2 / 3)
+    assert out["metrics"]["facc"] == 0
+    assert out["per_side"]["left"]["tp"] == 3 and out["per_side"]["right"]["fn"] == 3
+
+
+def test_a_prediction_out_of_sight_is_no_false_positive():
+    truth = motion_of(still(3, right=None))
+    guess = motion_of(still(3, right=(5.0, 0.0, 0.6)))  # far to the side
+    out = evaluate((guess, truth))
+    assert out["counts"]["fp"] == 0 and out["metrics"]["facc"] == 1
+    # The same with a hand that is there: it is missed, but nothing is spurious.
+    counts = evaluate((guess, motion_of(still(3))))["counts"]
+    assert (counts["tp"], counts["fp"], counts["fn"]) == (3, 0, 3)
+
+
+def test_a_prediction_where_no_hand_is_counts():
+    truth = motion_of(still(2, right=None))
+    out = evaluate((motion_of(still(2)), truth))
+    assert out["counts"] == {"tp": 2, "fp": 2, "fn": 0, "iv": 2, "oos": 0, "frames": 2}
+    assert out["metrics"]["facc"] == 0
+
+
+def test_both_hands_on_one_ground_truth():
+    """Both predictions lie on the left hand: the right one is on the opposite side."""
+    truth = motion_of(still(2))
+    guess = motion_of(still(2, right=(-0.1, 0.0, 0.6)))
+    out = evaluate((guess, truth))
+    assert out["counts"] == {"tp": 2, "fp": 2, "fn": 2, "iv": 4, "oos": 0, "frames": 2}
+
+
+def test_the_larger_overlap_decides_the_side():
+    """The right prediction overlaps both true hands, the left one more."""
+    truth = motion_of(still(1, left=(-0.02, 0.0, 0.6), right=(0.06, 0.0, 0.6)))
+    reach = [motion_of(still(1, None, right=(x, 0.0, 0.6))) for x in (0.06, -0.02)]
+    overlaps = []
+    for guess in reach:
+        counts = evaluate((guess, truth))["counts"]
+        overlaps.append((counts["tp"], counts["fp"], counts["fn"]))
+    assert overlaps == [(1, 0, 1), (0, 1, 2)]
+
+
+def test_presence_of_one_half_is_not_active():
+    truth = motion_of(still(1))
+    guess = motion_of(still(1), presence=[[0.5, 0.51]])
+    counts = evaluate((guess, truth))["counts"]
+    assert (counts["tp"], counts["fn"]) == (1, 1)
+
+
+def test_empty_frames_are_right():
+    nothing = motion_of(still(4, None, None))
+    out = evaluate((nothing, nothing))
+    assert out["metrics"]["facc"] == 1
+    others = {name: v for name, v in out["metrics"].items() if name != "facc"}
+    assert set(others.values()) == {None}
+    assert out["counts"]["frames"] == 4
+    # Beside a frame with a missed hand they still count.
+    some = still(4, None, None)
+    some[0, 0] = (-0.1, 0, 0.6)
+    assert evaluate((nothing, motion_of(some)))["metrics"]["facc"] == 0.75
+
+
+def test_hands_behind_the_camera_are_out_of_sight():
+    """They are excluded in view, counted in the second pass, and boxes ignore what is behind."""
+    truth = motion_of(still(2, left=(-0.1, 0.0, -0.6)))
+    guess = motion_of(still(2, left=(-0.1, 0.0, -0.6)))
+    out = evaluate((guess, truth))
+    assert out["counts"] == {"tp": 2, "fp": 0, "fn": 0, "iv": 2, "oos": 2, "frames": 2}
+    # A hand across the camera plane has a box of its front part alone.
+    points = np.array([[[0.0, 0.0, 1.0], [0.1, 0.1, 1.0], [5.0, 5.0, -1.0], [0.0, 0.0, 0.01]]])
+    box = boxes.boxes_around(points, CAMERA, 0.01)
+    assert np.allclose(box, [[159.5, 119.5, 189.5, 149.5]])
+    assert np.isnan(boxes.boxes_around(-points, CAMERA, 0.01)[0]).sum() == 0
+    assert np.isnan(boxes.boxes_around(points - (0, 0, 2), CAMERA, 0.01)).all()
+
+
+def test_the_second_pass_has_no_gate_and_no_matching():
+    """Out of sight, a hand is scored whatever its presence; an empty slot gets the canonical."""
+    bent = np.tile(np.eye(3), (1, 2, 15, 1, 1))
+    bent[..., 0, :, :] = rotations.exp(np.array([0.0, 0.0, 1.0]))
+    where = still(1, left=(0, 0, -0.6), right=(0, 0, -0.6))
+    truth = motion_of(where, pose=bent)
+    guess = where.copy()
+    guess[0, 1] = np.nan
+    out = evaluate((motion_of(guess, pose=bent, presence=[[0.0, 0.0]]), truth))
+    hand = CapsuleHand()
+    right = truth.joints_camera[0, 1] - truth.joints_camera[0, 1, 0]
+    flat = canonical_joints(hand, "right")
+    charge = 1e3 * np.linalg.norm(right - (flat - flat[0]), axis=1).mean()
+    assert charge > 1
+    assert out["metrics"]["mpjpe_oos"] == pytest.approx(charge / 2)
+    assert out["metrics"]["mpjpe_p"] is None
+    assert out["out_of_sight_placement"]["emitted"] == 1
+    assert out["out_of_sight_placement"]["count"] == 2
+
+
+def test_jitter_by_hand():
+    """A hand that jumps 1 mm forth and back: second difference 2 mm every frame."""
+    path = still(6, right=None)
+    path[1::2, 0, 0] += 1e-3
+    out = evaluate((motion_of(path), motion_of(still(6, right=None))))
+    assert out["metrics"]["jitter"] == pytest.approx(2.0)
+
+
+def test_a_miss_ends_a_run():
+    """Frames 0 to 3 and 5 to 6: only the first run has three; the jump across the miss is free."""
+    path = still(7, right=None)
+    path[4, 0] = np.nan
+    path[5:, 0, 2] += 0.05
+    path[2:4, 0, 0] += 1e-3
+    score = score_segment("s", motion_of(path), motion_of(still(7, right=None)), SMALL, PAPER)
+    # Steps 0, 1 mm, 0 give second differences 1 and 1 mm in frames 1 and 2.
+    assert score.jitter == ((pytest.approx(1.0), 2),)
+
+
+def test_no_run_crosses_a_segment():
+    truth = motion_of(still(2, right=None))
+    out = evaluate((truth, truth), (truth, truth))
+    assert out["metrics"]["jitter"] is None
+
+
+def test_jitter_of_runs_of_unequal_length():
+    """The paper's mean is over runs; the mean over frames stands beside it."""
+    path = still(10, right=None)
+    path[3, 0] = np.nan
+    path[5::2, 0, 0] += 1e-3
+    out = evaluate((motion_of(path), motion_of(still(10, right=None))))
+    assert out["metrics"]["jitter"] == pytest.approx((0 + 2) / 2)
+    assert out["variants"]["jitter_over_frames"] == pytest.approx((1 * 0 + 4 * 2) / 5)
+
+
+def test_anchors_and_the_rule_without_intrinsics():
+    """Own anchors 3 px off score 3 px; without intrinsics the projected joints score."""
+    truth = motion_of(still(1))
+    anchors = CAMERA.project(truth.joints_camera) + np.array([3.0, 0.0])
+    own = motion_of(still(1), anchors=anchors)
+    free = motion_of(still(1), anchors=anchors, settings={"solve": {"bearings": "pinhole"}})
+    told = motion_of(still(1), anchors=anchors, settings={"intrinsics_used": False})
+    assert evaluate((own, truth))["metrics"]["epe_p"] == pytest.approx(3)
+    for guess in (free, told):
+        out = evaluate((guess, truth))
+        assert out["metrics"]["epe_p"] == pytest.approx(0, abs=1e-9)
+        assert out["anchors"] == "reprojected"
+    forced = replace(PAPER, anchors="own")
+    assert evaluate((free, truth), protocol=forced)["metrics"]["epe_p"] == pytest.approx(3)
+
+
+def test_epe_counts_joints_in_the_image_only():
+    """The hand is half outside; a joint outside may be anywhere."""
+    truth = motion_of(still(1, left=(-0.32, 0.0, 0.6), right=None))
+    inside = boxes.joints_in_image(truth.joints_camera[0, 0], CAMERA, 0.01)
+    assert 0 < inside.sum() < 21
+    anchors = CAMERA.project(truth.joints_camera)
+    anchors[0, 0, inside] += (0.0, 4.0)
+    anchors[0, 0, ~inside] += (0.0, 400.0)
+    out = evaluate((motion_of(still(1, (-0.32, 0.0, 0.6), None), anchors=anchors), truth))
+    assert out["metrics"]["epe_p"] == pytest.approx(4)
+
+
+def test_a_joint_behind_the_camera_is_charged_the_diagonal():
+    predicted = np.array([[[np.nan, np.nan]] * 21])
+    out = hand_errors.epe_px(predicted, np.zeros((1, 21, 2)), np.eye(1, 21, dtype=bool), 400.0)
+    assert out[0, 0] == 400 and np.isnan(out[0, 1:]).all()
+
+
+def test_the_gate_at_its_borders():
+    """[0, W) x [0, H) at a depth above 1 cm, to the letter."""
+
+    def joints(pixel, depth):
+        out = np.full((21, 3), (0.0, 0.0, -1.0))
+        out[3] = depth * np.array([(pixel[0] - 159.5) / 300, (pixel[1] - 119.5) / 300, 1.0])
+        return out
+
+    def seen(pixel, depth=1.0):
+        return bool(boxes.joints_in_image(joints(pixel, depth), CAMERA, 0.01).any())
+
+    assert seen((1e-6, 100)) and not seen((-1e-6, 100))
+    assert seen((319.999, 100)) and not seen((320.001, 100))
+    assert seen((100, 239.999)) and not seen((100, 240.001))
+    assert seen((100, 100), 0.0101) and not seen((100, 100), 0.0099)
+
+
+def test_dilation_is_a_tenth_of_the_size():
+    assert np.allclose(boxes.dilated(np.array([0.0, 0, 100, 20]), 0.1), [-5, -1, 105, 21])
+    # Boxes that meet only because of it are a match; just beyond they are not.
+    a, b = np.array([0.0, 0, 100, 20]), np.array([104.0, 0, 204, 20])
+    assert boxes.overlap(b, a) == 0 and boxes.overlap(b, boxes.dilated(a, 0.1)) > 0
+    assert boxes.overlap(b + np.array([2, 0, 2, 0]), boxes.dilated(a, 0.1)) == 0
+
+
+def test_overlap_by_hand():
+    a, b = np.array([0.0, 0, 2, 2]), np.array([1.0, 1, 3, 3])
+    assert boxes.overlap(a, b) == pytest.approx(1 / 7)
+    assert boxes.overlap(a, np.full(4, np.nan)) == 0
+
+
+def test_procrustes_undoes_a_similarity_but_not_a_mirror():
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=(1, 21, 3))
+    turn = rotations.exp(np.array([0.3, -2.0, 1.0]))
+    assert hand_errors.pa_mm(0.3 * a @ turn.T + 5, a)[0] == pytest.approx(0, abs=1e-9)
+    assert hand_errors.pa_mm(a * (-1, 1, 1), a)[0] > 100
+    point = hand_errors.pa_mm(np.zeros((1, 21, 3)), a)[0]
+    assert point == pytest.approx(1e3 * np.linalg.norm(a - a.mean(1), axis=-1).mean())
+
+
+def test_error_against_radius():
+    """Two hands at known places of a 320 x 240 image; half the diagonal is 200 px."""
+    truth = motion_of(still(2, left=(0.0, 0.0, 0.6), right=(0.0, 0.0, 0.6)))
+    centre = truth.joints_camera[0].mean(-2)
+    # Left on the optical axis; right 0.2 m beside it: 300 px * 0.2 / depth over 200 px.
+    moved = (
+        still(2, (0.0, 0.0, 0.6), (0.0, 0.0, 0.6)) - centre * (1, 1, 0) + [[0, 0, 0], [0.2, 0, 0]]
+    )
+    truth = motion_of(moved)
+    radius = 300 * 0.2 / centre[1, 2] / 200
+    assert 0.25 < radius < 0.75
+    rows = evaluate((motion_of(moved + np.array([0, 0, 0.03])), truth))["radius"]
+    right = 1 if radius < 0.5 else 2
+    assert [row["count"] for row in rows] == [2 if i in (0, right) else 0 for i in range(4)]
+    assert rows[0]["share"] == rows[right]["share"] == 0.5
+    assert rows[0]["ct"] == pytest.approx(0.03) and rows[3]["mpjpe"] is None
+    score = score_segment("s", truth, truth, SMALL, PAPER)
+    assert score.radius[0] == pytest.approx([0, radius], abs=1e-12)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10**6))
+def test_radius_bins_reproduce_the_in_view_column(seed):
+    """Share-weighting the column gives the in-view stratum, as the paper says of its own table."""
+    out = evaluate(*(random_pair(seed + k) for k in range(3)))
+    rows = [row for row in out["radius"] if row["count"]]
+    if out["counts"]["iv"]:
+        assert sum(row["share"] for row in rows) == pytest.approx(1)
+        pooled = sum(row["share"] * row["mpjpe"] for row in rows)
+        assert pooled == pytest.approx(out["metrics"]["mpjpe_iv"])
+    if out["mixture_residual_mm"] is not None:
+        m, c = out["metrics"], out["counts"]
+        again = mixture(m["mpjpe_iv"], m["mpjpe_oos"], c["iv"], c["oos"])
+        assert again == pytest.approx(m["mpjpe_plus_oos"], abs=1e-9)
+
+
+def test_out_of_sight_placement_by_hand():
+    """A wrist 1 m behind, predicted 1.1 m behind in the same direction: no bearing error."""
+    wrist = CapsuleHand().rest_keypoints("left", np.zeros(10))[0]
+    truth = motion_of(still(2, tuple(np.array([0, 0, -1.0]) - wrist), None))
+    guess = motion_of(still(2, tuple(np.array([0, 0, -1.1]) - wrist), None))
+    out = evaluate((guess, truth))
+    block = out["out_of_sight_placement"]
+    assert block["count"] == block["emitted"] == 2
+    assert block["wrist_m"] == pytest.approx(0.1)
+    assert block["bearing_deg"] == pytest.approx(0, abs=1e-9)
+    assert block["range_bias_m"] == pytest.approx(0.1)
+    assert out["metrics"]["mpjpe_oos"] == pytest.approx(0, abs=1e-9)  # which does not see it
+    assert out["translation_m"]["oos"] == pytest.approx(0.1)
+    side = motion_of(still(2, tuple(np.array([1.0, 0, 0]) - wrist), None))
+    turned = evaluate((side, truth))["out_of_sight_placement"]
+    assert turned["bearing_deg"] == pytest.approx(90)
+
+
+def test_joints_alone_have_no_orientation_or_translation():
+    truth = motion_of(still(4))
+    guess = motion_of(still(4))
+    nan = np.full_like(guess.global_orient, np.nan)
+    alone = replace(
+        guess, hand_model="none", global_orient=nan, hand_pose=np.full_like(guess.hand_pose, np.nan)
+    )
+    metrics = evaluate((alone, truth))["metrics"]
+    assert metrics["go_p"] is None and metrics["ct_p"] is None
+    assert metrics["mpjpe_p"] == pytest.approx(0, abs=1e-9) and metrics["recall"] == 1
+    assert metrics["jitter"] == pytest.approx(0, abs=1e-6)
+
+
+def test_decoded_lengths_are_told_apart():
+    truth = motion_of(still(3))
+    pairs = [(motion_of(still(3), settings={"decoded_frames": n}), truth) for n in (121, 81)]
+    rows = evaluate(*pairs)["decoded_length"]
+    assert [(row["frames"], row["segments"]) for row in rows] == [(81, 1), (121, 1)]
+
+
+def test_ground_truth_that_cannot_be_scored_against():
+    truth = motion_of(still(2))
+    for change, word in (({"camera": None}, "camera"), ({"hand_model": "none"}, "joints only"),
+                         ({"placed": False}, "wrist")):  # fmt: skip
+        with pytest.raises(SchemaError, match=word):
+            score_segment("seg", truth, replace(truth, **change), SMALL, PAPER)

@@ -1,0 +1,211 @@
+"""The paper's own numbers, and the report that stands ours beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import quoted_from_paper
+from evaluation_samples import motion_of, still
+from runs import Acehand
+
+from acehand_core.errors import InputError
+from acehand_core.evaluation.ground_truth import open_ground_truth
+from acehand_core.evaluation.importing import METHODS
+from acehand_core.evaluation.importing.generic import CONVENTIONS
+from acehand_core.evaluation.run import Options, evaluate_predictions, write_evaluation
+from acehand_core.evaluation.summary import METRICS, mixture
+from acehand_core.evaluation.tables.build import (
+    STUDIES,
+    TABLES,
+    Entry,
+    build_tables,
+    check_study,
+    quoted,
+)
+from acehand_core.evaluation.tables.text import latex, markdown
+from acehand_core.export.table import write_hand_motion
+
+
+@pytest.fixture
+def evaluation(tmp_path):
+    """An evaluation with hands in and out of sight, as a file."""
+    where = still(6)
+    where[3:, 0, 2] = -0.6
+    write_hand_motion(motion_of(where), tmp_path / "arctic" / "seg.parquet")
+    guess = motion_of(where + np.array([0.0, 0.0, 0.01234]), settings={"decoded_frames": 81})
+    write_hand_motion(guess, tmp_path / "guess" / "seg.parquet")
+    out = evaluate_predictions(
+        tmp_path / "guess", open_ground_truth(tmp_path / "arctic"), Options(label="A <method>")
+    )
+    path = tmp_path / "one.json"
+    write_evaluation(out, path)
+    return path
+
+
+def test_quoted_numbers_are_the_papers(shared):
+    """``python tests/quoted_from_paper.py SHARED/paper/*.txt`` writes them anew."""
+    paper = next((shared / "paper").glob("*.txt")).read_text("utf-8")
+    assert quoted_from_paper.quoted(paper) == quoted()
+
+
+def strata():
+    table = quoted()["tables"]["oos"]
+    return [
+        (block, row["method"], row["values"], table["counts"][block])
+        for block, rows in table["blocks"].items()
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize(("block", "method", "values", "counts"), strata())
+def test_the_papers_strata_mix_to_its_pooled_error(block, method, values, counts):
+    """Every row of the stratification table from its strata and counts, to 0.001 mm."""
+    iv, oos, pooled = values
+    assert mixture(iv, oos, counts["iv"], counts["oos"]) == pytest.approx(pooled, abs=1.0e-3)
+
+
+def test_the_stratification_table_is_whole():
+    assert len(strata()) == 33
+    shares = {b: c["oos"] / (c["iv"] + c["oos"]) for b, _, _, c in strata()}
+    assert {b: round(100 * s, 1) for b, s in shares.items()} == {
+        "ARCTIC": 6.9, "HOT3D": 17.6, "OakInk2": 14.5,
+    }  # fmt: skip
+
+
+def test_pooled_errors_agree_with_the_main_tables():
+    """The same column stands in two tables of the paper."""
+    tables = quoted()["tables"]
+    pooled = {(b, m): v[2] for b, m, v, _ in strata()}
+    seen = 0
+    for name in ("main", "extra"):
+        column = tables[name]["columns"].index("mpjpe_plus_oos")
+        for block, rows in tables[name]["blocks"].items():
+            for row in rows:
+                if (block, row["method"]) in pooled:
+                    assert row["values"][column] == pooled[block, row["method"]]
+                    seen += 1
+    assert seen == 33
+
+
+@pytest.mark.parametrize("block", ["ARCTIC", "HOT3D"])
+def test_the_papers_radius_table_mixes_to_its_in_view_column(block):
+    """Shares have three digits and errors two, so only to about 0.03 mm."""
+    rows = [r["values"] for r in quoted()["tables"]["radius"]["blocks"][block]
+            if r["method"] == "ACE-Ego-Hand"]  # fmt: skip
+    in_view = next(v[0] for b, m, v, _ in strata() if (b, m) == (block, "ACE-Ego-Hand"))
+    assert sum(r[0] for r in rows) == pytest.approx(1, abs=2e-3)
+    assert sum(r[0] * r[1] for r in rows) / sum(r[0] for r in rows) == pytest.approx(
+        in_view, abs=0.03
+    )
+
+
+def test_every_quoted_row_says_where_it_is_from():
+    for name, table in quoted()["tables"].items():
+        assert name in TABLES and table["label"]
+        for rows in table["blocks"].values():
+            assert all(row["origin"] for row in rows)
+    main = quoted()["tables"]["main"]["blocks"]["ARCTIC"]
+    own = {row["method"] for row in main if row["origin"] == "the paper's own run"}
+    assert own == {"EgoForce", "ACE-Ego-Hand", "ACE-Ego-Hand (K-free)"}
+
+
+def test_without_evaluations_there_are_only_quoted_rows():
+    rows = [r for t in build_tables([]) for block in t.blocks.values() for r in block]
+    assert len(rows) > 100 and all(row.quoted for row in rows)
+
+
+def test_our_numbers_are_those_of_the_evaluation(evaluation):
+    value = json.loads(evaluation.read_text())
+    tables = {t.name: t for t in build_tables([Entry("one.json", value)])}
+    ours = {
+        name: [r for rows in t.blocks.values() for r in rows if not r.quoted]
+        for name, t in tables.items()
+    }
+    (row,) = ours["main"]
+    assert row in tables["main"].blocks["ARCTIC"]  # the folder is named arctic
+    expected = tuple(value["metrics"][name] for name in TABLES["main"][1])
+    assert row.values == expected and row.label == "A <method>"
+    assert ours["oos"][0].values[1] == value["metrics"]["mpjpe_oos"]
+    assert ours["placement"][0].values[1] == pytest.approx(0.01234)
+    assert ours["length"][0].values[0] == 81
+    assert not ours["extra"] and not ours["throughput"]
+    assert not any(ours[name] for name in STUDIES)
+
+
+def test_a_study_takes_the_rows_it_is_given(evaluation):
+    value = json.loads(evaluation.read_text())
+    entry = Entry("one.json", value, check_study("tap"), "Block 3")
+    tables = {t.name: t for t in build_tables([entry])}
+    assert tables["tap"].blocks["ARCTIC"][-1].label == "Block 3"
+    assert all(r.quoted for r in tables["main"].blocks["ARCTIC"])
+    with pytest.raises(InputError, match="valid: decoder, features, sigma, tap"):
+        check_study("tapp")
+
+
+def test_texts_mark_what_is_quoted_and_name_the_list(evaluation):
+    value = json.loads(evaluation.read_text())
+    entries = [Entry("one.json", value)]
+    tables = build_tables(entries)
+    text = markdown(tables, entries)
+    assert value["segments"]["sha256"] in text and "list arctic" in text
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    assert all("| q: " in line or "[1]" in line or line.startswith(("| Method", "| ---"))
+               for line in lines)  # fmt: skip
+    tex = latex(tables, entries)
+    assert (
+        tex.count(r"\begin{tabular}")
+        == tex.count(r"\end{tabular}")
+        == len([t for t in tables if t.blocks])
+    )
+    for line in tex.splitlines():
+        if line.endswith(r"\\") and "&" in line:
+            assert not re.search(r"(?<!\\)[%#_]", line), line
+
+
+def test_digits_are_not_invented():
+    """A quoted cell is printed as the paper prints it."""
+    text = markdown(build_tables([]), [])
+    assert "| Block 10 (11/30) | 17.77 | 8.70 | 11.63 | 12.58 | 0.030 | 2.74 |" in text
+    assert "| raw RGB | 46.50 | 16.93 | 4.37 | 98.3 |" in text
+
+
+def test_the_command(capsys, tmp_path, evaluation):
+    output = tmp_path / "report"
+    run = Acehand(capsys, "report", evaluation, "--row", "sigma", "mine", evaluation,
+                  "--output", output)  # fmt: skip
+    assert run.code == 0 and len(run.json["files"]) == 3 and run.json["rows"] > 5
+    html = (output / "report.html").read_text()
+    assert "A &lt;method&gt;" in html and "A <method>" not in html
+    assert html.count("<svg") >= 5 and "http" not in html.replace("arXiv", "")
+    assert Acehand(capsys, "report", evaluation, "--output", output).code == 4
+    broken = tmp_path / "broken.json"
+    for content, message in (
+        ("{", "not JSON"),
+        ("{}", "not an evaluation"),
+        ('{"format": "acehand-evaluation", "version": 9}', "version 9"),
+    ):
+        broken.write_text(content)
+        run = Acehand(capsys, "report", broken, "--output", tmp_path / "other")
+        assert run.code == 2 and message in run.err
+    assert not (tmp_path / "other").exists()
+
+
+DOC = (Path(__file__).resolve().parent.parent / "docs" / "evaluation.md").read_text("utf-8")
+
+
+def test_the_documentation_names_every_metric_block_and_method(evaluation):
+    first_cells = {
+        name
+        for line in DOC.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`([^`]+)`", line.split("|")[1])
+    }
+    assert {name for name, _, _ in METRICS} <= first_cells
+    assert set(METHODS) <= first_cells
+    assert set(CONVENTIONS) <= first_cells
+    for block in json.loads(evaluation.read_text()):
+        assert f"`{block}`" in DOC or f'"{block}"' in DOC, block

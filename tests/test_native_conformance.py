@@ -1,0 +1,595 @@
+"""Every reader gives the same thing: native pictures, camera-frame joints, times, flags, splits.
+
+The fixtures of ``native_samples`` pose the labels by smplx in each dataset's own convention; the
+readers convert the parameters. What they say must meet to a hundredth of a millimetre.
+"""
+
+import json
+import os
+import pickle
+import sys
+from dataclasses import replace
+
+import cv2
+import native_samples
+import numpy as np
+import pytest
+
+from acehand_core.data.clips.store import ClipStore
+from acehand_core.data.native import registry
+from acehand_core.data.native.clip_pictures import ClipOptions
+from acehand_core.data.native.conventions import to_camera
+from acehand_core.data.native.mano_files import load_mano
+from acehand_core.data.native.protocol import ReadOptions
+from acehand_core.data.native.run import RunOptions, run
+from acehand_core.data.native.splits import hashed_split
+from acehand_core.errors import (
+    InputError,
+    Interrupted,
+    MissingDependencyError,
+    SchemaError,
+    UnsafeFileError,
+)
+from acehand_core.geometry import frames
+from acehand_core.hand.mano import shapedirs_need_repair
+
+pytest.importorskip("smplx")
+pytest.importorskip("torch")
+
+NAMES = tuple(native_samples.WRITERS)
+TOLERANCE_M = 1e-5
+
+
+class GrayFrames:
+    """Stands for a VRS recording: one picture per time, its grey level from the time's index."""
+
+    def __init__(self, path, stream, timestamps_ns):
+        self.count = len(timestamps_ns)
+
+    def __len__(self):
+        return self.count
+
+    def at(self, index):
+        image = np.full((1408, 1408, 3), native_samples.level(index), np.uint8)
+        image[:10] = 0  # the stored top must become the right side
+        return image
+
+    def read(self, start, stop):
+        return map(self.at, range(start, stop))
+
+    def read_reversed(self, start, stop):
+        return map(self.at, range(stop - 1, start - 1, -1))
+
+
+@pytest.fixture(scope="module")
+def mano_file(shared, tmp_path_factory):
+    path = tmp_path_factory.mktemp("mano") / "mano.npz"
+    native_samples.write_faulty_mano(shared / "golden" / "mano_synthetic.npz", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def datasets(mano_file, tmp_path_factory):
+    """Every dataset, written once: name -> (root, truths)."""
+    hands, out = native_samples.Hands(mano_file), {}
+    for name, write in native_samples.WRITERS.items():
+        root = tmp_path_factory.mktemp(name)
+        out[name] = root, write(root, hands)
+    return out
+
+
+@pytest.fixture(scope="module")
+def mano(mano_file):
+    return lambda fixed: load_mano(mano_file, left_shapedirs_fixed=fixed, dtype="float64")
+
+
+def test_the_fixture_carries_the_fault_of_the_distributed_files(mano_file):
+    hand = load_mano(mano_file)
+    assert shapedirs_need_repair(hand.arrays["left"], hand.arrays["right"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_conformance(name, datasets, mano):
+    root, truths = datasets[name]
+    reader = registry.find_reader(name)
+    options = ReadOptions(open_frames=GrayFrames)
+    items = reader.items(root, options)
+    assert sorted(item.name for item in items) == sorted(truths)
+    assert all(item.dataset == name for item in items)
+    for item in items:
+        truth, native = truths[item.name], reader.read(item, options)
+        check_native(item, native, truth)
+        if truth.mano:
+            hands = to_camera(native.mano, mano)
+            check_hands(hands, native, truth, mano)
+        else:
+            assert native.mano is None
+        check_pixels(native, truth)
+        check_pictures(native, truth)
+        assert all(path is not None for path in reader.sources(item))
+
+
+def check_native(item, native, truth):
+    expected = truth.split or hashed_split(native_sequence(item), item.dataset.split("_")[0])
+    assert item.split == expected
+    np.testing.assert_array_equal(native.present, truth.present)
+    start = native.timestamps_ns[0] - truth.timestamps_ns[0]
+    assert np.abs(native.timestamps_ns - truth.timestamps_ns - start).max() <= 1
+    assert native.licences
+    if native.joints_camera is not None:
+        np.testing.assert_allclose(native.joints_camera, truth.joints, atol=TOLERANCE_M)
+
+
+def native_sequence(item):
+    if item.dataset == "hot3d":
+        return item.path.name
+    return item.key.get("token") or item.key.get("sequence")
+
+
+def check_hands(hands, native, truth, mano):
+    np.testing.assert_allclose(hands.joints_camera, truth.joints, atol=TOLERANCE_M)
+    assert hands.left_shapedirs_fixed == truth.left_shapedirs_fixed
+    for slot, side in enumerate(("left", "right")):
+        rows = truth.present[:, slot]
+        posed = mano(hands.left_shapedirs_fixed).joints(
+            side, hands.global_orient[rows, slot], hands.hand_pose[rows, slot], hands.betas[slot]
+        )
+        posed = posed + hands.translation[rows, slot][:, None]
+        np.testing.assert_allclose(posed, truth.joints[rows, slot], atol=TOLERANCE_M)
+        assert np.isnan(hands.translation[~rows, slot]).all()
+    if native.T_world_camera is not None and native.mano.T_camera_world is not None:
+        np.testing.assert_allclose(
+            frames.inverse(native.T_world_camera), native.mano.T_camera_world, atol=1e-9
+        )
+
+
+def check_pixels(native, truth):
+    """The camera must be that of the stored picture: compared with OpenCV's or written-out lens."""
+    if truth.pixels is None:
+        return
+    seen = truth.present[..., None] & np.isfinite(truth.pixels).all(-1)
+    assert seen.any()
+    np.testing.assert_allclose(
+        native.camera.project(truth.joints)[seen], truth.pixels[seen], atol=2e-3
+    )
+    assert (native.camera.width, native.camera.height) == (native.width, native.height)
+    if native.joints_image is not None:
+        np.testing.assert_allclose(native.joints_image[seen], truth.pixels[seen], atol=2e-3)
+
+
+def check_pictures(native, truth):
+    if truth.gray is None:
+        assert native.frames is None
+        return
+    assert len(native.frames) == len(truth.gray)
+    for index, image in enumerate(native.frames.read(0, len(native.frames))):
+        assert image.shape == (native.height, native.width, 3)
+        assert abs(int(np.median(image)) - int(truth.gray[index])) <= 2
+    last = len(truth.gray) - 1
+    np.testing.assert_array_equal(native.frames.at(last), image)
+    back = next(iter(native.frames.read_reversed(last, last + 1)))
+    np.testing.assert_array_equal(back, image)
+
+
+def test_wrong_conventions_do_not_pass(datasets, mano):
+    """Each flag matters in each dataset: turned around, joints move by far more than allowed."""
+    for name in ("arctic", "hot3d", "h2o", "oakink2", "interhand", "freihand", "hoi4d"):
+        root, truths = datasets[name]
+        reader, options = registry.find_reader(name), ReadOptions(pictures=False)
+        item = next(i for i in reader.items(root, options) if truths[i.name].mano)
+        track, truth = reader.read(item, options).mano, truths[item.name]
+        wrong = [("translation", "wrist" if track.convention.translation == "mano" else "mano")]
+        if track.convention.fingers != "rotations":
+            wrong.append(("flat_hand_mean", not track.convention.flat_hand_mean))
+        if truth.present[:, 0].any():
+            wrong.append(("left_shapedirs_fixed", not track.convention.left_shapedirs_fixed))
+        for field, value in wrong:
+            bad = replace(track, convention=replace(track.convention, **{field: value}))
+            error = np.nanmax(np.abs(to_camera(bad, mano).joints_camera - truth.joints))
+            assert error > 1e-3, (name, field)
+
+
+def test_turned_pictures_show_the_turned_camera(datasets):
+    """A point's pixel in the stored Aria picture lands on its pixel in the upright one."""
+    root, _ = datasets["hot3d"]
+    reader, options = registry.find_reader("hot3d"), ReadOptions(open_frames=GrayFrames)
+    item = next(i for i in reader.items(root, options) if i.key["device"] == "aria")
+    image = reader.read(item, options).frames.at(0)
+    assert (image[:, -10:] == 0).all()
+    assert (image[:, :-10] != 0).all()
+
+
+def test_vrs_needs_its_extra_and_says_so(datasets, monkeypatch):
+    """Without the package the message names the extra; without pictures it is not needed."""
+    monkeypatch.setitem(sys.modules, "projectaria_tools", None)
+    root, _ = datasets["hot3d"]
+    reader = registry.find_reader("hot3d")
+    item = reader.items(root, ReadOptions())[0]
+    with pytest.raises(MissingDependencyError, match="'vrs'"):
+        reader.read(item, ReadOptions())
+    assert reader.read(item, ReadOptions(pictures=False)).frames is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_mano_what_is_exact_stays(name, datasets, mano):
+    root, _ = datasets[name]
+    reader = registry.find_reader(name)
+    for item in reader.items(root, ReadOptions(pictures=False)):
+        native = reader.read(item, ReadOptions(pictures=False))
+        if native.mano is None:
+            continue
+        known, bare = to_camera(native.mano, mano), to_camera(native.mano, None)
+        np.testing.assert_allclose(bare.global_orient, known.global_orient, atol=1e-9)
+        assert np.isnan(bare.joints_camera).all()
+        for field in ("hand_pose", "translation"):
+            value = getattr(bare, field)
+            if np.isfinite(value).any():
+                np.testing.assert_allclose(value, getattr(known, field), atol=1e-9)
+        absolute = name in ("oakink2", "h2o", "hoi4d")
+        assert np.isfinite(bare.hand_pose[native.present]).all() == absolute
+        assert np.isfinite(bare.translation[native.present]).all() == (name in ("h2o", "hoi4d"))
+        assert any("without MANO" in text for text in bare.findings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_converted_clips_round_trip(name, datasets, mano_file, tmp_path):
+    """Native files to a store and back; the second run keeps all."""
+    root, truths = datasets[name]
+    options = RunOptions(
+        root, tmp_path / "out", clips=ClipOptions(mano=mano_file, images="keep", width=160),
+        read=ReadOptions(open_frames=GrayFrames),
+    )  # fmt: skip
+    done = []
+    report = run(name, options, lambda *step: done.append(step[1:]))
+    assert not report.errors
+    assert done[-1] == (len(truths), len(truths))
+    found = {}
+    for split in report.clips:
+        store = ClipStore(tmp_path / "out" / split)
+        assert store.info.split == split
+        found |= {store.info_of(key).source["recording"]: store.open(key) for key in store.ids()}
+    assert sorted(found) == sorted(truths)
+    for recording, clip in found.items():
+        check_clip(name, clip, truths[recording])
+    again = run(name, options, lambda *step: None)
+    assert again.kept == len(truths)
+    assert again.to_json()["splits"] == report.to_json()["splits"]
+    stored = json.loads((tmp_path / "out" / f"conversion-{name}.json").read_text())
+    assert stored == again.to_json()
+
+
+def check_clip(name, clip, truth):
+    motion, info = clip.motion, clip.info
+    np.testing.assert_allclose(motion.joints_camera, truth.joints, atol=TOLERANCE_M)
+    np.testing.assert_array_equal(motion.observed, truth.present)
+    np.testing.assert_array_equal(motion.presence > 0, truth.present)
+    labelled = truth.mano and truth.present.any()
+    assert motion.hand_model == ("mano" if labelled else "none")
+    assert info.left_shapedirs_fixed == truth.left_shapedirs_fixed
+    assert info.supervision.rotations == labelled
+    assert info.width == 160
+    if clip.frames is not None and truth.gray is not None:
+        for index in range(info.frames):
+            assert abs(int(np.median(clip.frames.at(index))) - int(truth.gray[index])) <= 3
+    if truth.pixels is not None:
+        inside = info.camera.contains(info.camera.project(truth.joints)).mean(-1)
+        if name not in ("rhd", "hot3d", "hot3d_clips"):  # these say themselves what is in view
+            np.testing.assert_allclose(motion.visible, inside * truth.present, atol=1e-6)
+    if name == "rhd" and truth.split == "train":
+        np.testing.assert_allclose(motion.visible, [[14 / 21, 1]], atol=1e-6)
+        assert not info.supervision.rotations and info.supervision.joints
+    if name == "freihand":
+        assert info.supervision.slots == (False, True) and info.kind == "image"
+    if name == "interhand":
+        assert not info.supervision.pinhole_fit and info.height % 2 == 0
+
+
+def test_undistorted_clips_show_what_a_pinhole_would(datasets, mano_file, tmp_path):
+    """ARCTIC by default: the stored camera is a pinhole, the native one is kept beside it."""
+    root, truths = datasets["arctic"]
+    options = RunOptions(root, tmp_path, ("train",), clips=ClipOptions(mano=mano_file))
+    run("arctic", options, lambda *step: None)
+    store = ClipStore(tmp_path / "train")
+    clip = store.open(store.ids()[0])
+    assert clip.info.camera.model == "pinhole"
+    assert clip.info.source["native_camera"]["model"] == "brown_conrady"
+    truth = truths[clip.info.source["recording"]]
+    rays = truth.joints / truth.joints[..., 2:]
+    K = clip.info.camera.K
+    np.testing.assert_allclose(clip.motion.joints_image, (rays @ K.T)[..., :2], atol=1e-6)
+    assert clip.info.source["pictures"]
+
+
+def test_plain_videos_are_referred_to(datasets, tmp_path):
+    root, truths = datasets["egocentric"]
+    report = run("holoassist", RunOptions(root, tmp_path / "a"), lambda *step: None)
+    assert not report.errors
+    store = ClipStore(tmp_path / "a" / "test")
+    for key in store.ids():
+        clip = store.open(key)
+        assert clip.info.media == "reference"
+        assert clip.info.supervision.slots == (False, False)
+        store.verify(key)
+        truth = truths[clip.info.source["recording"]]
+        shown = [int(np.median(image)) for image in clip.frames.read(0, 4)]
+        np.testing.assert_allclose(shown, truth.gray, atol=2)
+    cameras = [store.info_of(key).camera is not None for key in store.ids()]
+    assert cameras == [True, False]
+
+
+def test_undistorting_lowers_what_is_in_view(datasets, mano_file, tmp_path):
+    """HOT3D's share of a hand in view is that of the fisheye picture; a pinhole shows less."""
+    root, _ = datasets["hot3d"]
+    shown = {}
+    for images in ("keep", "undistort"):
+        options = RunOptions(
+            root,
+            tmp_path / images,
+            clips=ClipOptions(images=images, mano=mano_file, width=200),
+            read=ReadOptions(pictures=False),
+        )
+        run("hot3d", options, lambda *step: None)
+        clips = [
+            store.open(key)
+            for split in ("train", "test")
+            if (tmp_path / images / split).is_dir()
+            for store in [ClipStore(tmp_path / images / split)]
+            for key in store.ids()
+        ]
+        shown[images] = np.concatenate([c.motion.visible for c in clips])
+        assert {c.info.camera.model == "pinhole" for c in clips} == {images == "undistort"}
+    assert (shown["undistort"] <= shown["keep"] + 1e-6).all()
+
+
+class Evil:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.mark.parametrize("name", ["arctic", "oakink2", "rhd", "hoi4d"])
+def test_a_malicious_pickle_runs_nothing(name, mano_file, tmp_path):
+    root, marker = tmp_path / "data", tmp_path / "ran"
+    root.mkdir()
+    native_samples.WRITERS[name](root, native_samples.Hands(mano_file))
+    pattern = {"arctic": "*.mano.npy", "oakink2": "*.pkl", "rhd": "anno_*.pickle",
+               "hoi4d": "0.pickle"}[name]  # fmt: skip
+    for path in root.rglob(pattern):
+        if name == "arctic":
+            np.save(path, np.array({"right": Evil(marker)}, dtype=object), allow_pickle=True)
+        else:
+            path.write_bytes(pickle.dumps({0: Evil(marker)}, protocol=2))
+    reader = registry.find_reader(name)
+    with pytest.raises(UnsafeFileError, match="mkdir"):
+        for item in reader.items(root, ReadOptions()):
+            reader.read(item, ReadOptions())
+    assert not marker.exists()
+
+
+def test_tensors_inside_pickles_are_read_and_nothing_else(tmp_path):
+    import torch
+
+    from acehand_core.data.torch_pickle import TORCH_PKL
+    from acehand_core.data.unpickle import restricted_load
+
+    base = torch.arange(24.0).reshape(4, 6)
+    value = {
+        "strided": base.t()[1:, ::2], "flags": torch.tensor([True, False]), "one": torch.tensor(3),
+        "empty": torch.zeros(0, 3), "half": torch.ones(2, dtype=torch.float16), "again": base,
+    }  # fmt: skip
+    path = tmp_path / "a.pkl"
+    for protocol in range(6):
+        path.write_bytes(pickle.dumps(value, protocol=protocol))
+        found = restricted_load(path, TORCH_PKL, "test")
+        for key, tensor in value.items():
+            np.testing.assert_array_equal(found[key], tensor.numpy())
+            assert found[key].dtype == tensor.numpy().dtype
+    marker = tmp_path / "ran"
+
+    class Inside:
+        """A tensor whose inner pickle asks for code."""
+
+        def __reduce__(self):
+            import torch.storage
+
+            return torch.storage._load_from_bytes, (pickle.dumps(Evil(marker)),)
+
+    class Outer:
+        def __reduce__(self):
+            import torch._utils
+
+            return torch._utils._rebuild_tensor_v2, (Inside(), 0, (1,), (1,), False, {})
+
+    path.write_bytes(pickle.dumps({"a": Outer()}))
+    with pytest.raises(UnsafeFileError, match="mkdir"):
+        restricted_load(path, TORCH_PKL, "test")
+    assert not marker.exists()
+    good = pickle.dumps(base, protocol=2)
+    for bad in (
+        good.replace(b"K\x04K\x06", b"K\x28K\x06"),
+        good.replace(b"(K\x06K\x01", b"(KfK\x01"),
+    ):
+        if bad != good:
+            path.write_bytes(bad)
+            with pytest.raises((UnsafeFileError, SchemaError)):
+                restricted_load(path, TORCH_PKL, "test")
+
+
+def test_one_bad_recording_does_not_stop_the_others(datasets, mano_file, tmp_path):
+    root = tmp_path / "h2o"
+    root.mkdir()
+    native_samples.write_h2o(root, native_samples.Hands(mano_file))
+    bad = root / "subject1" / "h1" / "0" / "cam4" / "hand_pose_mano" / "000003.txt"
+    bad.write_text("1 2 3")
+    report = run("h2o", RunOptions(root, tmp_path / "out"), lambda *step: None)
+    assert [error["source"] for error in report.errors] == ["subject1_h1_0_cam4"]
+    assert "000003.txt" in report.errors[0]["message"] and "124" in report.errors[0]["message"]
+    assert report.clips == {"test": 1}
+    assert any("could not be converted" in t for e in report.comparison for t in e["explanation"])
+
+
+def test_a_changed_label_or_mano_is_converted_anew(mano_file, tmp_path):
+    root = tmp_path / "h2o"
+    root.mkdir()
+    native_samples.write_h2o(root, native_samples.Hands(mano_file))
+    bare = RunOptions(root, tmp_path / "out", clips=ClipOptions(images="none"))
+    assert run("h2o", bare, lambda *step: None).kept == 0
+    store = ClipStore(tmp_path / "out" / "test")
+    clip = store.open(store.ids()[0])
+    assert clip.motion.hand_model == "none"
+    assert np.isfinite(clip.motion.joints_camera[clip.motion.observed]).all()
+    assert "mano_fingers" in store.extra(store.ids()[0], "native")
+    full = replace(bare, clips=replace(bare.clips, mano=mano_file))
+    assert run("h2o", full, lambda *step: None).kept == 0
+    assert ClipStore(tmp_path / "out" / "test").open(store.ids()[0]).motion.hand_model == "mano"
+    path = root / "subject4" / "h1" / "0" / "cam4" / "hand_pose" / "000000.txt"
+    path.write_text(path.read_text() + " ")
+    assert run("h2o", full, lambda *step: None).kept == 1
+
+
+def test_a_hand_with_joints_alone_does_not_cost_the_clip_its_mano(mano_file, tmp_path):
+    root = tmp_path / "h2o"
+    root.mkdir()
+    truths = native_samples.write_h2o(root, native_samples.Hands(mano_file))
+    path = root / "subject4" / "h1" / "0" / "cam4" / "hand_pose_mano" / "000001.txt"
+    numbers = path.read_text().split()
+    path.write_text(" ".join(["0"] * 62 + numbers[62:]))
+    options = RunOptions(
+        root, tmp_path / "o", ("test",), clips=ClipOptions(images="none", mano=mano_file)
+    )
+    report = run("h2o", options, lambda *step: None)
+    store = ClipStore(tmp_path / "o" / "test")
+    motion = store.open(store.ids()[0]).motion
+    expected = truths["subject4_h1_0_cam4"].present.copy()
+    expected[1, 0] = False
+    assert motion.hand_model == "mano"
+    np.testing.assert_array_equal(motion.observed, expected)
+    assert any("1 hands have joints but no MANO" in text for text in report.findings)
+
+
+def test_parallel_jobs_give_the_same_clips(datasets, mano_file, tmp_path):
+    root, _ = datasets["freihand"]
+    reports = []
+    for jobs in (1, 2):
+        options = RunOptions(
+            root, tmp_path / str(jobs), jobs=jobs, clips=ClipOptions(mano=mano_file)
+        )
+        reports.append(run("freihand", options, lambda *step: None))
+    stores = [ClipStore(tmp_path / jobs / "train") for jobs in "12"]
+    assert stores[0].ids() == stores[1].ids()
+    for key in stores[0].ids():
+        assert stores[0].info_of(key).files == stores[1].info_of(key).files
+    assert reports[0].findings == reports[1].findings
+
+
+def test_command_line(datasets, mano_file, tmp_path, capsys):
+    from acehand_core.cli.main import main
+
+    root, _ = datasets["hoi4d"]
+    arguments = ["data", "convert", "hoi4d", "--root", str(root), "--output", str(tmp_path / "o"),
+                 "--mano", str(mano_file), "--json", "-q"]  # fmt: skip
+    assert main(arguments) == 0
+    out = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert out["splits"] == {"test": {"clips": 1, "frames": 8}}
+    entry = out["paper"][0]
+    assert (entry["paper_clips"], entry["paper_frames"]) == (166, 49800)
+    assert any("165 clips fewer" in text for text in entry["explanation"])
+    texts = " ".join(finding["text"] for finding in out["findings"])
+    for part in ("1 damaged", "3 of 8", "intrin.npy", "output.log", "left betas", "kps2D"):
+        assert part in texts or part == "left betas", part
+    assert main(["data", "convert", "hoi4", "--root", str(root), "--output", "x"]) == 2
+    assert "Did you mean 'hoi4d'" in capsys.readouterr().err
+    assert main([*arguments[:3], "--root", str(tmp_path), "--output", str(tmp_path / "p")]) == 2
+    assert "refinehandpose_right" in capsys.readouterr().err
+    assert main([*arguments, "--split", "train"]) == 2
+    assert main([*arguments, "--view", "cam"]) == 2
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_next_run_goes_on(datasets, mano_file, tmp_path):
+    root, _ = datasets["freihand"]
+    options = RunOptions(root, tmp_path / "o", clips=ClipOptions(mano=mano_file))
+
+    def stop_after_two(stage, done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as stop:
+        run("freihand", options, stop_after_two)
+    assert sum(stop.value.report.clips.values()) == 2
+    assert len(ClipStore(tmp_path / "o" / "train").ids()) == 2
+    assert run("freihand", options, lambda *step: None).kept == 2
+    assert not [p for p in (tmp_path / "o").rglob(".*")]
+
+
+def test_split_file(datasets, mano_file, tmp_path):
+    root, _ = datasets["freihand"]
+    path = tmp_path / "splits.json"
+    path.write_text(json.dumps({"val": ["training_00000001_gs"]}))
+    options = RunOptions(root, tmp_path / "o", split_file=path)
+    assert run("freihand", options, lambda *step: None).clips == {"val": 1}
+    path.write_text(json.dumps({"val": ["training_1"]}))
+    with pytest.raises(InputError, match="training_1"):
+        run("freihand", options, lambda *step: None)
+
+
+def test_freihand_versions(datasets):
+    root, _ = datasets["freihand"]
+    reader = registry.find_reader("freihand")
+    options = ReadOptions(view="auto")
+    items = reader.items(root, options)
+    assert len(items) == 3  # evaluation has the first version only
+    image = reader.read(items[1], options).frames.at(0)
+    assert abs(int(image.mean()) - native_samples.level(1 + 3 * 3)) <= 2
+
+
+def test_millimetres_are_noticed(mano_file, tmp_path):
+    native_samples.write_interhand(tmp_path, native_samples.Hands(mano_file))
+    reader = registry.find_reader("interhand")
+    item = reader.items(tmp_path, ReadOptions())[0]
+    before = reader.read(item, ReadOptions()).mano.translation
+    for path in (item.path / "mano_fits" / "params").glob("*.json"):
+        value = json.loads(path.read_text())
+        value["trans"] = [1000 * x for x in value["trans"]]
+        path.write_text(json.dumps(value))
+    native = reader.read(item, ReadOptions())
+    np.testing.assert_allclose(native.mano.translation, before, atol=1e-9)
+    assert any("millimetres" in text for text in native.findings)
+
+
+def test_real_hot3d_sample_through_the_reader(shared, mano_file, tmp_path):
+    """The real sequence: wrists in all boxes, said in the findings; a clip without pictures."""
+    folder = shared / "data" / "hot3d_aria_P0003_c701bd11"
+    if not folder.is_dir():
+        pytest.skip(f"no HOT3D sample at {folder}")
+    reader = registry.find_reader("hot3d")
+    inside = total = 0
+    for view in ("214-1", "1201-1", "1201-2"):
+        (item,) = [i for i in reader.items(folder, ReadOptions(view=view)) if i.path == folder]
+        native = reader.read(item, ReadOptions(view=view))
+        (text,) = [t for t in native.findings if "UmeTrack wrists" in t]
+        words = text.split()
+        inside, total = inside + int(words[4]), total + int(words[6])
+        assert len(native.timestamps_ns) == 34
+        assert item.name == f"P0003_c701bd11_{view}"  # whatever the folder is called
+    assert (inside, total) == (184, 184)
+    options = RunOptions(folder, tmp_path, clips=ClipOptions(mano=mano_file, images="none"))
+    report = run("hot3d", options, lambda *step: None)
+    assert sum(report.frames.values()) == 34
+
+
+def test_a_turned_lens_is_exact():
+    from acehand_core.data.native.turned import TURN, turned_camera
+    from acehand_core.geometry.cameras import Camera
+
+    random = np.random.default_rng(0)
+    camera = Camera("fisheye624", 640, 480, 240.0, 240.0, 320.0, 238.0,
+                    tuple(native_samples.ARIA[3:]))  # fmt: skip
+    points = random.normal(0, 0.3, (50, 3)) + np.array([0, 0, 1])
+    stored = camera.project(points)
+    upright = turned_camera(camera).project(frames.apply(np.linalg.inv(TURN), points))
+    np.testing.assert_allclose(upright, np.stack([479 - stored[:, 1], stored[:, 0]], -1), atol=1e-9)
+    image = np.zeros((480, 640), np.uint8)
+    image[100, 200] = 255
+    assert cv2.rotate(image, cv2.ROTATE_90_CLOCKWISE)[200, 379] == 255

@@ -1,0 +1,150 @@
+"""The recipe against the paper, number by number; every ablation composes; typos are refused."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("hydra")
+
+from acehand_core.errors import AcehandError
+from acehand_core.training.config import TrainConfig
+from acehand_core.training.estimate import step_size
+from acehand_core.training.main import CONF, compose
+from acehand_core.training.optim import factor, rate
+from acehand_core.weights.config import ModelConfig
+
+#: Transcribed from the paper: appendix "Optimization", "Loss Weights", "Architecture", "Datasets".
+PAPER = {
+    "optim.steps": 20_000, "optim.warmup_steps": 200, "optim.weight_decay": 1e-2,
+    "optim.gradient_clip": 1.0, "optim.lr_decoder": 2e-4, "optim.lr_lora": 1e-4,
+    "optim.lr_patch_embedding": 2e-5, "optim.clips_per_process": 4, "optim.processes": 16,
+    "optim.batch": 64, "optim.accumulation": 1, "optim.precision": "bfloat16",
+    "losses.rotation_geodesic": 1, "losses.rotation_matrix": 1, "losses.shape": 0.1,
+    "losses.joint_relative": 10, "losses.joint_camera": 5, "losses.joint_wrist": 2,
+    "losses.anchors": 1, "losses.reprojected": 1, "losses.image_wrist": 0.5,
+    "losses.translation": 1, "losses.presence": 0.5, "losses.visible": 0.25,
+    "losses.acceleration": 0.5, "losses.rays": 1, "losses.fit": 0,
+    "data.window.latents": 21, "data.window.image_frames": 5,
+    "model.source": "wan", "model.variant": "k", "model.trunk.num_layers": 30,
+    "model.trunk.dim": 3072, "model.trunk.ffn_dim": 14336, "model.trunk.in_channels": 148,
+    "model.trunk.out_channels": 48, "model.trunk.tap": 15, "model.trunk.sigma": 0,
+    "model.trunk.lora_rank": 64, "model.trunk.lora_alpha": 64, "model.decoder.width": 384,
+    "model.decoder.num_layers": 4, "model.decoder.num_registers": 4,
+    "model.decoder.ray_frequencies": 8, "model.decoder.spatial_grid": 16,
+    "solver.bearings": "intrinsics", "solver.solve": "mixed",
+}  # fmt: skip
+WEIGHTS = {"arctic": 14, "hot3d": 18, "h2o": 10, "oakink2": 14, "reinterhand": 16,
+           "freihand": 14, "rhd": 14}  # fmt: skip
+WIDTHS = {"arctic": 672, "hot3d": 480, "h2o": 832, "oakink2": 832}
+KFREE = {
+    "model.variant": "kfree", "solver.bearings": "pinhole", "losses.fit": 5,
+    "losses.fit_warmup_steps": 500, "optim.processes": 8, "optim.batch": 32,
+}  # fmt: skip
+
+
+def look_up(config, path):
+    for name in path.split("."):
+        config = config[name] if isinstance(config, dict) else getattr(config, name)
+    return config
+
+
+@pytest.mark.parametrize(("experiment", "changes"), [("standard", {}), ("kfree", KFREE)])
+def test_the_recipe_is_the_papers(experiment, changes) -> None:
+    config = compose([f"experiment={experiment}"])
+    for path, expected in {**PAPER, **changes}.items():
+        assert look_up(config, path) == expected, path
+    weights = {name: source.weight for name, source in config.data.sources.items()}
+    assert weights == WEIGHTS and sum(weights.values()) == 100
+    for name, width in WIDTHS.items():
+        assert config.data.sources[name].encode_width == width
+
+
+def test_every_setting_of_the_recipe_is_in_the_table_or_named_here() -> None:
+    """A new setting must be compared with the paper, or be listed as ours."""
+    ours = {
+        "optim.beta1", "optim.beta2", "optim.checkpointing", 
+        "losses.fit_warmup_steps", "losses.joint_readings", "solver.fallback",
+    }  # fmt: skip
+    config = compose(["experiment=standard"]).to_json()
+    for group in ("optim", "losses", "solver"):
+        for name in config[group]:
+            assert f"{group}.{name}" in PAPER or f"{group}.{name}" in ours, name
+
+
+def test_rates_over_the_run() -> None:
+    optim = compose(["experiment=standard"]).optim
+    assert rate(optim, "decoder", 199) == 2e-4
+    assert rate(optim, "lora", 0) == pytest.approx(1e-4 / 200)
+    assert factor(optim, 200) == 1.0 and factor(optim, 10_100) == pytest.approx(0.5)
+    assert rate(optim, "patch_embedding", 19_999) < 1e-12
+    steps = [factor(optim, s) for s in range(200, 20_000, 100)]
+    assert steps == sorted(steps, reverse=True) and len(set(steps)) == len(steps)
+
+
+OVERRIDES = sorted(
+    f"{path.parent.name}={path.stem}"
+    for path in CONF.glob("*/*.yaml")
+    if path.parent.name != "experiment" and not path.stem.startswith("_")
+)
+
+
+@pytest.mark.parametrize("override", OVERRIDES)
+def test_every_override_composes_and_changes_something(override) -> None:
+    experiment = "standard" if override == "solver=intrinsics" else "kfree"
+    if override in ("solver=intrinsics", "solver=fitted", "joints=both", "sigma=clean",
+                    "tap=block15"):  # fmt: skip
+        assert compose([f"experiment={experiment}", override])
+        return
+    assert compose([f"experiment={experiment}", override]) != compose([f"experiment={experiment}"])
+
+
+def test_ablations_of_the_paper() -> None:
+    assert compose(["source=vae_latent"]).model["decoder"]["feature_dim"] == 192
+    assert compose(["lora=none"]).model["source"] == "wan_frozen"
+    assert compose(["decoder=absolute"]).model["decoder"]["temporal_encoding"] == "absolute"
+    only = compose(["mixture=arctic", "data.sources.arctic.root=x"]).data.used()
+    assert set(only) == {"arctic"}
+    rays = compose(["experiment=kfree", "solver=rays"])
+    assert rays.losses.fit == 0 and rays.solver.bearings == "rays"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["optim.precision=fp8"], "valid: bfloat16, float32"),
+        (["optim.steps=many"], "optim.steps: 'many' is not of type int"),
+        (["optim.steps=0"], "optim.steps is 0; above 0"),
+        (["optim.stepz=1"], "stepz"),
+        (["+optim.stepz=1"], r"unknown setting 'optim.stepz'.*Did you mean 'steps'"),
+        (["model.trunk.tap=40"], "tap 40: valid: 0 to 29"),
+        (["experiment=standart"], "standart"),
+        (["experiment=kfree", "solver=intrinsics"], "valid: pinhole"),
+        (["data.window.latents=1"], "2 latents or more"),
+        (["hand=robot"], "valid: acehand, mano"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_loads(arguments, message) -> None:
+    with pytest.raises(AcehandError, match=message):
+        compose(arguments)
+
+
+def test_cfg_job_prints_the_recipe_and_loads_no_data() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "acehand_core.training.main", "experiment=standard", "--cfg", "job"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "lr_patch_embedding: 2.0e-05" in done.stdout and "weight: 18" in done.stdout
+    assert TrainConfig.from_json(compose([]).to_json()) == compose([])
+
+
+def test_counts_at_the_real_size() -> None:
+    """The paper: 183.99 M given to the optimiser, 100.10 M reached by a gradient."""
+    size = step_size(ModelConfig(), 4, 81, 672, 480, checkpointing=True)
+    assert round(size.registered / 1e6, 2) == 183.99
+    assert round(size.reached / 1e6, 2) == 100.10
+    assert size.tokens == 21 * 21 * 15
+    assert 2.5e9 < size.frozen < 4e9
+    plain = step_size(ModelConfig(), 4, 81, 672, 480, checkpointing=False)
+    assert size.activations < plain.activations / 5
+    assert size.total < 80e9 < plain.total

@@ -1,0 +1,222 @@
+"""Runs: resumed, killed, split over processes, and what they leave."""
+
+import json
+import multiprocessing
+import os
+import random
+import socket
+import time
+
+import pytest
+import torch
+
+pytest.importorskip("accelerate")
+pytest.importorskip("hydra")
+
+from safetensors.torch import load_file
+
+from acehand_core.errors import InputError, SchemaError
+from acehand_core.model import AceModel
+from acehand_core.training import checkpoints
+from acehand_core.training.loop import Run, train
+from acehand_core.training.main import compose
+from acehand_core.training.step import DivergedError
+from acehand_core.weights.load import load_weights
+from tests.training_samples import store
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Two clips to learn from and one to watch."""
+    root = tmp_path_factory.mktemp("data")
+    store(root / "train")
+    store(root / "val", clips=1, seed=9)
+    return root
+
+
+def quiet(stage, done, total):
+    pass
+
+
+def overrides(data, run, *more):
+    return [
+        "experiment=smoke", f"data.sources.synthetic.root={data / 'train'}",
+        f"validation.sources.synthetic.root={data / 'val'}", f"run={run}", *more,
+    ]  # fmt: skip
+
+
+def final(run):
+    return load_file(checkpoints.listed(run)[-1].path / "trained.safetensors")
+
+
+def assert_same(a, b, tolerance=0.0):
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=0, atol=tolerance, msg=name)
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """An uninterrupted run of four steps."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    report = train(compose(overrides(data, run)), quiet)
+    return run, report
+
+
+def test_two_steps_and_two_more_are_four(data, tmp_path, whole) -> None:
+    run = tmp_path / "run"
+    settings = compose(overrides(data, run))
+    assert train(settings, quiet, stop_at=2).weights is None
+    report = train(settings, quiet)
+    assert_same(final(run), final(whole[0]))
+    assert report.loss == whole[1].loss
+    first, second = (
+        [json.loads(line) for line in (r / "metrics.jsonl").read_text().splitlines()]
+        for r in (run, whole[0])
+    )
+    assert first == second and [row["step"] for row in first] == [1, 2, 2, 3, 4, 4]
+
+
+def test_a_run_describes_itself(data, whole) -> None:
+    run, report = whole
+    config = json.loads((run / "config.json").read_text())
+    assert config["optim"]["steps"] == 4 and config["losses"]["joint_relative"] == 10
+    facts = json.loads((run / "provenance.json").read_text())
+    assert facts["seed"] == 0 and facts["versions"]["torch"]
+    assert facts["data"]["synthetic"]["clips"] == 2
+    assert len(facts["data"]["synthetic"]["clips_sha256"]) == 64
+    assert list((run / "tensorboard").iterdir()) and list((run / "pictures").glob("*.png"))
+    model = AceModel.from_weights(load_weights(report.weights))
+    best = load_file(report.best / "trained.safetensors")
+    torch.testing.assert_close(
+        model.decoder.state_dict()["final_norm.weight"], best["model.decoder.final_norm.weight"]
+    )
+    assert {"train/rot_orient", "gradient_norm", "rate/decoder"} <= json.loads(
+        (run / "metrics.jsonl").read_text().splitlines()[0]
+    ).keys()
+
+
+def _child(arguments, rank, world, port) -> None:
+    """A process of its own."""
+    if world > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
+                       "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
+    torch.set_num_threads(1)
+    train(compose(arguments), quiet)
+
+
+def _launch(arguments, world=1) -> list:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("forkserver")  # what it imports, it imports once
+    context.set_forkserver_preload(["acehand_core.training.loop", "acehand_core.training.main"])
+    processes = [
+        context.Process(target=_child, args=(arguments, rank, world, port), daemon=True)
+        for rank in range(world)
+    ]
+    for process in processes:
+        process.start()
+    return processes
+
+
+#: Their true gradient is zero (a shift of all joints, of all keys), so AdamW steps along rounding.
+NO_GRADIENT = ("head_joint_3d.3.bias", "key.bias", "in_proj_bias")
+
+
+def assert_equivalent(run, reference) -> None:
+    """The same run up to the order of sums."""
+    rows = [[json.loads(line) for line in (r / "metrics.jsonl").read_text().splitlines()]
+            for r in (run, reference)]  # fmt: skip
+    for mine, other in zip(*rows, strict=True):
+        for name, value in other.items():
+            close = value if isinstance(value, str) else pytest.approx(value, rel=2e-3, abs=1e-4)
+            assert mine[name] == close, name
+    found, expected = final(run), final(reference)
+    kept = [name for name in expected if not name.endswith(NO_GRADIENT)]
+    moved = total = 0
+    for name in kept:
+        difference = (found[name] - expected[name]).abs()
+        moved, total = moved + int((difference > 1e-5).sum()), total + difference.numel()
+        assert difference.max() < 5e-4, name
+    assert moved < 0.01 * total
+
+
+def test_two_processes_are_one_with_twice_the_batch(data, tmp_path, whole) -> None:
+    split = ["optim.processes=2", "optim.clips_per_process=1"]
+    processes = _launch(overrides(data, tmp_path / "run", *split), 2)
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert_equivalent(tmp_path / "run", whole[0])
+
+
+def test_accumulation_is_a_larger_batch(data, tmp_path, whole) -> None:
+    split = ["optim.accumulation=2", "optim.clips_per_process=1"]
+    train(compose(overrides(data, tmp_path / "run", *split)), quiet)
+    assert_equivalent(tmp_path / "run", whole[0])
+
+
+def test_killed_at_random_moments(data, tmp_path, whole) -> None:
+    run, dice, kills = tmp_path / "run", random.Random(5), []
+    arguments = overrides(data, run, "checkpoints.every=1")
+    for target in ("half-written", "checkpoint", "anywhere"):
+        (process,) = _launch(arguments)
+        before = len(checkpoints.listed(run))
+        wait = dice.uniform(0.1, 0.6)
+        started = time.monotonic()
+        while process.is_alive() and time.monotonic() - started < 30:
+            folder = run / checkpoints.FOLDER
+            names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+            hit = {
+                "half-written": any(name.startswith(".step") for name in names),
+                "checkpoint": len(names) > before,
+                "anywhere": time.monotonic() - started > wait,
+            }
+            if hit[target]:
+                process.kill()
+                kills.append(target)
+                break
+            time.sleep(0.001)
+        process.join(10)
+    train(compose(arguments), quiet)
+    assert "half-written" in kills
+    assert_same(final(run), final(whole[0]))
+    assert not list((run / checkpoints.FOLDER).glob(".*"))
+
+
+def test_another_configuration_does_not_go_on(data, tmp_path) -> None:
+    run = tmp_path / "run"
+    train(compose(overrides(data, run)), quiet, stop_at=2)
+    with pytest.raises(InputError, match=r"optim\.lr_decoder: 0\.001 then, 0\.1 now"):
+        train(compose(overrides(data, run, "optim.lr_decoder=0.1")), quiet)
+    with pytest.raises(InputError, match="clips per step: 2 then, 3 now"):
+        train(compose(overrides(data, run, "optim.clips_per_process=3")), quiet)
+    newest = checkpoints.listed(run)[-1].path
+    (newest / "trained.safetensors").write_bytes(b"damaged")
+    with pytest.raises(SchemaError, match="damaged"):
+        train(compose(overrides(data, run)), quiet)
+
+
+def test_processes_must_be_there(data, tmp_path) -> None:
+    with pytest.raises(InputError, match=r"optim\.processes is 2, but 1 run.*accumulation=2"):
+        train(compose(overrides(data, tmp_path, "optim.processes=2")), quiet)
+
+
+def test_a_loss_that_is_not_a_number_stops_without_an_update(data, tmp_path) -> None:
+    run = Run(compose(overrides(data, tmp_path / "run")), quiet)
+    with torch.no_grad():
+        run.bare.model.ray_head.bias.fill_(float("nan"))
+    before = run.bare.model.decoder.hand_token.clone()
+    with pytest.raises(DivergedError, match=r"step 0.*synthetic/clip"):
+        run.go()
+    assert torch.equal(before, run.bare.model.decoder.hand_token)
+
+
+def test_only_the_newest_and_the_best_are_kept(tmp_path) -> None:
+    settings = compose(["experiment=tiny", "checkpoints.keep_last=1"]).checkpoints
+    for step, score in ((1, 3.0), (2, 1.0), (3, 2.0), (4, None), (5, 4.0)):
+        tensors = {"x": torch.tensor([float(step)])}
+        checkpoints.save(tmp_path, step, score, tensors, tensors, settings)
+    assert [c.step for c in checkpoints.listed(tmp_path)] == [2, 5]
+    assert checkpoints.best(tmp_path).step == 2

@@ -1,0 +1,294 @@
+"""What a step is given: draws by step alone, windows, images, truth that the solve agrees with."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("accelerate")
+
+from acehand_core.batch import ClipBatch
+from acehand_core.data.clips.schema import Supervision
+from acehand_core.data.clips.store import ClipStore
+from acehand_core.data.clips.windows import WindowSettings, mixture
+from acehand_core.encoder import lora
+from acehand_core.encoder.trunk import Trunk
+from acehand_core.errors import InputError
+from acehand_core.geometry.cameras import Camera
+from acehand_core.losses.objective import LossWeights, Masks, total
+from acehand_core.model import AceModel, SolveOptions
+from acehand_core.solver import bearings_torch, placement_torch
+from acehand_core.training import build
+from acehand_core.training.batches import Plan, Reader, batches
+from acehand_core.training.config import TrainConfig
+from acehand_core.training.latents import LatentCache, encoder_key
+from acehand_core.training.optim import group_of, make_optimizer
+from acehand_core.training.step import TrainingModel
+from acehand_core.training.truth import targets_of
+from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.official_export import export_official
+from acehand_core.weights.own import load_own, save_own
+from tests import tiny_model
+from tests.training_samples import HANDS, camera, motion, store
+
+SHORT = WindowSettings(latents=3, aligned=False)
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    root = tmp_path_factory.mktemp("stores")
+    store(root / "a", clips=3, frames=14)
+    store(root / "b", clips=1, frames=1, name="stills", kind="image", seed=7)
+    return {"a": ClipStore(root / "a"), "b": ClipStore(root / "b")}
+
+
+def mixed(stores, **weights):
+    return mixture(
+        {n: stores[n] for n in weights}, weights, SHORT, lambda info: (info.width, info.height)
+    )
+
+
+def test_a_draw_depends_on_seed_and_step_alone(stores) -> None:
+    mix = mixed(stores, a=3.0, b=1.0)
+    first = [mix.draw(0, step, 4) for step in range(300)]
+    assert [mix.draw(0, step, 4) for step in range(299, -1, -1)][::-1] == first
+    assert first != [mix.draw(1, step, 4) for step in range(300)]
+    assert all(len({(s.dataset, s.size, s.frames) for s in draw}) == 1 for draw in first)
+    share = np.mean([draw[0].dataset == "a" for draw in first])
+    assert abs(share - 0.75) < 0.08
+    starts = {s.start for draw in first for s in draw if s.dataset == "a"}
+    assert starts == set(range(6)) and {s.clip for d in first for s in d} >= {"clip0", "clip2"}
+
+
+def test_processes_share_the_draw_of_one(stores) -> None:
+    mix = mixed(stores, a=1.0)
+    whole = Plan(mix, 3, 5, 8, 1, 1, 0).samples(2, 0)
+    split = [
+        sample
+        for part in range(2)
+        for rank in range(2)
+        for sample in Plan(mix, 3, 5, 2, 2, 2, rank).samples(2, part)
+    ]
+    assert split == whole
+
+
+def test_aligned_windows_start_where_latents_do(stores) -> None:
+    aligned = dataclasses.replace(SHORT, aligned=True)
+    mix = mixture({"a": stores["a"]}, {"a": 1.0}, aligned, lambda info: (64, 64))
+    assert {s.start for step in range(40) for s in mix.draw(0, step, 4)} == {0, 4}
+
+
+def test_recordings_that_are_too_short_are_counted_or_refused(stores) -> None:
+    with pytest.raises(InputError, match="none of 3 clips has 81 frames"):
+        mixture({"a": stores["a"]}, {"a": 1.0}, WindowSettings(), lambda info: (64, 64))
+    with pytest.raises(InputError, match="weights above 0"):
+        mixture({"a": stores["a"]}, {"a": 0.0}, SHORT, lambda info: (64, 64))
+
+
+def test_loader_processes_give_the_same(stores) -> None:
+    reader = Reader(stores, "tiny", HANDS)
+    plan = Plan(mixed(stores, a=1.0, b=1.0), 0, 3, 2, 1, 1, 0)
+    here = [parts[0] for parts in batches(reader, plan, 1, 0)]
+    there = [parts[0] for parts in batches(reader, plan, 1, 1)]
+    assert len(here) == 2
+    for a, b in zip(here, there, strict=True):
+        assert a.samples == b.samples and torch.equal(a.clips.frames, b.clips.frames)
+        assert torch.equal(a.targets.joints, b.targets.joints)
+
+
+def test_an_image_is_a_static_clip_of_five_frames(stores) -> None:
+    mix = mixed(stores, b=1.0)
+    batch = Reader(stores, "tiny", HANDS).read(mix.draw(0, 0, 2))
+    assert batch.clips.frames.shape == (2, 3, 5, 64, 64)
+    assert torch.equal(batch.clips.frames[:, :, 0], batch.clips.frames[:, :, 4])
+    assert torch.equal(batch.targets.joints[:, 0], batch.targets.joints[:, 4])
+
+
+def info_of(stores, **changes):
+    return dataclasses.replace(stores["a"].info_of("clip0"), **changes)
+
+
+def test_the_truth_solves_to_itself(stores) -> None:
+    info = info_of(stores, frames=30)
+    t = targets_of(info, motion(frames=30), (128, 128), (4, 4), HANDS)
+    joints = HANDS.joints(t.global_orient, t.hand_pose, t.betas)
+    torch.testing.assert_close(joints + t.translation[..., None, :], t.joints, atol=1e-5, rtol=0)
+    size = t.camera.size
+    bearings = bearings_torch.calibrated_bearings(
+        t.anchors, torch.zeros(1, 30, 2, 2), t.camera.focal, t.camera.centre, size
+    )
+    placed = placement_torch.mixed_pnp(joints, t.translation[..., 2].log(), bearings)
+    seen = placed.accepted
+    assert 20 < int(seen[..., 0].sum()) < 30 and int(seen[..., 1].sum()) == 30
+    torch.testing.assert_close(placed.translation[seen], t.translation[seen], atol=1e-4, rtol=0)
+    # Out of sight: no keypoint inside, the hand still taught.
+    out = ~t.inside.any(-1)
+    assert out.any() and t.hand[out].all() and not t.visible[out].any()
+
+
+def test_flags_become_masks(stores) -> None:
+    hands = motion(frames=9)
+    flags = Supervision(rotations=False, shape=False, translation=False, pinhole_fit=False,
+                        slots=(False, True))  # fmt: skip
+    info = info_of(stores, frames=9, supervision=flags)
+    counts = Masks.of(targets_of(info, hands, (64, 64), (2, 2), HANDS)).counts()
+    taught = {name for name, count in counts.items() if count}
+    assert taught == {"joint_relative_direct", "joint_camera_direct", "joint_wrist_direct",
+                      "img_anchors", "pres", "pres_visible", "ray"}  # fmt: skip
+    assert counts["pres"] == 9 and counts["joint_wrist_direct"] == 9
+    with pytest.raises(InputError, match="'mano', this run's 'acehand'"):
+        targets_of(info_of(stores, hand_model="mano"), hands, (64, 64), (2, 2), HANDS)
+
+
+def test_a_fisheye_has_its_own_rays_and_no_pinhole(stores) -> None:
+    lens = Camera("kannala_brandt", 64, 64, 25.0, 25.0, 31.5, 31.5, (0.02, -0.01, 0.0, 0.0))
+    hands = motion(frames=9, view=lens)
+    t = targets_of(info_of(stores, frames=9, camera=lens), hands, (64, 64), (4, 4), HANDS)
+    assert not t.pinhole.any()
+    torch.testing.assert_close(t.rays.norm(dim=1), torch.ones(1, 4, 4))
+    corner = torch.from_numpy(lens.unproject(np.array([8.0, 8.0]))).float()
+    torch.testing.assert_close(t.rays[0, :, 0, 0], corner)
+    true = lens.project(hands.joints_camera)[:, 1] / 64
+    inside = t.inside[0, :, 1].numpy()
+    np.testing.assert_allclose(t.anchors[0, :, 1].numpy()[inside], true[inside], atol=1e-5)
+
+
+def test_unknown_hands_are_zeros_and_teach_absence_only(stores) -> None:
+    hands = motion(frames=9)
+    gone = hands.observed.copy()
+    gone[:4, 0] = False
+    joints = hands.joints_camera.copy()
+    joints[:4, 0] = np.nan
+    hands = dataclasses.replace(
+        hands, observed=gone, presence=gone.astype(float), joints_camera=joints
+    )
+    t = targets_of(info_of(stores, frames=9), hands, (64, 64), (2, 2), HANDS)
+    for name in ("joints", "anchors", "translation", "global_orient", "betas"):
+        assert getattr(t, name).isfinite().all(), name
+    assert not t.hand[0, :4, 0].any() and t.presence_taught.all()
+    assert not t.presence[0, :4, 0].any() and t.presence[0, 4:].all()
+
+
+SIZES = ModelConfig(
+    vae=tiny_model.VAE, trunk=tiny_model.TRUNK,
+    decoder=dataclasses.replace(ModelConfig().decoder, feature_dim=48, width=32, num_heads=2,
+                                num_layers=1),
+)  # fmt: skip
+
+
+def pretrained(**optim) -> tuple[TrainConfig, TrainingModel]:
+    config = TrainConfig.from_json({
+        "hand": "acehand", "model": SIZES.to_json(), "start": {"random": True},
+        "optim": {"precision": "float32", "processes": 1, **optim},
+    })  # fmt: skip
+    start = build.read_start(SIZES, config.start)
+    model = build.build_model(config, start)
+    return config, TrainingModel(model, HANDS, SolveOptions("intrinsics", fallback="paper"))
+
+
+def latent_batch(stores, tmp_path):
+    weights = build.random_weights(SIZES)
+    cache = LatentCache(tmp_path, encoder_key(weights.vae, "float32"))
+    mix = mixture({"a": stores["a"]}, {"a": 1.0}, WindowSettings(latents=3), lambda info: (64, 64))
+    samples = mix.draw(0, 0, 2)
+    encoder = tiny_model.encoder()
+    from acehand_core.training.batches import resized
+
+    clips = [(stores["a"].open(n), (64, 64)) for n in stores["a"].ids()]
+    assert cache.ensure(clips, encoder, resized) == 3
+    assert cache.ensure(clips, encoder, resized) == 0
+    return Reader(stores, "wan", HANDS, cache=cache).read(samples), cache
+
+
+def test_gradients_reach_adapters_patch_embedding_ray_head_and_decoder_only(
+    stores, tmp_path
+) -> None:
+    config, model = pretrained()
+    batch, _ = latent_batch(stores, tmp_path)
+    assert batch.clips.latents.shape == (2, 48, 3, 4, 4)
+    frozen = {n: p.clone() for n, p in model.named_parameters() if not p.requires_grad}
+    assert frozen and all(".blocks." in n for n in frozen)
+    loss = total(model(batch.clips, batch.targets), Masks.of(batch.targets).counts(),
+                 LossWeights(), 0)  # fmt: skip
+    loss.backward()
+    reached = {n for n, p in model.named_parameters() if p.grad is not None}
+    learn = {n for n, p in model.named_parameters() if p.requires_grad}
+    # The shape token's norm belongs to a readout that this configuration does not select.
+    assert learn - reached == {"model.decoder.shape_norm.weight", "model.decoder.shape_norm.bias"}
+    assert reached <= learn
+    optimizer = make_optimizer(model.model, config.optim)
+    assert {g["name"]: g["lr"] for g in optimizer.param_groups} == {
+        "decoder": pytest.approx(2e-4 / 200), "lora": pytest.approx(1e-4 / 200),
+        "patch_embedding": pytest.approx(2e-5 / 200),
+    }  # fmt: skip
+    sizes = {g["name"]: len(g["params"]) for g in optimizer.param_groups}
+    assert sizes["lora"] == 2 * 10 * 3 and sizes["patch_embedding"] == 2
+    optimizer.step()
+    for name, before in frozen.items():
+        assert torch.equal(dict(model.named_parameters())[name], before), name
+
+
+def test_checkpointing_changes_no_gradient(stores, tmp_path) -> None:
+    batch, _ = latent_batch(stores, tmp_path)
+    gradients = []
+    for keep in (False, True):
+        _, model = pretrained(checkpointing=keep)
+        assert isinstance(model.model.source, Trunk) and model.model.source.checkpointing == keep
+        sums = model(batch.clips, batch.targets)
+        total(sums, Masks.of(batch.targets).counts(), LossWeights(), 0).backward()
+        gradients.append([p.grad for _, p in lora.adapter_parameters(model.model.source)])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_in_bfloat16_what_learns_stays_float32() -> None:
+    _, model = pretrained(precision="bfloat16")
+    kinds = {p.dtype for p in model.parameters() if p.requires_grad}
+    assert kinds == {torch.float32}
+    assert {p.dtype for p in model.parameters() if not p.requires_grad} == {torch.bfloat16}
+
+
+def test_latents_are_kept_under_what_made_them(stores, tmp_path) -> None:
+    _, cache = latent_batch(stores, tmp_path)
+    info = stores["a"].info_of("clip0")
+    name = cache.path(info, (64, 64)).name
+    changed = dataclasses.replace(info, files={**info.files, "video.mp4": "0" * 64})
+    others = {
+        cache.path(info, (64, 96)).name, cache.path(changed, (64, 64)).name,
+        LatentCache(tmp_path, "another").path(info, (64, 64)).name,
+    }  # fmt: skip
+    assert name not in others and len(others) == 3
+    renamed = dataclasses.replace(info, id="other", files={**info.files, "hands.parquet": "1"})
+    assert cache.path(renamed, (64, 64)).name == name
+
+
+def test_groups_by_name() -> None:
+    assert group_of("source.blocks.0.attn1.to_q.lora_A.default.weight", "wan") == "lora"
+    assert group_of("source.patch_embedding.weight", "wan") == "patch_embedding"
+    assert group_of("ray_head.weight", "wan") == "decoder"
+    assert group_of("source.trunk.patch_embedding.weight", "tiny") == "decoder"
+    assert camera().model == "pinhole"
+
+
+def test_what_was_trained_is_written_in_our_format_and_exported_as_released(tmp_path) -> None:
+    start = build.random_weights(SIZES)
+    config, _ = pretrained()
+    model = build.build_model(config, start)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.01)
+    weights = build.weights_of(model, start)
+    save_own(tmp_path / "own", weights)
+    back = load_own(tmp_path / "own")
+    again = AceModel.from_weights(back, "float32", merge=False)
+    latents = torch.randn(1, 48, 2, 4, 4)
+    clip = ClipBatch(latents, torch.tensor([[64.0, 64.0]]))
+    with torch.no_grad():
+        torch.testing.assert_close(again(clip).anchors, model.eval()(clip).anchors)
+    path = tmp_path / "ace.pt"
+    export_official(path, SIZES, trunk=back.trunk, adapters=back.adapters, decoder=back.decoder,
+                    ray_head=back.ray_head)  # fmt: skip
+    data = torch.load(path, weights_only=True)
+    assert data["backbone_trainable"] and data["projectors"] and data["raymap_heads"]
