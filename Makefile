@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PINNED := --constraint constraints.txt
-EXTRAS := mediapipe,ace,dex,mano,ros,test
+EXTRAS := mediapipe,ace,dex,mano,ros,train,test
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 DEMO_OUT ?= demo_out
 
