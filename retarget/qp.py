@@ -24,8 +24,9 @@ class TrajectoryProgram:
         history: Float[np.ndarray, "H C"],
         acceleration: float,
         jerk: float,
+        units: Float[np.ndarray, "C"],
     ) -> None:
-        """Build the matrices; weights count squared differences in rad per frame^2 and ^3."""
+        """Build the matrices; weights count squared differences in ``units`` per frame^2 and ^3."""
         size = len(limits.lower)
         self._shape, self._limits = (count, size), limits
         done = len(history)
@@ -36,8 +37,10 @@ class TrajectoryProgram:
                 matrix = _differences(total, order)
                 smooth = smooth + weight * (matrix.T @ matrix)
         smooth = smooth.tocsr()
-        self._smooth = sp.kron(smooth[done:, done:], sp.eye_array(size)).tocsc()
-        self._pull = np.asarray(smooth[done:, :done] @ history) if done else np.zeros(self._shape)
+        share = units**-2.0
+        self._smooth = sp.kron(smooth[done:, done:], sp.diags_array(share)).tocsc()
+        pull = np.asarray(smooth[done:, :done] @ history) if done else np.zeros(self._shape)
+        self._pull = pull * share
         rows, past, bounds = [], [], []
         for order, limit in ((1, limits.step), (2, limits.bend)):
             if limits.fps > 0 and np.isfinite(limit).any() and total > order:
