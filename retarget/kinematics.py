@@ -85,6 +85,10 @@ class KinematicTree:
             if link.column is not None:
                 self._slides[link.column] = link.slides
 
+    def slides(self, name: str) -> bool:
+        """Whether a joint slides, in metres, instead of turning, in radians."""
+        return self._slides[self.joint_names.index(name)]
+
     @classmethod
     def of(cls, hand: HandSpec) -> KinematicTree:
         """Return the tree of a hand, joints in its order and names without its side."""

@@ -31,9 +31,12 @@ CALIBRATION_SIZE = 27
 class Weights:
     """Pull of each term on a frame. Positions count in units of ``length_m``, angles in radians.
 
+    A joint that slides counts ``slide_m``, about a finger's length, as a radian: a tip goes as far.
+
     ``direction`` compares unit vectors along the last links; ``pinch`` the vector between two
     tips, 0 switches pinches and the gap of open ones off. ``rest`` keeps joints that no target
-    moves near the idle hand. ``acceleration`` and ``jerk`` weigh squared rad/s^2 and rad/s^3, so
+    moves near the idle hand; more would bend thumbs of five joints, whose tip several poses
+    nearly share. ``acceleration`` and ``jerk`` weigh squared rad/s^2 and rad/s^3, so
     that a motion is smoothed alike at any frame rate: the default passes a finger up to about
     3 Hz, where 40 rad/s^2 leave it 0.1 rad. ``contact`` punishes what would reach into each other.
     """
@@ -42,16 +45,17 @@ class Weights:
     link: float = 0.1
     direction: float = 0.3
     pinch: float = 50.0
-    rest: float = 0.02
-    acceleration: float = 2e-5
+    rest: float = 2e-4
+    acceleration: float = 5e-6
     jerk: float = 6e-7
     contact: float = 1e4
     length_m: float = 0.01
+    slide_m: float = 0.08
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Follow:
-    """Commands to stay near, and the weight of a squared radian, per frame and joint."""
+    """Commands to stay near, and the weight of a squared radian (see ``Weights.slide_m``)."""
 
     commands: Commands
     weight: Float[np.ndarray, "T C"]
@@ -95,6 +99,9 @@ class PoseObjective:
         self.follow = follow
         self.hand, self.tree, self.targets = hand, tree, targets
         self.calibration, self.weights = calibration, weights
+        self.units = np.array(
+            [weights.slide_m if tree.slides(name) else 1.0 for name in hand.command_joints]
+        )
         self.spacing = spacing_of(hand, tree)
         pinching = self.spacing.pinching if weights.pinch > 0 else np.zeros(0, int)
         self.pinches = Pinches.of(hand, targets, pinching)
@@ -133,11 +140,12 @@ class Window:
         self._terms = terms
         vectors, self._scale = terms.wanted(objective.targets, objective.pinches, rows)
         # The idle hand and what else to stay near: one weighted mean per frame and joint.
-        rest = objective.weights.rest
+        rest = objective.weights.rest / objective.units**2
         self._near = np.broadcast_to(self._hand.rest, (len(self._scale), len(self._hand.rest)))
-        self._pull = np.full(self._near.shape, rest)
+        self._pull = np.broadcast_to(rest, self._near.shape)
         if objective.follow is not None:
-            weight, wanted = objective.follow.weight[rows], objective.follow.commands[rows]
+            weight = objective.follow.weight[rows] / objective.units**2
+            wanted = objective.follow.commands[rows]
             self._pull = rest + weight
             mean = (rest * self._near + weight * wanted) / np.maximum(self._pull, 1e-12)
             self._near = np.where(self._pull > 0, mean, self._near)

@@ -62,10 +62,11 @@ class Pinches:
 def tip_reach(hand: HandSpec, tree: KinematicTree) -> Float[np.ndarray, "K"]:
     """Return how near each finger's tip comes to the thumb's, metres; 0 for the thumb itself.
 
-    Limits of the joints are kept, contact between links is not considered.
+    Infinite for hands that do not pinch. Limits of the joints are kept, contact between links is
+    not considered.
     """
     out = np.zeros(len(hand.tip_names))
-    if not _has_thumb(hand):
+    if not _pinches(hand):
         return np.full(len(hand.tip_names), np.inf)
     rng = np.random.default_rng(0)
     span = hand.command_upper - hand.command_lower
@@ -98,7 +99,7 @@ def impossible_pinches(
 
     Such tips follow the human's like any others, which leads to the nearest pose that there is.
     """
-    if not _has_thumb(hand):
+    if not _pinches(hand):
         return ()
     reach = tip_reach(hand, tree)
     far = np.flatnonzero(reach >= REACH_M)
@@ -115,8 +116,10 @@ def impossible_pinches(
     return tuple(out)
 
 
-def _has_thumb(hand: HandSpec) -> bool:
-    return len(hand.fingers) > 1 and hand.fingers[0] == "thumb"
+def _pinches(hand: HandSpec) -> bool:
+    """Whether a hand has a thumb to pinch with; a gripper follows every opening as it is."""
+    thumb = len(hand.fingers) > 1 and hand.fingers[0] == "thumb"
+    return thumb and hand.follows == "keypoints"
 
 
 def _opening(gap: Float[np.ndarray, "T"]) -> Float[np.ndarray, "T"]:

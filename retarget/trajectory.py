@@ -80,7 +80,7 @@ def _solve(
     """Solve one run of frames that follows ``history``."""
     weights = objective.weights
     smooth = weights.acceleration * limits.fps**4, weights.jerk * limits.fps**6
-    program = TrajectoryProgram(len(start), limits, history, *smooth)
+    program = TrajectoryProgram(len(start), limits, history, *smooth, objective.units)
     contact = weights.contact / weights.length_m**2
     before = history if len(history) else None
     pose = window.at(np.clip(start, limits.lower, limits.upper))
