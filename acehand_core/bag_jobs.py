@@ -31,8 +31,8 @@ from acehand_core.export.bag_messages import (
     PlainMessage,
     diagnostics_messages,
     frame_messages,
+    joint_trajectory,
     latched_messages,
-    trajectory_messages,
 )
 from acehand_core.export.bag_writer import BagWriter, Storage
 from acehand_core.export.demonstrations import (
@@ -41,6 +41,7 @@ from acehand_core.export.demonstrations import (
     read_episodes,
 )
 from acehand_core.export.lerobot import is_dataset
+from acehand_core.export.memory import release_memory
 from acehand_core.export.report import JobReport
 from acehand_core.geometry import frames
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
@@ -179,6 +180,7 @@ def _convert(options: ConvertOptions, index: BagIndex, progress: Progress) -> Co
     except Interrupted as stop:
         raise Interrupted(report(stop.report, None, Losses())) from stop
     passed = Losses()
+    release_memory()
     if options.bag_output is None or done.dataset is None or job.dry_run:
         return report(done, None, passed)
     try:
@@ -434,8 +436,10 @@ def _write_demonstration(
     def put(message: PlainMessage) -> None:
         writer.write(message, renamed.get(message.topic))
 
-    for message in (*latched_messages(demo), *trajectory_messages(demo)):
+    for message in latched_messages(demo):
         put(message)
+    for slot in range(2):  # one at a time: over a long episode they are large
+        put(joint_trajectory(demo, slot))
     for index in range(len(demo)):
         for message in frame_messages(demo, index, mesh):
             put(message)

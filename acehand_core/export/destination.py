@@ -12,6 +12,7 @@ from acehand_core.errors import InputError
 from acehand_core.export import lerobot
 from acehand_core.export.atomic import atomic_path
 from acehand_core.export.features import IMAGE_KEY, Layout, columns, features
+from acehand_core.export.memory import release_memory
 from acehand_core.export.report import EpisodeReport, episode_provenance, episode_report
 from acehand_core.export.resume import JOB, EpisodeJob, Existing
 from acehand_core.export.table import write_hand_motion
@@ -85,6 +86,7 @@ class Destination:
         with atomic_path(folder / "report.json", overwrite=True) as partial:
             text = json.dumps({**report.json, "provenance": record}, indent=2)
             partial.write_text(text + "\n", "utf-8")
+        release_memory()  # pictures are drawn next
         return report, folder
 
     def finish(self) -> None:
