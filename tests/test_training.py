@@ -142,8 +142,9 @@ def assert_equivalent(run, reference) -> None:
     assert moved < 0.01 * total
 
 
-def test_two_processes_are_one_with_twice_the_batch(data, tmp_path, whole) -> None:
-    split = ["optim.processes=2", "optim.clips_per_process=1"]
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_are_one_with_twice_the_batch(data, tmp_path, whole, parallel) -> None:
+    split = ["optim.processes=2", "optim.clips_per_process=1", f"optim.parallel={parallel}"]
     processes = _launch(overrides(data, tmp_path / "run", *split), 2)
     for process in processes:
         process.join(60)
