@@ -79,8 +79,8 @@ class OptimConfig:
     """AdamW in three groups of learning rates, warm-up, cosine (appendix "Optimization").
 
     ``clips_per_process`` of ``processes`` times ``accumulation`` make the effective batch. A run on
-    another number of processes must keep that product: ``accumulation`` is there for it. ``parallel``:
-    every process holds the whole model ("ddp") or a share of it ("fsdp").
+    another number of processes must keep that product: ``accumulation`` is there for it.
+    ``parallel``: every process holds the whole model ("ddp") or a share of it ("fsdp").
     """
 
     steps: int = 20_000
