@@ -41,7 +41,9 @@ def quiet(stage, done, total):
 def overrides(data, run, *more):
     return [
         "experiment=smoke", f"data.sources.synthetic.root={data / 'train'}",
-        f"validation.sources.synthetic.root={data / 'val'}", f"run={run}", *more,
+        f"validation.sources.synthetic.root={data / 'val'}", f"run={run}",
+        # Pictures are read and drawn one by one.
+        "log.pictures=1", *more,
     ]  # fmt: skip
 
 
