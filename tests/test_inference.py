@@ -1,6 +1,7 @@
 """Whole recordings through a network whose every answer is known, and through tiny real parts."""
 
 import argparse
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,9 @@ from clips import EXAMPLE
 from fake_ace import FakeEncoder, FakeModel, motion
 
 from acehand_core.batch import ClipBatch, Readout, pinhole_batch
+from acehand_core.cli import evaluate
 from acehand_core.cli.ace import ace_settings_of, add_ace_arguments
+from acehand_core.cli.console import Bars
 from acehand_core.cli.main import main
 from acehand_core.data.content_hash import content_sha256
 from acehand_core.data.hand_table import read_hand_motion
@@ -165,6 +168,41 @@ def test_the_motion_keeps_its_definition_and_survives_its_file(tmp_path):
     assert back.provenance.settings["encode_size"] == [64, 32]
     assert back.provenance.weights == f"fake (sha256 {'ab' * 32})"
     assert back.provenance.licenses == ("fake licence",)
+
+
+def test_every_slot_is_given_for_scoring(tmp_path):
+    """Absent hands keep their flags; their poses are what the network said."""
+
+    def presence(times, mirrored):
+        return np.stack([np.where(times < 25, 0.9, 0.1), np.full(len(times), 0.2)], axis=1)
+
+    every, model = replace(OPTIONS, every_slot=True), FakeModel(presence=presence)
+    usual = run(fake.recording(49), model)
+    found = run(fake.recording(49), model, options=every)
+    assert np.isnan(usual.joints_camera[~usual.known]).all() and (~usual.known).any()
+    for name in ("presence", "visible", "quality", "observed", "filled", "joints_image"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(usual, name))
+    truth = motion(np.arange(len(found)))
+    np.testing.assert_allclose(found.joints_camera, truth["joints"], atol=2e-5)
+    np.testing.assert_allclose(found.global_orient, truth["orient"], atol=2e-5)
+    write_hand_motion(found, tmp_path / "x.parquet")
+    same(read_hand_motion(tmp_path / "x.parquet"), found)
+    fitted = run(fake.recording(9), model, hands=None, options=every)
+    assert np.isfinite(fitted.joints_camera).all() and not fitted.known[:, 1].any()
+    left = run(fake.recording(9), model, options=replace(every, hands="left"))
+    assert np.isnan(left.joints_camera[:, 1]).all() and np.isfinite(left.joints_camera[:, 0]).all()
+
+
+def test_evaluation_scores_every_slot(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "acehand_core.evaluation.run.evaluate_tracker", lambda *a: asked.append(a) or {}
+    )
+    parser = argparse.ArgumentParser()
+    evaluate.add_arguments(parser)
+    arguments = parser.parse_args(["--tracker", "ace", "--weights", "x"])
+    evaluate._track(arguments, None, None, Bars(True, io.StringIO()))
+    assert asked[0][3]["ace"].every_slot and not ace_settings_of(arguments).every_slot
 
 
 @pytest.mark.parametrize("hands", ["left", "right"])

@@ -41,7 +41,9 @@ def quiet(stage, done, total):
 def overrides(data, run, *more):
     return [
         "experiment=smoke", f"data.sources.synthetic.root={data / 'train'}",
-        f"validation.sources.synthetic.root={data / 'val'}", f"run={run}", *more,
+        f"validation.sources.synthetic.root={data / 'val'}", f"run={run}",
+        # Pictures are read and drawn one by one.
+        "log.pictures=1", *more,
     ]  # fmt: skip
 
 
@@ -133,6 +135,10 @@ def assert_equivalent(run, reference) -> None:
             close = value if isinstance(value, str) else pytest.approx(value, rel=2e-3, abs=1e-4)
             assert mine[name] == close, name
     found, expected = final(run), final(reference)
+    moments = [load_file(checkpoints.listed(r)[-1].path / "optimizer.safetensors")
+               for r in (run, reference)]  # fmt: skip
+    shapes = [{name: value.shape for name, value in one.items()} for one in moments]
+    assert shapes[0] == shapes[1]
     kept = [name for name in expected if not name.endswith(NO_GRADIENT)]
     moved = total = 0
     for name in kept:
@@ -142,11 +148,14 @@ def assert_equivalent(run, reference) -> None:
     assert moved < 0.01 * total
 
 
-def test_two_processes_are_one_with_twice_the_batch(data, tmp_path, whole) -> None:
-    split = ["optim.processes=2", "optim.clips_per_process=1"]
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_are_one_with_twice_the_batch(data, tmp_path, whole, parallel) -> None:
+    split = ["optim.processes=2", "optim.clips_per_process=1", f"optim.parallel={parallel}"]
+    if parallel == "fsdp":  # goes on from whole tensors, and leaves whole ones
+        train(compose(overrides(data, tmp_path / "run")), quiet, stop_at=2)
     processes = _launch(overrides(data, tmp_path / "run", *split), 2)
     for process in processes:
-        process.join(60)
+        process.join(240)
         assert process.exitcode == 0
     assert_equivalent(tmp_path / "run", whole[0])
 

@@ -139,6 +139,8 @@ def _evaluate(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
 
 def _track(arguments: argparse.Namespace, truth: GroundTruth, options: Any, bars: console.Bars):
+    from dataclasses import replace
+
     from acehand_core.errors import InputError
     from acehand_core.evaluation.run import evaluate_tracker
     from acehand_core.evaluation.tracking import DoNothing
@@ -146,10 +148,12 @@ def _track(arguments: argparse.Namespace, truth: GroundTruth, options: Any, bars
 
     if arguments.time < 0:
         raise InputError(f"--time {arguments.time}: valid are 0 or more passes.")
+    chosen = ace.ace_settings_of(arguments)
     settings = TrackerSettings(
         hands=arguments.hands,
         hand_length_m=arguments.hand_length,
-        ace=ace.ace_settings_of(arguments),
+        # The second scoring pass takes whatever a slot holds, present or not.
+        ace=None if chosen is None else replace(chosen, every_slot=True),
     )
     tracker = (
         DoNothing() if arguments.tracker == DoNothing.name

@@ -70,6 +70,7 @@ def assemble(
     wanted: tuple[bool, bool],
     keep_tail: bool,
     progress: Callable[[int, int], None],
+    every_slot: bool = False,
 ) -> Result:
     """Return the hands in every frame of the recording.
 
@@ -85,6 +86,8 @@ def assemble(
         wanted: which slots to look for, left and right.
         keep_tail: False leaves out what lies behind the last encoded frame.
         progress: called with the frames done and the number of all.
+        every_slot: give the pose of absent hands too; their presence, flags and quality stay those
+            of an absent hand.
     """
     total = len(timestamps_ns)
     source = _Times(reading, timestamps_ns)
@@ -101,8 +104,9 @@ def assemble(
         part = source.rows(frames, rows)
         asked = np.array(wanted) & (keep_tail | source.encoded[rows, None])
         there = part.there & asked
-        posed = pose(part, there)
-        _write(out, rows, part, posed, asked)
+        given = np.broadcast_to(asked, there.shape) if every_slot else there
+        posed = pose(part, given)
+        _write(out, rows, part, posed, asked, given)
         errors.append(posed.error_m[there])
         progress(rows.stop, total)
     error = np.concatenate(errors)
@@ -222,8 +226,9 @@ def _write(
     frames: Frames,
     posed: Posed,
     asked: Bool[np.ndarray, "N 2"],
+    given: Bool[np.ndarray, "N 2"],
 ) -> None:
-    """Put some frames into the result; poses of hands that are not there stay NaN."""
+    """Put some frames into the result; poses of hands that are not ``given`` stay NaN."""
     presence = np.where(asked, np.clip(frames.presence, 0, 1), 0.0)
     visible = np.where(asked, np.clip(frames.visible, 0, 1), 0.0)
     there = presence >= GATE
@@ -235,5 +240,5 @@ def _write(
     )
     for name in ("global_orient", "hand_pose", "translation", "joints"):
         value = getattr(posed, name)
-        out[name][rows][there] = value[there]
+        out[name][rows][given] = value[given]
     out["anchors"][rows][observed] = frames.anchors[observed]

@@ -34,6 +34,8 @@ class InferenceOptions:
             PnP where there is no hand model.
         second_opinion: also look at the mirrored clip, and multiply presence and visibility.
         hands: which hands to look for.
+        every_slot: also give the pose of hands that count as absent, as the paper's second scoring
+            pass has it (section "Metric Definitions and Penalty Protocol").
         batch: windows read by the network at once.
         precision: what the backbone computes in; part of the settings that results depend on.
     """
@@ -44,6 +46,7 @@ class InferenceOptions:
     solve: SolveOptions | None = None
     second_opinion: bool = False
     hands: Literal["both", "left", "right"] = "both"
+    every_slot: bool = False
     batch: int = 1
     precision: Precision = "bfloat16"
 

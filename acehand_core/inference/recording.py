@@ -115,6 +115,7 @@ def reconstruct(
         options.wanted,
         options.tail == "repeat",
         _stage(progress, "poses"),
+        options.every_slot,
     )
     camera = _camera(recording, placed, solve)
     notes = record.notes(recording, reading, placed, result, camera, solve, hands is None)

@@ -63,6 +63,7 @@ class AceTracker:
             ),
             second_opinion=ace.second_opinion,
             hands=self._settings.hands,
+            every_slot=ace.every_slot,
             batch=ace.batch or ready.batch,
             precision=ace.precision,
         )

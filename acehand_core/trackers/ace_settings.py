@@ -39,6 +39,7 @@ class AceSettings:
         betas: file of a measured shape (see ``read_betas``).
         second_opinion: also look at the mirrored clip.
         drop_tail: leave out frames beyond the last multiple of four, as released.
+        every_slot: also emit hands that count as absent, for scoring.
         precision, device, batch: how to compute; None chooses the device and batch.
     """
 
@@ -54,6 +55,7 @@ class AceSettings:
     betas: Path | None = None
     second_opinion: bool = False
     drop_tail: bool = False
+    every_slot: bool = False
     precision: str = "bfloat16"
     device: str | None = None
     batch: int | None = None

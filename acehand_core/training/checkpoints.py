@@ -26,6 +26,7 @@ from torch import nn
 
 from acehand_core.errors import SchemaError
 from acehand_core.training.config import CheckpointConfig
+from acehand_core.training.sharding import like, whole
 from acehand_core.weights.atomic import whole_folder
 from acehand_core.weights.hashes import sha256s
 
@@ -115,7 +116,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Ten
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
             tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-            out[f"{names[id(parameter)]}|{key}"] = tensor.detach().cpu().contiguous()
+            out[f"{names[id(parameter)]}|{key}"] = whole(tensor)
     return out
 
 
@@ -129,8 +130,7 @@ def set_optimizer(
         if name not in parameters:
             raise SchemaError(f"the checkpoint's optimiser knows {name!r}, this model does not.")
         parameter = parameters[name]
-        device = "cpu" if entry == "step" else parameter.device
-        optimizer.state[parameter][entry] = value.to(device)
+        optimizer.state[parameter][entry] = value if entry == "step" else like(value, parameter)
 
 
 @torch.no_grad()
@@ -143,7 +143,7 @@ def set_trained(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     for name, parameter in parameters.items():
         if parameter.shape != tensors[name].shape:
             raise SchemaError(f"the checkpoint's {name!r} is {tuple(tensors[name].shape)}.")
-        parameter.copy_(tensors[name])
+        parameter.copy_(like(tensors[name], parameter))
 
 
 def _state(path: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ _CHOICES = {
     "solve": ("mixed", "rigid", "inverse", "direct"),
     "fallback": ("released", "paper"),
     "precision": ("bfloat16", "float32"),
+    "parallel": ("ddp", "fsdp"),
     "hand": ("mano", "acehand"),
 }
 
@@ -79,6 +80,7 @@ class OptimConfig:
 
     ``clips_per_process`` of ``processes`` times ``accumulation`` make the effective batch. A run on
     another number of processes must keep that product: ``accumulation`` is there for it.
+    ``parallel``: every process holds the whole model ("ddp") or a share of it ("fsdp").
     """
 
     steps: int = 20_000
@@ -94,10 +96,12 @@ class OptimConfig:
     processes: int = 16
     accumulation: int = 1
     precision: str = "bfloat16"
+    parallel: str = "ddp"
     checkpointing: bool = True
 
     def __post_init__(self) -> None:
         _choose("optim", "precision", self.precision)
+        _choose("optim", "parallel", self.parallel)
         _positive("optim", self, "steps", "lr_decoder", "lr_lora", "lr_patch_embedding",
                   "gradient_clip", "clips_per_process", "processes", "accumulation")  # fmt: skip
         _positive("optim", self, "warmup_steps", "weight_decay", zero=True)

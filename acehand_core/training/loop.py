@@ -14,7 +14,7 @@ from acehand_core.data.clips.store import ClipStore
 from acehand_core.encoder.sources import source_kind
 from acehand_core.errors import InputError, OutputError
 from acehand_core.model import AceModel
-from acehand_core.training import batches, build, checkpoints, logs, pictures
+from acehand_core.training import batches, build, checkpoints, logs, pictures, sharding
 from acehand_core.training.batches import Batch, Plan, Reader
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.latents import LatentCache, encoder_key
@@ -25,7 +25,7 @@ from acehand_core.weights.own import save_own
 
 #: What may differ between a run and its continuation.
 _FREE = ("run", "device", "log", "checkpoints", "name")
-_FREE_OPTIM = ("clips_per_process", "processes", "accumulation", "checkpointing")
+_FREE_OPTIM = ("clips_per_process", "processes", "accumulation", "parallel", "checkpointing")
 _VALIDATION_SEED = 1_000_003
 
 Progress = Callable[[str, int, int], None]
@@ -71,10 +71,15 @@ class Run:
         )  # fmt: skip
         ace = build.build_model(config, self.start)
         self.bare = TrainingModel(ace, build.build_hands(config), config.solver.options())
+        self.sharded = config.optim.parallel == "fsdp" and self.accelerator.num_processes > 1
+        if self.sharded:
+            sharding.shard(ace, self.accelerator.device, self.accelerator.num_processes)
         optimizer = make_optimizer(ace, config.optim)
         self.step = 0
         self._resume(optimizer)
-        self.model, self.optimizer = self.accelerator.prepare(self.bare, optimizer)
+        self.model, self.optimizer = self.bare, optimizer
+        if not self.sharded:
+            self.model, self.optimizer = self.accelerator.prepare(self.bare, optimizer)
         self.score: float | None = None
 
     def plan_sizes(self) -> None:
@@ -110,7 +115,8 @@ class Run:
                 self._tell(book, report, done)
             if watched and (self.step % config.validation.every == 0 or done):
                 self._validate(book, watched)
-            if book is not None and (self.step % config.log.pictures_every == 0 or done):
+            draws = book is not None or self.sharded  # all processes hold a part of the model
+            if draws and (self.step % config.log.pictures_every == 0 or done):
                 self._draw(book, fixed)
             if self.step % config.checkpoints.every == 0 or self.step == last:
                 self._save()
@@ -178,7 +184,8 @@ class Run:
             mine = [reader.read([sample]) for sample in samples[first : first + each]]
             samples = samples[: config.log.pictures]
         self._picture_reader = reader
-        shown = [reader.read([s]) for s in samples] if self.accelerator.is_main_process else []
+        draws = self.accelerator.is_main_process or self.sharded
+        shown = [reader.read([s]) for s in samples] if draws else []
         return shown, mine
 
     def _tell(self, book: logs.Logs, report: StepReport, done: bool) -> None:
@@ -195,9 +202,11 @@ class Run:
         if book is not None:
             book.write(self.step, {f"validation/{name}": v for name, v in values.items()})
 
-    def _draw(self, book: logs.Logs, fixed: list[Batch]) -> None:
+    def _draw(self, book: logs.Logs | None, fixed: list[Batch]) -> None:
         device = self.accelerator.device
         sheets = [pictures.draw(self.bare, self._picture_reader, one, device) for one in fixed]
+        if book is None:
+            return
         sheet = pictures.stacked(sheets)
         pictures.save_png(self.folder / "pictures" / f"step-{self.step:08d}.png", sheet)
         book.picture(self.step, sheet)
@@ -206,16 +215,18 @@ class Run:
         trained, state = self._gathered()
         if self.accelerator.is_main_process:
             whole = self.config.checkpoints.whole
+            model = self._filled(trained) if whole and self.sharded else None
             checkpoints.save(
                 self.folder, self.step, self.score, trained, state, self.config.checkpoints,
-                self._write_weights if whole else None,
+                (lambda path: self._write_weights(path, model)) if whole else None,
             )  # fmt: skip
         self.score = None
         self.accelerator.wait_for_everyone()
 
     def _gathered(self) -> tuple[checkpoints.Tensors, checkpoints.Tensors]:
+        sharding.settle(self.bare)
         trained = {
-            name: parameter.detach().cpu().contiguous()
+            name: sharding.whole(parameter)
             for name, parameter in self.bare.named_parameters()
             if parameter.requires_grad
         }
@@ -246,12 +257,16 @@ class Run:
         if self.accelerator.is_main_process:
             best = checkpoints.best(self.folder)
             if best is not None:
-                model = build.build_model(self.config, self.start)
-                holder = TrainingModel(model, self.bare.hands, self.bare.options)
-                checkpoints.set_trained(holder, checkpoints.read(best)[0])
-                self._write_weights(path, model)
+                self._write_weights(path, self._filled(checkpoints.read(best)[0]))
         self.accelerator.wait_for_everyone()
         return path if path.exists() else None
+
+    def _filled(self, trained: checkpoints.Tensors) -> AceModel:
+        """Return a model of its own with what was learned."""
+        model = build.build_model(self.config, self.start)
+        holder = TrainingModel(model, self.bare.hands, self.bare.options)
+        checkpoints.set_trained(holder, trained)
+        return model
 
     def _write_weights(self, path: Path, model: AceModel | None = None) -> None:
         if self.config.model_config().source in ("vjepa2", "videomae"):

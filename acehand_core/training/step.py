@@ -24,6 +24,7 @@ from acehand_core.solver.bearings_torch import Bearings
 from acehand_core.training.batches import Batch
 from acehand_core.training.config import OptimConfig
 from acehand_core.training.optim import rate
+from acehand_core.training.sharding import unsynchronised, whole
 
 #: The solve divides rays by their depth, which is 0 when training starts. From here up it counts as
 #: it is: rays of unit length less than 89 degrees off the axis.
@@ -124,12 +125,12 @@ def optimise(
     found: list[Sums] = []
     for number, batch in enumerate(batches):
         last = number == len(batches) - 1
-        with contextlib.nullcontext() if last else accelerator.no_sync(model):
+        with contextlib.nullcontext() if last else unsynchronised(accelerator, model):
             sums = model(batch.clips, batch.targets)
             # Processes average their gradients; the terms are to be summed.
             accelerator.backward(total(sums, counts, weights, step) * accelerator.num_processes)
         found.append({name: value.detach() for name, value in sums.items()})
-    norm = float(accelerator.clip_grad_norm_(model.parameters(), config.gradient_clip))
+    norm = float(whole(accelerator.clip_grad_norm_(model.parameters(), config.gradient_clip)))
     if not math.isfinite(norm):
         names = sorted({f"{s.dataset}/{s.clip}@{s.start}" for b in parts for s in b.samples})
         raise DivergedError(
