@@ -388,6 +388,8 @@ def _write_beside(
             for episode in read_episodes(options.job.output, wanted, index.sha256):
                 robot = load_robot(episode.robot or options.job.robot)
                 demo = _on_clock(_of_episode(episode, robot), index)
+                del episode
+                release_memory()
                 _write_demonstration(writer, demo, options.mesh, renamed, progress)
         return dict(writer.counts)
 
@@ -403,7 +405,8 @@ def _on_clock(demo: Demonstration, index: BagIndex) -> Demonstration:
         raise InputError(f"{index.path}: has no frame at a time that the dataset names.")
     keep = np.concatenate([[True], np.diff(at) > 0])
     at = at[keep]
-    demo = _frames_of(demo, np.flatnonzero(keep))
+    if not keep.all():  # else nothing is copied: a long episode's hands are large
+        demo = _frames_of(demo, np.flatnonzero(keep))
     return replace(
         demo,
         stamps_ns=index.header_ns[at],

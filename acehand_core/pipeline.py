@@ -34,6 +34,7 @@ from acehand_core.export import lerobot
 from acehand_core.export.atomic import atomic_path, check_free
 from acehand_core.export.destination import Destination
 from acehand_core.export.features import Layout
+from acehand_core.export.memory import release_memory
 from acehand_core.export.overlay import write_png
 from acehand_core.export.pictures import EpisodePictures, RobotPicture, picture_size
 from acehand_core.export.report import (
@@ -334,6 +335,7 @@ class _Job:
     def _process(self, source: _Source) -> None:
         with self._encoding(source) as videos:
             motion = source.tracker.track(source.recording, self._progress)
+            release_memory()
             if all(hand_targets(motion, side) is None for side in SIDES):
                 raise NoHandError(
                     f"{source.recording.source}: no hand was found in {len(motion)} frames."

@@ -71,6 +71,10 @@ class Evidence:
         return np.sqrt(np.mean(np.sum(arms**2, axis=-1), axis=1))
 
 
+#: Frames whose keypoints are found together.
+_ROWS = 512
+
+
 @dataclass(frozen=True, slots=True)
 class Pose:
     """Orientation, angles and wrist of one hand in N frames, camera frame."""
@@ -81,7 +85,12 @@ class Pose:
 
     def keypoints(self, side: Side, rest: Float[np.ndarray, "21 3"]) -> Keypoints:
         """Return the 21 keypoints in the camera frame, metres."""
-        chain, _ = articulation.keypoints_with_jacobian(self.angles, side, rest)
+        # In parts: the derivatives, which nobody wants here, are 22 times as large.
+        parts = (
+            articulation.keypoints_with_jacobian(self.angles[start : start + _ROWS], side, rest)[0]
+            for start in range(0, max(len(self.angles), 1), _ROWS)
+        )
+        chain = np.concatenate(list(parts))
         return chain @ np.swapaxes(self.global_orient, 1, 2) + self.wrist[:, None]
 
     def rows(self, index: np.ndarray) -> Pose:
