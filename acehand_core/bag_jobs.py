@@ -411,6 +411,7 @@ def _on_clock(demo: Demonstration, index: BagIndex) -> Demonstration:
         demo,
         stamps_ns=index.header_ns[at],
         log_ns=index.log_ns[at],
+        clock_ns=index.timestamps_ns[at],
         camera_frame=index.frame_id or OPTICAL,
         # Whoever named the camera's frame says where it is.
         publish_camera_tf=not index.frame_id,

@@ -191,6 +191,7 @@ def rest_of(demonstration: Demonstration, frame: int, rate: float) -> Demonstrat
     return replace(
         demonstration,
         stamps_ns=stamps,
+        clock_ns=None,
         log_ns=demonstration.log_ns[frame:],
         joints=demonstration.joints[frame:],
         commands=demonstration.commands[frame:],

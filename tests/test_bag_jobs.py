@@ -322,6 +322,45 @@ def test_lost_messages_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run.json["topics"]["written"]["/left_hand/joint_states"] == 7
 
 
+def clocked(path: Path, said: list[int]) -> None:
+    """A clip whose header stamps are given, received at 30 Hz."""
+    with SampleBag(path) as bag:
+        for image, stamp, ns in zip(
+            example_frames(len(said)), said, stamps(len(said)), strict=True
+        ):
+            bag.image(image, stamp, log_ns=ns + DELAY)
+
+
+BACK = [ns if i < 6 else ns - 5 * 10**9 for i, ns in enumerate(stamps(COUNT))]
+
+
+@pytest.mark.parametrize(
+    ("said", "right"),
+    [
+        ([0] * COUNT, [ns + DELAY for ns in stamps(COUNT)]),
+        ([ns + (i == 5) * 3600 * 10**9 for i, ns in enumerate(stamps(COUNT))], stamps(COUNT)),
+        (BACK, BACK),
+    ],
+    ids=["not set", "one wild", "set back"],
+)
+def test_bad_stamps_in_the_written_bag(tmp_path: Path, said: list[int], right: list[int]) -> None:
+    """Headers keep good stamps; times in a trajectory only ever increase."""
+    clocked(tmp_path / "bag", said)
+    job = JobSettings(tmp_path / "dataset", overlay=False)
+    convert_bag(ConvertOptions(tmp_path / "bag", job, tmp_path / "out", mesh=False))
+    states = messages(tmp_path / "out", "/left_hand/joint_states")
+    assert [stamp_of(m) for _, m in states] == right
+    ((_, trajectory),) = messages(tmp_path / "out", "/left_hand/joint_trajectory")
+    at = [p.time_from_start.sec * 10**9 + p.time_from_start.nanosec for p in trajectory.points]
+    assert np.abs(np.array(at) - (np.array(stamps(COUNT)) - START)).max() < 2
+    speeds = np.stack([p.velocities for p in trajectory.points])
+    positions = np.stack([p.positions for p in trajectory.points])
+    assert np.allclose(speeds[1:-1], (positions[2:] - positions[:-2]) / (2 / 30), atol=1e-4)
+    back, made = (next(load_demonstrations(tmp_path / n)) for n in ("out", "dataset"))
+    assert np.array_equal(back.joints, made.joints)
+    assert np.abs(np.diff(back.stamps_ns) - 1e9 / 30).max() < 2
+
+
 def test_topics_that_are_taken(converted: Path, tmp_path: Path) -> None:
     """A converted bag converted again keeps the first result under its names."""
     options = ConvertOptions(

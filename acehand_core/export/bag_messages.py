@@ -87,6 +87,8 @@ class Demonstration:
     """One episode of T frames: a robot hand per side, and the human hands where known.
 
     ``stamps_ns`` are times of capture, ``log_ns`` when messages of a frame count as received.
+    ``clock_ns`` are the times of capture on a clock that only goes forward, where that of the
+    stamps was set back; None: the stamps.
     ``joint_names`` (Q) and ``command_joints`` (C) carry no side. ``T_camera_base`` and
     ``T_camera_wrist`` (NaN where a hand is absent) are None where nothing has a place.
     ``camera_frame`` is the optical frame; ``publish_camera_tf`` says whether it is put below
@@ -103,6 +105,7 @@ class Demonstration:
     joints: Float[np.ndarray, "T 2 Q"]
     commands: Float[np.ndarray, "T 2 C"]
     confidence: Float[np.ndarray, "T 2"]
+    clock_ns: Int[np.ndarray, "T"] | None = None
     T_camera_base: Float[np.ndarray, "T 2 4 4"] | None = None
     T_camera_wrist: Float[np.ndarray, "T 2 4 4"] | None = None
     motion: HandMotion | None = None
@@ -120,6 +123,11 @@ class Demonstration:
         return len(self.stamps_ns)
 
     @property
+    def times_ns(self) -> TimestampsNs:
+        """Times of capture that increase; see ``clock_ns``."""
+        return self.stamps_ns if self.clock_ns is None else self.clock_ns
+
+    @property
     def known(self) -> Bool[np.ndarray, "T 2"]:
         """Where a hand was measured or filled."""
         return self.confidence > 0 if self.motion is None else self.motion.known
@@ -134,7 +142,7 @@ def velocities(demo: Demonstration) -> Float[np.ndarray, "T 2 C"]:
     """Return the commands' speeds by central differences over the stamps; 0 for one frame."""
     if len(demo) < 2:
         return np.zeros_like(demo.commands)
-    seconds = (demo.stamps_ns - demo.stamps_ns[0]) / 1e9
+    seconds = (demo.times_ns - demo.times_ns[0]) / 1e9
     return np.gradient(demo.commands.astype(np.float64), seconds, axis=0)
 
 
@@ -156,19 +164,19 @@ def joint_trajectory(demo: Demonstration, slot: int) -> PlainMessage:
 
     ``time_from_start`` counts from the header's stamp, the first frame's.
     """
-    side, speeds, start = SIDES[slot], velocities(demo), int(demo.stamps_ns[0])
+    side, speeds, times = SIDES[slot], velocities(demo), demo.times_ns
     points = [
         {
             "positions": _floats(demo.commands[i, slot]),
             "velocities": _floats(speeds[i, slot]),
             "accelerations": [],
             "effort": [],
-            "time_from_start": _time(int(demo.stamps_ns[i]) - start),
+            "time_from_start": _time(int(times[i] - times[0])),
         }
         for i in range(len(demo))
     ]
     content = {
-        "header": _header(start, ""),
+        "header": _header(int(demo.stamps_ns[0]), ""),
         "joint_names": [f"{side}_{name}" for name in demo.command_joints],
         "points": points,
     }
@@ -319,7 +327,8 @@ def _message(topic: str, demo: Demonstration, index: int, fields: dict[str, Any]
 def _rate(demo: Demonstration) -> float:
     if len(demo) < 2:
         return 1.0
-    return 1e9 / float(np.median(np.diff(demo.stamps_ns)))
+    step = float(np.median(np.diff(demo.times_ns)))
+    return 1e9 / step if step > 0 else 1.0
 
 
 def _header(stamp_ns: int, frame: str) -> dict[str, Any]:

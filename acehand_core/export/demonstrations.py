@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from jaxtyping import Float
 
 from acehand_core.data.bags.bag import Bag
 from acehand_core.data.bags.records import Losses
+from acehand_core.data.bags.times import frame_times
 from acehand_core.data.bags.typestore import decode
 from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.errors import InputError, SchemaError
@@ -25,6 +27,8 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.motion import HandMotion
 from acehand_core.types import SIDES, TimestampsNs
 
+#: Time of receipt and positions of joint states, by stamp and how often it came before.
+_Rows = dict[tuple[int, int], tuple[int, np.ndarray]]
 _BASE = 9  # position and six numbers of rotation before the joints of observation.state
 
 
@@ -142,7 +146,8 @@ def read_bag_joints(path: Path) -> Demonstration:
             raise InputError(
                 f"{path}: no joint states of both hands; valid: {', '.join(sorted(states))}."
             )
-        rows: dict[str, dict[int, tuple[int, np.ndarray]]] = {side: {} for side in SIDES}
+        rows: dict[str, _Rows] = {side: {} for side in SIDES}
+        seen: Counter[tuple[str, int]] = Counter()
         names: dict[str, list[str]] = {}
         commands: list[str] = []
         task = "hand motion"
@@ -159,37 +164,43 @@ def read_bag_joints(path: Path) -> Demonstration:
             side = "left" if "left_hand" in message.topic else "right"
             stamp = content.header.stamp.sec * 10**9 + content.header.stamp.nanosec
             names.setdefault(side, list(content.name))
-            rows[side][stamp] = message.log_ns, np.array(content.position, np.float64)
+            # Where the clock was set back, a stamp comes more than once.
+            rows[side][stamp, seen[side, stamp]] = (
+                message.log_ns, np.array(content.position, np.float64)
+            )  # fmt: skip
+            seen[side, stamp] += 1
     return _from_states(path, rows, names, commands, task)
 
 
 def _from_states(
     path: Path,
-    rows: Mapping[str, Mapping[int, tuple[int, np.ndarray]]],
+    rows: Mapping[str, _Rows],
     names: Mapping[str, list[str]],
     commands: list[str],
     task: str,
 ) -> Demonstration:
-    stamps = sorted(set(rows["left"]) & set(rows["right"]))
-    if not stamps:
+    both = [key for key in rows["left"] if key in rows["right"]]
+    if not both:
         raise InputError(f"{path}: no joint states of both hands at one time.")
     joint_names = tuple(name.removeprefix("left_") for name in names["left"])
     if [f"right_{name}" for name in joint_names] != names["right"]:
         raise InputError(f"{path}: the hands' joint names differ: {names}.")
-    joints = np.stack([[rows[side][t][1] for side in SIDES] for t in stamps])
+    logs = np.array([rows["left"][key][0] for key in both], np.int64)
+    times = frame_times(np.array([stamp for stamp, _ in both], np.int64), logs)
+    joints = np.stack([[rows[side][both[i]][1] for side in SIDES] for i in times.order])
     driven = tuple(n.split("_", 1)[1] for n in commands) or joint_names
     columns = [joint_names.index(name) for name in driven if name in joint_names]
     return Demonstration(
         name=str(path),
         task=task,
-        stamps_ns=np.array(stamps, np.int64),
-        log_ns=np.array([rows["left"][t][0] for t in stamps], np.int64),
+        stamps_ns=times.timestamps_ns,
+        log_ns=logs[times.order],
         robot="",
         joint_names=joint_names,
         command_joints=tuple(joint_names[i] for i in columns),
         joints=joints,
         commands=joints[:, :, columns],
-        confidence=np.ones((len(stamps), 2)),
+        confidence=np.ones((len(joints), 2)),
     )
 
 

@@ -32,8 +32,9 @@ _MIXED = "pictures of another size"
 class BagIndex:
     """The T usable pictures of a bag.
 
-    ``timestamps_ns`` increase; ``header_ns`` and ``log_ns`` (T,) are the header stamp and the time
-    of receipt of the message that each frame comes from. ``topics`` says what was read as what,
+    ``timestamps_ns`` increase; ``header_ns`` and ``log_ns`` (T,) are the header stamp (an unset or
+    wrong one replaced, see ``frame_times``) and the time of receipt of the message that each frame
+    comes from. ``topics`` says what was read as what,
     ``losses`` what could not be used.
     """
 
@@ -126,7 +127,7 @@ def _index(path: Path, reading: BagReading) -> BagIndex:
         path=path,
         sha256=content_sha256(path),
         timestamps_ns=times.timestamps_ns,
-        header_ns=np.array(scan.stamps, np.int64)[order],
+        header_ns=times.stamps_ns,
         log_ns=np.array(scan.logs, np.int64)[order],
         breaks=times.breaks,
         fps=fps,

@@ -20,12 +20,14 @@ _RATE_TOLERANCE = 2e-4
 class FrameTimes:
     """Increasing times of T frames, made from N >= T stamps.
 
-    ``order`` (T,) says which message each frame is. ``breaks`` are frames before which the
-    recording's clock was set back. ``duplicates`` counts messages left out because another has the
+    ``stamps_ns`` (T,) are the stamps of the frames on the clock that set them, unset and wrong ones
+    replaced; they jump where that clock was set. ``order`` (T,) says which message each
+    frame is. ``breaks`` are frames before which the recording's clock was set back. ``duplicates`` counts messages left out because another has the
     same stamp; ``late`` those that came after a later one; ``repaired`` stamps that were replaced.
     """
 
     timestamps_ns: TimestampsNs
+    stamps_ns: Int[np.ndarray, "T"]
     order: Int[np.ndarray, "T"]
     breaks: tuple[int, ...]
     duplicates: int
@@ -47,7 +49,7 @@ def frame_times(stamps_ns: Int[np.ndarray, "N"], log_ns: Int[np.ndarray, "N"]) -
         not stamps_ns.any() or bool((stamps_ns == stamps_ns[0]).all())
     )
     stamps = np.array(log_ns if from_log else stamps_ns, np.int64)
-    repaired, jumps = 0, []
+    repaired, jumps, said = 0, [], stamps
     if not from_log and len(stamps) > 2:
         delay = stamps - log_ns
         origin = delay[0]
@@ -56,6 +58,7 @@ def frame_times(stamps_ns: Int[np.ndarray, "N"], log_ns: Int[np.ndarray, "N"]) -
         wrong = np.abs(delay - usual) > JUMP_NS
         repaired = int(wrong.sum())
         stamps[wrong] = (log_ns + usual)[wrong]
+        said = stamps.copy()
         step = int(np.median(np.diff(stamps)))
         for i in np.flatnonzero(np.diff(stamps) < -JUMP_NS) + 1:
             pause = max(int(log_ns[i] - log_ns[i - 1]), step, 1)
@@ -69,6 +72,7 @@ def frame_times(stamps_ns: Int[np.ndarray, "N"], log_ns: Int[np.ndarray, "N"]) -
     breaks = tuple(int(np.searchsorted(times, stamps[i])) for i in jumps)
     return FrameTimes(
         timestamps_ns=times,
+        stamps_ns=said[order],
         order=order,
         breaks=breaks,
         duplicates=int((~first).sum()),
