@@ -21,9 +21,10 @@ class FrameTimes:
     """Increasing times of T frames, made from N >= T stamps.
 
     ``stamps_ns`` (T,) are the stamps of the frames on the clock that set them, unset and wrong ones
-    replaced; they jump where that clock was set. ``order`` (T,) says which message each
-    frame is. ``breaks`` are frames before which the recording's clock was set back. ``duplicates`` counts messages left out because another has the
-    same stamp; ``late`` those that came after a later one; ``repaired`` stamps that were replaced.
+    replaced; they jump where that clock was set. ``order`` (T,) says which message each frame is.
+    ``breaks`` are frames before which the recording's clock was set back. ``duplicates`` counts
+    messages left out because another has the same stamp; ``late`` those that came after a later
+    one; ``repaired`` stamps that were replaced.
     """
 
     timestamps_ns: TimestampsNs
