@@ -44,7 +44,7 @@ def assert_same(index: BagIndex, images: list[np.ndarray]) -> None:
 
 @pytest.mark.parametrize(
     ("storage", "compression"),
-    [("mcap", "none"), ("mcap", "storage"), ("mcap", "file"),
+    [("mcap", "none"), ("mcap", "storage"), ("mcap", "file"), ("mcap", "message"),
      ("sqlite3", "none"), ("sqlite3", "file"), ("sqlite3", "message")],
 )  # fmt: skip
 def test_frames_and_stamps_come_back_exactly(
@@ -58,6 +58,15 @@ def test_frames_and_stamps_come_back_exactly(
     assert index.fps == 30 and index.frame_id == "cam_optical"
     assert (index.camera.fx, index.camera.cy) == (40, 11.5)
     assert index.losses.total == 0 and index.notes == ()
+
+
+@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
+def test_compressed_messages_without_metadata(tmp_path: Path, storage: str) -> None:
+    images = simple_bag(tmp_path / "bag", storage=storage, compression="message")
+    (tmp_path / "bag" / "metadata.yaml").unlink()
+    index = index_of(tmp_path / "bag")
+    assert_same(index, images)
+    assert index.losses.total == 0
 
 
 @pytest.mark.parametrize("distro", DISTROS)

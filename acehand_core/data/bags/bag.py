@@ -223,11 +223,8 @@ class Bag:
         try:
             if file.suffix in _PACKED:
                 file = self._unpack(file)
-            if file.suffix == ".mcap":
-                self._files.append(McapFile(file, self.losses))
-            else:
-                packed = self.compression == "message"
-                self._files.append(SqliteFile(file, packed, self.losses))
+            kind = McapFile if file.suffix == ".mcap" else SqliteFile
+            self._files.append(kind(file, self.compression == "message", self.losses))
         except InputError as error:
             if len(self.storage_paths) == 1:
                 raise

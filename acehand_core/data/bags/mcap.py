@@ -22,6 +22,7 @@ from acehand_core.data.bags.records import (
     Place,
     Topic,
     needs_rosbags,
+    unpacked_message,
     zstd_module,
 )
 from acehand_core.errors import InputError
@@ -55,7 +56,7 @@ class _Chunk:
 
 
 class McapFile:
-    """One .mcap file; see ``StorageFile``.
+    """One .mcap file; see ``StorageFile``. ``packed``: as of ``SqliteFile``.
 
     Opening reads the summary. Where there is none the whole file is read once to list its topics.
 
@@ -63,8 +64,9 @@ class McapFile:
         InputError: it is no MCAP file of ROS 2, or not even its beginning can be read.
     """
 
-    def __init__(self, path: Path, losses: Losses) -> None:
+    def __init__(self, path: Path, packed: bool, losses: Losses) -> None:
         self.path = path
+        self._packed = packed
         try:
             self._file: BinaryIO = path.open("rb")
         except OSError as error:
@@ -90,13 +92,19 @@ class McapFile:
 
     def messages(self, topics: Set[str] | None, losses: Losses) -> Iterator[Message]:
         """Yield messages as stored; a damaged chunk or a cut end is counted in ``losses``."""
-        return self._records(topics, losses)
+        for message in self._records(topics, losses):
+            try:
+                data = unpacked_message(message.data, self._packed)
+            except ValueError:
+                losses.lose(message.topic, "cannot be decompressed", unread=True)
+                continue
+            yield message._replace(data=data)
 
     def read(self, place: Place) -> Data:
         """Return one message's data; its chunk is kept for the next one."""
         chunk, offset, size = place
         if chunk < 0:
-            return self._at(offset, size)
+            return unpacked_message(self._at(offset, size), self._packed)
         if chunk not in self._held:
             packed = self._chunk(chunk)
             data, whole = self._unpacked(packed)
@@ -104,7 +112,8 @@ class McapFile:
             while len(self._held) > _CHUNKS_HELD:
                 self._held.popitem(last=False)
         self._held.move_to_end(chunk)
-        return memoryview(self._held[chunk])[offset : offset + size]
+        data = memoryview(self._held[chunk])[offset : offset + size]
+        return unpacked_message(data, self._packed)
 
     def _check_start(self) -> None:
         if self._at(0, len(_MAGIC)) != _MAGIC:

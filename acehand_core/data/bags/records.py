@@ -16,6 +16,7 @@ Place = tuple[int, int, int]
 Data = bytes | memoryview
 #: Stands for a topic in ``Losses`` where it is not known which topic lost messages.
 UNKNOWN_TOPIC = "*"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,24 @@ def zstd_module():
     except ImportError as error:
         raise needs_rosbags("a compressed bag") from error
     return zstd
+
+
+def unpacked_message(data: Data, packed: bool) -> Data:
+    """Return one message's data, decompressed where it is packed with zstd.
+
+    ``packed``: metadata.yaml says so. Without it the frame's own mark tells: no CDR message begins
+    with it, since the first byte of CDR is 0.
+
+    Raises:
+        ValueError: it cannot be decompressed. MissingDependencyError: zstd is not installed.
+    """
+    if not packed and bytes(data[:4]) != _ZSTD_MAGIC:
+        return data
+    zstd = zstd_module()
+    try:
+        return zstd.decompress(data)
+    except zstd.ZstdError as error:
+        raise ValueError(str(error)) from error
 
 
 def needs_rosbags(what: str) -> MissingDependencyError:

@@ -12,7 +12,7 @@ from acehand_core.data.bags.records import (
     Message,
     Place,
     Topic,
-    zstd_module,
+    unpacked_message,
 )
 from acehand_core.errors import InputError
 
@@ -21,7 +21,8 @@ _GIVE_UP = 2000
 
 
 class SqliteFile:
-    """One .db3 file; see ``StorageFile``. ``packed``: every message is compressed with zstd.
+    """One .db3 file; see ``StorageFile``. ``packed``: metadata.yaml says that every message
+    is compressed with zstd.
 
     Raises:
         InputError: it is no database of rosbag2.
@@ -86,7 +87,7 @@ class SqliteFile:
             losses.lose(topic, "in a damaged row of the database", unread=True)
             return
         try:
-            data = self._unpacked(data)
+            data = unpacked_message(data, self._packed)
         except ValueError:
             losses.lose(topic, "cannot be decompressed", unread=True)
             return
@@ -97,7 +98,7 @@ class SqliteFile:
         row = self._db.execute("SELECT data FROM messages WHERE id = ?", place[:1]).fetchone()
         if row is None:
             raise InputError(f"{self.path}: message {place[0]} is gone; was the bag changed?")
-        return self._unpacked(row[0])
+        return unpacked_message(row[0], self._packed)
 
     def _row_by_row(self, first: int, ids: set[int], losses: Losses) -> Iterator[Message]:
         """Yield what can still be reached of a damaged database, and count what cannot."""
@@ -118,15 +119,6 @@ class SqliteFile:
             if row[1] in ids:
                 yield from self._message(*row, losses)
         losses.lose(UNKNOWN_TOPIC, "lie behind the damaged part of the database, at least")
-
-    def _unpacked(self, data: bytes) -> bytes:
-        if not self._packed:
-            return data
-        zstd = zstd_module()
-        try:
-            return zstd.decompress(data)
-        except zstd.ZstdError as error:
-            raise ValueError(str(error)) from error
 
     def _read_topics(self) -> dict[int, Topic]:
         columns = {row[1] for row in self._db.execute("PRAGMA table_info(topics)")}
