@@ -20,6 +20,9 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
+from acehand_core.data.bags.bag import is_bag
+from acehand_core.data.bags.recording import index_bag
+from acehand_core.data.bags.records import Losses
 from acehand_core.data.recordings import RecordingOptions, expand_inputs
 from acehand_core.data.selection import at_rate, part
 from acehand_core.errors import (
@@ -240,6 +243,7 @@ class _Job:
         self._failures: list[Failure] = []
         self._skipped: list[str] = []
         self._recorded_s = 0.0
+        self._losses = Losses()
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -265,6 +269,8 @@ class _Job:
             episodes=tuple(self._episodes),
             failures=tuple(self._failures),
             skipped=tuple(self._skipped),
+            lost_messages=dict(self._losses.by_topic),
+            notes=self._losses.sentences(),
         )
 
     def check_resumed(self, paths: Sequence[Path]) -> None:
@@ -279,8 +285,10 @@ class _Job:
 
     def add(self, path: Path) -> bool:
         """Process one input, keep its failures for the report, and tell whether to go on."""
+        opened = False
         try:
             recording, tracker = self._open(path)
+            opened = True
             split = self._settings.split
             clips = split(recording) if split else [Clip(0, len(recording))]
             for number, clip in enumerate(clips):
@@ -299,6 +307,9 @@ class _Job:
         except AcehandError as error:
             self._failures.append(Failure(str(path), error))
             return not isinstance(error, OutputError)
+        finally:
+            if opened and is_bag(path):
+                self._losses.add(index_bag(path, self._settings.reading.bag).losses)
         return True
 
     def _open(self, path: Path) -> tuple[Recording, Tracker]:

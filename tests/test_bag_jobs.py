@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bag_samples import DELAY, START, TOPIC, SampleBag, pictures, stamps
+from bag_samples import DELAY, IMAGE, START, TOPIC, SampleBag, pictures, stamps
 from clips import empty_frames, example_frames
 from fake_motion import ARRAYS
 from rosbags.highlevel import AnyReader
@@ -320,6 +320,21 @@ def test_lost_messages_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "1 messages were lost" in run.err and "pictures of another size" in run.err
     assert run.json["topics"]["written"][TOPIC] == 8  # passed on all the same
     assert run.json["topics"]["written"]["/left_hand/joint_states"] == 7
+
+
+def test_the_main_job_reports_lost_messages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with SampleBag(tmp_path / "bag") as bag:
+        for i, (image, ns) in enumerate(zip(example_frames(6), stamps(6), strict=True)):
+            if i == 2:
+                bag.raw(TOPIC, IMAGE, ns, b"\0\1\0\0xx")
+            else:
+                bag.image(image, ns)
+    run = Run(capsys, tmp_path / "bag", "--dry-run", "--quiet")
+    assert run.code == 0 and run.json["lost_messages"] == {TOPIC: 1}
+    assert "1 messages were lost" in run.err and TOPIC in run.err
+    assert any("1 lost" in note for note in run.json["notes"])
 
 
 def clocked(path: Path, said: list[int]) -> None:

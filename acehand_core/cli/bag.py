@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +95,9 @@ def _convert(arguments: argparse.Namespace, bars: console.Bars) -> int:
     )
     report = convert_bag(options, bars)
     bars.close()
-    retarget.summarise(report.job, arguments.quiet, arguments.verbose)
-    lost = sum(report.lost_messages.values())
-    if lost or not arguments.quiet:
-        for note in report.notes:
-            console.say(f"  - {note}")
-    if lost:
-        console.say(f"{arguments.bag}: {lost} messages were lost")
+    # The copy into another bag may have lost more than the main job noticed.
+    job = replace(report.job, lost_messages=report.lost_messages, notes=report.notes)
+    retarget.summarise(job, arguments.quiet, arguments.verbose)
     if report.bag is not None and not arguments.quiet:
         console.say(f"bag: {report.bag}")
     if arguments.json:

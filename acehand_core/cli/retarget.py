@@ -238,6 +238,12 @@ def summarise(report: JobReport, quiet: bool, verbose: bool) -> None:
                 console.say(f"  - {reason}")
     for source in report.skipped:
         console.say(f"{source}: already in the dataset")
+    lost = sum(report.lost_messages.values())
+    if lost or not quiet:
+        for note in report.notes:
+            console.say(f"  - {note}")
+    if lost:
+        console.say(f"{lost} messages were lost")
     for failure in report.failures:
         console.say_error(failure.error, verbose)
     if report.dataset is not None and not quiet:

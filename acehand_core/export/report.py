@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -34,7 +35,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """A whole run."""
+    """A whole run. ``lost_messages`` counts by topic what bags among the inputs lost.
+
+    ``notes`` says in sentences what was found, decided and lost on reading them.
+    """
 
     dataset: str | None
     seconds: float
@@ -43,6 +47,8 @@ class JobReport:
     failures: tuple[Failure, ...] = ()
     skipped: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
+    lost_messages: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints (docs/formats.md)."""
@@ -54,6 +60,10 @@ class JobReport:
             "episodes": [episode.json for episode in self.episodes],
             **self.extra,
         }
+        if self.lost_messages:
+            out["lost_messages"] = dict(self.lost_messages)
+        if self.notes:
+            out["notes"] = list(self.notes)
         if self.skipped:
             out["skipped"] = list(self.skipped)
         if self.failures:
