@@ -51,9 +51,10 @@ from acehand_core.trackers.choose import is_motion_file
 from acehand_core.trackers.files import read_motion_file
 from acehand_core.types import SIDES, Side
 from retarget.pipeline import retarget_motion
-from retarget.robot import Robot, load_robot
+from retarget.robot import Robot, load_robot, robot_names, split_variant
 from retarget.targets import hand_targets
 
+DEFAULT_ROBOT = "inspire"
 _REPORT_EVERY = 200
 
 
@@ -108,7 +109,8 @@ class WriteOptions:
 
     source: Path
     output: Path
-    robot: str = "inspire"
+    robot: str | None = None
+    robot_model: Path | None = None
     episodes: tuple[int, ...] | None = None
     storage: Storage = "mcap"
     mesh: bool = True
@@ -207,7 +209,10 @@ def write_bag(
         with BagWriter(
             options.output, options.storage, options.overwrite, options.distro
         ) as writer:
-            for demo in load_demonstrations(options.source, options.robot, options.episodes):
+            found = load_demonstrations(
+                options.source, options.robot, options.episodes, options.robot_model
+            )
+            for demo in found:
                 _write_demonstration(writer, demo, options.mesh, {}, progress)
             if not writer.counts:
                 raise InputError(f"{options.source}: there is no episode to write.")
@@ -217,28 +222,34 @@ def write_bag(
 
 
 def load_demonstrations(
-    path: Path, robot: str = "inspire", episodes: tuple[int, ...] | None = None
+    path: Path,
+    robot: str | None = None,
+    episodes: tuple[int, ...] | None = None,
+    models: Path | None = None,
 ) -> Iterator[Demonstration]:
     """Yield the episodes of a dataset, a table of hands, or a bag with our joint states.
 
     Args:
         path: dataset's folder, HandMotion .parquet, joints .npz, or bag.
-        robot: follows the hands of a table; a dataset names its own.
+        robot: follows the hands of a table; None: inspire. A dataset names its own robot, and one
+            that is not packaged is found if it is given here as a robot.yaml.
         episodes: numbers of the wanted episodes; None: all.
+        models: the robot's own model file, see ``load_robot``.
 
     Raises:
         InputError: it is none of these, or has no such episode.
     """
     if is_dataset(path):
         for episode in read_episodes(path, episodes):
-            yield _of_episode(episode, load_robot(robot if episode.robot == "" else episode.robot))
+            yield _of_episode(episode, _robot_of(episode, robot, models))
     elif is_motion_file(path) and path.is_file():
         motion = read_motion_file(path, "both")
-        trajectory = retarget_motion(motion, load_robot(robot))
-        yield demonstration(motion, trajectory, load_robot(robot), str(path), "hand motion")
+        known = load_robot(robot or DEFAULT_ROBOT, models=models)
+        trajectory = retarget_motion(motion, known)
+        yield demonstration(motion, trajectory, known, str(path), "hand motion")
     elif path.exists() and is_bag(path):
         demo = read_bag_joints(path)
-        known = load_robot(robot)
+        known = load_robot(robot or DEFAULT_ROBOT, models=models)
         yield replace(demo, descriptions=_descriptions(known), base_links=_base_links(known))
     else:
         raise InputError(
@@ -277,6 +288,26 @@ def demonstration(
         descriptions=_descriptions(robot),
         base_links=_base_links(robot),
     )
+
+
+def _robot_of(episode: StoredEpisode, given: str | None, models: Path | None) -> Robot:
+    """Return the robot of an episode: the given one if it is the same, else the packaged one.
+
+    Raises:
+        InputError: it is another one than the given and none that is packaged.
+    """
+    if not episode.robot:
+        return load_robot(given or DEFAULT_ROBOT, models=models)
+    robot = None if given is None else load_robot(given, models=models)
+    if robot is not None and robot.label == episode.robot:
+        return robot
+    if split_variant(episode.robot)[0] not in robot_names():
+        other = "" if robot is None else f"; {given} is {robot.label!r}"
+        raise InputError(
+            f"{episode.name}: made for the robot {episode.robot!r}, which does not come with "
+            f"acehand. Give its robot.yaml as the robot{other}."
+        )
+    return load_robot(episode.robot, models=models)
 
 
 def _of_episode(episode: StoredEpisode, robot: Robot) -> Demonstration:
@@ -386,7 +417,7 @@ def _write_beside(
             if renamed:
                 losses.remark(f"topics taken already, written as {', '.join(renamed.values())}")
             for episode in read_episodes(options.job.output, wanted, index.sha256):
-                robot = load_robot(episode.robot or options.job.robot)
+                robot = _robot_of(episode, options.job.robot, options.job.robot_model)
                 demo = _on_clock(_of_episode(episode, robot), index)
                 del episode
                 release_memory()

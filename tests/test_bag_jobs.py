@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from acehand_core.motion import HandMotion, Recording
 from acehand_core.pipeline import JobSettings
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
+from retarget.robot import load_robot
 
 COUNT = 12
 
@@ -335,6 +337,26 @@ def test_the_main_job_reports_lost_messages(
     assert run.code == 0 and run.json["lost_messages"] == {TOPIC: 1}
     assert "1 messages were lost" in run.err and TOPIC in run.err
     assert any("1 lost" in note for note in run.json["notes"])
+
+
+def test_a_robot_of_ones_own(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "robot"
+    shutil.copytree(load_robot("inspire").path.parent, folder)
+    robot = folder / "robot.yaml"
+    robot.write_text(robot.read_text().replace("name: inspire", "name: myhand", 1))
+    run = episode_run(
+        capsys, recorded, tmp_path / "set", "--robot", robot, "--bag-output", tmp_path / "o"
+    )
+    assert run.code == 0 and run.json["bag"] and run.json["dataset"]
+    write = ("bag", "write", tmp_path / "set", "--output", tmp_path / "w", "--no-mesh")
+    run = Acehand(capsys, *write)
+    assert run.code == 2 and "'myhand'" in run.messages and "robot.yaml" in run.messages
+    run = Acehand(capsys, *write, "--robot", "allegro")
+    assert run.code == 2 and "'allegro'" in run.messages
+    run = Acehand(capsys, *write, "--robot", robot)
+    assert run.code == 0 and run.json["topics"]["/left_hand/joint_states"] == COUNT
 
 
 def clocked(path: Path, said: list[int]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from acehand_core.cli import console, retarget
+from acehand_core.cli import console, retarget, robots
 
 _EPISODES = (
     "whole, gaps (after pauses of a second), topic (marked by a Bool or String topic), or a csv "
@@ -110,7 +110,11 @@ def _add_write(parser: argparse.ArgumentParser) -> None:
                         help="LeRobot dataset, HandMotion .parquet or joints .npz")  # fmt: skip
     parser.add_argument("--output", type=Path, required=True, metavar="OUT",
                         help=".mcap file, or folder of a rosbag2")  # fmt: skip
-    parser.add_argument("--robot", default="inspire", help="follows a table's hands (%(default)s)")
+    parser.add_argument(
+        "--robot", metavar="NAME|FILE",
+        help="follows a table's hands (inspire); a dataset's own robot.yaml",
+    )  # fmt: skip
+    robots.add_model_argument(parser)
     parser.add_argument("--episode", type=int, action="append", metavar="N",
                         help="only this episode; may be repeated")  # fmt: skip
     parser.add_argument("--distro", default=None, metavar="NAME",
@@ -127,6 +131,7 @@ def _write(arguments: argparse.Namespace, bars: console.Bars) -> int:
         source=arguments.source,
         output=arguments.output,
         robot=arguments.robot,
+        robot_model=arguments.robot_model,
         episodes=tuple(arguments.episode) if arguments.episode else None,
         storage=arguments.storage,
         mesh=arguments.mesh,
