@@ -21,7 +21,7 @@ from acehand_core.data.bags.episodes import cuts
 from acehand_core.data.bags.recording import BagIndex, forget_indexes, index_bag
 from acehand_core.data.bags.records import Losses
 from acehand_core.data.bags.typestore import DISTROS, LATEST
-from acehand_core.errors import InputError, Interrupted, OutputError
+from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
 from acehand_core.export.atomic import check_free
 from acehand_core.export.bag_messages import (
     OPTICAL,
@@ -42,7 +42,7 @@ from acehand_core.export.demonstrations import (
 )
 from acehand_core.export.lerobot import is_dataset
 from acehand_core.export.memory import release_memory
-from acehand_core.export.report import JobReport
+from acehand_core.export.report import Failure, JobReport
 from acehand_core.geometry import frames
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline import Clip, JobSettings, run_job
@@ -55,6 +55,8 @@ from retarget.robot import Robot, load_robot, robot_names, split_variant
 from retarget.targets import hand_targets
 
 DEFAULT_ROBOT = "inspire"
+#: Between episodes of a written bag that would lie on top of each other.
+PAUSE_NS = 2_000_000_000
 _REPORT_EVERY = 200
 
 
@@ -120,12 +122,13 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """A written bag: messages by topic."""
+    """A written bag: messages by topic. ``notes`` name the episodes whose stamps were moved."""
 
     bag: str
     topics: Mapping[str, int]
     messages: int
     lost_messages: Mapping[str, int]
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``acehand bag write --json`` prints."""
@@ -141,7 +144,8 @@ def convert_bag(
 
     Raises:
         InputError: the bag, its topics or the episodes are not usable: nothing was written.
-        OutputError: a place to write to is taken.
+        OutputError: a place to write to is taken. A bag that cannot be written later on is a
+            failure in the report of the job, which tells of the dataset.
         Interrupted: stopped; its report is a ``ConvertReport`` of what was finished.
     """
     if options.bag_output is not None:
@@ -189,6 +193,9 @@ def _convert(options: ConvertOptions, index: BagIndex, progress: Progress) -> Co
         written = _write_beside(options, options.bag_output, index, done, progress, passed)
     except KeyboardInterrupt as stop:
         raise Interrupted(report(done, None, passed)) from stop
+    except AcehandError as error:  # the dataset is complete all the same
+        failures = (*done.failures, Failure(str(options.bag_output), error))
+        return report(replace(done, failures=failures), None, passed)
     return report(done, written, passed)
 
 
@@ -212,13 +219,30 @@ def write_bag(
             found = load_demonstrations(
                 options.source, options.robot, options.episodes, options.robot_model
             )
+            end_ns, notes = None, []
             for demo in found:
+                demo, note = _after(demo, end_ns)
+                notes += note
+                end_ns = int(demo.log_ns[-1]) if end_ns is None else max(end_ns, demo.log_ns[-1])
                 _write_demonstration(writer, demo, options.mesh, {}, progress)
             if not writer.counts:
                 raise InputError(f"{options.source}: there is no episode to write.")
     except KeyboardInterrupt as stop:
         raise Interrupted(WriteReport(str(options.output), {}, 0, {})) from stop
-    return WriteReport(str(options.output), dict(writer.counts), sum(writer.counts.values()), {})
+    counts = dict(writer.counts)
+    return WriteReport(str(options.output), counts, sum(counts.values()), {}, tuple(notes))
+
+
+def _after(demo: Demonstration, end_ns: int | None) -> tuple[Demonstration, list[str]]:
+    """Return an episode that begins after ``end_ns``, and a note where it had to be moved.
+
+    Every episode of a video begins at stamp 0; in a bag there is one clock for all of them.
+    """
+    if end_ns is None or min(demo.log_ns[0], demo.stamps_ns[0]) > end_ns:
+        return demo, []
+    shift = end_ns + PAUSE_NS - int(min(demo.log_ns[0], demo.stamps_ns[0]))
+    note = f"{demo.name}: moved on by {shift / 1e9:.3f} s, since another episode has its times"
+    return replace(demo, stamps_ns=demo.stamps_ns + shift, log_ns=demo.log_ns + shift), [note]
 
 
 def load_demonstrations(

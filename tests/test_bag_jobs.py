@@ -359,6 +359,24 @@ def test_a_robot_of_ones_own(
     assert run.code == 0 and run.json["topics"]["/left_hand/joint_states"] == COUNT
 
 
+def test_bag_write_of_episodes_with_the_same_stamps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every video begins at 0; in the bag the episodes follow each other and none is lost."""
+    tables = [hands_file(tmp_path / f"{name}.npz") for name in "ab"]
+    run = Run(capsys, *tables, "--output", tmp_path / "set", "--no-overlay")
+    assert run.code == 0 and len(run.json["episodes"]) == 2
+    run = Acehand(capsys, "bag", "write", tmp_path / "set", "--output", tmp_path / "bag")
+    assert run.code == 0 and len(run.json["notes"]) == 1 and "episode 1" in run.json["notes"][0]
+    states = messages(tmp_path / "bag", "/left_hand/joint_states")
+    assert [stamp_of(m) for _, m in states] == [time for time, _ in states]
+    steps = np.diff([time for time, _ in states])
+    assert len(states) == 2 * COUNT and (steps > 0).all() and steps[COUNT - 1] == 2 * 10**9
+    back = next(load_demonstrations(tmp_path / "bag"))
+    made = list(load_demonstrations(tmp_path / "set"))
+    assert np.array_equal(back.joints, np.concatenate([demo.joints for demo in made]))
+
+
 def clocked(path: Path, said: list[int]) -> None:
     """A clip whose header stamps are given, received at 30 Hz."""
     with SampleBag(path) as bag:
@@ -425,6 +443,8 @@ def test_a_full_disk(
     run = episode_run(capsys, recorded, tmp_path / "out", "--bag-output", output)
     assert run.code == 4
     assert "No space left on device" in run.messages and not output.exists()
+    assert run.json["dataset"] == str(tmp_path / "out") and len(run.json["episodes"]) == 1
+    assert run.json["bag"] is None and run.json["topics"]["image"] == TOPIC
     assert len(list(load_demonstrations(tmp_path / "out"))) == 1  # the dataset stays
     assert not [p for p in tmp_path.iterdir() if "partial" in p.name]
 

@@ -140,6 +140,8 @@ def _write(arguments: argparse.Namespace, bars: console.Bars) -> int:
     )
     report = write_bag(options, bars)
     bars.close()
+    for note in report.notes:
+        console.say(f"  - {note}")
     console.say(f"{report.bag}: {report.messages} messages on {len(report.topics)} topics")
     if arguments.json:
         console.print_json(report.to_json())
