@@ -20,7 +20,7 @@ from acehand_core.data.bags.bag import Bag, is_bag
 from acehand_core.data.bags.episodes import cuts
 from acehand_core.data.bags.recording import BagIndex, forget_indexes, index_bag
 from acehand_core.data.bags.records import Losses
-from acehand_core.data.bags.typestore import DISTROS, LATEST
+from acehand_core.data.bags.typestore import LATEST
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
 from acehand_core.export.atomic import check_free
 from acehand_core.export.bag_messages import (
@@ -423,10 +423,9 @@ def _write_beside(
     numbers = tuple(e.episode_index for e in done.episodes if e.episode_index is not None)
     wanted = None if done.skipped else numbers
     with Bag(options.bag) as bag:
-        distro = bag.distro if bag.distro in DISTROS else LATEST
         overwrite = options.job.existing == "overwrite"
         topics = bag.topics
-        with BagWriter(output, options.storage, overwrite, distro) as writer:
+        with BagWriter(output, options.storage, overwrite, bag.definitions) as writer:
             for topic in topics.values():
                 writer.add_topic(topic)
             total = max(sum(bag.counts.values()), 1)

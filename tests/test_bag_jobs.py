@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import sqlite3
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from bag_samples import DELAY, IMAGE, START, TOPIC, SampleBag, pictures, stamps
 from clips import empty_frames, example_frames
 from fake_motion import ARRAYS
@@ -375,6 +377,43 @@ def test_bag_write_of_episodes_with_the_same_stamps(
     back = next(load_demonstrations(tmp_path / "bag"))
     made = list(load_demonstrations(tmp_path / "set"))
     assert np.array_equal(back.joints, np.concatenate([demo.joints for demo in made]))
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_messages_of_humble_keep_their_definition(tmp_path: Path, bare: bool) -> None:
+    """Range has gained a field since; Humble's metadata.yaml does not name the distribution."""
+    kind, path = "sensor_msgs/msg/Range", tmp_path / "bag"
+    with SampleBag(path, distro="humble", storage="mcap" if bare else "sqlite3") as bag:
+        for image, ns in zip(example_frames(2), stamps(2), strict=True):
+            bag.image(image, ns)
+            message = bag.make(
+                kind, header=bag.header(ns), radiation_type=0, field_of_view=0.1, min_range=0.1,
+                max_range=2.0, range=1.5,
+            )  # fmt: skip
+            bag.put("/range", kind, ns, message)
+    if bare:
+        path = path / "bag.mcap"
+    else:
+        as_of_humble(path)
+    job = JobSettings(tmp_path / "dataset", overlay=False)
+    convert_bag(ConvertOptions(path, job, tmp_path / "out", mesh=False))
+    with AnyReader([tmp_path / "out"]) as reader:
+        (connection,) = [c for c in reader.connections if c.topic == "/range"]
+        assert "variance" not in connection.msgdef.data
+        read = [reader.deserialize(raw, kind).range for _, _, raw in reader.messages([connection])]
+    assert read == [1.5, 1.5]
+
+
+def as_of_humble(path: Path) -> None:
+    """Make a bag as Humble's recorder leaves it: version 5, no definitions, no distribution."""
+    metadata = path / "metadata.yaml"
+    content = yaml.safe_load(metadata.read_text())
+    information = content["rosbag2_bagfile_information"]
+    information["version"] = 5
+    information.pop("ros_distro", None)
+    metadata.write_text(yaml.safe_dump(content))
+    with sqlite3.connect(path / "bag.db3") as database:
+        database.execute("DROP TABLE message_definitions")
 
 
 def clocked(path: Path, said: list[int]) -> None:

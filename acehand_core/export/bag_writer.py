@@ -129,9 +129,9 @@ class BagWriter:
             if known != msgtype:
                 raise SchemaError(f"{self.path}: topic {name} is {known}, not {msgtype}.")
             return connection
-        known_type = msgtype in self._store.fielddefs
         options: dict[str, Any] = {}
-        if known_type:
+        # What the bag itself says of its messages comes before what a distribution would say.
+        if (topic is None or not topic.definition) and msgtype in self._store.fielddefs:
             options["typestore"] = self._store
         else:
             options["msgdef"] = topic.definition if topic else ""

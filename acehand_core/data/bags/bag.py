@@ -22,12 +22,15 @@ from acehand_core.data.bags.records import (
     zstd_module,
 )
 from acehand_core.data.bags.sqlite import SqliteFile
+from acehand_core.data.bags.typestore import DISTROS, LATEST, OLDEST
 from acehand_core.errors import InputError
 
 METADATA = "metadata.yaml"
 #: Endings of storage files; with .zst or .zstd behind them the whole file is compressed.
 STORAGES = (".mcap", ".db3")
 _PACKED = (".zstd", ".zst")
+#: Version of metadata.yaml up to Humble, which does not name the distribution.
+_LAST_WITHOUT_DISTRO = 5
 
 
 def is_bag(path: Path) -> bool:
@@ -120,6 +123,15 @@ class Bag:
     def distro(self) -> str:
         """The ROS distribution that recorded it, "" if not known."""
         return str(self._metadata.get("ros_distro") or "")
+
+    @property
+    def definitions(self) -> str:
+        """The distribution whose message definitions hold where the bag stores none."""
+        if self.distro in DISTROS:
+            return self.distro
+        version = self._metadata.get("version")
+        old = isinstance(version, int) and version <= _LAST_WITHOUT_DISTRO
+        return OLDEST if old else LATEST
 
     @property
     def storage(self) -> str:

@@ -14,7 +14,7 @@ from acehand_core.errors import InputError, SchemaError, nearest
 
 #: Distributions whose types can be written, oldest first.
 DISTROS = ("humble", "iron", "jazzy", "kilted", "lyrical")
-LATEST = DISTROS[-1]
+OLDEST, LATEST = DISTROS[0], DISTROS[-1]
 
 FFMPEG_PACKET = "ffmpeg_image_transport_msgs/msg/FFMPEGPacket"
 COMPRESSED_VIDEO = "foxglove_msgs/msg/CompressedVideo"
