@@ -249,6 +249,7 @@ class _Job:
         except BaseException:
             self._destination.close()
             raise
+        release_memory()
         try:
             self._destination.finish()
         except OutputError as error:

@@ -80,6 +80,7 @@ class Destination:
         number = self._writer.add_episode(
             columns(episode, trajectory, source_timestamps_ns), task, videos, record
         )
+        release_memory()
         report = episode_report(job.input, episode, trajectory, number)
         folder = self.output / EXTRAS / f"episode_{number:06d}"
         write_hand_motion(episode, folder / "hand_motion.parquet", overwrite=True)
