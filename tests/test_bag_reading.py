@@ -69,6 +69,20 @@ def test_compressed_messages_without_metadata(tmp_path: Path, storage: str) -> N
     assert index.losses.total == 0
 
 
+def test_a_folder_of_bags_and_videos_gives_both(tmp_path: Path) -> None:
+    simple_bag(tmp_path / "many" / "one", 2)
+    simple_bag(tmp_path / "many" / "two", 2)
+    (tmp_path / "many" / "video.mp4").touch()
+    names = [path.name for path in expand_inputs([tmp_path / "many"])]
+    assert names == ["one", "two", "video.mp4"]
+    folder = tmp_path / "many" / "one"
+    (folder / "video.mp4").touch()
+    assert expand_inputs([folder]) == [folder]
+    (folder / "metadata.yaml").unlink()
+    with pytest.raises(InputError, match=r"videos \(video.mp4\).*one by one"):
+        expand_inputs([folder])
+
+
 @pytest.mark.parametrize("distro", DISTROS)
 def test_every_distribution_is_read(tmp_path: Path, distro: str) -> None:
     images = simple_bag(tmp_path / "bag", 3, distro=distro, version=8, storage="sqlite3")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from acehand_core.data import calibration
-from acehand_core.data.bags.bag import is_bag, storage_files
+from acehand_core.data.bags.bag import METADATA, is_bag, storage_files
 from acehand_core.data.bags.options import BagReading
 from acehand_core.data.selection import part
 from acehand_core.data.undistort import undistort
-from acehand_core.data.video import find_videos, frames_between, open_video
+from acehand_core.data.video import find_videos, frames_between, open_video, videos_in
 from acehand_core.errors import InputError
 from acehand_core.motion import Camera, Recording
 
@@ -43,17 +43,20 @@ class RecordingOptions:
 
 
 def expand_inputs(inputs: Sequence[Path]) -> list[Path]:
-    """Replace folders by the videos, or else the bags, in them; a bag's own folder stays.
+    """Replace folders by the videos and bags in them; a bag's own folder stays.
 
     Raises:
-        InputError: something does not exist, or a folder has neither.
+        InputError: something does not exist, a folder has neither, or a folder is a bag without
+            metadata.yaml and has videos, too.
     """
     out: list[Path] = []
     for path in inputs:
         if is_bag(path):
+            _check_not_mixed(path)
             out.append(path)
         elif path.is_dir():
-            out += _bags_in(path) or find_videos(path)
+            bags = _bags_in(path)
+            out += sorted([*bags, *(videos_in(path) if bags else find_videos(path))])
         elif path.exists():
             out.append(path)
         else:
@@ -61,6 +64,17 @@ def expand_inputs(inputs: Sequence[Path]) -> list[Path]:
     if not out:
         raise InputError("No input; give a video, a bag, a folder of either, or a file of hands.")
     return out
+
+
+def _check_not_mixed(path: Path) -> None:
+    """Refuse a folder that may be a bag or a collection: nothing says which."""
+    if not path.is_dir() or (path / METADATA).is_file():
+        return
+    if videos := videos_in(path):
+        raise InputError(
+            f"{path}: has bag files without {METADATA} and videos ({videos[0].name}), so it is "
+            "not clear what it is; name the files one by one."
+        )
 
 
 def _bags_in(folder: Path) -> list[Path]:

@@ -220,14 +220,19 @@ def find_videos(folder: Path | str) -> list[Path]:
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise VideoError(f"{folder} {problem}; give a folder of videos.")
-    videos = sorted(
+    videos = videos_in(folder)
+    if not videos:
+        raise VideoError(f"{folder} has no video; valid: files ending in {' '.join(EXTENSIONS)}.")
+    return videos
+
+
+def videos_in(folder: Path) -> list[Path]:
+    """Return the video files directly in a folder, sorted by name; there may be none."""
+    return sorted(
         path
         for path in folder.iterdir()
         if path.suffix.lower() in EXTENSIONS and path.is_file() and not path.name.startswith(".")
     )
-    if not videos:
-        raise VideoError(f"{folder} has no video; valid: files ending in {' '.join(EXTENSIONS)}.")
-    return videos
 
 
 def frames_between(
