@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import struct
+import tempfile
 from pathlib import Path
 
 import cv2
@@ -10,10 +12,11 @@ import numpy as np
 import pytest
 from bag_samples import IMAGE, START, TOPIC, SampleBag, pictures, simple_bag, stamps
 
+from acehand_core.data.bags.bag import Bag
 from acehand_core.data.bags.info import bag_info
 from acehand_core.data.bags.options import BagReading
 from acehand_core.data.bags.recording import BagIndex, index_bag
-from acehand_core.errors import CalibrationError, InputError
+from acehand_core.errors import CalibrationError, InputError, OutputError
 
 
 def index_of(path: Path, **reading: str) -> BagIndex:
@@ -90,6 +93,54 @@ def test_a_truncated_database_gives_what_is_there(tmp_path: Path) -> None:
     shown = [int((np.array(stamps(40)) == t).argmax()) for t in index.timestamps_ns]
     for frame, number in enumerate(shown):
         assert np.array_equal(index.frames.at(frame), images[number])
+
+
+@pytest.fixture
+def compressed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A bag that is compressed as a whole, and a place of its own for decompressed copies."""
+    simple_bag(tmp_path / "bag", 12, compression="file")
+    (tmp_path / "copies").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "copies"))
+    return tmp_path / "bag"
+
+
+def test_a_compressed_file_is_decompressed_once(compressed_file: Path) -> None:
+    copies = compressed_file.parent / "copies"
+    first = Bag(compressed_file)
+    index = index_of(compressed_file)
+    for frames in (index.frames, index.frames.mirrored()):
+        assert sum(1 for _ in frames.read(0, 12)) == 12
+    assert len(list(copies.iterdir())) == 1
+    second = first.reopened()
+    first.close()
+    assert sum(1 for _ in second.messages(None, second.losses)) == 24
+    second.close()
+    index_of(compressed_file / "bag.mcap.zstd")  # has no part in the folder's index
+    assert len(list(copies.iterdir())) <= 1
+
+
+def test_no_room_to_decompress(compressed_file: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OutputError, match=r"bag.mcap.zstd.*TMPDIR"):
+            Bag(compressed_file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((compressed_file.parent / "copies").iterdir()) == []
+
+
+def test_a_compressed_file_that_is_cut_off(tmp_path: Path) -> None:
+    big_bag(tmp_path / "bag", 10, compression="file")
+    file = tmp_path / "bag" / "bag.mcap.zstd"
+    cut(file, 0.6)
+    index = index_of(tmp_path / "bag")
+    assert 0 < len(index.frames) < 10
+    assert index.losses.by_topic == {TOPIC: 10 - len(index.frames)}
+    assert any("bag.mcap.zstd: damaged compression" in note for note in index.notes)
+    cut(file, 0.001)
+    with pytest.raises(InputError, match=r"bag/bag.mcap.zstd: .*damaged compression"):
+        Bag(tmp_path / "bag")
 
 
 @pytest.mark.parametrize("content", [None, "nothing: of ours\n", "{broken: [\n"])

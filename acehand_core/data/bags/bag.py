@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Set
 from pathlib import Path, PurePosixPath
@@ -19,10 +18,10 @@ from acehand_core.data.bags.records import (
     Place,
     StorageFile,
     Topic,
-    zstd_module,
 )
 from acehand_core.data.bags.sqlite import SqliteFile
 from acehand_core.data.bags.typestore import DISTROS, LATEST, OLDEST
+from acehand_core.data.bags.unpack import Unpacked, unpacked
 from acehand_core.errors import InputError
 
 METADATA = "metadata.yaml"
@@ -47,13 +46,14 @@ class Bag:
 
     Raises:
         InputError: it is no bag, or nothing of it can be read.
+        OutputError: a file of it is compressed and there is no room to decompress it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.losses = Losses()
         self._metadata: dict[str, Any] = {}
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._copies: list[Unpacked] = []
         self.storage_paths = self._find_files()
         self._files: list[StorageFile] = []
         try:
@@ -171,8 +171,7 @@ class Bag:
         """Let go of the files."""
         for file in self._files:
             file.close()
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        self._copies.clear()
 
     def __enter__(self) -> Bag:
         return self
@@ -232,34 +231,20 @@ class Bag:
         return files
 
     def _open_file(self, file: Path) -> None:
+        opened = file
         try:
             if file.suffix in _PACKED:
-                file = self._unpack(file)
-            kind = McapFile if file.suffix == ".mcap" else SqliteFile
-            self._files.append(kind(file, self.compression == "message", self.losses))
+                copy = unpacked(file, self.losses)
+                self._copies.append(copy)
+                opened = copy.path
+            kind = McapFile if opened.suffix == ".mcap" else SqliteFile
+            self._files.append(kind(opened, self.compression == "message", self.losses))
         except InputError as error:
+            text = str(error).replace(str(opened), str(file))  # nobody knows the copy's name
             if len(self.storage_paths) == 1:
-                raise
-            self.losses.remark(str(error))
+                raise InputError(" ".join([text, *self.losses.sentences()])) from error
+            self.losses.remark(text)
             self.losses.lose("*", "in a file that cannot be opened")
-
-    def _unpack(self, file: Path) -> Path:
-        """Decompress a whole file beside the system's other temporary files."""
-        zstd = zstd_module()
-        if self._scratch is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="acehand-bag-")
-        target = Path(self._scratch.name) / file.stem
-        machine = zstd.ZstdDecompressor()
-        with file.open("rb") as source, target.open("wb") as out:
-            try:
-                while block := source.read(1 << 20):
-                    if machine.eof:
-                        machine = zstd.ZstdDecompressor()
-                    out.write(machine.decompress(block))
-            except (zstd.ZstdError, EOFError) as error:
-                self.losses.remark(f"{file.name}: damaged compression ({error})")
-                self.losses.lose("*", "behind the damaged part of a compressed file")
-        return target
 
 
 def storage_files(folder: Path) -> list[Path]:

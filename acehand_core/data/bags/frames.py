@@ -78,10 +78,14 @@ class BagFrames:
                          not self._mirrored, self.losses)  # fmt: skip
 
     def _data(self, index: int) -> Data:
+        return self._read(self._places[index])
+
+    def _read(self, row: Int[np.ndarray, "4"]) -> Data:
+        """Return one message's data from the bag as the calling thread has it open."""
         bag = self._local.__dict__.get("bag")
         if bag is None:
             bag = self._local.bag = Bag(self.path)
-        file, *place = self._places[index].tolist()
+        file, *place = row.tolist()
         return bag.read(file, tuple(place))
 
     def _turned(self, image: ImageRgb) -> ImageRgb:
@@ -174,10 +178,7 @@ class PacketFrames(BagFrames):
         return PacketFrames(super().mirrored(), self._codec, self._stream, self._packet, self._keys)
 
     def _decoder(self) -> PacketDecoder:
-        bag = Bag(self.path)
-
         def data(packet: int) -> bytes:
-            file, *place = self._stream[packet].tolist()
-            return bytes(decode(bag.read(file, tuple(place)), self.msgtype).data)
+            return bytes(decode(self._read(self._stream[packet]), self.msgtype).data)
 
         return PacketDecoder(self._codec, self._keys, len(self._stream), data)
