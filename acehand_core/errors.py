@@ -1,10 +1,16 @@
-"""The errors a user can meet. Each message says what is wrong, where, and what would be valid."""
+"""The errors a user can meet, and the exit codes of commands and nodes that they end.
+
+Each message says what is wrong, where, and what would be valid.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 from typing import Any
+
+EXIT_OK, EXIT_SOME_FAILED, EXIT_INPUT, EXIT_NO_HAND, EXIT_OUTPUT = 0, 1, 2, 3, 4
+EXIT_INTERRUPTED = 130
 
 
 class AcehandError(Exception):
@@ -49,6 +55,13 @@ class Interrupted(KeyboardInterrupt):
 
 class MissingDependencyError(AcehandError):
     """An optional package or system library is needed for what was asked."""
+
+
+def exit_code(error: Exception) -> int:
+    """Return the exit code of an error that ended a command (docs/formats.md)."""
+    if isinstance(error, NoHandError):
+        return EXIT_NO_HAND
+    return EXIT_OUTPUT if isinstance(error, OutputError) else EXIT_INPUT
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

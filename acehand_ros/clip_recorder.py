@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from acehand_core.errors import AcehandError, InputError, OutputError
+from acehand_core.errors import EXIT_OK, AcehandError, InputError, OutputError
 from acehand_core.export.bag_messages import (
     diagnostics_messages,
     latched_messages,
@@ -51,7 +51,7 @@ class ClipRecorderNode:
         self._subscriptions: list[Any] = []
         self._active = self._ended = False
         self._told: JobStatus = self._worker.status
-        self._exit_code = runtime.EXIT_OK
+        self._exit_code = EXIT_OK
         refuse_bad_values(node, CLIP_RECORDER, self._values.__setitem__)
         for name, action in (
             ("start", self._start), ("stop", self._stop), ("cancel", self._cancel),

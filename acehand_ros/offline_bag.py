@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from acehand_core.errors import InputError
+from acehand_core import errors
+from acehand_core.errors import AcehandError, InputError
 from acehand_ros import runtime
 from acehand_ros.messages import DIAGNOSTICS, Outlet
 from acehand_ros.options import offline_options
@@ -80,14 +81,16 @@ def summary(status: JobStatus) -> str:
 
 
 def exit_code(status: JobStatus) -> int:
-    """Return 0 for done, 130 for cancelled, 1 where an input failed, 2 for a wrong one."""
+    """Return what ``acehand bag convert`` would: 130 for cancelled, else what became of it.
+
+    An error that nobody foresaw is 1, as of any Python program.
+    """
     if status.state == "cancelled":
-        return runtime.EXIT_INTERRUPTED
+        return errors.EXIT_INTERRUPTED
     if status.state == "failed":
-        known = isinstance(status.error, InputError)
-        return runtime.EXIT_INPUT if known else runtime.EXIT_FAILED
-    failed = status.report is not None and status.report.job.failures
-    return runtime.EXIT_FAILED if failed else runtime.EXIT_OK
+        known = isinstance(status.error, AcehandError)
+        return errors.exit_code(status.error) if known else errors.EXIT_SOME_FAILED
+    return errors.EXIT_OK if status.report is None else status.report.job.exit_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:

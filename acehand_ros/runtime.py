@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import signal
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from acehand_core.errors import AcehandError, InputError
+from acehand_core.errors import AcehandError, exit_code
 from acehand_ros.messages import need_ros
 
-EXIT_OK, EXIT_FAILED, EXIT_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 _SPIN_S = 0.1
 
 
@@ -42,8 +41,9 @@ def run(
     try:
         need_ros(name)
     except AcehandError as error:
-        print(f"error: {error}", file=sys.stderr)  # no node yet, so no logger
-        return EXIT_INPUT
+        # Neither a node nor its logger without rclpy; unconfigured, this goes to standard error.
+        logging.getLogger(name).error("%s", error)
+        return exit_code(error)
     import rclpy
     from rclpy.executors import SingleThreadedExecutor
     from rclpy.signals import SignalHandlerOptions
@@ -67,7 +67,7 @@ def run(
         if node is None:
             raise
         node.get_logger().fatal(str(error))
-        return EXIT_INPUT if isinstance(error, InputError) else EXIT_FAILED
+        return exit_code(error)
     finally:
         if node is not None:
             node.destroy_node()
@@ -129,7 +129,7 @@ def answer(response: Any, action: Callable[[], str]) -> Any:
     """Fill a std_srvs/Trigger response with what an action says, or why it could not be done."""
     try:
         response.message, response.success = action(), True
-    except InputError as error:
+    except AcehandError as error:
         response.message, response.success = str(error), False
     return response
 

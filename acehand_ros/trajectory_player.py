@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.bag_jobs import load_demonstrations
-from acehand_core.errors import InputError
+from acehand_core.errors import EXIT_OK, EXIT_SOME_FAILED, InputError
 from acehand_core.export.bag_messages import Demonstration
 from acehand_core.types import SIDES
 from acehand_ros import runtime
@@ -78,8 +78,8 @@ class TrajectoryPlayer:
         self._tell()
         if self._playback.error is not None:
             self._node.get_logger().fatal(f"{self._source}: {self._playback.error}")
-            return runtime.EXIT_FAILED
-        return runtime.EXIT_OK
+            return EXIT_SOME_FAILED
+        return EXIT_OK
 
     def _publish_clock(self, time_ns: int) -> None:
         from rosgraph_msgs.msg import Clock

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import re
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +14,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acehand_core.bag_jobs import load_demonstrations
-from acehand_core.errors import InputError
+from acehand_core.bag_jobs import ConvertReport, load_demonstrations
+from acehand_core.cli import console
+from acehand_core.errors import (
+    AcehandError,
+    InputError,
+    MissingDependencyError,
+    NoHandError,
+    OutputError,
+)
 from acehand_core.export.bag_messages import TOPICS, Demonstration, PlainMessage
-from acehand_ros import clips, launching, offline_bag, runtime
+from acehand_core.export.report import Failure, JobReport
+from acehand_ros import clips, launching, offline_bag
 from acehand_ros.options import clip_options, offline_options
 from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG, PLAYER
 from acehand_ros.playback import Playback, PlayerSettings, choose_episode, rest_of
@@ -257,18 +268,40 @@ def test_diagnostics_say_how_far_and_how_it_ended() -> None:
     assert plain.fields["status"][0]["values"] == [{"key": "a", "value": "1"}]
 
 
-def test_exit_codes() -> None:
-    error = InputError("x")
+ERRORS = (
+    (InputError("x"), 2), (NoHandError("x"), 3), (OutputError("x"), 4),
+    (MissingDependencyError("x"), 2),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "code"), ERRORS)
+def test_exit_codes_are_those_of_bag_convert(error: AcehandError, code: int) -> None:
+    def command(arguments: argparse.Namespace, bars: object) -> int:
+        raise error
+
+    arguments = argparse.Namespace(json=False, verbose=True, quiet=True)
+    assert console.run(arguments, command) == code
+    assert offline_bag.exit_code(JobStatus("failed", error=error)) == code
+    job = JobReport(None, 0.0, 0.0, (), (Failure("bag", error),))
+    report = ConvertReport(job, None, {}, {}, ())
+    assert offline_bag.exit_code(JobStatus("done", report=report)) == code == job.exit_code
+
+
+def test_exit_codes_of_what_is_no_error_of_ours() -> None:
     assert offline_bag.exit_code(JobStatus("cancelled")) == 130
-    assert offline_bag.exit_code(JobStatus("failed", error=error)) == 2
     assert offline_bag.exit_code(JobStatus("failed", error=OSError())) == 1
     assert offline_bag.exit_code(JobStatus("done")) == 0
 
 
 @pytest.mark.skipif(importlib.util.find_spec("rclpy") is not None, reason="rclpy is installed")
-def test_without_ros_the_nodes_say_what_is_missing(capsys: pytest.CaptureFixture) -> None:
-    assert runtime.run("offline_bag", lambda node: None) == 2
-    assert "needs ROS 2" in capsys.readouterr().err
+def test_without_ros_the_nodes_say_what_is_missing() -> None:
+    code = "from acehand_ros.offline_bag import main\nraise SystemExit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "needs ROS 2" in done.stderr
 
 
 def test_the_documentation_names_every_topic_and_argument() -> None:

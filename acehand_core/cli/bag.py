@@ -102,7 +102,7 @@ def _convert(arguments: argparse.Namespace, bars: console.Bars) -> int:
         console.say(f"bag: {report.bag}")
     if arguments.json:
         console.print_json(report.to_json())
-    return retarget.exit_code_of(report.job)
+    return report.job.exit_code
 
 
 def _add_write(parser: argparse.ArgumentParser) -> None:

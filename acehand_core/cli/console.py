@@ -13,10 +13,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from acehand_core import __version__
-from acehand_core.errors import AcehandError, NoHandError, OutputError
+from acehand_core.errors import (
+    EXIT_INPUT,
+    EXIT_INTERRUPTED,
+    EXIT_NO_HAND,
+    EXIT_OK,
+    EXIT_OUTPUT,
+    EXIT_SOME_FAILED,
+    AcehandError,
+    exit_code,
+)
 
-EXIT_OK, EXIT_SOME_FAILED, EXIT_INPUT, EXIT_NO_HAND, EXIT_OUTPUT = 0, 1, 2, 3, 4
-EXIT_INTERRUPTED = 130
+#: The commands' exit codes, here as ``console.EXIT_...`` for all of them.
+__all__ = ["EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_NO_HAND", "EXIT_OK", "EXIT_OUTPUT",
+           "EXIT_SOME_FAILED"]  # fmt: skip
 
 
 class Bars:
@@ -133,13 +143,6 @@ def _nothing(arguments: argparse.Namespace, message: str) -> dict[str, Any]:
     """Return the JSON object of a command that gave nothing."""
     errors = [{"source": None, "message": message}]
     return {**getattr(arguments, "json_of_nothing", {}), "errors": errors}
-
-
-def exit_code(error: Exception) -> int:
-    """Return the exit code of an error that ended a command."""
-    if isinstance(error, NoHandError):
-        return EXIT_NO_HAND
-    return EXIT_OUTPUT if isinstance(error, OutputError) else EXIT_INPUT
 
 
 def say_error(error: Exception, verbose: bool) -> None:

@@ -169,7 +169,7 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
     summarise(report, arguments.quiet, arguments.verbose)
     if arguments.json:
         console.print_json(report.to_json())
-    return exit_code_of(report)
+    return report.exit_code
 
 
 def settings_of(arguments: argparse.Namespace) -> JobSettings:
@@ -248,18 +248,6 @@ def summarise(report: JobReport, quiet: bool, verbose: bool) -> None:
         console.say_error(failure.error, verbose)
     if report.dataset is not None and not quiet:
         console.say(f"dataset: {report.dataset} ({report.seconds:.1f} s)")
-
-
-def exit_code_of(report: JobReport) -> int:
-    """Return the exit code of a finished job (docs/formats.md)."""
-    if not report.failures:
-        return console.EXIT_OK
-    codes = {console.exit_code(failure.error) for failure in report.failures}
-    if console.EXIT_OUTPUT in codes:
-        return console.EXIT_OUTPUT
-    if report.episodes or report.skipped:
-        return console.EXIT_SOME_FAILED
-    return console.EXIT_NO_HAND if codes == {console.EXIT_NO_HAND} else console.EXIT_INPUT
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from acehand_core import errors
 from acehand_core.hand.skeleton import FINGERS
 from acehand_core.motion import ArmMotion, HandMotion, RobotTrajectory
 from acehand_core.types import SIDES
@@ -49,6 +50,18 @@ class JobReport:
     extra: dict[str, Any] = field(default_factory=dict)
     lost_messages: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command or node that ran it to its end (docs/formats.md)."""
+        if not self.failures:
+            return errors.EXIT_OK
+        codes = {errors.exit_code(failure.error) for failure in self.failures}
+        if errors.EXIT_OUTPUT in codes:
+            return errors.EXIT_OUTPUT
+        if self.episodes or self.skipped:
+            return errors.EXIT_SOME_FAILED
+        return errors.EXIT_NO_HAND if codes == {errors.EXIT_NO_HAND} else errors.EXIT_INPUT
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints (docs/formats.md)."""
