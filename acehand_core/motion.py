@@ -200,14 +200,20 @@ class HandMotion:
     def at(
         self, index: Int[np.ndarray, "N"], timestamps_ns: TimestampsNs, fps: float
     ) -> HandMotion:
-        """Return the motion at some of its frames, with their time in another recording."""
+        """Return the motion at some of its frames, with their time in another recording.
+
+        Frames that follow each other are not copied: a long recording's hands are large.
+        """
+        rows: slice | Int[np.ndarray, "N"] = index
+        if len(index) > 0 and index[0] >= 0 and (np.diff(index) == 1).all():
+            rows = slice(int(index[0]), int(index[-1]) + 1)
         poses = self.T_world_camera
         return replace(
             self,
             timestamps_ns=timestamps_ns,
             fps=fps,
-            T_world_camera=None if poses is None else poses[index],
-            **{name: getattr(self, name)[index] for name in _PER_FRAME},
+            T_world_camera=None if poses is None else poses[rows],
+            **{name: getattr(self, name)[rows] for name in _PER_FRAME},
         )
 
     @property

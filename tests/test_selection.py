@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fake_motion import random_motion
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from video_fixtures import read_number, write_video
@@ -234,3 +235,16 @@ def test_camera_poses_follow_the_cut(video, tmp_path):
     np.testing.assert_allclose(whole.T_world_camera[:, 0, 3], np.arange(12), atol=1e-9)
     cut = open_recording(video, RecordingOptions(camera_poses=poses, start_s=0.1))
     np.testing.assert_allclose(cut.T_world_camera[:, 0, 3], np.arange(3, 12), atol=1e-9)
+
+
+def test_a_motion_at_frames_in_a_row_is_not_copied():
+    whole = random_motion(4, 9)
+    for index in ([2, 3, 4], [4, 3, 2], [0, 0, 1], [1, 3, 5], [-2, -1], [7]):
+        frames = np.array(index, np.int64)
+        times = whole.timestamps_ns[0] + np.arange(len(frames))
+        some = whole.at(frames, times, 7.0)
+        for name in ("quality", "hand_pose", "joints_camera", "T_world_camera"):
+            wanted = getattr(whole, name)[frames]
+            assert np.array_equal(getattr(some, name), wanted, equal_nan=True), (index, name)
+        shared = np.shares_memory(some.hand_pose, whole.hand_pose)
+        assert shared == (index in ([2, 3, 4], [7])), index

@@ -91,7 +91,7 @@ def read_hand_motion(path: Path) -> HandMotion:
         SchemaError: the file is not such a table; says what differs.
     """
     try:
-        table = pq.read_table(path, page_checksum_verification=True)
+        table = _read_columns(path)
         table.validate(full=True)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise SchemaError(f"{path}: not a readable parquet file: {error}.") from error
@@ -105,6 +105,19 @@ def read_hand_motion(path: Path) -> HandMotion:
         raise SchemaError(
             f"{path}: the {METADATA_KEY.decode()!r} metadata is damaged: {error!r}."
         ) from error
+
+
+def _read_columns(path: Path) -> pa.Table:
+    """Read the file one column after the other.
+
+    All at once, their compressed and decompressed pages would lie beside the values.
+    """
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        schema = file.schema_arrow
+        columns = {}
+        for name in (name for name, _, _ in COLUMNS if name in schema.names):
+            columns[name] = file.read([name], use_threads=False)[name]
+    return pa.table(columns).replace_schema_metadata(schema.metadata)
 
 
 def _check_columns(table: pa.Table, path: Path) -> None:

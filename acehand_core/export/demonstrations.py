@@ -79,7 +79,10 @@ def read_episodes(
             raise InputError(f"{dataset}: no episode {number}; valid: 0 to {len(rows) - 1}.")
     tasks = layout.read_tasks(dataset)
     for number in sorted(rows) if wanted is None else wanted:
-        table = pq.read_table(dataset / layout.data_file(rows[number]))
+        table = pq.read_table(
+            dataset / layout.data_file(rows[number]),
+            columns=[*needed, "episode_index", "task_index"], use_threads=False,
+        )  # fmt: skip
         record = json.loads((table.schema.metadata or {}).get(layout.PROVENANCE_KEY, b"{}"))
         if source_sha256 is not None and record.get(JOB, {}).get("input_sha256") != source_sha256:
             continue
