@@ -28,8 +28,10 @@ def test_every_dependency_is_examined() -> None:
     extras = project["optional-dependencies"]
     wanted = {
         line.split(">")[0].split("=")[0]
-        for line in (*project["dependencies"], *extras["mediapipe"], *extras["dex"])
-    }
+        for line in (
+            *project["dependencies"], *extras["mediapipe"], *extras["dex"], *extras["ros"]
+        )
+    }  # fmt: skip
     # six is dex-retargeting's own affair.
     assert wanted - {"six"} <= {piece.name for piece in doctor.examine()}
 
@@ -64,6 +66,18 @@ def test_a_package_that_does_not_load_is_missing(capsys, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(importlib, "import_module", broken)
     assert found(capsys)["mediapipe"] is None
+
+
+def test_what_reads_bags(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(capsys)["rosbags"] == importlib.metadata.version("rosbags")
+    look = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "rosbags" else look(name)
+    )
+    run = Acehand(capsys, "doctor")
+    (piece,) = [piece for piece in run.json["pieces"] if piece["name"] == "rosbags"]
+    assert piece["found"] is None and "[ros]" in piece["get"] and "bags" in piece["adds"]
+    assert "rosbags" in run.err and piece["get"] in run.err
 
 
 def test_a_protobuf_that_is_too_new_is_missing(capsys, monkeypatch: pytest.MonkeyPatch) -> None:

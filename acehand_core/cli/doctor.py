@@ -69,6 +69,8 @@ _PACKAGES = (
      "pip install torch==2.13.0 && pip install '.[dex]'"),
     ("smplx", "smplx", False, "MANO hands from your own files",
      "pip install torch==2.13.0 && pip install '.[mano]'"),
+    ("rosbags", "rosbags", False, "ROS 2 bags, read and written without ROS",
+     "pip install '.[ros]'"),
     ("projectaria-tools", "projectaria_tools", False, "pictures of HOT3D recordings (VRS)",
      "pip install '.[vrs]'"),
 )  # fmt: skip
