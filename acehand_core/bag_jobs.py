@@ -153,9 +153,7 @@ def convert_bag(
         _check_not_inside(options)
     progress = _stoppable(progress, cancel)
     try:
-        progress("index the bag", 0, 1)
-        index = index_bag(options.bag, options.job.reading.bag)
-        progress("index the bag", 1, 1)
+        index = index_bag(options.bag, options.job.reading.bag, progress)
         return _convert(options, index, progress)
     except Interrupted:
         raise

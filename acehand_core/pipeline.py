@@ -315,6 +315,8 @@ class _Job:
 
     def _open(self, path: Path) -> tuple[Recording, Tracker]:
         settings = self._settings
+        if is_bag(path):  # it is read wholly first, which may take long
+            index_bag(path, settings.reading.bag, self._progress)
         recording, tracker = open_input(path, settings.tracker, settings.tracking, settings.reading)
         if self._fps is None:
             self._fps = max(1, round(recording.fps))

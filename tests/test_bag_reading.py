@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from acehand_core.data.bags.bag import Bag, is_bag
 from acehand_core.data.bags.images import ENCODINGS
 from acehand_core.data.bags.info import bag_info
 from acehand_core.data.bags.options import BagReading
-from acehand_core.data.bags.recording import BagIndex, index_bag
+from acehand_core.data.bags.recording import BagIndex, forget_indexes, index_bag
 from acehand_core.data.bags.times import frame_rate, frame_times
 from acehand_core.data.bags.typestore import COMPRESSED_VIDEO, DISTROS, FFMPEG_PACKET
 from acehand_core.data.recordings import RecordingOptions, expand_inputs, open_recording
@@ -81,6 +82,35 @@ def test_a_folder_of_bags_and_videos_gives_both(tmp_path: Path) -> None:
     (folder / "metadata.yaml").unlink()
     with pytest.raises(InputError, match=r"videos \(video.mp4\).*one by one"):
         expand_inputs([folder])
+
+
+@pytest.mark.parametrize("kind", ["mcap", "sqlite3", "no index", "file"])
+def test_indexing_says_how_far_it_is_and_can_be_stopped(tmp_path: Path, kind: str) -> None:
+    options = {"storage": "sqlite3"} if kind == "sqlite3" else {}
+    options |= {"compression": "file"} if kind == "file" else {}
+    simple_bag(tmp_path / "bag", 6, **options)
+    if kind == "no index":
+        file = tmp_path / "bag" / "bag.mcap"
+        file.write_bytes(file.read_bytes()[:-30])
+    told: list[tuple[str, int, int]] = []
+    index = index_bag(tmp_path / "bag", BagReading(), lambda *step: told.append(step))
+    stages, done, totals = (set(column) for column in zip(*told, strict=True))
+    size = sum(file.stat().st_size for file in (tmp_path / "bag").iterdir())
+    assert stages == {"index the bag"} and totals == {2 * size}
+    assert [step[1] for step in told] == sorted(step[1] for step in told)
+    assert min(done) == 0 and max(done) == 2 * size and len(done) > 3
+    forget_indexes()
+    for stop in range(len(told)):
+        steps = iter(range(stop))
+
+        def stopping(stage: str, done: int, total: int, steps: Iterator[int] = steps) -> None:
+            if next(steps, None) is None:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            index_bag(tmp_path / "bag", BagReading(), stopping)
+    again = index_bag(tmp_path / "bag", BagReading())
+    assert again is not index and again.sha256 == index.sha256
 
 
 @pytest.mark.parametrize("distro", DISTROS)

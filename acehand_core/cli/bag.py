@@ -41,7 +41,8 @@ def _add_info(parser: argparse.ArgumentParser) -> None:
 def _info(arguments: argparse.Namespace, bars: console.Bars) -> int:
     from acehand_core.data.bags.info import bag_info
 
-    info = bag_info(arguments.bag)
+    info = bag_info(arguments.bag, progress=bars)
+    bars.close()
     kind = f"{info.storage}{f', {info.compression} compression' if info.compression else ''}"
     console.say(
         f"{info.path}: {kind}, {info.messages} messages in {info.duration_s:.1f} s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -42,15 +42,18 @@ def is_bag(path: Path) -> bool:
 class Bag:
     """An open bag. Not for two threads at once; ``reopened`` gives another thread its own.
 
-    ``losses`` collects what opening found out; ``messages`` adds to the losses it is given.
+    ``still`` is called now and then where opening takes long: of a bag without an index or
+    compressed as a whole. ``losses`` collects what opening found out; ``messages`` adds to the
+    losses it is given.
 
     Raises:
         InputError: it is no bag, or nothing of it can be read.
         OutputError: a file of it is compressed and there is no room to decompress it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, still: Callable[[], None] | None = None) -> None:
         self.path = path
+        self._still = still
         self.losses = Losses()
         self._metadata: dict[str, Any] = {}
         self._copies: list[Unpacked] = []
@@ -234,11 +237,14 @@ class Bag:
         opened = file
         try:
             if file.suffix in _PACKED:
-                copy = unpacked(file, self.losses)
+                copy = unpacked(file, self.losses, self._still)
                 self._copies.append(copy)
                 opened = copy.path
-            kind = McapFile if opened.suffix == ".mcap" else SqliteFile
-            self._files.append(kind(opened, self.compression == "message", self.losses))
+            packed = self.compression == "message"
+            if opened.suffix == ".mcap":
+                self._files.append(McapFile(opened, packed, self.losses, self._still))
+            else:
+                self._files.append(SqliteFile(opened, packed, self.losses))
         except InputError as error:
             text = str(error).replace(str(opened), str(file))  # nobody knows the copy's name
             if len(self.storage_paths) == 1:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.data.bags.bag import Bag
-from acehand_core.data.bags.records import Losses
+from acehand_core.data.bags.records import BytesRead, Losses, Progress
 from acehand_core.data.bags.topics import choose_camera_info, choose_image_topic
 from acehand_core.data.bags.typestore import store_for
 from acehand_core.errors import InputError
@@ -63,21 +63,27 @@ class BagInfo:
 
 
 def bag_info(
-    path: Path, image_topic: str | None = None, camera_info_topic: str | None = None
+    path: Path,
+    image_topic: str | None = None,
+    camera_info_topic: str | None = None,
+    progress: Progress | None = None,
 ) -> BagInfo:
     """Read a whole bag once and say what is in it.
 
     Raises:
         InputError: it is no bag, or nothing of it can be read.
     """
-    with Bag(path) as bag:
+    read = BytesRead("read the bag", path, progress)
+    with Bag(path, read.still) as bag:
         losses: Losses = bag.losses
         counts: Counter[str] = Counter()
         first, last = None, None
         for message in bag.messages(None, losses):
             counts[message.topic] += 1
+            read.add(len(message.data))
             first = message.log_ns if first is None else min(first, message.log_ns)
             last = message.log_ns if last is None else max(last, message.log_ns)
+        read.end_pass(1)
         known = store_for(bag.distro).fielddefs
         missing = {
             name: promised - counts[name] - losses.unread[name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Generator, Iterator, Set
+from collections.abc import Callable, Generator, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -58,14 +58,22 @@ class _Chunk:
 class McapFile:
     """One .mcap file; see ``StorageFile``. ``packed``: as of ``SqliteFile``.
 
-    Opening reads the summary. Where there is none the whole file is read once to list its topics.
+    Opening reads the summary. Where there is none the whole file is read once to list its topics;
+    ``still`` is called for each of its records.
 
     Raises:
         InputError: it is no MCAP file of ROS 2, or not even its beginning can be read.
     """
 
-    def __init__(self, path: Path, packed: bool, losses: Losses) -> None:
+    def __init__(
+        self,
+        path: Path,
+        packed: bool,
+        losses: Losses,
+        still: Callable[[], None] | None = None,
+    ) -> None:
         self.path = path
+        self._still = still
         self._packed = packed
         try:
             self._file: BinaryIO = path.open("rb")
@@ -172,6 +180,8 @@ class McapFile:
     def _records(self, topics: Set[str] | None, losses: Losses) -> Iterator[Message]:
         position = self._start
         while position < self._size:
+            if self._still is not None:
+                self._still()
             record = self._record(position)
             if record is None or (_LAST_KNOWN < record.op < _PRIVATE) or record.op == 0:
                 later = [start for start in self._chunk_channels if start > position]

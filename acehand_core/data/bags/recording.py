@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from jaxtyping import Int
 from acehand_core.data.bags.bag import Bag
 from acehand_core.data.bags.frames import BagFrames, PacketFrames
 from acehand_core.data.bags.options import BagReading
-from acehand_core.data.bags.records import Losses
+from acehand_core.data.bags.records import BytesRead, Losses, Progress
 from acehand_core.data.bags.scan import Scan, scan_bag
 from acehand_core.data.bags.times import FrameTimes, frame_rate, frame_times, missing_frames
 from acehand_core.data.bags.topics import choose_camera_info, choose_image_topic
@@ -25,6 +24,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording
 from acehand_core.types import CameraPoses, TimestampsNs
 
+_STAGE = "index the bag"
 _MIXED = "pictures of another size"
 
 
@@ -76,13 +76,14 @@ class BagIndex:
         )
 
 
-@functools.lru_cache(maxsize=2)
-def _indexed(path: Path, reading: BagReading, state: tuple[int, ...]) -> BagIndex:
-    return _index(path, reading)
+_INDEXES_HELD = 2
+_held: OrderedDict[tuple[Path, BagReading, tuple[int, ...]], BagIndex] = OrderedDict()
 
 
-def index_bag(path: Path, reading: BagReading) -> BagIndex:
+def index_bag(path: Path, reading: BagReading, progress: Progress | None = None) -> BagIndex:
     """Return the index of a bag; asked again for an unchanged bag, the same one.
+
+    The bag is read twice, for the index and for its hash; ``progress`` counts the bytes.
 
     Raises:
         InputError: it is no bag, its topics are not clear, or nothing in it can be used.
@@ -90,23 +91,30 @@ def index_bag(path: Path, reading: BagReading) -> BagIndex:
     """
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
     state = tuple(v for file in files for v in (file.stat().st_size, file.stat().st_mtime_ns))
-    return _indexed(path, reading, state)
+    key = path, reading, state
+    index = _held.get(key)
+    if index is None:
+        index = _held[key] = _index(path, reading, BytesRead(_STAGE, path, progress, passes=2))
+        while len(_held) > _INDEXES_HELD:
+            _held.popitem(last=False)
+    return index
 
 
 def forget_indexes() -> None:
     """Let go of the memory of indexes that were made."""
-    _indexed.cache_clear()
+    _held.clear()
 
 
-def _index(path: Path, reading: BagReading) -> BagIndex:
-    with Bag(path) as bag:
+def _index(path: Path, reading: BagReading, read: BytesRead) -> BagIndex:
+    with Bag(path, read.still) as bag:
         losses = bag.losses
         counts = bag.counts if bag.counted else {}
         choice = choose_image_topic(bag.topics, counts, reading.image_topic, str(path))
         infos = choose_camera_info(
             bag.topics, counts, choice.topic.name, reading.camera_info_topic, str(path)
         )
-        scan = scan_bag(bag, choice.topic, infos, reading.world_frame != "none", losses)
+        scan = scan_bag(bag, choice.topic, infos, reading.world_frame != "none", losses, read.add)
+    read.end_pass(1)
     if choice.note:
         losses.remark(choice.note)
     keep, size = _of_one_size(scan, losses)
@@ -123,9 +131,11 @@ def _index(path: Path, reading: BagReading) -> BagIndex:
     frames = BagFrames(path, scan.topic, scan.msgtype, scan.table()[order], size, False, losses)
     if scan.codec is not None:
         frames = PacketFrames(frames, scan.codec, scan.table(), order, scan.keys)
+    sha256 = content_sha256(path, read.add)
+    read.end_pass(2)
     return BagIndex(
         path=path,
-        sha256=content_sha256(path),
+        sha256=sha256,
         timestamps_ns=times.timestamps_ns,
         header_ns=times.stamps_ns,
         log_ns=np.array(scan.logs, np.int64)[order],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -14,6 +14,8 @@ from acehand_core.errors import MissingDependencyError
 Place = tuple[int, int, int]
 #: A serialized message; a view into a chunk spares a copy of every picture.
 Data = bytes | memoryview
+#: Called with stage, done and total as work goes on; may raise to stop it.
+Progress = Callable[[str, int, int], None]
 #: Stands for a topic in ``Losses`` where it is not known which topic lost messages.
 UNKNOWN_TOPIC = "*"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -43,6 +45,36 @@ class Message(NamedTuple):
     data: Data
     file: int
     place: Place
+
+
+class BytesRead:
+    """Tells a progress callback how much of a bag was read, of ``passes`` times its size.
+
+    What was read is what came out of the files, so a compressed bag is ahead of itself.
+    """
+
+    def __init__(self, stage: str, path: Path, progress: Progress | None, passes: int = 1) -> None:
+        self._stage, self._progress, self._done = stage, progress, 0
+        files = [path] if path.is_file() else path.iterdir() if path.is_dir() else ()
+        self._size = max(1, sum(file.stat().st_size for file in files if file.is_file()))
+        self._total, self._end = passes * self._size, self._size
+        self.add(0)
+
+    def add(self, count: int) -> None:
+        """Count more bytes; raises what the callback raises."""
+        if self._progress is not None:
+            self._done = min(self._done + count, self._end - 1)
+            self._progress(self._stage, self._done, self._total)
+
+    def still(self) -> None:
+        """Tell that the work goes on, where no bytes can be counted."""
+        self.add(0)
+
+    def end_pass(self, number: int) -> None:
+        """Whatever was counted: the bag was read ``number`` times."""
+        self._done, self._end = number * self._size, (number + 1) * self._size
+        if self._progress is not None:
+            self._progress(self._stage, self._done, self._total)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,11 +51,17 @@ class Scan:
 
 
 def scan_bag(
-    bag: Bag, image: topics.Topic, infos: tuple[topics.Topic, ...], poses: bool, losses: Losses
+    bag: Bag,
+    image: topics.Topic,
+    infos: tuple[topics.Topic, ...],
+    poses: bool,
+    losses: Losses,
+    read: Callable[[int], None],
 ) -> Scan:
     """Read the pictures' messages and what says where the camera is, once.
 
-    Nothing of a picture is kept. Messages that cannot be used are counted in ``losses``.
+    Nothing of a picture is kept. Messages that cannot be used are counted in ``losses``. ``read``
+    is told the bytes of every message, and may raise to stop.
 
     Raises:
         InputError: video packets of an unknown codec, or not one picture that can be used.
@@ -67,6 +73,7 @@ def scan_bag(
         names |= {n for n, t in known.items() if t.msgtype in (topics.TF, topics.ODOMETRY)}
     for message in bag.messages(names, losses):
         scan.read[message.topic] += 1
+        read(len(message.data))
         kind = known[message.topic].msgtype
         try:
             _take(scan, message, kind, losses)

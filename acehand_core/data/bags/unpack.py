@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 from acehand_core.data.bags.records import Losses, zstd_module
@@ -23,18 +24,20 @@ class Unpacked:
     ``path`` is the copy, ``problem`` what is wrong with the compressed file, "" for nothing.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, still: Callable[[], None] | None) -> None:
         try:
             folder = tempfile.mkdtemp(prefix="acehand-bag-")
         except OSError as error:
             raise _no_room(file, error) from error
         weakref.finalize(self, shutil.rmtree, folder, True)
         self.path = Path(folder) / file.stem
-        self.problem = _decompress(file, self.path)
+        self.problem = _decompress(file, self.path, still)
 
 
-def unpacked(file: Path, losses: Losses) -> Unpacked:
+def unpacked(file: Path, losses: Losses, still: Callable[[], None] | None = None) -> Unpacked:
     """Return the decompressed copy of a file, made now unless someone holds it already.
+
+    ``still`` is called now and then, and may raise to stop.
 
     Raises:
         InputError: the file cannot be read. OutputError: the copy cannot be written.
@@ -48,14 +51,14 @@ def unpacked(file: Path, losses: Losses) -> Unpacked:
     with _lock:
         copy = _held.get(key)
         if copy is None:
-            copy = _held[key] = Unpacked(file)
+            copy = _held[key] = Unpacked(file, still)
     if copy.problem:
         losses.remark(f"{file.name}: damaged compression ({copy.problem})")
         losses.lose("*", "behind the damaged part of a compressed file")
     return copy
 
 
-def _decompress(file: Path, target: Path) -> str:
+def _decompress(file: Path, target: Path, still: Callable[[], None] | None) -> str:
     zstd = zstd_module()
     try:
         source, out = zstd.ZstdFile(file), target.open("wb")
@@ -63,6 +66,8 @@ def _decompress(file: Path, target: Path) -> str:
         raise _unreadable(file, error) from error
     with source, out:
         while True:
+            if still is not None:
+                still()
             try:
                 block = source.read1(_BLOCK)
             except (zstd.ZstdError, EOFError) as error:
