@@ -37,7 +37,7 @@ from acehand_core.export import lerobot
 from acehand_core.export.atomic import atomic_path, check_free
 from acehand_core.export.destination import Destination
 from acehand_core.export.features import Layout
-from acehand_core.export.memory import release_memory, use_system_allocator
+from acehand_core.export.memory import release_memory
 from acehand_core.export.overlay import write_png
 from acehand_core.export.pictures import EpisodePictures, RobotPicture, picture_size
 from acehand_core.export.report import (
@@ -199,7 +199,6 @@ def run_job(
         Interrupted: by Ctrl-C; holds the report of what was finished.
     """
     started = time.perf_counter()
-    use_system_allocator()
     paths = expand_inputs(inputs)
     job = _Job(settings, progress)
     job.check_resumed(paths)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import shutil
 import sqlite3
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 from bag_samples import DELAY, IMAGE, START, TOPIC, SampleBag, pictures, stamps
-from clips import empty_frames, example_frames
+from clips import TRUTH, empty_frames, example_frames
 from fake_motion import ARRAYS
 from rosbags.highlevel import AnyReader
 from runs import Acehand, Run, hands_file
 
+from acehand_core import pipeline
 from acehand_core.bag_jobs import ConvertOptions, convert_bag, load_demonstrations
 from acehand_core.data.bags.info import bag_info
 from acehand_core.data.bags.options import BagReading
@@ -26,11 +29,14 @@ from acehand_core.data.bags.typestore import typestore
 from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.data.selection import part
 from acehand_core.data.video import open_video
-from acehand_core.errors import Interrupted
-from acehand_core.motion import HandMotion, Recording
+from acehand_core.errors import Interrupted, MissingDependencyError
+from acehand_core.motion import Calibration, HandMotion, Recording
 from acehand_core.pipeline import JobSettings
-from acehand_core.trackers.base import TrackerSettings
+from acehand_core.trackers import choose
+from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
+from acehand_core.types import Side
+from retarget.pipeline import calibrate_motion
 from retarget.robot import load_robot
 
 COUNT = 12
@@ -54,6 +60,45 @@ def converted(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     report = convert_bag(options)
     (folder / "report.json").write_text(json.dumps(report.to_json()))
     return folder
+
+
+class TrueHands:
+    """A tracker that knows the rendered clip's hands by their time since the clip's beginning."""
+
+    name = "mediapipe"
+    placed = True
+    hand_model = "acehand"
+
+    def __init__(self) -> None:
+        self._truth = read_hand_motion(TRUTH)
+
+    def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
+        progress("track", 0, 1)
+        truth, times = self._truth, recording.timestamps_ns
+        index = np.minimum((times - times[0]) * round(truth.fps) // 10**9, len(truth) - 1)
+        motion = truth.at(index, times, recording.fps)
+        progress("track", 1, 1)
+        return replace(motion, camera=truth.camera.rescaled(recording.width, recording.height))
+
+
+def _no_opengl(*_: object) -> None:
+    raise MissingDependencyError("not in this test")
+
+
+@functools.cache
+def calibrations() -> dict[Side, Calibration]:
+    """Those of the rendered clip's hands and the default robot."""
+    truth = read_hand_motion(TRUTH)
+    some = truth.at(np.arange(COUNT), truth.timestamps_ns[:COUNT], truth.fps)
+    return calibrate_motion(some, load_robot("inspire"))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what happens around the hands: known, and nobody draws the robot."""
+    monkeypatch.setattr(choose, "make_tracker", lambda name, settings: TrueHands())
+    monkeypatch.setattr(pipeline, "calibrate_motion", lambda *_, known: known or calibrations())
+    monkeypatch.setattr(pipeline, "SourceView", _no_opengl)
 
 
 def write_clip(path: Path, images: list[np.ndarray], times: list[int], **options: str) -> None:
@@ -249,6 +294,7 @@ def test_bag_write_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert run.code == 2 and "LeRobot dataset" in run.messages
 
 
+@pytest.mark.usefixtures("quick")
 def test_the_main_job_takes_bags(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,6 +310,7 @@ def episode_run(capsys, path: Path, output: Path, *arguments: object) -> Acehand
     )
 
 
+@pytest.mark.usefixtures("quick")
 def test_episodes_at_gaps_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = example_frames(8)
     times = [*stamps(4), *stamps(4, start=START + 5 * 10**9)]
@@ -277,6 +324,7 @@ def test_episodes_at_gaps_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run.code == 0 and run.json["episodes"] == [] and len(run.json["skipped"]) == 2
 
 
+@pytest.mark.usefixtures("quick")
 def test_episodes_by_topic_and_by_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     times = stamps(10)
     with SampleBag(tmp_path / "bag") as bag:
@@ -315,6 +363,7 @@ def test_an_episode_without_a_hand_does_not_stop_the_others(
     assert "no hand" in run.messages and run.json["errors"][0]["source"].endswith("(clip 0)")
 
 
+@pytest.mark.usefixtures("quick")
 def test_lost_messages_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with SampleBag(tmp_path / "bag") as bag:
         for i, (image, ns) in enumerate(zip(example_frames(8), stamps(8), strict=True)):
@@ -326,6 +375,7 @@ def test_lost_messages_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run.json["topics"]["written"]["/left_hand/joint_states"] == 7
 
 
+@pytest.mark.usefixtures("quick")
 def test_the_main_job_reports_lost_messages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -341,6 +391,7 @@ def test_the_main_job_reports_lost_messages(
     assert any("1 lost" in note for note in run.json["notes"])
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_robot_of_ones_own(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -361,6 +412,7 @@ def test_a_robot_of_ones_own(
     assert run.code == 0 and run.json["topics"]["/left_hand/joint_states"] == COUNT
 
 
+@pytest.mark.usefixtures("quick")
 def test_bag_write_of_episodes_with_the_same_stamps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -379,6 +431,7 @@ def test_bag_write_of_episodes_with_the_same_stamps(
     assert np.array_equal(back.joints, np.concatenate([demo.joints for demo in made]))
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("bare", [True, False])
 def test_messages_of_humble_keep_their_definition(tmp_path: Path, bare: bool) -> None:
     """Range has gained a field since; Humble's metadata.yaml does not name the distribution."""
@@ -428,6 +481,7 @@ def clocked(path: Path, said: list[int]) -> None:
 BACK = [ns if i < 6 else ns - 5 * 10**9 for i, ns in enumerate(stamps(COUNT))]
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("said", "right"),
     [
@@ -455,6 +509,7 @@ def test_bad_stamps_in_the_written_bag(tmp_path: Path, said: list[int], right: l
     assert np.abs(np.diff(back.stamps_ns) - 1e9 / 30).max() < 2
 
 
+@pytest.mark.usefixtures("quick")
 def test_topics_that_are_taken(converted: Path, tmp_path: Path) -> None:
     """A converted bag converted again keeps the first result under its names."""
     options = ConvertOptions(
@@ -466,6 +521,7 @@ def test_topics_that_are_taken(converted: Path, tmp_path: Path) -> None:
     assert written["/tf"] == 2 * COUNT
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_full_disk(
     recorded: Path,
     tmp_path: Path,
@@ -488,6 +544,7 @@ def test_a_full_disk(
     assert not [p for p in tmp_path.iterdir() if "partial" in p.name]
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("stage", ["index the bag", "track", "copy the bag", "write messages"])
 def test_stopped_midway(recorded: Path, tmp_path: Path, stage: str) -> None:
     cancel = threading.Event()
@@ -506,6 +563,7 @@ def test_stopped_midway(recorded: Path, tmp_path: Path, stage: str) -> None:
     assert not [p for p in tmp_path.iterdir() if "partial" in p.name]
 
 
+@pytest.mark.usefixtures("quick")
 def test_the_bag_output_never_replaces_the_input(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,14 +8,6 @@ import sys
 import pyarrow as pa
 
 
-def use_system_allocator() -> None:
-    """Let Arrow take its memory from the C library, in this process, from now on.
-
-    Arrow's own allocator keeps for itself most of what reading a table took, whatever it is told.
-    """
-    pa.set_memory_pool(pa.system_memory_pool())
-
-
 def release_memory() -> None:
     """Let the allocators give back what they keep for themselves.
 
