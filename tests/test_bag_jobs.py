@@ -20,7 +20,7 @@ from fake_motion import ARRAYS
 from rosbags.highlevel import AnyReader
 from runs import Acehand, Run, hands_file
 
-from acehand_core import pipeline
+from acehand_core import bag_jobs, pipeline
 from acehand_core.bag_jobs import ConvertOptions, convert_bag, load_demonstrations
 from acehand_core.data.bags.info import bag_info
 from acehand_core.data.bags.options import BagReading
@@ -29,7 +29,7 @@ from acehand_core.data.bags.typestore import typestore
 from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.data.selection import part
 from acehand_core.data.video import open_video
-from acehand_core.errors import Interrupted, MissingDependencyError
+from acehand_core.errors import Interrupted
 from acehand_core.motion import Calibration, HandMotion, Recording
 from acehand_core.pipeline import JobSettings
 from acehand_core.trackers import choose
@@ -81,10 +81,6 @@ class TrueHands:
         return replace(motion, camera=truth.camera.rescaled(recording.width, recording.height))
 
 
-def _no_opengl(*_: object) -> None:
-    raise MissingDependencyError("not in this test")
-
-
 @functools.cache
 def calibrations() -> dict[Side, Calibration]:
     """Those of the rendered clip's hands and the default robot."""
@@ -98,7 +94,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what happens around the hands: known, and nobody draws the robot."""
     monkeypatch.setattr(choose, "make_tracker", lambda name, settings: TrueHands())
     monkeypatch.setattr(pipeline, "calibrate_motion", lambda *_, known: known or calibrations())
-    monkeypatch.setattr(pipeline, "SourceView", _no_opengl)
+    monkeypatch.setattr(pipeline, "_draw", lambda *_: [])
+    robots = functools.cache(load_robot)
+    monkeypatch.setattr(pipeline, "load_robot", robots)
+    monkeypatch.setattr(bag_jobs, "load_robot", robots)
 
 
 def write_clip(path: Path, images: list[np.ndarray], times: list[int], **options: str) -> None:
