@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from acehand_core.bag_jobs import ConvertOptions, ConvertReport, convert_bag, load_demonstrations
+from acehand_core.bag_jobs.convert import ConvertOptions, ConvertReport, convert_bag
+from acehand_core.bag_jobs.demonstrations import load_demonstrations
 from acehand_core.errors import InputError
 from acehand_core.export.bag_messages import Demonstration
 from acehand_core.export.bag_writer import BagWriter

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from acehand_core.bag_jobs import ConvertOptions
+from acehand_core.bag_jobs.convert import ConvertOptions
 from acehand_core.data.bags.options import BagReading
 from acehand_core.data.recordings import RecordingOptions
 from acehand_core.errors import InputError

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from acehand_core.bag_jobs import load_demonstrations
+from acehand_core.bag_jobs.demonstrations import load_demonstrations
 from acehand_core.errors import EXIT_OK, EXIT_SOME_FAILED, InputError
 from acehand_core.export.bag_messages import Demonstration
 from acehand_core.types import SIDES

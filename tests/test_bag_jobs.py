@@ -20,8 +20,10 @@ from fake_motion import ARRAYS
 from rosbags.highlevel import AnyReader
 from runs import Acehand, Run, hands_file
 
-from acehand_core import bag_jobs, pipeline
-from acehand_core.bag_jobs import ConvertOptions, convert_bag, load_demonstrations
+from acehand_core import pipeline
+from acehand_core.bag_jobs import demonstrations
+from acehand_core.bag_jobs.convert import ConvertOptions, convert_bag
+from acehand_core.bag_jobs.demonstrations import load_demonstrations
 from acehand_core.data.bags.info import bag_info
 from acehand_core.data.bags.options import BagReading
 from acehand_core.data.bags.recording import index_bag
@@ -97,7 +99,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "_draw", lambda *_: [])
     robots = functools.cache(load_robot)
     monkeypatch.setattr(pipeline, "load_robot", robots)
-    monkeypatch.setattr(bag_jobs, "load_robot", robots)
+    monkeypatch.setattr(demonstrations, "load_robot", robots)
 
 
 def write_clip(path: Path, images: list[np.ndarray], times: list[int], **options: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from retarget_samples import moving_hands
 
-from acehand_core.bag_jobs import load_demonstrations
+from acehand_core.bag_jobs.demonstrations import load_demonstrations
 from acehand_core.data.bags.camera_info import camera_info_fields, camera_of
 from acehand_core.data.bags.typestore import DISTROS, typestore
 from acehand_core.errors import CalibrationError, SchemaError

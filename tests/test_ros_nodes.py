@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acehand_core.bag_jobs import ConvertReport, load_demonstrations
+from acehand_core.bag_jobs.convert import ConvertReport
+from acehand_core.bag_jobs.demonstrations import load_demonstrations
 from acehand_core.cli import console
 from acehand_core.errors import (
     AcehandError,

@@ -83,7 +83,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 
 
 def _convert(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.bag_jobs import ConvertOptions, convert_bag
+    from acehand_core.bag_jobs.convert import ConvertOptions, convert_bag
 
     options = ConvertOptions(
         bag=arguments.bag,
@@ -125,7 +125,7 @@ def _add_write(parser: argparse.ArgumentParser) -> None:
 
 
 def _write(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.bag_jobs import WriteOptions, write_bag
+    from acehand_core.bag_jobs.write import WriteOptions, write_bag
     from acehand_core.data.bags.typestore import LATEST
 
     options = WriteOptions(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acehand_core.bag_jobs import load_demonstrations
+from acehand_core.bag_jobs.demonstrations import load_demonstrations
 from acehand_core.export.bag_messages import (
     TOPICS,
     Demonstration,

@@ -1,0 +1,250 @@
+"""A bag into a dataset and, if wanted, into another bag: what ``acehand bag convert`` calls.
+
+The written bag has the original topics and ours, on the recording's own clock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acehand_core.bag_jobs.demonstrations import of_episode, robot_of
+from acehand_core.bag_jobs.write import stoppable, write_demonstration
+from acehand_core.data.bags.bag import Bag
+from acehand_core.data.bags.episodes import cuts
+from acehand_core.data.bags.recording import BagIndex, forget_indexes, index_bag
+from acehand_core.data.bags.records import Losses
+from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
+from acehand_core.export.atomic import check_free
+from acehand_core.export.bag_messages import OPTICAL, SHARED, TOPICS, Demonstration
+from acehand_core.export.bag_writer import BagWriter, Storage
+from acehand_core.export.demonstrations import read_episodes
+from acehand_core.export.memory import release_memory
+from acehand_core.export.report import Failure, JobReport
+from acehand_core.motion import Recording
+from acehand_core.pipeline import Clip, JobSettings, run_job
+from acehand_core.trackers.base import Progress, no_progress
+
+_REPORT_EVERY = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertOptions:
+    """How to convert a bag.
+
+    Attributes:
+        bag: folder of a rosbag2, .mcap or .db3.
+        job: the main job's settings; topics are chosen by ``job.reading.bag``.
+        bag_output: where to write a bag with the original topics and ours, or None.
+        episodes, episode_topic: see ``data.bags.episodes.cuts``.
+        storage: of the written bag. mesh: with the hands' surfaces.
+    """
+
+    bag: Path
+    job: JobSettings
+    bag_output: Path | None = None
+    episodes: str = "whole"
+    episode_topic: str | None = None
+    storage: Storage = "mcap"
+    mesh: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertReport:
+    """A finished conversion. ``topics`` says what was read and how much was written.
+
+    ``lost_messages`` counts by topic what could not be used ("*": of an unknown topic).
+    """
+
+    job: JobReport
+    bag: str | None
+    topics: Mapping[str, Any]
+    lost_messages: Mapping[str, int]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``acehand bag convert --json`` prints."""
+        return {
+            **self.job.to_json(),
+            "bag": self.bag,
+            "topics": dict(self.topics),
+            "lost_messages": dict(self.lost_messages),
+            "notes": list(self.notes),
+        }
+
+
+def convert_bag(
+    options: ConvertOptions,
+    progress: Progress = no_progress,
+    cancel: threading.Event | None = None,
+) -> ConvertReport:
+    """Make a dataset of a bag and, if wanted, a bag with the original topics and ours.
+
+    Raises:
+        InputError: the bag, its topics or the episodes are not usable: nothing was written.
+        OutputError: a place to write to is taken. A bag that cannot be written later on is a
+            failure in the report of the job, which tells of the dataset.
+        Interrupted: stopped; its report is a ``ConvertReport`` of what was finished.
+    """
+    if options.bag_output is not None:
+        check_free(options.bag_output, options.job.existing == "overwrite")
+        _check_not_inside(options)
+    progress = stoppable(progress, cancel)
+    try:
+        index = index_bag(options.bag, options.job.reading.bag, progress)
+        return _convert(options, index, progress)
+    except Interrupted:
+        raise
+    except KeyboardInterrupt as stop:
+        nothing = JobReport(None, 0.0, 0.0, ())
+        raise Interrupted(ConvertReport(nothing, None, {}, {}, ())) from stop
+    finally:
+        forget_indexes()
+
+
+def _convert(options: ConvertOptions, index: BagIndex, progress: Progress) -> ConvertReport:
+    clips = [Clip(c.start, c.stop, c.task) for c in
+             cuts(index, options.episodes, options.episode_topic)]  # fmt: skip
+    job = replace(options.job, split=_split(options, clips))
+
+    def report(done: JobReport, written: Mapping[str, int] | None, passed: Losses) -> ConvertReport:
+        lost = index.losses.by_topic | passed.by_topic
+        return ConvertReport(
+            job=done,
+            bag=None if written is None else str(options.bag_output),
+            topics={**index.topics, "written": dict(written or {})},
+            lost_messages=dict(lost),
+            notes=(*index.losses.sentences(), *passed.remarks),
+        )
+
+    try:
+        done = run_job([options.bag], job, progress)
+    except Interrupted as stop:
+        raise Interrupted(report(stop.report, None, Losses())) from stop
+    passed = Losses()
+    release_memory()
+    if options.bag_output is None or done.dataset is None or job.dry_run:
+        return report(done, None, passed)
+    try:
+        written = _write_beside(options, options.bag_output, index, done, progress, passed)
+    except KeyboardInterrupt as stop:
+        raise Interrupted(report(done, None, passed)) from stop
+    except AcehandError as error:  # the dataset is complete all the same
+        failures = (*done.failures, Failure(str(options.bag_output), error))
+        return report(replace(done, failures=failures), None, passed)
+    return report(done, written, passed)
+
+
+def _split(options: ConvertOptions, clips: list[Clip]) -> Callable[[Recording], list[Clip]] | None:
+    """Return how the main job cuts the bag; None where it takes it whole."""
+    reading = options.job.reading
+    if options.episodes == "whole":
+        return None
+    if reading.start_s is not None or reading.duration_s is not None:
+        raise InputError("--start and --duration do not go with --episodes; cut by a times.csv.")
+
+    def split(recording: Recording) -> list[Clip]:
+        return clips
+
+    return split
+
+
+def _write_beside(
+    options: ConvertOptions,
+    output: Path,
+    index: BagIndex,
+    done: JobReport,
+    progress: Progress,
+    losses: Losses,
+) -> dict[str, int]:
+    """Write the original topics as they are, and what the dataset's episodes of this bag say."""
+    # A resumed run has episodes of earlier runs, too; one that appends must not repeat them.
+    numbers = tuple(e.episode_index for e in done.episodes if e.episode_index is not None)
+    wanted = None if done.skipped else numbers
+    with Bag(options.bag) as bag:
+        overwrite = options.job.existing == "overwrite"
+        topics = bag.topics
+        with BagWriter(output, options.storage, overwrite, bag.definitions) as writer:
+            for topic in topics.values():
+                writer.add_topic(topic)
+            total = max(sum(bag.counts.values()), 1)
+            for count, message in enumerate(bag.messages(None, losses)):
+                writer.write_raw(
+                    message.topic, topics[message.topic].msgtype, message.log_ns, message.data
+                )
+                if count % _REPORT_EVERY == 0:
+                    progress("copy the bag", min(count, total - 1), total)
+            progress("copy the bag", total, total)
+            renamed = _renamed(topics)
+            if renamed:
+                losses.remark(f"topics taken already, written as {', '.join(renamed.values())}")
+            for episode in read_episodes(options.job.output, wanted, index.sha256):
+                robot = robot_of(episode, options.job.robot, options.job.robot_model)
+                demo = _on_clock(of_episode(episode, robot), index)
+                del episode
+                release_memory()
+                write_demonstration(writer, demo, options.mesh, renamed, progress)
+        return dict(writer.counts)
+
+
+def _on_clock(demo: Demonstration, index: BagIndex) -> Demonstration:
+    """Return the episode with the header stamps and receipt times of the frames it shows.
+
+    A frame that the dataset shows twice is said once.
+    """
+    at = np.searchsorted(index.timestamps_ns, demo.stamps_ns)
+    at = np.minimum(at, len(index.timestamps_ns) - 1)
+    if not np.array_equal(index.timestamps_ns[at], demo.stamps_ns):
+        raise InputError(f"{index.path}: has no frame at a time that the dataset names.")
+    keep = np.concatenate([[True], np.diff(at) > 0])
+    at = at[keep]
+    if not keep.all():  # else nothing is copied: a long episode's hands are large
+        demo = _frames_of(demo, np.flatnonzero(keep))
+    return replace(
+        demo,
+        stamps_ns=index.header_ns[at],
+        log_ns=index.log_ns[at],
+        clock_ns=index.timestamps_ns[at],
+        camera_frame=index.frame_id or OPTICAL,
+        # Whoever named the camera's frame says where it is.
+        publish_camera_tf=not index.frame_id,
+        T_world_camera=None if index.world is not None else demo.T_world_camera,
+    )
+
+
+def _frames_of(demo: Demonstration, keep: np.ndarray) -> Demonstration:
+    names = ("stamps_ns", "log_ns", "joints", "commands", "confidence", "T_camera_base",
+             "T_camera_wrist", "T_world_camera")  # fmt: skip
+    values = {name: getattr(demo, name) for name in names}
+    taken = {name: None if value is None else value[keep] for name, value in values.items()}
+    motion = demo.motion
+    if motion is not None:
+        motion = motion.at(keep, motion.timestamps_ns[keep], motion.fps)
+    return replace(demo, motion=motion, **taken)
+
+
+def _renamed(topics: Mapping[str, Any]) -> dict[str, str]:
+    """Return other names for topics of ours that the bag has already."""
+    out = {}
+    for name in TOPICS:
+        if name not in topics:
+            continue
+        if name in SHARED and topics[name].msgtype == TOPICS[name].msgtype:
+            continue
+        new = f"/acehand{name}"
+        while new in topics:
+            new += "_"
+        out[name] = new
+    return out
+
+
+def _check_not_inside(options: ConvertOptions) -> None:
+    assert options.bag_output is not None
+    output, bag = options.bag_output.absolute(), options.bag.absolute()
+    if output == bag or output.is_relative_to(bag):
+        raise OutputError(f"{options.bag_output}: lies in the bag that is read; choose another.")

@@ -1,0 +1,177 @@
+"""What a dataset, a table of hands or a bag of ours says to ROS: one ``Demonstration`` each."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from acehand_core.data.bags.bag import is_bag
+from acehand_core.errors import InputError
+from acehand_core.export.bag_messages import Demonstration
+from acehand_core.export.demonstrations import StoredEpisode, read_bag_joints, read_episodes
+from acehand_core.export.lerobot import is_dataset
+from acehand_core.geometry import frames
+from acehand_core.motion import HandMotion, RobotTrajectory
+from acehand_core.trackers.choose import is_motion_file
+from acehand_core.trackers.files import read_motion_file
+from acehand_core.types import SIDES, Side
+from retarget.pipeline import retarget_motion
+from retarget.robot import Robot, load_robot, robot_names, split_variant
+from retarget.targets import hand_targets
+
+DEFAULT_ROBOT = "inspire"
+
+
+def load_demonstrations(
+    path: Path,
+    robot: str | None = None,
+    episodes: tuple[int, ...] | None = None,
+    models: Path | None = None,
+) -> Iterator[Demonstration]:
+    """Yield the episodes of a dataset, a table of hands, or a bag with our joint states.
+
+    Args:
+        path: dataset's folder, HandMotion .parquet, joints .npz, or bag.
+        robot: follows the hands of a table; None: inspire. A dataset names its own robot, and one
+            that is not packaged is found if it is given here as a robot.yaml.
+        episodes: numbers of the wanted episodes; None: all.
+        models: the robot's own model file, see ``load_robot``.
+
+    Raises:
+        InputError: it is none of these, or has no such episode.
+    """
+    if is_dataset(path):
+        for episode in read_episodes(path, episodes):
+            yield of_episode(episode, robot_of(episode, robot, models))
+    elif is_motion_file(path) and path.is_file():
+        motion = read_motion_file(path, "both")
+        known = load_robot(robot or DEFAULT_ROBOT, models=models)
+        trajectory = retarget_motion(motion, known)
+        yield demonstration(motion, trajectory, known, str(path), "hand motion")
+    elif path.exists() and is_bag(path):
+        demo = read_bag_joints(path)
+        known = load_robot(robot or DEFAULT_ROBOT, models=models)
+        yield replace(demo, descriptions=_descriptions(known), base_links=_base_links(known))
+    else:
+        raise InputError(
+            f"{path}: give a LeRobot dataset, a HandMotion table (.parquet), a joints file (.npz) "
+            "or a bag with joint states of ours."
+        )
+
+
+def demonstration(
+    motion: HandMotion, trajectory: RobotTrajectory, robot: Robot, name: str, task: str
+) -> Demonstration:
+    """Return what is told to ROS about a motion and the robot that follows it."""
+    poses = trajectory.T_frame_base
+    if poses is not None and trajectory.frame == "world" and motion.T_world_camera is not None:
+        poses = frames.inverse(motion.T_world_camera)[:, None] @ poses
+    verdict = trajectory.verdict
+    return Demonstration(
+        name=name,
+        task=task,
+        stamps_ns=trajectory.timestamps_ns,
+        log_ns=trajectory.timestamps_ns,
+        robot=robot.name,
+        joint_names=trajectory.joint_names,
+        command_joints=trajectory.command_joints,
+        joints=trajectory.joints,
+        commands=trajectory.commands,
+        confidence=trajectory.confidence,
+        T_camera_base=poses,
+        T_camera_wrist=_wrists(motion),
+        motion=motion,
+        camera=motion.camera,
+        T_world_camera=motion.T_world_camera,
+        world_frame=None if motion.T_world_camera is None else "world",
+        verdict=verdict.status if verdict else "pass",
+        reasons=verdict.reasons if verdict else (),
+        descriptions=_descriptions(robot),
+        base_links=_base_links(robot),
+    )
+
+
+def robot_of(episode: StoredEpisode, given: str | None, models: Path | None) -> Robot:
+    """Return the robot of an episode: the given one if it is the same, else the packaged one.
+
+    Raises:
+        InputError: it is another one than the given and none that is packaged.
+    """
+    if not episode.robot:
+        return load_robot(given or DEFAULT_ROBOT, models=models)
+    robot = None if given is None else load_robot(given, models=models)
+    if robot is not None and robot.label == episode.robot:
+        return robot
+    if split_variant(episode.robot)[0] not in robot_names():
+        other = "" if robot is None else f"; {given} is {robot.label!r}"
+        raise InputError(
+            f"{episode.name}: made for the robot {episode.robot!r}, which does not come with "
+            f"acehand. Give its robot.yaml as the robot{other}."
+        )
+    return load_robot(episode.robot, models=models)
+
+
+def of_episode(episode: StoredEpisode, robot: Robot) -> Demonstration:
+    motion = episode.motion
+    poses, world = episode.T_frame_base, None
+    if motion is not None and motion.T_world_camera is not None:
+        world = motion.T_world_camera
+        if poses is not None and episode.frame == "world":
+            poses = frames.inverse(world)[:, None] @ poses
+    elif episode.frame == "world":
+        poses = None  # the camera's place is not stored, so base and camera cannot be joined
+    return Demonstration(
+        name=episode.name,
+        task=episode.task,
+        stamps_ns=episode.stamps_ns,
+        log_ns=episode.stamps_ns,
+        robot=robot.name,
+        joint_names=episode.joint_names,
+        command_joints=episode.command_joints,
+        joints=episode.joints,
+        commands=episode.commands,
+        confidence=episode.confidence,
+        T_camera_base=poses if motion is not None else None,
+        T_camera_wrist=None if motion is None else _wrists(motion),
+        motion=motion,
+        camera=None if motion is None else motion.camera,
+        T_world_camera=world,
+        world_frame=None if world is None else "world",
+        verdict=episode.verdict,
+        reasons=episode.reasons,
+        descriptions=_descriptions(robot),
+        base_links=_base_links(robot),
+    )
+
+
+def _wrists(motion: HandMotion) -> np.ndarray | None:
+    """Return the palm frame of both hands in the camera frame, NaN where absent (T, 2, 4, 4)."""
+    if not motion.placed:
+        return None
+    out = np.full((len(motion), 2, 4, 4), np.nan)
+    for slot, side in enumerate(SIDES):
+        targets = hand_targets(motion, side)
+        if targets is not None and targets.T_camera_hand is not None:
+            out[targets.active, slot] = targets.T_camera_hand[targets.active]
+    return out
+
+
+def _descriptions(robot: Robot) -> dict[Side, str]:
+    return {side: hand.urdf_path.read_text("utf-8") for side, hand in robot.hands.items()}
+
+
+def _base_links(robot: Robot) -> dict[Side, str]:
+    """Return the link of each hand's URDF that no joint moves."""
+    out: dict[Side, str] = {}
+    for side, text in _descriptions(robot).items():
+        root = ElementTree.fromstring(text)
+        moved = {joint.find("child").get("link") for joint in root.iter("joint")
+                 if joint.find("child") is not None}  # fmt: skip
+        out[side] = next(
+            link.get("name") for link in root.findall("link") if link.get("name") not in moved
+        )
+    return out
