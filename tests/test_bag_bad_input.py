@@ -179,6 +179,17 @@ def test_the_size_changes_mid_bag(tmp_path: Path) -> None:
     assert any("48 x 32, not 32 x 24" in note for note in index.notes)
 
 
+@pytest.mark.parametrize("compression", ["none", "storage"])
+def test_a_time_of_receipt_that_cannot_be(tmp_path: Path, compression: str) -> None:
+    with SampleBag(tmp_path / "bag", compression=compression) as bag:
+        for i, (image, ns) in enumerate(zip(pictures(6), stamps(6), strict=True)):
+            bag.image(image, ns, log_ns={2: 2**64 - 1, 3: 2**62, 4: 2**63 - 1}.get(i))
+    index = index_of(tmp_path / "bag" / "bag.mcap")
+    assert len(index.frames) == 4 and index.losses.by_topic == {TOPIC: 2}
+    assert (np.diff(index.timestamps_ns) > 0).all()
+    assert bag_info(tmp_path / "bag").lost_messages == {TOPIC: 2}
+
+
 def test_messages_that_do_not_decode(tmp_path: Path) -> None:
     images = pictures(8)
     with SampleBag(tmp_path / "bag") as bag:

@@ -30,6 +30,8 @@ STORAGES = (".mcap", ".db3")
 _PACKED = (".zstd", ".zst")
 #: Version of metadata.yaml up to Humble, which does not name the distribution.
 _LAST_WITHOUT_DISTRO = 5
+#: Times of receipt beyond this, the year 2116, are damage; two of them can be added as int64.
+_LAST_NS = 2**62
 
 
 def is_bag(path: Path) -> bool:
@@ -155,6 +157,9 @@ class Bag:
         for number, file in enumerate(self._files):
             before, seen = Counter(losses.unread), Counter[str]()
             for message in file.messages(topics, losses):
+                if abs(message.log_ns) > _LAST_NS:
+                    losses.lose(message.topic, "a time of receipt that cannot be", unread=True)
+                    continue
                 seen[message.topic] += 1
                 yield message._replace(file=number)
             for name, count in (file.counts or {}).items():
