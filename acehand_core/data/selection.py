@@ -13,12 +13,15 @@ from acehand_core.errors import InputError
 from acehand_core.motion import FrameSource, Recording
 from acehand_core.types import ImageRgb
 
+#: A view at a rate may repeat each frame this often, and a frame for an hour beyond that.
+_REPEATS, _HELD_S = 100, 3600
+
 
 def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, "N"]]:
     """Return the recording at exactly ``1 / fps`` and the source frame of each of its N frames.
 
     Frame k lies k / fps after the first and shows the source frame nearest in time, of two the
-    earlier. Raises InputError for a rate that is not 1 to 1000.
+    earlier. Raises InputError for a rate that is not 1 to 1000, or a pause of hours.
     """
     if not 1 <= fps <= 1000:
         raise InputError(f"{recording.source}: {fps} frames per second; valid: 1 to 1000.")
@@ -26,6 +29,12 @@ def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, 
     # Stamps are rounded, so the last tick may lie a little after the last frame.
     reach = int(times[-1] - times[0]) + round(0.5e9 / max(fps, recording.fps))
     count = reach * fps // 10**9 + 1
+    if count > _REPEATS * len(times) + _HELD_S * fps:
+        raise InputError(
+            f"{recording.source}: {len(times)} frames lie in {reach / 8.64e13:.3g} days: the "
+            "clock was set, or the pause is very long. Take a part (--start, "
+            "--duration), or cut a bag at its pauses (--episodes gaps)."
+        )
     ticks = times[0] + np.round(np.arange(count) * 1e9 / fps).astype(np.int64)
     middles = times[:-1] + np.diff(times) // 2
     index = np.searchsorted(middles, ticks)
