@@ -9,11 +9,31 @@ from __future__ import annotations
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterator, Set
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 from zlib import crc32
 
+from acehand_core.data.bags.mcap_records import (
+    CHANNEL,
+    CHUNK,
+    CHUNK_INDEX,
+    DATA_END,
+    FOOTER,
+    FOOTER_BYTES,
+    LAST_KNOWN,
+    MAGIC,
+    MESSAGE,
+    MESSAGE_INDEX,
+    PRIVATE,
+    SCHEMA,
+    STATISTICS,
+    Chunk,
+    Record,
+    decompress,
+    decompress_some,
+    string_at,
+    string_map_at,
+)
 from acehand_core.data.bags.records import (
     UNKNOWN_TOPIC,
     Data,
@@ -21,38 +41,11 @@ from acehand_core.data.bags.records import (
     Message,
     Place,
     Topic,
-    needs_rosbags,
     unpacked_message,
-    zstd_module,
 )
 from acehand_core.errors import InputError
 
-_MAGIC = b"\x89MCAP0\r\n"
-_FOOTER_BYTES = 1 + 8 + 20 + len(_MAGIC)
-_SCHEMA, _CHANNEL, _MESSAGE, _CHUNK, _MESSAGE_INDEX = 3, 4, 5, 6, 7
-_CHUNK_INDEX, _STATISTICS, _DATA_END, _FOOTER = 8, 11, 15, 2
-_LAST_KNOWN = 15
 _CHUNKS_HELD = 2
-_PRIVATE = 0x80
-
-
-class _Record(NamedTuple):
-    op: int
-    body: int  # offset of the body
-    size: int
-
-
-@dataclass(slots=True)
-class _Chunk:
-    """Where the records of a chunk lie in the file, and how they are packed."""
-
-    start: int
-    end: int
-    data: int
-    stored: int
-    size: int
-    crc: int
-    compression: str
 
 
 class McapFile:
@@ -124,13 +117,13 @@ class McapFile:
         return unpacked_message(data, self._packed)
 
     def _check_start(self) -> None:
-        if self._at(0, len(_MAGIC)) != _MAGIC:
+        if self._at(0, len(MAGIC)) != MAGIC:
             raise InputError(f"{self.path}: no MCAP file; it does not begin like one.")
-        record = self._record(len(_MAGIC))
+        record = self._record(len(MAGIC))
         if record is None or record.op != 1:
             raise InputError(f"{self.path}: cut off in its header; nothing can be read from it.")
         try:
-            profile, _ = _string(self._at(record.body, record.size), 0)
+            profile, _ = string_at(self._at(record.body, record.size), 0)
         except (struct.error, UnicodeDecodeError):
             raise InputError(f"{self.path}: its header is damaged.") from None
         if profile not in ("ros2", ""):
@@ -139,24 +132,24 @@ class McapFile:
 
     def _read_summary(self) -> bool:
         """Read topics, counts and the index of chunks; False where there is no usable summary."""
-        tail = self._at(max(self._size - _FOOTER_BYTES, 0), _FOOTER_BYTES)
-        if len(tail) < _FOOTER_BYTES or tail[0] != _FOOTER or tail[-len(_MAGIC) :] != _MAGIC:
+        tail = self._at(max(self._size - FOOTER_BYTES, 0), FOOTER_BYTES)
+        if len(tail) < FOOTER_BYTES or tail[0] != FOOTER or tail[-len(MAGIC) :] != MAGIC:
             return False
         (position,) = struct.unpack_from("<Q", tail, 9)
         counts = None
-        while 0 < position < self._size - _FOOTER_BYTES:
+        while 0 < position < self._size - FOOTER_BYTES:
             record = self._record(position)
             if record is None:
                 return False
             body = self._at(record.body, record.size)
             try:
-                if record.op in (_SCHEMA, _CHANNEL):
+                if record.op in (SCHEMA, CHANNEL):
                     self._learn(record.op, body)
-                elif record.op == _CHUNK_INDEX:
+                elif record.op == CHUNK_INDEX:
                     (start, _, size) = struct.unpack_from("<QQI", body, 16)
                     pairs = struct.iter_unpack("<HQ", body[36 : 36 + size])
                     self._chunk_channels[start] = frozenset(channel for channel, _ in pairs)
-                elif record.op == _STATISTICS:
+                elif record.op == STATISTICS:
                     (size,) = struct.unpack_from("<I", body, 42)
                     counts = dict(struct.iter_unpack("<HQ", body[46 : 46 + size]))
             except (struct.error, UnicodeDecodeError, KeyError):
@@ -183,7 +176,7 @@ class McapFile:
             if self._still is not None:
                 self._still()
             record = self._record(position)
-            if record is None or (_LAST_KNOWN < record.op < _PRIVATE) or record.op == 0:
+            if record is None or (LAST_KNOWN < record.op < PRIVATE) or record.op == 0:
                 later = [start for start in self._chunk_channels if start > position]
                 if later:
                     reason = "lie in a damaged part of the file"
@@ -192,11 +185,11 @@ class McapFile:
                     continue
                 yield from self._cut_off(position, topics, losses)
                 return
-            if record.op in (_DATA_END, _FOOTER):
+            if record.op in (DATA_END, FOOTER):
                 return
-            if record.op == _CHUNK:
+            if record.op == CHUNK:
                 yield from self._chunk_messages(position, topics, losses)
-            elif record.op in (_SCHEMA, _CHANNEL, _MESSAGE):
+            elif record.op in (SCHEMA, CHANNEL, MESSAGE):
                 body = self._at(record.body, record.size)
                 message = self._understand(record.op, body, losses, (-1, record.body, 0))
                 if message is not None and (topics is None or message.topic in topics):
@@ -212,7 +205,7 @@ class McapFile:
             "how many messages came after that is not known"
         )
         head = self._at(position, 9)
-        if len(head) == 9 and head[0] == _CHUNK:
+        if len(head) == 9 and head[0] == CHUNK:
             try:
                 chunk = self._chunk(position)
             except (struct.error, UnicodeDecodeError):
@@ -262,7 +255,7 @@ class McapFile:
             body = position + 9
             if body + size > len(data):
                 return False
-            if op in (_SCHEMA, _CHANNEL, _MESSAGE):
+            if op in (SCHEMA, CHANNEL, MESSAGE):
                 place = (start, body, 0)
                 message = self._understand(op, view[body : body + size], losses, place)
                 if message is not None:
@@ -275,7 +268,7 @@ class McapFile:
     def _understand(
         self, op: int, body: bytes | memoryview, losses: Losses, place: Place
     ) -> Message | None:
-        if op != _MESSAGE:
+        if op != MESSAGE:
             try:
                 self._learn(op, bytes(body))
             except (struct.error, UnicodeDecodeError):
@@ -295,16 +288,16 @@ class McapFile:
     def _learn(self, op: int, body: bytes) -> None:
         """Take in a schema or a channel."""
         (number,) = struct.unpack_from("<H", body)
-        if op == _SCHEMA:
-            name, at = _string(body, 2)
-            encoding, at = _string(body, at)
-            definition, _ = _string(body, at)
+        if op == SCHEMA:
+            name, at = string_at(body, 2)
+            encoding, at = string_at(body, at)
+            definition, _ = string_at(body, at)
             self._schemas[number] = name, encoding, definition
             return
         (schema,) = struct.unpack_from("<H", body, 2)
-        name, at = _string(body, 4)
-        encoding, at = _string(body, at)
-        metadata = _string_map(body, at)
+        name, at = string_at(body, 4)
+        encoding, at = string_at(body, at)
+        metadata = string_map_at(body, at)
         msgtype, kind, definition = self._schemas.get(schema, ("", "", ""))
         self._channels[number] = Topic(
             name,
@@ -316,39 +309,39 @@ class McapFile:
             metadata.get("topic_type_hash", ""),
         )
 
-    def _chunk(self, start: int) -> _Chunk:
+    def _chunk(self, start: int) -> Chunk:
         size = struct.unpack("<Q", self._at(start + 1, 8))[0]
         body = start + 9
         head = self._at(body, min(size, 128))
         unpacked, crc = struct.unpack_from("<QI", head, 16)
-        compression, at = _string(head, 28)
+        compression, at = string_at(head, 28)
         (stored,) = struct.unpack_from("<Q", head, at)
         data = body + at + 8
         if data + stored > body + size:
             raise struct.error("a chunk is longer than its record")
-        return _Chunk(start, body + size, data, stored, unpacked, crc, compression)
+        return Chunk(start, body + size, data, stored, unpacked, crc, compression)
 
-    def _unpacked(self, chunk: _Chunk) -> tuple[bytes, bool]:
+    def _unpacked(self, chunk: Chunk) -> tuple[bytes, bool]:
         """Return a chunk's records, and whether they are what was written."""
         packed = self._at(chunk.data, chunk.stored)
         try:
-            data = _decompress(packed, chunk.compression)
+            data = decompress(packed, chunk.compression)
         except (ValueError, RuntimeError, EOFError, OSError):
             return b"", False
         if len(data) != chunk.size or (chunk.crc and crc32(data) != chunk.crc):
             return data, False
         return data, True
 
-    def _partly_unpacked(self, chunk: _Chunk) -> bytes:
+    def _partly_unpacked(self, chunk: Chunk) -> bytes:
         """Return as much of a cut-off chunk as can be had."""
         packed = self._at(chunk.data, min(chunk.stored, self._size - chunk.data))
-        return _decompress_some(packed, chunk.compression)
+        return decompress_some(packed, chunk.compression)
 
-    def _indexed_messages(self, chunk: _Chunk) -> dict[str, int]:
+    def _indexed_messages(self, chunk: Chunk) -> dict[str, int]:
         """Return how many messages of each topic the index behind a chunk lists."""
         counts: Counter[str] = Counter()
         position = chunk.end
-        while (record := self._record(position)) is not None and record.op == _MESSAGE_INDEX:
+        while (record := self._record(position)) is not None and record.op == MESSAGE_INDEX:
             if record.size < 6:
                 break
             channel, size = struct.unpack("<HI", self._at(record.body, 6))
@@ -357,71 +350,14 @@ class McapFile:
             position = record.body + record.size
         return dict(counts)
 
-    def _record(self, position: int) -> _Record | None:
+    def _record(self, position: int) -> Record | None:
         """Return the record at a place in the file, or None if it is not whole."""
         head = self._at(position, 9)
         if len(head) < 9:
             return None
         op, size = struct.unpack("<BQ", head)
-        return _Record(op, position + 9, size) if position + 9 + size <= self._size else None
+        return Record(op, position + 9, size) if position + 9 + size <= self._size else None
 
     def _at(self, position: int, size: int) -> bytes:
         self._file.seek(position)
         return self._file.read(size)
-
-
-def _string(data: bytes, at: int) -> tuple[str, int]:
-    (size,) = struct.unpack_from("<I", data, at)
-    end = at + 4 + size
-    if end > len(data):
-        raise struct.error("a text is cut off")
-    return data[at + 4 : end].decode(), end
-
-
-def _string_map(data: bytes, at: int) -> dict[str, str]:
-    (size,) = struct.unpack_from("<I", data, at)
-    at, end, out = at + 4, at + 4 + size, {}
-    while at < end:
-        key, at = _string(data, at)
-        out[key], at = _string(data, at)
-    return out
-
-
-def _lz4():
-    try:
-        import lz4.frame
-    except ImportError as error:
-        raise needs_rosbags("an lz4-compressed bag") from error
-    return lz4.frame
-
-
-def _decompress(packed: bytes, compression: str) -> bytes:
-    if compression == "":
-        return packed
-    if compression == "zstd":
-        zstd = zstd_module()
-        try:
-            return zstd.decompress(packed)
-        except zstd.ZstdError as error:
-            raise ValueError(str(error)) from error
-    if compression == "lz4":
-        return _lz4().decompress(packed)
-    raise InputError(f"MCAP chunk compression {compression!r}; valid: lz4, zstd or none.")
-
-
-def _decompress_some(packed: bytes, compression: str) -> bytes:
-    """Return what the beginning of a compressed block still gives."""
-    if compression == "":
-        return packed
-    out = []
-    if compression == "zstd":
-        zstd = zstd_module()
-        machine, errors = zstd.ZstdDecompressor(), (zstd.ZstdError, EOFError)
-    else:
-        machine, errors = _lz4().LZ4FrameDecompressor(), (RuntimeError, EOFError)
-    try:
-        for at in range(0, len(packed), 4096):
-            out.append(machine.decompress(packed[at : at + 4096]))
-    except errors:
-        pass
-    return b"".join(out)
