@@ -107,7 +107,8 @@ class Recording:
 
     ``fps`` is the nominal rate; ``timestamps_ns`` is what counts. ``T_world_camera`` maps camera
     points to the world. ``processing`` says what was done to the file's pixels on reading (turned,
-    mirrored, undistorted): one file read in two ways gives two sets of pictures.
+    mirrored, undistorted): one file read in two ways gives two sets of pictures. ``task`` is what
+    the recording itself says that is done in it.
     """
 
     source: str
@@ -121,6 +122,7 @@ class Recording:
     T_world_camera: CameraPoses | None = None
     notes: tuple[str, ...] = ()
     processing: Mapping[str, Any] = field(default_factory=dict)
+    task: str | None = None
 
     def __post_init__(self) -> None:
         _check_times(self.timestamps_ns, self.fps)

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
-from acehand_core.data.recordings import RecordingOptions, expand_inputs
+from acehand_core.data.recordings import RecordingOptions, expand_inputs, recording_sha256
 from acehand_core.data.selection import at_rate, part
 from acehand_core.errors import (
     AcehandError,
@@ -73,6 +73,8 @@ from retarget.targets import hand_targets
 from retarget.verdict import GATES, read_gates
 from retarget.views import SourceView
 
+#: What hands do where nobody says it.
+TASK = "hand motion"
 _SHEET, _OVERLAY = "contact_sheet.png", "overlay.mp4"
 
 
@@ -89,6 +91,8 @@ class Clip:
 class JobSettings:
     """Everything the main job can be told. ``fps`` None: the first source's nearest integer.
 
+    ``task`` None: what the recording says, else ``TASK``.
+
     ``split`` cuts an input into clips, each tracked on its own and an episode of its own. ``ace``
     is what the tracker of that name needs beside the rest.
     """
@@ -102,7 +106,7 @@ class JobSettings:
     hands: Hands = "both"
     hand_length_m: float | None = None
     ace: AceSettings | None = None
-    task: str = "hand motion"
+    task: str | None = None
     reading: RecordingOptions = field(default_factory=RecordingOptions)
     fps: int | None = None
     existing: Existing = "refuse"
@@ -118,13 +122,17 @@ class JobSettings:
     def __post_init__(self) -> None:
         if self.fps is not None and self.fps < 1:
             raise InputError(f"--fps {self.fps}: a whole number from 1 on is needed.")
-        if not self.task.strip():
+        if self.task is not None and not self.task.strip():
             raise InputError("--task is empty; say in a few words what the hands do.")
         if self.output.absolute().name in ("", ".."):
             raise InputError(f"--output {self.output}: give the name of a folder to make.")
         if self.calibration is not None and self.solver != "trajectory":
             raise InputError(f"--calibration goes with --solver trajectory, not {self.solver}.")
         _ = self.tracking  # its values are checked on construction
+
+    def task_of(self, clip: Clip, recording: Recording) -> str:
+        """Return the task of an episode: the clip's, the wanted, the recording's, or ``TASK``."""
+        return clip.task or self.task or recording.task or TASK
 
     @property
     def work_dir(self) -> Path:
@@ -163,6 +171,7 @@ class JobSettings:
             "gates": identity(self.gates),
             "latency": self.latency,
             "second-pass": self.second_pass,
+            **({"video-key": reading.video_key} if reading.video_key else {}),
             **reading.bag.to_json(),
         }
 
@@ -271,7 +280,8 @@ class _Job:
         """Refuse to go on with other settings than the finished episodes were made with."""
         if self._finished.jobs:
             settings = self._settings
-            self._finished.check_settings(paths, settings.cut, self._shaping())
+            origins = [(path, recording_sha256(path, settings.reading)) for path in paths]
+            self._finished.check_settings(origins, settings.cut, self._shaping())
 
     def _shaping(self) -> dict[str, Any]:
         models = [identity(hand.user_model) for hand in self._robot.hands.values()]
@@ -314,7 +324,7 @@ class _Job:
         """Return one clip of an input, or None if a resumed dataset already has all of it."""
         settings = self._settings
         assert self._fps is not None
-        cut, task = settings.cut, clip.task or settings.task
+        cut, task = settings.cut, settings.task_of(clip, recording)
         if (clip.start, clip.stop) != (0, len(recording)):
             whole = recording
             recording = part(whole, clip.start, clip.stop)
@@ -322,7 +332,7 @@ class _Job:
             cut = (cut[0] + float(first) / 1e9, float(last - first) / 1e9 + 1 / recording.fps)
         view, index = at_rate(recording, self._fps)
         limit = lerobot.max_episode_frames(self._fps)
-        shaping = self._shaping() | {"task": task}
+        shaping = self._shaping() | {"task": clip.task or settings.task}
         jobs = [
             EpisodeJob(str(path), recording.sha256 or "", cut, frames, shaping)
             for frames in pairwise([*range(0, len(view), limit), len(view)])

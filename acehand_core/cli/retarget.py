@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 DEFAULT_OUTPUT = "acehand_dataset"
 _DESCRIPTION = """\
 Turn recordings of human hands into a LeRobot v3 dataset of a robot hand doing the same.
-INPUT is a video, a bag (rosbag2 folder, .mcap, .db3), a folder of either, or a file of hands
-(HandMotion .parquet, joints .npz)."""
+INPUT is a video, a bag (rosbag2 folder, .mcap, .db3), a folder of either, a LeRobot dataset with
+videos or one episode of it (DATASET/episode_000003), or a file of hands (HandMotion .parquet,
+joints .npz)."""
 _EXIT_CODES = """\
 exit codes: 0 all done; 1 some inputs failed, the good ones are written; 2 usage or input error,
 nothing written; 3 no hand in any input; 4 output could not be written; 130 interrupted"""
@@ -75,7 +76,10 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     add_reading_arguments(parser)
     add_hand_length_argument(parser)
     ace.add_ace_arguments(parser)
-    parser.add_argument("--task", default="hand motion", metavar="TEXT", help="what the hands do")
+    parser.add_argument(
+        "--task", metavar="TEXT",
+        help="what the hands do; default what the recording says, else 'hand motion'",
+    )  # fmt: skip
     parser.add_argument("--output", type=Path, default=Path(DEFAULT_OUTPUT), metavar="DIR")
     parser.add_argument("--fps", type=int, metavar="N", help="dataset rate; default the source's")
     existing = parser.add_mutually_exclusive_group()
@@ -125,6 +129,11 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mirrored", action="store_true", help="selfie video")
     parser.add_argument("--start", type=float, metavar="S", help="skip the first S seconds")
     parser.add_argument("--duration", type=float, metavar="S", help="read S seconds")
+    parser.add_argument(
+        "--video-key",
+        metavar="KEY",
+        help="video feature of a LeRobot dataset; default its only one",
+    )
     bag = parser.add_argument_group("bags", "found by type where not named")
     bag.add_argument("--image-topic", metavar="TOPIC", help="the pictures")
     bag.add_argument("--camera-info-topic", metavar="TOPIC", help="their calibration")
@@ -223,6 +232,7 @@ def reading_of(arguments: argparse.Namespace) -> RecordingOptions:
         mirrored=arguments.mirrored,
         start_s=arguments.start,
         duration_s=arguments.duration,
+        video_key=arguments.video_key,
         bag=BagReading(arguments.image_topic, arguments.camera_info_topic, arguments.world_frame),
     )
 
