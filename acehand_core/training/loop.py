@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -277,7 +280,35 @@ class Run:
 
 def train(config: TrainConfig, progress: Progress, stop_at: int | None = None) -> RunReport:
     """Run training, or go on with it. Raises AcehandError."""
-    return Run(config, progress).go(stop_at)
+    with _alone(Path(config.run)):
+        return Run(config, progress).go(stop_at)
+
+
+@contextlib.contextmanager
+def _alone(run: Path) -> Iterator[None]:
+    """Keep a second training, which would mix its steps into ours, out of a run's folder."""
+    if os.environ.get("RANK", "0") != "0":  # the first process of a launch holds it for all
+        yield
+        return
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        folder = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise OutputError(f"{run}: cannot be written ({error.strerror or error}).") from error
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OutputError(
+                f"{run}: another training runs in this folder; give each its own by run=FOLDER."
+            ) from error
+        except OSError:
+            pass  # some network file systems lock no folders
+        yield
+    finally:
+        os.close(folder)
+        with contextlib.suppress(OSError):  # refused before anything was written
+            run.rmdir()
 
 
 def _accelerator(config: TrainConfig) -> Any:
