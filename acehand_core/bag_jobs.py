@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from acehand_core.atomic import check_free
 from acehand_core.data.bags.bag import Bag, is_bag
 from acehand_core.data.bags.episodes import cuts
 from acehand_core.data.bags.recording import BagIndex, forget_indexes, index_bag
 from acehand_core.data.bags.records import Losses
 from acehand_core.data.bags.typestore import DISTROS, LATEST
 from acehand_core.errors import InputError, Interrupted, OutputError
-from acehand_core.export.atomic import check_free
 from acehand_core.export.bag_messages import (
     OPTICAL,
     SHARED,

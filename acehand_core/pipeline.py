@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
+from acehand_core.atomic import atomic_path, check_free
 from acehand_core.data.recordings import RecordingOptions, expand_inputs, recording_sha256
 from acehand_core.data.selection import at_rate, part
 from acehand_core.errors import (
@@ -31,7 +32,6 @@ from acehand_core.errors import (
     OutputError,
 )
 from acehand_core.export import lerobot
-from acehand_core.export.atomic import atomic_path, check_free
 from acehand_core.export.destination import Destination
 from acehand_core.export.features import Layout
 from acehand_core.export.memory import release_memory

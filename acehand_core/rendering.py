@@ -11,10 +11,10 @@ import cv2
 import numpy as np
 from jaxtyping import Float32
 
+from acehand_core.atomic import check_free
 from acehand_core.data.recordings import RecordingOptions
 from acehand_core.errors import InputError
 from acehand_core.export import lerobot
-from acehand_core.export.atomic import check_free
 from acehand_core.export.destination import EXTRAS
 from acehand_core.export.features import IMAGE_KEY
 from acehand_core.export.lerobot_format import read_episode_rows, video_file

@@ -218,7 +218,7 @@ def test_a_folder_takes_one_training_at_a_time(data, tmp_path) -> None:
 
     def second(stage: str, done: int, total: int) -> None:
         if not refused:
-            with pytest.raises(OutputError, match="another training runs in this folder"):
+            with pytest.raises(OutputError, match="another process is writing to it"):
                 train(settings, quiet)
             refused.append(stage)
 

@@ -107,11 +107,11 @@ def _ground_truth(arguments: argparse.Namespace) -> GroundTruth:
 def _evaluate(arguments: argparse.Namespace, bars: console.Bars) -> int:
     from dataclasses import replace
 
+    from acehand_core.atomic import check_free
     from acehand_core.errors import InputError
     from acehand_core.evaluation.models import HandLibrary
     from acehand_core.evaluation.protocol import protocol_named
     from acehand_core.evaluation.run import Options, evaluate_predictions, write_evaluation
-    from acehand_core.export.atomic import check_free
 
     if (arguments.predictions is None) == (arguments.tracker is None):
         raise InputError("give either --predictions DIR or --tracker NAME.")

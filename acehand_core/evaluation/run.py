@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core import __version__
+from acehand_core.atomic import atomic_path, output_errors
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.evaluation.ground_truth import GroundTruth
 from acehand_core.evaluation.models import HandLibrary
@@ -24,7 +25,6 @@ from acehand_core.evaluation.protocol import PROTOCOLS, Protocol
 from acehand_core.evaluation.segment import SegmentScore, score_segment
 from acehand_core.evaluation.summary import summarise
 from acehand_core.evaluation.tracking import Progress, Tracker, throughput, track_segment
-from acehand_core.export.atomic import atomic_path, output_errors
 from acehand_core.export.table import write_hand_motion
 from acehand_core.motion import HandMotion
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from acehand_core.atomic import DirectoryLock, atomic_path, output_errors
 from acehand_core.data.clips.store import ClipStore
 from acehand_core.encoder.sources import source_kind
 from acehand_core.errors import InputError, OutputError
@@ -290,23 +290,12 @@ def _alone(run: Path) -> Iterator[None]:
     if os.environ.get("RANK", "0") != "0":  # the first process of a launch holds it for all
         yield
         return
-    try:
+    with output_errors(run):
         run.mkdir(parents=True, exist_ok=True)
-        folder = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise OutputError(f"{run}: cannot be written ({error.strerror or error}).") from error
     try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OutputError(
-                f"{run}: another training runs in this folder; give each its own by run=FOLDER."
-            ) from error
-        except OSError:
-            pass  # some network file systems lock no folders
-        yield
+        with DirectoryLock(run):
+            yield
     finally:
-        os.close(folder)
         with contextlib.suppress(OSError):  # refused before anything was written
             run.rmdir()
 
@@ -348,9 +337,8 @@ def _keep_description(folder: Path, config: TrainConfig, stores: dict[str, ClipS
             ("config.json", now),
             ("provenance.json", logs.describe(config, stores)),
         ):
-            temporary = folder / f".{name}.partial"
-            temporary.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
-            temporary.replace(folder / name)
+            with atomic_path(folder / name, overwrite=True) as partial:
+                partial.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
     except (OSError, ValueError) as error:
         raise OutputError(f"{folder}: cannot be used for a run: {error}.") from error
 

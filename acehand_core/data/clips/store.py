@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from acehand_core.atomic import atomic_folder
 from acehand_core.data.clips import folders, media
 from acehand_core.data.clips.media import ImageFrames, Quality
 from acehand_core.data.clips.schema import (
@@ -105,7 +106,7 @@ class ClipWriter:
         _check(info, motion)
         if frames is not None and info.media == "reference":
             raise SchemaError(f"clip {info.id}: frames and a reference; give one of them.")
-        with folders.whole_folder(self.root / "clips" / info.id) as folder:
+        with atomic_folder(self.root / "clips" / info.id, overwrite=True) as folder:
             pq.write_table(
                 to_table(motion), folder / _HANDS, compression="zstd", write_page_checksum=True
             )

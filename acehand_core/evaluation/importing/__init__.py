@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from acehand_core.atomic import check_free
 from acehand_core.errors import InputError, nearest
 from acehand_core.evaluation.ground_truth import GroundTruth
 from acehand_core.evaluation.importing.dynhamr import read_dynhamr
@@ -21,7 +22,6 @@ from acehand_core.evaluation.importing.hawor import read_hawor
 from acehand_core.evaluation.importing.records import Hands, to_motion
 from acehand_core.evaluation.models import HandLibrary
 from acehand_core.evaluation.predictions import SUFFIX, check_prediction
-from acehand_core.export.atomic import check_free
 from acehand_core.export.table import write_hand_motion
 from acehand_core.motion import HandMotion, Provenance
 
