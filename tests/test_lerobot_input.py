@@ -131,6 +131,8 @@ def test_unusable_datasets(version_3: Path, tmp_path: Path) -> None:
     options = RecordingOptions()
     with pytest.raises(InputError, match="no episode 7; valid: 0 to 2"):
         open_recording(version_3 / "episode_000007", options)
+    with pytest.raises(InputError, match=r"name one episode: .*/episode_000000"):
+        open_recording(version_3, options)
     with pytest.raises(InputError, match="no LeRobot dataset"):
         open_recording(clips.EXAMPLE, RecordingOptions(video_key=EGO))
     folder = tmp_path / "set"

@@ -127,6 +127,8 @@ def open_recording(path: Path, options: RecordingOptions) -> Recording:
     """
     if options.video_key is not None and not lerobot_videos.is_episode(path):
         raise InputError(f"{path} is no LeRobot dataset, so --video-key does not apply to it.")
+    if lerobot_videos.is_dataset(path):
+        raise InputError(f"{path}: a LeRobot dataset; name one episode: {path}/episode_000000.")
     if is_bag(path):
         recording = open_bag(path, options)
     elif lerobot_videos.is_episode(path):
