@@ -17,6 +17,7 @@ from acehand_core.data.clips.schema import ClipInfo, StoreInfo
 from acehand_core.data.clips.store import ClipWriter
 from acehand_core.data.native.clip_pictures import ClipOptions
 from acehand_core.data.native.convert import check_mano, convert_item
+from acehand_core.data.native.moved import leave_other_splits
 from acehand_core.data.native.paper_counts import compare
 from acehand_core.data.native.protocol import SPLITS, Item, Reader, ReadOptions, Split
 from acehand_core.data.native.registry import find_reader
@@ -48,13 +49,17 @@ class RunOptions:
 
 @dataclass(slots=True)
 class RunReport:
-    """What came out: per split clips and frames; findings with how many clips share them."""
+    """What came out: per split clips and frames; findings with how many clips share them.
+
+    ``moved`` counts, by (old split, new split), clips that were taken out of the old split's store.
+    """
 
     dataset: str
     output: Path
     clips: Counter = field(default_factory=Counter)
     frames: Counter = field(default_factory=Counter)
     kept: int = 0
+    moved: Counter = field(default_factory=Counter)
     findings: Counter = field(default_factory=Counter)
     errors: list[dict[str, str]] = field(default_factory=list)
     comparison: list[dict[str, Any]] = field(default_factory=list)
@@ -77,6 +82,10 @@ class RunReport:
                 if self.clips[split]
             },
             "already_there": self.kept,
+            "moved": [
+                {"from": old, "to": new, "clips": count}
+                for (old, new), count in sorted(self.moved.items())
+            ],
             "paper": self.comparison,
             "findings": [
                 {"text": text, "clips": count} for text, count in self.findings.most_common(200)
@@ -88,7 +97,9 @@ class RunReport:
 def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
     """Convert a dataset; what is there already and unchanged is kept.
 
-    A recording that cannot be read is reported and the others go on.
+    A recording that cannot be read is reported and the others go on. A clip of a recording that
+    now belongs to another split is removed from its old store before anything is converted, so
+    that no recording is ever in two splits.
 
     Raises:
         InputError: unknown dataset, view or split; ``root`` is not that dataset.
@@ -101,9 +112,11 @@ def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
     if options.clips.images == "none":
         options = replace(options, read=replace(options.read, pictures=False))
     check_mano(options.clips.mano)
-    items = list_items(reader, options)
+    every = list_items(reader, options)
+    items = _wanted(every, options)
     report = RunReport(name, options.output)
     try:
+        report.moved = leave_other_splits(options.output, name, every)
         for done, (item, outcome) in enumerate(_outcomes(reader, items, options), 1):
             if isinstance(outcome, Exception):
                 report.errors.append({"source": item.name, "message": str(outcome)})
@@ -121,7 +134,7 @@ def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
 
 
 def list_items(reader: Reader, options: RunOptions) -> list[Item]:
-    """Return the recordings that are to be converted. Raises InputError where there is none."""
+    """Return every recording with the split it belongs to. Raises InputError."""
     items = list(reader.items(options.root, options.read))
     twice = [name for name, count in Counter(item.name for item in items).items() if count > 1]
     if twice:
@@ -129,6 +142,11 @@ def list_items(reader: Reader, options: RunOptions) -> list[Item]:
     if options.split_file is not None:
         splits = read_split_file(options.split_file, items)
         items = [replace(i, split=splits[i.name]) for i in items if i.name in splits]
+    return items
+
+
+def _wanted(items: Sequence[Item], options: RunOptions) -> list[Item]:
+    """Return the recordings that are to be converted. Raises InputError where there is none."""
     wanted = [item for item in items if not options.splits or item.split in options.splits]
     if not wanted:
         there = Counter(item.split for item in items)
