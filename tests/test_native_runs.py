@@ -1,16 +1,22 @@
 """Whole conversions that run into trouble: moved splits, bad recordings, inputs that change."""
 
 import json
+import pickle
+import re
 import shutil
 from dataclasses import replace
 
 import native_samples
+import numpy as np
 import pytest
 
 from acehand_core.data.clips import folders
 from acehand_core.data.clips.store import ClipStore
 from acehand_core.data.native.clip_pictures import ClipOptions
+from acehand_core.data.native.protocol import ReadOptions
+from acehand_core.data.native.registry import find_reader
 from acehand_core.data.native.run import RunOptions, run
+from acehand_core.errors import OutputError, SchemaError
 
 pytest.importorskip("smplx")
 pytest.importorskip("torch")
@@ -112,3 +118,160 @@ def test_a_move_that_is_stopped_leaves_one_whole_clip_or_none(samples, tmp_path,
     assert index == {}
     convert("h2o", root, output, split_file=splits)
     assert clips_of(output) == {"train": [], "test": list(SUBJECTS)}
+
+
+def edit(path, change):
+    """Put ``change`` into a JSON or pickled file: a replacement by keys, or the whole content."""
+    if path.suffix == ".json":
+        value = json.loads(path.read_text())
+    elif path.suffix == ".npy":
+        value = np.load(path, allow_pickle=True).item()
+    else:
+        value = pickle.loads(path.read_bytes())
+    keys, new = change
+    inner = value
+    for key in keys[:-1]:
+        inner = inner[key]
+    if keys:
+        inner[keys[-1]] = new
+    else:
+        value = new
+    if path.suffix == ".json":
+        path.write_text(json.dumps(value))
+    elif path.suffix == ".npy":
+        np.save(path, np.array(value, dtype=object), allow_pickle=True)
+    else:
+        path.write_bytes(pickle.dumps(value))
+
+
+MALFORMED = {
+    "arctic": [
+        ("misc.json", ("s01", "ioi_offset"), None, "ioi_offset"),
+        ("misc.json", ("s01", "image_size"), [], "image_size"),
+        ("misc.json", ("s01", "image_size"), [["a", 2]], "image_size"),
+        ("*.egocam.dist.npy", ("T_k_cam_np",), None, "T_k_cam_np"),
+        ("*.mano.npy", ("left", "rot"), "x", "rot"),
+        ("*.mano.npy", ("left", "shape"), None, "shape"),
+        ("*.mano.npy", ("left", "shape"), [[1.0], [1.0, 2.0]], "shape"),
+    ],
+    "oakink2": [
+        ("*.pkl", ("cam_def",), None, "cam_def"),
+        ("*.pkl", ("frame_id_list",), None, "frame_id_list"),
+        ("*.pkl", ("frame_id_list",), "x", "frame_id_list"),
+        ("*.pkl", ("cam_intr",), None, "cam_intr"),
+        ("*00.pkl", ("cam_intr", "egocentric"), None, "cam_intr"),
+        ("*.pkl", ("raw_mano",), [], "raw_mano"),
+        ("*.pkl", ("raw_mano", 0), 3, r"raw_mano\[0\]"),
+        ("*.pkl", ("raw_mano", 0, "rh__pose_coeffs"), [1.0], "pose_coeffs"),
+    ],
+    "hot3d": [
+        ("metadata.json", (), None, "mapping"),
+        ("metadata.json", (), [], "mapping"),
+        ("camera_models.json", (), None, "list"),
+        ("camera_models.json", (0,), 3, "stream_id"),
+        ("camera_models.json", (0, "imageWidth"), None, "imageWidth"),
+        ("camera_models.json", (0, "imageHeight"), "x", "imageHeight"),
+    ],
+    "hot3d_clips": [
+        ("clip_definitions.json", (), [], "mapping"),
+        ("clip_definitions.json", ("1",), None, " 1: a mapping"),
+    ],
+    "interhand": [
+        ("000010.json", ("t", 0), [], " t:"),
+        ("000010.json", ("focal", 0), [], "focal"),
+        ("10_right.json", ("pose", 0), [], "pose"),
+        ("truncation_ratio.json", (), [], "mapping"),
+        ("truncation_ratio.json", ("000010",), "x", "000010"),
+        ("truncation_ratio.json", ("000010",), None, "000010"),
+    ],
+    "freihand": [
+        ("training_K.json", (), {}, "numbers"),
+        ("training_mano.json", (), "a", "numbers"),
+        ("training_mano.json", (), None, "shape"),
+        ("training_mano.json", (0, 0), [1.0], "numbers"),
+    ],
+    "hoi4d": [
+        ("0.pickle", ("beta",), [[1.0], [1.0, 2.0]], "beta"),
+        ("0.pickle", ("poseCoeff",), [[1.0], [1.0, 2.0]], "poseCoeff"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_files_are_named_with_their_field(samples, tmp_path, name):
+    """Never a TypeError or the like from inside a reader."""
+    root, options = samples(name, tmp_path), ReadOptions(pictures=False)
+    reader = find_reader(name)
+    for number, (pattern, keys, value, field) in enumerate(MALFORMED[name]):
+        bad = shutil.copytree(root, tmp_path / str(number))  # another place: some files are cached
+        path = sorted(bad.rglob(pattern))[0]
+        edit(path, (keys, value))
+        with pytest.raises(SchemaError, match=rf"(?s){re.escape(path.name)}.*{field}"):
+            for item in reader.items(bad, options):
+                reader.read(item, options)
+
+
+def test_one_malformed_recording_of_arctic_does_not_stop_the_other(samples, tmp_path, capsys):
+    """On the command line: reported, exit code 1, the report written."""
+    from acehand_core.cli.main import main
+
+    root, output = samples("arctic", tmp_path), tmp_path / "out"
+    edit(next(root.rglob("misc.json")), (("s01", "ioi_offset"), None))
+    assert main(["data", "convert", "arctic", "--root", str(root), "--output", str(output),
+                 "--images", "none", "--json", "-q"]) == 1  # fmt: skip
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["splits"] == {"test": {"clips": 1, "frames": 6}}
+    (error,) = printed["errors"]
+    assert error["source"] == "s01_box_grab_01_view0" and "ioi_offset" in error["message"]
+    assert json.loads((output / "conversion-arctic.json").read_text()) == printed
+
+
+@pytest.mark.parametrize("name", ["hot3d", "interhand"])
+def test_a_recording_that_cannot_be_listed_does_not_hide_the_others(samples, tmp_path, name):
+    """Its name or segments stand in a file of its own, which is broken."""
+    root = samples(name, tmp_path)
+    good = len(find_reader(name).items(root, ReadOptions()))
+    if name == "hot3d":
+        sorted(root.rglob("metadata.json"))[0].write_text("{")
+    else:
+        capture = next((root / "data").iterdir())
+        other = shutil.copytree(capture, capture.with_name("m--1--2--ABC123--broken"))
+        (other / "frame_list.txt").write_text("one\n")
+        good += 1
+    report = convert(name, root, tmp_path / "out", read=ReadOptions(pictures=False))
+    assert len(report.errors) == 1 and sum(report.clips.values()) == good - 1
+    file = "metadata.json" if name == "hot3d" else "frame_list.txt"
+    assert file in report.errors[0]["message"]
+
+
+def test_what_no_reader_foresaw_is_that_recordings_error(samples, tmp_path, monkeypatch):
+    root = samples("h2o", tmp_path)
+    reader = find_reader("h2o")
+    real = type(reader).read
+
+    def failing(kind):
+        def read(self, item, options):
+            if item.name == SUBJECTS[0]:
+                raise kind("out of nowhere")
+            return real(self, item, options)
+
+        return read
+
+    monkeypatch.setattr(type(reader), "read", failing(ZeroDivisionError))
+    report = convert("h2o", root, tmp_path / "out")
+    assert report.clips == {"test": 1}
+    (error,) = report.errors
+    assert error["source"] == SUBJECTS[0]
+    assert "ZeroDivisionError: out of nowhere" in error["message"]
+    for kind in (KeyboardInterrupt, OutputError):  # these end the run
+        monkeypatch.setattr(type(reader), "read", failing(kind))
+        with pytest.raises(kind):
+            convert("h2o", root, tmp_path / "out")
+
+
+@pytest.mark.parametrize("value", [{"test": 3}, {"test": "abc"}, {"test": [1]}, []])
+def test_a_malformed_split_file_is_refused(samples, tmp_path, value):
+    path = tmp_path / "splits.json"
+    path.write_text(json.dumps(value))
+    with pytest.raises(SchemaError, match=r"splits\.json"):
+        convert("h2o", samples("h2o", tmp_path), tmp_path / "out", split_file=path)

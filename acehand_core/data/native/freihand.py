@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.data.native.files import array, read_json, safe_name
+from acehand_core.data.native.files import array, numbers, read_json, safe_name
 from acehand_core.data.native.pictures import ImageFiles, image_size
 from acehand_core.data.native.protocol import (
     Convention,
@@ -143,9 +143,9 @@ def _read(root: Path, part: str) -> tuple[np.ndarray, np.ndarray | None, np.ndar
                 raise InputError(f"{path}: not there.")
             out.append(None)
             continue
-        values = np.asarray(read_json(path), np.float64)
-        if name == "mano":
-            values = values.reshape(len(values), -1)
+        values = numbers(read_json(path), str(path))
+        if name == "mano" and values.ndim == 3:  # each sample's numbers lie in a list of one
+            values = array(values, (None, 1, *shape), str(path))[:, 0]
         out.append(array(values, (None, *shape), str(path)))
     lengths = {len(value) for value in out if value is not None}
     if len(lengths) != 1:

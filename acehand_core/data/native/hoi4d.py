@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.data.native.files import array, read_npy, safe_name
+from acehand_core.data.native.files import array, flat, numbers, read_npy, safe_name
 from acehand_core.data.native.pictures import ImageFiles, image_size, numbered_images
 from acehand_core.data.native.protocol import (
     Convention,
@@ -140,10 +140,10 @@ def _read_labels(item: Item) -> tuple[dict[int, dict[int, tuple]], int]:
             value = restricted_load(path, NPY_OBJECT, "HOI4D hand pose")
             if not isinstance(value, dict):
                 raise SchemaError(f"{path}: must be a dict.")
-            if np.size(value.get("poseCoeff", ())) != 48:
+            if numbers(value.get("poseCoeff", ()), f"{path} poseCoeff").size != 48:
                 damaged += 1
                 continue
-            parts = [array(np.ravel(value.get(key, ())), (n,), f"{path} {key}") for key, n in _KEYS]
+            parts = [flat(value.get(key, ()), n, f"{path} {key}") for key, n in _KEYS]
             points = array(value.get("kps2D", np.zeros((0, 2))), (None, 2), f"{path} kps2D")
             points = points if len(points) == 21 else np.full((21, 2), np.nan)
             out.setdefault(int(path.stem), {})[slot] = (np.concatenate(parts), points)

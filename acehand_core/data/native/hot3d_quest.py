@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.data.native.files import array, get, read_json
+from acehand_core.data.native.files import array, get, integer, mapping, read_json
 from acehand_core.data.native.hot3d import StreamPoses, rows_at
 from acehand_core.data.native.hot3d_files import HandBoxes, read_headset
 from acehand_core.errors import SchemaError
@@ -21,6 +21,8 @@ def read_quest_camera(folder: Path, stream: str) -> tuple[Camera, RigidTransform
     """Return a stream's camera and ``T_device_camera``. Raises SchemaError with the file."""
     path = folder / CAMERAS_FILE
     entries = read_json(path)
+    if not isinstance(entries, list):
+        raise SchemaError(f"{path}: a list of cameras is needed, not {type(entries).__name__}.")
     where = f"{path} {stream}"
     found = [e for e in entries if get(e, "stream_id", str(path)) == stream]
     if len(found) != 1:
@@ -33,6 +35,7 @@ def fisheye624(entry: dict, where: str) -> Camera:
 
     Accepts the spelling of recordings (``projectionParams``) and of clips (``projection_params``).
     """
+    entry = mapping(entry, where)
     spelled = "projectionParams" if "projectionParams" in entry else "projection_params"
     numbers = array(get(entry, spelled, where), (None,), f"{where} {spelled}")
     kind = str(entry.get("projectionModelType", entry.get("projection_model_type", "")))
@@ -43,8 +46,13 @@ def fisheye624(entry: dict, where: str) -> Camera:
         )
     if len(numbers) == 15:
         numbers = np.concatenate([numbers[:1], numbers])
-    width = int(get(entry, "imageWidth" if "imageWidth" in entry else "image_width", where))
-    height = int(get(entry, "imageHeight" if "imageHeight" in entry else "image_height", where))
+    width, height = (
+        integer(get(entry, name, where), f"{where} {name}")
+        for name in (
+            "imageWidth" if "imageWidth" in entry else "image_width",
+            "imageHeight" if "imageHeight" in entry else "image_height",
+        )
+    )
     fx, fy, cx, cy, *lens = map(float, numbers)
     return Camera("fisheye624", width, height, fx, fy, cx, cy, tuple(lens))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from acehand_core.data.native import hot3d, hot3d_files, hot3d_quest
-from acehand_core.data.native.files import read_json, safe_name, subfolders
+from acehand_core.data.native.files import mapping, read_json, safe_name, subfolders
 from acehand_core.data.native.pictures import open_vrs
 from acehand_core.data.native.protocol import (
     Convention,
@@ -138,7 +138,10 @@ def _recording_name(folder: Path) -> str:
     A recording's split hangs on it.
     """
     path = folder / "metadata.json"
-    values = read_json(path) if path.is_file() else {}
+    try:
+        values = read_json(path) if path.is_file() else {}
+    except InputError:  # of this recording alone: reading it says so, the others are listed
+        values = {}
     name = values.get("recording_name") if isinstance(values, dict) else None
     return name if isinstance(name, str) and name else folder.name
 
@@ -147,7 +150,7 @@ def _metadata(folder: Path) -> list[str]:
     path = folder / "metadata.json"
     if not path.is_file():
         return ["no metadata.json: the version of the labels is not known."]
-    values = read_json(path)
+    values = mapping(read_json(path), str(path))
     version = values.get("dataset_version", values.get("version"))
     if version is None:
         return ["metadata.json names no version of the labels; MANO thumbs of version 1 are wrong."]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import signal
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -22,7 +23,7 @@ from acehand_core.data.native.paper_counts import compare
 from acehand_core.data.native.protocol import SPLITS, Item, Reader, ReadOptions, Split
 from acehand_core.data.native.registry import find_reader
 from acehand_core.data.native.splits import read_split_file
-from acehand_core.errors import InputError, Interrupted, nearest
+from acehand_core.errors import AcehandError, InputError, Interrupted, nearest
 
 #: Called with the stage, the number done and the number of all.
 Progress = Callable[[str, int, int], None]
@@ -97,13 +98,14 @@ class RunReport:
 def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
     """Convert a dataset; what is there already and unchanged is kept.
 
-    A recording that cannot be read is reported and the others go on. A clip of a recording that
-    now belongs to another split is removed from its old store before anything is converted, so
-    that no recording is ever in two splits.
+    A recording that cannot be read, whatever the reason, is reported and the others go on. A clip
+    of a recording that now belongs to another split is removed from its old store before anything
+    is converted, so that no recording is ever in two splits.
 
     Raises:
         InputError: unknown dataset, view or split; ``root`` is not that dataset.
-        OutputError: the output cannot be written. Interrupted: with the report of what is done.
+        OutputError: the output cannot be written. MissingDependencyError: a package is needed, as
+            it is for every recording. Interrupted: with the report of what is done.
     """
     reader = find_reader(name)
     view = options.read.view
@@ -194,6 +196,12 @@ def _convert(reader: Reader, item: Item, options: RunOptions) -> Any:
         return convert_item(reader, item, writer, options.clips, options.read)
     except InputError as error:
         return error
+    except AcehandError:  # the disk is full, or a package missing: the same for all recordings
+        raise
+    except Exception as error:  # files that no reader foresaw must not end the whole conversion
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        return InputError(f"could not be read: {type(error).__name__}: {error} (in {where}).")
 
 
 @functools.lru_cache(maxsize=8)
