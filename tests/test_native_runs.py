@@ -144,6 +144,63 @@ def edit(path, change):
         path.write_bytes(pickle.dumps(value))
 
 
+#: Dataset, file, and what changes when the file comes later than the first conversion.
+LATER = [
+    ("hoi4d", "intrin.npy", lambda clip: clip.info.camera is not None),
+    ("freihand", "00000001.jpg", lambda clip: clip.frames is not None),
+    ("rhd", "00001.png", lambda clip: clip.frames is not None),
+    ("interhand", "truncation_ratio.json",
+     lambda clip: not any("no truncation" in f for f in clip.info.source["findings"])),
+    ("arctic", "box_grab_01/0", lambda clip: clip.frames is not None),
+    ("h2o", "rgb", lambda clip: clip.frames is not None),
+    ("oakink2", "104422070969", lambda clip: clip.frames is not None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "pattern", "complete"), LATER, ids=[row[0] for row in LATER])
+def test_what_was_added_since_is_converted(samples, tmp_path, name, pattern, complete):
+    """Pictures and cameras are separate downloads: the same command must take them in."""
+    root, output = samples(name, tmp_path), tmp_path / "out"
+    path = sorted(root.rglob(pattern))[0]
+    aside = path.rename(tmp_path / "aside")
+    options = {"clips": ClipOptions(images="keep", width=64)}
+    first = convert(name, root, output, **options)
+    assert not first.errors and sum(first.clips.values()) > 0
+    before = {clip.info.id: complete(clip) for clip in every_clip(output)}
+    aside.rename(path)
+    again = convert(name, root, output, **options)
+    after = {clip.info.id: complete(clip) for clip in every_clip(output)}
+    assert not all(before.values()) and all(after.values())
+    changed = sum(before[key] != after[key] for key in after)
+    assert 1 <= changed <= sum(again.clips.values()) - again.kept
+    assert convert(name, root, output, **options).kept == len(after)
+
+
+def every_clip(output):
+    stores = [ClipStore(path.parent) for path in sorted(output.glob("*/store.json"))]
+    return [store.open(key) for store in stores for key in store.ids()]
+
+
+def test_one_added_picture_costs_one_clip(samples, tmp_path):
+    """Of an image dataset the other clips are kept; a changed picture counts too."""
+    root, output = samples("freihand", tmp_path), tmp_path / "out"
+    options = {"clips": ClipOptions(images="keep")}
+    convert("freihand", root, output, **options)
+    native_samples.write_image(root / "training" / "rgb" / "00000002.jpg", 7, (224, 224))
+    report = convert("freihand", root, output, **options)
+    assert sum(report.clips.values()) - report.kept == 1
+
+
+def test_a_replaced_camera_of_hoi4d_is_noticed(samples, tmp_path):
+    root, output = samples("hoi4d", tmp_path), tmp_path / "out"
+    convert("hoi4d", root, output)
+    (path,) = root.rglob("intrin.npy")
+    np.save(path, np.load(path) * np.array([[1.1, 1, 1], [1, 1.1, 1], [1, 1, 1]]))
+    convert("hoi4d", root, output)
+    (clip,) = every_clip(output)
+    assert clip.info.camera.fx == pytest.approx(110)
+
+
 MALFORMED = {
     "arctic": [
         ("misc.json", ("s01", "ioi_offset"), None, "ioi_offset"),

@@ -62,15 +62,15 @@ class FreiHandReader:
     def sources(self, item: Item) -> Sequence[Path]:
         """Return the files and folders that a recording is read from."""
         part = item.key["part"]
-        return [item.path / f"{part}_{name}.json" for name in ("K", "mano", "xyz")]
+        labels = [item.path / f"{part}_{name}.json" for name in ("K", "mano", "xyz")]
+        return [*labels, self._picture(item, len(_read(item.path, part)[0]))]
 
     def read(self, item: Item, options: ReadOptions) -> NativeRecording:
         """Read one sample."""
         part, index = item.key["part"], int(item.key["index"])
         K_all, mano_all, xyz_all = _read(item.path, part)
         K, where = K_all[index], f"{item.path} {part} {index}"
-        number = index + len(K_all) * self.views.index(item.key["view"])
-        path = item.path / part / "rgb" / f"{number:08d}.jpg"
+        path = self._picture(item, len(K_all))
         size = image_size(path) if path.is_file() else (_SIZE, _SIZE)
         camera = Camera("pinhole", *size, *map(float, (K[0, 0], K[1, 1], *K[:2, 2])))
         findings = [] if path.is_file() else [f"{path.name} is missing; no picture."]
@@ -108,6 +108,10 @@ class FreiHandReader:
             licences=("FreiHAND: research only, https://lmb.informatik.uni-freiburg.de",),
             findings=tuple(findings),
         )
+
+    def _picture(self, item: Item, samples: int) -> Path:
+        number = int(item.key["index"]) + samples * self.views.index(item.key["view"])
+        return item.path / item.key["part"] / "rgb" / f"{number:08d}.jpg"
 
 
 def _track(values: np.ndarray, K: np.ndarray, where: str) -> ManoTrack:

@@ -90,6 +90,7 @@ class ReInterHandReader:
             item.path / "frame_list.txt",
             ego / "images",
             ego / "cam_params",
+            ego / "truncation_ratio.json",
             item.path / "mano_fits" / "params",
             *(item.path / "orig_fits" / side / "Keypoints" for side in SIDES),
         ]
