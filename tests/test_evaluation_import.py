@@ -168,6 +168,12 @@ def test_hawor_chunks(tmp_path, truth):
     assert_same(found, truth, rows=[0, 1, 2, 4])
     assert found.presence[3].tolist() == [0, 1]
     assert "600" in " ".join(found.provenance.notes)
+    assert "ends" not in " ".join(found.provenance.notes)
+    (folder / "0_4.json").unlink()
+    (folder.parent / "0" / "4_4.json").unlink()
+    opened = open_ground_truth(tmp_path / "truth")
+    report = import_predictions("hawor", tmp_path / "raw", opened, tmp_path / "out2", LIBRARY)
+    assert "ends 2 frames before" in " ".join(report["notes"])
     (folder / "0_9.json").write_text(json.dumps(chunk))
     with pytest.raises(SchemaError, match=r"0_9\.json: 'init_root_orient' has 5 rows"):
         again = open_ground_truth(tmp_path / "truth")
@@ -242,6 +248,28 @@ def test_generic_wrists_in_millimetres_in_the_mirror(tmp_path, truth):
     }  # fmt: skip
     save(tmp_path, **entries)
     assert_same(imported(tmp_path, "mint"), truth, exact=1e-6)
+
+
+@pytest.mark.parametrize("count", [FRAMES - 1, FRAMES + 2])
+def test_another_number_of_frames_is_refused(tmp_path, truth, count):
+    """Rows without frame numbers would else be scored against other frames than their own."""
+    rows = np.arange(count) % FRAMES
+    dense = ("global_orient", "transl", "hand_pose")
+    entries = {k: v[rows] if k in dense else v for k, v in generic(truth).items()}
+    joints = truth.joints_camera[rows].copy()
+    joints[FRAMES:] = np.nan
+    tracks = {
+        name: value if name == "betas" else value[:, rows] for name, value in dynhamr(truth).items()
+    }
+    for method, field, saved in (
+        ("generic", "global_orient", entries),
+        ("vidihand", "joints", {"joints": joints, "unit": "m", "joint_order": "openpose"}),
+        ("dynhamr", "root_orient", tracks),
+    ):
+        save(tmp_path, **saved)
+        message = rf"seg\.npz: '{field}' has {count} frames; the segment has {FRAMES}"
+        with pytest.raises(SchemaError, match=message):
+            imported(tmp_path, method)
 
 
 def test_generic_adds_the_mean_pose_of_mano(tmp_path, truth, shared):
