@@ -79,6 +79,16 @@ def test_predictions_of_a_folder(folders):
     assert out["method"]["label"] == "mine" and out["hand_model"] == "acehand"
 
 
+def test_segments_of_two_hand_models_are_not_averaged(folders):
+    other = replace(TRUTH, hand_model="mano")
+    write_hand_motion(other, folders / "truth" / "two.parquet", overwrite=True)
+    truth = open_ground_truth(folders / "truth")
+    with pytest.raises(
+        SchemaError, match=r"two: the hand model .* 'mano', that of one is 'acehand'"
+    ):
+        evaluate_predictions(folders / "guess", truth, Options())
+
+
 def test_the_hash_of_a_folder_is_of_its_content(folders):
     before = open_ground_truth(folders / "truth").summary["sha256"]
     assert open_ground_truth(folders / "truth").summary["sha256"] == before

@@ -1,9 +1,11 @@
 """Whole conversions that run into trouble: moved splits, bad recordings, inputs that change."""
 
+import io
 import json
 import pickle
 import re
 import shutil
+import tarfile
 from dataclasses import replace
 
 import native_samples
@@ -17,6 +19,10 @@ from acehand_core.data.native.protocol import ReadOptions
 from acehand_core.data.native.registry import find_reader
 from acehand_core.data.native.run import RunOptions, run
 from acehand_core.errors import OutputError, SchemaError
+from acehand_core.evaluation.ground_truth import open_ground_truth
+from acehand_core.evaluation.models import HandLibrary
+from acehand_core.evaluation.run import Options, evaluate_predictions
+from acehand_core.export.table import write_hand_motion
 
 pytest.importorskip("smplx")
 pytest.importorskip("torch")
@@ -199,6 +205,85 @@ def test_a_replaced_camera_of_hoi4d_is_noticed(samples, tmp_path):
     convert("hoi4d", root, output)
     (clip,) = every_clip(output)
     assert clip.info.camera.fx == pytest.approx(110)
+
+
+def hide_hands(root, name):
+    """Take every hand out of one recording; return its name."""
+    if name == "h2o":
+        for path in (root / "subject4" / "h1" / "0" / "cam4").glob("hand_pose*/*.txt"):
+            path.write_text(" ".join("0" for _ in path.read_text().split()))
+        return "subject4_h1_0_cam4"
+    folder = root / "P0001_aaaaaaaa"
+    for file in ("mano", "umetrack"):
+        path = folder / f"{file}_hand_pose_trajectory.jsonl"
+        lines = [json.loads(line) | {"hand_poses": {}} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return "P0001_aaaaaaaa_214-1"
+
+
+@pytest.mark.parametrize("name", ["h2o", "hot3d"])
+def test_a_recording_without_hands_keeps_its_hand_model(samples, mano_file, tmp_path, name):
+    root = samples(name, tmp_path)
+    empty = hide_hands(root, name)
+    clips = ClipOptions(images="none", mano=mano_file)
+    report = convert(name, root, tmp_path / "out", clips=clips)
+    assert not report.errors
+    found = {clip.info.source["recording"]: clip for clip in every_clip(tmp_path / "out")}
+    assert len(found) == 2 and not found[empty].motion.observed.any()
+    for clip in found.values():
+        assert clip.info.hand_model == "mano"
+        assert clip.info.left_shapedirs_fixed == (name == "hot3d")
+    flags = found[empty].info.supervision
+    assert flags.presence and not (flags.rotations or flags.joints or flags.translation)
+    # Without MANO no clip has a hand model, this one neither.
+    bare = tmp_path / "bare"
+    convert(name, root, bare, clips=replace(clips, mano=None))
+    assert {clip.info.hand_model for clip in every_clip(bare)} == {"none"}
+
+
+def test_a_clip_of_hot3d_without_hands_is_a_mano_clip(samples, mano_file, tmp_path):
+    root = samples("hot3d_clips", tmp_path)
+    (path,) = root.rglob("*.tar")
+    with tarfile.open(path) as archive:
+        members = {m.name: archive.extractfile(m).read() for m in archive}
+    with tarfile.open(path, "w") as archive:
+        for member, data in members.items():
+            if member.endswith(".hands.json"):
+                data = b"{}"
+            if member != "__hand_shapes.json__":
+                info = tarfile.TarInfo(member)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    report = convert("hot3d_clips", root, tmp_path / "out",
+                     clips=ClipOptions(images="none", mano=mano_file))  # fmt: skip
+    assert "no hands in this clip." in report.findings
+    (clip,) = every_clip(tmp_path / "out")
+    assert clip.info.hand_model == "mano" and clip.info.left_shapedirs_fixed
+    assert not clip.motion.observed.any()
+
+
+def test_empty_recordings_count_in_scores(samples, mano_file, tmp_path):
+    """Frames without hands are right where nothing is found, and a hand there is spurious."""
+    root = samples("h2o", tmp_path)
+    hide_hands(root, "h2o")
+    splits = tmp_path / "splits.json"
+    splits.write_text(json.dumps({"test": list(SUBJECTS)}))
+    convert("h2o", root, tmp_path / "out", split_file=splits,
+            clips=ClipOptions(images="none", mano=mano_file))  # fmt: skip
+    truth = open_ground_truth(tmp_path / "out" / "test", length=5)
+    options = Options(library=HandLibrary(mano_file))
+    shown, empty = (truth.truth(segment) for segment in truth.segments)
+    for name, guesses in (("right", (shown, empty)), ("spurious", (shown, shown))):
+        for segment, guess in zip(truth.segments, guesses, strict=True):
+            guess = replace(guess, timestamps_ns=truth.truth(segment).timestamps_ns)
+            write_hand_motion(guess, tmp_path / name / f"{segment}.parquet")
+    result = evaluate_predictions(tmp_path / "right", truth, options)
+    assert result["hand_model"] == "mano" and result["metrics"]["facc"] == 1
+    assert result["counts"]["frames"] == 10
+    result = evaluate_predictions(tmp_path / "spurious", truth, options)
+    # Nine hands are shown, one frame lacks the left: all of them are spurious in the empty clip.
+    assert result["counts"]["fp"] == 9 and result["metrics"]["facc"] == 0.5
+    assert result["metrics"]["recall"] == 1 and result["metrics"]["f1"] == pytest.approx(18 / 27)
 
 
 MALFORMED = {

@@ -57,15 +57,16 @@ def evaluate_predictions(
             up to there.
     """
     files = find_predictions(folder, truth.segments)
-    scores, motions = [], []
+    scores, motions, models = [], [], {}
     for done, segment in enumerate(truth.segments):
         progress("scoring", done, len(truth.segments))
         target = truth.truth(segment)
+        _one_hand_model(models, segment, target)
         motion = read_prediction(files[segment], target, options.library)
         scores.append(score_segment(segment, motion, target, options.library, options.protocol))
         motions.append(_made_by(motion))
     progress("scoring", len(scores), len(scores))
-    return _result(scores, motions, truth, options)
+    return _result(scores, motions, next(iter(models)), truth, options)
 
 
 def evaluate_tracker(
@@ -94,10 +95,11 @@ def evaluate_tracker(
                "segments": dict(truth.summary), "decode_frames": decode_frames}  # fmt: skip
     if keep is not None:
         _claim(keep, made_by)
-    scores, motions = [], []
+    scores, motions, models = [], [], {}
     for done, segment in enumerate(truth.segments):
         progress("tracking", done, len(truth.segments))
         target = truth.truth(segment)
+        _one_hand_model(models, segment, target)
         kept = None if keep is None else keep / f"{segment}{SUFFIX}"
         if kept is not None and kept.is_file():
             motion = read_prediction(kept, target, options.library)
@@ -109,7 +111,7 @@ def evaluate_tracker(
         scores.append(score_segment(segment, motion, target, options.library, options.protocol))
         motions.append(_made_by(motion))
     progress("tracking", len(scores), len(scores))
-    out = _result(scores, motions, truth, options)
+    out = _result(scores, motions, next(iter(models)), truth, options)
     if timing_passes:
         progress("timing", 0, 1)
         timed = throughput(tracker, truth, truth.segments[0], timing_passes)
@@ -154,6 +156,18 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     return value
 
 
+def _one_hand_model(first_of: dict[str, str], segment: str, target: HandMotion) -> None:
+    """Note a segment's hand model; misses are charged with its hand, so there can be only one."""
+    first_of.setdefault(target.hand_model, segment)
+    if len(first_of) > 1:
+        (model, first), (other, second) = first_of.items()
+        raise SchemaError(
+            f"{second}: the hand model of the ground truth is {other!r}, that of {first} is "
+            f"{model!r}; all segments need the same one. Score them apart, with --segments, or "
+            "convert again with MANO files."
+        )
+
+
 def _made_by(motion: HandMotion) -> tuple[str, str | None]:
     return motion.provenance.tracker, motion.provenance.weights
 
@@ -161,12 +175,12 @@ def _made_by(motion: HandMotion) -> tuple[str, str | None]:
 def _result(
     scores: list[SegmentScore],
     motions: list[tuple[str, str | None]],
+    model: str,
     truth: GroundTruth,
     options: Options,
 ) -> dict[str, Any]:
     trackers = sorted({name for name, _ in motions})
     weights = sorted({str(w) for _, w in motions if w is not None})
-    model = truth.truth(truth.segments[0]).hand_model
     summary = summarise(scores, options.protocol, truth.summary, model)
     return {
         "format": FORMAT,

@@ -91,16 +91,17 @@ class Hot3dManoMotion:
 
 
 def read_mano_motion(folder: Path) -> Hot3dManoMotion:
-    """Read a sequence's MANO motion. Raises SchemaError with file and line, or InputError."""
+    """Read a sequence's MANO motion; without a hand in any line its shape is MANO's mean.
+
+    Raises SchemaError with file and line, or InputError.
+    """
     track = read_mano(folder)
-    if track.betas is None:
-        raise SchemaError(f"{folder / MANO_FILE}: no hand in any line.")
     return Hot3dManoMotion(
         timestamps_ns=track.timestamps_ns,
         present=track.present,
         global_orient=track.T_world_hand[..., :3, :3],
         pca=track.numbers,
-        betas=track.betas,
+        betas=np.zeros(10) if track.betas is None else track.betas,
         translation=track.T_world_hand[..., :3, 3],
     )
 

@@ -97,7 +97,7 @@ class Hot3dClipsReader:
         track, visible = _hands(
             [load(f"{key}.hands.json") for key in keys], shapes, stream, archive
         )
-        if track is None:
+        if not track[0].any():
             findings.append("no hands in this clip.")
         times, found = _times([load(f"{key}.info.json") for key in keys], stream)
         findings += found
@@ -114,13 +114,7 @@ class Hot3dClipsReader:
         if item.key["device"] == "aria":
             camera, T_world_camera = turned_camera(camera), T_world_camera @ TURN
             source = None if source is None else TurnedFrames(source)
-        present = np.zeros((len(keys), 2), bool)
-        if track is not None:
-            present, orient, fingers, betas, translation = track
-            track = ManoTrack(
-                CONVENTION, present, orient, fingers, betas, translation,
-                frames.inverse(T_world_camera),
-            )  # fmt: skip
+        present, orient, fingers, betas, translation = track
         return NativeRecording(
             item=item,
             timestamps_ns=times,
@@ -129,7 +123,15 @@ class Hot3dClipsReader:
             height=camera.height,
             frames=source,
             camera=camera,
-            mano=track,
+            mano=ManoTrack(
+                CONVENTION,
+                present,
+                orient,
+                fingers,
+                betas,
+                translation,
+                frames.inverse(T_world_camera),
+            ),
             joints_camera=None,
             joints_image=None,
             present=present,
@@ -142,7 +144,7 @@ class Hot3dClipsReader:
 
 def _hands(
     hands: list[dict | None], shapes: dict | None, stream: str, archive: Path
-) -> tuple[tuple | None, np.ndarray]:
+) -> tuple[tuple, np.ndarray]:
     """Return (present, orientation, components, betas, translation) and visibility."""
     count = len(hands)
     values = np.full((count, 2, 21), np.nan)
@@ -161,11 +163,12 @@ def _hands(
             ratio = mapping(hand.get("visibilities_modeled") or {}, field).get(stream)
             visible[row, slot] = 1.0 if ratio is None else np.clip(array(ratio, (), field), 0, 1)
     present = np.isfinite(values).all(-1)
-    if not present.any():
-        return None, visible
-    if shapes is None:
-        raise SchemaError(f"{archive}: hands but no {_SHAPES}.")
-    betas = array(get(shapes, "mano", f"{archive}:{_SHAPES}"), (10,), f"{archive}:{_SHAPES} mano")
+    betas = np.zeros(10)
+    if present.any():
+        if shapes is None:
+            raise SchemaError(f"{archive}: hands but no {_SHAPES}.")
+        where = f"{archive}:{_SHAPES}"
+        betas = array(get(shapes, "mano", where), (10,), f"{where} mano")
     orient = rotations.exp(np.nan_to_num(values[..., :3]))
     every = np.broadcast_to(betas, (count, 2, 10))
     return (present, orient, values[..., 6:], every, values[..., 3:6]), visible
