@@ -241,7 +241,9 @@ def test_a_recording_without_hands_keeps_its_hand_model(samples, mano_file, tmp_
     assert {clip.info.hand_model for clip in every_clip(bare)} == {"none"}
 
 
-def test_a_clip_of_hot3d_without_hands_is_a_mano_clip(samples, mano_file, tmp_path):
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_clip_of_hot3d_without_hands_is_a_mano_clip(samples, mano_file, tmp_path, labelled):
+    """Unless it has no labels at all: then nobody knows whether there are hands."""
     root = samples("hot3d_clips", tmp_path)
     (path,) = root.rglob("*.tar")
     with tarfile.open(path) as archive:
@@ -250,15 +252,17 @@ def test_a_clip_of_hot3d_without_hands_is_a_mano_clip(samples, mano_file, tmp_pa
         for member, data in members.items():
             if member.endswith(".hands.json"):
                 data = b"{}"
-            if member != "__hand_shapes.json__":
+            left_out = member.endswith(".hands.json") and not labelled
+            if member != "__hand_shapes.json__" and not left_out:
                 info = tarfile.TarInfo(member)
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
     report = convert("hot3d_clips", root, tmp_path / "out",
                      clips=ClipOptions(images="none", mano=mano_file))  # fmt: skip
-    assert "no hands in this clip." in report.findings
+    assert ("no hands in this clip." in report.findings) == labelled
     (clip,) = every_clip(tmp_path / "out")
-    assert clip.info.hand_model == "mano" and clip.info.left_shapedirs_fixed
+    assert clip.info.hand_model == ("mano" if labelled else "none")
+    assert clip.info.left_shapedirs_fixed == clip.info.supervision.presence == labelled
     assert not clip.motion.observed.any()
 
 

@@ -97,8 +97,10 @@ class Hot3dClipsReader:
         track, visible = _hands(
             [load(f"{key}.hands.json") for key in keys], shapes, stream, archive
         )
+        labelled = any(f"{key}.hands.json" in members for key in keys)
         if not track[0].any():
-            findings.append("no hands in this clip.")
+            text = "no hands in this clip." if labelled else "no hands.json: nothing is labelled."
+            findings.append(text)
         times, found = _times([load(f"{key}.info.json") for key in keys], stream)
         findings += found
         camera, T_world_camera = cameras[len(cameras) // 2], np.stack(poses)
@@ -131,7 +133,9 @@ class Hot3dClipsReader:
                 betas,
                 translation,
                 frames.inverse(T_world_camera),
-            ),
+            )
+            if labelled
+            else None,
             joints_camera=None,
             joints_image=None,
             present=present,
