@@ -18,7 +18,7 @@ from acehand_core.data.native.clip_pictures import ClipOptions
 from acehand_core.data.native.protocol import ReadOptions
 from acehand_core.data.native.registry import find_reader
 from acehand_core.data.native.run import RunOptions, run
-from acehand_core.errors import OutputError, SchemaError
+from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.evaluation.ground_truth import open_ground_truth
 from acehand_core.evaluation.models import HandLibrary
 from acehand_core.evaluation.run import Options, evaluate_predictions
@@ -27,6 +27,7 @@ from acehand_core.export.table import write_hand_motion
 pytest.importorskip("smplx")
 pytest.importorskip("torch")
 
+MANO = "mano_hand_pose_trajectory.jsonl"
 SUBJECTS = ("subject1_h1_0_cam4", "subject4_h1_0_cam4")
 
 
@@ -288,6 +289,38 @@ def test_empty_recordings_count_in_scores(samples, mano_file, tmp_path):
     # Nine hands are shown, one frame lacks the left: all of them are spurious in the empty clip.
     assert result["counts"]["fp"] == 9 and result["metrics"]["facc"] == 0.5
     assert result["metrics"]["recall"] == 1 and result["metrics"]["f1"] == pytest.approx(18 / 27)
+
+
+@pytest.mark.parametrize("device", ["P0001_aaaaaaaa", "P0002_bbbbbbbb"])
+def test_moments_of_hot3d_without_a_pose(samples, tmp_path, device):
+    """Frame 1 has no headset pose, frame 2 no line of MANO: one is left out, one shows no hand."""
+    root, quest = samples("hot3d", tmp_path), device.startswith("P0002")
+    reader, options = find_reader("hot3d"), ReadOptions(pictures=False)
+    (item,) = (i for i in reader.items(root, options) if device in i.name)
+    whole = reader.read(item, options)
+    each = 1 if quest else 2  # Aria stores every moment twice
+    head, mano = (root / device / n for n in ("headset_trajectory.csv", MANO))
+    lines = head.read_text().splitlines()
+    head.write_text("\n".join(lines[: 1 + each] + lines[1 + 2 * each :]) + "\n")
+    lines = mano.read_text().splitlines()
+    mano.write_text("\n".join(lines[:-each]) + "\n")
+    native = reader.read(item, options)
+    np.testing.assert_array_equal(native.timestamps_ns, whole.timestamps_ns[[0, 2]])
+    np.testing.assert_array_equal(native.present, [[True, True], [False, False]])
+    np.testing.assert_array_equal(native.T_world_camera, whole.T_world_camera[[0, 2]])
+    np.testing.assert_array_equal(native.mano.translation[0], whole.mano.translation[0])
+    np.testing.assert_allclose(native.visible, [[0.5, 0.75], [0, 0]])
+    assert "1 of 3 frames have no headset pose in headset_trajectory.csv and are left out." in (
+        native.findings
+    )
+    assert any(f"1 of 2 frames have no line in {MANO}" in text for text in native.findings)
+    # Times of another clock are no gaps.
+    shifted = [json.loads(line) for line in lines]
+    mano.write_text(
+        "".join(json.dumps(v | {"timestamp_ns": v["timestamp_ns"] + 7}) + "\n" for v in shifted)
+    )
+    with pytest.raises(InputError, match=f"{device}.*{MANO}: no line at the time of any frame"):
+        reader.read(item, options)
 
 
 MALFORMED = {

@@ -82,7 +82,8 @@ class Hot3dReader:
         boxes = hot3d_files.read_boxes(item.path)
         poses, findings = _poses(item.path, stream, boxes, quest)
         findings += _metadata(item.path)
-        motion = hot3d.read_mano_motion(item.path).at(poses.timestamps_ns)
+        motion, missing = hot3d.motion_at(item.path, poses.timestamps_ns)
+        findings += missing
         camera = poses.cameras[len(poses.cameras) // 2]
         findings += _lens_changes(poses.cameras)
         findings += _wrists_in_boxes(item.path, stream, boxes, poses)
@@ -128,7 +129,7 @@ def _poses(
     folder: Path, stream: str, boxes: hot3d_files.HandBoxes, quest: bool
 ) -> tuple[hot3d.StreamPoses, list[str]]:
     if quest:
-        return hot3d_quest.stream_poses(folder, stream, boxes), []
+        return hot3d_quest.stream_poses(folder, stream, boxes)
     return hot3d.stream_poses(folder, stream, boxes)
 
 
