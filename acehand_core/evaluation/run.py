@@ -22,6 +22,7 @@ from acehand_core.evaluation.predictions import (
 )
 from acehand_core.evaluation.protocol import PROTOCOLS, Protocol
 from acehand_core.evaluation.segment import SegmentScore, score_segment
+from acehand_core.evaluation.stored import check_evaluation
 from acehand_core.evaluation.summary import summarise
 from acehand_core.evaluation.tracking import Progress, Tracker, throughput, track_segment
 from acehand_core.export.atomic import atomic_path, output_errors
@@ -136,7 +137,8 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     """Return an evaluation that ``write_evaluation`` wrote.
 
     Raises:
-        InputError: the file cannot be read. SchemaError: it is not an evaluation.
+        InputError: the file cannot be read. SchemaError: it is not an evaluation, or an entry of
+            it is damaged; the entry is named.
     """
     try:
         text = path.read_text("utf-8")
@@ -144,15 +146,13 @@ def read_evaluation(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read ({error}).") from error
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SchemaError(f"{path}: not JSON ({error}).") from error
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise SchemaError(f"{path}: not an evaluation of acehand (format {FORMAT!r} is needed).")
     if value.get("version") != FORMAT_VERSION:
         raise SchemaError(f"{path}: version {value.get('version')!r}; {FORMAT_VERSION} is needed.")
-    for name in ("protocol", "dataset", "segments", "metrics", "counts", "method"):
-        if name not in value:
-            raise SchemaError(f"{path}: {name!r} is missing.")
+    check_evaluation(value, str(path))
     return value
 
 
