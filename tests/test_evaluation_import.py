@@ -330,6 +330,32 @@ def test_generic_parquet(tmp_path, truth):
 
 
 @pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [("joints", [0.5] * 60, "column 'joints' holds lists of 60 numbers; lists of 63"),
+     ("joints", 0.5, "column 'joints' holds single numbers; lists of 63"),
+     ("joints", ["a"] * 63, "'joints' must hold numbers"),
+     ("hand_pose", [0.1] * 44, "'hand_pose' has shape"),
+     ("transl", [0.1] * 2, "'transl' has shape")],
+)  # fmt: skip
+def test_parquet_lists_of_another_length_are_refused(tmp_path, truth, column, value, message):
+    rows = [(f, s) for f in range(FRAMES) for s in (0, 1)]
+    columns = {"frame": [f for f, _ in rows], "hand": [SIDES[s] for _, s in rows]}
+    says = {"unit": "m", "joint_order": "openpose"}
+    if column != "joints":
+        entries = generic(truth)
+        for name in ("global_orient", "hand_pose", "transl"):
+            columns[name] = [entries[name][f, s].tolist() for f, s in rows]
+        columns["betas"] = [entries["betas"][s].tolist() for _, s in rows]
+        says |= {k: str(v) for k, v in entries.items() if isinstance(v, str | bool)}
+    columns[column] = [value] * len(rows)
+    (tmp_path / "raw").mkdir()
+    table = pa.table(columns).replace_schema_metadata(says)
+    pq.write_table(table, tmp_path / "raw" / "seg.parquet")
+    with pytest.raises(SchemaError, match=rf"seg\.parquet: {message}"):
+        imported(tmp_path, "generic")
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [({"unit": "cm"}, "'unit' is 'cm'; valid: m, mm"), ({"unit": None}, "'unit' must say"),
      ({"left": None}, "'left' must say"), ({"betas": np.zeros(9)}, "'betas' has shape"),

@@ -195,9 +195,15 @@ def _read_parquet(path: Path, count: int) -> dict[str, Any]:
         whole[frame, slot] = flat
         out[name] = whole
     out.setdefault("presence", presence)
-    for name, size in (("joints", (21, 3)),):
-        if name in out:
-            out[name] = out[name].reshape(count, 2, *size)
+    if "joints" in out:
+        whole = out["joints"]
+        if whole.ndim != 3 or whole.shape[2] != 63:
+            have = f"lists of {whole.shape[2]}" if whole.ndim == 3 else "single"
+            raise SchemaError(
+                f"{path}: column 'joints' holds {have} numbers; lists of 63 are needed, x, y and z "
+                "of 21 joints."
+            )
+        out["joints"] = whole.reshape(count, 2, 21, 3)
     out["presence"] = np.nan_to_num(out["presence"])
     if "betas" in out:
         out["betas"] = np.nan_to_num(out["betas"])
