@@ -264,6 +264,21 @@ def test_evaluate_says_what_is_wrong(capsys, folders):
     assert run.code == 0 and run.json["metrics"]["facc"] == 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("--decode-frames", "0"), ("--decode-frames", "90"), ("--hands", "left"), ("--time", "1"),
+     ("--hand-length", "0.18"), ("--variant", "k"), ("--drop-tail",), ("--windows", "full"),
+     ("--encode-width", "640"), ("--device", "cpu")],
+)  # fmt: skip
+def test_flags_of_trackers_are_refused_with_predictions(capsys, folders, words):
+    """Else they would be ignored without a word, and the numbers be taken for others."""
+    run = Acehand(
+        capsys, "evaluate", "--predictions", folders / "guess", "--ground-truth",
+        folders / "truth", *words,
+    )  # fmt: skip
+    assert run.code == 2 and f"{words[0]} is for --tracker" in run.err
+
+
 @pytest.mark.parametrize("frames", [8])
 def test_mediapipe_on_a_rendered_clip(tmp_path, frames):
     """End to end: a rendered clip, the tracker that needs no weights, the paper's metrics."""
