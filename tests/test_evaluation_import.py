@@ -388,6 +388,37 @@ def test_crops_that_are_refused(tmp_path, truth):
         imported(tmp_path, "hamer")
 
 
+def test_an_import_that_fails_leaves_nothing_behind(tmp_path, truth, monkeypatch):
+    """A later segment is bad, or writing stops: the same command works once that is mended."""
+    write_hand_motion(truth, tmp_path / "truth" / "tail.parquet")
+    joints = {"joints": truth.joints_camera, "unit": "m", "joint_order": "openpose"}
+    save(tmp_path, **joints)
+    out = tmp_path / "out"
+
+    def run():
+        opened = open_ground_truth(tmp_path / "truth")
+        return import_predictions("generic", tmp_path / "raw", opened, out, LIBRARY)
+
+    with pytest.raises(InputError, match="tail"):
+        run()
+    assert not out.exists()
+    np.savez(tmp_path / "raw" / "tail.npz", **joints)
+    calls = []
+
+    def stopping(motion, path, overwrite):
+        calls.append(path)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        write_hand_motion(motion, path, overwrite)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("acehand_core.evaluation.importing.write_hand_motion", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    assert len(calls) == 2 and not list(out.iterdir())
+    assert run()["segments"] == 2 and len(list(out.iterdir())) == 2
+
+
 def test_every_method_of_the_paper_has_an_importer():
     named = {"hamer", "wilor", "hawor", "dynhamr", "hamba", "interwild", "wildhands", "omnihands",
              "egoforce", "vidihand", "mint", "generic"}  # fmt: skip
