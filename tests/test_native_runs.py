@@ -323,6 +323,18 @@ def test_moments_of_hot3d_without_a_pose(samples, tmp_path, device):
         reader.read(item, options)
 
 
+def test_missing_camera_poses_are_said(samples, tmp_path):
+    """H2O and HOI4D have them for all frames of a recording or not at all."""
+    h2o, hoi4d = samples("h2o", tmp_path), samples("hoi4d", tmp_path)
+    (h2o / "subject1" / "h1" / "0" / "cam4" / "cam_pose" / "000003.txt").unlink()
+    report = convert("h2o", h2o, tmp_path / "a")
+    assert report.findings["1 of 5 frames have no file in cam_pose: no camera poses are used."] == 1
+    for file in hoi4d.rglob("output.log"):
+        file.unlink()
+    report = convert("hoi4d", hoi4d, tmp_path / "b")
+    assert report.findings["no 3Dseg/output.log: no camera poses."] == 1
+
+
 MALFORMED = {
     "arctic": [
         ("misc.json", ("s01", "ioi_offset"), None, "ioi_offset"),

@@ -227,6 +227,7 @@ def _camera_poses(
     """
     path = folder / "3Dseg" / "output.log" if folder is not None else None
     if path is None or not path.is_file():
+        findings.append("no 3Dseg/output.log: no camera poses.")
         return None
     poses = read_log(path)
     if len(poses) != count:
