@@ -92,6 +92,16 @@ def atomic_folder(
                 shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a folder; one that is there is whole, whenever this is stopped. Raises OutputError."""
+    hidden = path.with_name(f".{path.name}.old-{os.getpid()}")
+    with output_errors(path):
+        shutil.rmtree(hidden, ignore_errors=True)
+        path.rename(hidden)
+        sync(path.parent)
+        shutil.rmtree(hidden)
+
+
 def write_synced(path: Path, content: bytes) -> None:
     """Write a file and wait until it is on the disk. Raises OSError."""
     with path.open("wb") as stream:

@@ -12,7 +12,8 @@ import native_samples
 import numpy as np
 import pytest
 
-from acehand_core.data.clips import folders
+from acehand_core import atomic
+from acehand_core.data.clips import store
 from acehand_core.data.clips.store import ClipStore
 from acehand_core.data.native.clip_pictures import ClipOptions
 from acehand_core.data.native.protocol import ReadOptions
@@ -106,11 +107,11 @@ def test_a_move_that_is_stopped_leaves_one_whole_clip_or_none(samples, tmp_path,
 
     with monkeypatch.context() as patch:
         if stop == "rename":
-            patch.setattr(folders, "remove_folder", interrupted)
+            patch.setattr(store, "remove_folder", interrupted)
         elif stop == "rmtree":  # the folder is out of place already, its files are not gone
             real = shutil.rmtree
             patch.setattr(
-                folders.shutil,
+                atomic.shutil,
                 "rmtree",
                 lambda p, **named: interrupted() if p.exists() else real(p, **named),
             )

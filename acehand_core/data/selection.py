@@ -11,7 +11,7 @@ from jaxtyping import Int
 from acehand_core.data.video import VideoFrames
 from acehand_core.errors import InputError
 from acehand_core.motion import FrameSource, Recording
-from acehand_core.types import ImageRgb
+from acehand_core.types import ImageRgb, TimestampsNs
 
 
 def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, "N"]]:

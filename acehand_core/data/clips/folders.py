@@ -11,22 +11,6 @@ from acehand_core.atomic import atomic_path
 from acehand_core.errors import SchemaError
 
 
-def remove_folder(path: Path) -> None:
-    """Remove a folder; one that is there is whole, whenever this is stopped.
-
-    Raises OutputError on a write error.
-    """
-    hidden = path.with_name(f".{path.name}.old-{os.getpid()}")
-    try:
-        shutil.rmtree(hidden, ignore_errors=True)
-        path.rename(hidden)
-        _sync(path.parent)
-        shutil.rmtree(hidden)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"{path}: cannot remove: {reason}. {_HINT}") from error
-
-
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write JSON that appears whole or not at all. Raises OutputError."""
     with atomic_path(path, overwrite=True) as partial:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from acehand_core.atomic import atomic_folder
+from acehand_core.atomic import atomic_folder, remove_folder
 from acehand_core.data.clips import folders, media
 from acehand_core.data.clips.media import ImageFrames, Quality
 from acehand_core.data.clips.schema import (
@@ -132,7 +132,7 @@ class ClipWriter:
         ClipStore(self.root).refresh_index(without=gone)
         for name in sorted(gone):
             check_name(name, "clip")
-            folders.remove_folder(self.root / "clips" / name)
+            remove_folder(self.root / "clips" / name)
 
     def write_index(self) -> int:
         """Write the index; called once at the end, by one process. Return the number of clips."""
