@@ -338,8 +338,10 @@ class _Job:
             motion = source.tracker.track(source.recording, self._progress)
             release_memory()
             if all(hand_targets(motion, side) is None for side in SIDES):
+                known = int(motion.known.any(axis=1).sum())
+                doubt = f" The joints of {known} frames have confidence 0." if known else ""
                 raise NoHandError(
-                    f"{source.recording.source}: no hand was found in {len(motion)} frames."
+                    f"{source.recording.source}: no hand was found in {len(motion)} frames.{doubt}"
                 )
             # Of the whole recording: all its episodes show the same subject.
             calibrations = self._calibrations

@@ -142,13 +142,14 @@ def load_hand(path: Path, options: argparse.Namespace) -> tuple[HandSpec, HandTa
     if not options.palm_frame:
         joints = motion.joints_camera[:, SIDES.index(side)]
         joints = joints - joints[:, [WRIST]]
-        axes = palm_frames(joints[targets.active], side)[:, :3, :3].mean(0)
+        axes = palm_frames(joints[targets.followed], side)[:, :3, :3].mean(0)
         off = rotations.angle_between(rotations.project_to_rotation(axes)[None], np.eye(3)[None])[0]
         if off > FOREIGN_AXES_RAD:
             raise InputError(
                 f"{path}: its axes are {np.degrees(off):.0f} degrees from the palm's (x out of the "
                 "palm, z wrist to fingers); add --palm-frame."
             )
+        joints = np.where(targets.followed[:, None, None], joints, np.nan)
         targets = dataclasses.replace(targets, joints_hand=joints)
     if options.frames:
         keep = slice(options.frames)
@@ -283,7 +284,7 @@ def score(
     hand: HandSpec, targets: HandTargets, fps: float, commands: np.ndarray, seconds: float
 ) -> dict[str, Any]:
     """Return every metric of one method's commands (T, C); see ``retarget.metrics``."""
-    tree, active = KinematicTree.of(hand), targets.active
+    tree, active = KinematicTree.of(hand), targets.followed
     joints = hand.expand(commands)
     robot = tree.points(joints, hand.tip_names)[active]
     human = targets.tips_of(hand.fingers)[active]
@@ -326,7 +327,7 @@ def _directions(
     ground: metrics.CommonGround,
 ) -> dict[str, float]:
     """Compare wrist-to-tip and knuckle-to-tip vectors; a knuckle that is not known is left out."""
-    active = targets.active
+    active = targets.followed
     frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
     human_tips = targets.tips_of(hand.fingers)[active]
     robot_tips = tree.points(joints, hand.tip_names)[active]

@@ -45,8 +45,9 @@ def follow(retargeting: Any, hand: HandSpec, targets: HandTargets) -> Commands:
     indices = retargeting.optimizer.target_link_human_indices
     out = np.tile(hand.rest, (len(targets.joints_hand), 1))
     last = hand.rest
+    followed = targets.followed
     for frame, joints in enumerate(targets.joints_hand):
-        if targets.active[frame]:
+        if followed[frame]:
             last = retargeting.retarget(_reference(joints, indices))[order]
         out[frame] = last
     return out

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
+from retarget_samples import moving_hands
 from runs import Run, hands_file
 
 from acehand_core.export.lerobot import read_provenance
@@ -15,6 +17,10 @@ from acehand_core.export.lerobot import read_provenance
 def column(dataset: Path, name: str) -> np.ndarray:
     (file,) = dataset.glob("data/*/*.parquet")
     return np.array(pq.read_table(file)[name].to_pylist())
+
+
+def calibration(dataset: Path) -> dict:
+    return json.loads((dataset / "acehand/episode_000000/calibration.json").read_text())
 
 
 def test_a_stored_calibration_is_used_again(tmp_path: Path, capsys) -> None:
@@ -70,3 +76,24 @@ def test_commands_sent_ahead(tmp_path: Path, capsys) -> None:
     assert np.abs(off - ahead).max() > 1
     expected = off[1:-1] + (early - 1) * (off[2:] - off[1:-1])
     assert np.abs(ahead[: len(expected)] - expected).max() < 0.01 * 1000 / 30
+
+
+def test_joints_of_confidence_0_are_not_followed(tmp_path: Path, capsys) -> None:
+    """The calibration and the rest of the clip are those of a clip whose span is missing."""
+    joints, confidence = moving_hands(60), np.ones(60)
+    joints[20:30] = joints[20:30][::-1] + np.array([0.1, 0.0, 0.0])
+    confidence[20:30] = 0
+    doubtful = hands_file(tmp_path / "doubtful.npz", joints=joints, confidence=confidence)
+    run = Run(capsys, doubtful, "--output", tmp_path / "doubtful", "--no-overlay")
+    assert run.code == 0
+    assert "16.7% of the left hand's frames have confidence 0" in str(run.json["episodes"])
+    joints[20:30] = np.nan
+    missing = hands_file(tmp_path / "missing.npz", joints=joints)
+    assert Run(capsys, missing, "--output", tmp_path / "missing", "--no-overlay").code == 0
+    a, b = (calibration(tmp_path / name)["hands"] for name in ("doubtful", "missing"))
+    for side in ("left", "right"):
+        assert np.array(a[side]["rotation"]) == pytest.approx(np.array(b[side]["rotation"]))
+        assert np.array(a[side]["translation_m"]) == pytest.approx(b[side]["translation_m"])
+    nothing = hands_file(tmp_path / "nothing.npz", confidence=np.zeros(12))
+    run = Run(capsys, nothing, "--output", tmp_path / "nothing")
+    assert run.code == 3 and "The joints of 12 frames have confidence 0" in run.messages

@@ -346,6 +346,43 @@ def dex_solvers():
     return tuple(s for s in SOLVERS if s.startswith("dex-"))
 
 
+@pytest.mark.parametrize("robot", ["inspire", "panda_gripper"])
+def test_a_span_of_quality_0_says_nothing(robot):
+    """Whatever stands there: calibration, joints and bases are the same, and it is said."""
+    robot = load_robot(robot)
+    joints = moving_hands(60)
+    quality = np.ones((60, 2))
+    quality[20:35, 1] = 0
+    # A hand that is somewhere else, is held in another way, and has another pose.
+    other, turn = joints.copy(), rotations.exp(np.array([0.5, -1.0, 0.3]))
+    other[20:35, 1] = human_joints("right", 15) @ turn.T + [0.5, 0.2, 1.0]
+    clean = retarget_motion(motion_of(joints), robot)
+    first, second = (retarget_motion(motion_of(j, quality=quality), robot) for j in (joints, other))
+    assert np.array_equal(first.commands, second.commands)
+    assert np.array_equal(first.T_frame_base, second.T_frame_base)
+    assert np.array_equal(first.calibration[1].rotation, second.calibration[1].rotation)
+    assert first.active.all() and (first.confidence == quality).all()
+    away = first.T_frame_base[:, 1, :3, 3] - clean.T_frame_base[:, 1, :3, 3]
+    assert np.abs(away).max() < 0.03
+    assert np.abs(first.commands - clean.commands)[:10].max() < 0.02
+    assert "25.0% of the right hand's frames have confidence 0" in str(second.verdict.reasons)
+    assert second.verdict.status == "warn"
+    assert not any("confidence" in reason for reason in clean.verdict.reasons)
+
+
+def test_filled_frames_do_not_calibrate():
+    joints = moving_hands(60)
+    clean = retarget_motion(motion_of(joints), ROBOT)
+    filled = np.zeros((60, 2), bool)
+    filled[20:35] = True
+    joints[20:35] = np.stack([human_joints(side, 15) for side in SIDES], axis=1)
+    motion = motion_of(joints, filled=filled, observed=~filled, quality=np.where(filled, 0.2, 1.0))
+    bent = retarget_motion(motion, ROBOT)
+    for one, other in zip(bent.calibration, clean.calibration, strict=True):
+        assert rotations.angle_between(one.rotation[None], other.rotation[None])[0] < 0.05
+        assert np.abs(one.translation - other.translation).max() < 5e-3
+
+
 @pytest.mark.parametrize("solver", [s for s in SOLVERS if s != "trajectory"])
 def test_every_other_solver_keeps_the_limits(solver):
     pytest.importorskip("dex_retargeting", reason="not installed (extra: dex)")
