@@ -33,6 +33,18 @@ def test_a_stored_calibration_is_used_again(tmp_path: Path, capsys) -> None:
     assert Run(capsys, longer, "--output", other, "--calibration", kept).code == 0
     (made,), (used,) = (read_provenance(d) for d in (first, other))
     assert used["calibration"] == made["calibration"]
+    assert calibration(other) == calibration(first)  # its source and hash included
+    right = json.loads(kept.read_text())
+    del right["hands"]["left"]
+    half = tmp_path / "right.json"
+    half.write_text(json.dumps(right))
+    mixed = tmp_path / "mixed"
+    assert Run(capsys, longer, "--output", mixed, "--calibration", half, "--no-overlay").code == 0
+    stored = calibration(mixed)
+    assert stored["source"].endswith("b.npz")
+    assert "source" not in stored["hands"]["left"]
+    assert stored["hands"]["right"]["source"].endswith("a.npz")
+    assert stored["hands"]["right"]["source_sha256"] == right["source_sha256"]
     own = tmp_path / "own"
     assert Run(capsys, longer, "--output", own).code == 0
     assert read_provenance(own)[0]["calibration"] != made["calibration"]
