@@ -12,6 +12,8 @@ import numpy as np
 from jaxtyping import Float32
 
 from acehand_core.data.recordings import RecordingOptions
+from acehand_core.data.selection import part
+from acehand_core.data.video import frames_between
 from acehand_core.errors import InputError
 from acehand_core.export import lerobot
 from acehand_core.export.atomic import check_free
@@ -173,7 +175,11 @@ def _open(
     source: Path, settings: RenderSettings, progress: Progress
 ) -> tuple[Recording, HandMotion]:
     hands, video, reading = source, settings.video, settings.reading
+    cut: tuple[float | None, float | None] = (None, None)
     if lerobot.is_dataset(source):
+        # Of the episode: its film may begin anywhere in a video file.
+        cut = reading.start_s, reading.duration_s
+        reading = replace(reading, start_s=None, duration_s=None)
         hands = source / EXTRAS / f"episode_{settings.episode:06d}" / "hand_motion.parquet"
         rows = {row["episode_index"]: row for row in read_episode_rows(source)}
         if settings.episode not in rows or not hands.is_file():
@@ -192,7 +198,12 @@ def _open(
     tracker = "auto" if video is None else str(hands)
     tracking = TrackerSettings(hands=settings.hands)
     recording, found = open_input(video or hands, tracker, tracking, reading)
-    return recording, found.track(recording, progress)
+    motion = found.track(recording, progress)
+    if cut == (None, None):
+        return recording, motion
+    first, stop = frames_between(str(source), recording.timestamps_ns, recording.fps, *cut)
+    recording = part(recording, first, stop)
+    return recording, motion.at(np.arange(first, stop), recording.timestamps_ns, recording.fps)
 
 
 def _depth_files(folder: Path | None, count: int) -> tuple[Path, ...]:

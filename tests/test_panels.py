@@ -170,6 +170,26 @@ def test_render_command(tmp_path: Path, capsys) -> None:
     assert wrong.code == 2 and "HandMotion" in wrong.err and not (tmp_path / "no").exists()
 
 
+def test_render_part_of_an_episode(tmp_path: Path, capsys) -> None:
+    """Start and duration count within the episode, not within its video file."""
+    hands = hands_file(tmp_path / "hands.npz", 6)
+    grey = [np.full((96, 128, 3), 40 + 30 * i, np.uint8) for i in range(6)]
+    video, out = write_video(tmp_path / "v.mp4", grey), tmp_path / "set"
+    more = ("--tracker", hands, "--output", out, "--no-overlay")
+    assert Run(capsys, video, *more).code == 0
+    assert Run(capsys, video, *more, "--append").code == 0
+    drawn = ("render", out, "--episode", 1, "--panels", "source", "--no-moving")
+    part = ("--start", 0.1, "--duration", 0.07)
+    run = Acehand(capsys, *drawn, *part, "--output", tmp_path / "part")
+    assert run.code == 0, run.err
+    strip = cv2.imread(str(tmp_path / "part" / "strip.png"))
+    assert strip.shape[1] == 3 * 320 + 2 * 4
+    corner = strip[-60, [160, 484, 808], 0].astype(int)
+    assert np.abs(corner - [130, 160, 190]).max() < 12
+    late = Acehand(capsys, *drawn, "--start", 5, "--output", tmp_path / "late")
+    assert late.code == 2 and "valid: 0 to 0.2" in late.err
+
+
 def test_render_an_episode_with_depth(tmp_path: Path, capsys) -> None:
     """The episode's own video is used; a wall before the hands hides the robot, one behind not."""
     hands = hands_file(tmp_path / "hands.npz", 5)
