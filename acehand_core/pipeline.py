@@ -438,6 +438,7 @@ class _Job:
         elif recording.T_world_camera is not None:
             frame = "world"
         hand = self._robot.hand(SIDES[1])
+        ahead = hand.latency_s if self._settings.latency == "ahead" else 0.0
         return Layout(
             hand.joint_names,
             hand.command_names,
@@ -447,6 +448,7 @@ class _Job:
             even_size(recording.width, recording.height) if recording.frames else None,
             hand.registers.unit,
             self._arm.joint_names if self._arm else (),
+            ahead,
         )
 
 
