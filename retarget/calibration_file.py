@@ -101,6 +101,12 @@ def read_calibrations(path: Path, robot: Robot) -> dict[Side, Fitted]:
     return {side: Fitted(one, *_origin(path, own[side])) for side, one in found.items()}
 
 
+def known_calibrations(path: Path | None, robot: Robot) -> dict[Side, Calibration]:
+    """Return the calibrations of a file without their origin, see ``read_calibrations``."""
+    found = read_calibrations(path, robot) if path is not None else {}
+    return {side: one.calibration for side, one in found.items()}
+
+
 def _origin(path: Path, entry: dict[str, Any]) -> tuple[str | None, str | None]:
     for key in _ORIGIN:
         if not isinstance(entry.get(key), str | None):
