@@ -222,13 +222,16 @@ def _with_users_models(robot: Robot, root: Section, place: Path | None) -> Robot
     from retarget.user_model import adopt, find_model, read_entry
 
     asked = place is not None
+    if place is not None and not place.exists():
+        raise InputError(f"{place}: no such file or folder; --robot-model needs one that exists.")
     if place is None and os.environ.get(MODELS_VARIABLE):
         place = Path(os.environ[MODELS_VARIABLE])
-    hands, licenses = dict(robot.hands), [robot.license]
+    hands, licenses, files = dict(robot.hands), [robot.license], []
     for side, hand in robot.hands.items():
         entry = read_entry(root, side, hand.joint_names)
         if entry is None:
             continue
+        files.append(entry.file)
         places = [p for p in (place, None if hand.body else robot.path.parent) if p is not None]
         file = next((f for p in places if (f := find_model(entry, p))), None)
         if file is not None:
@@ -241,10 +244,15 @@ def _with_users_models(robot: Robot, root: Section, place: Path | None) -> Robot
                 f"{looked}. It does not come with the package ({entry.license}): get your own copy "
                 f"and give its place with --robot-model or {MODELS_VARIABLE}."
             )
+    if asked and not files:
+        raise InputError(
+            f"{place}: robot {robot.name!r} reads no other model file than its own; its robot.yaml "
+            "would have to name one (docs/robots.md)."
+        )
     if asked and not any(hand.user_model for hand in hands.values()):
         raise InputError(
-            f"{place}: has no model file of robot {robot.name!r}; its robot.yaml names those that "
-            "it can read."
+            f"{place}: has no model file of robot {robot.name!r}; valid: {' or '.join(files)}, by "
+            "that name, or a folder that has it there."
         )
     return replace(robot, hands=hands, license="; ".join(licenses))
 
