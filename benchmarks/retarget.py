@@ -42,10 +42,11 @@ from acehand_core.trackers.files import read_joints_file
 from acehand_core.types import SIDES
 from retarget import dex, limits, metrics, trials
 from retarget.calibration import calibrate
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
 from retarget.objective import Weights
 from retarget.pipeline import solve_hand
-from retarget.robot import HandSpec, load_robot
+from retarget.robot import load_robot
 from retarget.simulate import PENETRATION_LIMIT_M, ReplayOptions, replay, self_penetration
 from retarget.targets import HandTargets, hand_targets, palm_frames
 

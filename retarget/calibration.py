@@ -20,10 +20,10 @@ from jaxtyping import Float
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import KNUCKLES, finger_keypoints
 from acehand_core.motion import Calibration
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
 from retarget.limits import CommandLimits, Commands
 from retarget.objective import ANCHORS, CALIBRATION_SIZE, LENGTHS, PoseObjective, Weights
-from retarget.robot import HandSpec
 from retarget.targets import HandTargets, calibrated
 from retarget.trajectory import solve_trajectory
 

@@ -15,8 +15,8 @@ from jaxtyping import Float
 
 from acehand_core.errors import MissingDependencyError
 from acehand_core.hand.skeleton import WRIST, finger_keypoints
+from retarget.hand_spec import HandSpec
 from retarget.limits import Commands
-from retarget.robot import HandSpec
 from retarget.targets import HandTargets
 
 MODES = ("vector", "dexpilot", "position")

@@ -15,8 +15,8 @@ from scipy import ndimage
 from acehand_core.geometry import frames
 from acehand_core.hand.skeleton import WRIST, finger_keypoints
 from acehand_core.motion import Calibration
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
-from retarget.robot import HandSpec
 from retarget.targets import HandTargets, bridged
 
 THUMB_TIP, INDEX_TIP = (finger_keypoints(finger)[-1] for finger in ("thumb", "index"))

@@ -19,7 +19,7 @@ from acehand_core.errors import InputError, MissingDependencyError, SchemaError,
 from acehand_core.geometry import frames as rigid_frames
 from acehand_core.geometry import rotations
 from retarget.capsules import Capsules, FrameSet, read_capsules
-from retarget.robot import HandSpec
+from retarget.hand_spec import HandSpec
 
 if TYPE_CHECKING:
     import mujoco

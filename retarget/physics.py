@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float
 
+from retarget.hand_spec import HandSpec
 from retarget.limits import Commands
 from retarget.objective import Follow
-from retarget.robot import HandSpec
 from retarget.simulate import Replay, ReplayOptions, replay
 
 Latency = Literal["off", "on", "ahead"]

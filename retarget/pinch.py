@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
 from retarget.metrics import PINCH_ROBOT_M
-from retarget.robot import HandSpec
 from retarget.targets import HandTargets
 
 CLOSE_M = 0.030

@@ -19,12 +19,13 @@ from retarget.base import BaseLimits, smooth_bases
 from retarget.calibration import calibrate
 from retarget.dex import solve_dex
 from retarget.grasp import opening_calibration, opening_targets
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
 from retarget.limits import CommandLimits, Commands, limit_violations, speed_violations
 from retarget.objective import Follow, PoseObjective, Weights
 from retarget.physics import Physics, play, second_pass, sent_commands
 from retarget.pinch import impossible_pinches
-from retarget.robot import HandSpec, Robot
+from retarget.robot import Robot
 from retarget.simulate import ReplayReport
 from retarget.targets import HandTargets, bridged_poses, calibrated, hand_targets
 from retarget.trajectory import solve_trajectory

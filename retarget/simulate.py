@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float
 
 from acehand_core.errors import InputError
 from acehand_core.motion import ReplayReport
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import import_mujoco, load_mjcf
-from retarget.robot import HandSpec
 
 if TYPE_CHECKING:
     import mujoco

@@ -353,7 +353,9 @@ def test_a_missing_model_file_and_a_foreign_joint_are_named(tmp_path):
     with pytest.raises(SchemaError, match=r"joint 'x' has no place.*; valid: nail\."):
         KinematicTree.of(hand)
     (tmp_path / "right.xml").write_text(GRIPPER_XML.replace("right_nail", "right_nal"))
-    with pytest.raises(SchemaError, match=r"joint 'nal' has no .*valid: nail\. Did you mean 'nail'"):
+    with pytest.raises(
+        SchemaError, match=r"joint 'nal' has no .*valid: nail\. Did you mean 'nail'"
+    ):
         KinematicTree.of(hand)
     shorter = hand.joint_names[:-1]
     spare = f"joint '{hand.joint_names[-1]}' has no place in the joint order; valid: "

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from acehand_core.cli import console
 
 if TYPE_CHECKING:
-    from retarget.robot import HandSpec, Robot
+    from retarget.hand_spec import HandSpec
+    from retarget.robot import Robot
 
 ACTIONS = ("list", "check", "show")
 _MARKS = {True: "ok", False: "FAILED", None: "skipped"}
