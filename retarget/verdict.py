@@ -28,6 +28,7 @@ GATES = {
     "filled": Gate(0.20, 0.50),
     "far_tips": Gate(0.15, 0.35),
     "tracking_rad": Gate(0.10, 0.30),
+    "tracking_m": Gate(0.003, 0.01),
     "penetration_mm": Gate(1.0, 20.0),
     "saturation": Gate(0.05, 0.30),
     "wrist_acceleration": Gate(30.0, 60.0),
@@ -105,6 +106,13 @@ def _hand_findings(
             "tracking_rad",
             report.rms_tracking_rad,
             f"the simulated {side} hand follows with {report.rms_tracking_rad:.2f} rad rms error",
+        )
+        slid = report.rms_tracking_m
+        yield from _gate(
+            gates,
+            "tracking_m",
+            slid,
+            f"the simulated {side} hand follows with {slid * 1e3:.1f} mm rms error",
         )
         depth = max(report.max_penetration_mm, report.commanded_penetration_mm)
         yield from _gate(

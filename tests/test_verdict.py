@@ -117,6 +117,7 @@ def test_broken_limits_fail(motion, trajectory, field, text):
     ("field", "gate", "text"),
     [
         ("rms_tracking_rad", "tracking_rad", "the simulated {side} hand follows with"),
+        ("rms_tracking_m", "tracking_m", "the simulated {side} hand follows with"),
         ("max_penetration_mm", "penetration_mm", "the {side} hand would reach"),
         ("commanded_penetration_mm", "penetration_mm", "the {side} hand would reach"),
         ("saturation_share", "saturation", "of the {side} hand's actuator steps are saturated"),
