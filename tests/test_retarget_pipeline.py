@@ -93,7 +93,9 @@ def test_both_hands(both):
     assert_sound(trajectory)
     assert trajectory.active.all() and trajectory.frame == "camera"
     assert np.nanmean(trajectory.tip_error_m) < 0.012
-    assert trajectory.verdict.status == "pass", trajectory.verdict
+    # The left thumb comes within 18.6 mm of the middle finger: that is said, and nothing else.
+    (reason,) = trajectory.verdict.reasons
+    assert "the left hand cannot close the thumb-middle pinch of 3 frames" in reason
     assert trajectory.joint_names == ROBOT.hand("right").joint_names
     assert all(c.residual_m < 0.015 for c in trajectory.calibration)
     assert trajectory.solve_seconds > 0 and trajectory.provenance is motion.provenance
