@@ -245,7 +245,8 @@ class ReplayReport:
     """What MuJoCo did when it was given the commands of one hand.
 
     Contacts are stiff, so a commanded collision shows as tracking error; how deep the commanded
-    joints themselves would reach into each other is ``commanded_penetration_mm``.
+    joints themselves would reach into each other is ``commanded_penetration_mm``. Tracking is of
+    joints that turn; of those that slide, as a gripper's, it is ``rms_tracking_m``. 0 without any.
     """
 
     rms_tracking_rad: float
@@ -255,6 +256,7 @@ class ReplayReport:
     saturation_share: float
     coupling_residual_rad: float
     unstable_steps: int
+    rms_tracking_m: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ from acehand_core.trackers.base import (
 )
 from acehand_core.trackers.choose import is_motion_file, open_input
 from acehand_core.types import SIDES, Side
-from retarget.calibration_file import calibration_text, read_calibrations
+from retarget.calibration_file import Fitted, calibration_text, read_calibrations
 from retarget.carry import ArmSettings, with_arms
 from retarget.physics import Latency, Physics
 from retarget.pipeline import calibrate_motion, retarget_motion
@@ -238,7 +238,7 @@ class _Job:
         self._robot: Robot = load_robot(settings.robot, models=settings.robot_model)
         self._arm = settings.arm.load() if settings.arm else None
         kept = settings.calibration
-        self._calibrations = read_calibrations(kept, self._robot) if kept else {}
+        self._given = read_calibrations(kept, self._robot) if kept else {}
         self._gates = read_gates(settings.gates) if settings.gates else GATES
         self._destination = Destination(settings.output, settings.existing)
         self._finished = FinishedEpisodes()
@@ -348,11 +348,13 @@ class _Job:
             motion = source.tracker.track(source.recording, self._progress)
             release_memory()
             if all(hand_targets(motion, side) is None for side in SIDES):
+                known = int(motion.known.any(axis=1).sum())
+                doubt = f" The joints of {known} frames have confidence 0." if known else ""
                 raise NoHandError(
-                    f"{source.recording.source}: no hand was found in {len(motion)} frames."
+                    f"{source.recording.source}: no hand was found in {len(motion)} frames.{doubt}"
                 )
             # Of the whole recording: all its episodes show the same subject.
-            calibrations = self._calibrations
+            calibrations = {side: one.calibration for side, one in self._given.items()}
             if self._settings.solver == "trajectory":
                 calibrations = calibrate_motion(motion, self._robot, known=calibrations)
             for job in source.jobs:
@@ -394,7 +396,10 @@ class _Job:
         self, calibrations: Mapping[Side, Calibration], recording: Recording, folder: Path
     ) -> None:
         """Store the calibrations, so that other recordings of the subject can use them."""
-        text = calibration_text(self._robot, calibrations, recording.source, recording.sha256)
+        origin = recording.source, recording.sha256
+        fitted = {side: self._given.get(side, Fitted(one, *origin))
+                  for side, one in calibrations.items()}  # fmt: skip
+        text = calibration_text(self._robot, fitted)
         with atomic_path(folder / "calibration.json", overwrite=True) as partial:
             partial.write_text(text, encoding="utf-8")
 
@@ -443,6 +448,7 @@ class _Job:
         elif recording.T_world_camera is not None:
             frame = "world"
         hand = self._robot.hand(SIDES[1])
+        ahead = hand.latency_s if self._settings.latency == "ahead" else 0.0
         return Layout(
             hand.joint_names,
             hand.command_names,
@@ -452,6 +458,7 @@ class _Job:
             even_size(recording.width, recording.height) if recording.frames else None,
             hand.registers.unit,
             self._arm.joint_names if self._arm else (),
+            ahead,
         )
 
 

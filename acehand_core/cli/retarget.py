@@ -57,18 +57,12 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         "--solver", default="trajectory", metavar="NAME",
         help="trajectory, dex-vector, dex-dexpilot or dex-position (%(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--calibration", type=Path, metavar="FILE",
-        help="a calibration.json of the same subject and robot; default: fitted to each recording",
-    )  # fmt: skip
+    add_calibration_argument(parser)
     parser.add_argument(
         "--gates", type=Path, metavar="FILE",
         help="YAML with other limits for the verdict (docs/formats.md)",
     )  # fmt: skip
-    parser.add_argument(
-        "--latency", default="off", choices=("off", "on", "ahead"),
-        help="replay without or with the hand's delay, or send commands ahead by it (%(default)s)",
-    )  # fmt: skip
+    add_latency_argument(parser)
     parser.add_argument(
         "--no-second-pass", dest="second_pass", action="store_false",
         help="keep commands that the replay could not follow",
@@ -97,6 +91,22 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         help="write an overlay video per episode (on)",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="report verdicts, write nothing")
+
+
+def add_calibration_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the file of a calibration that is known already."""
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE",
+        help="a calibration.json of the same subject and robot; default: fitted to each recording",
+    )  # fmt: skip
+
+
+def add_latency_argument(parser: argparse.ArgumentParser) -> None:
+    """Add what is done about the hand's delay from command to motion."""
+    parser.add_argument(
+        "--latency", default="off", choices=("off", "on", "ahead"),
+        help="replay without or with the hand's delay, or send commands ahead by it (%(default)s)",
+    )  # fmt: skip
 
 
 def add_arm_arguments(parser: argparse.ArgumentParser) -> None:
