@@ -20,8 +20,9 @@ DEMO_OUT ?= demo_out
 demo: $(VENV)/.core
 	$(BIN)/python examples/demo.py --output $(DEMO_OUT)
 
+# Files side by side; each process keeps to one thread, or they would wait for one another.
 test: $(VENV)/.full
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.full
 	$(BIN)/ruff check .

@@ -107,7 +107,8 @@ class Recording:
 
     ``fps`` is the nominal rate; ``timestamps_ns`` is what counts. ``T_world_camera`` maps camera
     points to the world. ``processing`` says what was done to the file's pixels on reading (turned,
-    mirrored, undistorted): one file read in two ways gives two sets of pictures.
+    mirrored, undistorted): one file read in two ways gives two sets of pictures. ``task`` is what
+    the recording itself says that is done in it.
     """
 
     source: str
@@ -121,6 +122,7 @@ class Recording:
     T_world_camera: CameraPoses | None = None
     notes: tuple[str, ...] = ()
     processing: Mapping[str, Any] = field(default_factory=dict)
+    task: str | None = None
 
     def __post_init__(self) -> None:
         _check_times(self.timestamps_ns, self.fps)
@@ -249,7 +251,8 @@ class ReplayReport:
     """What MuJoCo did when it was given the commands of one hand.
 
     Contacts are stiff, so a commanded collision shows as tracking error; how deep the commanded
-    joints themselves would reach into each other is ``commanded_penetration_mm``.
+    joints themselves would reach into each other is ``commanded_penetration_mm``. Tracking is of
+    joints that turn; of those that slide, as a gripper's, it is ``rms_tracking_m``. 0 without any.
     """
 
     rms_tracking_rad: float
@@ -259,6 +262,7 @@ class ReplayReport:
     saturation_share: float
     coupling_residual_rad: float
     unstable_steps: int
+    rms_tracking_m: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

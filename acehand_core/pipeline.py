@@ -20,10 +20,11 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
+from acehand_core.atomic import atomic_path, check_free
 from acehand_core.data.bags.bag import is_bag
 from acehand_core.data.bags.recording import index_bag
 from acehand_core.data.bags.records import Losses
-from acehand_core.data.recordings import RecordingOptions, expand_inputs
+from acehand_core.data.recordings import RecordingOptions, expand_inputs, recording_sha256
 from acehand_core.data.selection import at_rate, part
 from acehand_core.errors import (
     AcehandError,
@@ -34,7 +35,6 @@ from acehand_core.errors import (
     OutputError,
 )
 from acehand_core.export import lerobot
-from acehand_core.export.atomic import atomic_path, check_free
 from acehand_core.export.destination import Destination
 from acehand_core.export.features import Layout
 from acehand_core.export.memory import release_memory
@@ -66,7 +66,7 @@ from acehand_core.trackers.base import (
 )
 from acehand_core.trackers.choose import is_motion_file, open_input
 from acehand_core.types import SIDES, Side
-from retarget.calibration_file import calibration_text, read_calibrations
+from retarget.calibration_file import Fitted, calibration_text, read_calibrations
 from retarget.carry import ArmSettings, with_arms
 from retarget.physics import Latency, Physics
 from retarget.pipeline import calibrate_motion, retarget_motion
@@ -76,6 +76,8 @@ from retarget.targets import hand_targets
 from retarget.verdict import GATES, read_gates
 from retarget.views import SourceView
 
+#: What hands do where nobody says it.
+TASK = "hand motion"
 _SHEET, _OVERLAY = "contact_sheet.png", "overlay.mp4"
 
 
@@ -92,6 +94,8 @@ class Clip:
 class JobSettings:
     """Everything the main job can be told. ``fps`` None: the first source's nearest integer.
 
+    ``task`` None: what the recording says, else ``TASK``.
+
     ``split`` cuts an input into clips, each tracked on its own and an episode of its own. ``ace``
     is what the tracker of that name needs beside the rest.
     """
@@ -105,7 +109,7 @@ class JobSettings:
     hands: Hands = "both"
     hand_length_m: float | None = None
     ace: AceSettings | None = None
-    task: str = "hand motion"
+    task: str | None = None
     reading: RecordingOptions = field(default_factory=RecordingOptions)
     fps: int | None = None
     existing: Existing = "refuse"
@@ -121,13 +125,17 @@ class JobSettings:
     def __post_init__(self) -> None:
         if self.fps is not None and self.fps < 1:
             raise InputError(f"--fps {self.fps}: a whole number from 1 on is needed.")
-        if not self.task.strip():
+        if self.task is not None and not self.task.strip():
             raise InputError("--task is empty; say in a few words what the hands do.")
         if self.output.absolute().name in ("", ".."):
             raise InputError(f"--output {self.output}: give the name of a folder to make.")
         if self.calibration is not None and self.solver != "trajectory":
             raise InputError(f"--calibration goes with --solver trajectory, not {self.solver}.")
         _ = self.tracking  # its values are checked on construction
+
+    def task_of(self, clip: Clip, recording: Recording) -> str:
+        """Return the task of an episode: the clip's, the wanted, the recording's, or ``TASK``."""
+        return clip.task or self.task or recording.task or TASK
 
     @property
     def work_dir(self) -> Path:
@@ -166,6 +174,7 @@ class JobSettings:
             "gates": identity(self.gates),
             "latency": self.latency,
             "second-pass": self.second_pass,
+            **({"video-key": reading.video_key} if reading.video_key else {}),
             **reading.bag.to_json(),
         }
 
@@ -232,7 +241,7 @@ class _Job:
         self._robot: Robot = load_robot(settings.robot, models=settings.robot_model)
         self._arm = settings.arm.load() if settings.arm else None
         kept = settings.calibration
-        self._calibrations = read_calibrations(kept, self._robot) if kept else {}
+        self._given = read_calibrations(kept, self._robot) if kept else {}
         self._gates = read_gates(settings.gates) if settings.gates else GATES
         self._destination = Destination(settings.output, settings.existing)
         self._finished = FinishedEpisodes()
@@ -277,7 +286,8 @@ class _Job:
         """Refuse to go on with other settings than the finished episodes were made with."""
         if self._finished.jobs:
             settings = self._settings
-            self._finished.check_settings(paths, settings.cut, self._shaping())
+            origins = [(path, recording_sha256(path, settings.reading)) for path in paths]
+            self._finished.check_settings(origins, settings.cut, self._shaping())
 
     def _shaping(self) -> dict[str, Any]:
         models = [identity(hand.user_model) for hand in self._robot.hands.values()]
@@ -327,7 +337,7 @@ class _Job:
         """Return one clip of an input, or None if a resumed dataset already has all of it."""
         settings = self._settings
         assert self._fps is not None
-        cut, task = settings.cut, clip.task or settings.task
+        cut, task = settings.cut, settings.task_of(clip, recording)
         if (clip.start, clip.stop) != (0, len(recording)):
             whole = recording
             recording = part(whole, clip.start, clip.stop)
@@ -335,7 +345,7 @@ class _Job:
             cut = (cut[0] + float(first) / 1e9, float(last - first) / 1e9 + 1 / recording.fps)
         view, index = at_rate(recording, self._fps)
         limit = lerobot.max_episode_frames(self._fps)
-        shaping = self._shaping() | {"task": task}
+        shaping = self._shaping() | {"task": clip.task or settings.task}
         jobs = [
             EpisodeJob(str(path), recording.sha256 or "", cut, frames, shaping)
             for frames in pairwise([*range(0, len(view), limit), len(view)])
@@ -351,11 +361,13 @@ class _Job:
             motion = source.tracker.track(source.recording, self._progress)
             release_memory()
             if all(hand_targets(motion, side) is None for side in SIDES):
+                known = int(motion.known.any(axis=1).sum())
+                doubt = f" The joints of {known} frames have confidence 0." if known else ""
                 raise NoHandError(
-                    f"{source.recording.source}: no hand was found in {len(motion)} frames."
+                    f"{source.recording.source}: no hand was found in {len(motion)} frames.{doubt}"
                 )
             # Of the whole recording: all its episodes show the same subject.
-            calibrations = self._calibrations
+            calibrations = {side: one.calibration for side, one in self._given.items()}
             if self._settings.solver == "trajectory":
                 calibrations = calibrate_motion(motion, self._robot, known=calibrations)
             for job in source.jobs:
@@ -397,7 +409,10 @@ class _Job:
         self, calibrations: Mapping[Side, Calibration], recording: Recording, folder: Path
     ) -> None:
         """Store the calibrations, so that other recordings of the subject can use them."""
-        text = calibration_text(self._robot, calibrations, recording.source, recording.sha256)
+        origin = recording.source, recording.sha256
+        fitted = {side: self._given.get(side, Fitted(one, *origin))
+                  for side, one in calibrations.items()}  # fmt: skip
+        text = calibration_text(self._robot, fitted)
         with atomic_path(folder / "calibration.json", overwrite=True) as partial:
             partial.write_text(text, encoding="utf-8")
 
@@ -446,6 +461,7 @@ class _Job:
         elif recording.T_world_camera is not None:
             frame = "world"
         hand = self._robot.hand(SIDES[1])
+        ahead = hand.latency_s if self._settings.latency == "ahead" else 0.0
         return Layout(
             hand.joint_names,
             hand.command_names,
@@ -455,6 +471,7 @@ class _Job:
             even_size(recording.width, recording.height) if recording.frames else None,
             hand.registers.unit,
             self._arm.joint_names if self._arm else (),
+            ahead,
         )
 
 

@@ -11,10 +11,12 @@ import cv2
 import numpy as np
 from jaxtyping import Float32
 
+from acehand_core.atomic import check_free
 from acehand_core.data.recordings import RecordingOptions
-from acehand_core.errors import InputError
+from acehand_core.data.selection import part
+from acehand_core.data.video import frames_between
+from acehand_core.errors import InputError, SchemaError
 from acehand_core.export import lerobot
-from acehand_core.export.atomic import check_free
 from acehand_core.export.destination import EXTRAS
 from acehand_core.export.features import IMAGE_KEY
 from acehand_core.export.lerobot_format import read_episode_rows, video_file
@@ -23,10 +25,11 @@ from acehand_core.export.panels import Panel, Panels
 from acehand_core.export.pictures import picture_size
 from acehand_core.export.scene import Layer, View
 from acehand_core.export.video_encode import VideoEncoding, encode_video
-from acehand_core.motion import HandMotion, Recording, RobotTrajectory
+from acehand_core.motion import Calibration, HandMotion, Recording, RobotTrajectory
 from acehand_core.trackers.base import Hands, Progress, TrackerSettings, no_progress
 from acehand_core.trackers.choose import is_motion_file, open_input
-from acehand_core.types import SIDES, ImageRgb, Picture
+from acehand_core.types import SIDES, ImageRgb, Picture, Side
+from retarget.calibration_file import known_calibrations
 from retarget.pipeline import retarget_motion
 from retarget.render import RobotRenderer
 from retarget.robot import Robot, load_robot
@@ -40,12 +43,17 @@ _GAP = 4
 
 @dataclass(frozen=True, slots=True)
 class RenderSettings:
-    """What to draw. ``depth`` is a folder of 16-bit PNG in millimetres, one per frame, by name."""
+    """What to draw. ``depth`` is a folder of 16-bit PNG in millimetres, one per frame, by name.
+
+    ``calibration`` None takes the one that is kept beside a dataset's episode, if it is of this
+    robot, and fits one otherwise.
+    """
 
     output: Path
     panels: tuple[Panel, ...] = DEFAULT_PANELS
     robot: str = "inspire"
     robot_model: Path | None = None
+    calibration: Path | None = None
     hands: Hands = "both"
     video: Path | None = None
     episode: int = 0
@@ -74,7 +82,8 @@ def render(source: Path, settings: RenderSettings, progress: Progress = no_progr
         layer = None
         if any("robot" in panel or panel == "both" for panel in settings.panels):
             robot = load_robot(settings.robot, models=settings.robot_model)
-            trajectory = retarget_motion(motion, robot)
+            known = _calibrations(source, settings, robot)
+            trajectory = retarget_motion(motion, robot, calibrations=known)
             layer = exits.enter_context(_Robots(robot, motion, trajectory, width, height))
         panels = Panels(motion, width, height, layer)
         film = _Film(recording, motion, panels, settings.panels, depth, (width, height))
@@ -169,12 +178,33 @@ class _Film:
         encode_video(canvas, path, round(self.motion.fps), VideoEncoding(gop=30))
 
 
+def _calibrations(source: Path, settings: RenderSettings, robot: Robot) -> dict[Side, Calibration]:
+    """Return the calibrations that are asked for, else those that the episode was made with."""
+    kept = _extras(source, settings) / "calibration.json"
+    if settings.calibration is not None or not lerobot.is_dataset(source) or not kept.is_file():
+        return known_calibrations(settings.calibration, robot)
+    try:
+        return known_calibrations(kept, robot)
+    except SchemaError:
+        raise
+    except InputError:  # of another robot
+        return {}
+
+
+def _extras(source: Path, settings: RenderSettings) -> Path:
+    return source / EXTRAS / f"episode_{settings.episode:06d}"
+
+
 def _open(
     source: Path, settings: RenderSettings, progress: Progress
 ) -> tuple[Recording, HandMotion]:
     hands, video, reading = source, settings.video, settings.reading
+    cut: tuple[float | None, float | None] = (None, None)
     if lerobot.is_dataset(source):
-        hands = source / EXTRAS / f"episode_{settings.episode:06d}" / "hand_motion.parquet"
+        # Of the episode: its film may begin anywhere in a video file.
+        cut = reading.start_s, reading.duration_s
+        reading = replace(reading, start_s=None, duration_s=None)
+        hands = _extras(source, settings) / "hand_motion.parquet"
         rows = {row["episode_index"]: row for row in read_episode_rows(source)}
         if settings.episode not in rows or not hands.is_file():
             raise InputError(f"{source}: no episode {settings.episode}; it has {len(rows)}.")
@@ -192,7 +222,12 @@ def _open(
     tracker = "auto" if video is None else str(hands)
     tracking = TrackerSettings(hands=settings.hands)
     recording, found = open_input(video or hands, tracker, tracking, reading)
-    return recording, found.track(recording, progress)
+    motion = found.track(recording, progress)
+    if cut == (None, None):
+        return recording, motion
+    first, stop = frames_between(str(source), recording.timestamps_ns, recording.fps, *cut)
+    recording = part(recording, first, stop)
+    return recording, motion.at(np.arange(first, stop), recording.timestamps_ns, recording.fps)
 
 
 def _depth_files(folder: Path | None, count: int) -> tuple[Path, ...]:

@@ -206,7 +206,7 @@ def clip_times(size: str, runs: int, device: str) -> dict:
         "clip": whole,
     }
     ours, peak = timed(stages, runs, device)
-    del model, encoder
+    model = encoder = None  # their memory is not the peers
     theirs, peer_peak = timed(peers(config, clip, held["latents"], precision, device), runs, device)
     return {
         "size": size,

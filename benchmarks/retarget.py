@@ -42,10 +42,11 @@ from acehand_core.trackers.files import read_joints_file
 from acehand_core.types import SIDES
 from retarget import dex, limits, metrics, trials
 from retarget.calibration import calibrate
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
 from retarget.objective import Weights
 from retarget.pipeline import solve_hand
-from retarget.robot import HandSpec, load_robot
+from retarget.robot import load_robot
 from retarget.simulate import PENETRATION_LIMIT_M, ReplayOptions, replay, self_penetration
 from retarget.targets import HandTargets, hand_targets, palm_frames
 
@@ -54,6 +55,8 @@ DEFAULT_INPUT = "data/human_joint_right.npz"
 TOUCHING_M = 1e-3
 #: Files whose own axes are further from the palm's than this need --palm-frame.
 FOREIGN_AXES_RAD = np.radians(45)
+#: Rounds of the search for the least tip error (``--ablation``).
+REFITS = 14
 
 Solve = Callable[[], tuple[np.ndarray, float]]
 
@@ -142,13 +145,14 @@ def load_hand(path: Path, options: argparse.Namespace) -> tuple[HandSpec, HandTa
     if not options.palm_frame:
         joints = motion.joints_camera[:, SIDES.index(side)]
         joints = joints - joints[:, [WRIST]]
-        axes = palm_frames(joints[targets.active], side)[:, :3, :3].mean(0)
+        axes = palm_frames(joints[targets.followed], side)[:, :3, :3].mean(0)
         off = rotations.angle_between(rotations.project_to_rotation(axes)[None], np.eye(3)[None])[0]
         if off > FOREIGN_AXES_RAD:
             raise InputError(
                 f"{path}: its axes are {np.degrees(off):.0f} degrees from the palm's (x out of the "
                 "palm, z wrist to fingers); add --palm-frame."
             )
+        joints = np.where(targets.followed[:, None, None], joints, np.nan)
         targets = dataclasses.replace(targets, joints_hand=joints)
     if options.frames:
         keep = slice(options.frames)
@@ -248,9 +252,39 @@ def score_ablation(hand: HandSpec, targets: HandTargets, fps: float) -> dict[str
     runs["without anchors, lengths"] = _timed(hand, targets, fps, full, alike)
     sized = Calibration(1.0, np.eye(3), np.zeros(3), 0.0)
     runs["without calibration"] = _timed(hand, targets, fps, full, sized)
+    for name, limited in (("tips only, refitted", True), ("same, no rate limits", False)):
+        runs[name] = _tips_only(hand, targets, fps, limited)
     scores = {name: score(hand, targets, fps, *run) for name, run in runs.items()}
     _print_table("ablation", scores)
     return scores
+
+
+def _tips_only(
+    hand: HandSpec, targets: HandTargets, fps: float, limited: bool
+) -> tuple[np.ndarray, float]:
+    """Follow fingertips and nothing else, on the similarity that fits what was reached best.
+
+    Solving and fitting take turns ``REFITS`` times; the round of the least mean error counts. It is
+    a search for what the hand can reach, from one start, and no proof. Without ``limited`` speed
+    and acceleration are free.
+    """
+    tree, bounds = KinematicTree.of(hand), limits.CommandLimits.of(hand, fps)
+    bounds = bounds if limited else bounds.without_rate()
+    off = {name: 0.0 for name in ("link", "direction", "pinch", "contact", "acceleration", "jerk")}
+    weights = Weights(rest=1e-8, **off)
+    calibration = calibrate(hand, tree, targets, Weights())
+    human = targets.tips_of(hand.fingers)[targets.followed]
+    best, least = np.zeros(0), np.inf
+    started = time.perf_counter()
+    for _ in range(REFITS):
+        commands = solve_hand(hand, tree, targets, calibration, bounds, weights)
+        tips = tree.points(hand.expand(commands), hand.tip_names)[targets.followed]
+        ground = metrics.CommonGround.fit(human, tips)
+        error = float(metrics.tip_error(human, tips, ground).mean())
+        if error < least:
+            best, least = commands, error
+        calibration = Calibration(ground.scale, ground.rotation, ground.translation, 0.0)
+    return best, time.perf_counter() - started
 
 
 def _timed(
@@ -283,7 +317,7 @@ def score(
     hand: HandSpec, targets: HandTargets, fps: float, commands: np.ndarray, seconds: float
 ) -> dict[str, Any]:
     """Return every metric of one method's commands (T, C); see ``retarget.metrics``."""
-    tree, active = KinematicTree.of(hand), targets.active
+    tree, active = KinematicTree.of(hand), targets.followed
     joints = hand.expand(commands)
     robot = tree.points(joints, hand.tip_names)[active]
     human = targets.tips_of(hand.fingers)[active]
@@ -326,7 +360,7 @@ def _directions(
     ground: metrics.CommonGround,
 ) -> dict[str, float]:
     """Compare wrist-to-tip and knuckle-to-tip vectors; a knuckle that is not known is left out."""
-    active = targets.active
+    active = targets.followed
     frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
     human_tips = targets.tips_of(hand.fingers)[active]
     robot_tips = tree.points(joints, hand.tip_names)[active]

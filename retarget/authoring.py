@@ -18,7 +18,8 @@ from jaxtyping import Float
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
 from retarget.body import ROOT_LINK, HandBody, Link, Shape, Vector
-from retarget.robot import OURS, HandSpec, load_robot
+from retarget.hand_spec import HandSpec
+from retarget.robot import OURS, load_robot
 
 Inertia = Float[np.ndarray, "3 3"]
 _NOTICE = " Written by retarget.authoring from robot.yaml; change that file instead. "

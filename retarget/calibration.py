@@ -20,10 +20,10 @@ from jaxtyping import Float
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import KNUCKLES, finger_keypoints
 from acehand_core.motion import Calibration
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
 from retarget.limits import CommandLimits, Commands
 from retarget.objective import ANCHORS, CALIBRATION_SIZE, LENGTHS, PoseObjective, Weights
-from retarget.robot import HandSpec
 from retarget.targets import HandTargets, calibrated
 from retarget.trajectory import solve_trajectory
 
@@ -52,14 +52,17 @@ class _Sample:
 def calibrate(
     hand: HandSpec, tree: KinematicTree, targets: HandTargets, weights: Weights
 ) -> Calibration:
-    """Fit scale, rotation and translation of one hand over the recording."""
-    active = np.flatnonzero(targets.active)
-    chosen = active[np.unique(np.linspace(0, len(active) - 1, MAX_FRAMES).round().astype(int))]
+    """Fit scale, rotation and translation of one hand over the recording.
+
+    Frames count by their weight; those without any, and filled ones, are left out.
+    """
+    seen = np.flatnonzero(targets.measured)
+    chosen = seen[np.unique(np.linspace(0, len(seen) - 1, MAX_FRAMES).round().astype(int))]
     count = len(chosen)
+    # Only how frames compare: a tracker that is modest throughout is calibrated alike.
+    weight = targets.weight[chosen] / targets.weight[chosen].mean()
     sample = _Sample(
-        HandTargets(
-            targets.side, targets.joints_hand[chosen], np.ones(count), np.ones(count, bool), None
-        ),
+        HandTargets(targets.side, targets.joints_hand[chosen], weight, np.ones(count, bool), None),
         CommandLimits.of(hand, 1.0).without_rate(),
     )
     # Pinches and contact are wishes on top: they must not bend what all frames share.
@@ -76,7 +79,8 @@ def calibrate(
     tips = tree.points(hand.expand(commands), hand.tip_names)
     goal = calibrated(sample.targets.joints_hand, calibration)
     gap = tips - goal[:, [finger_keypoints(finger)[-1] for finger in hand.fingers]]
-    residual = float(np.sqrt(np.nanmean(np.sum(gap**2, axis=-1))))
+    squared = np.nanmean(np.sum(gap**2, axis=-1), axis=1)
+    residual = float(np.sqrt(np.average(squared, weights=weight)))
     return replace(calibration, residual_m=residual)
 
 

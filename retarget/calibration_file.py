@@ -2,7 +2,8 @@
 
 JSON: ``{"schema": "acehand-calibration/1", "robot", "variant", "source", "source_sha256", "hands":
 {"right": {"scale", "rotation" (3 x 3), "translation_m", "residual_m", "anchors_m", "lengths"}}}``,
-the last two per finger. ``source`` says which recording it was fitted to.
+the last two per finger. ``source`` says which recording it was fitted to, also where it was used
+for another one since; a side that was fitted to a different one has both keys of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +27,28 @@ from retarget.robot import Robot
 
 SCHEMA = "acehand-calibration/1"
 _ROOT = ("schema", "robot", "variant", "source", "source_sha256", "hands")
-_KEYS = ("scale", "rotation", "translation_m", "residual_m", "anchors_m", "lengths")
+_ORIGIN = ("source", "source_sha256")
+_KEYS = ("scale", "rotation", "translation_m", "residual_m", "anchors_m", "lengths", *_ORIGIN)
 #: Largest difference from a rotation that rounding in a file explains.
 _ROTATION_TOLERANCE = 1e-6
 
 
-def calibration_text(
-    robot: Robot, calibrations: Mapping[Side, Calibration], source: str, sha256: str | None
-) -> str:
-    """Return the file's text, all digits kept; ``source`` is what it was fitted to."""
-    hands = {
-        side: {
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A calibration, and the recording that it was fitted to, where that is known."""
+
+    calibration: Calibration
+    source: str | None
+    sha256: str | None
+
+
+def calibration_text(robot: Robot, fitted: Mapping[Side, Fitted]) -> str:
+    """Return the file's text for one or two sides, all digits kept."""
+    hands: dict[str, dict[str, Any]] = {}
+    first = fitted[min(fitted)]
+    for side in sorted(fitted):
+        one = fitted[side].calibration
+        hands[side] = {
             "scale": one.scale,
             "rotation": one.rotation.tolist(),
             "translation_m": one.translation.tolist(),
@@ -43,16 +56,17 @@ def calibration_text(
             "anchors_m": dict(zip(FINGERS, one.anchors.tolist(), strict=True)),
             "lengths": dict(zip(FINGERS, one.lengths.tolist(), strict=True)),
         }
-        for side, one in sorted(calibrations.items())
-    }
+        origin = fitted[side].source, fitted[side].sha256
+        if origin != (first.source, first.sha256):
+            hands[side] |= dict(zip(_ORIGIN, origin, strict=True))
     record = {
         "schema": SCHEMA, "robot": robot.name, "variant": robot.variant,
-        "source": source, "source_sha256": sha256, "hands": hands,
+        "source": first.source, "source_sha256": first.sha256, "hands": hands,
     }  # fmt: skip
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
 
 
-def read_calibrations(path: Path, robot: Robot) -> dict[Side, Calibration]:
+def read_calibrations(path: Path, robot: Robot) -> dict[Side, Fitted]:
     """Read the calibrations for a robot, those sides that the file has.
 
     Raises:
@@ -82,7 +96,22 @@ def read_calibrations(path: Path, robot: Robot) -> dict[Side, Calibration]:
     for side in hands:
         if side not in SIDES:
             raise SchemaError(f"{path}: hands.{side} is not a side; {nearest(side, SIDES)}")
-    return {side: _read(path, side, hands[side]) for side in SIDES if side in hands}
+    found = {side: _read(path, side, hands[side]) for side in SIDES if side in hands}
+    own = {side: hands[side] if _ORIGIN[0] in hands[side] else record for side in found}
+    return {side: Fitted(one, *_origin(path, own[side])) for side, one in found.items()}
+
+
+def known_calibrations(path: Path | None, robot: Robot) -> dict[Side, Calibration]:
+    """Return the calibrations of a file without their origin, see ``read_calibrations``."""
+    found = read_calibrations(path, robot) if path is not None else {}
+    return {side: one.calibration for side, one in found.items()}
+
+
+def _origin(path: Path, entry: dict[str, Any]) -> tuple[str | None, str | None]:
+    for key in _ORIGIN:
+        if not isinstance(entry.get(key), str | None):
+            raise SchemaError(f"{path}: {key} must be text or null.")
+    return entry.get(_ORIGIN[0]), entry.get(_ORIGIN[1])
 
 
 def _read(path: Path, side: Side, entry: Any) -> Calibration:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from acehand_core.errors import AcehandError
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree, import_mujoco, load_mjcf
-from retarget.robot import HandSpec
 from retarget.simulate import (
     PENETRATION_LIMIT_M,
     ReplayOptions,

@@ -15,8 +15,8 @@ from jaxtyping import Float
 
 from acehand_core.errors import MissingDependencyError
 from acehand_core.hand.skeleton import WRIST, finger_keypoints
+from retarget.hand_spec import HandSpec
 from retarget.limits import Commands
-from retarget.robot import HandSpec
 from retarget.targets import HandTargets
 
 MODES = ("vector", "dexpilot", "position")
@@ -45,8 +45,9 @@ def follow(retargeting: Any, hand: HandSpec, targets: HandTargets) -> Commands:
     indices = retargeting.optimizer.target_link_human_indices
     out = np.tile(hand.rest, (len(targets.joints_hand), 1))
     last = hand.rest
+    followed = targets.followed
     for frame, joints in enumerate(targets.joints_hand):
-        if targets.active[frame]:
+        if followed[frame]:
             last = retargeting.retarget(_reference(joints, indices))[order]
         out[frame] = last
     return out

@@ -15,9 +15,9 @@ from scipy import ndimage
 from acehand_core.geometry import frames
 from acehand_core.hand.skeleton import WRIST, finger_keypoints
 from acehand_core.motion import Calibration
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
-from retarget.robot import HandSpec
-from retarget.targets import HandTargets
+from retarget.targets import HandTargets, bridged
 
 THUMB_TIP, INDEX_TIP = (finger_keypoints(finger)[-1] for finger in ("thumb", "index"))
 #: Standard deviation, in seconds, of the smoothing of the directions that the gripper keeps to.
@@ -31,24 +31,27 @@ def opening_targets(targets: HandTargets, fps: float) -> HandTargets:
 
     Their frame takes the place of the palm frame: origin between the fingertips, y to the thumb on
     a right hand and away from it on a left one, z away from the wrist. Wide openings decide its
-    direction more than narrow ones.
+    direction more than narrow ones. Frames that are active but not followed get directions and
+    places from their neighbours.
     """
-    joints, active = targets.joints_hand, targets.active
+    joints, active, followed = targets.joints_hand, targets.active, targets.followed
     thumb, index = joints[:, THUMB_TIP], joints[:, INDEX_TIP]
     sign = 1.0 if targets.side == "right" else -1.0
     gap = np.linalg.norm(thumb - index, axis=-1)
     closed = CLOSED_M * np.eye(3)
-    across = _steadied(sign * (thumb - index), active, fps) + closed[1]
-    along = _steadied((thumb + index) / 2 - joints[:, WRIST], active, fps) + closed[2]
+    across = bridged(sign * (thumb - index), followed)
+    along = bridged((thumb + index) / 2 - joints[:, WRIST], followed)
+    across = _steadied(across, active, fps) + closed[1]
+    along = _steadied(along, active, fps) + closed[2]
     across /= np.linalg.norm(across, axis=-1, keepdims=True)
     along -= np.sum(along * across, axis=-1, keepdims=True) * across
     along /= np.linalg.norm(along, axis=-1, keepdims=True)
     turn = np.stack([np.cross(across, along), across, along], axis=-1)
-    middle = np.where(active[:, None], (thumb + index) / 2, 0.0)
+    middle = np.where(active[:, None], bridged((thumb + index) / 2, followed), 0.0)
     opened = np.full(joints.shape, np.nan)
     opened[:, [THUMB_TIP, INDEX_TIP]] = 0.0
     opened[:, THUMB_TIP, 1], opened[:, INDEX_TIP, 1] = sign * gap / 2, -sign * gap / 2
-    opened[~active] = np.nan
+    opened[~followed] = np.nan
     poses = targets.T_camera_hand
     if poses is not None:
         poses = np.where(active[:, None, None], poses @ frames.rigid(turn, middle), poses)
@@ -63,7 +66,7 @@ def opening_calibration(hand: HandSpec, tree: KinematicTree, targets: HandTarget
     ends = np.stack([hand.command_lower, hand.command_upper])
     tips = tree.points(hand.expand(ends), hand.tip_names)
     stroke = np.linalg.norm(tips[:, 0] - tips[:, 1], axis=-1).max()
-    human = targets.tips_of(hand.fingers)[targets.active]
+    human = targets.tips_of(hand.fingers)[targets.measured]
     beyond = np.maximum(np.linalg.norm(human[:, 0] - human[:, 1], axis=-1) - stroke, 0) / 2
     residual = float(np.sqrt(np.mean(beyond**2)))
     return Calibration(1.0, np.eye(3), tips[0].mean(axis=0), residual)

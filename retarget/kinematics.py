@@ -19,7 +19,7 @@ from acehand_core.errors import InputError, MissingDependencyError, SchemaError,
 from acehand_core.geometry import frames as rigid_frames
 from acehand_core.geometry import rotations
 from retarget.capsules import Capsules, FrameSet, read_capsules
-from retarget.robot import HandSpec
+from retarget.hand_spec import HandSpec
 
 if TYPE_CHECKING:
     import mujoco
@@ -124,9 +124,7 @@ class KinematicTree:
         """Read a compiled model, as ``from_mjcf`` does; ``path`` is for messages."""
         names = [model.joint(i).name.removeprefix(prefix) for i in range(model.njnt)]
         order = tuple(names if joint_names is None else joint_names)
-        for name in {*names} ^ {*order}:
-            where = "is not in the model" if name in order else "has no place in the joint order"
-            raise SchemaError(f"{path}: joint {name!r} {where}; {nearest(name, names)}")
+        _same_joints(path, names, order)
         links = tuple(_read_link(path, model, i, order, prefix) for i in range(1, model.nbody))
         table = {}
         for i in range(1, model.nbody):
@@ -309,6 +307,18 @@ def load_mjcf(path: Path) -> mujoco.MjModel:
         return mujoco.MjModel.from_xml_path(str(path))
     except ValueError as error:
         raise InputError(f"{path}: MuJoCo cannot read this model: {error}") from error
+
+
+def _same_joints(path: Path, names: Sequence[str], order: Sequence[str]) -> None:
+    """Raise SchemaError that names the model's joint with a wrong name, or the one it lacks."""
+    unknown = [name for name in names if name not in order]
+    missing = [name for name in order if name not in names]
+    if unknown:
+        hint = nearest(unknown[0], missing or order)
+        raise SchemaError(f"{path}: joint {unknown[0]!r} has no place in the joint order; {hint}")
+    if missing:
+        hint = nearest(missing[0], names)
+        raise SchemaError(f"{path}: joint {missing[0]!r} is not in the model; {hint}")
 
 
 def _times(turns: np.ndarray, matrix: np.ndarray) -> np.ndarray:

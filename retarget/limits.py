@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from retarget.robot import HandSpec
+from retarget.hand_spec import HandSpec
 
 #: Angles and rates beyond their limits by less than this (rates: this share) are rounding.
 ANGLE_EPS = 1e-6

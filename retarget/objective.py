@@ -14,10 +14,10 @@ from jaxtyping import Float
 
 from acehand_core.geometry import rotations
 from acehand_core.motion import Calibration
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree, Posture
 from retarget.limits import Commands
 from retarget.pinch import Pinches
-from retarget.robot import HandSpec
 from retarget.spacing import Gaps, spacing_of
 from retarget.targets import HandTargets, finger_bases
 from retarget.terms import Terms

@@ -14,15 +14,16 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float
 
+from retarget.hand_spec import HandSpec
 from retarget.limits import Commands
 from retarget.objective import Follow
-from retarget.robot import HandSpec
-from retarget.simulate import Replay, ReplayOptions, replay
+from retarget.simulate import Replay, ReplayOptions, ReplayReport, replay
 
 Latency = Literal["off", "on", "ahead"]
 
-#: A joint that stays this far from all its commands of the last moments did not follow.
-UNFOLLOWED_RAD, LAG_S = 0.03, 0.1
+#: A joint that stays this far from all its commands of the last moments did not follow. One that
+#: slides has a limit of its own: about what 0.03 rad move a fingertip by.
+UNFOLLOWED_RAD, UNFOLLOWED_M, LAG_S = 0.03, 0.003, 0.1
 #: Pull to what the hand did, against 1 per (10 mm)^2 of a fingertip on a lever of about 100 mm.
 PULL = 300.0
 
@@ -78,24 +79,36 @@ def second_pass(
     """
     first = play(hand, commands, fps, active, "off")
     done = hand.reduce(first.joints)
-    weight = unfollowed(commands, done, active, fps) * PULL
+    weight = unfollowed(commands, done, active, fps, first.slides) * PULL
     if not weight.any():
         return commands
     lowered = solve(Follow(np.clip(done, hand.command_lower, hand.command_upper), weight))
     again = play(hand, lowered, fps, active, "off")
-    better = again.report.rms_tracking_rad < first.report.rms_tracking_rad
+    better = _misfit(again.report) < _misfit(first.report)
     return lowered if better else commands
 
 
+def _misfit(report: ReplayReport) -> float:
+    """Return one number for joints that turn and that slide."""
+    slid = report.rms_tracking_m * UNFOLLOWED_RAD / UNFOLLOWED_M
+    return math.hypot(report.rms_tracking_rad, slid)
+
+
 def unfollowed(
-    commands: Commands, done: Commands, active: Bool[np.ndarray, "T"], fps: float
+    commands: Commands,
+    done: Commands,
+    active: Bool[np.ndarray, "T"],
+    fps: float,
+    slides: Bool[np.ndarray, "C"],
 ) -> Float[np.ndarray, "T C"]:
     """Return 0 where a joint followed, rising to 1 where it was twice too far from its command.
 
     A servo lags: a joint followed where it is at an angle that was commanded within ``LAG_S``.
+    ``slides`` says which are in metres.
     """
     window = 1 + math.ceil(LAG_S * fps)
     before = np.concatenate([np.repeat(commands[:1], window - 1, axis=0), commands])
     recent = np.lib.stride_tricks.sliding_window_view(before, window, axis=0)
-    excess = np.maximum(recent.min(-1) - done, done - recent.max(-1)) / UNFOLLOWED_RAD - 1
+    limit = np.where(slides, UNFOLLOWED_M, UNFOLLOWED_RAD)
+    excess = np.maximum(recent.min(-1) - done, done - recent.max(-1)) / limit - 1
     return np.clip(excess, 0, 1) * active[:, None]

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
-from retarget.robot import HandSpec
+from retarget.metrics import PINCH_ROBOT_M
 from retarget.targets import HandTargets
 
 CLOSE_M = 0.030
 RELEASE_M = 0.045
-#: A hand whose tips cannot come nearer than this is not asked to pinch with that finger.
-REACH_M = 0.020
+#: A hand whose tips cannot come nearer than this is not asked to pinch with that finger. It is what
+#: counts as a closed pinch when results are scored.
+REACH_M = PINCH_ROBOT_M
 #: How far a finger stays from the thumb while the human's does; it grows over these distances.
 OPEN_M = 0.018
 OPENING_M = (0.040, 0.050)

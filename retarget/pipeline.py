@@ -19,14 +19,15 @@ from retarget.base import BaseLimits, smooth_bases
 from retarget.calibration import calibrate
 from retarget.dex import solve_dex
 from retarget.grasp import opening_calibration, opening_targets
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
 from retarget.limits import CommandLimits, Commands, limit_violations, speed_violations
 from retarget.objective import Follow, PoseObjective, Weights
 from retarget.physics import Physics, play, second_pass, sent_commands
 from retarget.pinch import impossible_pinches
-from retarget.robot import HandSpec, Robot
+from retarget.robot import Robot
 from retarget.simulate import ReplayReport
-from retarget.targets import HandTargets, calibrated, hand_targets
+from retarget.targets import HandTargets, bridged_poses, calibrated, hand_targets
 from retarget.trajectory import solve_trajectory
 from retarget.verdict import GATES, Gates, judge
 
@@ -204,9 +205,9 @@ def _base_poses(
     """
     if targets.T_camera_hand is None:
         return None
-    active = targets.active
+    seen = targets.measured
     turn = calibration.rotation.T  # base to palm
-    touching = human[active].mean((0, 1)) - turn @ robot[active].mean((0, 1))
+    touching = human[seen].mean((0, 1)) - turn @ robot[seen].mean((0, 1))
     T_hand_base = frames.rigid(turn, touching)
     return targets.T_camera_hand @ T_hand_base
 
@@ -293,6 +294,7 @@ def _in_frame(
             continue
         pose = one.T_camera_base
         if motion.T_world_camera is not None:
-            pose = motion.T_world_camera @ pose
+            # In the world: between two trusted frames the camera moves as well.
+            pose = bridged_poses(motion.T_world_camera @ pose, target.followed)
         poses[target.active, slot] = pose[target.active]
     return ("camera" if motion.T_world_camera is None else "world"), poses

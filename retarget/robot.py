@@ -1,8 +1,6 @@
-"""Robot hands: names, limits, couplings, command units and model files from one robot.yaml.
+"""Robots: which there are, and what a robot.yaml and its model files say of one.
 
-The file's schema is documented at the top of ``robots/inspire/robot.yaml``. Joint and command names
-carry no side prefix here; in MJCF, URDF, datasets and ROS they are ``{side}_{name}``. Vectors over
-joints follow ``joint_names`` (Q), vectors over commands the vendor's order, ``command_names`` (C).
+The file's schema is documented at the top of ``robots/inspire/robot.yaml``.
 """
 
 from __future__ import annotations
@@ -10,102 +8,19 @@ from __future__ import annotations
 import importlib.resources
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
-
-import numpy as np
-from jaxtyping import Float
+from typing import Literal
 
 from acehand_core.errors import InputError, nearest
-from acehand_core.hand.skeleton import FINGERS, KEYPOINT_NAMES
 from acehand_core.types import SIDES, Side
-from retarget.body import HandBody, read_body
-from retarget.mirror import unmirrored
-from retarget.parameters import Section, merged, read_yaml
-from retarget.registers import KEYS, Registers, read_registers
+from retarget.hand_file import read_hand
+from retarget.hand_spec import HandSpec
+from retarget.parameters import Section, read_yaml
 
 SCHEMA = "acehand-robot/1"
 MODELS_VARIABLE = "ACEHAND_ROBOT_MODELS"
 OURS: Literal["ours"] = "ours"
-Follows = Literal["keypoints", "opening"]
-
-JointVector = Float[np.ndarray, "Q"]
-CommandVector = Float[np.ndarray, "C"]
-Joints = Float[np.ndarray, "*batch Q"]
-Commands = Float[np.ndarray, "*batch C"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HandSpec:
-    """One hand of a robot. Angles in radians, speeds in rad/s, torques in N m.
-
-    ``lower``, ``upper`` are the limits of all joints. The ``command_*`` limits are what the driven
-    joints may use so that coupled joints keep theirs as well. ``joints = coupling @ commands +
-    coupling_offset``. ``target_frames[i]`` is the link or tip that should follow human keypoint
-    ``target_keypoints[i]`` (OpenPose index); ``tip_names`` are the frames of the tips, thumb first,
-    one per entry of ``fingers``. ``follows`` says what the hand does of the human's: all of these
-    keypoints, or, as a gripper, only how far thumb and index are apart. ``body`` is None where the
-    model files are not written from here; ``user_model`` is the file of the user that stands in for
-    them, if any.
-    """
-
-    robot: str
-    side: Side
-    variant: str
-    joint_names: tuple[str, ...]
-    lower: JointVector
-    upper: JointVector
-    command_names: tuple[str, ...]
-    command_joints: tuple[str, ...]
-    command_lower: CommandVector
-    command_upper: CommandVector
-    command_velocity: CommandVector
-    command_acceleration: CommandVector
-    command_torque: CommandVector
-    rest: CommandVector
-    coupling: Float[np.ndarray, "Q C"]
-    coupling_offset: JointVector
-    registers: Registers
-    latency_s: float
-    follows: Follows
-    fingers: tuple[str, ...]
-    tip_names: tuple[str, ...]
-    target_keypoints: tuple[int, ...]
-    target_frames: tuple[str, ...]
-    mjcf_path: Path
-    urdf_path: Path
-    body: HandBody | None = field(repr=False)
-    user_model: Path | None = None
-
-    def full_name(self, name: str) -> str:
-        """Return a joint, command, link or tip name as model files and datasets write it."""
-        return f"{self.side}_{name}"
-
-    @property
-    def command_indices(self) -> tuple[int, ...]:
-        """Position in ``joint_names`` of the joint that each command drives."""
-        return tuple(self.joint_names.index(name) for name in self.command_joints)
-
-    def expand(self, commands: Commands) -> Joints:
-        """Return all joints for driven angles in command order."""
-        return commands @ self.coupling.T + self.coupling_offset
-
-    def reduce(self, joints: Joints) -> Commands:
-        """Return the driven angles in command order out of all joints."""
-        return joints[..., list(self.command_indices)]
-
-    def coupling_residual(self, joints: Joints) -> float:
-        """Return the largest ``|q - (factor * q_driven + offset)|`` of any coupled joint."""
-        return float(np.abs(joints - self.expand(self.reduce(joints))).max(initial=0.0))
-
-    def to_registers(self, commands: Commands) -> Commands:
-        """Return the vendor's units for driven angles; angles beyond the limits are clipped."""
-        return self.registers.of(commands)
-
-    def from_registers(self, registers: Commands) -> Commands:
-        """Return driven angles for the vendor's units; the inverse of ``to_registers``."""
-        return self.registers.inverse(registers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,7 +115,7 @@ def load_robot(
     for side in sides:
         if side not in SIDES:
             sides.fail(side, f"is not a side; {nearest(side, SIDES)}")
-    hands = {side: _read_hand(root, side, variant, changes) for side in SIDES if side in sides}
+    hands = {side: read_hand(root, side, variant, changes) for side in SIDES if side in sides}
     robot = Robot(
         name=root.text("name"),
         title=root.text("title"),
@@ -222,13 +137,16 @@ def _with_users_models(robot: Robot, root: Section, place: Path | None) -> Robot
     from retarget.user_model import adopt, find_model, read_entry
 
     asked = place is not None
+    if place is not None and not place.exists():
+        raise InputError(f"{place}: no such file or folder; --robot-model needs one that exists.")
     if place is None and os.environ.get(MODELS_VARIABLE):
         place = Path(os.environ[MODELS_VARIABLE])
-    hands, licenses = dict(robot.hands), [robot.license]
+    hands, licenses, files = dict(robot.hands), [robot.license], []
     for side, hand in robot.hands.items():
         entry = read_entry(root, side, hand.joint_names)
         if entry is None:
             continue
+        files.append(entry.file)
         places = [p for p in (place, None if hand.body else robot.path.parent) if p is not None]
         file = next((f for p in places if (f := find_model(entry, p))), None)
         if file is not None:
@@ -241,164 +159,14 @@ def _with_users_models(robot: Robot, root: Section, place: Path | None) -> Robot
                 f"{looked}. It does not come with the package ({entry.license}): get your own copy "
                 f"and give its place with --robot-model or {MODELS_VARIABLE}."
             )
+    if asked and not files:
+        raise InputError(
+            f"{place}: robot {robot.name!r} reads no other model file than its own; its robot.yaml "
+            "would have to name one (docs/robots.md)."
+        )
     if asked and not any(hand.user_model for hand in hands.values()):
         raise InputError(
-            f"{place}: has no model file of robot {robot.name!r}; its robot.yaml names those that "
-            "it can read."
+            f"{place}: has no model file of robot {robot.name!r}; valid: {' or '.join(files)}, by "
+            "that name, or a folder that has it there."
         )
     return replace(robot, hands=hands, license="; ".join(licenses))
-
-
-def _joint_table(root: Section, side: Side, changes: Section | None) -> Section:
-    """Return the joints of one side with the changes of that side and of a variant applied."""
-    table = root.section("joints")
-    own = root.section("sides").section(side).section("joints", optional=True)
-    for change in (own, changes):
-        if change is not None:
-            for name in change:
-                if name not in table:
-                    change.fail(name, f"is not a joint; {nearest(name, table)}")
-            table = merged(table, change)
-    return table
-
-
-def _read_hand(root: Section, side: Side, variant: str, changes: Section | None) -> HandSpec:
-    joints = _joint_table(root, side, changes)
-    names = tuple(joints)
-    limits = np.array([joints.section(n).interval("limits") for n in names])
-    own = unmirrored(root.section("sides"), side)
-    commands = root.section("commands")
-    changed = own.section("commands", optional=True)
-    changed.known(commands)
-    commands = merged(commands, changed)
-    driven = tuple(commands.section(c).choice("joint", names) for c in commands)
-    factor, offset = _couplings(joints, names, commands, driven)
-    low, high = _command_limits(joints, names, limits, factor, offset, driven)
-    body = read_body(root, side, names)
-    keypoints, frames = _targets(root, body)
-    tips = dict(zip(keypoints, frames, strict=True))
-    fingers = _fingers(root, tips)
-    entries = [commands.section(name) for name in commands]
-    for entry in entries:
-        entry.only(f"joint tip_force lever torque rest {KEYS}")
-    for name in names:
-        joints.section(name).only("limits velocity acceleration follows factor offset")
-    return HandSpec(
-        robot=root.text("name"),
-        side=side,
-        variant=variant,
-        joint_names=names,
-        lower=limits[:, 0],
-        upper=limits[:, 1],
-        command_names=tuple(commands),
-        command_joints=driven,
-        command_lower=low,
-        command_upper=high,
-        command_velocity=_command_rate(joints, names, factor, "velocity"),
-        command_acceleration=_command_rate(joints, names, factor, "acceleration"),
-        command_torque=np.array(
-            [
-                e.positive("torque", e.positive("tip_force", np.inf) * e.positive("lever", 1.0))
-                for e in entries
-            ]
-        ),
-        rest=np.array(
-            [
-                e.number("rest", float(np.clip(0, a, b)))
-                for e, a, b in zip(entries, low, high, strict=True)
-            ]
-        ),
-        coupling=factor,
-        coupling_offset=offset,
-        registers=read_registers(root, commands, low, high),
-        latency_s=root.number("latency", 0.0),
-        follows=root.choice("follows", get_args(Follows)) if "follows" in root else "keypoints",
-        fingers=fingers,
-        tip_names=tuple(tips[KEYPOINT_NAMES.index(f"{f}_tip")] for f in fingers),
-        target_keypoints=keypoints,
-        target_frames=frames,
-        mjcf_path=_model_path(root, "mjcf", side, variant),
-        urdf_path=_model_path(root, "urdf", side, variant),
-        body=body,
-    )
-
-
-def _model_path(root: Section, kind: str, side: Side, variant: str) -> Path:
-    """Return the path of a model file: beside robot.yaml, ``-{variant}`` before the suffix."""
-    path = root.file.parent / root.section("files").text(kind).replace("{side}", side)
-    return path if variant == "default" else path.with_name(f"{path.stem}-{variant}{path.suffix}")
-
-
-def _couplings(
-    joints: Section, names: tuple[str, ...], commands: Section, driven: tuple[str, ...]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the (Q, C) factors and (Q,) offsets of ``joints = factor @ commands + offset``."""
-    factor, offset = np.zeros((len(names), len(driven))), np.zeros(len(names))
-    for command, joint in zip(commands, driven, strict=True):
-        if "follows" in joints.section(joint):
-            commands.section(command).fail("joint", f"is {joint!r}, which follows another joint.")
-        if factor[names.index(joint)].any():
-            commands.section(command).fail("joint", f"is {joint!r}, driven by two commands.")
-        factor[names.index(joint), driven.index(joint)] = 1.0
-    for row, name in enumerate(names):
-        entry = joints.section(name)
-        if "follows" in entry:
-            column = driven.index(entry.choice("follows", driven))
-            factor[row, column] = entry.number("factor", 1.0)
-            offset[row] = entry.number("offset", 0.0)
-        elif name not in driven:
-            joints.fail(name, "is driven by no command and follows no joint.")
-    return factor, offset
-
-
-def _command_limits(
-    joints: Section,
-    names: tuple[str, ...],
-    limits: np.ndarray,
-    factor: np.ndarray,
-    offset: np.ndarray,
-    driven: tuple[str, ...],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Intersect each driven joint's limits with what its coupled joints allow."""
-    low, high = np.full(len(driven), -np.inf), np.full(len(driven), np.inf)
-    for (lower, upper), row, shift in zip(limits, factor, offset, strict=True):
-        for column in np.flatnonzero(row):
-            ends = np.sort((np.array([lower, upper]) - shift) / row[column])
-            low[column], high[column] = max(low[column], ends[0]), min(high[column], ends[1])
-    for column in np.flatnonzero(low >= high):
-        joints.section(driven[column]).fail(
-            "limits", "leave no angle at which every coupled joint is within its own limits."
-        )
-    return low, high
-
-
-def _command_rate(
-    joints: Section, names: tuple[str, ...], factor: np.ndarray, key: str
-) -> np.ndarray:
-    """Return the largest rate of each driven joint, given those of the joints it moves."""
-    rates = np.array([joints.section(name).positive(key, np.inf) for name in names])
-    with np.errstate(divide="ignore"):
-        return (rates[:, None] / np.abs(factor)).min(axis=0)
-
-
-def _fingers(root: Section, tips: Mapping[int, str]) -> tuple[str, ...]:
-    """Return the human fingers that have a robot tip; what the file says of the others must fit."""
-    fingers = tuple(f for f in FINGERS if KEYPOINT_NAMES.index(f"{f}_tip") in tips)
-    dropped = root.choices("dropped_fingers", FINGERS)
-    if "dropped_fingers" in root and {*dropped} != {*FINGERS} - {*fingers}:
-        root.fail(
-            "dropped_fingers",
-            f"are {', '.join(dropped) or 'none'}, but keypoints has tips for {', '.join(fingers)}.",
-        )
-    return fingers
-
-
-def _targets(root: Section, body: HandBody | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    table = root.section("keypoints")
-    for name in table:
-        if name not in KEYPOINT_NAMES:
-            table.fail(name, f"is not a keypoint; {nearest(name, KEYPOINT_NAMES)}")
-        if body is not None:
-            table.choice(name, body.frame_names())
-    indices = sorted(KEYPOINT_NAMES.index(name) for name in table)
-    return tuple(indices), tuple(table.text(KEYPOINT_NAMES[i]) for i in indices)

@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float
 
 from acehand_core.errors import InputError
 from acehand_core.motion import ReplayReport
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import import_mujoco, load_mjcf
-from retarget.robot import HandSpec
 
 if TYPE_CHECKING:
     import mujoco
@@ -47,11 +47,15 @@ class ReplayOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """The report and, at every frame, the simulated joints (rad) and deepest contact (m)."""
+    """The report and, at every frame, the simulated joints and deepest contact (m).
+
+    Joints are in rad, in m where they slide; ``slides`` says so of the driven ones.
+    """
 
     report: ReplayReport
     joints: Float[np.ndarray, "T Q"]
     penetration_m: Float[np.ndarray, "T"]
+    slides: Bool[np.ndarray, "C"]
 
 
 def replay(
@@ -96,7 +100,8 @@ def replay(
             seconds = float(timestamps_s[frame] - timestamps_s[frame - 1])
             run.follow(delayed[frame - 1], delayed[frame], seconds, bool(active[frame]))
             joints[frame], penetration[frame] = run.joints(), run.penetration()
-    return Replay(_report(hand, run, commands, joints, penetration, active), joints, penetration)
+    report = _report(hand, run, commands, joints, penetration, active)
+    return Replay(report, joints, penetration, run.slides)
 
 
 def self_penetration(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[np.ndarray, "T"]:
@@ -142,6 +147,8 @@ class _Run:
         self.data = self._mujoco.MjData(self.model)
         self.qpos = self._ids("joint", hand.joint_names, "qposadr")
         self._ctrl = self._ids("actuator", hand.command_names, "id")
+        kinds = self._ids("joint", hand.command_joints, "type")
+        self.slides = kinds == int(self._mujoco.mjtJoint.mjJNT_SLIDE)
         self._torque = self.model.actuator_forcerange[self._ctrl, 1] * (1 - 1e-6)
         limited = self.model.actuator_forcelimited[self._ctrl].astype(bool)
         self._torque[~limited] = np.inf
@@ -216,9 +223,11 @@ def _report(
     if not active.any():
         return ReplayReport(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, run.unstable)
     error = (hand.reduce(joints) - commands)[active]
+    turning, sliding = error[:, ~run.slides], error[:, run.slides]
     depth = penetration[active]
     return ReplayReport(
-        rms_tracking_rad=float(np.sqrt(np.mean(error**2))),
+        rms_tracking_rad=_rms(turning),
+        rms_tracking_m=_rms(sliding),
         max_penetration_mm=float(depth.max() * 1e3),
         commanded_penetration_mm=float(
             self_penetration(hand, hand.expand(commands[active])).max() * 1e3
@@ -228,6 +237,10 @@ def _report(
         coupling_residual_rad=run.coupling_residual,
         unstable_steps=run.unstable,
     )
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
 
 
 def _check(hand: HandSpec, commands: np.ndarray, times: np.ndarray, active: np.ndarray) -> None:

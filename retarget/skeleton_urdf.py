@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from acehand_core.geometry import rotations
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import import_mujoco
-from retarget.robot import HandSpec
 
 if TYPE_CHECKING:
     import mujoco

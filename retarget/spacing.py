@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import FrameSet, KinematicTree, Posture
 from retarget.pinch import pinch_fingers
-from retarget.robot import HandSpec
 
 #: Contact may press this deep: pads that hold something do. Beyond 1 mm it counts as penetration.
 CONTACT_M = 0.0003

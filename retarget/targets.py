@@ -26,7 +26,9 @@ class HandTargets:
     """One human hand over T frames, in its palm frame.
 
     Where the hand is not known ``joints_hand`` is NaN, ``weight`` 0 and ``T_camera_hand`` the
-    identity. ``T_camera_hand`` is None without a placement.
+    identity. Where it is there (``active``) but nothing of it can be trusted, the first two hold as
+    well, and ``T_camera_hand`` is on the way between its neighbours. ``T_camera_hand`` is None
+    without a placement. ``filled`` marks frames that gap filling wrote; None: there are none.
     """
 
     side: Side
@@ -34,6 +36,19 @@ class HandTargets:
     weight: Float[np.ndarray, "T"]
     active: Bool[np.ndarray, "T"]
     T_camera_hand: Float[np.ndarray, "T 4 4"] | None
+    filled: Bool[np.ndarray, "T"] | None = None
+
+    @property
+    def followed(self) -> Bool[np.ndarray, "T"]:
+        """Frames that say something: the hand is there and its joints have some weight."""
+        return self.active & (self.weight > 0)
+
+    @property
+    def measured(self) -> Bool[np.ndarray, "T"]:
+        """Followed frames that gap filling did not write; all followed ones where it wrote all."""
+        followed = self.followed
+        seen = followed if self.filled is None else followed & ~self.filled
+        return seen if seen.any() else followed
 
     @property
     def tips(self) -> Float[np.ndarray, "T 5 3"]:
@@ -88,7 +103,9 @@ def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
     """Return one hand of a motion as targets, or None where it never appears.
 
     A frame is active where the wrist, knuckles and tips are known; a missing joint in between is
-    carried as NaN and gets no weight later.
+    carried as NaN and gets no weight later. Frames weigh by the motion's quality. One of quality 0
+    is treated as a gap that is filled: it stays active, its joints are not used, and its pose is
+    taken from the frames around it. A hand without any better frame does not appear.
     """
     slot = SIDES.index(side)
     joints = motion.joints_camera[:, slot]
@@ -97,30 +114,62 @@ def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         palms = palm_frames(joints, side)
     active &= np.isfinite(palms).all((1, 2))  # some trackers write zeros for a missing hand
-    if not active.any():
+    weight = np.where(active, motion.quality[:, slot].astype(float), 0.0)
+    followed = weight > 0
+    if not followed.any():
         return None
     poses = np.where(active[:, None, None], palms, np.eye(4))
-    if not motion.placed:
-        poses[active] = _steadied(poses[active])
+    if motion.placed:
+        poses[active] = bridged_poses(poses, followed)[active]
+    else:
+        poses[followed] = _steadied(poses[followed], weight[followed])
     local = np.full(joints.shape, np.nan)
-    local[active] = frames.apply(frames.inverse(poses[active]), joints[active])
-    weight = np.where(active, np.maximum(motion.quality[:, slot], 0.05), 0.0)
+    local[followed] = frames.apply(frames.inverse(poses[followed]), joints[followed])
+    filled = motion.filled[:, slot]
     return HandTargets(
         side=side,
         joints_hand=local,
         weight=weight,
         active=active,
         T_camera_hand=poses if motion.placed else None,
+        filled=filled if filled.any() else None,
     )
 
 
-def _steadied(poses: Float[np.ndarray, "N 4 4"]) -> Float[np.ndarray, "N 4 4"]:
+def bridged(values: Float[np.ndarray, "T D"], known: Bool[np.ndarray, "T"]) -> np.ndarray:
+    """Return values on a line between those that are known, and the nearest at the ends."""
+    at = np.flatnonzero(known)
+    if len(at) in (0, len(known)):
+        return values
+    return np.stack([np.interp(np.arange(len(known)), at, c[at]) for c in values.T], axis=1)
+
+
+def bridged_poses(
+    poses: Float[np.ndarray, "T 4 4"], known: Bool[np.ndarray, "T"]
+) -> Float[np.ndarray, "T 4 4"]:
+    """Return poses that move and turn evenly between those that are known, see ``bridged``."""
+    at = np.flatnonzero(known)
+    if len(at) in (0, len(known)):
+        return poses
+    place = np.interp(np.arange(len(known)), at, np.arange(len(at)))
+    first = np.floor(place).astype(int)
+    before, after = at[first], at[np.minimum(first + 1, len(at) - 1)]
+    start, end = poses[before, :3, :3], poses[after, :3, :3]
+    way = rotations.log(np.swapaxes(start, 1, 2) @ end) * (place - first)[:, None]
+    out = frames.rigid(start @ rotations.exp(way), bridged(poses[:, :3, 3], known))
+    out[at] = poses[at]
+    return out
+
+
+def _steadied(
+    poses: Float[np.ndarray, "N 4 4"], weight: Float[np.ndarray, "N"]
+) -> Float[np.ndarray, "N 4 4"]:
     """Use one palm rotation where joints already come in a wrist frame.
 
     Its tracker's wrist frame is steadier than one rebuilt from five noisy points; only the axes
     convention is unknown, and that is one rotation for all frames.
     """
-    mean = rotations.project_to_rotation(poses[:, :3, :3].mean(0))
+    mean = rotations.project_to_rotation(np.average(poses[:, :3, :3], axis=0, weights=weight))
     wobble = rotations.angle_between(np.broadcast_to(mean, poses[:, :3, :3].shape),
                                      poses[:, :3, :3])  # fmt: skip
     if np.median(wobble) > STEADY_FRAME_RAD:

@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from acehand_core.hand.skeleton import DISTALS, INTERMEDIATES, TIPS, finger_keypoints
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import FrameSet, KinematicTree
 from retarget.pinch import Pinches
-from retarget.robot import HandSpec
 from retarget.targets import HandTargets
 
 #: Stands for the origin: the base's for robot points, the palm's for human keypoints.

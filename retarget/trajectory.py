@@ -22,6 +22,9 @@ LOOK_AHEAD = 128
 HISTORY = 3
 #: A first guess comes from every STRIDE-th frame.
 STRIDE = 4
+#: The guess is made from the middle of the ranges as well where some joint has this share of its
+#: range to either side of the start. That one is taken below this share of the cost.
+BOTH_WAYS, MUCH_BETTER = 0.1, 0.5
 #: A round moves no joint further: beyond it the model says nothing.
 TRUST_RAD = 0.5
 #: Steps shrink from round to round; the next one is given this much more than the last.
@@ -58,13 +61,27 @@ def _coarse(
     rows: slice,
     history: Float[np.ndarray, "H C"],
 ) -> Commands:
-    """Return a first guess: every few frames solved, the others in between on a line."""
+    """Return a first guess: every few frames solved, the others in between on a line.
+
+    Where joints can go both ways from the start, a bend the wrong way can be a local minimum. Then
+    the middle of the ranges is tried too, and kept if it ends at a much lower cost.
+    """
     if limits.fps == 0 or len(start) < 8 * STRIDE:
         return np.tile(history[-1], (len(start), 1)) if len(history) else start
     coarse = slice(rows.start, rows.stop, STRIDE)
     window = objective.window(coarse)
-    none = history[:0]
-    solved = _solve(objective, window, limits.every(STRIDE), start[::STRIDE], none, COARSE_RAD)
+    slower = limits.every(STRIDE)
+
+    def solve(first: Commands) -> Commands:
+        return _solve(objective, window, slower, first, history[:0], COARSE_RAD)
+
+    solved = solve(start[::STRIDE])
+    room = np.minimum(start - limits.lower, limits.upper - start) / (limits.upper - limits.lower)
+    if room.max() > BOTH_WAYS:
+        middle = np.broadcast_to((limits.lower + limits.upper) / 2, solved.shape)
+        other = solve(middle.copy())
+        first, second = (_cost(objective, window, slower, one) for one in (solved, other))
+        solved = other if second < MUCH_BETTER * first else solved
     places = np.arange(len(start)) / STRIDE
     return np.stack([np.interp(places, np.arange(len(solved)), c) for c in solved.T], axis=1)
 
@@ -111,6 +128,15 @@ def _solve(
     if limits.kept_by(pose.commands, before):
         return pose.commands
     return limits.enforce(pose.commands, before)
+
+
+def _cost(
+    objective: PoseObjective, window: Window, limits: CommandLimits, commands: Commands
+) -> float:
+    weights = objective.weights
+    smooth = weights.acceleration * limits.fps**4, weights.jerk * limits.fps**6
+    program = TrajectoryProgram(len(commands), limits, commands[:0], *smooth, objective.units)
+    return _total(program, window.at(commands))
 
 
 def _total(program: TrajectoryProgram, pose: Pose) -> float:

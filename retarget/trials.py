@@ -9,9 +9,9 @@ import numpy as np
 
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import Calibration
+from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
 from retarget.limits import Commands
-from retarget.robot import HandSpec
 from retarget.targets import HandTargets
 
 #: Share of its range that a thumb uses: it stays where it meets no finger.

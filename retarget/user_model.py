@@ -23,9 +23,9 @@ from acehand_core.types import Side
 from retarget import kinematics, skeleton_urdf
 from retarget.authoring import COLLISION_GROUP, VISUAL_GROUP
 from retarget.body import ROOT_LINK, Simulation, Vector
+from retarget.hand_spec import HandSpec
 from retarget.mirror import unmirrored
 from retarget.parameters import Section
-from retarget.robot import HandSpec
 
 if TYPE_CHECKING:
     import mujoco

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Bool
 
 from acehand_core.motion import HandMotion, RobotTrajectory, Verdict
 from acehand_core.types import SIDES
@@ -27,6 +28,7 @@ GATES = {
     "filled": Gate(0.20, 0.50),
     "far_tips": Gate(0.15, 0.35),
     "tracking_rad": Gate(0.10, 0.30),
+    "tracking_m": Gate(0.003, 0.01),
     "penetration_mm": Gate(1.0, 20.0),
     "saturation": Gate(0.05, 0.30),
     "wrist_acceleration": Gate(30.0, 60.0),
@@ -59,7 +61,8 @@ def read_gates(path: Path) -> dict[str, Gate]:
 def judge(motion: HandMotion, trajectory: RobotTrajectory, gates: Gates = GATES) -> Verdict:
     """Return the verdict over both hands of one clip.
 
-    A hand that never appears is no fault; a clip without any hand fails.
+    A hand that never appears is no fault; a clip without any hand fails. Frames of confidence 0
+    are named among the reasons even where they are too few to change the status.
     """
     if not trajectory.active.any():
         return Verdict("fail", ("no hand was found",))
@@ -69,8 +72,9 @@ def judge(motion: HandMotion, trajectory: RobotTrajectory, gates: Gates = GATES)
         if trajectory.active[:, slot].any():
             findings += _hand_findings(motion, trajectory, slot, side, gates)
     status = "pass"
-    if findings:
-        status = "fail" if any(level == "fail" for level, _ in findings) else "warn"
+    levels = {level for level, _ in findings}
+    if levels - {"note"}:
+        status = "fail" if "fail" in levels else "warn"
     return Verdict(status, tuple(reason for _, reason in findings))
 
 
@@ -85,16 +89,13 @@ def _hand_findings(
     motion: HandMotion, trajectory: RobotTrajectory, slot: int, side: str, gates: Gates
 ) -> Iterable[tuple[str, str]]:
     active = trajectory.active[:, slot]
-    known = int(active.sum())
     coverage = float(motion.observed[:, slot].mean())
     if coverage < LOW_COVERAGE:
         yield "warn", f"{side} hand was seen in only {coverage:.0%} of the frames"
-    filled = float(motion.filled[:, slot].sum()) / known
-    yield from _gate(
-        gates, "filled", filled, f"{filled:.0%} of the {side} hand's frames are filled in"
-    )
+    yield from _gap_findings(motion, active, slot, side, gates)
     error = trajectory.tip_error_m[active, slot]
-    far = float((error > FAR_TIP_M).mean())
+    error = error[np.isfinite(error).all(1)]
+    far = float((error > FAR_TIP_M).mean()) if len(error) else 0.0
     yield from _gate(
         gates, "far_tips", far, f"{far:.0%} of the {side} robot fingertips are over 30 mm off"
     )
@@ -105,6 +106,13 @@ def _hand_findings(
             "tracking_rad",
             report.rms_tracking_rad,
             f"the simulated {side} hand follows with {report.rms_tracking_rad:.2f} rad rms error",
+        )
+        slid = report.rms_tracking_m
+        yield from _gate(
+            gates,
+            "tracking_m",
+            slid,
+            f"the simulated {side} hand follows with {slid * 1e3:.1f} mm rms error",
         )
         depth = max(report.max_penetration_mm, report.commanded_penetration_mm)
         yield from _gate(
@@ -125,6 +133,23 @@ def _hand_findings(
     yield from _gate(
         gates, "wrist_acceleration", speed, f"the {side} wrist accelerates with {speed:.0f} m/s2"
     )
+
+
+def _gap_findings(
+    motion: HandMotion, active: Bool[np.ndarray, "T"], slot: int, side: str, gates: Gates
+) -> Iterable[tuple[str, str]]:
+    """Judge frames that gap filling wrote, or that nothing is trusted of: both are guesses."""
+    filled = motion.filled[:, slot] & active
+    doubtful = (motion.quality[:, slot] == 0) & active & ~filled
+    share = [float(flags.sum()) / int(active.sum()) for flags in (filled, doubtful)]
+    said = f"{share[0]:.0%} of the {side} hand's frames are filled in"
+    if share[1]:
+        guess = f"{share[1]:.1%} of the {side} hand's frames have confidence 0 and are not followed"
+        said = f"{guess}, {share[0]:.0%} are filled in" if share[0] else guess
+    findings = list(_gate(gates, "filled", sum(share), said))
+    if share[1] and not findings:
+        findings = [("note", said)]
+    yield from findings
 
 
 def _gate(gates: Gates, name: str, value: float, reason: str) -> Iterable[tuple[str, str]]:

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("acehand_core", "retarget", "acehand_ros")
 
-#: Room -> rooms it may import. ``types`` and ``errors`` are free for all.
+#: Room -> rooms it may import. ``types``, ``errors`` and ``atomic`` are free for all.
 ALLOWED = {
     "geometry": set(),
     "motion": {"geometry"},
@@ -88,7 +88,7 @@ ALLOWED = {
         "bag_jobs",
     },
 }
-FREE = {"types", "errors", "version", "__version__"}
+FREE = {"types", "errors", "atomic", "version", "__version__"}
 #: Libraries that a room may import only inside the function that needs them.
 LAZY = {
     "torch",

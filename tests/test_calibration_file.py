@@ -10,7 +10,7 @@ import pytest
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import rotations
 from acehand_core.motion import Calibration
-from retarget.calibration_file import calibration_text, read_calibrations
+from retarget.calibration_file import Fitted, calibration_text, read_calibrations
 from retarget.robot import load_robot
 
 ROBOT = load_robot("inspire")
@@ -24,7 +24,7 @@ CALIBRATION = Calibration(
 @pytest.fixture
 def path(tmp_path):
     file = tmp_path / "calibration.json"
-    file.write_text(calibration_text(ROBOT, {"right": CALIBRATION}, "a.mp4", "ab12"))
+    file.write_text(calibration_text(ROBOT, {"right": Fitted(CALIBRATION, "a.mp4", "ab12")}))
     return file
 
 
@@ -39,7 +39,8 @@ def test_every_digit_comes_back(path):
     found = read_calibrations(path, ROBOT)
     assert list(found) == ["right"]
     for name in ("scale", "rotation", "translation", "residual_m", "anchors", "lengths"):
-        assert np.array_equal(getattr(found["right"], name), getattr(CALIBRATION, name)), name
+        one = found["right"].calibration
+        assert np.array_equal(getattr(one, name), getattr(CALIBRATION, name)), name
     record = json.loads(path.read_text())
     assert (record["source"], record["source_sha256"]) == ("a.mp4", "ab12")
 
@@ -47,8 +48,18 @@ def test_every_digit_comes_back(path):
 def test_an_unknown_residual(tmp_path):
     one = Calibration(1.0, np.eye(3), np.zeros(3), float("nan"))
     path = tmp_path / "c.json"
-    path.write_text(calibration_text(ROBOT, {"left": one}, "a.mp4", None))
-    assert np.isnan(read_calibrations(path, ROBOT)["left"].residual_m)
+    path.write_text(calibration_text(ROBOT, {"left": Fitted(one, "a.mp4", None)}))
+    assert np.isnan(read_calibrations(path, ROBOT)["left"].calibration.residual_m)
+
+
+def test_each_side_says_what_it_was_fitted_to(path):
+    given = read_calibrations(path, ROBOT)
+    assert (given["right"].source, given["right"].sha256) == ("a.mp4", "ab12")
+    both = {"left": Fitted(CALIBRATION, "b.mp4", None), "right": given["right"]}
+    path.write_text(calibration_text(ROBOT, both))
+    again = read_calibrations(path, ROBOT)
+    for side, (source, sha256) in {"left": ("b.mp4", None), "right": ("a.mp4", "ab12")}.items():
+        assert (again[side].source, again[side].sha256) == (source, sha256)
 
 
 RIGHT = "hands.right"
@@ -59,6 +70,7 @@ RIGHT = "hands.right"
     [
         (lambda r: r.update(schema="other/1"), "`schema` must be 'acehand-calibration/1'"),
         (lambda r: r.update(extra=1), "extra is unknown"),
+        (lambda r: r.update(source=5), "source must be text or null"),
         (lambda r: r.update(hands=[]), "hands must be a mapping"),
         (lambda r: r.update(hands={}), "hands must be a mapping"),
         (lambda r: r["hands"].update(rigth={}), "hands.rigth is not a side; .*'right'"),

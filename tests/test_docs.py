@@ -63,7 +63,7 @@ def test_flags() -> None:
     actual = {flag: action for flag, action in actual.items() if flag not in of_model}
     actual["--overlay"] = actual.pop("--no-overlay")
     assert set(stated) == set(actual) - {"--help", "--version"}
-    for flag in ("--robot", "--hands", "--tracker", "--solver", "--task", "--output"):
+    for flag in ("--robot", "--hands", "--tracker", "--solver", "--output"):
         assert stated[flag] == str(actual[flag].default)
 
 

@@ -79,6 +79,16 @@ def test_predictions_of_a_folder(folders):
     assert out["method"]["label"] == "mine" and out["hand_model"] == "acehand"
 
 
+def test_segments_of_two_hand_models_are_not_averaged(folders):
+    other = replace(TRUTH, hand_model="mano")
+    write_hand_motion(other, folders / "truth" / "two.parquet", overwrite=True)
+    truth = open_ground_truth(folders / "truth")
+    with pytest.raises(
+        SchemaError, match=r"two: the hand model .* 'mano', that of one is 'acehand'"
+    ):
+        evaluate_predictions(folders / "guess", truth, Options())
+
+
 def test_the_hash_of_a_folder_is_of_its_content(folders):
     before = open_ground_truth(folders / "truth").summary["sha256"]
     assert open_ground_truth(folders / "truth").summary["sha256"] == before
@@ -252,6 +262,21 @@ def test_evaluate_says_what_is_wrong(capsys, folders):
         assert run.code == 2 and message in run.err, words
     run = Acehand(capsys, "evaluate", "--predictions", guess, "--ground-truth", truth)
     assert run.code == 0 and run.json["metrics"]["facc"] == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--decode-frames", "0"), ("--decode-frames", "90"), ("--hands", "left"), ("--time", "1"),
+     ("--hand-length", "0.18"), ("--variant", "k"), ("--drop-tail",), ("--windows", "full"),
+     ("--encode-width", "640"), ("--device", "cpu")],
+)  # fmt: skip
+def test_flags_of_trackers_are_refused_with_predictions(capsys, folders, words):
+    """Else they would be ignored without a word, and the numbers be taken for others."""
+    run = Acehand(
+        capsys, "evaluate", "--predictions", folders / "guess", "--ground-truth",
+        folders / "truth", *words,
+    )  # fmt: skip
+    assert run.code == 2 and f"{words[0]} is for --tracker" in run.err
 
 
 @pytest.mark.parametrize("frames", [8])

@@ -168,6 +168,12 @@ def test_hawor_chunks(tmp_path, truth):
     assert_same(found, truth, rows=[0, 1, 2, 4])
     assert found.presence[3].tolist() == [0, 1]
     assert "600" in " ".join(found.provenance.notes)
+    assert "ends" not in " ".join(found.provenance.notes)
+    (folder / "0_4.json").unlink()
+    (folder.parent / "0" / "4_4.json").unlink()
+    opened = open_ground_truth(tmp_path / "truth")
+    report = import_predictions("hawor", tmp_path / "raw", opened, tmp_path / "out2", LIBRARY)
+    assert "ends 2 frames before" in " ".join(report["notes"])
     (folder / "0_9.json").write_text(json.dumps(chunk))
     with pytest.raises(SchemaError, match=r"0_9\.json: 'init_root_orient' has 5 rows"):
         again = open_ground_truth(tmp_path / "truth")
@@ -244,6 +250,28 @@ def test_generic_wrists_in_millimetres_in_the_mirror(tmp_path, truth):
     assert_same(imported(tmp_path, "mint"), truth, exact=1e-6)
 
 
+@pytest.mark.parametrize("count", [FRAMES - 1, FRAMES + 2])
+def test_another_number_of_frames_is_refused(tmp_path, truth, count):
+    """Rows without frame numbers would else be scored against other frames than their own."""
+    rows = np.arange(count) % FRAMES
+    dense = ("global_orient", "transl", "hand_pose")
+    entries = {k: v[rows] if k in dense else v for k, v in generic(truth).items()}
+    joints = truth.joints_camera[rows].copy()
+    joints[FRAMES:] = np.nan
+    tracks = {
+        name: value if name == "betas" else value[:, rows] for name, value in dynhamr(truth).items()
+    }
+    for method, field, saved in (
+        ("generic", "global_orient", entries),
+        ("vidihand", "joints", {"joints": joints, "unit": "m", "joint_order": "openpose"}),
+        ("dynhamr", "root_orient", tracks),
+    ):
+        save(tmp_path, **saved)
+        message = rf"seg\.npz: '{field}' has {count} frames; the segment has {FRAMES}"
+        with pytest.raises(SchemaError, match=message):
+            imported(tmp_path, method)
+
+
 def test_generic_adds_the_mean_pose_of_mano(tmp_path, truth, shared):
     pytest.importorskip("smplx")
     library = HandLibrary(shared / "golden" / "mano_synthetic.npz")
@@ -302,6 +330,32 @@ def test_generic_parquet(tmp_path, truth):
 
 
 @pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [("joints", [0.5] * 60, "column 'joints' holds lists of 60 numbers; lists of 63"),
+     ("joints", 0.5, "column 'joints' holds single numbers; lists of 63"),
+     ("joints", ["a"] * 63, "'joints' must hold numbers"),
+     ("hand_pose", [0.1] * 44, "'hand_pose' has shape"),
+     ("transl", [0.1] * 2, "'transl' has shape")],
+)  # fmt: skip
+def test_parquet_lists_of_another_length_are_refused(tmp_path, truth, column, value, message):
+    rows = [(f, s) for f in range(FRAMES) for s in (0, 1)]
+    columns = {"frame": [f for f, _ in rows], "hand": [SIDES[s] for _, s in rows]}
+    says = {"unit": "m", "joint_order": "openpose"}
+    if column != "joints":
+        entries = generic(truth)
+        for name in ("global_orient", "hand_pose", "transl"):
+            columns[name] = [entries[name][f, s].tolist() for f, s in rows]
+        columns["betas"] = [entries["betas"][s].tolist() for _, s in rows]
+        says |= {k: str(v) for k, v in entries.items() if isinstance(v, str | bool)}
+    columns[column] = [value] * len(rows)
+    (tmp_path / "raw").mkdir()
+    table = pa.table(columns).replace_schema_metadata(says)
+    pq.write_table(table, tmp_path / "raw" / "seg.parquet")
+    with pytest.raises(SchemaError, match=rf"seg\.parquet: {message}"):
+        imported(tmp_path, "generic")
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [({"unit": "cm"}, "'unit' is 'cm'; valid: m, mm"), ({"unit": None}, "'unit' must say"),
      ({"left": None}, "'left' must say"), ({"betas": np.zeros(9)}, "'betas' has shape"),
@@ -332,6 +386,37 @@ def test_crops_that_are_refused(tmp_path, truth):
     (tmp_path / "raw" / "seg.npz").unlink()
     with pytest.raises(InputError, match=r"seg\.npz"):
         imported(tmp_path, "hamer")
+
+
+def test_an_import_that_fails_leaves_nothing_behind(tmp_path, truth, monkeypatch):
+    """A later segment is bad, or writing stops: the same command works once that is mended."""
+    write_hand_motion(truth, tmp_path / "truth" / "tail.parquet")
+    joints = {"joints": truth.joints_camera, "unit": "m", "joint_order": "openpose"}
+    save(tmp_path, **joints)
+    out = tmp_path / "out"
+
+    def run():
+        opened = open_ground_truth(tmp_path / "truth")
+        return import_predictions("generic", tmp_path / "raw", opened, out, LIBRARY)
+
+    with pytest.raises(InputError, match="tail"):
+        run()
+    assert not out.exists()
+    np.savez(tmp_path / "raw" / "tail.npz", **joints)
+    calls = []
+
+    def stopping(motion, path, overwrite):
+        calls.append(path)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        write_hand_motion(motion, path, overwrite)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("acehand_core.evaluation.importing.write_hand_motion", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    assert len(calls) == 2 and not list(out.iterdir())
+    assert run()["segments"] == 2 and len(list(out.iterdir())) == 2
 
 
 def test_every_method_of_the_paper_has_an_importer():

@@ -194,6 +194,47 @@ def test_the_command(capsys, tmp_path, evaluation):
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        (("metrics",), None, "'metrics' is 'None'"),
+        (("metrics", "facc"), "abc", "'metrics.facc' is 'abc'; a number or null"),
+        (("metrics", "facc"), float("nan"), "'metrics.facc'"),
+        (("metrics", "recall"), ..., "'metrics.recall' is missing"),
+        (("radius",), [{}], "'radius[0].from' is missing"),
+        (("radius",), {}, "'radius' is '{}'; a list"),
+        (("radius", 1, "from"), None, "'radius[1].from' is 'None'; a number"),
+        (("method", "trackers"), "abc", "'method.trackers'"),
+        (("method",), [], "'method' is '[]'; an object"),
+        (("counts", "oos"), None, "'counts.oos'"),
+        (("counts", "oos"), True, "'counts.oos'"),
+        (("segments", "count"), -1, "'segments.count'"),
+        (("hand_model",), ..., "'hand_model' is missing"),
+        (("matched",), 3, "'matched' is '3'; an object"),
+        (("out_of_sight_placement", "emitted"), "x", "'out_of_sight_placement.emitted'"),
+        (("translation_m",), [1], "'translation_m'"),
+        (("decoded_length",), [{"frames": 1}], "'decoded_length[0].segments' is missing"),
+        (("throughput",), {"fps": "fast"}, "'throughput.machine' is missing"),
+    ],
+)
+def test_a_damaged_evaluation_is_refused_with_its_entry(
+    capsys, tmp_path, evaluation, keys, value, message
+):
+    content = json.loads(evaluation.read_text())
+    inner = content
+    for key in keys[:-1]:
+        inner = inner[key]
+    if value is ...:
+        del inner[keys[-1]]
+    else:
+        inner[keys[-1]] = value
+    broken = tmp_path / "broken.json"
+    broken.write_text(json.dumps(content))
+    run = Acehand(capsys, "report", broken, "--output", tmp_path / "other")
+    assert run.code == 2 and f"{broken}: {message}" in run.err
+    assert not (tmp_path / "other").exists()
+
+
 DOC = (Path(__file__).resolve().parent.parent / "docs" / "evaluation.md").read_text("utf-8")
 
 

@@ -14,12 +14,12 @@ import lerobot_samples as samples
 import pytest
 
 from acehand_core.errors import InputError, OutputError, SchemaError, UnsafeFileError
-from acehand_core.export import atomic
 from acehand_core.export import lerobot_format as layout
-from acehand_core.export.atomic import STAGING
+from acehand_core.export import transaction
 from acehand_core.export.lerobot import open_for_append, read_provenance
 from acehand_core.export.lerobot_check import check_dataset
 from acehand_core.export.lerobot_repair import repair
+from acehand_core.export.transaction import STAGING
 
 EPISODES, MORE = samples.EPISODES, samples.MORE
 TESTS = Path(__file__).resolve().parent
@@ -76,7 +76,7 @@ def test_an_undo_that_fails_is_finished_by_the_next_writer(
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(atomic, "_undo", broken)
+        patch.setattr(transaction, "_undo", broken)
         disk = FullDisk(11)
         writer = open_for_append(own, 30, samples.FEATURES, samples.ROBOT, on_step=disk)
         with pytest.raises(OutputError, match="Input/output error"):

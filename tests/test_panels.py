@@ -12,11 +12,14 @@ from retarget_samples import motion_of, moving_hands
 from runs import Acehand, Run, hands_file
 from video_fixtures import write_video
 
+from acehand_core import rendering
 from acehand_core.errors import InputError
 from acehand_core.export.panels import Panels, panel_names
 from acehand_core.export.scene import Layer, View, mesh_layer, outside_view, stack
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import Camera
+from acehand_core.rendering import RenderSettings
+from retarget.calibration_file import known_calibrations
 from retarget.render import RobotRenderer
 from retarget.robot import load_robot
 
@@ -168,6 +171,31 @@ def test_render_command(tmp_path: Path, capsys) -> None:
     assert again.code == 4 and "--overwrite" in again.err
     wrong = Acehand(capsys, "render", video, "--output", tmp_path / "no")
     assert wrong.code == 2 and "HandMotion" in wrong.err and not (tmp_path / "no").exists()
+
+
+def test_render_part_of_an_episode(tmp_path: Path, capsys) -> None:
+    """Start and duration count within the episode, not within its video file."""
+    hands = hands_file(tmp_path / "hands.npz", 6)
+    grey = [np.full((96, 128, 3), 40 + 30 * i, np.uint8) for i in range(6)]
+    video, out = write_video(tmp_path / "v.mp4", grey), tmp_path / "set"
+    more = ("--tracker", hands, "--output", out, "--no-overlay")
+    assert Run(capsys, video, *more).code == 0
+    assert Run(capsys, video, *more, "--append").code == 0
+    drawn = ("render", out, "--episode", 1, "--panels", "source", "--no-moving")
+    part = ("--start", 0.1, "--duration", 0.07)
+    run = Acehand(capsys, *drawn, *part, "--output", tmp_path / "part")
+    assert run.code == 0, run.err
+    strip = cv2.imread(str(tmp_path / "part" / "strip.png"))
+    assert strip.shape[1] == 3 * 320 + 2 * 4
+    corner = strip[-60, [160, 484, 808], 0].astype(int)
+    assert np.abs(corner - [130, 160, 190]).max() < 12
+    kept = out / "acehand" / "episode_000001" / "calibration.json"
+    for robot, used in (("inspire", known_calibrations(kept, load_robot("inspire"))), ("leap", {})):
+        found = rendering._calibrations(out, RenderSettings(out, episode=1), load_robot(robot))
+        assert found.keys() == used.keys()
+        assert all(np.array_equal(found[s].rotation, used[s].rotation) for s in used)
+    late = Acehand(capsys, *drawn, "--start", 5, "--output", tmp_path / "late")
+    assert late.code == 2 and "valid: 0 to 0.2" in late.err
 
 
 def test_render_an_episode_with_depth(tmp_path: Path, capsys) -> None:

@@ -69,11 +69,33 @@ def test_lag_is_no_failure_to_follow():
     ramp = np.linspace(0, 1, 31)[:, None] * np.ones(6)  # 1 rad/s
     active = np.ones(31, bool)
     late = np.concatenate([np.repeat(ramp[:1], 2, axis=0), ramp[:-2]])
-    assert not unfollowed(ramp, late, active, FPS).any()
+    turns = np.zeros(6, bool)
+    assert not unfollowed(ramp, late, active, FPS, turns).any()
     stuck = np.minimum(ramp, 0.5)
-    found = unfollowed(ramp, stuck, active, FPS)
+    found = unfollowed(ramp, stuck, active, FPS, turns)
     assert not found[:16].any() and (found[-5:] == 1).all()
-    assert not unfollowed(ramp, stuck, ~active, FPS).any()
+    assert not unfollowed(ramp, stuck, ~active, FPS, turns).any()
+
+
+def test_a_joint_that_slides_has_a_limit_in_metres():
+    """8 mm beside its command: nothing for a finger in radians, not followed for a jaw."""
+    commands = np.zeros((20, 2))
+    slides = np.array([True, False])
+    for away, share in ((0.0029, 0.0), (0.0045, 0.5), (0.008, 1.0)):
+        found = unfollowed(commands, commands + away, np.ones(20, bool), FPS, slides)
+        assert found[:, 0] == pytest.approx(np.full(20, share)) and not found[:, 1].any()
+
+
+def test_a_gripper_reports_metres():
+    hand = load_robot("panda_gripper").hand("right")
+    wide = np.full((30, 1), 0.03)
+    blocked = play(hand, wide, FPS, np.ones(30, bool), "off").report
+    assert blocked.rms_tracking_rad == 0 and blocked.rms_tracking_m < 1e-3
+    jump = np.where(np.arange(30)[:, None] < 10, 0.0, 0.04) * np.ones((30, 1))  # faster than it is
+    report = play(hand, jump, FPS, np.ones(30, bool), "off").report
+    assert report.rms_tracking_rad == 0 and report.rms_tracking_m > 0.003
+    fingers = play(HAND, smooth_commands(HAND, 20), FPS, np.ones(20, bool), "off").report
+    assert fingers.rms_tracking_m == 0 and fingers.rms_tracking_rad > 0
 
 
 def test_follow_is_part_of_the_objective():

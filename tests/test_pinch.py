@@ -52,7 +52,7 @@ def test_reach_of_the_published_hand(side):
     reach = tip_reach(HANDS[side], TREES[side]) * 1e3
     expected = [0, 0.4, 12.5, 32.4, 52.7] if side == "right" else [0, 0.4, 18.6, 38.3, 57.6]
     assert reach == pytest.approx(expected, abs=0.5)
-    assert pinch_fingers(HANDS[side], TREES[side]).tolist() == [1, 2]
+    assert pinch_fingers(HANDS[side], TREES[side]).tolist() == ([1, 2] if side == "right" else [1])
 
 
 def test_a_pinch_closes_from_first_to_last_touch():
@@ -110,8 +110,7 @@ def pinching(side, finger, count=90):
     return targets_of(side, joints), share[:, 0] == 1
 
 
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("finger", [1, 2])
+@pytest.mark.parametrize(("side", "finger"), [("left", 1), ("right", 1), ("right", 2)])
 def test_a_human_pinch_closes_on_the_robot(side, finger):
     """As near as links that do not pass through each other allow."""
     hand, tree = HANDS[side], TREES[side]
@@ -152,12 +151,14 @@ def test_distances_are_in_order():
     assert 0 < OPEN_M < CLOSE_M < RELEASE_M
 
 
-@pytest.mark.parametrize(("finger", "nearest_mm"), [("ring", 32.4), ("pinky", 52.7)])
-def test_a_pinch_out_of_reach_comes_as_near_as_it_can(finger, nearest_mm):
-    hand = load_robot("inspire").hand("right")
-    tree = KinematicTree.of(hand)
-    hands = pinching_hand("right", finger, 30.0, touches=1)
-    targets = targets_of("right", frames.apply(frames.inverse(palm_frames(hands, "right")), hands))
+@pytest.mark.parametrize(
+    ("side", "finger", "nearest_mm"),
+    [("right", "ring", 32.4), ("right", "pinky", 52.7), ("left", "middle", 18.6)],
+)
+def test_a_pinch_out_of_reach_comes_as_near_as_it_can(side, finger, nearest_mm):
+    hand, tree = HANDS[side], TREES[side]
+    hands = pinching_hand(side, finger, 30.0, touches=1)
+    targets = targets_of(side, frames.apply(frames.inverse(palm_frames(hands, side)), hands))
     calibration = calibrate(hand, tree, targets, Weights())
     commands = solve_hand(hand, tree, targets, calibration, CommandLimits.of(hand, 30.0))
     tips = tree.points(hand.expand(commands), hand.tip_names)
@@ -168,7 +169,8 @@ def test_a_pinch_out_of_reach_comes_as_near_as_it_can(finger, nearest_mm):
     assert touching.sum() > 3
     assert nearest_mm - 0.5 < apart.min() and apart.mean() < nearest_mm + 3
     (note,) = impossible_pinches(hand, tree, targets)
-    assert f"cannot close the thumb-{finger} pinch" in note and f"{nearest_mm:.0f} mm" in note
+    assert f"the {side} hand cannot close the thumb-{finger} pinch" in note
+    assert f"{nearest_mm:.0f} mm" in note
 
 
 def test_a_pinch_within_reach_is_no_news():

@@ -350,8 +350,21 @@ def test_a_missing_model_file_and_a_foreign_joint_are_named(tmp_path):
     (tmp_path / "right.xml").write_text(
         GRIPPER_XML.replace('name="right_nail" axis', 'name="x" axis')
     )
-    with pytest.raises(SchemaError, match=r"joint '(nail' is not in the model|x' has no place)"):
+    with pytest.raises(SchemaError, match=r"joint 'x' has no place.*; valid: nail\."):
         KinematicTree.of(hand)
+    (tmp_path / "right.xml").write_text(GRIPPER_XML.replace("right_nail", "right_nal"))
+    with pytest.raises(
+        SchemaError, match=r"joint 'nal' has no .*valid: nail\. Did you mean 'nail'"
+    ):
+        KinematicTree.of(hand)
+    shorter = hand.joint_names[:-1]
+    spare = f"joint '{hand.joint_names[-1]}' has no place in the joint order; valid: "
+    (tmp_path / "right.xml").write_text(GRIPPER_XML)
+    with pytest.raises(SchemaError, match=spare + ", ".join(sorted(shorter))):
+        KinematicTree.from_mjcf(tmp_path / "right.xml", shorter, "right_")
+    longer = (*hand.joint_names, "nale")
+    with pytest.raises(SchemaError, match=r"joint 'nale' is not in the model.*mean 'nail'"):
+        KinematicTree.from_mjcf(tmp_path / "right.xml", longer, "right_")
     (tmp_path / "right.xml").write_text("<mujoco>")
     with pytest.raises(InputError, match="cannot read"):
         KinematicTree.of(hand)

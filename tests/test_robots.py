@@ -45,9 +45,16 @@ pytest.importorskip("mujoco")
 NAMES = (*robot_names(), "inspire:other")
 HANDS = [(name, side) for name in NAMES for side in SIDES]
 #: LEAP's joints bend far both ways: over more of their range than this the solver, which begins at
-#: the idle hand, can end in another pose of the thumb (1 to 3 rad off, where the cost is 1 to 21
-#: instead of 2e-6).
-SHARE = {"leap": 0.6}
+#: the idle hand and in the middle, often ends in another pose of the thumb (1 to 3 rad off, where
+#: the cost is 1 to 21 instead of 2e-6).
+SHARE = {"leap": 0.8}
+#: With the default weights: what is tried first, and what must at least be found, as a share of the
+#: range over which nothing touches or pinches near the idle hand.
+OPEN = {"leap": 0.6}
+LEAST_OPEN = {
+    "ability": 0.5, "allegro": 0.5, "leap": 0.1, "panda_gripper": 1.0, "shadow": 0.2, "svh": 0.5,
+    "inspire": 0.5, "inspire:other": 0.5,
+}  # fmt: skip
 FOLLOWS_WITHIN_MM = {
     "allegro": 8, "leap": 8, "ability": 15, "shadow": 8, "svh": 15, "panda_gripper": 5,
     "inspire": 16, "inspire:other": 16,
@@ -119,7 +126,7 @@ def feasible(hand, seed, share=1.0):
 
 def open_motion(name, hand, tree, seed):
     """The largest such motion in which nothing touches and no pinch begins."""
-    for share in np.arange(SHARE.get(name, 1.0), 0.05, -0.1):
+    for share in np.arange(OPEN.get(name, 1.0), LEAST_OPEN[name] - 0.05, -0.1):
         commands = feasible(hand, seed, share)
         joints = hand.expand(commands)
         tips = tree.points(joints, hand.tip_names)
@@ -127,7 +134,7 @@ def open_motion(name, hand, tree, seed):
         pinches = hand.follows == "keypoints" and gap < OPENING_M[1]
         if self_penetration(hand, joints).max() == 0 and not pinches:
             return commands
-    raise AssertionError(f"{name}: the idle hand pinches or touches itself")
+    raise AssertionError(f"{name}: touches or pinches over {LEAST_OPEN[name]:.0%} of its range")
 
 
 @pytest.mark.parametrize("seed", range(2))

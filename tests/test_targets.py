@@ -105,12 +105,33 @@ def test_a_hand_that_never_appears_is_none():
     assert hand_targets(motion, "right") is not None
 
 
-def test_weight_follows_quality_but_never_vanishes():
+def test_weight_is_the_quality():
     quality = np.tile([[1.0, 0.0]], (5, 1))
     quality[1] = 0.4
+    quality[3, 1] = 1e-3
     motion = motion_of(moving_hands(5), quality=quality)
     assert hand_targets(motion, "left").weight == pytest.approx([1, 0.4, 1, 1, 1])
-    assert hand_targets(motion, "right").weight == pytest.approx([0.05, 0.4, 0.05, 0.05, 0.05])
+    assert hand_targets(motion, "right").weight == pytest.approx([0, 0.4, 0, 1e-3, 0])
+    assert hand_targets(motion_of(moving_hands(5), quality=np.zeros((5, 2))), "left") is None
+
+
+def test_a_span_of_quality_0_is_bridged():
+    """A hand that travels and turns evenly: nothing of the frames themselves is used."""
+    turn = np.linspace(0, 1, 20)[:, None]
+    move = frames.rigid(rotations.exp(turn * [0.2, 0.8, -0.5]), turn * [0.2, 0, 0.1])
+    joints = np.full((20, 2, 21, 3), np.nan)
+    joints[:, 1] = frames.apply(move, np.tile(human_joints("right"), (20, 1, 1)))
+    clean = hand_targets(motion_of(joints), "right")
+    quality = np.zeros((20, 2))
+    quality[:, 1] = 1
+    quality[6:12, 1] = 0
+    joints[6:12, 1] = moving_hands(20)[6:12, 1]
+    targets = hand_targets(motion_of(joints, quality=quality), "right")
+    assert targets.active.all() and targets.followed.tolist() == (quality[:, 1] > 0).tolist()
+    assert np.isnan(targets.joints_hand[6:12]).all()
+    away = targets.T_camera_hand - clean.T_camera_hand
+    assert np.abs(away[:, :3, :3]).max() < 1e-9
+    assert np.abs(away[:, :3, 3]).max() < 5e-3  # the wrist goes along an arc
 
 
 def test_a_frame_without_the_joints_it_needs_is_not_active():

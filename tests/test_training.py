@@ -15,7 +15,7 @@ pytest.importorskip("hydra")
 
 from safetensors.torch import load_file
 
-from acehand_core.errors import InputError, SchemaError
+from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.model import AceModel
 from acehand_core.training import checkpoints
 from acehand_core.training.loop import Run, train
@@ -209,7 +209,21 @@ def test_another_configuration_does_not_go_on(data, tmp_path) -> None:
 
 def test_processes_must_be_there(data, tmp_path) -> None:
     with pytest.raises(InputError, match=r"optim\.processes is 2, but 1 run.*accumulation=2"):
-        train(compose(overrides(data, tmp_path, "optim.processes=2")), quiet)
+        train(compose(overrides(data, tmp_path / "run", "optim.processes=2")), quiet)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_takes_one_training_at_a_time(data, tmp_path) -> None:
+    settings, refused = compose(overrides(data, tmp_path / "run")), []
+
+    def second(stage: str, done: int, total: int) -> None:
+        if not refused:
+            with pytest.raises(OutputError, match="another process is writing to it"):
+                train(settings, quiet)
+            refused.append(stage)
+
+    assert train(settings, second, stop_at=1).steps == 1 and refused
+    assert train(settings, quiet, stop_at=2).steps == 2
 
 
 def test_a_loss_that_is_not_a_number_stops_without_an_update(data, tmp_path) -> None:

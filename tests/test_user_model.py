@@ -179,7 +179,12 @@ def test_where_their_file_is_found(tmp_path, folder, monkeypatch, place):
 def test_a_missing_file_says_whose_it_is_and_where_to_put_it(tmp_path):
     with pytest.raises(InputError, match=r"all rights reserved.*--robot-model.*ROBOT_MODELS"):
         load_robot(robot_file(tmp_path))
-    with pytest.raises(InputError, match="has no model file of robot 'allegro'"):
+    with pytest.raises(InputError, match=r"/nope: no such file or folder; --robot-model"):
+        load_robot("leap", models=tmp_path / "nope")
+    with pytest.raises(InputError, match="'inspire' reads no other model file than its own"):
+        load_robot("inspire", models=tmp_path)
+    valid = r"has no model file of robot 'allegro'; valid: \S+\.\w+ or \S+\.\w+, by that name"
+    with pytest.raises(InputError, match=valid):
         load_robot("allegro", models=tmp_path)
 
 

@@ -67,6 +67,18 @@ def test_a_good_clip_passes(motion, trajectory):
     assert_verdict(judge(motion, trajectory), "pass")
 
 
+@pytest.mark.parametrize(("count", "status"), [(1, "pass"), (25, "warn"), (60, "fail")])
+def test_frames_of_confidence_0_are_always_said_and_count_as_filled(
+    motion, trajectory, count, status
+):
+    quality = np.ones((COUNT, 2))
+    quality[:count, 1] = 0
+    error = np.where(quality[..., None] > 0, trajectory.tip_error_m, np.nan)
+    unsure = dataclasses.replace(motion, quality=quality)
+    verdict = judge(unsure, dataclasses.replace(trajectory, tip_error_m=error))
+    assert_verdict(verdict, status, f"{count}.0% of the right hand's frames have confidence 0")
+
+
 def test_no_hand_fails(motion, trajectory):
     empty = dataclasses.replace(trajectory, active=np.zeros((COUNT, 2), bool), replay=(None, None))
     assert_verdict(judge(motion, empty), "fail", "no hand was found")
@@ -105,6 +117,7 @@ def test_broken_limits_fail(motion, trajectory, field, text):
     ("field", "gate", "text"),
     [
         ("rms_tracking_rad", "tracking_rad", "the simulated {side} hand follows with"),
+        ("rms_tracking_m", "tracking_m", "the simulated {side} hand follows with"),
         ("max_penetration_mm", "penetration_mm", "the {side} hand would reach"),
         ("commanded_penetration_mm", "penetration_mm", "the {side} hand would reach"),
         ("saturation_share", "saturation", "of the {side} hand's actuator steps are saturated"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from acehand_core.atomic import check_free
 from acehand_core.bag_jobs.demonstrations import of_episode, robot_of
 from acehand_core.bag_jobs.write import stoppable, write_demonstration
 from acehand_core.data.bags.bag import Bag
@@ -20,7 +21,6 @@ from acehand_core.data.bags.episodes import cuts
 from acehand_core.data.bags.recording import BagIndex, forget_indexes, index_bag
 from acehand_core.data.bags.records import Losses
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
-from acehand_core.export.atomic import check_free
 from acehand_core.export.bag_messages import OPTICAL, SHARED, TOPICS, Demonstration
 from acehand_core.export.bag_writer import BagWriter, Storage
 from acehand_core.export.demonstrations import read_episodes

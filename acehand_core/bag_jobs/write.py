@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from acehand_core.atomic import check_free
 from acehand_core.bag_jobs.demonstrations import load_demonstrations
 from acehand_core.data.bags.typestore import LATEST
 from acehand_core.errors import InputError, Interrupted
-from acehand_core.export.atomic import check_free
 from acehand_core.export.bag_messages import (
     Demonstration,
     PlainMessage,

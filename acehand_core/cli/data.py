@@ -116,6 +116,10 @@ def _say(report: dict[str, Any]) -> None:
         )
         for line in entry["explanation"]:
             console.say(f"  {line}")
+    for entry in report["moved"]:
+        console.say(
+            f"removed from {entry['from']}: {entry['clips']} clips that belong to {entry['to']}"
+        )
     for finding in report["findings"][:20]:
         console.say(f"found in {finding['clips']} clips: {finding['text']}")
     if len(report["findings"]) > 20:

@@ -37,6 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--label", metavar="TEXT", help="name of the method in reports")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the JSON there too")
     parser.add_argument("--overwrite", action="store_true", help="replace what is there")
+    _add_tracker(parser)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    text = "turn another method's output into predictions"
+    action = actions.add_parser("import", help=text, description=text[0].upper() + text[1:] + ".")
+    _add_import(action)
+
+
+def _add_tracker(parser: argparse.ArgumentParser) -> None:
+    """Add what only a tracker takes."""
     group = parser.add_argument_group("with --tracker")
     group.add_argument(
         "--keep", type=Path, metavar="DIR",
@@ -54,10 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--hands", choices=("both", "left", "right"), default="both")
     add_hand_length_argument(parser)
     ace.add_ace_arguments(parser)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    text = "turn another method's output into predictions"
-    action = actions.add_parser("import", help=text, description=text[0].upper() + text[1:] + ".")
-    _add_import(action)
 
 
 def _add_ground_truth(parser: argparse.ArgumentParser, required: bool) -> None:
@@ -107,19 +112,16 @@ def _ground_truth(arguments: argparse.Namespace) -> GroundTruth:
 def _evaluate(arguments: argparse.Namespace, bars: console.Bars) -> int:
     from dataclasses import replace
 
+    from acehand_core.atomic import check_free
     from acehand_core.errors import InputError
     from acehand_core.evaluation.models import HandLibrary
     from acehand_core.evaluation.protocol import protocol_named
     from acehand_core.evaluation.run import Options, evaluate_predictions, write_evaluation
-    from acehand_core.export.atomic import check_free
 
     if (arguments.predictions is None) == (arguments.tracker is None):
         raise InputError("give either --predictions DIR or --tracker NAME.")
     if arguments.tracker is None:
-        for flag in ("keep", "decode_frames", "time", "hand_length", "weights"):
-            if getattr(arguments, flag):
-                name = "--" + flag.replace("_", "-")
-                raise InputError(f"{name} is for --tracker; predictions are scored as they are.")
+        _check_no_tracker_flags(arguments)
     if arguments.output is not None:
         check_free(arguments.output, arguments.overwrite)
     protocol = replace(protocol_named(arguments.protocol), anchors=arguments.anchors)
@@ -136,6 +138,18 @@ def _evaluate(arguments: argparse.Namespace, bars: console.Bars) -> int:
     if arguments.json:
         console.print_json(result)
     return console.EXIT_OK
+
+
+def _check_no_tracker_flags(arguments: argparse.Namespace) -> None:
+    """Raise InputError for a flag of trackers that says something else than its default."""
+    from acehand_core.errors import InputError
+
+    parser = argparse.ArgumentParser()
+    _add_tracker(parser)
+    for flag, default in vars(parser.parse_args([])).items():
+        if getattr(arguments, flag) != default:
+            name = "--" + flag.replace("_", "-")
+            raise InputError(f"{name} is for --tracker; predictions are scored as they are.")
 
 
 def _track(arguments: argparse.Namespace, truth: GroundTruth, options: Any, bars: console.Bars):

@@ -135,6 +135,8 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         help="write this robot's commands instead, in its controller's order and unit (.csv)",
     )  # fmt: skip
     robots.add_model_argument(parser)
+    retarget.add_calibration_argument(parser)
+    retarget.add_latency_argument(parser)
     _add_hands(parser)
     _add_overwrite(parser)
 
@@ -144,13 +146,17 @@ def _export_commands(arguments: argparse.Namespace) -> int:
     from acehand_core.export.table import check_table_path
     from acehand_core.trackers.files import read_motion_file
     from acehand_core.types import SIDES
+    from retarget.calibration_file import known_calibrations
+    from retarget.physics import Physics
     from retarget.pipeline import retarget_motion
     from retarget.robot import load_robot
 
     robot = load_robot(arguments.robot, models=arguments.robot_model)
+    known = known_calibrations(arguments.calibration, robot)
     check_table_path(arguments.output, arguments.overwrite, (".csv",))
     motion = read_motion_file(arguments.input, arguments.hands)
-    trajectory = retarget_motion(motion, robot)
+    physics = Physics(latency=arguments.latency)
+    trajectory = retarget_motion(motion, robot, calibrations=known, physics=physics)
     sides = SIDES if arguments.hands == "both" else (arguments.hands,)
     registers = next(iter(robot.hands.values())).registers
     columns = write_commands(
@@ -169,8 +175,14 @@ def _export_commands(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace, bars: console.Bars) -> int:
+    from acehand_core.errors import InputError
+
     if arguments.robot is not None:
         return _export_commands(arguments)
+    if arguments.calibration or arguments.robot_model or arguments.latency != "off":
+        raise InputError(
+            "--robot-model, --calibration and --latency say how a robot follows: they need --robot."
+        )
     from acehand_core.export.table import (
         TABLE_SUFFIXES,
         check_table_path,

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--robot", default="inspire", help="robot name (%(default)s)")
     robots.add_model_argument(parser)
+    retarget.add_calibration_argument(parser)
     parser.add_argument("--hands", choices=("both", "left", "right"), default="both")
     parser.add_argument(
         "--depth", type=Path, metavar="DIR",
@@ -46,6 +47,7 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
         panels=panel_names(arguments.panels),
         robot=arguments.robot,
         robot_model=arguments.robot_model,
+        calibration=arguments.calibration,
         hands=arguments.hands,
         video=arguments.video,
         episode=arguments.episode,

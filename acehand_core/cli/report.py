@@ -24,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
     """Write report.md, report.tex and report.html."""
+    from acehand_core.atomic import atomic_path, check_free
     from acehand_core.evaluation.run import read_evaluation
     from acehand_core.evaluation.tables.build import Entry, build_tables, check_study
     from acehand_core.evaluation.tables.page import page
     from acehand_core.evaluation.tables.text import latex, markdown
-    from acehand_core.export.atomic import atomic_path, check_free
 
     entries = [Entry(path.name, read_evaluation(path)) for path in arguments.evaluations]
     for study, label, file in arguments.row:

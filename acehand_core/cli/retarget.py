@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 DEFAULT_OUTPUT = "acehand_dataset"
 _DESCRIPTION = """\
 Turn recordings of human hands into a LeRobot v3 dataset of a robot hand doing the same.
-INPUT is a video, a bag (rosbag2 folder, .mcap, .db3), a folder of either, or a file of hands
-(HandMotion .parquet, joints .npz)."""
+INPUT is a video, a bag (rosbag2 folder, .mcap, .db3), a folder of either, a LeRobot dataset with
+videos or one episode of it (DATASET/episode_000003), or a file of hands (HandMotion .parquet,
+joints .npz)."""
 _EXIT_CODES = """\
 exit codes: 0 all done; 1 some inputs failed, the good ones are written; 2 usage or input error,
 nothing written; 3 no hand in any input; 4 output could not be written; 130 interrupted"""
@@ -56,18 +57,12 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         "--solver", default="trajectory", metavar="NAME",
         help="trajectory, dex-vector, dex-dexpilot or dex-position (%(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--calibration", type=Path, metavar="FILE",
-        help="a calibration.json of the same subject and robot; default: fitted to each recording",
-    )  # fmt: skip
+    add_calibration_argument(parser)
     parser.add_argument(
         "--gates", type=Path, metavar="FILE",
         help="YAML with other limits for the verdict (docs/formats.md)",
     )  # fmt: skip
-    parser.add_argument(
-        "--latency", default="off", choices=("off", "on", "ahead"),
-        help="replay without or with the hand's delay, or send commands ahead by it (%(default)s)",
-    )  # fmt: skip
+    add_latency_argument(parser)
     parser.add_argument(
         "--no-second-pass", dest="second_pass", action="store_false",
         help="keep commands that the replay could not follow",
@@ -75,7 +70,10 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     add_reading_arguments(parser)
     add_hand_length_argument(parser)
     ace.add_ace_arguments(parser)
-    parser.add_argument("--task", default="hand motion", metavar="TEXT", help="what the hands do")
+    parser.add_argument(
+        "--task", metavar="TEXT",
+        help="what the hands do; default what the recording says, else 'hand motion'",
+    )  # fmt: skip
     parser.add_argument("--output", type=Path, default=Path(DEFAULT_OUTPUT), metavar="DIR")
     parser.add_argument("--fps", type=int, metavar="N", help="dataset rate; default the source's")
     existing = parser.add_mutually_exclusive_group()
@@ -93,6 +91,22 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         help="write an overlay video per episode (on)",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="report verdicts, write nothing")
+
+
+def add_calibration_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the file of a calibration that is known already."""
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE",
+        help="a calibration.json of the same subject and robot; default: fitted to each recording",
+    )  # fmt: skip
+
+
+def add_latency_argument(parser: argparse.ArgumentParser) -> None:
+    """Add what is done about the hand's delay from command to motion."""
+    parser.add_argument(
+        "--latency", default="off", choices=("off", "on", "ahead"),
+        help="replay without or with the hand's delay, or send commands ahead by it (%(default)s)",
+    )  # fmt: skip
 
 
 def add_arm_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,6 +139,11 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mirrored", action="store_true", help="selfie video")
     parser.add_argument("--start", type=float, metavar="S", help="skip the first S seconds")
     parser.add_argument("--duration", type=float, metavar="S", help="read S seconds")
+    parser.add_argument(
+        "--video-key",
+        metavar="KEY",
+        help="video feature of a LeRobot dataset; default its only one",
+    )
     bag = parser.add_argument_group("bags", "found by type where not named")
     bag.add_argument("--image-topic", metavar="TOPIC", help="the pictures")
     bag.add_argument("--camera-info-topic", metavar="TOPIC", help="their calibration")
@@ -223,6 +242,7 @@ def reading_of(arguments: argparse.Namespace) -> RecordingOptions:
         mirrored=arguments.mirrored,
         start_s=arguments.start,
         duration_s=arguments.duration,
+        video_key=arguments.video_key,
         bag=BagReading(arguments.image_topic, arguments.camera_info_topic, arguments.world_frame),
     )
 

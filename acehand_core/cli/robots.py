@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acehand_core.cli import console
 
 if TYPE_CHECKING:
+    from retarget.hand_spec import HandSpec
     from retarget.robot import Robot
 
 ACTIONS = ("list", "check", "show")
@@ -58,8 +60,36 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
     for robot in robots:
         _describe(robot)
     if arguments.json:
-        console.print_json({"robots": [robot.name for robot in robots]})
+        console.print_json({"robots": {robot.label: _details(robot) for robot in robots}})
     return console.EXIT_OK
+
+
+def _details(robot: Robot) -> dict[str, Any]:
+    return {
+        "title": robot.title,
+        "license": robot.license,
+        "variants": list(robot.variants),
+        "sides": {
+            side: {
+                "joints": list(hand.joint_names),
+                "commands": list(hand.command_names),
+                "fingers": list(hand.fingers),
+                "pinch_reach_mm": {f: round(mm, 1) for f, mm in _pinch_reach_mm(hand).items()},
+                "user_model": str(hand.user_model) if hand.user_model else None,
+            }
+            for side, hand in robot.hands.items()
+        },
+    }
+
+
+def _pinch_reach_mm(hand: HandSpec) -> dict[str, float]:
+    """Return how near each finger's tip comes to the thumb's; nothing for a gripper."""
+    from retarget.kinematics import KinematicTree
+    from retarget.pinch import tip_reach
+
+    reach = tip_reach(hand, KinematicTree.of(hand)) * 1e3
+    pairs = zip(hand.fingers[1:], reach[1:].tolist(), strict=True)
+    return {finger: mm for finger, mm in pairs if math.isfinite(mm)}
 
 
 def _describe(robot: Robot) -> None:
@@ -72,6 +102,9 @@ def _describe(robot: Robot) -> None:
     if others:
         console.say(f"  variants: {', '.join(f'{robot.name}:{name}' for name in others)}")
     for side, one in robot.hands.items():
+        reach = ", ".join(f"{finger} {mm:.1f} mm" for finger, mm in _pinch_reach_mm(one).items())
+        if reach:
+            console.say(f"  {side} fingertips from the thumb's, at best: {reach}")
         if one.user_model is not None:
             console.say(f"  {side} model: {one.user_model}")
     console.say(f"  licence: {robot.license}")
@@ -107,5 +140,5 @@ def _show(robot: Robot, arguments: argparse.Namespace) -> int:
     _describe(robot)
     console.say(str(output))
     if arguments.json:
-        console.print_json({"robots": [robot.name], "output": str(output)})
+        console.print_json({"robots": {robot.label: _details(robot)}, "output": str(output)})
     return console.EXIT_OK

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from acehand_core.data import calibration
+from acehand_core.data import calibration, lerobot_videos
 from acehand_core.data.bags.bag import METADATA, is_bag, storage_files
 from acehand_core.data.bags.options import BagReading
+from acehand_core.data.content_hash import content_sha256
 from acehand_core.data.selection import part
 from acehand_core.data.undistort import undistort
 from acehand_core.data.video import find_videos, frames_between, open_video, videos_in
@@ -26,6 +27,7 @@ class RecordingOptions:
         camera_poses: table of camera poses; gives the world frame.
         mirrored: the video is a selfie image; it is turned back on reading.
         start_s, duration_s: the part to read, seconds after the first frame.
+        video_key: the video feature of a LeRobot dataset; None: its only one.
         bag: which topics of a bag are read.
     """
 
@@ -35,6 +37,7 @@ class RecordingOptions:
     mirrored: bool = False
     start_s: float | None = None
     duration_s: float | None = None
+    video_key: str | None = None
     bag: BagReading = field(default_factory=BagReading)
 
     def __post_init__(self) -> None:
@@ -45,13 +48,19 @@ class RecordingOptions:
 def expand_inputs(inputs: Sequence[Path]) -> list[Path]:
     """Replace folders by the videos and bags in them; a bag's own folder stays.
 
+    A LeRobot dataset is replaced by its episodes.
+
     Raises:
         InputError: something does not exist, a folder has neither, or a folder is a bag without
             metadata.yaml and has videos, too.
     """
     out: list[Path] = []
     for path in inputs:
-        if is_bag(path):
+        if lerobot_videos.is_dataset(path):
+            out += lerobot_videos.episode_paths(path)
+        elif lerobot_videos.is_episode(path):
+            out.append(path)
+        elif is_bag(path):
             _check_not_mixed(path)
             out.append(path)
         elif path.is_dir():
@@ -62,7 +71,10 @@ def expand_inputs(inputs: Sequence[Path]) -> list[Path]:
         else:
             raise InputError(f"{path}: no such file or folder.")
     if not out:
-        raise InputError("No input; give a video, a bag, a folder of either, or a file of hands.")
+        raise InputError(
+            "No input; give a video, a bag, a folder of either, a LeRobot dataset or a file of "
+            "hands."
+        )
     return out
 
 
@@ -102,19 +114,44 @@ def open_bag(path: Path, options: RecordingOptions) -> Recording:
     return part(recording, *wanted)
 
 
+def open_episode(path: Path, options: RecordingOptions) -> Recording:
+    """Return the wanted part of an episode of a LeRobot dataset as a recording.
+
+    Raises:
+        InputError: see ``lerobot_videos.open_episode``, or the wanted part is not there.
+    """
+    whole = lerobot_videos.open_episode(path, options.video_key, options.mirrored)
+    wanted = frames_between(
+        str(path), whole.timestamps_ns, whole.fps, options.start_s, options.duration_s
+    )
+    return part(whole, *wanted)
+
+
+def recording_sha256(path: Path, options: RecordingOptions) -> str:
+    """Return the hash that the input's recording or file of hands will have. Raises InputError."""
+    if lerobot_videos.is_episode(path):
+        return lerobot_videos.episode_sha256(path, options.video_key)
+    return content_sha256(path)
+
+
 def open_recording(path: Path, options: RecordingOptions) -> Recording:
-    """Open a video or a bag with its camera and camera poses.
+    """Open a video, a bag or an episode of a LeRobot dataset with its camera and camera poses.
 
     Raises:
         VideoError, CalibrationError: see ``video`` and ``calibration``.
-        InputError: see ``open_bag``.
+        InputError: see ``open_bag`` and ``open_episode``.
     """
+    if options.video_key is not None and not lerobot_videos.is_episode(path):
+        raise InputError(f"{path} is no LeRobot dataset, so --video-key does not apply to it.")
+    if lerobot_videos.is_dataset(path):
+        raise InputError(f"{path}: a LeRobot dataset; name one episode: {path}/episode_000000.")
     if is_bag(path):
         recording = open_bag(path, options)
+    elif lerobot_videos.is_episode(path):
+        _refuse_bag_flags(path, options)
+        recording = open_episode(path, options)
     else:
-        if options.bag != BagReading():
-            flags = ", ".join(f"--{flag}" for flag in options.bag.to_json())
-            raise InputError(f"{path} is no bag, so these do not apply to it: {flags}.")
+        _refuse_bag_flags(path, options)
         recording = open_video(
             path, start_s=options.start_s, duration_s=options.duration_s, mirrored=options.mirrored
         )
@@ -143,6 +180,12 @@ def with_camera_poses(recording: Recording, options: RecordingOptions) -> Record
         return recording
     poses = calibration.load_camera_poses(options.camera_poses, recording.timestamps_ns)
     return replace(recording, T_world_camera=poses)
+
+
+def _refuse_bag_flags(path: Path, options: RecordingOptions) -> None:
+    if options.bag != BagReading():
+        flags = ", ".join(f"--{flag}" for flag in options.bag.to_json())
+        raise InputError(f"{path} is no bag, so these do not apply to it: {flags}.")
 
 
 def _seen(camera: Camera, options: RecordingOptions) -> Camera:

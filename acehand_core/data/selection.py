@@ -11,7 +11,7 @@ from jaxtyping import Int
 from acehand_core.data.video import VideoFrames
 from acehand_core.errors import InputError
 from acehand_core.motion import FrameSource, Recording
-from acehand_core.types import ImageRgb
+from acehand_core.types import ImageRgb, TimestampsNs
 
 #: A view at a rate may repeat each frame this often, and a frame for an hour beyond that.
 _REPEATS, _HELD_S = 100, 3600

@@ -150,7 +150,7 @@ def open_container(path: Path) -> InputContainer:
         VideoError: the file is missing, a folder, empty, not a video, or cut off.
     """
     if path.is_dir():
-        raise VideoError(f"{path} is a folder; give a video file, or search it with find_videos.")
+        raise VideoError(f"{path} is a folder; give a video file.")
     if not path.exists():
         raise VideoError(f"{path} does not exist; give the path of a video file.")
     if path.stat().st_size == 0:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core import __version__
+from acehand_core.atomic import atomic_path, output_errors
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.evaluation.ground_truth import GroundTruth
 from acehand_core.evaluation.models import HandLibrary
@@ -22,9 +23,9 @@ from acehand_core.evaluation.predictions import (
 )
 from acehand_core.evaluation.protocol import PROTOCOLS, Protocol
 from acehand_core.evaluation.segment import SegmentScore, score_segment
+from acehand_core.evaluation.stored import check_evaluation
 from acehand_core.evaluation.summary import summarise
 from acehand_core.evaluation.tracking import Progress, Tracker, throughput, track_segment
-from acehand_core.export.atomic import atomic_path, output_errors
 from acehand_core.export.table import write_hand_motion
 from acehand_core.motion import HandMotion
 
@@ -57,15 +58,16 @@ def evaluate_predictions(
             up to there.
     """
     files = find_predictions(folder, truth.segments)
-    scores, motions = [], []
+    scores, motions, models = [], [], {}
     for done, segment in enumerate(truth.segments):
         progress("scoring", done, len(truth.segments))
         target = truth.truth(segment)
+        _one_hand_model(models, segment, target)
         motion = read_prediction(files[segment], target, options.library)
         scores.append(score_segment(segment, motion, target, options.library, options.protocol))
         motions.append(_made_by(motion))
     progress("scoring", len(scores), len(scores))
-    return _result(scores, motions, truth, options)
+    return _result(scores, motions, next(iter(models)), truth, options)
 
 
 def evaluate_tracker(
@@ -94,10 +96,11 @@ def evaluate_tracker(
                "segments": dict(truth.summary), "decode_frames": decode_frames}  # fmt: skip
     if keep is not None:
         _claim(keep, made_by)
-    scores, motions = [], []
+    scores, motions, models = [], [], {}
     for done, segment in enumerate(truth.segments):
         progress("tracking", done, len(truth.segments))
         target = truth.truth(segment)
+        _one_hand_model(models, segment, target)
         kept = None if keep is None else keep / f"{segment}{SUFFIX}"
         if kept is not None and kept.is_file():
             motion = read_prediction(kept, target, options.library)
@@ -109,7 +112,7 @@ def evaluate_tracker(
         scores.append(score_segment(segment, motion, target, options.library, options.protocol))
         motions.append(_made_by(motion))
     progress("tracking", len(scores), len(scores))
-    out = _result(scores, motions, truth, options)
+    out = _result(scores, motions, next(iter(models)), truth, options)
     if timing_passes:
         progress("timing", 0, 1)
         timed = throughput(tracker, truth, truth.segments[0], timing_passes)
@@ -134,7 +137,8 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     """Return an evaluation that ``write_evaluation`` wrote.
 
     Raises:
-        InputError: the file cannot be read. SchemaError: it is not an evaluation.
+        InputError: the file cannot be read. SchemaError: it is not an evaluation, or an entry of
+            it is damaged; the entry is named.
     """
     try:
         text = path.read_text("utf-8")
@@ -142,16 +146,26 @@ def read_evaluation(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read ({error}).") from error
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SchemaError(f"{path}: not JSON ({error}).") from error
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise SchemaError(f"{path}: not an evaluation of acehand (format {FORMAT!r} is needed).")
     if value.get("version") != FORMAT_VERSION:
         raise SchemaError(f"{path}: version {value.get('version')!r}; {FORMAT_VERSION} is needed.")
-    for name in ("protocol", "dataset", "segments", "metrics", "counts", "method"):
-        if name not in value:
-            raise SchemaError(f"{path}: {name!r} is missing.")
+    check_evaluation(value, str(path))
     return value
+
+
+def _one_hand_model(first_of: dict[str, str], segment: str, target: HandMotion) -> None:
+    """Note a segment's hand model; misses are charged with its hand, so there can be only one."""
+    first_of.setdefault(target.hand_model, segment)
+    if len(first_of) > 1:
+        (model, first), (other, second) = first_of.items()
+        raise SchemaError(
+            f"{second}: the hand model of the ground truth is {other!r}, that of {first} is "
+            f"{model!r}; all segments need the same one. Score them apart, with --segments, or "
+            "convert again with MANO files."
+        )
 
 
 def _made_by(motion: HandMotion) -> tuple[str, str | None]:
@@ -161,12 +175,12 @@ def _made_by(motion: HandMotion) -> tuple[str, str | None]:
 def _result(
     scores: list[SegmentScore],
     motions: list[tuple[str, str | None]],
+    model: str,
     truth: GroundTruth,
     options: Options,
 ) -> dict[str, Any]:
     trackers = sorted({name for name, _ in motions})
     weights = sorted({str(w) for _, w in motions if w is not None})
-    model = truth.truth(truth.segments[0]).hand_model
     summary = summarise(scores, options.protocol, truth.summary, model)
     return {
         "format": FORMAT,

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 import yaml
 
+from acehand_core.atomic import check_free, output_errors, sync
 from acehand_core.data.bags.records import Data, Topic, needs_rosbags
 from acehand_core.data.bags.typestore import LATEST, type_hash, typestore
 from acehand_core.errors import InputError, OutputError, SchemaError
-from acehand_core.export.atomic import check_free, output_errors, sync
 from acehand_core.export.bag_messages import TOPICS, PlainMessage, TopicSpec
 
 Storage = Literal["mcap", "sqlite3"]

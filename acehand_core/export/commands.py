@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from acehand_core.atomic import atomic_path
 from acehand_core.errors import OutputError
-from acehand_core.export.atomic import atomic_path
 from acehand_core.motion import RobotTrajectory
 from acehand_core.types import SIDES, Side
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError
 from acehand_core.export import lerobot
-from acehand_core.export.atomic import atomic_path
 from acehand_core.export.features import IMAGE_KEY, Layout, columns, features
 from acehand_core.export.memory import release_memory
 from acehand_core.export.report import EpisodeReport, episode_provenance, episode_report

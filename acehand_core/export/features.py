@@ -40,7 +40,8 @@ class Layout:
     ``frame`` is that of base poses; "none" means there are none. ``image_size`` is (width, height)
     of the encoded video, or None where there is none. Hands of two models are never mixed.
     ``register_unit`` says what the robot's own controller takes. ``arm_joints`` are those of the
-    arm that carries each hand, if there is one.
+    arm that carries each hand, if there is one. Registers are to be sent ``sent_ahead_s`` earlier
+    than the motion.
     """
 
     joint_names: tuple[str, ...]
@@ -51,6 +52,7 @@ class Layout:
     image_size: tuple[int, int] | None
     register_unit: str = "vendor register"
     arm_joints: tuple[str, ...] = ()
+    sent_ahead_s: float = 0.0
 
 
 def features(layout: Layout) -> tuple[FeatureSpec, ...]:
@@ -64,7 +66,7 @@ def features(layout: Layout) -> tuple[FeatureSpec, ...]:
         FeatureSpec("action", "float32", (len(state),), state,
                     {**unit, "meaning": "observation.state of the next frame"}),
         _vector("observation.joints.robot", _sided(layout.joint_names), "rad"),
-        _vector("action.register", _sided(layout.command_names), layout.register_unit),
+        _registers(layout),
         FeatureSpec(
             "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist",
             "float32", (2, 21, 3),
@@ -170,6 +172,14 @@ def _state_names(layout: Layout) -> tuple[str, ...]:
 
 def _sided(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{side}_{name}" for side in SIDES for name in names)
+
+
+def _registers(layout: Layout) -> FeatureSpec:
+    names = _sided(layout.command_names)
+    info: dict[str, str | float] = {"unit": layout.register_unit}
+    if layout.sent_ahead_s:  # such registers and others must not meet in one dataset
+        info["sent_ahead_s"] = layout.sent_ahead_s
+    return FeatureSpec("action.register", "float32", (len(names),), names, info)
 
 
 def _vector(key: str, names: tuple[str, ...], unit: str) -> FeatureSpec:

@@ -19,21 +19,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.export import lerobot_format as layout
-from acehand_core.export.atomic import (
-    STAGING,
-    DirectoryLock,
-    LockedError,
-    Step,
-    output_errors,
-    recover,
-)
 from acehand_core.export.lerobot_check import check_info
 from acehand_core.export.lerobot_episode import max_episode_frames
 from acehand_core.export.lerobot_format import FeatureSpec, video_feature
 from acehand_core.export.lerobot_repair import clean_siblings, is_dataset
 from acehand_core.export.lerobot_writer import LeRobotWriter
+from acehand_core.export.transaction import STAGING, Step, recover
 
 __all__ = [
     "FeatureSpec",

@@ -15,9 +15,9 @@ import numpy as np
 
 from acehand_core.errors import AcehandError, SchemaError
 from acehand_core.export import lerobot_format as layout
-from acehand_core.export.atomic import STAGING
 from acehand_core.export.lerobot_check_files import Problem, check_data, check_videos
 from acehand_core.export.lerobot_stats import QUANTILES, STAT_NAMES, stat_shape
+from acehand_core.export.transaction import STAGING
 
 Row = Mapping[str, Any]
 T = TypeVar("T")

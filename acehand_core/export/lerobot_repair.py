@@ -11,15 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.errors import AcehandError, InputError, SchemaError
 from acehand_core.export import lerobot_format as layout
-from acehand_core.export.atomic import (
-    DirectoryLock,
-    LockedError,
-    Transaction,
-    output_errors,
-    recover,
-)
 from acehand_core.export.lerobot_check import (
     check_info,
     expected_columns,
@@ -33,6 +27,7 @@ from acehand_core.export.lerobot_stats import (
     read_stats,
     stats_to_json,
 )
+from acehand_core.export.transaction import Transaction, recover
 from acehand_core.export.video_probe import probe_video
 
 SET_ASIDE = ".unreferenced"

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from acehand_core.atomic import DirectoryLock, output_errors
 from acehand_core.errors import OutputError, SchemaError, nearest
 from acehand_core.export import lerobot_format as layout
-from acehand_core.export.atomic import DirectoryLock, Step, Transaction, output_errors
 from acehand_core.export.lerobot_check import expected_columns, unusable
 from acehand_core.export.lerobot_episode import (
     check_columns,
@@ -37,6 +37,7 @@ from acehand_core.export.lerobot_stats import (
     read_stats,
     stats_to_json,
 )
+from acehand_core.export.transaction import Step, Transaction
 from acehand_core.export.video_probe import VideoFacts
 
 

@@ -14,8 +14,8 @@ import cv2
 import numpy as np
 from jaxtyping import Float, Int
 
+from acehand_core.atomic import atomic_path
 from acehand_core.errors import OutputError
-from acehand_core.export.atomic import atomic_path
 from acehand_core.hand.protocol import HandModel
 from acehand_core.hand.skeleton import BONES, FINGERS
 from acehand_core.motion import HandMotion

@@ -112,6 +112,7 @@ def episode_report(
         "coupling_residual_rad": trajectory.coupling_residual_rad,
         "physics": {
             "rms_tracking_rad": _worst([r.rms_tracking_rad for r in reports], 5),
+            "rms_tracking_m": _worst([r.rms_tracking_m for r in reports], 6),
             "max_penetration_mm": _worst([r.max_penetration_mm for r in reports], 3),
             "commanded_penetration_mm": _worst([r.commanded_penetration_mm for r in reports], 3),
             "saturation_share": _worst([r.saturation_share for r in reports], 5),

@@ -68,16 +68,22 @@ class FinishedEpisodes:
         )
 
     def check_settings(
-        self, paths: Sequence[Path], cut: tuple[float, float | None], settings: Mapping[str, Any]
+        self,
+        origins: Sequence[tuple[Path, str]],
+        cut: tuple[float, float | None],
+        settings: Mapping[str, Any],
     ) -> None:
         """Refuse to go on with other settings than the inputs' finished episodes were made with.
+
+        ``origins``: each input and the hash of its content.
 
         Raises:
             InputError: names each setting that differs.
         """
-        for path in paths:
-            origin = content_sha256(path), cut
-            made = [job.settings for job in self.jobs if (job.input_sha256, job.cut) == origin]
+        for path, sha256 in origins:
+            made = [
+                job.settings for job in self.jobs if (job.input_sha256, job.cut) == (sha256, cut)
+            ]
             if not made or settings in made:
                 continue
             theirs = made[-1]

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from acehand_core.atomic import atomic_path, check_free
 from acehand_core.data.hand_table import COLUMNS, to_table
 from acehand_core.errors import InputError
-from acehand_core.export.atomic import atomic_path, check_free
 from acehand_core.motion import HandMotion
 
 #: What ``write_hand_motion`` writes.

@@ -20,9 +20,9 @@ import numpy as np
 from av.filter import Graph
 from av.video.reformatter import ColorRange, Colorspace
 
+from acehand_core.atomic import atomic_path
 from acehand_core.data.video_index import open_container, video_stream
 from acehand_core.errors import AcehandError, OutputError, SchemaError
-from acehand_core.export.atomic import atomic_path
 from acehand_core.export.video_probe import probe_video
 from acehand_core.motion import FrameSource, Recording
 from acehand_core.types import ImageRgb

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from acehand_core.atomic import atomic_path
 from acehand_core.data.safe_files import safe_load_npz
-from acehand_core.errors import InputError, OutputError
+from acehand_core.errors import InputError
 
 Arrays = dict[str, np.ndarray]
 
@@ -48,18 +48,8 @@ class WindowStore:
 
         Raises OutputError when the folder cannot be written.
         """
-        path = self._path(start, stop)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                np.savez(file, **{name: value.numpy() for name, value in arrays.items()})
-            partial.replace(path)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise OutputError(
-                f"{path.parent}: partial results cannot be written: {error.strerror or error}."
-            ) from error
+        with atomic_path(self._path(start, stop), overwrite=True) as partial:
+            np.savez(partial, **{name: value.numpy() for name, value in arrays.items()})
 
     def _path(self, start: int, stop: int) -> Path:
         return self._folder / f"{self._prefix}-{start:06d}-{stop:06d}.npz"

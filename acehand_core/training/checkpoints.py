@@ -24,10 +24,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from acehand_core.atomic import atomic_folder
 from acehand_core.errors import SchemaError
 from acehand_core.training.config import CheckpointConfig
 from acehand_core.training.sharding import like, whole
-from acehand_core.weights.atomic import whole_folder
 from acehand_core.weights.hashes import sha256s
 
 FOLDER = "checkpoints"
@@ -58,7 +58,7 @@ def save(
 ) -> Path:
     """Write a checkpoint, then remove those that are no longer kept. Raises OutputError."""
     path = run / FOLDER / f"step-{step:08d}"
-    with whole_folder(path, True, lambda folder: (folder / _STATE).exists()) as folder:
+    with atomic_folder(path, True, lambda folder: (folder / _STATE).exists()) as folder:
         save_file(trained, folder / _TRAINED)
         save_file(optimizer, folder / _OPTIMIZER)
         digests = sha256s({name: folder / name for name in (_TRAINED, _OPTIMIZER)})

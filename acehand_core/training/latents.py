@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -16,10 +15,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from acehand_core.atomic import atomic_path
 from acehand_core.data.clips.schema import Clip, ClipInfo
 from acehand_core.data.clips.windows import STRIDE, Sample
 from acehand_core.encoder.vae import VideoEncoder
-from acehand_core.errors import InputError, OutputError, SchemaError
+from acehand_core.errors import InputError, SchemaError
 
 _CHUNK = 16
 Picture = Callable[[np.ndarray, tuple[int, int]], np.ndarray]
@@ -118,11 +118,5 @@ def encoder_key(tensors: Mapping[str, torch.Tensor], precision: str) -> str:
 
 
 def _save(path: Path, latents: np.ndarray) -> None:
-    temporary = path.with_name(f".{path.stem}.partial-{os.getpid()}.npy")
-    try:
-        np.save(temporary, latents, allow_pickle=False)
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot write: {error.strerror or error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_path(path, overwrite=True) as partial:
+        np.save(partial, latents, allow_pickle=False)

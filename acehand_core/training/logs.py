@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import json
 import platform
+import secrets
 import subprocess
 import sys
 import time
@@ -58,6 +59,10 @@ class Logs:
         """Show a sheet of predictions."""
         if self._board is not None:
             self._board.add_image("predictions", sheet, step, dataformats="HWC")
+        if self._wandb is not None:
+            import wandb
+
+            self._wandb.log({"predictions": wandb.Image(sheet)}, step=step)
 
     def close(self) -> None:
         """Finish the files."""
@@ -138,5 +143,9 @@ def _start_wandb(run: Path, config: TrainConfig) -> Any:
         )
     import wandb
 
-    return wandb.init(project="acehand", name=config.name, dir=str(run), config=config.to_json(),
-                      resume="allow")  # fmt: skip
+    # Going on draws into the same curves.
+    name = run / "wandb_id"
+    if not name.exists():
+        name.write_text(secrets.token_hex(8), "utf-8")
+    return wandb.init(project="acehand", name=config.name, id=name.read_text("utf-8").strip(),
+                      dir=str(run), config=config.to_json(), resume="allow")  # fmt: skip

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from acehand_core.atomic import DirectoryLock, atomic_path, output_errors
 from acehand_core.data.clips.store import ClipStore
 from acehand_core.encoder.sources import source_kind
 from acehand_core.errors import InputError, OutputError
@@ -277,7 +280,24 @@ class Run:
 
 def train(config: TrainConfig, progress: Progress, stop_at: int | None = None) -> RunReport:
     """Run training, or go on with it. Raises AcehandError."""
-    return Run(config, progress).go(stop_at)
+    with _alone(Path(config.run)):
+        return Run(config, progress).go(stop_at)
+
+
+@contextlib.contextmanager
+def _alone(run: Path) -> Iterator[None]:
+    """Keep a second training, which would mix its steps into ours, out of a run's folder."""
+    if os.environ.get("RANK", "0") != "0":  # the first process of a launch holds it for all
+        yield
+        return
+    with output_errors(run):
+        run.mkdir(parents=True, exist_ok=True)
+    try:
+        with DirectoryLock(run):
+            yield
+    finally:
+        with contextlib.suppress(OSError):  # refused before anything was written
+            run.rmdir()
 
 
 def _accelerator(config: TrainConfig) -> Any:
@@ -317,9 +337,8 @@ def _keep_description(folder: Path, config: TrainConfig, stores: dict[str, ClipS
             ("config.json", now),
             ("provenance.json", logs.describe(config, stores)),
         ):
-            temporary = folder / f".{name}.partial"
-            temporary.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
-            temporary.replace(folder / name)
+            with atomic_path(folder / name, overwrite=True) as partial:
+                partial.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
     except (OSError, ValueError) as error:
         raise OutputError(f"{folder}: cannot be used for a run: {error}.") from error
 

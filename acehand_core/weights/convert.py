@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import torch
 
+from acehand_core.atomic import atomic_folder
 from acehand_core.errors import InputError
 from acehand_core.weights import licences, own, repackaged
-from acehand_core.weights.atomic import whole_folder
 from acehand_core.weights.config import ModelConfig, Variant
 from acehand_core.weights.hashes import SUMS_FILE, write_sums
 from acehand_core.weights.load import Layout, detect, load_weights
@@ -104,7 +104,7 @@ def save_official(
     if "trunk" not in parts:
         raise InputError("the released layout needs a model that reads the transformer.")
     name = f"ace_ego_hand_{weights.config.variant}.pt"
-    with whole_folder(output, overwrite, _is_official) as folder:
+    with atomic_folder(output, overwrite, _is_official) as folder:
         report = export_official(
             folder / name,
             weights.config,

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.weights import layouts, official
-from acehand_core.weights.atomic import whole_file
 from acehand_core.weights.config import ModelConfig
 from acehand_core.weights.initial import initial
 from acehand_core.weights.loaded import Caption
@@ -97,14 +97,14 @@ def export_official(
     data[RECORD] = {
         "format": 1, "config": config.to_json(), "licence": licence, **report.to_json()
     }  # fmt: skip
-    with whole_file(path, overwrite) as temporary:
+    with atomic_path(path, overwrite) as temporary:
         torch.save(data, temporary)
     return report
 
 
 def export_caption(path: Path, caption: Caption, overwrite: bool = False) -> None:
     """Write ``caption_embed.pt`` as the release reads it. Raises OutputError."""
-    with whole_file(path, overwrite) as temporary:
+    with atomic_path(path, overwrite) as temporary:
         torch.save({"embed": caption.detach().clone()}, temporary)
 
 

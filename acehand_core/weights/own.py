@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core import __version__
+from acehand_core.atomic import atomic_folder
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
 from acehand_core.weights import layouts, licences
-from acehand_core.weights.atomic import whole_folder
 from acehand_core.weights.config import ModelConfig
 from acehand_core.weights.hashes import sha256s
 from acehand_core.weights.loaded import PARTS, LoadedWeights, check_caption
@@ -188,7 +188,7 @@ def save_own(
             raise SchemaError("the model: the caption embedding is missing.")
         check_caption(config, weights.caption, "the model")
         parts[CAPTION_KEY] = {CAPTION_KEY: weights.caption}
-    with whole_folder(path, overwrite, is_own) as folder:
+    with atomic_folder(path, overwrite, is_own) as folder:
         files = {}
         for part, tensors in parts.items():
             file = folder / f"{part}.safetensors"

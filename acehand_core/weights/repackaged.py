@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
+from acehand_core.atomic import atomic_folder
 from acehand_core.decoder.config import DecoderConfig
 from acehand_core.encoder.config import TrunkConfig, VaeConfig
 from acehand_core.errors import AcehandError, InputError, SchemaError
 from acehand_core.weights import layouts, licences, names
-from acehand_core.weights.atomic import whole_folder
 from acehand_core.weights.config import ModelConfig, Variant
 from acehand_core.weights.hashes import sha256s, write_sums
 from acehand_core.weights.initial import initial
@@ -187,7 +187,7 @@ def save_repackaged(path: Path, weights: LoadedWeights, overwrite: bool = False)
     }
     if not extra.keys() & set(weights.report.filled):
         files[f"{v}/{_EXTRA}"] = extra
-    with whole_folder(path, overwrite, is_repackaged) as folder:
+    with atomic_folder(path, overwrite, is_repackaged) as folder:
         for file, tensors in files.items():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             save_safetensors(folder / file, tensors)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from acehand_core.atomic import atomic_folder, remove_folder
 from acehand_core.data.clips import folders, media
 from acehand_core.data.clips.media import ImageFrames, Quality
 from acehand_core.data.clips.schema import (
@@ -105,7 +106,7 @@ class ClipWriter:
         _check(info, motion)
         if frames is not None and info.media == "reference":
             raise SchemaError(f"clip {info.id}: frames and a reference; give one of them.")
-        with folders.whole_folder(self.root / "clips" / info.id) as folder:
+        with atomic_folder(self.root / "clips" / info.id, overwrite=True) as folder:
             pq.write_table(
                 to_table(motion), folder / _HANDS, compression="zstd", write_page_checksum=True
             )
@@ -118,6 +119,20 @@ class ClipWriter:
             info = replace(info, files=hashes)
             folders.write_json(folder / _CLIP, info.to_json())
         return info
+
+    def remove(self, clips: Collection[str]) -> None:
+        """Take clips out of the store: first out of the index, then each folder at once.
+
+        Whenever it is stopped the index names no clip that is not there.
+
+        Raises:
+            OutputError: not writable; what is not removed yet is still whole.
+        """
+        gone = set(clips)
+        ClipStore(self.root).refresh_index(without=gone)
+        for name in sorted(gone):
+            check_name(name, "clip")
+            remove_folder(self.root / "clips" / name)
 
     def write_index(self) -> int:
         """Write the index; called once at the end, by one process. Return the number of clips."""
@@ -208,9 +223,9 @@ class ClipStore:
             if not path.is_file() or content_sha256(path) != info.reference.sha256:
                 raise SchemaError(f"{path}: missing or not the file that clip {clip} refers to.")
 
-    def refresh_index(self) -> dict[str, ClipInfo]:
-        """Write ``index.json`` anew and return the descriptions."""
-        infos = self._list()
+    def refresh_index(self, without: Collection[str] = ()) -> dict[str, ClipInfo]:
+        """Write ``index.json`` anew, some clips left out, and return the descriptions."""
+        infos = {name: info for name, info in self._list().items() if name not in without}
         entries = {name: [*_stamp(self._clip_file(name)), i.to_json()] for name, i in infos.items()}
         folders.write_json(self.root / _INDEX, {"clips": entries})
         self._infos = infos

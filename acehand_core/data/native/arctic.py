@@ -14,8 +14,12 @@ import numpy as np
 
 from acehand_core.data.native.files import (
     array,
+    entry_of,
+    flat,
     get,
+    integer,
     need_folder,
+    numbers,
     read_json,
     read_npy_dict,
     safe_name,
@@ -82,7 +86,8 @@ class ArcticReader:
         where = str(folder / f"{sequence}.mano.npy")
         sides = [_read_side(get(labels, side, where), f"{where} {side}") for side in SIDES]
         count = min(len(orient) for orient, *_ in sides)
-        misc = get(read_json(item.path / "meta" / "misc.json"), subject, "meta/misc.json")
+        path = item.path / "meta" / "misc.json"
+        misc = get(read_json(path), subject, str(path))
         camera, T_camera_world = _camera(item.path, subject, sequence, int(view), misc, count)
         count = min(count, len(T_camera_world))
         rows, source, size, findings = _pictures(item, misc, count)
@@ -121,19 +126,21 @@ class ArcticReader:
 
 def _read_side(side: object, where: str) -> tuple[np.ndarray, ...]:
     """Return orientation, pose, translation and betas per row; NaN is let through as missing."""
-    rot = _rows(get(side, "rot", where), 3, where)
-    pose = _rows(get(side, "pose", where), 45, where)
-    translation = _rows(get(side, "trans", where), 3, where)
-    shape = np.asarray(get(side, "shape", where), np.float64)
-    betas = array(shape if shape.ndim == 1 else shape[:1].reshape(-1), (10,), f"{where} shape")
+    rot = _rows(get(side, "rot", where), 3, f"{where} rot")
+    pose = _rows(get(side, "pose", where), 45, f"{where} pose")
+    translation = _rows(get(side, "trans", where), 3, f"{where} trans")
     if not len(rot) == len(pose) == len(translation):
         raise InputError(f"{where}: rot, pose and trans differ in length.")
-    per_row = np.tile(betas, (len(rot), 1)) if shape.ndim == 1 else shape.astype(np.float64)
-    return rot, pose, translation, per_row
+    shape = numbers(get(side, "shape", where), f"{where} shape")
+    if shape.size == 10:
+        betas = np.tile(flat(shape, 10, f"{where} shape"), (len(rot), 1))
+    else:
+        betas = array(shape, (len(rot), 10), f"{where} shape")
+    return rot, pose, translation, betas
 
 
 def _rows(value: object, width: int, where: str) -> np.ndarray:
-    out = np.asarray(value, np.float64)
+    out = numbers(value, where)
     array(np.nan_to_num(out), (None, width), where)
     return out
 
@@ -142,20 +149,27 @@ def _camera(
     data: Path, subject: str, sequence: str, view: int, misc: dict, count: int
 ) -> tuple[Camera, np.ndarray]:
     """Return a view's camera and ``T_camera_world`` per row of labels."""
-    width, height = (int(n) for n in get(misc, "image_size", "meta/misc.json")[view])
+    where = f"{data / 'meta' / 'misc.json'} {subject} view {view}"
+
+    def of_view(name: str, index: int) -> object:
+        return entry_of(get(misc, name, where), index, f"{where} {name}")
+
+    sizes = of_view("image_size", view)
+    width, height = (
+        integer(entry_of(sizes, n, f"{where} image_size"), f"{where} image_size") for n in (0, 1)
+    )
     if view > 0:
-        where = f"meta/misc.json {subject} view {view}"
-        K = array(get(misc, "intris_mat", where)[view - 1], (3, 3), f"{where} intris_mat")
-        pose = array(get(misc, "world2cam", where)[view - 1], (4, 4), f"{where} world2cam")
+        K = array(of_view("intris_mat", view - 1), (3, 3), f"{where} intris_mat")
+        pose = array(of_view("world2cam", view - 1), (4, 4), f"{where} world2cam")
         camera = Camera("pinhole", width, height, *map(float, (K[0, 0], K[1, 1], *K[:2, 2])))
         return camera, np.broadcast_to(pose, (count, 4, 4)).copy()
     path = data / "raw_seqs" / subject / f"{sequence}.egocam.dist.npy"
     values = read_npy_dict(path, "ARCTIC .egocam.dist.npy")
     K = array(get(values, "intrinsics", str(path)), (3, 3), f"{path} intrinsics")
-    lens = array(np.ravel(get(values, "dist8", str(path))), (8,), f"{path} dist8")
+    lens = flat(get(values, "dist8", str(path)), 8, f"{path} dist8")
     R = array(get(values, "R_k_cam_np", str(path)), (None, 3, 3), f"{path} R_k_cam_np")
-    t = np.asarray(get(values, "T_k_cam_np", str(path)), np.float64).reshape(-1, 3)
-    t = array(t, (len(R), 3), f"{path} T_k_cam_np")
+    t = flat(get(values, "T_k_cam_np", str(path)), 3 * len(R), f"{path} T_k_cam_np")
+    t = t.reshape(-1, 3)
     # dist8 is in OpenCV's order, as is Camera's.
     camera = Camera(
         "brown_conrady", width, height, *map(float, (K[0, 0], K[1, 1], *K[:2, 2])),
@@ -169,7 +183,8 @@ def _pictures(
 ) -> tuple[np.ndarray, ImageFiles | None, tuple[int, int] | None, list[str]]:
     """Return the rows of labels that have a picture, the pictures, their size and findings."""
     subject, sequence, view = (item.key[k] for k in ("subject", "sequence", "view"))
-    offset = int(get(misc, "ioi_offset", "meta/misc.json"))
+    where = f"{item.path / 'meta' / 'misc.json'} {subject}"
+    offset = integer(get(misc, "ioi_offset", where), f"{where} ioi_offset")
     names = ["images"]
     if view == "0":  # the cropped pictures of this view are the whole ones, made smaller
         names.append("cropped_images")

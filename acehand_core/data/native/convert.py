@@ -22,7 +22,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.mano import ManoHand
 from acehand_core.motion import HandMotion, Provenance
 
-_VERSION = 1
+_VERSION = 2  # 2: clips without any hand keep their dataset's hand model
 
 
 def convert_item(
@@ -55,7 +55,7 @@ def convert_item(
         frames, camera, size, done = clip_pictures.pictures(native, options)
     else:
         frames, camera, size, done = None, native.camera, (native.width, native.height), []
-    motion, complete = hand_motion(native, hands, camera, size)
+    motion, complete = hand_motion(native, hands, camera, size, with_mano=mano is not None)
     findings = [
         *native.findings,
         *(hands.findings if hands else ()),
@@ -99,11 +99,14 @@ def hand_motion(
     hands: CameraHands | None,
     camera: Camera | None,
     size: tuple[int, int],
+    with_mano: bool,
 ) -> tuple[HandMotion, bool]:
     """Return the labels as a HandMotion, and whether MANO's parameters are complete.
 
     Joints are MANO's where MANO is known, else the dataset's own. Without complete parameters the
-    hand model is "none"; what is known of them stays.
+    hand model is "none"; what is known of them stays. A recording of a MANO dataset in which nobody
+    shows a hand is a MANO clip like the others where ``with_mano`` says that MANO is there: its
+    frames are known to be empty, and a store has one hand model.
     """
     count, present = len(native.timestamps_ns), native.present
     if hands is None:
@@ -115,7 +118,8 @@ def hand_motion(
         )  # fmt: skip
     joints = hands.joints_camera
     known = np.isfinite(joints).all((-1, -2))
-    complete = bool(known[present].all()) and native.mano is not None and bool(present.any())
+    complete = native.mano is not None and bool(known[present].all())
+    complete &= with_mano or bool(present.any())
     if not complete and native.joints_camera is not None:
         joints = native.joints_camera
     orient, pose = hands.global_orient, hands.hand_pose
@@ -193,14 +197,15 @@ def _supervision(
     native: NativeRecording, motion: HandMotion, complete: bool, camera: Camera | None
 ) -> Supervision:
     present = native.present
+    taught = complete and bool(present.any())  # a clip without hands teaches that alone
     joints = bool(np.isfinite(motion.joints_camera[present]).all()) and bool(present.any())
     anchors = bool(np.isfinite(motion.joints_image[present]).any())
     labelled = native.mano is not None or native.joints_camera is not None
     fisheye = camera is not None and camera.model in ("kannala_brandt", "fisheye624")
     return Supervision(
-        rotations=complete,
-        shape=complete,
-        translation=complete,
+        rotations=taught,
+        shape=taught,
+        translation=taught,
         joints=joints,
         anchors=anchors,
         presence=labelled,

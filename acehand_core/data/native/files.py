@@ -64,15 +64,20 @@ def get(value: Any, key: str, where: str) -> Any:
     return value[key]
 
 
+def numbers(value: Any, where: str) -> np.ndarray:
+    """Return float64 numbers of any shape, NaN included. Raises SchemaError with ``where``."""
+    try:
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"{where}: not an array of numbers ({error}).") from error
+
+
 def array(value: Any, shape: tuple[int | None, ...], where: str) -> np.ndarray:
     """Return finite float64 numbers of a shape; None stands for any length of an axis.
 
     Raises SchemaError with ``where``.
     """
-    try:
-        out = np.asarray(value, np.float64)
-    except (TypeError, ValueError) as error:
-        raise SchemaError(f"{where}: not an array of numbers ({error}).") from error
+    out = numbers(value, where)
     fits = out.ndim == len(shape) and all(
         want is None or have == want for have, want in zip(out.shape, shape, strict=True)
     )
@@ -82,6 +87,37 @@ def array(value: Any, shape: tuple[int | None, ...], where: str) -> np.ndarray:
     if not np.isfinite(out).all():
         raise SchemaError(f"{where}: holds NaN or infinite numbers.")
     return out
+
+
+def flat(value: Any, count: int, where: str) -> np.ndarray:
+    """Return ``count`` finite float64 numbers of any nesting. Raises SchemaError with ``where``."""
+    return array(numbers(value, where).ravel(), (count,), where)
+
+
+def integer(value: Any, where: str) -> int:
+    """Return a whole number. Raises SchemaError with ``where`` for anything else."""
+    number = isinstance(value, int | float | np.integer | np.floating | np.ndarray)
+    if number and not isinstance(value, bool) and np.size(value) == 1:
+        plain = float(np.ravel(value)[0])
+        if plain.is_integer() and abs(plain) < 2**53:
+            return int(plain)
+    raise SchemaError(f"{where}: a whole number is needed, not {str(value)[:60]!r}.")
+
+
+def mapping(value: Any, where: str) -> dict:
+    """Return a mapping as it is. Raises SchemaError with ``where`` for anything else."""
+    if not isinstance(value, dict):
+        raise SchemaError(f"{where}: a mapping is needed, not {type(value).__name__}.")
+    return value
+
+
+def entry_of(value: Any, index: int, where: str) -> Any:
+    """Return an entry of a list or array. Raises SchemaError where there is none."""
+    listed = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
+    if listed and 0 <= index < len(value):
+        return value[index]
+    kind = type(value).__name__
+    raise SchemaError(f"{where}: a list with an entry {index} is needed, not this {kind}.")
 
 
 def read_npy(path: Path) -> np.ndarray:

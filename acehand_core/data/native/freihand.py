@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.data.native.files import array, read_json, safe_name
+from acehand_core.data.native.files import array, numbers, read_json, safe_name
 from acehand_core.data.native.pictures import ImageFiles, image_size
 from acehand_core.data.native.protocol import (
     Convention,
@@ -62,15 +62,15 @@ class FreiHandReader:
     def sources(self, item: Item) -> Sequence[Path]:
         """Return the files and folders that a recording is read from."""
         part = item.key["part"]
-        return [item.path / f"{part}_{name}.json" for name in ("K", "mano", "xyz")]
+        labels = [item.path / f"{part}_{name}.json" for name in ("K", "mano", "xyz")]
+        return [*labels, self._picture(item, len(_read(item.path, part)[0]))]
 
     def read(self, item: Item, options: ReadOptions) -> NativeRecording:
         """Read one sample."""
         part, index = item.key["part"], int(item.key["index"])
         K_all, mano_all, xyz_all = _read(item.path, part)
         K, where = K_all[index], f"{item.path} {part} {index}"
-        number = index + len(K_all) * self.views.index(item.key["view"])
-        path = item.path / part / "rgb" / f"{number:08d}.jpg"
+        path = self._picture(item, len(K_all))
         size = image_size(path) if path.is_file() else (_SIZE, _SIZE)
         camera = Camera("pinhole", *size, *map(float, (K[0, 0], K[1, 1], *K[:2, 2])))
         findings = [] if path.is_file() else [f"{path.name} is missing; no picture."]
@@ -109,6 +109,10 @@ class FreiHandReader:
             findings=tuple(findings),
         )
 
+    def _picture(self, item: Item, samples: int) -> Path:
+        number = int(item.key["index"]) + samples * self.views.index(item.key["view"])
+        return item.path / item.key["part"] / "rgb" / f"{number:08d}.jpg"
+
 
 def _track(values: np.ndarray, K: np.ndarray, where: str) -> ManoTrack:
     """Return 61 stored numbers as MANO: root position from pixel and scale, as the authors do."""
@@ -143,9 +147,9 @@ def _read(root: Path, part: str) -> tuple[np.ndarray, np.ndarray | None, np.ndar
                 raise InputError(f"{path}: not there.")
             out.append(None)
             continue
-        values = np.asarray(read_json(path), np.float64)
-        if name == "mano":
-            values = values.reshape(len(values), -1)
+        values = numbers(read_json(path), str(path))
+        if name == "mano" and values.ndim == 3:  # each sample's numbers lie in a list of one
+            values = array(values, (None, 1, *shape), str(path))[:, 0]
         out.append(array(values, (None, *shape), str(path)))
     lengths = {len(value) for value in out if value is not None}
     if len(lengths) != 1:

@@ -91,7 +91,8 @@ class H2OReader:
         findings.append(f"{unlabelled} of {len(wanted)} pictures have no file of labels.")
         findings.append("30 frames per second are assumed: no file says it.")
         rows = np.array(wanted)
-        T_world_camera = _camera_poses(item.path, wanted)
+        T_world_camera, found = _camera_poses(item.path, wanted)
+        findings += found
         return NativeRecording(
             item=item,
             timestamps_ns=np.round((rows - rows[0]) * 1e9 / _FPS).astype(np.int64),
@@ -161,9 +162,12 @@ def _camera(folder: Path, images: dict[int, Path], wanted: list[int]) -> tuple[C
     ]
 
 
-def _camera_poses(folder: Path, wanted: list[int]) -> np.ndarray | None:
-    """Return ``T_world_camera``, or None where a frame lacks it."""
+def _camera_poses(folder: Path, wanted: list[int]) -> tuple[np.ndarray | None, list[str]]:
+    """Return ``T_world_camera``, or None where a frame lacks it, and what was found."""
     files = _numbered_text(folder / "cam_pose")
-    if not set(wanted) <= set(files):
-        return None
-    return np.stack([read_numbers(files[n], 16).reshape(4, 4) for n in wanted])
+    missing = sum(number not in files for number in wanted)
+    if missing:
+        return None, [
+            f"{missing} of {len(wanted)} frames have no file in cam_pose: no camera poses are used."
+        ]
+    return np.stack([read_numbers(files[n], 16).reshape(4, 4) for n in wanted]), []

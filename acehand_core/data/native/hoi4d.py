@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.data.native.files import array, read_npy, safe_name
+from acehand_core.data.native.files import array, flat, numbers, read_npy, safe_name
 from acehand_core.data.native.pictures import ImageFiles, image_size, numbered_images
 from acehand_core.data.native.protocol import (
     Convention,
@@ -67,6 +67,7 @@ class Hoi4dReader:
     def sources(self, item: Item) -> Sequence[Path]:
         """Return the files and folders that a recording is read from."""
         out = [Path(item.key[side]) for side in SIDES if side in item.key]
+        out.append(_intrinsics_file(item))
         folder = _sequence_folder(item.path, item.key["sequence"])
         if folder is not None:
             out += [folder / "align_rgb", folder / "3Dseg"]
@@ -140,10 +141,10 @@ def _read_labels(item: Item) -> tuple[dict[int, dict[int, tuple]], int]:
             value = restricted_load(path, NPY_OBJECT, "HOI4D hand pose")
             if not isinstance(value, dict):
                 raise SchemaError(f"{path}: must be a dict.")
-            if np.size(value.get("poseCoeff", ())) != 48:
+            if numbers(value.get("poseCoeff", ()), f"{path} poseCoeff").size != 48:
                 damaged += 1
                 continue
-            parts = [array(np.ravel(value.get(key, ())), (n,), f"{path} {key}") for key, n in _KEYS]
+            parts = [flat(value.get(key, ()), n, f"{path} {key}") for key, n in _KEYS]
             points = array(value.get("kps2D", np.zeros((0, 2))), (None, 2), f"{path} kps2D")
             points = points if len(points) == 21 else np.full((21, 2), np.nan)
             out.setdefault(int(path.stem), {})[slot] = (np.concatenate(parts), points)
@@ -194,19 +195,26 @@ def _rows_of(
 
 
 def _camera(item: Item, size: tuple[int, int], findings: list[str]) -> Camera | None:
+    path = _intrinsics_file(item)
+    unit = path.parent.name
+    if not path.is_file():
+        findings.append(f"no camera_params/{unit}/intrin.npy: the camera is not known.")
+        return None
+    K = array(read_npy(path), (3, 3), str(path))
+    camera = Camera("pinhole", *_SIZE, *map(float, (K[0, 0], K[1, 1], *K[:2, 2])))
+    findings.append(
+        f"intrin.npy of {unit}: focal {K[0, 0]:.1f}, {K[1, 1]:.1f}, centre {K[0, 2]:.1f}, "
+        f"{K[1, 2]:.1f} px."
+    )
+    return camera if size == _SIZE else camera.rescaled(*size)
+
+
+def _intrinsics_file(item: Item) -> Path:
+    """Return the camera file of a sequence: where it is, else where it could be."""
     unit = item.key["sequence"].split("/")[0]
-    for top in (item.path, *sorted(p for p in item.path.glob("*") if p.is_dir())):
-        path = top / "camera_params" / unit / "intrin.npy"
-        if path.is_file():
-            K = array(read_npy(path), (3, 3), str(path))
-            camera = Camera("pinhole", *_SIZE, *map(float, (K[0, 0], K[1, 1], *K[:2, 2])))
-            findings.append(
-                f"intrin.npy of {unit}: focal {K[0, 0]:.1f}, {K[1, 1]:.1f}, centre {K[0, 2]:.1f}, "
-                f"{K[1, 2]:.1f} px."
-            )
-            return camera if size == _SIZE else camera.rescaled(*size)
-    findings.append(f"no camera_params/{unit}/intrin.npy: the camera is not known.")
-    return None
+    tops = (item.path, *sorted(p for p in item.path.glob("*") if p.is_dir()))
+    paths = [top / "camera_params" / unit / "intrin.npy" for top in tops]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def _camera_poses(
@@ -219,6 +227,7 @@ def _camera_poses(
     """
     path = folder / "3Dseg" / "output.log" if folder is not None else None
     if path is None or not path.is_file():
+        findings.append("no 3Dseg/output.log: no camera poses.")
         return None
     poses = read_log(path)
     if len(poses) != count:

@@ -17,10 +17,12 @@ from jaxtyping import Bool, Float, Int
 from acehand_core.data.native.hot3d_files import (
     BOXES_FILE,
     CALIBRATION_FILE,
+    HEADSET_FILE,
     MANO_FILE,
     STREAMS,
     HandBoxes,
     HandTrack,
+    HeadsetTrajectory,
     read_boxes,
     read_calibration,
     read_headset,
@@ -65,11 +67,15 @@ class Hot3dManoMotion:
     translation: Float[np.ndarray, "T 2 3"]
 
     def at(self, timestamps_ns: Int[np.ndarray, "M"]) -> Hot3dManoMotion:
-        """Return the rows of exactly these times; InputError if one is not there."""
-        rows = rows_at(self.timestamps_ns, timestamps_ns, MANO_FILE)
+        """Return the rows of exactly these times; both hands are absent where there is none."""
+        rows, found = find_rows(self.timestamps_ns, timestamps_ns)
+
+        def taken(values: np.ndarray) -> np.ndarray:
+            return np.where(found.reshape(-1, *[1] * (values.ndim - 1)), values[rows], np.nan)
+
         return Hot3dManoMotion(
-            timestamps_ns, self.present[rows], self.global_orient[rows], self.pca[rows],
-            self.betas, self.translation[rows],
+            timestamps_ns, self.present[rows] & found[:, None], taken(self.global_orient),
+            taken(self.pca), self.betas, taken(self.translation),
         )  # fmt: skip
 
     def hand_pose(self, mano: ManoHand) -> Float[np.ndarray, "T 2 15 3 3"]:
@@ -91,18 +97,39 @@ class Hot3dManoMotion:
 
 
 def read_mano_motion(folder: Path) -> Hot3dManoMotion:
-    """Read a sequence's MANO motion. Raises SchemaError with file and line, or InputError."""
+    """Read a sequence's MANO motion; without a hand in any line its shape is MANO's mean.
+
+    Raises SchemaError with file and line, or InputError.
+    """
     track = read_mano(folder)
-    if track.betas is None:
-        raise SchemaError(f"{folder / MANO_FILE}: no hand in any line.")
     return Hot3dManoMotion(
         timestamps_ns=track.timestamps_ns,
         present=track.present,
         global_orient=track.T_world_hand[..., :3, :3],
         pca=track.numbers,
-        betas=track.betas,
+        betas=np.zeros(10) if track.betas is None else track.betas,
         translation=track.T_world_hand[..., :3, 3],
     )
+
+
+def motion_at(
+    folder: Path, timestamps_ns: Int[np.ndarray, "M"]
+) -> tuple[Hot3dManoMotion, list[str]]:
+    """Return a sequence's MANO motion at these times, and how many of them have no line.
+
+    Raises: as ``read_mano_motion``; InputError where no time has one.
+    """
+    motion = read_mano_motion(folder)
+    _, found = find_rows(motion.timestamps_ns, timestamps_ns)
+    if not found.any():
+        raise InputError(f"{folder / MANO_FILE}: no line at the time of any frame.")
+    notes = []
+    if not found.all():
+        notes.append(
+            f"{int((~found).sum())} of {len(found)} frames have no line in {MANO_FILE}: both hands "
+            "count as absent there."
+        )
+    return motion.at(timestamps_ns), notes
 
 
 def read_stream(folder: Path, stream: str = "214-1") -> StreamPoses:
@@ -127,7 +154,7 @@ def to_hand_motion(folder: Path, mano: ManoHand, stream: str = "214-1") -> HandM
     _check_flag(mano)
     boxes = read_boxes(folder)
     poses = _paired(folder, stream, boxes)
-    motion = read_mano_motion(folder).at(poses.timestamps_ns)
+    motion, missing = motion_at(folder, poses.timestamps_ns)
     T_camera_world = frames.inverse(poses.T_world_camera)
     orient, translation = np.empty_like(motion.global_orient), np.empty_like(motion.translation)
     for slot, side in enumerate(SIDES):
@@ -155,7 +182,7 @@ def to_hand_motion(folder: Path, mano: ManoHand, stream: str = "214-1") -> HandM
         joints_camera=_joints(mano, orient, hand_pose, motion.betas, translation),
         joints_image=np.full((*present.shape, 21, 2), np.nan),
         hand_model="mano",
-        provenance=_provenance(folder, stream, poses),
+        provenance=_provenance(folder, stream, poses, missing),
         left_shapedirs_fixed=True,
         camera=poses.cameras[len(poses.cameras) // 2],
         T_world_camera=poses.T_world_camera,
@@ -167,11 +194,14 @@ def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPos
 
     Calibration is stored in device time, which only the recording itself relates to the others.
     Where lines and moments are as many they pair up; else they are paired by place in the file.
+    Moments without a headset pose are left out: nothing says where the camera was.
+
+    Raises: InputError for an unknown stream or one without any headset pose; SchemaError.
     """
     if stream not in STREAMS:
         raise InputError(f"HOT3D has no stream {stream!r}; {nearest(stream, STREAMS)}")
     calibration, headset = read_calibration(folder, stream), read_headset(folder)
-    times = np.unique(boxes.timestamps_ns[boxes.of_stream(stream)])
+    times = moments(boxes, stream)
     lines, notes = np.arange(len(times)), []
     if len(times) != len(calibration.cameras):
         last = len(calibration.cameras) - 1
@@ -180,10 +210,33 @@ def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPos
             f"{len(times)} moments of stream {stream} but {last + 1} lines of calibration: "
             "paired by place."
         )
-    rows = rows_at(headset.timestamps_ns, times, f"{folder}: the headset trajectory")
+    rows, found, lost = headset_rows(folder, headset, times)
+    lines = lines[found]
     T_world_camera = headset.T_world_device[rows] @ calibration.T_device_camera[lines]
     cameras = tuple(calibration.cameras[line] for line in lines)
-    return StreamPoses(times, cameras, T_world_camera), notes
+    return StreamPoses(times[found], cameras, T_world_camera), notes + lost
+
+
+def moments(boxes: HandBoxes, stream: str) -> Int[np.ndarray, "M"]:
+    """Return the times of a stream: those of its boxes."""
+    return np.unique(boxes.timestamps_ns[boxes.of_stream(stream)])
+
+
+def headset_rows(
+    folder: Path, headset: HeadsetTrajectory, times: Int[np.ndarray, "M"]
+) -> tuple[Int[np.ndarray, "K"], Bool[np.ndarray, "M"], list[str]]:
+    """Return the K rows of the times that have a headset pose, which those are, and what to say.
+
+    Raises: InputError where none has.
+    """
+    rows, found = find_rows(headset.timestamps_ns, times)
+    if not found.any():
+        raise InputError(f"{folder / HEADSET_FILE}: no row at the time of any frame.")
+    if found.all():
+        return rows, found, []
+    lost = int((~found).sum())
+    note = f"{lost} of {len(found)} frames have no headset pose in {HEADSET_FILE} and are left out."
+    return rows[found], found, [note]
 
 
 def wrists_in_boxes(
@@ -200,7 +253,10 @@ def wrists_in_boxes(
         track = np.flatnonzero(wrists.timestamps_ns == boxes.timestamps_ns[row])
         if np.isnan(box).any() or not len(track):
             continue
-        moment = int(np.searchsorted(poses.timestamps_ns, boxes.timestamps_ns[row]))
+        found = np.flatnonzero(poses.timestamps_ns == boxes.timestamps_ns[row])
+        if not len(found):
+            continue
+        moment = int(found[0])
         point = wrists.T_world_hand[track[0], boxes.slot[row], :3, 3]
         pixel = poses.cameras[moment].project(frames.apply(T_camera_world[moment], point))
         total += 1
@@ -210,6 +266,11 @@ def wrists_in_boxes(
 
 def _paired(folder: Path, stream: str, boxes: HandBoxes) -> StreamPoses:
     poses, notes = stream_poses(folder, stream, boxes)
+    lost = np.setdiff1d(moments(boxes, stream), poses.timestamps_ns)
+    if len(lost):
+        raise InputError(
+            f"{folder / HEADSET_FILE}: no row at {lost[0]} ns; times must match exactly."
+        )
     if notes:
         raise SchemaError(
             f"{folder}: {notes[0].rstrip('.')}; in {BOXES_FILE} and {CALIBRATION_FILE} they must "
@@ -218,13 +279,12 @@ def _paired(folder: Path, stream: str, boxes: HandBoxes) -> StreamPoses:
     return poses
 
 
-def rows_at(available: np.ndarray, wanted: np.ndarray, name: str) -> np.ndarray:
-    """Return the rows of exactly these times. Raises InputError where one is not there."""
-    rows = np.searchsorted(available, wanted)
-    found = available[np.minimum(rows, len(available) - 1)] == wanted
-    if not found.all():
-        raise InputError(f"{name} has no row at {wanted[~found][0]} ns; times must match exactly.")
-    return rows
+def find_rows(
+    available: Int[np.ndarray, "N"], wanted: Int[np.ndarray, "M"]
+) -> tuple[Int[np.ndarray, "M"], Bool[np.ndarray, "M"]]:
+    """Return the rows of exactly these times, and where there is one; elsewhere any row."""
+    rows = np.minimum(np.searchsorted(available, wanted), len(available) - 1)
+    return rows, available[rows] == wanted
 
 
 def _check_flag(mano: ManoHand) -> None:
@@ -255,12 +315,13 @@ def visibility(boxes: HandBoxes, stream: str, times: np.ndarray) -> np.ndarray:
     """Return the visible share of each hand (T, 2), 0 to 1."""
     out = np.zeros((len(times), 2), np.float32)
     rows = boxes.of_stream(stream)
-    moment = np.searchsorted(times, boxes.timestamps_ns[rows])
+    moment, found = find_rows(times, boxes.timestamps_ns[rows])
+    rows, moment = rows[found], moment[found]
     out[moment, boxes.slot[rows]] = np.clip(boxes.visibility[rows], 0, 1)
     return out
 
 
-def _provenance(folder: Path, stream: str, poses: StreamPoses) -> Provenance:
+def _provenance(folder: Path, stream: str, poses: StreamPoses, notes: list[str]) -> Provenance:
     focal = np.array([camera.fx for camera in poses.cameras])
     return Provenance(
         source=f"{folder.name}/{MANO_FILE}",
@@ -274,5 +335,6 @@ def _provenance(folder: Path, stream: str, poses: StreamPoses) -> Provenance:
         notes=(
             "The camera is the one of the middle moment; over the recording its focal length "
             f"changes by {np.ptp(focal):.3g} px.",
+            *notes,
         ),
     )

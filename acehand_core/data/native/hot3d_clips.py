@@ -11,7 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.data.native.files import array, get, parse_json, read_json, safe_name
+from acehand_core.data.native.files import (
+    array,
+    flat,
+    get,
+    mapping,
+    parse_json,
+    read_json,
+    safe_name,
+)
 from acehand_core.data.native.hot3d_quest import fisheye624, read_pose
 from acehand_core.data.native.hot3d_recordings import CONVENTION, LICENCES
 from acehand_core.data.native.pictures import TarImages, list_tar, read_member
@@ -38,7 +46,7 @@ class Hot3dClipsReader:
         """List clips of the training participants."""
         view = options.view or self.views[0]
         path = root / "clip_definitions.json"
-        definitions = read_json(path) if path.is_file() else {}
+        definitions = mapping(read_json(path), str(path)) if path.is_file() else {}
         out = []
         for folder in _FOLDERS:
             device = folder.removeprefix("train_")
@@ -46,8 +54,8 @@ class Hot3dClipsReader:
             if device == "quest3" and stream == "214-1":
                 continue
             for archive in sorted((root / folder).glob("clip-*.tar")):
-                number = str(int(archive.stem.removeprefix("clip-")))
-                entry = definitions.get(number, {})
+                number = archive.stem.removeprefix("clip-").lstrip("0") or "0"
+                entry = mapping(definitions.get(number, {}), f"{path} {number}")
                 sequence = str(entry.get("sequence_id") or entry.get("sequence", ""))
                 split = hashed_split(sequence or archive.stem, "hot3d")
                 key = {"stream": stream, "device": device, "sequence": sequence}
@@ -75,7 +83,8 @@ class Hot3dClipsReader:
         def load(name: str) -> dict | None:
             if name not in members:
                 return None
-            return parse_json(read_member(archive, members[name]), f"{archive}:{name}")
+            where = f"{archive}:{name}"
+            return mapping(parse_json(read_member(archive, members[name]), where), where)
 
         cameras, poses = [], []
         for key in keys:
@@ -88,8 +97,10 @@ class Hot3dClipsReader:
         track, visible = _hands(
             [load(f"{key}.hands.json") for key in keys], shapes, stream, archive
         )
-        if track is None:
-            findings.append("no hands in this clip.")
+        labelled = any(f"{key}.hands.json" in members for key in keys)
+        if not track[0].any():
+            text = "no hands in this clip." if labelled else "no hands.json: nothing is labelled."
+            findings.append(text)
         times, found = _times([load(f"{key}.info.json") for key in keys], stream)
         findings += found
         camera, T_world_camera = cameras[len(cameras) // 2], np.stack(poses)
@@ -105,13 +116,7 @@ class Hot3dClipsReader:
         if item.key["device"] == "aria":
             camera, T_world_camera = turned_camera(camera), T_world_camera @ TURN
             source = None if source is None else TurnedFrames(source)
-        present = np.zeros((len(keys), 2), bool)
-        if track is not None:
-            present, orient, fingers, betas, translation = track
-            track = ManoTrack(
-                CONVENTION, present, orient, fingers, betas, translation,
-                frames.inverse(T_world_camera),
-            )  # fmt: skip
+        present, orient, fingers, betas, translation = track
         return NativeRecording(
             item=item,
             timestamps_ns=times,
@@ -120,7 +125,17 @@ class Hot3dClipsReader:
             height=camera.height,
             frames=source,
             camera=camera,
-            mano=track,
+            mano=ManoTrack(
+                CONVENTION,
+                present,
+                orient,
+                fingers,
+                betas,
+                translation,
+                frames.inverse(T_world_camera),
+            )
+            if labelled
+            else None,
             joints_camera=None,
             joints_image=None,
             present=present,
@@ -133,29 +148,31 @@ class Hot3dClipsReader:
 
 def _hands(
     hands: list[dict | None], shapes: dict | None, stream: str, archive: Path
-) -> tuple[tuple | None, np.ndarray]:
+) -> tuple[tuple, np.ndarray]:
     """Return (present, orientation, components, betas, translation) and visibility."""
     count = len(hands)
     values = np.full((count, 2, 21), np.nan)
     visible = np.ones((count, 2), np.float32)
     for row, entry in enumerate(hands):
         for slot, side in enumerate(SIDES):
-            hand = (entry or {}).get(side) or {}
-            if hand.get("mano_pose") is None:
-                continue
             where = f"{archive}: hands of frame {row}, {side}"
-            pose = hand["mano_pose"]
+            hand = mapping((entry or {}).get(side) or {}, where)
+            pose = hand.get("mano_pose")
+            if pose is None:
+                continue
             thetas = array(get(pose, "thetas", where), (15,), f"{where} thetas")
-            wrist = array(np.ravel(get(pose, "wrist_xform", where)), (6,), f"{where} wrist_xform")
+            wrist = flat(get(pose, "wrist_xform", where), 6, f"{where} wrist_xform")
             values[row, slot] = np.concatenate([wrist, thetas])
-            ratio = (hand.get("visibilities_modeled") or {}).get(stream)
-            visible[row, slot] = 1.0 if ratio is None else np.clip(float(ratio), 0, 1)
+            field = f"{where} visibilities_modeled"
+            ratio = mapping(hand.get("visibilities_modeled") or {}, field).get(stream)
+            visible[row, slot] = 1.0 if ratio is None else np.clip(array(ratio, (), field), 0, 1)
     present = np.isfinite(values).all(-1)
-    if not present.any():
-        return None, visible
-    if shapes is None:
-        raise SchemaError(f"{archive}: hands but no {_SHAPES}.")
-    betas = array(get(shapes, "mano", f"{archive}:{_SHAPES}"), (10,), f"{archive}:{_SHAPES} mano")
+    betas = np.zeros(10)
+    if present.any():
+        if shapes is None:
+            raise SchemaError(f"{archive}: hands but no {_SHAPES}.")
+        where = f"{archive}:{_SHAPES}"
+        betas = array(get(shapes, "mano", where), (10,), f"{where} mano")
     orient = rotations.exp(np.nan_to_num(values[..., :3]))
     every = np.broadcast_to(betas, (count, 2, 10))
     return (present, orient, values[..., 6:], every, values[..., 3:6]), visible

@@ -271,8 +271,8 @@ def _numbers(values: Any, count: int, where: str, name: str) -> list[float]:
 
 def _integer(value: Any, where: str) -> int:
     try:
-        return int(value)
-    except (TypeError, ValueError) as error:
+        return int(np.int64(int(value)))
+    except (TypeError, ValueError, OverflowError) as error:
         raise SchemaError(f"{where}: the timestamp {value!r} is not a whole number.") from error
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.data.native.files import array, get, read_json
-from acehand_core.data.native.hot3d import StreamPoses, rows_at
+from acehand_core.data.native.files import array, get, integer, mapping, read_json
+from acehand_core.data.native.hot3d import StreamPoses, headset_rows, moments
 from acehand_core.data.native.hot3d_files import HandBoxes, read_headset
 from acehand_core.errors import SchemaError
 from acehand_core.geometry import frames, rotations
@@ -21,6 +21,8 @@ def read_quest_camera(folder: Path, stream: str) -> tuple[Camera, RigidTransform
     """Return a stream's camera and ``T_device_camera``. Raises SchemaError with the file."""
     path = folder / CAMERAS_FILE
     entries = read_json(path)
+    if not isinstance(entries, list):
+        raise SchemaError(f"{path}: a list of cameras is needed, not {type(entries).__name__}.")
     where = f"{path} {stream}"
     found = [e for e in entries if get(e, "stream_id", str(path)) == stream]
     if len(found) != 1:
@@ -33,6 +35,7 @@ def fisheye624(entry: dict, where: str) -> Camera:
 
     Accepts the spelling of recordings (``projectionParams``) and of clips (``projection_params``).
     """
+    entry = mapping(entry, where)
     spelled = "projectionParams" if "projectionParams" in entry else "projection_params"
     numbers = array(get(entry, spelled, where), (None,), f"{where} {spelled}")
     kind = str(entry.get("projectionModelType", entry.get("projection_model_type", "")))
@@ -43,20 +46,28 @@ def fisheye624(entry: dict, where: str) -> Camera:
         )
     if len(numbers) == 15:
         numbers = np.concatenate([numbers[:1], numbers])
-    width = int(get(entry, "imageWidth" if "imageWidth" in entry else "image_width", where))
-    height = int(get(entry, "imageHeight" if "imageHeight" in entry else "image_height", where))
+    width, height = (
+        integer(get(entry, name, where), f"{where} {name}")
+        for name in (
+            "imageWidth" if "imageWidth" in entry else "image_width",
+            "imageHeight" if "imageHeight" in entry else "image_height",
+        )
+    )
     fx, fy, cx, cy, *lens = map(float, numbers)
     return Camera("fisheye624", width, height, fx, fy, cx, cy, tuple(lens))
 
 
-def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> StreamPoses:
-    """Return the moments of a stream, its camera at each, and where it was."""
+def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPoses, list[str]]:
+    """Return the moments of a stream, its camera at each, and where it was; and what was found.
+
+    Moments without a headset pose are left out, as in ``hot3d.stream_poses``.
+    """
     camera, T_device_camera = read_quest_camera(folder, stream)
     headset = read_headset(folder)
-    times = np.unique(boxes.timestamps_ns[boxes.of_stream(stream)])
-    rows = rows_at(headset.timestamps_ns, times, f"{folder}: the headset trajectory")
+    times = moments(boxes, stream)
+    rows, found, notes = headset_rows(folder, headset, times)
     T = headset.T_world_device[rows] @ T_device_camera
-    return StreamPoses(times, (camera,) * len(times), T)
+    return StreamPoses(times[found], (camera,) * len(rows), T), notes
 
 
 def _pose(value: dict, where: str) -> RigidTransform:

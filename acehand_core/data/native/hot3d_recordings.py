@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from acehand_core.data.native import hot3d, hot3d_files, hot3d_quest
-from acehand_core.data.native.files import read_json, safe_name, subfolders
+from acehand_core.data.native.files import mapping, read_json, safe_name, subfolders
 from acehand_core.data.native.pictures import open_vrs
 from acehand_core.data.native.protocol import (
     Convention,
@@ -82,7 +82,8 @@ class Hot3dReader:
         boxes = hot3d_files.read_boxes(item.path)
         poses, findings = _poses(item.path, stream, boxes, quest)
         findings += _metadata(item.path)
-        motion = hot3d.read_mano_motion(item.path).at(poses.timestamps_ns)
+        motion, missing = hot3d.motion_at(item.path, poses.timestamps_ns)
+        findings += missing
         camera = poses.cameras[len(poses.cameras) // 2]
         findings += _lens_changes(poses.cameras)
         findings += _wrists_in_boxes(item.path, stream, boxes, poses)
@@ -128,7 +129,7 @@ def _poses(
     folder: Path, stream: str, boxes: hot3d_files.HandBoxes, quest: bool
 ) -> tuple[hot3d.StreamPoses, list[str]]:
     if quest:
-        return hot3d_quest.stream_poses(folder, stream, boxes), []
+        return hot3d_quest.stream_poses(folder, stream, boxes)
     return hot3d.stream_poses(folder, stream, boxes)
 
 
@@ -138,7 +139,10 @@ def _recording_name(folder: Path) -> str:
     A recording's split hangs on it.
     """
     path = folder / "metadata.json"
-    values = read_json(path) if path.is_file() else {}
+    try:
+        values = read_json(path) if path.is_file() else {}
+    except InputError:  # of this recording alone: reading it says so, the others are listed
+        values = {}
     name = values.get("recording_name") if isinstance(values, dict) else None
     return name if isinstance(name, str) and name else folder.name
 
@@ -147,7 +151,7 @@ def _metadata(folder: Path) -> list[str]:
     path = folder / "metadata.json"
     if not path.is_file():
         return ["no metadata.json: the version of the labels is not known."]
-    values = read_json(path)
+    values = mapping(read_json(path), str(path))
     version = values.get("dataset_version", values.get("version"))
     if version is None:
         return ["metadata.json names no version of the labels; MANO thumbs of version 1 are wrong."]

@@ -15,7 +15,9 @@ import numpy as np
 
 from acehand_core.data.native.files import (
     array,
+    flat,
     get,
+    mapping,
     read_json,
     read_text,
     safe_name,
@@ -59,7 +61,11 @@ class ReInterHandReader:
             if not (capture / "frame_list.txt").is_file():
                 continue
             tested = any(code in capture.name for code in _TEST)
-            for segment in _segments(capture):
+            try:
+                segments = list(_segments(capture))
+            except InputError:  # of this capture alone: reading it says so, the others are listed
+                segments = [""]
+            for segment in segments:
                 out.append(
                     Item(
                         self.name,
@@ -84,6 +90,7 @@ class ReInterHandReader:
             item.path / "frame_list.txt",
             ego / "images",
             ego / "cam_params",
+            ego / "truncation_ratio.json",
             item.path / "mano_fits" / "params",
             *(item.path / "orig_fits" / side / "Keypoints" for side in SIDES),
         ]
@@ -162,10 +169,10 @@ def _cameras(
         path = folder / f"{number:06d}.json"
         values, where = read_json(path), str(path)
         R = array(get(values, "R", where), (3, 3), f"{where} R")
-        t = array(np.ravel(get(values, "t", where)), (3,), f"{where} t") / 1000
+        t = flat(get(values, "t", where), 3, f"{where} t") / 1000
         poses.append(frames.rigid(R, t))
         parts = [
-            array(np.ravel(get(values, key, where)), (count,), f"{where} {key}")
+            flat(get(values, key, where), count, f"{where} {key}")
             for key, count in (("focal", 2), ("princpt", 2), ("D", 4))
         ]
         lenses.append(np.concatenate(parts))
@@ -197,7 +204,7 @@ def _labels(capture: Path, shown: list[int]) -> tuple[np.ndarray, np.ndarray]:
             if path.is_file():
                 values = read_json(path)
                 parts = [
-                    array(np.ravel(get(values, key, str(path))), (count,), f"{path} {key}")
+                    flat(get(values, key, str(path)), count, f"{path} {key}")
                     for key, count in (("pose", 48), ("shape", 10), ("trans", 3))
                 ]
                 mano[row, slot] = np.concatenate(parts)
@@ -228,8 +235,9 @@ def _truncation(path: Path, shown: list[int]) -> list[str]:
     """Say how many frames the authors' own loader would leave out."""
     if not path.is_file():
         return ["no truncation_ratio.json."]
-    values = read_json(path)
-    low = sum(float(values.get(f"{n:06d}", 1.0)) < 0.2 for n in shown)
+    values = mapping(read_json(path), str(path))
+    names = [f"{number:06d}" for number in shown]
+    low = sum(float(array(values.get(name, 1.0), (), f"{path} {name}")) < 0.2 for name in names)
     return [f"{low} of {len(shown)} frames have a truncation ratio below 0.2; they are kept."]
 
 

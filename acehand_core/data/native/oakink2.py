@@ -13,7 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from acehand_core.data.native.files import array, get, need_folder, safe_name, subfolders
+from acehand_core.data.native.files import (
+    array,
+    flat,
+    get,
+    integer,
+    mapping,
+    need_folder,
+    safe_name,
+    subfolders,
+)
 from acehand_core.data.native.pictures import ImageFiles, image_size, numbered_images
 from acehand_core.data.native.protocol import (
     Convention,
@@ -70,7 +79,7 @@ class OakInk2Reader:
         labels = restricted_load(path, TORCH_PKL, "OakInk2 annotation")
         where = str(path)
         serial, intrinsics, extrinsics, findings = _camera_tables(labels, view, where)
-        ids = [int(n) for n in get(labels, "frame_id_list", where)]
+        ids = _frame_ids(get(labels, "frame_id_list", where), f"{where} frame_id_list")
         posed = [n for n in ids if n in extrinsics and n in intrinsics]
         images = _images(item.path, token, serial, view)
         shown = [n for n in posed if n in images] if images else posed
@@ -108,15 +117,29 @@ class OakInk2Reader:
 
 def _camera_tables(labels: dict, view: str, where: str) -> tuple[str, dict, dict, list[str]]:
     """Return serial, frame to K, frame to world-to-camera; keyed by camera name or by serial."""
-    names = {str(k): str(v) for k, v in get(labels, "cam_def", where).items()}
+    named = mapping(get(labels, "cam_def", where), f"{where} cam_def")
+    names = {str(k): str(v) for k, v in named.items()}
     serials = [serial for serial, name in names.items() if name == view]
     if not serials:
         raise InputError(f"{where}: no camera {view!r}; {nearest(view, names.values())}")
-    intrinsics, extrinsics = get(labels, "cam_intr", where), get(labels, "cam_extr", where)
+    intrinsics, extrinsics = (
+        mapping(get(labels, name, where), f"{where} {name}") for name in ("cam_intr", "cam_extr")
+    )
     for key, how in ((view, "name"), (serials[0], "serial number")):
         if key in intrinsics and key in extrinsics:
-            return serials[0], intrinsics[key], extrinsics[key], [f"cameras are keyed by {how}."]
+            return (
+                serials[0],
+                mapping(intrinsics[key], f"{where} cam_intr {key}"),
+                mapping(extrinsics[key], f"{where} cam_extr {key}"),
+                [f"cameras are keyed by {how}."],
+            )
     raise SchemaError(f"{where}: cam_intr and cam_extr have neither {view!r} nor {serials[0]!r}.")
+
+
+def _frame_ids(value: Any, where: str) -> list[int]:
+    if not isinstance(value, list | tuple | np.ndarray):
+        raise SchemaError(f"{where}: a list is needed, not {type(value).__name__}.")
+    return [integer(number, where) for number in value]
 
 
 def _images(root: Path, token: str, serial: str, view: str) -> dict[int, Path]:
@@ -127,25 +150,20 @@ def _images(root: Path, token: str, serial: str, view: str) -> dict[int, Path]:
     return {}
 
 
-def _hands(
-    raw: dict[int, Any], shown: list[int], T: np.ndarray, where: str
-) -> tuple[ManoTrack, list[str]]:
-    count = len(shown)
+def _hands(raw: Any, shown: list[int], T: np.ndarray, where: str) -> tuple[ManoTrack, list[str]]:
+    count, raw = len(shown), mapping(raw, f"{where} raw_mano")
     quaternion = np.full((count, 2, 16, 4), np.nan)
     wrist, betas = np.full((count, 2, 3), np.nan), np.full((count, 2, 10), np.nan)
     for row, number in enumerate(shown):
-        entry = raw.get(number, {})
+        entry = mapping(raw.get(number, {}), f"{where} raw_mano[{number}]")
         for slot, prefix in enumerate(_PREFIXES):
             if f"{prefix}pose_coeffs" not in entry:
                 continue  # the format has no other sign of a missing hand
             at = f"{where} raw_mano[{number}] {prefix}"
-            quaternion[row, slot] = array(
-                np.reshape(entry[f"{prefix}pose_coeffs"], (-1, 4)), (16, 4), at + "pose_coeffs"
-            )
-            wrist[row, slot] = array(np.ravel(get(entry, f"{prefix}tsl", where)), (3,), at + "tsl")
-            betas[row, slot] = array(
-                np.ravel(get(entry, f"{prefix}betas", where)), (10,), at + "betas"
-            )
+            coefficients = flat(entry[f"{prefix}pose_coeffs"], 64, at + "pose_coeffs")
+            quaternion[row, slot] = coefficients.reshape(16, 4)
+            wrist[row, slot] = flat(get(entry, f"{prefix}tsl", at), 3, at + "tsl")
+            betas[row, slot] = flat(get(entry, f"{prefix}betas", at), 10, at + "betas")
     present = np.isfinite(wrist).all(-1)
     length = np.linalg.norm(quaternion[present], axis=-1)
     if length.size and abs(length - 1).max() > 1e-2:

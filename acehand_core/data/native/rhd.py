@@ -52,7 +52,7 @@ class RhdReader:
     def sources(self, item: Item) -> Sequence[Path]:
         """Return the files and folders that a recording is read from."""
         part = item.key["part"]
-        return [item.path / part / f"anno_{part}.pickle"]
+        return [item.path / part / f"anno_{part}.pickle", _picture(item)]
 
     def read(self, item: Item, options: ReadOptions) -> NativeRecording:
         """Read one picture."""
@@ -62,7 +62,7 @@ class RhdReader:
         K = array(get(entry, "K", where), (3, 3), f"{where} K")
         pixels = array(get(entry, "uv_vis", where), (42, 3), f"{where} uv_vis")
         points = array(get(entry, "xyz", where), (42, 3), f"{where} xyz")
-        path = item.path / part / "color" / f"{index:05d}.png"
+        path = _picture(item)
         size = image_size(path) if path.is_file() else (_SIZE, _SIZE)
         camera = Camera("pinhole", *size, *map(float, (K[0, 0], K[1, 1], *K[:2, 2])))
         order = [side * 21 + joint for side in range(2) for joint in _ORDER]
@@ -91,6 +91,10 @@ class RhdReader:
             licences=("RHD: research only, https://lmb.informatik.uni-freiburg.de",),
             findings=tuple(findings),
         )
+
+
+def _picture(item: Item) -> Path:
+    return item.path / item.key["part"] / "color" / f"{int(item.key['index']):05d}.png"
 
 
 def _checks(camera: Camera, joints: np.ndarray, image: np.ndarray) -> list[str]:

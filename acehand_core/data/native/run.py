@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import signal
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -17,11 +18,12 @@ from acehand_core.data.clips.schema import ClipInfo, StoreInfo
 from acehand_core.data.clips.store import ClipWriter
 from acehand_core.data.native.clip_pictures import ClipOptions
 from acehand_core.data.native.convert import check_mano, convert_item
+from acehand_core.data.native.moved import leave_other_splits
 from acehand_core.data.native.paper_counts import compare
 from acehand_core.data.native.protocol import SPLITS, Item, Reader, ReadOptions, Split
 from acehand_core.data.native.registry import find_reader
 from acehand_core.data.native.splits import read_split_file
-from acehand_core.errors import InputError, Interrupted, nearest
+from acehand_core.errors import AcehandError, InputError, Interrupted, nearest
 
 #: Called with the stage, the number done and the number of all.
 Progress = Callable[[str, int, int], None]
@@ -48,13 +50,17 @@ class RunOptions:
 
 @dataclass(slots=True)
 class RunReport:
-    """What came out: per split clips and frames; findings with how many clips share them."""
+    """What came out: per split clips and frames; findings with how many clips share them.
+
+    ``moved`` counts, by (old split, new split), clips that were taken out of the old split's store.
+    """
 
     dataset: str
     output: Path
     clips: Counter = field(default_factory=Counter)
     frames: Counter = field(default_factory=Counter)
     kept: int = 0
+    moved: Counter = field(default_factory=Counter)
     findings: Counter = field(default_factory=Counter)
     errors: list[dict[str, str]] = field(default_factory=list)
     comparison: list[dict[str, Any]] = field(default_factory=list)
@@ -77,6 +83,10 @@ class RunReport:
                 if self.clips[split]
             },
             "already_there": self.kept,
+            "moved": [
+                {"from": old, "to": new, "clips": count}
+                for (old, new), count in sorted(self.moved.items())
+            ],
             "paper": self.comparison,
             "findings": [
                 {"text": text, "clips": count} for text, count in self.findings.most_common(200)
@@ -88,11 +98,14 @@ class RunReport:
 def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
     """Convert a dataset; what is there already and unchanged is kept.
 
-    A recording that cannot be read is reported and the others go on.
+    A recording that cannot be read, whatever the reason, is reported and the others go on. A clip
+    of a recording that now belongs to another split is removed from its old store before anything
+    is converted, so that no recording is ever in two splits.
 
     Raises:
         InputError: unknown dataset, view or split; ``root`` is not that dataset.
-        OutputError: the output cannot be written. Interrupted: with the report of what is done.
+        OutputError: the output cannot be written. MissingDependencyError: a package is needed, as
+            it is for every recording. Interrupted: with the report of what is done.
     """
     reader = find_reader(name)
     view = options.read.view
@@ -101,9 +114,11 @@ def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
     if options.clips.images == "none":
         options = replace(options, read=replace(options.read, pictures=False))
     check_mano(options.clips.mano)
-    items = list_items(reader, options)
+    every = list_items(reader, options)
+    items = _wanted(every, options)
     report = RunReport(name, options.output)
     try:
+        report.moved = leave_other_splits(options.output, name, every)
         for done, (item, outcome) in enumerate(_outcomes(reader, items, options), 1):
             if isinstance(outcome, Exception):
                 report.errors.append({"source": item.name, "message": str(outcome)})
@@ -121,7 +136,7 @@ def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
 
 
 def list_items(reader: Reader, options: RunOptions) -> list[Item]:
-    """Return the recordings that are to be converted. Raises InputError where there is none."""
+    """Return every recording with the split it belongs to. Raises InputError."""
     items = list(reader.items(options.root, options.read))
     twice = [name for name, count in Counter(item.name for item in items).items() if count > 1]
     if twice:
@@ -129,6 +144,11 @@ def list_items(reader: Reader, options: RunOptions) -> list[Item]:
     if options.split_file is not None:
         splits = read_split_file(options.split_file, items)
         items = [replace(i, split=splits[i.name]) for i in items if i.name in splits]
+    return items
+
+
+def _wanted(items: Sequence[Item], options: RunOptions) -> list[Item]:
+    """Return the recordings that are to be converted. Raises InputError where there is none."""
     wanted = [item for item in items if not options.splits or item.split in options.splits]
     if not wanted:
         there = Counter(item.split for item in items)
@@ -176,6 +196,12 @@ def _convert(reader: Reader, item: Item, options: RunOptions) -> Any:
         return convert_item(reader, item, writer, options.clips, options.read)
     except InputError as error:
         return error
+    except AcehandError:  # the disk is full, or a package missing: the same for all recordings
+        raise
+    except Exception as error:  # files that no reader foresaw must not end the whole conversion
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        return InputError(f"could not be read: {type(error).__name__}: {error} (in {where}).")
 
 
 @functools.lru_cache(maxsize=8)

@@ -36,6 +36,8 @@ def read_split_file(path: Path, items: list[Item]) -> dict[str, Split]:
     known = {item.name for item in items}
     out: dict[str, Split] = {}
     for split, names in content.items():
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise SchemaError(f"{path}: {split!r} must be a list of names of recordings.")
         for name in names:
             if name not in known:
                 raise InputError(f"{path}: no recording {name!r}; {nearest(str(name), known)}")

@@ -5,13 +5,14 @@ What each writes, and how a user saves what it does not write, is in docs/evalua
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from acehand_core.atomic import check_free
 from acehand_core.errors import InputError, nearest
 from acehand_core.evaluation.ground_truth import GroundTruth
 from acehand_core.evaluation.importing.dynhamr import read_dynhamr
@@ -21,7 +22,6 @@ from acehand_core.evaluation.importing.hawor import read_hawor
 from acehand_core.evaluation.importing.records import Hands, to_motion
 from acehand_core.evaluation.models import HandLibrary
 from acehand_core.evaluation.predictions import SUFFIX, check_prediction
-from acehand_core.export.atomic import check_free
 from acehand_core.export.table import write_hand_motion
 from acehand_core.motion import HandMotion, Provenance
 
@@ -69,6 +69,9 @@ def import_predictions(
 ) -> dict[str, Any]:
     """Write the predictions of every segment; return how many and what had to be assumed.
 
+    Everything is read and checked before the first file is written, and what a stopped run wrote
+    is taken away, so that the same command can be given again.
+
     Raises:
         InputError: an unknown method, or a segment without output. SchemaError: output that does
             not have its format. OutputError: a file exists, or cannot be written.
@@ -77,29 +80,50 @@ def import_predictions(
         raise InputError(f"no importer is named {method!r}; {nearest(method, METHODS)}")
     if not source.is_dir():
         raise InputError(f"{source}: no such folder of {method}'s output.")
-    for segment in truth.segments:
-        check_free(output / f"{segment}{SUFFIX}", overwrite)
+    files = {segment: output / f"{segment}{SUFFIX}" for segment in truth.segments}
+    for path in files.values():
+        check_free(path, overwrite)
     notes: list[str] = []
+    motions = {}
     for done, segment in enumerate(truth.segments):
         progress("importing", done, len(truth.segments))
-        target = truth.truth(segment)
-        if target.camera is None:
-            raise InputError(f"{segment}: the ground truth has no camera, which importing needs.")
-        hands, said = METHODS[method].read(source, segment, target, library)
-        provenance = Provenance(
-            source=segment,
-            source_sha256=None,
-            tracker=method,
-            settings={"imported": True},
-            notes=tuple(said),
-        )
-        where = f"{source}: {segment}"
-        motion = _unposed(to_motion(hands, target, library, provenance, where))
-        check_prediction(motion, target, where, library)
-        write_hand_motion(motion, output / f"{segment}{SUFFIX}", overwrite)
+        motions[segment], said = _read(method, source, segment, truth, library)
         notes += [note for note in said if note not in notes]
+    _write_all({files[segment]: motion for segment, motion in motions.items()}, overwrite)
     progress("importing", len(truth.segments), len(truth.segments))
     return {"method": method, "segments": len(truth.segments), "notes": notes}
+
+
+def _read(
+    method: str, source: Path, segment: str, truth: GroundTruth, library: HandLibrary
+) -> tuple[HandMotion, list[str]]:
+    target = truth.truth(segment)
+    if target.camera is None:
+        raise InputError(f"{segment}: the ground truth has no camera, which importing needs.")
+    hands, said = METHODS[method].read(source, segment, target, library)
+    provenance = Provenance(
+        source=segment,
+        source_sha256=None,
+        tracker=method,
+        settings={"imported": True},
+        notes=tuple(said),
+    )
+    where = f"{source}: {segment}"
+    motion = _unposed(to_motion(hands, target, library, provenance, where))
+    check_prediction(motion, target, where, library)
+    return motion, said
+
+
+def _write_all(motions: Mapping[Path, HandMotion], overwrite: bool) -> None:
+    """Write all files, or leave none that was not there before."""
+    new = [path for path in motions if not path.exists()]
+    try:
+        for path, motion in motions.items():
+            write_hand_motion(motion, path, overwrite)
+    except BaseException:
+        for path in new:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _unposed(motion: HandMotion) -> HandMotion:

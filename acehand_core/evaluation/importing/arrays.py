@@ -39,6 +39,19 @@ def rows(value: np.ndarray, count: int, name: str, where: str) -> np.ndarray:
     return value
 
 
+def every_frame(count: int, wanted: int, name: str, where: str) -> None:
+    """Raise SchemaError unless an entry with a row per frame has all the segment's frames.
+
+    Such an entry says no frame numbers: with one frame more or less, all would be scored against
+    other frames than they were made of.
+    """
+    if count != wanted:
+        raise SchemaError(
+            f"{where}: {name!r} has {count} frames; the segment has {wanted}. Every frame needs a "
+            "row, in order and at the segment's rate; NaN where there is no hand."
+        )
+
+
 def flags(value: np.ndarray, name: str, where: str) -> np.ndarray:
     """Return an array of zeros and ones as it is. Raises SchemaError for other numbers."""
     if not np.isin(value, (0, 1)).all():

@@ -9,7 +9,7 @@ import numpy as np
 
 from acehand_core.data.safe_files import safe_load_npz
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.evaluation.importing.arrays import flags, rows, take
+from acehand_core.evaluation.importing.arrays import every_frame, flags, rows, take
 from acehand_core.evaluation.importing.crops import MIRROR, mirrored
 from acehand_core.evaluation.importing.records import Hands
 from acehand_core.evaluation.models import HandLibrary
@@ -37,6 +37,7 @@ def read_dynhamr(
     data, where = safe_load_npz(path), str(path)
     orient = take(data, "root_orient", where, (None, None, 3))
     tracks, count = orient.shape[:2]
+    every_frame(count, len(truth), "root_orient", where)  # its videos default to 25 per second
     name = next((n for n in ("pose_body", "latent_pose") if n in data), "pose_body")
     pose = rows(take(data, name, where, (None, count, 45), (None, count, 15, 3)), tracks, name,
                 where)  # fmt: skip

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from acehand_core.data.safe_files import safe_load_npz
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.evaluation.importing.arrays import take
+from acehand_core.evaluation.importing.arrays import every_frame, take
 from acehand_core.evaluation.importing.crops import MIRROR, mirrored
 from acehand_core.evaluation.importing.records import Hands
 from acehand_core.evaluation.models import HandLibrary, rest_pose
@@ -53,8 +53,8 @@ class Generic:
         data = safe_load_npz(path) if path.suffix == ".npz" else _read_parquet(path, len(truth))
         says = {**self.known, **_conventions(data, str(path))}
         if "joints" in data:
-            return _joints(data, says, str(path)), []
-        return _parameters(data, says, str(path), library), []
+            return _joints(data, says, str(path), len(truth)), []
+        return _parameters(data, says, str(path), len(truth), library), []
 
 
 def _conventions(data: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -98,9 +98,10 @@ def _metres(says: Mapping[str, Any], where: str) -> float:
     return {"m": 1.0, "mm": 1e-3}[_choice(says, "unit", ("m", "mm"), where)]
 
 
-def _joints(data: Mapping[str, Any], says: Mapping[str, Any], where: str) -> Hands:
+def _joints(data: Mapping[str, Any], says: Mapping[str, Any], where: str, frames: int) -> Hands:
     """Return 21 joints in the camera frame; rotations stay unknown."""
     joints = take(data, "joints", where, (None, 2, 21, 3)) * _metres(says, where)
+    every_frame(len(joints), frames, "joints", where)
     if _choice(says, "joint_order", ("openpose", "mano"), where) == "mano":
         joints = joints[:, :, np.argsort(_MANO_ORDER)]
     there = _present(data, joints, where)
@@ -115,13 +116,13 @@ def _joints(data: Mapping[str, Any], says: Mapping[str, Any], where: str) -> Han
 
 
 def _parameters(
-    data: Mapping[str, Any], says: Mapping[str, Any], where: str, library: HandLibrary
+    data: Mapping[str, Any], says: Mapping[str, Any], where: str, count: int, library: HandLibrary
 ) -> Hands:
     """Return MANO parameters brought to absolute rotations and MANO translations in the camera."""
     fixed = _flag(says, "left_shapedirs_fixed", where)
     model = library.get("mano", fixed)
     turn = _rotations(take(data, "global_orient", where, (None, 2, 3), (None, 2, 3, 3)), 3)
-    count = len(turn)
+    every_frame(len(turn), count, "global_orient", where)
     bend = take(data, "hand_pose", where, (count, 2, 45), (count, 2, 15, 3), (count, 2, 15, 3, 3))
     if bend.ndim < 5:
         bend = bend.reshape(count, 2, 45)
@@ -194,9 +195,15 @@ def _read_parquet(path: Path, count: int) -> dict[str, Any]:
         whole[frame, slot] = flat
         out[name] = whole
     out.setdefault("presence", presence)
-    for name, size in (("joints", (21, 3)),):
-        if name in out:
-            out[name] = out[name].reshape(count, 2, *size)
+    if "joints" in out:
+        whole = out["joints"]
+        if whole.ndim != 3 or whole.shape[2] != 63:
+            have = f"lists of {whole.shape[2]}" if whole.ndim == 3 else "single"
+            raise SchemaError(
+                f"{path}: column 'joints' holds {have} numbers; lists of 63 are needed, x, y and z "
+                "of 21 joints."
+            )
+        out["joints"] = whole.reshape(count, 2, 21, 3)
     out["presence"] = np.nan_to_num(out["presence"])
     if "betas" in out:
         out["betas"] = np.nan_to_num(out["betas"])

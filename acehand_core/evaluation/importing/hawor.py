@@ -44,7 +44,13 @@ def read_hawor(
     parts = [empty, *parts]
     names = ("frame", "slot", "score", "global_orient", "hand_pose", "betas", "translation")
     hands = Hands(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
-    return hands, _focal_note(source / segment / "est_focal.txt", truth)
+    notes = _focal_note(source / segment / "est_focal.txt", truth)
+    short = len(truth) - 1 - int(hands.frame.max(initial=-1))
+    if len(hands.frame) and short > 0:
+        notes.append(
+            f"the last chunk ends {short} frames before a segment does; they count as without hands"
+        )
+    return hands, notes
 
 
 def _chunk(path: Path, slot: int) -> Hands:

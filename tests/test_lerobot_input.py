@@ -1,0 +1,159 @@
+"""LeRobot datasets as inputs: every episode's video, of all dataset versions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import clips
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from runs import Run
+from video_fixtures import write_video
+
+from acehand_core.data import lerobot_videos
+from acehand_core.data.recordings import RecordingOptions, expand_inputs, open_recording
+from acehand_core.errors import InputError, SchemaError, VideoError
+from acehand_core.export import lerobot_format as layout
+from acehand_core.export.lerobot import create, video_feature
+from acehand_core.export.lerobot_check import check_dataset
+
+EGO = "observation.images.head"
+LENGTHS, STARTS = (8, 6, 7), (0, 30, 60)
+TASKS = ("lift a cup", "wave", "lift a cup")
+
+
+@pytest.fixture(scope="module")
+def whole() -> list[np.ndarray]:
+    return clips.example_frames(80)
+
+
+@pytest.fixture(scope="module")
+def version_3(tmp_path_factory: pytest.TempPathFactory, whole: list[np.ndarray]) -> Path:
+    """Three episodes of one camera; their videos lie in one file."""
+    folder = tmp_path_factory.mktemp("v3")
+    height, width = whole[0].shape[:2]
+    with create(folder / "set", 30, (video_feature(EGO, height, width),), "human") as writer:
+        for start, length, task in zip(STARTS, LENGTHS, TASKS, strict=True):
+            video = write_video(
+                folder / f"{start}.mp4", whole[start : start + length],
+                options={"preset": "ultrafast", "crf": "10"},
+            )  # fmt: skip
+            writer.add_episode({}, task, {EGO: video})
+    return folder / "set"
+
+
+def version_2(folder: Path, frames: list[np.ndarray]) -> Path:
+    """Two cameras, one file per episode, tables of JSON lines."""
+    features = {key: {"dtype": "video", "shape": [240, 320, 3]} for key in (EGO, "second")}
+    info = {
+        "codebase_version": "v2.1", "fps": 30, "features": features, "chunks_size": 1,
+        "video_path": "videos/chunk-{episode_chunk:03d}/{video_key}/"
+        "episode_{episode_index:06d}.mp4",
+    }  # fmt: skip
+    (folder / "meta").mkdir(parents=True)
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    rows = []
+    for number, length in enumerate((3, 5)):
+        for key, shift in ((EGO, 0), ("second", 20)):
+            path = folder / f"videos/chunk-{number:03d}/{key}/episode_{number:06d}.mp4"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_video(path, frames[shift + 10 * number :][:length])
+        rows.append(json.dumps({"episode_index": number, "tasks": ["pour"], "length": length}))
+    (folder / "meta/episodes.jsonl").write_text("\n".join(rows))
+    return folder
+
+
+def test_every_episode_is_an_input(version_3: Path, whole: list[np.ndarray]) -> None:
+    paths = expand_inputs([version_3])
+    assert paths == [version_3 / f"episode_{number:06d}" for number in range(3)]
+    hashes = set()
+    for path, start, length, task in zip(paths, STARTS, LENGTHS, TASKS, strict=True):
+        recording = open_recording(path, RecordingOptions())
+        assert recording.timestamps_ns.tolist() == [round(k * 1e9 / 30) for k in range(length)]
+        assert (recording.task, recording.source) == (task, str(path))
+        for image, true in zip(recording.frames.read(0, length), whole[start:], strict=False):
+            assert np.abs(image.astype(int) - true).mean() < 3
+        assert lerobot_videos.episode_sha256(path) == recording.sha256
+        hashes.add(recording.sha256)
+    assert len(hashes) == 3
+    cut = open_recording(paths[2], RecordingOptions(start_s=0.1, duration_s=0.1))
+    assert len(cut) == 3 and cut.timestamps_ns[0] == 100_000_000
+
+
+def test_older_datasets_and_the_choice_of_a_camera(tmp_path: Path, whole: list[np.ndarray]) -> None:
+    folder = version_2(tmp_path / "old", whole)
+    path = expand_inputs([folder])[1]
+    with pytest.raises(InputError, match=r"--video-key: .*head, second"):
+        open_recording(path, RecordingOptions())
+    with pytest.raises(InputError, match=r"'secnd' is no video.*Did you mean 'second'"):
+        open_recording(path, RecordingOptions(video_key="secnd"))
+    for key, shift in ((EGO, 0), ("second", 20)):
+        recording = open_recording(path, RecordingOptions(video_key=key))
+        assert len(recording) == 5 and recording.task == "pour"
+        image = recording.frames.at(0).astype(int)
+        errors = [np.abs(image - whole[k]).mean() for k in (10, 30)]
+        assert np.argmin(errors) == (shift == 20)
+
+
+def test_the_main_job_and_its_resume(version_3: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out"
+    arguments = (version_3, "--output", out, "--no-overlay")
+    run = Run(capsys, version_3 / "episode_000001", *arguments[1:])
+    assert run.code == 0 and run.json["episodes"][0]["frames"] == 6
+    run = Run(capsys, *arguments, "--resume")
+    assert run.code == 0 and run.json["skipped"] == [str(version_3 / "episode_000001")]
+    assert [episode["frames"] for episode in run.json["episodes"]] == [8, 7]
+    assert check_dataset(out, decode_all=True) == []
+    assert layout.read_tasks(out) == ["wave", "lift a cup"]
+    run = Run(capsys, version_3, "--output", tmp_path / "named", "--no-overlay", "--task", "rest")
+    assert run.code == 0 and layout.read_tasks(tmp_path / "named") == ["rest"]
+
+
+def test_a_bad_episode_does_not_stop_the_others(version_3: Path, tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "set"
+    shutil.copytree(version_3, folder)
+    file = sorted((folder / "meta/episodes").rglob("*.parquet"))[1]
+    table = pq.read_table(file)
+    name = f"videos/{EGO}/from_timestamp"
+    assert table["episode_index"].to_pylist() == [1]
+    wrong = pa.array([99.0])
+    pq.write_table(table.set_column(table.schema.get_field_index(name), name, wrong), file)
+    run = Run(capsys, folder, "--output", tmp_path / "out", "--no-overlay")
+    assert run.code == 1 and len(run.json["episodes"]) == 2
+    assert "no picture at 99.000 s, the time of frame 0" in run.messages
+
+
+def test_unusable_datasets(version_3: Path, tmp_path: Path) -> None:
+    options = RecordingOptions()
+    with pytest.raises(InputError, match="no episode 7; valid: 0 to 2"):
+        open_recording(version_3 / "episode_000007", options)
+    with pytest.raises(InputError, match=r"name one episode: .*/episode_000000"):
+        open_recording(version_3, options)
+    with pytest.raises(InputError, match="no LeRobot dataset"):
+        open_recording(clips.EXAMPLE, RecordingOptions(video_key=EGO))
+    folder = tmp_path / "set"
+    shutil.copytree(version_3, folder)
+    path, info_file = folder / "episode_000000", folder / "meta/info.json"
+    info = json.loads(info_file.read_text())
+    for change, message in (
+        ({"codebase_version": "v1.6"}, "version 'v1.6'; valid: v2.0 to v3.0"),
+        ({"video_path": "../../{video_key}"}, "leads out of the dataset"),
+        ({"video_path": "{nothing}"}, "nothing"),
+        ({"fps": "many"}, "many"),
+        ({"features": {}}, "has no video"),
+        ({"features": {EGO: {"dtype": "image"}}}, "kept as single images"),
+    ):
+        info_file.write_text(json.dumps(info | change))
+        with pytest.raises(InputError, match=message):
+            open_recording(path, options)
+    info_file.write_text("[]")
+    with pytest.raises(SchemaError, match=r"info\.json"):
+        expand_inputs([folder])
+    info_file.write_text(json.dumps(info))
+    next((folder / "videos").rglob("*.mp4")).unlink()
+    with pytest.raises(VideoError, match="does not exist"):
+        open_recording(path, options)
