@@ -20,7 +20,6 @@ from fake_motion import ARRAYS
 from rosbags.highlevel import AnyReader
 from runs import Acehand, Run, hands_file
 
-from acehand_core import pipeline
 from acehand_core.bag_jobs import demonstrations
 from acehand_core.bag_jobs.convert import ConvertOptions, convert_bag
 from acehand_core.bag_jobs.demonstrations import load_demonstrations
@@ -34,6 +33,7 @@ from acehand_core.data.video import open_video
 from acehand_core.errors import Interrupted
 from acehand_core.motion import Calibration, HandMotion, Recording
 from acehand_core.pipeline import JobSettings
+from acehand_core.pipeline import job as pipeline
 from acehand_core.trackers import choose
 from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
@@ -96,7 +96,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what happens around the hands: known, and nobody draws the robot."""
     monkeypatch.setattr(choose, "make_tracker", lambda name, settings: TrueHands())
     monkeypatch.setattr(pipeline, "calibrate_motion", lambda *_, known: known or calibrations())
-    monkeypatch.setattr(pipeline, "_draw", lambda *_: [])
+    monkeypatch.setattr(pipeline, "draw", lambda *_: [])
     robots = functools.cache(load_robot)
     monkeypatch.setattr(pipeline, "load_robot", robots)
     monkeypatch.setattr(demonstrations, "load_robot", robots)

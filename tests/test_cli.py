@@ -455,7 +455,7 @@ def test_verbose_adds_tracebacks_and_changes_nothing_else(tmp_path: Path, capsys
 def test_interrupted_before_anything(
     clip: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from acehand_core import pipeline
+    from acehand_core.pipeline import job as pipeline
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

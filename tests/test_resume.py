@@ -11,10 +11,10 @@ import pytest
 from runs import Run, hands_file
 from video_fixtures import write_video
 
-from acehand_core import pipeline
 from acehand_core.export.lerobot import LeRobotWriter, read_provenance
 from acehand_core.export.lerobot_check import check_dataset
 from acehand_core.export.resume import JOB
+from acehand_core.pipeline import job as pipeline
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, episode: int) -> None:

@@ -1,4 +1,4 @@
-"""The main job: recordings in, one dataset of robot demonstrations out.
+"""The main job itself.
 
 recording -> tracker -> robot hand -> dataset and pictures, one input after another. An input that
 fails is reported and the rest goes on; what was finished stays.
@@ -10,9 +10,9 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -20,17 +20,15 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
-from acehand_core.atomic import atomic_path, check_free
+from acehand_core.atomic import atomic_path
 from acehand_core.data.bags.bag import is_bag
 from acehand_core.data.bags.recording import index_bag
 from acehand_core.data.bags.records import Losses
-from acehand_core.data.recordings import RecordingOptions, expand_inputs, recording_sha256
+from acehand_core.data.recordings import expand_inputs, recording_sha256
 from acehand_core.data.selection import at_rate, part
 from acehand_core.errors import (
     AcehandError,
-    InputError,
     Interrupted,
-    MissingDependencyError,
     NoHandError,
     OutputError,
 )
@@ -38,8 +36,6 @@ from acehand_core.export import lerobot
 from acehand_core.export.destination import Destination
 from acehand_core.export.features import Layout
 from acehand_core.export.memory import release_memory
-from acehand_core.export.overlay import write_png
-from acehand_core.export.pictures import EpisodePictures, RobotPicture, picture_size
 from acehand_core.export.report import (
     EpisodeReport,
     Failure,
@@ -48,150 +44,28 @@ from acehand_core.export.report import (
 )
 from acehand_core.export.resume import (
     EpisodeJob,
-    Existing,
     FinishedEpisodes,
     identity,
     prepare_output,
 )
-from acehand_core.export.video_encode import VideoEncoding, encode_video, even_size
+from acehand_core.export.video_encode import encode_video, even_size
 from acehand_core.motion import Calibration, HandMotion, Recording, RobotTrajectory
-from acehand_core.trackers.ace_settings import AceSettings
+from acehand_core.pipeline.pictures import draw
+from acehand_core.pipeline.settings import Clip, JobSettings
 from acehand_core.trackers.base import (
-    Hands,
     Progress,
     Tracker,
-    TrackerSettings,
     no_progress,
-    resolved_name,
 )
-from acehand_core.trackers.choose import is_motion_file, open_input
+from acehand_core.trackers.choose import open_input
 from acehand_core.types import SIDES, Side
 from retarget.calibration_file import Fitted, calibration_text, read_calibrations
-from retarget.carry import ArmSettings, with_arms
-from retarget.physics import Latency, Physics
+from retarget.carry import with_arms
+from retarget.physics import Physics
 from retarget.pipeline import calibrate_motion, retarget_motion
-from retarget.render import portrait
-from retarget.robot import Robot, find_robot_file, load_robot, robot_names, split_variant
+from retarget.robot import Robot, load_robot
 from retarget.targets import hand_targets
 from retarget.verdict import GATES, read_gates
-from retarget.views import SourceView
-
-#: What hands do where nobody says it.
-TASK = "hand motion"
-_SHEET, _OVERLAY = "contact_sheet.png", "overlay.mp4"
-
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """Frames ``start`` to ``stop - 1`` of an input; ``task`` None: that of the settings."""
-
-    start: int
-    stop: int
-    task: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class JobSettings:
-    """Everything the main job can be told. ``fps`` None: the first source's nearest integer.
-
-    ``task`` None: what the recording says, else ``TASK``.
-
-    ``split`` cuts an input into clips, each tracked on its own and an episode of its own. ``ace``
-    is what the tracker of that name needs beside the rest.
-    """
-
-    output: Path
-    robot: str = "inspire"
-    robot_model: Path | None = None
-    arm: ArmSettings | None = None
-    solver: str = "trajectory"
-    tracker: str = "auto"
-    hands: Hands = "both"
-    hand_length_m: float | None = None
-    ace: AceSettings | None = None
-    task: str | None = None
-    reading: RecordingOptions = field(default_factory=RecordingOptions)
-    fps: int | None = None
-    existing: Existing = "refuse"
-    overlay: bool = True
-    dry_run: bool = False
-    calibration: Path | None = None
-    gates: Path | None = None
-    latency: Latency = "off"
-    second_pass: bool = True
-    encoding: VideoEncoding = field(default_factory=VideoEncoding)
-    split: Callable[[Recording], Sequence[Clip]] | None = None
-
-    def __post_init__(self) -> None:
-        if self.fps is not None and self.fps < 1:
-            raise InputError(f"--fps {self.fps}: a whole number from 1 on is needed.")
-        if self.task is not None and not self.task.strip():
-            raise InputError("--task is empty; say in a few words what the hands do.")
-        if self.output.absolute().name in ("", ".."):
-            raise InputError(f"--output {self.output}: give the name of a folder to make.")
-        if self.calibration is not None and self.solver != "trajectory":
-            raise InputError(f"--calibration goes with --solver trajectory, not {self.solver}.")
-        _ = self.tracking  # its values are checked on construction
-
-    def task_of(self, clip: Clip, recording: Recording) -> str:
-        """Return the task of an episode: the clip's, the wanted, the recording's, or ``TASK``."""
-        return clip.task or self.task or recording.task or TASK
-
-    @property
-    def work_dir(self) -> Path:
-        """Where partial results of this output wait for ``resume``."""
-        output = self.output.absolute()
-        return output.with_name(f".{output.name}.acehand-work")
-
-    @property
-    def cut(self) -> tuple[float, float | None]:
-        """Which seconds of an input are read: tells two cuts of one file apart."""
-        return self.reading.start_s or 0.0, self.reading.duration_s
-
-    def shaping(self, fps: int | None) -> dict[str, Any]:
-        """Return the settings that change an episode, by flag; files count by their content."""
-        reading = self.reading
-        name, variant = split_variant(self.robot)
-        robot = name if name in robot_names() else identity(find_robot_file(name))
-        return {
-            "robot": f"{robot}:{variant}" if variant else robot,
-            "arm": identity(self.arm.path) if self.arm else None,
-            "arm-link": self.arm.link if self.arm else None,
-            "arm-mount": list(self.arm.mount) if self.arm else None,
-            "arm-up": list(self.arm.up) if self.arm and self.arm.up else None,
-            "hands": self.hands,
-            "tracker": identity(self.tracker_name),
-            "ace": self.ace.identity() if self.ace and self.tracker_name == "ace" else None,
-            "solver": self.solver,
-            "task": self.task,
-            "fps": fps,
-            "hand-length": self.hand_length_m,
-            "mirrored": reading.mirrored,
-            "intrinsics": reading.intrinsics,
-            "camera": identity(reading.camera),
-            "camera-poses": identity(reading.camera_poses),
-            "calibration": identity(self.calibration),
-            "gates": identity(self.gates),
-            "latency": self.latency,
-            "second-pass": self.second_pass,
-            **({"video-key": reading.video_key} if reading.video_key else {}),
-            **reading.bag.to_json(),
-        }
-
-    @property
-    def tracker_name(self) -> str:
-        """The tracker that will be used: ``auto`` resolved."""
-        return resolved_name(self.tracker, self.tracking)
-
-    @property
-    def tracking(self) -> TrackerSettings:
-        """The tracker's share of the settings."""
-        return TrackerSettings(
-            hands=self.hands,
-            hand_length_m=self.hand_length_m,
-            ace=self.ace,
-            work_dir=None if self.dry_run else self.work_dir,
-        )
 
 
 def run_job(
@@ -393,7 +267,7 @@ class _Job:
                 if self._settings.solver == "trajectory":
                     self._keep(calibrations, source.recording, folder)
                 overlay = self._settings.overlay
-                _draw(view, episode, trajectory, self._robot, folder, overlay, self._progress)
+                draw(view, episode, trajectory, self._robot, folder, overlay, self._progress)
 
     def _follow(
         self, episode: HandMotion, calibrations: Mapping[Side, Calibration]
@@ -473,64 +347,3 @@ class _Job:
             self._arm.joint_names if self._arm else (),
             ahead,
         )
-
-
-def view_hands(
-    hands: Path, video: Path | None, settings: JobSettings, progress: Progress = no_progress
-) -> list[Path]:
-    """Draw a file of hands, over its video if there is one; return the files written.
-
-    Of the settings output, robot, hands, reading, overlay and existing count.
-
-    Raises:
-        InputError: ``hands`` is no file of hands, or does not fit the video or the settings.
-        OutputError: the pictures exist and may not be overwritten.
-    """
-    if not is_motion_file(hands):
-        raise InputError(f"{hands}: give a HandMotion table (.parquet) or a joints file (.npz).")
-    for name in (_SHEET, _OVERLAY):
-        check_free(settings.output / name, settings.existing == "overwrite")
-    tracker = "auto" if video is None else str(hands)
-    recording, tracker = open_input(video or hands, tracker, settings.tracking, settings.reading)
-    motion = tracker.track(recording, progress)
-    robot = load_robot(settings.robot)
-    trajectory = retarget_motion(motion, robot)
-    return _draw(recording, motion, trajectory, robot, settings.output, settings.overlay, progress)
-
-
-def draw_robot(robot: Robot, path: Path, overwrite: bool = False) -> None:
-    """Write a picture of a robot's hands.
-
-    Raises:
-        MissingDependencyError: there is no OpenGL. OutputError: the file exists, or cannot be
-            written.
-    """
-    check_free(path, overwrite)
-    panels = [portrait(robot, side, hand.expand(hand.rest)) for side, hand in robot.hands.items()]
-    write_png(np.hstack(panels), path)
-
-
-def _draw(
-    view: Recording,
-    motion: HandMotion,
-    trajectory: RobotTrajectory,
-    robot: Robot,
-    folder: Path,
-    overlay: bool,
-    progress: Progress,
-) -> list[Path]:
-    """Write the contact sheet and, if wanted and possible, the overlay video."""
-    with contextlib.ExitStack() as stack:
-        try:
-            source_view = SourceView(robot, motion, trajectory, *picture_size(view))
-            draw: RobotPicture | None = stack.enter_context(source_view)
-        except MissingDependencyError as error:
-            progress(f"no pictures of the robot: {error}", 0, 0)
-            draw = None
-        pictures = EpisodePictures(view, motion, trajectory, draw)
-        files = [folder / _SHEET]
-        pictures.write_contact_sheet(files[0])
-        if overlay and view.frames is not None:
-            files.append(folder / _OVERLAY)
-            pictures.write_overlay(files[1], progress)
-    return files

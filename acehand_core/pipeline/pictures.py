@@ -1,0 +1,90 @@
+"""Pictures of an episode, of a file of hands, and of a robot."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+
+from acehand_core.atomic import check_free
+from acehand_core.errors import (
+    InputError,
+    MissingDependencyError,
+)
+from acehand_core.export.overlay import write_png
+from acehand_core.export.pictures import EpisodePictures, RobotPicture, picture_size
+from acehand_core.motion import HandMotion, Recording, RobotTrajectory
+from acehand_core.pipeline.settings import JobSettings
+from acehand_core.trackers.base import (
+    Progress,
+    no_progress,
+)
+from acehand_core.trackers.choose import is_motion_file, open_input
+from retarget.pipeline import retarget_motion
+from retarget.render import portrait
+from retarget.robot import Robot, load_robot
+from retarget.views import SourceView
+
+_SHEET, _OVERLAY = "contact_sheet.png", "overlay.mp4"
+
+
+def view_hands(
+    hands: Path, video: Path | None, settings: JobSettings, progress: Progress = no_progress
+) -> list[Path]:
+    """Draw a file of hands, over its video if there is one; return the files written.
+
+    Of the settings output, robot, hands, reading, overlay and existing count.
+
+    Raises:
+        InputError: ``hands`` is no file of hands, or does not fit the video or the settings.
+        OutputError: the pictures exist and may not be overwritten.
+    """
+    if not is_motion_file(hands):
+        raise InputError(f"{hands}: give a HandMotion table (.parquet) or a joints file (.npz).")
+    for name in (_SHEET, _OVERLAY):
+        check_free(settings.output / name, settings.existing == "overwrite")
+    tracker = "auto" if video is None else str(hands)
+    recording, tracker = open_input(video or hands, tracker, settings.tracking, settings.reading)
+    motion = tracker.track(recording, progress)
+    robot = load_robot(settings.robot)
+    trajectory = retarget_motion(motion, robot)
+    return draw(recording, motion, trajectory, robot, settings.output, settings.overlay, progress)
+
+
+def draw_robot(robot: Robot, path: Path, overwrite: bool = False) -> None:
+    """Write a picture of a robot's hands.
+
+    Raises:
+        MissingDependencyError: there is no OpenGL. OutputError: the file exists, or cannot be
+            written.
+    """
+    check_free(path, overwrite)
+    panels = [portrait(robot, side, hand.expand(hand.rest)) for side, hand in robot.hands.items()]
+    write_png(np.hstack(panels), path)
+
+
+def draw(
+    view: Recording,
+    motion: HandMotion,
+    trajectory: RobotTrajectory,
+    robot: Robot,
+    folder: Path,
+    overlay: bool,
+    progress: Progress,
+) -> list[Path]:
+    """Write the contact sheet and, if wanted and possible, the overlay video."""
+    with contextlib.ExitStack() as stack:
+        try:
+            source_view = SourceView(robot, motion, trajectory, *picture_size(view))
+            draw: RobotPicture | None = stack.enter_context(source_view)
+        except MissingDependencyError as error:
+            progress(f"no pictures of the robot: {error}", 0, 0)
+            draw = None
+        pictures = EpisodePictures(view, motion, trajectory, draw)
+        files = [folder / _SHEET]
+        pictures.write_contact_sheet(files[0])
+        if overlay and view.frames is not None:
+            files.append(folder / _OVERLAY)
+            pictures.write_overlay(files[1], progress)
+    return files
