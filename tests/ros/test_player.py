@@ -96,10 +96,10 @@ def test_joint_states_at_the_right_rate_and_stamps(
         assert all(len(message.name) == 12 for message in got.messages)
         assert all(name.startswith(f"{side}_") for name in got.messages[0].name)
         assert all(np.isfinite(message.position).all() for message in got.messages)
-        # Against the recorded times, stretched; no frame may be a whole frame early or late.
+        # Against the recorded times, stretched; when the replay began is not known to us.
         due = (stamps - stamps[0]) / 1e9 / rate
         late = got.times - got.times[0] - due
-        assert np.abs(np.median(late)) < 0.01
+        assert (np.abs(late - np.median(late)) < 0.01).mean() > 0.8
         assert (got.times[-1] - got.times[0]) == pytest.approx(due[-1], abs=0.05)
     clock = [m.clock.sec * 1_000_000_000 + m.clock.nanosec for m in heard["clock"].messages]
     assert len(clock) > 50
@@ -146,7 +146,7 @@ def test_pause_seek_and_resume(node: Any, start: Start, table: Path, stamps: np.
     assert not refused.successful and "valid: 0 to 1.967 s" in refused.reason
     assert not heard["left"].all
     assert set_position(1.0).successful
-    spin_until(node, lambda: len(heard["left"].all) == 1, 20)
+    spin_until(node, lambda: len(heard["left"].all) == 1 and heard["left trajectory"].all, 20)
     assert stamp_ns(heard["left"].messages[0]) == stamps[30]
     left = len(heard["left trajectory"].messages[-1].points)
     assert left == FRAMES - 30
