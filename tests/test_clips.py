@@ -7,6 +7,7 @@ import multiprocessing
 import numpy as np
 import pytest
 
+from acehand_core.data.clips import media
 from acehand_core.data.clips import store as clips
 from acehand_core.data.clips.schema import ClipInfo, Reference, StoreInfo, Supervision, clip_id
 from acehand_core.data.clips.store import ClipStore, ClipWriter
@@ -91,6 +92,20 @@ def test_an_image_and_a_reference(tmp_path):
     np.testing.assert_array_equal(store.open("part").frames.at(0), pictures()[1])
     store.verify("part")
     assert store.ids() == ["one", "part", "s01__box__0"]
+
+
+@pytest.mark.parametrize("kind", ["video", "image"])
+def test_pictures_of_another_size_are_refused(tmp_path, kind):
+    count = 5 if kind == "video" else 1
+    ClipWriter(tmp_path, STORE).write(info(frames=count, kind=kind), motion(count), pictures(count))
+    wide = np.zeros((count, 24, 64, 3), np.uint8)
+    folder = tmp_path / "clips/s01__box__0"
+    if kind == "video":
+        media.write_video(folder / media.VIDEO, wide, 30.0, "visual")
+    else:
+        media.write_image(folder / media.IMAGE, wide[0])
+    with pytest.raises(SchemaError, match=rf"{kind}\.\w+: pictures of 64 x 24.*32 x 24"):
+        ClipStore(tmp_path).open("s01__box__0").frames.at(0)
 
 
 def _write(arguments):

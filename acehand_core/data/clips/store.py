@@ -253,13 +253,14 @@ class ClipStore:
         return infos
 
     def _frames(self, folder: Path, info: ClipInfo) -> FrameSource | None:
+        size = (info.width, info.height)
         if info.media == "image":
-            return ImageFrames(folder / media.IMAGE)
+            return ImageFrames(folder / media.IMAGE, size)
         if info.media == "video":
-            frames = media.open_frames(folder / media.VIDEO)
+            frames = media.open_frames(folder / media.VIDEO, size)
         elif info.reference is not None:
             path = self.root / info.reference.path
-            frames = media.open_frames(path, info.reference.first, info.reference.stop)
+            frames = media.open_frames(path, size, info.reference.first, info.reference.stop)
         else:
             return None
         if len(frames) != info.frames:
