@@ -161,6 +161,12 @@ def test_bad_names_and_files_are_refused(tmp_path):
     writer.write(info(), motion())
     with pytest.raises(SchemaError, match="arctic train"):
         ClipWriter(tmp_path / "s", StoreInfo("hot3d", "train", "t", "none"))
+    wider = dataclasses.replace(STORE, settings={"width": 64})
+    with pytest.raises(SchemaError, match="width: 32 there, 64 now"):
+        ClipWriter(tmp_path / "s", wider)
+    assert ClipStore(tmp_path / "s").info == STORE
+    ClipWriter(tmp_path / "s", wider, other_settings=True)
+    assert ClipStore(tmp_path / "s").info == wider
     with pytest.raises((SchemaError, OutputError), match="not empty"):
         ClipWriter(tmp_path, STORE)
     path = tmp_path / "s/clips/s01__box__0/clip.json"

@@ -365,9 +365,16 @@ def test_the_command_resumes_and_two_processes_make_the_same(tmp_path, capsys):
     assert store.extra(name, "depth")["depth"].dtype == np.float16
     sight = store.extra(name, "sight")
     assert sight["joints_seen"].shape == (5, 2, 21) and sight["out_of_sight"].shape == (5, 2)
-    # Other settings: made anew.
-    assert run("--clips", 1, *flags, "--clean", "--processes", 1, "--output", tmp_path / "a") == 0
+    # Other settings: nothing is touched unless that is asked for; then no clip of before stays.
+    other = ["--clips", 1, *flags, "--clean", "--processes", 1, "--output", tmp_path / "a"]
+    before = (tmp_path / "a" / "store.json").read_text(), store.info_of(name)
+    assert run(*other) == 2
+    assert "clean: False there, True now" in capsys.readouterr().err
+    assert before == ((tmp_path / "a" / "store.json").read_text(), store.info_of(name))
+    assert run(*other, "--overwrite") == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["made"] == ["synth__3__000000"]
+    store = ClipStore(tmp_path / "a")
+    assert store.ids() == ["synth__3__000000"] and store.info.settings["clean"] is True
 
 
 def test_a_clip_that_fails_is_reported_and_the_others_are_made(tmp_path, monkeypatch):

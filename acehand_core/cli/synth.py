@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--clean", action="store_true", help="no blur, no noise, even exposure")
     parser.add_argument("--processes", type=int, default=0, metavar="N", help="0: one per core")
+    parser.add_argument("--overwrite", action="store_true",
+                        help="remove the clips of a store made with other settings")  # fmt: skip
     parser.add_argument("--sheet", action="store_true", help="also write DIR/sheet.png to look at")
 
 
@@ -87,4 +89,5 @@ def _job(arguments: argparse.Namespace) -> Any:
     return SynthJob(
         arguments.output, arguments.clips, arguments.seed, arguments.first, arguments.split,
         options, arguments.motion, arguments.processes or os.cpu_count() or 1,
+        arguments.overwrite,
     )  # fmt: skip

@@ -53,12 +53,15 @@ def made_from(source_sha256: str | Iterable[str], settings: Mapping[str, Any]) -
 class ClipWriter:
     """Adds clips to a store; several processes may do so at once, each with other clips.
 
+    A store that holds clips keeps the settings they were made with. ``other_settings`` takes new
+    ones: for callers that make every clip anew.
+
     Raises:
-        SchemaError: the folder holds another dataset or split. OutputError: not writable, or
-            a folder of something else.
+        SchemaError: the folder holds another dataset or split, clips of other settings, or
+            something else. OutputError: not writable.
     """
 
-    def __init__(self, root: Path, info: StoreInfo) -> None:
+    def __init__(self, root: Path, info: StoreInfo, other_settings: bool = False) -> None:
         self.root = root
         path = root / "store.json"
         if path.exists():
@@ -68,9 +71,16 @@ class ClipWriter:
                     f"{root}: holds {there.dataset} {there.split}, not {info.dataset} "
                     f"{info.split}; choose another folder."
                 )
+            changed = changed_settings(root, info)
+            if changed and not other_settings:
+                raise SchemaError(
+                    f"{root}: holds clips made with other settings ({'; '.join(changed)}); use the "
+                    "same, or another folder."
+                )
         elif root.is_dir() and any(p for p in root.iterdir() if not p.name.startswith(".")):
             raise SchemaError(f"{root}: not empty and not a store of clips; choose another.")
-        folders.write_json(path, info.to_json())
+        if not path.exists() or folders.read_json(path) != _as_read(info.to_json()):
+            folders.write_json(path, info.to_json())
         (root / "clips").mkdir(exist_ok=True)
 
     def has(self, clip: str, key: str) -> bool:
@@ -137,6 +147,27 @@ class ClipWriter:
     def write_index(self) -> int:
         """Write the index; called once at the end, by one process. Return the number of clips."""
         return len(ClipStore(self.root).refresh_index())
+
+
+def changed_settings(root: Path, info: StoreInfo) -> list[str]:
+    """Return what differs between the settings of a store's clips and new ones, in words.
+
+    Nothing where there is no such store or no clip in it yet. Raises SchemaError.
+    """
+    path, clips = root / "store.json", root / "clips"
+    if not path.exists():
+        return []
+    there = StoreInfo.from_json(folders.read_json(path), str(path))
+    if (there.dataset, there.split) != (info.dataset, info.split):
+        return []
+    old = dict(there.settings)
+    new = _as_read(info.settings)
+    changed = [
+        f"{name}: {old.get(name)!r} there, {new.get(name)!r} now"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+    return changed if changed and clips.is_dir() and _visible(clips) else []
 
 
 class ClipStore:
@@ -266,6 +297,11 @@ class ClipStore:
         if len(frames) != info.frames:
             raise SchemaError(f"{folder}: {len(frames)} pictures for {info.frames} frames.")
         return frames
+
+
+def _as_read(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a JSON file gives back."""
+    return json.loads(json.dumps(dict(value), default=folders.plain))
 
 
 def _check(info: ClipInfo, motion: HandMotion) -> None:

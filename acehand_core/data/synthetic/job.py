@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.data.clips.schema import ClipInfo, Split, StoreInfo, Supervision, clip_id
-from acehand_core.data.clips.store import ClipWriter, made_from
+from acehand_core.data.clips.store import ClipStore, ClipWriter, changed_settings, made_from
 from acehand_core.data.synthetic.episode import VERSION, Episode, SynthOptions, episode
 from acehand_core.data.synthetic.film import Film, film, truth_of
 from acehand_core.data.synthetic.real_motion import RealMotion, read_real_motion
-from acehand_core.errors import AcehandError, InputError, OutputError
+from acehand_core.errors import AcehandError, InputError, OutputError, SchemaError
 
 DATASET = "synthetic"
 _LICENCE = "Apache-2.0"
@@ -33,6 +33,8 @@ class SynthJob:
     options: SynthOptions = field(default_factory=SynthOptions)
     motion: Path | None = None
     processes: int = 1
+    #: Clips of a store made with other settings are removed, instead of refusing to mix them.
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         if self.clips < 1 or self.seed < 0 or self.first < 0 or self.processes < 1:
@@ -68,11 +70,12 @@ def run(
     Interrupted, finished clips stay, and the same call goes on from them.
 
     Raises:
-        InputError, SchemaError: unusable motion, or a folder of something else.
+        InputError, SchemaError: unusable motion, a folder of something else, or a store made with
+            other settings, unless ``job.overwrite``.
         OutputError: the store cannot be written.
     """
     real = read_real_motion(job.motion) if job.motion else None
-    writer = ClipWriter(job.output, _store_info(job, real))
+    writer = _open_store(job, _store_info(job, real))
     indices = range(job.first, job.first + job.clips)
     missing = [i for i in indices if not writer.has(job.name(i), _key(job, i, real))]
     kept = [job.name(i) for i in indices if i not in set(missing)]
@@ -86,6 +89,20 @@ def run(
         progress(len(kept) + len(made) + len(errors), job.clips)
     writer.write_index()
     return SynthReport(tuple(sorted(made)), tuple(kept), errors)
+
+
+def _open_store(job: SynthJob, info: StoreInfo) -> ClipWriter:
+    """Open the store; the clips of other settings go, one by one, where that was asked for."""
+    changed = changed_settings(job.output, info)
+    if changed and not job.overwrite:
+        raise SchemaError(
+            f"{job.output}: holds clips made with other settings ({'; '.join(changed)}); use the "
+            "same, another --output, or --overwrite to remove them."
+        )
+    if changed:
+        store = ClipStore(job.output)
+        ClipWriter(job.output, store.info).remove(store.ids())
+    return ClipWriter(job.output, info)
 
 
 def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
