@@ -123,6 +123,24 @@ def test_written_by_two_processes_and_resumed(tmp_path):
     assert ClipStore(tmp_path).infos()["c0"].made_from == "new"
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_clip_with_a_missing_or_cut_file_is_not_there(tmp_path, recorded):
+    writer = ClipWriter(tmp_path, STORE)
+    folder = tmp_path / "clips/s01__box__0"
+    for damage in ("missing", "empty", "cut") if recorded else ("missing", "empty"):
+        writer.write(info(), motion(), pictures())
+        if not recorded:
+            described = json.loads((folder / "clip.json").read_text())
+            del described["sizes"]
+            (folder / "clip.json").write_text(json.dumps(described))
+        assert writer.has("s01__box__0", "key")
+        content = (folder / "video.mp4").read_bytes()
+        (folder / "video.mp4").write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
+        if damage == "missing":
+            (folder / "video.mp4").unlink()
+        assert not writer.has("s01__box__0", "key"), damage
+
+
 def test_nothing_half_written(tmp_path):
     writer = ClipWriter(tmp_path, STORE)
 

@@ -84,14 +84,21 @@ class ClipWriter:
         (root / "clips").mkdir(exist_ok=True)
 
     def has(self, clip: str, key: str) -> bool:
-        """Tell whether this clip is there, made from the same input and settings."""
-        path = self.root / "clips" / clip / _CLIP
+        """Tell whether this clip is there whole, made from the same input and settings.
+
+        Its files are looked up, not read; ``ClipStore.verify`` compares what they hold.
+        """
+        folder = self.root / "clips" / clip
+        path = folder / _CLIP
         if not path.exists():
             return False
         try:
-            return ClipInfo.from_json(folders.read_json(path), str(path)).made_from == key
+            info = ClipInfo.from_json(folders.read_json(path), str(path))
         except SchemaError:
             return False
+        return info.made_from == key and all(
+            _is_there(folder / Path(name).name, info.sizes.get(name)) for name in info.files
+        )
 
     def write(
         self,
@@ -104,7 +111,7 @@ class ClipWriter:
         """Write one clip, replacing one of the same name; return its complete description.
 
         Args:
-            info: ``media`` and ``files`` are filled in here, unless media is "reference".
+            info: ``media`` (unless "reference"), ``files`` and ``sizes`` are filled in here.
             motion: T frames; its camera, hand model and flags must be those of ``info``.
             frames: T pictures of ``info.width`` x ``info.height``, or None.
             extra: name -> arrays with T rows, each name a file ``NAME.npz``.
@@ -125,8 +132,10 @@ class ClipWriter:
             for name, arrays in (extra or {}).items():
                 check_extra(name, arrays, info.frames)
                 np.savez_compressed(folder / f"{name}.npz", **arrays)
-            hashes = {file.name: content_sha256(file) for file in sorted(folder.iterdir())}
-            info = replace(info, files=hashes)
+            files = sorted(folder.iterdir())
+            hashes = {file.name: content_sha256(file) for file in files}
+            sizes = {file.name: file.stat().st_size for file in files}
+            info = replace(info, files=hashes, sizes=sizes)
             folders.write_json(folder / _CLIP, info.to_json())
         return info
 
@@ -346,6 +355,13 @@ def _write_frames(
 def _visible(folder: Path) -> list[str]:
     """Return the folders in place; hidden ones are being written or were left by a crash."""
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _is_there(path: Path, size: int | None) -> bool:
+    if not path.is_file():
+        return False
+    found = path.stat().st_size
+    return found == size or (size is None and found > 0)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
