@@ -170,6 +170,17 @@ def open_stores(sources: dict[str, SourceConfig]) -> dict[str, ClipStore]:
     return {name: ClipStore(Path(source.root or "")) for name, source in sources.items()}
 
 
+def check_hand_models(stores: dict[str, ClipStore], hand: str) -> None:
+    """Raise InputError unless the hands of all clips are the run's, or joints alone."""
+    for name, store in stores.items():
+        for info in store.infos().values():
+            if info.hand_model not in ("none", hand):
+                raise InputError(
+                    f"data.sources.{name}: the hands of {info.id} are {info.hand_model!r}, this "
+                    f"run's {hand!r}; use hand={info.hand_model}, or leave the source out."
+                )
+
+
 def make_mixture(
     config: DataConfig, sources: dict[str, SourceConfig], stores: dict[str, ClipStore]
 ) -> Mixture:
