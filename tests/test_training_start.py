@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import signal
 
 import pytest
 import torch
@@ -11,15 +13,15 @@ pytest.importorskip("hydra")
 
 from safetensors.torch import save_file
 
-from acehand_core.errors import InputError, OutputError
-from acehand_core.training import build, checkpoints
+from acehand_core.errors import AcehandError, InputError, OutputError, SchemaError
+from acehand_core.training import batches, build, checkpoints
 from acehand_core.training.loop import Run, train
 from acehand_core.training.main import compose
 from acehand_core.weights import official
 from acehand_core.weights.config import ModelConfig
 from acehand_core.weights.own import load_own
 from tests import tiny_model
-from tests.training_samples import store
+from tests.training_samples import HANDS, store
 
 LATENTS = ["source=vae_latent", f"model.vae.base_dim={tiny_model.VAE.base_dim}",
            "data.window.aligned=true"]  # fmt: skip
@@ -115,3 +117,36 @@ def test_a_run_killed_before_its_provenance_goes_on(clips, tmp_path) -> None:
     (run / ".config.json.partial-1.json").write_text("{")
     (run / "config.json").write_text(json.dumps(config.to_json()))
     assert train(config, quiet).steps == 1 and checkpoints.listed(run)
+
+
+class _Dies(batches.Reader):
+    """A reader whose process is killed, as by a system short of memory."""
+
+    def read(self, samples):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stream(clips, kind=batches.Reader):
+    config = settings(clips, "run", "data.workers=1")
+    stores = batches.open_stores(config.data.used())
+    mixture = batches.make_mixture(config.data, config.data.used(), stores)
+    plan = batches.Plan(mixture, 0, 2, 1, 1, 1, 0)
+    return batches.batches(kind(stores, "tiny", HANDS), plan, 0, 1)
+
+
+def test_errors_of_loader_processes_are_one_sentence(tmp_path) -> None:
+    clips = store(tmp_path / "one", clips=1, frames=13)
+    (clips / "clips" / "clip0" / "video.mp4").unlink()
+    with pytest.raises(InputError) as caught:
+        next(_stream(clips))
+    assert "video.mp4" in str(caught.value) and len(str(caught.value).splitlines()) == 1
+    path = clips / "clips" / "clip0" / "hands.parquet"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(SchemaError) as caught:
+        next(_stream(clips))
+    assert "hands.parquet" in str(caught.value) and "Traceback" not in str(caught.value)
+
+
+def test_a_killed_loader_process_is_said(clips) -> None:
+    with pytest.raises(AcehandError, match=r"fewer data\.workers"):
+        next(_stream(clips, _Dies))
