@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,13 @@ from acehand_core.data.clips.store import ClipStore, ClipWriter, changed_setting
 from acehand_core.data.synthetic.episode import VERSION, Episode, SynthOptions, episode
 from acehand_core.data.synthetic.film import Film, film, truth_of
 from acehand_core.data.synthetic.real_motion import RealMotion, read_real_motion
-from acehand_core.errors import AcehandError, InputError, OutputError, SchemaError
+from acehand_core.errors import (
+    AcehandError,
+    InputError,
+    MissingDependencyError,
+    OutputError,
+    SchemaError,
+)
 
 DATASET = "synthetic"
 _LICENCE = "Apache-2.0"
@@ -45,7 +52,7 @@ class SynthJob:
         options = self.options
         if options.width % 32 or options.height % 32 or min(options.width, options.height) < 32:
             raise InputError(f"size {options.width}x{options.height}: multiples of 32 are valid.")
-        if options.frames % 4 != 1:
+        if options.frames < 1 or options.frames % 4 != 1:
             raise InputError(f"{options.frames} frames: valid: 1, 5, 9, ... (4k + 1).")
 
     def name(self, index: int) -> str:
@@ -72,7 +79,8 @@ def run(
     Raises:
         InputError, SchemaError: unusable motion, a folder of something else, or a store made with
             other settings, unless ``job.overwrite``.
-        OutputError: the store cannot be written.
+        OutputError: the store cannot be written, or a process was ended from outside.
+        MissingDependencyError: nothing can be rendered here.
     """
     real = read_real_motion(job.motion) if job.motion else None
     writer = _open_store(job, _store_info(job, real))
@@ -142,6 +150,14 @@ def _each(job: SynthJob, indices: list[int], real: RealMotion | None):
             yield from _finished(waiting)
         while waiting:
             yield from _finished(waiting)
+    except BrokenProcessPool as error:
+        lost = [i for f, i in waiting.items() if not f.done() or f.exception() is not None]
+        names = ", ".join(job.name(index) for index in sorted(lost))
+        raise OutputError(
+            f"{job.output}: a process that draws clips was ended from outside (memory may be "
+            f"short; fewer --processes need less). Not done are {names} and those after them; finished "
+            "clips stay, and the same command goes on."
+        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -149,7 +165,8 @@ def _each(job: SynthJob, indices: list[int], real: RealMotion | None):
 def _finished(waiting: dict[Future[str | None], int]):
     done, _ = wait(waiting, return_when=FIRST_COMPLETED)
     for future in done:
-        yield waiting.pop(future), future.result()
+        error = future.result()  # first: who ended a process is to be named with all that waits
+        yield waiting.pop(future), error
 
 
 def _calm() -> None:
@@ -163,7 +180,7 @@ def _calm() -> None:
 def _attempt(job: SynthJob, index: int, real: RealMotion | None) -> str | None:
     try:
         make_clip(job, index, real)
-    except OutputError:
+    except (OutputError, MissingDependencyError):  # the same for all clips
         raise
     except AcehandError as error:
         return str(error)
