@@ -155,8 +155,8 @@ def _each(job: SynthJob, indices: list[int], real: RealMotion | None):
         names = ", ".join(job.name(index) for index in sorted(lost))
         raise OutputError(
             f"{job.output}: a process that draws clips was ended from outside (memory may be "
-            f"short; fewer --processes need less). Not done are {names} and those after them; finished "
-            "clips stay, and the same command goes on."
+            f"short; fewer --processes need less). Not done are {names} and those after them; "
+            "finished clips stay, and the same command goes on."
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
