@@ -7,6 +7,7 @@ import multiprocessing
 import numpy as np
 import pytest
 
+from acehand_core.data.clips import media
 from acehand_core.data.clips import store as clips
 from acehand_core.data.clips.schema import ClipInfo, Reference, StoreInfo, Supervision, clip_id
 from acehand_core.data.clips.store import ClipStore, ClipWriter
@@ -93,6 +94,20 @@ def test_an_image_and_a_reference(tmp_path):
     assert store.ids() == ["one", "part", "s01__box__0"]
 
 
+@pytest.mark.parametrize("kind", ["video", "image"])
+def test_pictures_of_another_size_are_refused(tmp_path, kind):
+    count = 5 if kind == "video" else 1
+    ClipWriter(tmp_path, STORE).write(info(frames=count, kind=kind), motion(count), pictures(count))
+    wide = np.zeros((count, 24, 64, 3), np.uint8)
+    folder = tmp_path / "clips/s01__box__0"
+    if kind == "video":
+        media.write_video(folder / media.VIDEO, wide, 30.0, "visual")
+    else:
+        media.write_image(folder / media.IMAGE, wide[0])
+    with pytest.raises(SchemaError, match=rf"{kind}\.\w+: pictures of 64 x 24.*32 x 24"):
+        ClipStore(tmp_path).open("s01__box__0").frames.at(0)
+
+
 def _write(arguments):
     root, name = arguments
     ClipWriter(root, STORE).write(info(name), motion())
@@ -106,6 +121,24 @@ def test_written_by_two_processes_and_resumed(tmp_path):
     assert writer.has("c0", "key") and not writer.has("c0", "other") and not writer.has("x", "key")
     writer.write(info("c0", made_from="new"), motion())  # the index is behind now
     assert ClipStore(tmp_path).infos()["c0"].made_from == "new"
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_clip_with_a_missing_or_cut_file_is_not_there(tmp_path, recorded):
+    writer = ClipWriter(tmp_path, STORE)
+    folder = tmp_path / "clips/s01__box__0"
+    for damage in ("missing", "empty", "cut") if recorded else ("missing", "empty"):
+        writer.write(info(), motion(), pictures())
+        if not recorded:
+            described = json.loads((folder / "clip.json").read_text())
+            del described["sizes"]
+            (folder / "clip.json").write_text(json.dumps(described))
+        assert writer.has("s01__box__0", "key")
+        content = (folder / "video.mp4").read_bytes()
+        (folder / "video.mp4").write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
+        if damage == "missing":
+            (folder / "video.mp4").unlink()
+        assert not writer.has("s01__box__0", "key"), damage
 
 
 def test_nothing_half_written(tmp_path):
@@ -146,6 +179,12 @@ def test_bad_names_and_files_are_refused(tmp_path):
     writer.write(info(), motion())
     with pytest.raises(SchemaError, match="arctic train"):
         ClipWriter(tmp_path / "s", StoreInfo("hot3d", "train", "t", "none"))
+    wider = dataclasses.replace(STORE, settings={"width": 64})
+    with pytest.raises(SchemaError, match="width: 32 there, 64 now"):
+        ClipWriter(tmp_path / "s", wider)
+    assert ClipStore(tmp_path / "s").info == STORE
+    ClipWriter(tmp_path / "s", wider, other_settings=True)
+    assert ClipStore(tmp_path / "s").info == wider
     with pytest.raises((SchemaError, OutputError), match="not empty"):
         ClipWriter(tmp_path, STORE)
     path = tmp_path / "s/clips/s01__box__0/clip.json"

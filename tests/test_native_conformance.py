@@ -442,7 +442,9 @@ def test_a_changed_label_or_mano_is_converted_anew(mano_file, tmp_path):
     assert np.isfinite(clip.motion.joints_camera[clip.motion.observed]).all()
     assert "mano_fingers" in store.extra(store.ids()[0], "native")
     full = replace(bare, clips=replace(bare.clips, mano=mano_file))
-    assert run("h2o", full, lambda *step: None).kept == 0
+    said = []
+    assert run("h2o", full, lambda text, *_: said.append(text)).kept == 0
+    assert "test: other settings than before (mano: False there, True now)" in said[0]
     assert ClipStore(tmp_path / "out" / "test").open(store.ids()[0]).motion.hand_model == "mano"
     path = root / "subject4" / "h1" / "0" / "cam4" / "hand_pose" / "000000.txt"
     path.write_text(path.read_text() + " ")

@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +35,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import BONES
+from acehand_core.types import SIDES
 
 OPTIONS = SynthOptions(128, 96, frames=5)
 LONG = SynthOptions(128, 96, frames=121)
@@ -317,6 +321,27 @@ def test_unusable_motion_is_named(tmp_path):
         read_real_motion(tmp_path / "text.npz")
 
 
+def _grown(factor=1.0, shift=0.0):
+    """Two hands at rest, as a file has them; the second half is elsewhere."""
+    rest = np.stack([CapsuleHand().rest_keypoints(side, np.zeros(10)) for side in SIDES])
+    joints = np.repeat(rest[None] * factor, 4, 0)
+    joints[2:] += shift
+    return {"joints_world": joints, "timestamps_ns": np.arange(4) * 33_333_333}
+
+
+def test_joints_of_no_hand_are_refused(tmp_path):
+    path = tmp_path / "hands.npz"
+    np.savez(path, **_grown())
+    assert all(read_real_motion(path).hands)
+    np.savez(path, **_grown(shift=1e6))
+    with pytest.raises(SchemaError, match="10 m or less"):
+        read_real_motion(path)
+    for factor in (1000.0, 0.001):  # millimetres, kilometres
+        np.savez(path, **_grown(factor))
+        with pytest.raises(SchemaError, match=r"in 8 of 8 hands .* from the wrist"):
+            read_real_motion(path)
+
+
 # --- seeds and jobs ---------------------------------------------------------------------------
 
 
@@ -365,9 +390,16 @@ def test_the_command_resumes_and_two_processes_make_the_same(tmp_path, capsys):
     assert store.extra(name, "depth")["depth"].dtype == np.float16
     sight = store.extra(name, "sight")
     assert sight["joints_seen"].shape == (5, 2, 21) and sight["out_of_sight"].shape == (5, 2)
-    # Other settings: made anew.
-    assert run("--clips", 1, *flags, "--clean", "--processes", 1, "--output", tmp_path / "a") == 0
+    # Other settings: nothing is touched unless that is asked for; then no clip of before stays.
+    other = ["--clips", 1, *flags, "--clean", "--processes", 1, "--output", tmp_path / "a"]
+    before = (tmp_path / "a" / "store.json").read_text(), store.info_of(name)
+    assert run(*other) == 2
+    assert "clean: False there, True now" in capsys.readouterr().err
+    assert before == ((tmp_path / "a" / "store.json").read_text(), store.info_of(name))
+    assert run(*other, "--overwrite") == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["made"] == ["synth__3__000000"]
+    store = ClipStore(tmp_path / "a")
+    assert store.ids() == ["synth__3__000000"] and store.info.settings["clean"] is True
 
 
 def test_a_clip_that_fails_is_reported_and_the_others_are_made(tmp_path, monkeypatch):
@@ -405,6 +437,38 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, monkeypatch, capsys):
     assert done["kept"] == ["synth__0__000000"] and len(done["made"]) == 2
 
 
+def _killed(job, index, real):
+    """Draw clip 0; the process of clip 1 is killed, as by a system short of memory."""
+    name = job.output / "clips" / job.name(0) / "clip.json"
+    while index and not name.exists():
+        time.sleep(0.02)
+    if index:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return jobs.make_clip(job, index, real) and None
+
+
+def test_a_killed_process_is_said_and_finished_clips_stay(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(jobs, "_attempt", _killed)
+    flags = ["--clips", 3, "--frames", 1, "--size", "64x64", "--processes", 2, "--fast"]
+    assert run(*flags, "--output", tmp_path / "s") == 4
+    said = capsys.readouterr()
+    assert "synth__0__000001" in said.err and "memory may be short" in said.err
+    assert "Traceback" not in said.err
+    assert ClipStore(tmp_path / "s").ids() == ["synth__0__000000"]
+
+
+def test_opengl_that_is_not_there_is_said_once(tmp_path):
+    command = [sys.executable, "-m", "acehand_core.cli.main", "synth", "--clips", "2", "--fast",
+               "--frames", "1", "--size", "64x64", "--processes", "1", "-q",
+               "--output", str(tmp_path / "s")]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"MUJOCO_GL": "osmesax"}
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert all(word in done.stderr for word in ("EGL", "OSMesa", "MUJOCO_GL='osmesax'"))
+    assert done.stderr.count("error:") == 1
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -412,7 +476,9 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, monkeypatch, capsys):
         (["--size", "large"], "640x480"),
         (["--frames", "6"], "4k"),
         (["--clips", "0"], "from 1"),
+        (["--frames", "-3"], "4k"),
         (["--real-share", "2"], "0 to 1"),
+        (["--real-share", "0.5"], "--motion"),
     ],
 )
 def test_mistakes_are_named(flags, message, tmp_path, capsys):

@@ -128,6 +128,24 @@ def test_ablations_of_the_paper() -> None:
         (["experiment=kfree", "solver=intrinsics"], "valid: pinhole"),
         (["data.window.latents=1"], "2 latents or more"),
         (["hand=robot"], "valid: acehand, mano"),
+        (["device=banana"], "device is 'banana'; valid: auto, cpu, cuda"),
+        (["seed=-1"], "seed is -1; valid: 0 to"),
+        (["seed=99999999999999999999"], "seed is 99999999999999999999; valid"),
+        (["optim.beta1=2"], r"optim\.beta1 is 2\.0; from 0 to below 1"),
+        (["optim.lr_decoder=inf"], r"optim\.lr_decoder is inf; above 0, finite"),
+        (["optim.warmup_steps=50000"], r"optim\.warmup_steps is 50000 of optim\.steps 20000"),
+        (["data.workers=-1"], r"data\.workers is -1"),
+        (["losses.rays=inf"], r"losses\.rays is inf; a finite"),
+        (["experiment=standard", "losses.fit=5"], "losses.fit is 5.0 with solver.bearings"),
+        (["run="], "run is empty"),
+        (["data.sources.arctic.weight=-1"], r"data\.sources\.arctic\.weight is -1"),
+        (["data.sources.arctic.weight=inf"], r"data\.sources\.arctic\.weight is inf"),
+        (
+            ["experiment=tiny", "validation.sources.synthetic.weight=-1"],
+            r"validation\.sources\.synthetic\.weight is -1",
+        ),
+        (["data.window.weighting=foo"], r"data\.window\.weighting is 'foo'; valid: recording"),
+        (["data.window.image_frames=-3"], r"data\.window\.image_frames is -3"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_loads(arguments, message) -> None:
@@ -145,6 +163,26 @@ def test_cfg_job_prints_the_recipe_and_loads_no_data(monkeypatch, capsys) -> Non
     said = capsys.readouterr().out
     assert "lr_patch_embedding: 2.0e-05" in said and "weight: 18" in said
     assert TrainConfig.from_json(composed("standard").to_json()) == composed("standard")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["optim.stepz=1"], "optim.stepz"),
+        (["experiment=standart"], "standart"),
+        (["optim.steps=0", "--cfg", "job"], "optim.steps is 0"),
+        (["optim.stepz=1", "-c", "job"], "optim.stepz"),
+        (["optim.steps=(", "--cfg", "all"], "optim.steps"),
+    ],
+)
+def test_mistakes_take_one_line_and_exit_2(arguments, message, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["acehand-train", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        entry_point()
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith("acehand-train: ") and message in line
 
 
 def test_counts_at_the_real_size() -> None:

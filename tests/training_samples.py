@@ -139,14 +139,16 @@ def motion(seed=0, frames=90, view: Camera | None = None) -> HandMotion:
     )
 
 
-def store(root, clips=2, frames=12, size=(64, 64), seed=0, name="synthetic", kind="video"):
+def store(
+    root, clips=2, frames=12, size=(64, 64), seed=0, name="synthetic", kind="video", view=None
+):
     """A store of clips whose pictures show the joints as coloured blobs; returns its folder."""
     import cv2
 
     from acehand_core.data.clips.schema import ClipInfo, StoreInfo
     from acehand_core.data.clips.store import ClipWriter
 
-    view = camera(*size)
+    view = view or camera(*size)
     writer = ClipWriter(root, StoreInfo(name, "train", "test", "none"))
     for number in range(clips):
         hands = motion(seed + number, frames, view)

@@ -28,14 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--motion", type=Path, metavar="FILE",
         help="hands to move by: a HandMotion table, or an npz of joints_world",
     )  # fmt: skip
-    parser.add_argument("--real-share", type=float, default=0.4, metavar="P",
-                        help="share of the clips that move by --motion")  # fmt: skip
+    parser.add_argument("--real-share", type=float, metavar="P",
+                        help="share of the clips that move by --motion (default 0.4)")  # fmt: skip
     parser.add_argument(
         "--fast", action="store_true",
         help="small clips for training: no masks or depth, simpler light",
     )  # fmt: skip
     parser.add_argument("--clean", action="store_true", help="no blur, no noise, even exposure")
     parser.add_argument("--processes", type=int, default=0, metavar="N", help="0: one per core")
+    parser.add_argument("--overwrite", action="store_true",
+                        help="remove the clips of a store made with other settings")  # fmt: skip
     parser.add_argument("--sheet", action="store_true", help="also write DIR/sheet.png to look at")
 
 
@@ -73,18 +75,22 @@ def _job(arguments: argparse.Namespace) -> Any:
     size = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     if size is None:
         raise InputError(f"--size {text!r}: WxH in pixels, for example 640x480.")
-    if not 0 <= arguments.real_share <= 1:
-        raise InputError(f"--real-share {arguments.real_share}: 0 to 1.")
+    share = arguments.real_share
+    if share is not None and not 0 <= share <= 1:
+        raise InputError(f"--real-share {share}: 0 to 1.")
+    if share is not None and arguments.motion is None:
+        raise InputError("--real-share is the share of clips that move by --motion; give that too.")
     options = SynthOptions(
         width=int(size[1]),
         height=int(size[2]),
         frames=arguments.frames,
         cameras=arguments.cameras,
-        real_share=arguments.real_share,
+        real_share=SynthOptions().real_share if share is None else share,
         clean=arguments.clean,
         fast=arguments.fast,
     )
     return SynthJob(
         arguments.output, arguments.clips, arguments.seed, arguments.first, arguments.split,
         options, arguments.motion, arguments.processes or os.cpu_count() or 1,
+        arguments.overwrite,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from acehand_core.data.clips.store import ClipStore
 from acehand_core.data.clips.windows import STRIDE, Mixture, Sample, mixture
 from acehand_core.encoder.config import TINY_TOKEN_PIXELS, TOKEN_PIXELS
 from acehand_core.encoder.sources import source_kind
-from acehand_core.errors import InputError
+from acehand_core.errors import AcehandError, InputError
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.inference.windows import encode_size
 from acehand_core.losses.targets import Targets
@@ -124,10 +124,13 @@ class _Steps(Dataset):
     def __len__(self) -> int:
         return self.plan.steps * self.plan.accumulation
 
-    def __getitem__(self, index: int) -> Batch:
+    def __getitem__(self, index: int) -> Batch | AcehandError:
         torch.set_num_threads(1)
         cv2.setNumThreads(1)
-        return self.reader.read(self.plan.samples(*divmod(index, self.plan.accumulation)))
+        try:
+            return self.reader.read(self.plan.samples(*divmod(index, self.plan.accumulation)))
+        except AcehandError as error:
+            return error  # raised, it would come out of a loader process with its traceback as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,11 @@ class Plan:
 
 
 def batches(reader: Reader, plan: Plan, first_step: int, workers: int) -> Iterator[list[Batch]]:
-    """Yield, per step from ``first_step`` on, the parts of this process."""
+    """Yield, per step from ``first_step`` on, the parts of this process.
+
+    Raises:
+        AcehandError: what reading a sample raises, or a loader process that ended by itself.
+    """
     order = range(first_step * plan.accumulation, plan.steps * plan.accumulation)
     loader = DataLoader(
         _Steps(reader, plan), batch_size=None, sampler=order, num_workers=workers,
@@ -158,16 +165,41 @@ def batches(reader: Reader, plan: Plan, first_step: int, workers: int) -> Iterat
         prefetch_factor=2 if workers else None,
     )  # fmt: skip
     parts: list[Batch] = []
-    for batch in loader:
+    for batch in _loaded(loader):
+        if isinstance(batch, AcehandError):
+            raise batch
         parts.append(batch)
         if len(parts) == plan.accumulation:
             yield parts
             parts = []
 
 
+def _loaded(loader: DataLoader) -> Iterator[Batch | AcehandError]:
+    try:
+        yield from loader
+    except RuntimeError as error:
+        if "exited unexpectedly" not in str(error) and "killed by signal" not in str(error):
+            raise
+        raise AcehandError(
+            "a process that loads clips ended by itself; memory may be short: fewer data.workers "
+            "need less. The same command goes on from the last checkpoint."
+        ) from error
+
+
 def open_stores(sources: dict[str, SourceConfig]) -> dict[str, ClipStore]:
     """Open the stores of sources. Raises InputError or SchemaError naming the folder."""
     return {name: ClipStore(Path(source.root or "")) for name, source in sources.items()}
+
+
+def check_hand_models(stores: dict[str, ClipStore], hand: str) -> None:
+    """Raise InputError unless the hands of all clips are the run's, or joints alone."""
+    for name, store in stores.items():
+        for info in store.infos().values():
+            if info.hand_model not in ("none", hand):
+                raise InputError(
+                    f"data.sources.{name}: the hands of {info.id} are {info.hand_model!r}, this "
+                    f"run's {hand!r}; use hand={info.hand_model}, or leave the source out."
+                )
 
 
 def make_mixture(

@@ -11,7 +11,7 @@ from acehand_core.data.native.mano_files import load_mano
 from acehand_core.decoder.decoder import Decoder
 from acehand_core.encoder.config import TrunkConfig
 from acehand_core.encoder.lora import adapter_parameters, add_adapters
-from acehand_core.encoder.sources import TRUNK_SOURCES, SourceSettings, make_source
+from acehand_core.encoder.sources import TRUNK_SOURCES, SourceSettings, make_source, source_kind
 from acehand_core.encoder.trunk import Trunk
 from acehand_core.encoder.vae import VideoEncoder
 from acehand_core.errors import InputError
@@ -25,7 +25,25 @@ from acehand_core.weights.loaded import LoadedWeights, OfficialStores, assemble
 from acehand_core.weights.official_files import open_base, open_vae, read_caption
 
 _LICENCE = "What the weights were trained from and on decides; see the run's provenance."
+_NEEDS_MANO = "hand 'mano' needs mano=FOLDER with MANO_LEFT.pkl and MANO_RIGHT.pkl."
 _STARTS = "start.weights=MODEL, start.base=FOLDER with start.caption=FILE, or start.random=true"
+
+
+def check_start(config: TrainConfig) -> None:
+    """Raise InputError for what a run needs and its settings do not name; nothing is read."""
+    source, start = config.model_config().source, config.start
+    if config.hand == "mano" and config.mano is None:
+        raise InputError(_NEEDS_MANO)
+    if source_kind(source).needs != "latents":
+        return
+    if config.data.latent_cache is None:
+        raise InputError(f"source {source!r} reads latents; set data.latent_cache=FOLDER.")
+    if start.weights is not None or start.random:
+        return
+    if source in TRUNK_SOURCES and (start.base is None or start.caption is None):
+        raise InputError(f"source {source!r} starts from a backbone: give {_STARTS}.")
+    if start.vae is None:
+        raise InputError(f"source {source!r} reads latents: give start.vae=FILE to encode them.")
 
 
 def read_start(config: ModelConfig, start: StartConfig) -> LoadedWeights | None:
@@ -45,12 +63,13 @@ def read_start(config: ModelConfig, start: StartConfig) -> LoadedWeights | None:
         return None
     if start.random:
         return random_weights(config)
+    vae = None if start.vae is None else open_vae(Path(start.vae))
+    if config.source not in TRUNK_SOURCES:
+        return assemble(config, OfficialStores(vae=vae))
     if start.base is None or start.caption is None:
         raise InputError(f"source {config.source!r} starts from a backbone: give {_STARTS}.")
     stores = OfficialStores(
-        dit=open_base(Path(start.base)),
-        vae=None if start.vae is None else open_vae(Path(start.vae)),
-        caption=read_caption(Path(start.caption)),
+        dit=open_base(Path(start.base)), vae=vae, caption=read_caption(Path(start.caption))
     )
     return assemble(config, stores)
 
@@ -112,7 +131,7 @@ def build_hands(config: TrainConfig) -> TorchHands:
     if config.hand == "acehand":
         return TorchHands.acehand()
     if config.mano is None:
-        raise InputError("hand 'mano' needs mano=FOLDER with MANO_LEFT.pkl and MANO_RIGHT.pkl.")
+        raise InputError(_NEEDS_MANO)
     return TorchHands.mano(load_mano(Path(config.mano), config.left_shapedirs_fixed))
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from acehand_core.atomic import atomic_folder
@@ -29,6 +29,7 @@ from acehand_core.errors import SchemaError
 from acehand_core.training.config import CheckpointConfig
 from acehand_core.training.sharding import like, whole
 from acehand_core.weights.hashes import sha256s
+from acehand_core.weights.storage import save_safetensors
 
 FOLDER = "checkpoints"
 _STATE, _TRAINED, _OPTIMIZER = "state.json", "trained.safetensors", "optimizer.safetensors"
@@ -59,8 +60,8 @@ def save(
     """Write a checkpoint, then remove those that are no longer kept. Raises OutputError."""
     path = run / FOLDER / f"step-{step:08d}"
     with atomic_folder(path, True, lambda folder: (folder / _STATE).exists()) as folder:
-        save_file(trained, folder / _TRAINED)
-        save_file(optimizer, folder / _OPTIMIZER)
+        save_safetensors(folder / _TRAINED, trained)
+        save_safetensors(folder / _OPTIMIZER, optimizer)
         digests = sha256s({name: folder / name for name in (_TRAINED, _OPTIMIZER)})
         state = {"format": _FORMAT, "version": 1, "step": step, "score": score, "sha256": digests}
         if write_weights is not None:

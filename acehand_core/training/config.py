@@ -7,6 +7,7 @@ the entry point knows it.
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -25,19 +26,24 @@ _CHOICES = {
     "precision": ("bfloat16", "float32"),
     "parallel": ("ddp", "fsdp"),
     "hand": ("mano", "acehand"),
+    "device": ("auto", "cpu", "cuda"),
 }
+#: Seeds of the steps are made from it and must stay below 2**64.
+_SEEDS = 2**32
 
 
 def _choose(where: str, name: str, value: str) -> None:
     if value not in _CHOICES[name]:
-        raise InputError(f"{where}.{name} is {value!r}; {nearest(value, _CHOICES[name])}")
+        full = f"{where}.{name}" if where else name
+        raise InputError(f"{full} is {value!r}; {nearest(value, _CHOICES[name])}")
 
 
 def _positive(where: str, config: Any, *names: str, zero: bool = False) -> None:
     for name in names:
         value = getattr(config, name)
-        if not (value > 0 or (zero and value == 0)):
-            raise InputError(f"{where}.{name} is {value}; {'0 or more' if zero else 'above 0'}.")
+        full = f"{where}.{name}" if where else name
+        if not (0 < value < math.inf or (zero and value == 0)):
+            raise InputError(f"{full} is {value}; {'0 or more' if zero else 'above 0'}, finite.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +111,14 @@ class OptimConfig:
         _positive("optim", self, "steps", "lr_decoder", "lr_lora", "lr_patch_embedding",
                   "gradient_clip", "clips_per_process", "processes", "accumulation")  # fmt: skip
         _positive("optim", self, "warmup_steps", "weight_decay", zero=True)
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"optim.{name} is {getattr(self, name)}; from 0 to below 1.")
+        if self.warmup_steps > self.steps:
+            raise InputError(
+                f"optim.warmup_steps is {self.warmup_steps} of optim.steps {self.steps}; that many "
+                "or fewer."
+            )
 
     @property
     def batch(self) -> int:
@@ -124,7 +138,7 @@ class SourceConfig:
     encode_width: int = 0
 
     def __post_init__(self) -> None:
-        _positive("data.sources", self, "weight", "encode_width", zero=True)
+        _positive("", self, "weight", "encode_width", zero=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +149,9 @@ class DataConfig:
     window: WindowSettings = field(default_factory=WindowSettings)
     workers: int = 4
     latent_cache: str | None = None
+
+    def __post_init__(self) -> None:
+        _positive("data", self, "workers", zero=True)
 
     def used(self) -> dict[str, SourceConfig]:
         """Return the sources that take part. Raises InputError where a root is missing."""
@@ -217,12 +234,26 @@ class TrainConfig:
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:
-        _choose("config", "hand", self.hand)
+        _choose("", "hand", self.hand)
+        _choose("", "device", self.device)
+        if not 0 <= self.seed < _SEEDS:
+            raise InputError(f"seed is {self.seed}; valid: 0 to {_SEEDS - 1}.")
+        if not self.run.strip():
+            raise InputError("run is empty; give run=FOLDER.")
+        for f in fields(self.losses):
+            value = getattr(self.losses, f.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"losses.{f.name} is {value}; a finite number is needed.")
         model = self.model_config()
         if self.solver.bearings == "intrinsics" and model.variant == "kfree":
             raise InputError(
                 "solver.bearings is 'intrinsics' with model.variant 'kfree'; valid: pinhole, rays, "
                 "radial."
+            )
+        if self.losses.fit > 0 and self.solver.bearings == "intrinsics":
+            raise InputError(
+                f"losses.fit is {self.losses.fit} with solver.bearings 'intrinsics', which fit no "
+                "pinhole; set losses.fit=0, or use experiment=kfree."
             )
 
     def model_config(self) -> ModelConfig:
@@ -249,7 +280,13 @@ def _read(kind: type, data: Any, where: str) -> Any:
         if name not in hints:
             raise InputError(f"unknown setting {full!r}; {nearest(str(name), hints)}")
         values[name] = _value(hints[name], value, full)
-    return kind(**values)
+    try:
+        return kind(**values)
+    except InputError as error:
+        if kind not in (SourceConfig, WindowSettings):
+            raise
+        # These know their own fields, not where they stand.
+        raise InputError(f"{where}.{error}") from error
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:

@@ -122,16 +122,20 @@ def _clips_hash(store: ClipStore) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def _git() -> dict[str, Any] | None:
-    """Return commit and whether files differ from it; None outside a checkout."""
+def _git(file: Path = Path(__file__)) -> dict[str, Any] | None:
+    """Return commit and whether the package differs from it; None outside a checkout of it.
+
+    A package installed below someone else's checkout is no part of that one.
+    """
 
     def ask(*words: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *words]
+        command = ["git", "-C", str(file.parent), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return {"commit": ask("rev-parse", "HEAD"),
-                "changed": bool(ask("status", "--porcelain", "--untracked-files=no"))}  # fmt: skip
+        ask("ls-files", "--error-unmatch", "--", file.name)
+        changed = ask("status", "--porcelain", "--", str(file.parents[1]))
+        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(changed)}
     except (OSError, subprocess.CalledProcessError):
         return None
 

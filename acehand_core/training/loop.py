@@ -29,6 +29,8 @@ from acehand_core.weights.own import save_own
 #: What may differ between a run and its continuation.
 _FREE = ("run", "device", "log", "checkpoints", "name")
 _FREE_OPTIM = ("clips_per_process", "processes", "accumulation", "parallel", "checkpointing")
+#: Some names of a run's config.json, by which its folder is known.
+_OURS = {"hand", "solver", "losses", "optim", "checkpoints", "left_shapedirs_fixed"}
 _VALIDATION_SEED = 1_000_003
 
 Progress = Callable[[str, int, int], None]
@@ -57,15 +59,22 @@ class Run:
     ) -> None:
         self.config, self.progress = config, progress
         self.folder = Path(config.run)
+        # Before processes meet: afterwards the first one may already have written to it.
+        _check_folder(self.folder)
         used = config.data.used()
+        if start is None:
+            build.check_start(config)
         self.accelerator = _accelerator(config)
         self.plan_sizes()
         self.stores = batches.open_stores(used)
+        mixture = batches.make_mixture(config.data, used, self.stores)
+        self.watched = _val_mixture(config)
+        for stores in (self.stores, self.watched[1] if self.watched else {}):
+            batches.check_hand_models(stores, config.hand)
+        self.hands = build.build_hands(config)
         self.start = (
             build.read_start(config.model_config(), config.start) if start is None else start
         )
-        mixture = batches.make_mixture(config.data, used, self.stores)
-        self.watched = _val_mixture(config)
         self.reader = self._reader(self.stores, mixture)
         self.plan = Plan(
             mixture, config.seed, config.optim.steps, config.optim.clips_per_process,
@@ -140,7 +149,8 @@ class Run:
         if source_kind(source).needs == "latents":
             if config.data.latent_cache is None:
                 raise InputError(f"source {source!r} reads latents; set data.latent_cache=FOLDER.")
-            assert self.start is not None and self.start.vae is not None, "no video encoder"
+            if self.start is None or self.start.vae is None:
+                raise InputError(f"start.weights={config.start.weights}: has no video encoder.")
             key = encoder_key(self.start.vae, config.optim.precision)
             cache = LatentCache(
                 Path(config.data.latent_cache), key, config.data.window.image_frames
@@ -149,8 +159,7 @@ class Run:
             if self.watched is not None:
                 val_mixture, val_stores = self.watched
                 self._encode(cache, val_stores, val_mixture)
-        hands = build.build_hands(config)
-        return Reader(stores, source, hands, config.left_shapedirs_fixed, cache)
+        return Reader(stores, source, self.hands, config.left_shapedirs_fixed, cache)
 
     def _encode(self, cache: LatentCache, stores: dict[str, ClipStore], mixture: Any) -> None:
         wanted = [
@@ -304,6 +313,8 @@ def _accelerator(config: TrainConfig) -> Any:
     from accelerate import Accelerator
     from accelerate.utils import DistributedDataParallelKwargs
 
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("device is 'cuda', and torch finds none; use device=auto or cpu.")
     # Readouts that no term of a source sees get no gradient in its batches.
     kwargs = [DistributedDataParallelKwargs(find_unused_parameters=True)]
     return Accelerator(
@@ -318,6 +329,20 @@ def _val_mixture(config: TrainConfig) -> Any:
         return None
     stores = batches.open_stores(used)
     return batches.make_mixture(config.data, used, stores), stores
+
+
+def _check_folder(run: Path) -> None:
+    """Raise OutputError for a folder that holds something else than a run of ours."""
+    if run.exists() and not run.is_dir():
+        raise OutputError(f"{run}: a file; give run=FOLDER.")
+    if not run.is_dir() or all(path.name.startswith(".") for path in run.iterdir()):
+        return
+    try:
+        known = set(json.loads((run / "config.json").read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        known = set()
+    if not known >= _OURS:
+        raise OutputError(f"{run}: not empty and not a training run; choose another run=FOLDER.")
 
 
 def _keep_description(folder: Path, config: TrainConfig, stores: dict[str, ClipStore]) -> None:

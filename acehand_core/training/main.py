@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from acehand_core.errors import AcehandError, InputError, OutputError
 from acehand_core.training.config import TrainConfig
 
 CONF = Path(__file__).with_name("conf")
+#: hydra's flags for another folder or file of settings.
+_CONFIG_FLAGS = ("-cp", "-cn", "-cd")
 _EXIT_INPUT, _EXIT_OUTPUT, _EXIT_INTERRUPTED = 2, 4, 130
 
 
@@ -31,7 +34,7 @@ def checked(composed: Any) -> TrainConfig:
     try:
         plain = OmegaConf.to_container(composed, resolve=True)
     except OmegaConfBaseException as error:
-        raise InputError(f"configuration: {str(error).splitlines()[0]}") from error
+        raise _one_line(error) from error
     return TrainConfig.from_json(plain)
 
 
@@ -40,21 +43,55 @@ def compose(overrides: Sequence[str]) -> TrainConfig:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
 
     register()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             return checked(hydra_compose("config", list(overrides)))
-    except HydraException as error:
-        raise InputError(f"configuration: {error}") from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _one_line(error) from error
 
 
 def main() -> None:
     """Entry point of ``acehand-train``."""
     import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
 
     register()
-    hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_run)()
+    # hydra hands its errors on, instead of printing them and ending with exit code 1.
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    try:
+        _check_shown(sys.argv[1:])
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_run)()
+    except (HydraException, OmegaConfBaseException) as error:
+        _fail(_one_line(error))
+    except AcehandError as error:
+        _fail(error)
+
+
+def _check_shown(arguments: Sequence[str]) -> None:
+    """Check what ``--cfg`` is about to print: hydra prints it without asking us."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--cfg", "-c")
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    known, rest = parser.parse_known_args(arguments)
+    elsewhere = any(word.startswith("--config") or word in _CONFIG_FLAGS for word in rest)
+    if known.cfg in ("job", "all") and not (known.multirun or elsewhere):
+        compose([word for word in rest if not word.startswith("-")])
+
+
+def _one_line(error: Exception) -> InputError:
+    """Return what hydra says in one line, without the folders that it searched."""
+    text = str(error).partition("Config search path")[0]
+    return InputError(f"configuration: {' '.join(text.split())}")
+
+
+def _fail(error: Exception) -> None:
+    sys.stderr.write(f"acehand-train: {error}\n")
+    sys.exit(_EXIT_OUTPUT if isinstance(error, OutputError) else _EXIT_INPUT)
 
 
 def _run(composed: Any) -> None:
@@ -70,10 +107,10 @@ def _run(composed: Any) -> None:
         sys.exit(_EXIT_INTERRUPTED)
     except AcehandError as error:
         bar.close()
-        sys.stderr.write(f"acehand-train: {error}\n")
-        sys.exit(_EXIT_OUTPUT if isinstance(error, OutputError) else _EXIT_INPUT)
+        _fail(error)
     bar.close()
-    bar.say(f"{report.run}: {report.steps} steps, loss {report.loss}, weights {report.weights}")
+    loss = "nothing left to train" if report.loss is None else f"loss {report.loss}"
+    bar.say(f"{report.run}: {report.steps} steps, {loss}, weights {report.weights}")
 
 
 class _Bar:

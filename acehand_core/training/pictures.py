@@ -35,9 +35,7 @@ def draw(
     moved = batch.to(device)
     said = model.predict(moved.clips, moved.targets)
     model.train()
-    camera = moved.targets.camera
-    focal, centre = camera.focal / camera.size, camera.centre / camera.size
-    joints = project(said.joints_camera, focal, centre).cpu().numpy()
+    joints = places(said.joints_camera, moved, reader)
     true, inside = moved.targets.anchors.cpu().numpy(), moved.targets.inside.cpu().numpy()
     anchors = said.readout.anchors.cpu().numpy()
     presence, visible = said.readout.presence.cpu(), said.readout.visible.cpu()
@@ -57,6 +55,24 @@ def draw(
             tiles.append(tile)
         rows.append(np.concatenate(tiles, 1))
     return stacked(rows)
+
+
+def places(
+    joints_camera: Float[torch.Tensor, "B N 2 21 3"], batch: Batch, reader: Reader
+) -> Float[np.ndarray, "B N 2 21 2"]:
+    """Return where joints (m) are in the pictures of a batch, in shares of width and height.
+
+    Pinholes as the losses see them; other lenses by the clip's own camera.
+    """
+    camera = batch.targets.camera
+    focal, centre = camera.focal / camera.size, camera.centre / camera.size
+    out = project(joints_camera, focal, centre).cpu().double().numpy()
+    for number, sample in enumerate(batch.samples):
+        lens = reader.stores[sample.dataset].info_of(sample.clip).camera
+        if lens is not None and lens.model != "pinhole":
+            pixels = lens.project(joints_camera[number].cpu().double().numpy())
+            out[number] = pixels / (lens.width, lens.height)
+    return out
 
 
 def stacked(rows: Sequence[UInt8[np.ndarray, "_ _ 3"]]) -> UInt8[np.ndarray, "H W 3"]:

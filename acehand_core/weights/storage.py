@@ -141,8 +141,11 @@ def store_of(tensors: Mapping[str, Any], where: str, files: tuple[Path, ...] = (
 def save_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write a safetensors file. Raises OSError."""
     dense = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    path.touch()  # the library's own files are closed to all others
+    mode = path.stat().st_mode
     try:
         save_file(dense, str(path), metadata={"format": "pt"})
+        path.chmod(mode)
     except SafetensorError as error:  # how the library reports a full disk
         raise OSError(str(error)) from error
 

@@ -27,10 +27,10 @@ _GOP = 12
 
 
 class ImageFrames:
-    """One picture, from a png file, as a ``FrameSource``."""
+    """One picture of (width, height) ``size``, from a png file, as a ``FrameSource``."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, size: tuple[int, int]) -> None:
+        self.path, self.size = path, size
 
     def __len__(self) -> int:
         return 1
@@ -52,6 +52,7 @@ class ImageFrames:
         image = cv2.imread(str(self.path), cv2.IMREAD_COLOR)
         if image is None:
             raise SchemaError(f"{self.path}: not a readable picture.")
+        _check_size(self.path, image.shape[1::-1], self.size)
         return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
@@ -96,11 +97,27 @@ def write_video(path: Path, frames: Iterable[ImageRgb], fps: float, quality: Qua
     return count
 
 
-def open_frames(path: Path, first: int = 0, stop: int | None = None) -> VideoFrames:
-    """Return frames of a video file by index. Raises VideoError."""
-    frames = open_video(path).frames
+def open_frames(
+    path: Path, size: tuple[int, int], first: int = 0, stop: int | None = None
+) -> VideoFrames:
+    """Return frames of a video file by index.
+
+    Raises:
+        VideoError: not readable. SchemaError: not of (width, height) ``size``, or too short.
+    """
+    video = open_video(path)
+    frames = video.frames
     assert isinstance(frames, VideoFrames)
+    _check_size(path, (video.width, video.height), size)
     stop = len(frames) if stop is None else stop
     if stop > len(frames):
         raise SchemaError(f"{path}: frames up to {stop} are asked for; it has {len(frames)}.")
     return frames.select(np.arange(first, stop))
+
+
+def _check_size(path: Path, found: tuple[int, ...], wanted: tuple[int, int]) -> None:
+    if tuple(found) != wanted:
+        raise SchemaError(
+            f"{path}: pictures of {found[0]} x {found[1]}; its clip is described as "
+            f"{wanted[0]} x {wanted[1]}."
+        )

@@ -91,6 +91,7 @@ class ClipInfo:
             "native_fps", files, and what the conversion changed.
         made_from: content hash of the input and the settings; equal means: nothing to redo.
         files: SHA-256 of each file of the folder but ``clip.json``.
+        sizes: bytes of each of them; empty in a store written before they were recorded.
     """
 
     id: str
@@ -111,6 +112,7 @@ class ClipInfo:
     source: Mapping[str, Any] = field(default_factory=dict)
     made_from: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name(self.id, "clip")

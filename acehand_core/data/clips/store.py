@@ -53,12 +53,15 @@ def made_from(source_sha256: str | Iterable[str], settings: Mapping[str, Any]) -
 class ClipWriter:
     """Adds clips to a store; several processes may do so at once, each with other clips.
 
+    A store that holds clips keeps the settings they were made with. ``other_settings`` takes new
+    ones: for callers that make every clip anew.
+
     Raises:
-        SchemaError: the folder holds another dataset or split. OutputError: not writable, or
-            a folder of something else.
+        SchemaError: the folder holds another dataset or split, clips of other settings, or
+            something else. OutputError: not writable.
     """
 
-    def __init__(self, root: Path, info: StoreInfo) -> None:
+    def __init__(self, root: Path, info: StoreInfo, other_settings: bool = False) -> None:
         self.root = root
         path = root / "store.json"
         if path.exists():
@@ -68,20 +71,34 @@ class ClipWriter:
                     f"{root}: holds {there.dataset} {there.split}, not {info.dataset} "
                     f"{info.split}; choose another folder."
                 )
+            changed = changed_settings(root, info)
+            if changed and not other_settings:
+                raise SchemaError(
+                    f"{root}: holds clips made with other settings ({'; '.join(changed)}); use the "
+                    "same, or another folder."
+                )
         elif root.is_dir() and any(p for p in root.iterdir() if not p.name.startswith(".")):
             raise SchemaError(f"{root}: not empty and not a store of clips; choose another.")
-        folders.write_json(path, info.to_json())
+        if not path.exists() or folders.read_json(path) != _as_read(info.to_json()):
+            folders.write_json(path, info.to_json())
         (root / "clips").mkdir(exist_ok=True)
 
     def has(self, clip: str, key: str) -> bool:
-        """Tell whether this clip is there, made from the same input and settings."""
-        path = self.root / "clips" / clip / _CLIP
+        """Tell whether this clip is there whole, made from the same input and settings.
+
+        Its files are looked up, not read; ``ClipStore.verify`` compares what they hold.
+        """
+        folder = self.root / "clips" / clip
+        path = folder / _CLIP
         if not path.exists():
             return False
         try:
-            return ClipInfo.from_json(folders.read_json(path), str(path)).made_from == key
+            info = ClipInfo.from_json(folders.read_json(path), str(path))
         except SchemaError:
             return False
+        return info.made_from == key and all(
+            _is_there(folder / Path(name).name, info.sizes.get(name)) for name in info.files
+        )
 
     def write(
         self,
@@ -94,7 +111,7 @@ class ClipWriter:
         """Write one clip, replacing one of the same name; return its complete description.
 
         Args:
-            info: ``media`` and ``files`` are filled in here, unless media is "reference".
+            info: ``media`` (unless "reference"), ``files`` and ``sizes`` are filled in here.
             motion: T frames; its camera, hand model and flags must be those of ``info``.
             frames: T pictures of ``info.width`` x ``info.height``, or None.
             extra: name -> arrays with T rows, each name a file ``NAME.npz``.
@@ -115,8 +132,10 @@ class ClipWriter:
             for name, arrays in (extra or {}).items():
                 check_extra(name, arrays, info.frames)
                 np.savez_compressed(folder / f"{name}.npz", **arrays)
-            hashes = {file.name: content_sha256(file) for file in sorted(folder.iterdir())}
-            info = replace(info, files=hashes)
+            files = sorted(folder.iterdir())
+            hashes = {file.name: content_sha256(file) for file in files}
+            sizes = {file.name: file.stat().st_size for file in files}
+            info = replace(info, files=hashes, sizes=sizes)
             folders.write_json(folder / _CLIP, info.to_json())
         return info
 
@@ -137,6 +156,27 @@ class ClipWriter:
     def write_index(self) -> int:
         """Write the index; called once at the end, by one process. Return the number of clips."""
         return len(ClipStore(self.root).refresh_index())
+
+
+def changed_settings(root: Path, info: StoreInfo) -> list[str]:
+    """Return what differs between the settings of a store's clips and new ones, in words.
+
+    Nothing where there is no such store or no clip in it yet. Raises SchemaError.
+    """
+    path, clips = root / "store.json", root / "clips"
+    if not path.exists():
+        return []
+    there = StoreInfo.from_json(folders.read_json(path), str(path))
+    if (there.dataset, there.split) != (info.dataset, info.split):
+        return []
+    old = dict(there.settings)
+    new = _as_read(info.settings)
+    changed = [
+        f"{name}: {old.get(name)!r} there, {new.get(name)!r} now"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+    return changed if changed and clips.is_dir() and _visible(clips) else []
 
 
 class ClipStore:
@@ -253,18 +293,24 @@ class ClipStore:
         return infos
 
     def _frames(self, folder: Path, info: ClipInfo) -> FrameSource | None:
+        size = (info.width, info.height)
         if info.media == "image":
-            return ImageFrames(folder / media.IMAGE)
+            return ImageFrames(folder / media.IMAGE, size)
         if info.media == "video":
-            frames = media.open_frames(folder / media.VIDEO)
+            frames = media.open_frames(folder / media.VIDEO, size)
         elif info.reference is not None:
             path = self.root / info.reference.path
-            frames = media.open_frames(path, info.reference.first, info.reference.stop)
+            frames = media.open_frames(path, size, info.reference.first, info.reference.stop)
         else:
             return None
         if len(frames) != info.frames:
             raise SchemaError(f"{folder}: {len(frames)} pictures for {info.frames} frames.")
         return frames
+
+
+def _as_read(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a JSON file gives back."""
+    return json.loads(json.dumps(dict(value), default=folders.plain))
 
 
 def _check(info: ClipInfo, motion: HandMotion) -> None:
@@ -309,6 +355,13 @@ def _write_frames(
 def _visible(folder: Path) -> list[str]:
     """Return the folders in place; hidden ones are being written or were left by a crash."""
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _is_there(path: Path, size: int | None) -> bool:
+    if not path.is_file():
+        return False
+    found = path.stat().st_size
+    return found == size or (size is None and found > 0)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -36,13 +36,12 @@ class WindowSettings:
     weighting: str = "recording"
 
     def __post_init__(self) -> None:
-        if self.latents < 2 or self.image_frames % STRIDE != 1:
-            raise InputError(
-                f"windows of {self.latents} latents, images of {self.image_frames} frames; valid: "
-                "2 latents or more; 1, 5, 9, ... frames."
-            )
+        if self.latents < 2:
+            raise InputError(f"latents is {self.latents}; 2 latents or more.")
+        if self.image_frames < 1 or self.image_frames % STRIDE != 1:
+            raise InputError(f"image_frames is {self.image_frames}; valid: 1, 5, 9, ...")
         if self.weighting not in ("recording", "frame"):
-            raise InputError(f"weighting {self.weighting!r}; valid: recording, frame.")
+            raise InputError(f"weighting is {self.weighting!r}; valid: recording, frame.")
 
     def frames(self, kind: Kind) -> int:
         """Return the frames of a window."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from acehand_core.data.clips import folders
 from acehand_core.data.clips.schema import ClipInfo, StoreInfo
-from acehand_core.data.clips.store import ClipWriter
+from acehand_core.data.clips.store import ClipWriter, changed_settings
 from acehand_core.data.native.clip_pictures import ClipOptions
 from acehand_core.data.native.convert import check_mano, convert_item
 from acehand_core.data.native.moved import leave_other_splits
@@ -117,6 +117,8 @@ def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
     every = list_items(reader, options)
     items = _wanted(every, options)
     report = RunReport(name, options.output)
+    for split in sorted({item.split for item in items}):
+        _say_changed(split, _store_info(reader, split, options), options, progress)
     try:
         report.moved = leave_other_splits(options.output, name, every)
         for done, (item, outcome) in enumerate(_outcomes(reader, items, options), 1):
@@ -206,22 +208,31 @@ def _convert(reader: Reader, item: Item, options: RunOptions) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _writer(reader: Reader, split: str, options: RunOptions) -> ClipWriter:
-    return ClipWriter(
-        options.output / split,
-        StoreInfo(
-            dataset=reader.name,
-            split=split,
-            made_by="acehand data convert",
-            license=f"that of {reader.title}",
-            settings={
-                "images": options.clips.images,
-                "width": options.clips.width,
-                "quality": options.clips.quality,
-                "mano": options.clips.mano is not None,
-                "view": options.read.view,
-            },
-        ),
+    info = _store_info(reader, split, options)
+    return ClipWriter(options.output / split, info, other_settings=True)
+
+
+def _store_info(reader: Reader, split: str, options: RunOptions) -> StoreInfo:
+    return StoreInfo(
+        dataset=reader.name,
+        split=split,
+        made_by="acehand data convert",
+        license=f"that of {reader.title}",
+        settings={
+            "images": options.clips.images,
+            "width": options.clips.width,
+            "quality": options.clips.quality,
+            "mano": options.clips.mano is not None,
+            "view": options.read.view,
+        },
     )
+
+
+def _say_changed(split: str, info: StoreInfo, options: RunOptions, progress: Progress) -> None:
+    changed = changed_settings(options.output / split, info)
+    if changed:
+        words = f"{split}: other settings than before ({'; '.join(changed)})"
+        progress(f"{words}: every clip is made anew", 0, 0)
 
 
 def _ignore_ctrl_c() -> None:

@@ -6,16 +6,23 @@ import multiprocessing
 import os
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from acehand_core.data.clips.schema import ClipInfo, Split, StoreInfo, Supervision, clip_id
-from acehand_core.data.clips.store import ClipWriter, made_from
+from acehand_core.data.clips.store import ClipStore, ClipWriter, changed_settings, made_from
 from acehand_core.data.synthetic.episode import VERSION, Episode, SynthOptions, episode
 from acehand_core.data.synthetic.film import Film, film, truth_of
 from acehand_core.data.synthetic.real_motion import RealMotion, read_real_motion
-from acehand_core.errors import AcehandError, InputError, OutputError
+from acehand_core.errors import (
+    AcehandError,
+    InputError,
+    MissingDependencyError,
+    OutputError,
+    SchemaError,
+)
 
 DATASET = "synthetic"
 _LICENCE = "Apache-2.0"
@@ -33,6 +40,8 @@ class SynthJob:
     options: SynthOptions = field(default_factory=SynthOptions)
     motion: Path | None = None
     processes: int = 1
+    #: Clips of a store made with other settings are removed, instead of refusing to mix them.
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         if self.clips < 1 or self.seed < 0 or self.first < 0 or self.processes < 1:
@@ -43,7 +52,7 @@ class SynthJob:
         options = self.options
         if options.width % 32 or options.height % 32 or min(options.width, options.height) < 32:
             raise InputError(f"size {options.width}x{options.height}: multiples of 32 are valid.")
-        if options.frames % 4 != 1:
+        if options.frames < 1 or options.frames % 4 != 1:
             raise InputError(f"{options.frames} frames: valid: 1, 5, 9, ... (4k + 1).")
 
     def name(self, index: int) -> str:
@@ -68,11 +77,13 @@ def run(
     Interrupted, finished clips stay, and the same call goes on from them.
 
     Raises:
-        InputError, SchemaError: unusable motion, or a folder of something else.
-        OutputError: the store cannot be written.
+        InputError, SchemaError: unusable motion, a folder of something else, or a store made with
+            other settings, unless ``job.overwrite``.
+        OutputError: the store cannot be written, or a process was ended from outside.
+        MissingDependencyError: nothing can be rendered here.
     """
     real = read_real_motion(job.motion) if job.motion else None
-    writer = ClipWriter(job.output, _store_info(job, real))
+    writer = _open_store(job, _store_info(job, real))
     indices = range(job.first, job.first + job.clips)
     missing = [i for i in indices if not writer.has(job.name(i), _key(job, i, real))]
     kept = [job.name(i) for i in indices if i not in set(missing)]
@@ -86,6 +97,20 @@ def run(
         progress(len(kept) + len(made) + len(errors), job.clips)
     writer.write_index()
     return SynthReport(tuple(sorted(made)), tuple(kept), errors)
+
+
+def _open_store(job: SynthJob, info: StoreInfo) -> ClipWriter:
+    """Open the store; the clips of other settings go, one by one, where that was asked for."""
+    changed = changed_settings(job.output, info)
+    if changed and not job.overwrite:
+        raise SchemaError(
+            f"{job.output}: holds clips made with other settings ({'; '.join(changed)}); use the "
+            "same, another --output, or --overwrite to remove them."
+        )
+    if changed:
+        store = ClipStore(job.output)
+        ClipWriter(job.output, store.info).remove(store.ids())
+    return ClipWriter(job.output, info)
 
 
 def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
@@ -125,6 +150,14 @@ def _each(job: SynthJob, indices: list[int], real: RealMotion | None):
             yield from _finished(waiting)
         while waiting:
             yield from _finished(waiting)
+    except BrokenProcessPool as error:
+        lost = [i for f, i in waiting.items() if not f.done() or f.exception() is not None]
+        names = ", ".join(job.name(index) for index in sorted(lost))
+        raise OutputError(
+            f"{job.output}: a process that draws clips was ended from outside (memory may be "
+            f"short; fewer --processes need less). Not done are {names} and those after them; "
+            "finished clips stay, and the same command goes on."
+        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -132,7 +165,8 @@ def _each(job: SynthJob, indices: list[int], real: RealMotion | None):
 def _finished(waiting: dict[Future[str | None], int]):
     done, _ = wait(waiting, return_when=FIRST_COMPLETED)
     for future in done:
-        yield waiting.pop(future), future.result()
+        error = future.result()  # first: who ended a process is to be named with all that waits
+        yield waiting.pop(future), error
 
 
 def _calm() -> None:
@@ -146,7 +180,7 @@ def _calm() -> None:
 def _attempt(job: SynthJob, index: int, real: RealMotion | None) -> str | None:
     try:
         make_clip(job, index, real)
-    except OutputError:
+    except (OutputError, MissingDependencyError):  # the same for all clips
         raise
     except AcehandError as error:
         return str(error)

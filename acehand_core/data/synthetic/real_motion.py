@@ -21,7 +21,7 @@ from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.landmark_fit import Evidence, articulate
-from acehand_core.hand.skeleton import BONES
+from acehand_core.hand.skeleton import BONES, TIPS
 from acehand_core.types import SIDES, JointsCamera, TimestampsNs
 
 _THUMB_BASE = 1
@@ -31,6 +31,10 @@ _PARENTS, _CHILDREN = (list(column) for column in zip(*BONES, strict=True))
 _LOOKING_DOWN = np.radians(45.0)
 #: The lowest keypoint of the motion is put this far above the table.
 _ABOVE_M = 0.02
+#: Where the farthest fingertip of a hand may be from its wrist, as for joint files of users.
+_TIP_M = (0.02, 0.5)
+#: Wrists farther apart are no one's at a table; the camera would see nothing of them.
+_REACH_M = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ def read_real_motion(path: Path) -> RealMotion:
     known = np.isfinite(np.delete(joints, _THUMB_BASE, axis=2)).all((2, 3))
     if not known.any():
         raise InputError(f"{path}: no hand whose joints are all known.")
+    _check_size(path, joints, known)
     joints = _settled(joints, known)
     seconds = (times - times[0]) * 1e-9
     hands = tuple(
@@ -99,6 +104,24 @@ def read_real_motion(path: Path) -> RealMotion:
         for slot in (0, 1)
     )
     return RealMotion((hands[0], hands[1]), float(seconds[-1]), content_sha256(path))
+
+
+def _check_size(path: Path, joints: JointsCamera, known: Bool[np.ndarray, "T 2"]) -> None:
+    """Raise SchemaError for joints that are no hands in metres, or hands in no one's reach."""
+    hands = joints[known]
+    tips = np.linalg.norm(hands[:, list(TIPS)] - hands[:, :1], axis=-1).max(1)
+    low, high = _TIP_M
+    strange = (tips < low) | (tips > high)
+    if strange.mean() > 0.5:
+        raise SchemaError(
+            f"{path}: in {strange.sum()} of {len(hands)} hands the farthest fingertip is not {low} "
+            f"to {high} m from the wrist (median {np.median(tips):.3g} m); metres are needed."
+        )
+    spread = np.ptp(hands[:, 0], axis=0).max()
+    if spread > _REACH_M:
+        raise SchemaError(
+            f"{path}: wrists are up to {spread:.3g} m apart; {_REACH_M:g} m or less is needed."
+        )
 
 
 def _world_npz(path: Path) -> tuple[JointsCamera, TimestampsNs]:

@@ -14,8 +14,8 @@ from jaxtyping import Float, UInt8
 
 from acehand_core.data.synthetic import furnish, surfaces
 from acehand_core.data.synthetic.furnish import Light, Prop, Room
-from acehand_core.data.synthetic.screen import Screen
-from acehand_core.errors import CalibrationError, MissingDependencyError
+from acehand_core.data.synthetic.screen import Screen, import_mujoco
+from acehand_core.errors import CalibrationError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.types import SIDES, ImageRgb, RigidTransform
@@ -82,11 +82,7 @@ class Scene:
     ):
         if camera.model != "pinhole":
             raise CalibrationError(f"A scene is drawn by a pinhole camera, not {camera.model!r}.")
-        try:
-            import mujoco
-        except ImportError as error:
-            raise MissingDependencyError("Rendering a scene needs the package mujoco.") from error
-        self._mujoco = mujoco
+        self._mujoco = mujoco = import_mujoco()
         self._camera = camera
         self._hand = CapsuleHand()
         quality = quality or Quality()

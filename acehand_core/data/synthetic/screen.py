@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 from typing import Any
@@ -11,6 +12,29 @@ import numpy as np
 
 from acehand_core.errors import MissingDependencyError
 from acehand_core.types import ImageRgb
+
+_HINT = (
+    "On Debian or Ubuntu: apt-get install libegl1 libgl1-mesa-dri (EGL), or libosmesa6 (OSMesa). "
+    "MUJOCO_GL=egl or osmesa chooses one; unset, both are tried."
+)
+
+
+def import_mujoco() -> Any:
+    """Return the package mujoco, which looks for the OpenGL that MUJOCO_GL names on import.
+
+    Raises:
+        MissingDependencyError: it is not installed, or has no such OpenGL.
+    """
+    if importlib.util.find_spec("mujoco") is None:
+        raise MissingDependencyError("Rendering a scene needs the package mujoco.")
+    try:
+        return importlib.import_module("mujoco")
+    # A name it does not know is a RuntimeError; drivers and bindings fail in every way there is.
+    except Exception as error:
+        raise MissingDependencyError(
+            f"Rendering needs OpenGL, and MUJOCO_GL={os.environ.get('MUJOCO_GL', '')!r} gave none "
+            f"({error}). {_HINT}"
+        ) from error
 
 
 class Screen:
@@ -113,6 +137,5 @@ def _open_context(width: int, height: int) -> Any:
         except Exception as error:
             problems.append(f"{name}: {error}")
     raise MissingDependencyError(
-        f"Rendering needs OpenGL, and none could be opened ({'; '.join(problems)}). On Debian or "
-        "Ubuntu: apt-get install libegl1 libgl1-mesa-dri, or libosmesa6."
+        f"Rendering needs OpenGL, and none could be opened ({'; '.join(problems)}). {_HINT}"
     )

@@ -1,0 +1,82 @@
+"""What a run leaves to read: pictures, provenance, files that others may open."""
+
+import os
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("accelerate")
+
+from acehand_core.data.clips.store import ClipStore
+from acehand_core.data.clips.windows import Sample
+from acehand_core.geometry.cameras import Camera
+from acehand_core.training import checkpoints, logs, main, pictures
+from acehand_core.training.batches import Reader
+from acehand_core.training.config import CheckpointConfig
+from acehand_core.training.loop import RunReport
+from tests.training_samples import HANDS, store
+
+FISHEYE = Camera("kannala_brandt", 64, 48, 25.0, 25.0, 31.5, 23.5, (0.02, -0.01, 0.0, 0.0))
+
+
+@pytest.mark.parametrize("view", [FISHEYE, None])
+def test_the_truth_is_drawn_where_its_anchors_are(tmp_path, view) -> None:
+    root = store(tmp_path / "s", clips=1, frames=9, size=(64, 48), view=view)
+    reader = Reader({"synthetic": ClipStore(root)}, "tiny", HANDS)
+    batch = reader.read([Sample("synthetic", "clip0", 0, 9, (64, 48))])
+    inside = batch.targets.inside.numpy()
+    found = pictures.places(batch.targets.joints, batch, reader)[inside]
+    assert inside.sum() > 50
+    np.testing.assert_allclose(found, batch.targets.anchors.numpy()[inside], atol=1e-4)
+
+
+def git(folder, *words) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_commit_is_that_of_the_package(tmp_path) -> None:
+    package = tmp_path / "acehand_core"
+    file = package / "training" / "logs.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("code")
+    git(tmp_path, "init", "-q")
+    (tmp_path / "other.txt").write_text("someone else's project")
+    git(tmp_path, "add", "other.txt")
+    git(tmp_path, "commit", "-qm", "other")
+    assert logs._git(file) is None  # installed below another project's checkout
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "ours")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    (tmp_path / "notes.txt").write_text("not of the package")
+    assert logs._git(file) == {"commit": commit, "changed": False}
+    (package / "new.py").write_text("a module that was not added")
+    assert logs._git(file) == {"commit": commit, "changed": True}
+    (package / "new.py").unlink()
+    file.write_text("changed code")
+    assert logs._git(file) == {"commit": commit, "changed": True}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such permissions")
+def test_checkpoints_have_the_permissions_of_other_files(tmp_path) -> None:
+    before = os.umask(0o027)
+    try:
+        tensors = {"x": torch.ones(2)}
+        path = checkpoints.save(tmp_path, 1, None, tensors, tensors, CheckpointConfig())
+    finally:
+        os.umask(before)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in path.iterdir()}
+    assert len(modes) == 3 and set(modes.values()) == {0o640}
+
+
+def test_a_finished_run_started_again_says_so(tmp_path, monkeypatch, capsys) -> None:
+    from acehand_core.training import loop
+
+    report = RunReport(tmp_path, 4, None, None, tmp_path / "weights")
+    monkeypatch.setattr(loop, "train", lambda *_: report)
+    monkeypatch.setattr(main, "checked", lambda composed: composed)
+    main._run({})
+    said = capsys.readouterr().err
+    assert "4 steps, nothing left to train, weights" in said and "None" not in said
