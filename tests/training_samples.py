@@ -90,7 +90,7 @@ def moved(p: Prediction, seed=1, size=0.1) -> Prediction:
         values[name] = (0.1 + 0.8 * noise).to(p.joints.dtype).requires_grad_()
     return Prediction(
         Readout(**values), off(p.joints), off(p.translation), off(p.fit_focal), off(p.fit_centre),
-        p.fit_valid,
+        p.fit_within,
     )  # fmt: skip
 
 

@@ -74,7 +74,8 @@ class Prediction:
     """What a model said about a batch, with its hands posed and placed.
 
     ``joints`` are canonical: of the hand model, turned to the camera, not placed. ``translation``
-    comes out of the solve. The fit (shares of the image) is there in the K-free configuration.
+    comes out of the solve. The fit (shares of the image) is there in the K-free configuration;
+    ``fit_within``: the paper's two guards hold (``FittedPinhole.within``).
     """
 
     readout: Readout
@@ -82,7 +83,7 @@ class Prediction:
     translation: Float[torch.Tensor, "B N 2 3"]
     fit_focal: Float[torch.Tensor, "B 2"] | None = None
     fit_centre: Float[torch.Tensor, "B 2"] | None = None
-    fit_valid: ClipFlag | None = None
+    fit_within: ClipFlag | None = None
 
     @property
     def joints_camera(self) -> Float[torch.Tensor, "B N 2 21 3"]:

@@ -59,7 +59,7 @@ class TrainingModel(nn.Module):
         placed = place_with(readout, joints, bearings, self.options)
         if fit is None:
             return Prediction(readout, joints, placed.translation)
-        return Prediction(readout, joints, placed.translation, fit.focal, fit.centre, fit.valid)
+        return Prediction(readout, joints, placed.translation, fit.focal, fit.centre, fit.within)
 
     def _bearings(
         self,
