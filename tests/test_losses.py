@@ -141,7 +141,10 @@ def test_a_source_without_hand_parameters_teaches_anchors_joints_and_presence_on
 def test_a_slot_without_labels_teaches_nothing() -> None:
     t = targets()
     right = torch.tensor([[False, True]] * 2)
-    t = dataclasses.replace(t, hand=t.hand & right[:, None], shape=right, presence_taught=right)
+    t = dataclasses.replace(
+        t, hand=t.hand & right[:, None], shape=right,
+        presence_taught=t.presence_taught & right[:, None],
+    )  # fmt: skip
     p = moved(truth(t))
     total(term_sums(p, t), Masks.of(t).counts(), LossWeights(), 0).backward()
     r = p.readout

@@ -170,6 +170,22 @@ def test_unknown_hands_are_zeros_and_teach_absence_only(stores) -> None:
     assert not t.presence[0, :4, 0].any() and t.presence[0, 4:].all()
 
 
+@pytest.mark.parametrize("presence", [1.0, 0.5])
+def test_a_hand_without_a_label_is_not_an_absent_hand(stores, presence) -> None:
+    """It may be plainly in the picture: neither its presence nor its absence is taught."""
+    hands = motion(frames=9)
+    there, labelled = hands.presence.copy(), hands.observed.copy()
+    labelled[:4, 0] = False
+    there[:4, 0] = presence
+    hands = dataclasses.replace(hands, observed=labelled, presence=there)
+    t = targets_of(info_of(stores, frames=9), hands, (64, 64), (2, 2), HANDS)
+    assert not t.hand[0, :4, 0].any()
+    masks = Masks.of(t).values
+    for term in ("pres", "pres_visible"):
+        assert not masks[term][0, :4, 0].any(), term
+        assert masks[term][0, 4:].all() and masks[term][0, :, 1].all(), term
+
+
 SIZES = ModelConfig(
     vae=tiny_model.VAE, trunk=tiny_model.TRUNK,
     decoder=dataclasses.replace(ModelConfig().decoder, feature_dim=48, width=32, num_heads=2,

@@ -55,7 +55,7 @@ def targets(seed=0, clips=2, frames=5, grid=(3, 4), dtype=torch.float32) -> Targ
     return Targets(
         orient, pose, betas, translation, joints, anchors, there, known, inside,
         there.to(dtype), inside.any(-1).to(dtype), rays, camera,
-        yes, both, yes, yes, yes, both, yes, yes, yes,
+        yes, both, yes, yes, yes, there, yes, yes, yes,
     )  # fmt: skip
 
 

@@ -109,7 +109,7 @@ class Masks:
         relative = joints & wrist[..., None]
         inside = t.hand[..., None] & t.joints_known & t.inside
         seen = placed[..., None] & inside & t.pinhole[:, None, None, None]
-        told = t.presence_taught[:, None].expand_as(t.hand)
+        told = t.presence_taught
         hand_joints = placed[..., None] & joints
         values = {
             "rot_orient": model,
