@@ -236,6 +236,20 @@ def test_a_loss_that_is_not_a_number_stops_without_an_update(data, tmp_path) -> 
     assert torch.equal(before, run.bare.model.decoder.hand_token)
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_checkpoint_has_the_score_of_its_own_step(data, tmp_path, every) -> None:
+    """Validated at other steps than saved: no score is taken over, and the best one is not lost."""
+    run = tmp_path / "run"
+    more = [f"validation.every={every}", "checkpoints.every=3", "checkpoints.keep_last=9"]
+    train(compose(overrides(data, run, "optim.lr_decoder=0.0001", *more)), quiet, stop_at=3)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    scores = {r["step"]: r["validation/loss"] for r in rows if "validation/loss" in r}
+    assert sorted(scores) == list(range(every, 4, every))
+    found = {c.step: c.score for c in checkpoints.listed(run)}
+    assert found == {step: scores.get(step) for step in found}
+    assert min(scores, key=scores.get) in found and 3 in found
+
+
 def test_only_the_newest_and_the_best_are_kept(tmp_path) -> None:
     settings = compose(["experiment=tiny", "checkpoints.keep_last=1"]).checkpoints
     for step, score in ((1, 3.0), (2, 1.0), (3, 2.0), (4, None), (5, 4.0)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -83,7 +84,10 @@ class Run:
         self.model, self.optimizer = self.bare, optimizer
         if not self.sharded:
             self.model, self.optimizer = self.accelerator.prepare(self.bare, optimizer)
-        self.score: float | None = None
+        #: Step and loss of the newest validation; a checkpoint takes it only at that very step.
+        self.score: tuple[int, float] | None = None
+        scores = [c.score for c in checkpoints.listed(self.folder) if c.score is not None]
+        self.best = min(scores, default=math.inf)
 
     def plan_sizes(self) -> None:
         """Raise InputError unless the processes make the effective batch of the settings."""
@@ -121,7 +125,7 @@ class Run:
             draws = book is not None or self.sharded  # all processes hold a part of the model
             if draws and (self.step % config.log.pictures_every == 0 or done):
                 self._draw(book, fixed)
-            if self.step % config.checkpoints.every == 0 or self.step == last:
+            if self.step % config.checkpoints.every == 0 or self.step == last or self._new_best():
                 self._save()
         weights = self._finish() if self.step == config.optim.steps else None
         if book is not None:
@@ -201,7 +205,7 @@ class Run:
 
     def _validate(self, book: logs.Logs | None, watched: list[Batch]) -> None:
         values = validate(self.accelerator, self.model, watched, self.config.losses, self.step)
-        self.score = values["loss"]
+        self.score = self.step, values["loss"]
         if book is not None:
             book.write(self.step, {f"validation/{name}": v for name, v in values.items()})
 
@@ -214,16 +218,27 @@ class Run:
         pictures.save_png(self.folder / "pictures" / f"step-{self.step:08d}.png", sheet)
         book.picture(self.step, sheet)
 
+    def _new_best(self) -> bool:
+        """Whether this step was validated, and is the best so far; then it is to be kept."""
+        found = self._score_now()
+        return self.config.checkpoints.keep_best > 0 and found is not None and found < self.best
+
+    def _score_now(self) -> float | None:
+        """Return the validation loss of this very step."""
+        return self.score[1] if self.score is not None and self.score[0] == self.step else None
+
     def _save(self) -> None:
+        score = self._score_now()
+        if score is not None:
+            self.best = min(self.best, score)
         trained, state = self._gathered()
         if self.accelerator.is_main_process:
             whole = self.config.checkpoints.whole
             model = self._filled(trained) if whole and self.sharded else None
             checkpoints.save(
-                self.folder, self.step, self.score, trained, state, self.config.checkpoints,
+                self.folder, self.step, score, trained, state, self.config.checkpoints,
                 (lambda path: self._write_weights(path, model)) if whole else None,
             )  # fmt: skip
-        self.score = None
         self.accelerator.wait_for_everyone()
 
     def _gathered(self) -> tuple[checkpoints.Tensors, checkpoints.Tensors]:
