@@ -21,6 +21,7 @@ from acehand_core.model import AceModel
 from acehand_core.training import batches, build, checkpoints, logs, pictures, sharding
 from acehand_core.training.batches import Batch, Plan, Reader
 from acehand_core.training.config import TrainConfig
+from acehand_core.training.export import NOT_WRITTEN
 from acehand_core.training.latents import LatentCache, encoder_key
 from acehand_core.training.optim import make_optimizer
 from acehand_core.training.step import StepReport, TrainingModel, optimise, validate
@@ -276,6 +277,8 @@ class Run:
             best = checkpoints.best(self.folder)
             if best is not None:
                 self._write_weights(path, self._filled(checkpoints.read(best)[0]))
+                if (source := self.config.model_config().source) in NOT_WRITTEN:
+                    self.progress(f"{path}: what was learned; {source} itself is not in it", 0, 0)
         self.accelerator.wait_for_everyone()
         return path if path.exists() else None
 
@@ -287,8 +290,6 @@ class Run:
         return model
 
     def _write_weights(self, path: Path, model: AceModel | None = None) -> None:
-        if self.config.model_config().source in ("vjepa2", "videomae"):
-            return  # their weights stay where they are; checkpoints hold what was learned
         model = model or self.bare.model
         save_own(path, build.weights_of(model, self.start), overwrite=True)
 
