@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import socket
 import time
 
@@ -83,7 +84,7 @@ def test_a_run_describes_itself(data, whole) -> None:
     run, report = whole
     config = json.loads((run / "config.json").read_text())
     assert config["optim"]["steps"] == 4 and config["losses"]["joint_relative"] == 10
-    facts = json.loads((run / "provenance.json").read_text())
+    (facts,) = json.loads((run / "provenance.json").read_text())["starts"]
     assert facts["seed"] == 0 and facts["versions"]["torch"]
     assert facts["data"]["synthetic"]["clips"] == 2
     assert len(facts["data"]["synthetic"]["clips_sha256"]) == 64
@@ -205,6 +206,27 @@ def test_another_configuration_does_not_go_on(data, tmp_path) -> None:
     (newest / "trained.safetensors").write_bytes(b"damaged")
     with pytest.raises(SchemaError, match="damaged"):
         train(compose(overrides(data, run)), quiet)
+
+
+def test_other_data_is_refused_and_every_start_is_kept(data, tmp_path) -> None:
+    run = tmp_path / "run"
+    train(compose(overrides(data, run)), quiet, stop_at=1)
+    before = (run / "provenance.json").read_bytes()
+    for group in ("data", "validation"):
+        other = f"{group}.sources.synthetic.root={store(tmp_path / group, clips=2, seed=5)}"
+        with pytest.raises(InputError, match=rf"{group}\.sources\.synthetic: other clips"):
+            train(compose([*overrides(data, run), other]), quiet, stop_at=2)
+    assert (run / "provenance.json").read_bytes() == before
+    moved = shutil.copytree(data / "train", tmp_path / "moved")
+    train(
+        compose([*overrides(data, run), f"data.sources.synthetic.root={moved}"]), quiet, stop_at=2
+    )
+    starts = json.loads((run / "provenance.json").read_text())["starts"]
+    assert [start["step"] for start in starts] == [0, 1]
+    roots = [start["data"]["synthetic"]["root"] for start in starts]
+    assert roots == [str(data / "train"), str(moved)]
+    without = "validation.sources.synthetic.root=null"
+    assert train(compose([*overrides(data, run), without]), quiet, stop_at=3).steps == 3
 
 
 def test_processes_must_be_there(data, tmp_path) -> None:

@@ -254,7 +254,8 @@ class Run:
     def _resume(self, optimizer: torch.optim.Optimizer) -> None:
         if self.accelerator.is_main_process:
             checkpoints.clean(self.folder)
-            _keep_description(self.folder, self.config, self.stores)
+            watched = {} if self.watched is None else self.watched[1]
+            _keep_description(self.folder, self.config, self.stores, watched)
         self.accelerator.wait_for_everyone()
         there = checkpoints.listed(self.folder)
         if there:
@@ -336,14 +337,27 @@ def _val_mixture(config: TrainConfig) -> Any:
     return batches.make_mixture(config.data, used, stores), stores
 
 
-def _keep_description(folder: Path, config: TrainConfig, stores: dict[str, ClipStore]) -> None:
-    """Write config and provenance of a new run; of an old one, check that it is the same."""
+def _keep_description(
+    folder: Path,
+    config: TrainConfig,
+    stores: dict[str, ClipStore],
+    watched: dict[str, ClipStore],
+) -> None:
+    """Write config and provenance of a new run; of an old one, check that it is the same.
+
+    Provenance has one entry per start, each with the step that it went on from.
+    """
     path = folder / "config.json"
+    starts: list[dict[str, Any]] = []
     now = json.loads(json.dumps(config.to_json()))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if checkpoints.listed(folder):
+        there = checkpoints.listed(folder)
+        entry = logs.describe(config, stores, watched, there[-1].step if there else 0)
+        if there:
+            starts = json.loads((folder / "provenance.json").read_text("utf-8"))["starts"]
             differences = _differences(json.loads(path.read_text("utf-8")), now)
+            differences += logs.other_data(starts[0], entry)
             if differences:
                 raise InputError(
                     f"{folder}: holds a run with other settings ({'; '.join(differences)}); use "
@@ -351,11 +365,11 @@ def _keep_description(folder: Path, config: TrainConfig, stores: dict[str, ClipS
                 )
         for name, value in (
             ("config.json", now),
-            ("provenance.json", logs.describe(config, stores)),
+            ("provenance.json", {"starts": [*starts, entry]}),
         ):
             with atomic_path(folder / name, overwrite=True) as partial:
                 partial.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise OutputError(f"{folder}: cannot be used for a run: {error}.") from error
 
 
