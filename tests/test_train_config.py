@@ -64,6 +64,11 @@ def test_the_recipe_is_the_papers(experiment, changes) -> None:
     assert weights == WEIGHTS and sum(weights.values()) == 100
     for name, width in WIDTHS.items():
         assert config.data.sources[name].encode_width == width
+    # Validation is off until it gets a root, and then encodes as training does.
+    assert config.validation.sources.keys() == config.data.sources.keys()
+    for name, source in config.validation.sources.items():
+        assert source.root is None
+        assert source.encode_width == config.data.sources[name].encode_width
 
 
 def test_every_setting_of_the_recipe_is_in_the_table_or_named_here() -> None:
@@ -111,6 +116,8 @@ def test_ablations_of_the_paper() -> None:
     assert compose(["decoder=absolute"]).model["decoder"]["temporal_encoding"] == "absolute"
     only = compose(["mixture=arctic", "data.sources.arctic.root=x"]).data.used()
     assert set(only) == {"arctic"}
+    watched = compose(["validation.sources.arctic.root=x"]).validation.sources["arctic"]
+    assert watched.root == "x" and watched.encode_width == 672
     rays = compose(["experiment=kfree", "solver=rays"])
     assert rays.losses.fit == 0 and rays.solver.bearings == "rays"
 

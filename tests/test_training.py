@@ -43,8 +43,8 @@ def overrides(data, run, *more):
     return [
         "experiment=smoke", f"data.sources.synthetic.root={data / 'train'}",
         f"validation.sources.synthetic.root={data / 'val'}", f"run={run}",
-        # Pictures are read and drawn one by one.
-        "log.pictures=1", *more,
+        # Pictures are read and drawn one by one. Three windows do not divide by two processes.
+        "log.pictures=1", "validation.windows=3", *more,
     ]  # fmt: skip
 
 
@@ -218,9 +218,8 @@ def test_other_data_is_refused_and_every_start_is_kept(data, tmp_path) -> None:
             train(compose([*overrides(data, run), other]), quiet, stop_at=2)
     assert (run / "provenance.json").read_bytes() == before
     moved = shutil.copytree(data / "train", tmp_path / "moved")
-    train(
-        compose([*overrides(data, run), f"data.sources.synthetic.root={moved}"]), quiet, stop_at=2
-    )
+    elsewhere = f"data.sources.synthetic.root={moved}"
+    train(compose([*overrides(data, run), elsewhere]), quiet, stop_at=2)
     starts = json.loads((run / "provenance.json").read_text())["starts"]
     assert [start["step"] for start in starts] == [0, 1]
     roots = [start["data"]["synthetic"]["root"] for start in starts]

@@ -175,8 +175,11 @@ class Run:
             )  # fmt: skip
         self.accelerator.wait_for_everyone()
 
-    def _fixed_batches(self) -> tuple[list[Batch], list[Batch]]:
-        """Return the batch that pictures are drawn of, and this process's part of validation."""
+    def _fixed_batches(self) -> tuple[list[Batch], list[tuple[Batch, bool]]]:
+        """Return the batch that pictures are drawn of, and this process's part of validation.
+
+        Of a part that does not count, see ``batches.shares``.
+        """
         config = self.config
         if self.watched is None:
             samples, reader, mine = self.plan.mixture.fixed(0, config.log.pictures), self.reader, []
@@ -187,9 +190,10 @@ class Run:
                 self.reader.cache,
             )  # fmt: skip
             samples = mixture.fixed(_VALIDATION_SEED, config.validation.windows)
-            each = len(samples) // self.accelerator.num_processes
-            first = each * self.accelerator.process_index
-            mine = [reader.read([sample]) for sample in samples[first : first + each]]
+            part = batches.shares(
+                samples, self.accelerator.num_processes, self.accelerator.process_index
+            )
+            mine = [(reader.read([sample]), counts) for sample, counts in part]
             samples = samples[: config.log.pictures]
         self._picture_reader = reader
         draws = self.accelerator.is_main_process or self.sharded
@@ -204,7 +208,7 @@ class Run:
             values |= {f"rate/{name}": value for name, value in report.rates.items()}
             book.write(self.step, values | {"gradient_norm": report.gradient_norm})
 
-    def _validate(self, book: logs.Logs | None, watched: list[Batch]) -> None:
+    def _validate(self, book: logs.Logs | None, watched: list[tuple[Batch, bool]]) -> None:
         values = validate(self.accelerator, self.model, watched, self.config.losses, self.step)
         self.score = self.step, values["loss"]
         if book is not None:
