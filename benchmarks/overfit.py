@@ -4,10 +4,11 @@
         --output STORE
     python benchmarks/overfit.py STORE --draw 11
 
-One JSON line last: first value, last value and the truth's own value of every term, and which terms
-pass ``last <= max(0.1 first, 1.05 truth + 1e-3)``. The first value of a term that starts later (a fit
-whose guards do not hold yet) is its first above 0, with its step. A term that is 0 throughout was not
-exercised: it neither passes nor fails.
+One JSON line last: first value, last value and the truth's own value of every term, and which
+terms pass ``last <= max(0.1 first, 1.05 truth + 1e-3)``. The first value of a term that starts
+later (a fit whose guards do not hold yet) is its first above 0, with its step. A term that is 0
+throughout was not exercised: it neither passes nor fails. Also how far the ray field ends from the
+truth and from its own pinhole.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ import torch
 from acehand_core.batch import Readout
 from acehand_core.losses.objective import TERMS, Masks, term_sums
 from acehand_core.losses.targets import Prediction, Targets
+from acehand_core.solver.camera_fit_torch import fit_pinhole
+from acehand_core.training.batches import Batch
 from acehand_core.training.loop import Run
 from acehand_core.training.main import compose
-from acehand_core.training.step import optimise
+from acehand_core.training.step import MIN_RAY_DEPTH, optimise
 
 
 def truth(t: Targets) -> Prediction:
@@ -65,6 +68,21 @@ def judged(
     return rows, [name for name in TERMS if name not in first]
 
 
+@torch.no_grad()
+def field(run: Run, batch: Batch) -> dict[str, object]:
+    """Return how far the ray field is from the truth and from its fitted pinhole, per clip."""
+    rays = run.bare.model(batch.clips).rays
+    rays = torch.cat([rays[:, :2], rays[:, 2:].clamp(min=MIN_RAY_DEPTH)], 1)
+    fit, cosine = fit_pinhole(rays), torch.cosine_similarity(rays, batch.targets.rays, dim=1)
+    angle = torch.rad2deg(torch.acos(cosine.clamp(-1, 1))).flatten(1)
+    return {
+        "mean_degrees": [round(v, 2) for v in angle.mean(1).tolist()],
+        "median_degrees": [round(v, 2) for v in angle.median(1).values.tolist()],
+        "misfit_degrees": [round(v, 2) for v in torch.rad2deg(fit.misfit).tolist()],
+        "placed_by_fit": fit.valid.tolist(),
+    }
+
+
 def main() -> int:
     """Run the benchmark; exit code 1 where a term that has a weight does not pass or is idle."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -96,8 +114,11 @@ def main() -> int:
             losses.append(last.loss)
             first = {n: (step, v) for n, v in last.terms.items() if v > 0} | first
             if step % 100 == 0:
-                sys.stderr.write(f"{step} {last.loss:.4f} {last.terms['img_anchors']:.4f} "
-                                 f"{last.terms['fit']:.4f}\n")
+                sys.stderr.write(
+                    f"{step} {last.loss:.4f} {last.terms['img_anchors']:.4f} "
+                    f"{last.terms['fit']:.4f}\n"
+                )
+        seen = field(run, batch)
     assert last is not None
     targets = batch.targets
     counts = Masks.of(targets).counts()
@@ -114,7 +135,8 @@ def main() -> int:
         "clips": [f"{s.clip}@{s.start}" for s in batch.samples],
         "frames": targets.hand.shape[1], "pixels": targets.camera.size[0].tolist(),
         "out_of_sight": round(float(hidden.sum() / targets.hand.sum()), 3),
-        "loss": [losses[0], last.loss], "failed": failed, "not_exercised": idle, "terms": rows,
+        "loss": [losses[0], last.loss], "failed": failed, "not_exercised": idle, "ray_field": seen,
+        "terms": rows,
     }) + "\n")  # fmt: skip
     return 1 if failed or missing else 0
 
