@@ -4,8 +4,11 @@
         --output STORE
     python benchmarks/overfit.py STORE --draw 11
 
-One JSON line last: first value, last value and the truth's own value of every term, and which terms
-pass ``last <= max(0.1 first, 1.05 truth + 1e-3)``.
+One JSON line last: first value, last value and the truth's own value of every term, and which
+terms pass ``last <= max(0.1 first, 1.05 truth + 1e-3)``. The first value of a term that starts
+later (a fit whose guards do not hold yet) is its first above 0, with its step. A term that is 0
+throughout was not exercised: it neither passes nor fails. Also how far the ray field ends from the
+truth and from its own pinhole.
 """
 
 from __future__ import annotations
@@ -24,9 +27,11 @@ import torch
 from acehand_core.batch import Readout
 from acehand_core.losses.objective import TERMS, Masks, term_sums
 from acehand_core.losses.targets import Prediction, Targets
+from acehand_core.solver.camera_fit_torch import fit_pinhole
+from acehand_core.training.batches import Batch
 from acehand_core.training.loop import Run
 from acehand_core.training.main import compose
-from acehand_core.training.step import optimise
+from acehand_core.training.step import MIN_RAY_DEPTH, optimise
 
 
 def truth(t: Targets) -> Prediction:
@@ -43,8 +48,43 @@ def truth(t: Targets) -> Prediction:
                       t.camera.centre / size, valid)  # fmt: skip
 
 
+def judged(
+    first: dict[str, tuple[int, float]], last: dict[str, float], own: dict[str, float]
+) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """Return a row per term that was ever above 0, and the names of those that were not.
+
+    Args:
+        first: step and value of a term when it was above 0 for the first time.
+        last, own: its value at the end, and at the truth.
+    """
+    rows = {
+        name: {
+            "first": round(first[name][1], 5), "first_step": first[name][0],
+            "last": round(last[name], 5), "truth": round(own[name], 5),
+            "passes": last[name] <= max(0.1 * first[name][1], 1.05 * own[name] + 1e-3),
+        }
+        for name in TERMS if name in first
+    }  # fmt: skip
+    return rows, [name for name in TERMS if name not in first]
+
+
+@torch.no_grad()
+def field(run: Run, batch: Batch) -> dict[str, object]:
+    """Return how far the ray field is from the truth and from its fitted pinhole, per clip."""
+    rays = run.bare.model(batch.clips).rays
+    rays = torch.cat([rays[:, :2], rays[:, 2:].clamp(min=MIN_RAY_DEPTH)], 1)
+    fit, cosine = fit_pinhole(rays), torch.cosine_similarity(rays, batch.targets.rays, dim=1)
+    angle = torch.rad2deg(torch.acos(cosine.clamp(-1, 1))).flatten(1)
+    return {
+        "mean_degrees": [round(v, 2) for v in angle.mean(1).tolist()],
+        "median_degrees": [round(v, 2) for v in angle.median(1).values.tolist()],
+        "misfit_degrees": [round(v, 2) for v in torch.rad2deg(fit.misfit).tolist()],
+        "placed_by_fit": fit.valid.tolist(),
+    }
+
+
 def main() -> int:
-    """Run the benchmark; exit code 1 where a term does not pass."""
+    """Run the benchmark; exit code 1 where a term that has a weight does not pass or is idle."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", type=Path)
     parser.add_argument("--steps", type=int, default=1200)
@@ -66,27 +106,27 @@ def main() -> int:
         ])  # fmt: skip
         run = Run(config, lambda *_: None)
         batch = run.reader.read(run.plan.mixture.draw(arguments.draw, 0, arguments.clips))
-        first, last, started = None, None, time.perf_counter()
+        first: dict[str, tuple[int, float]] = {}
+        losses, last, started = [], None, time.perf_counter()
         for step in range(arguments.steps):
             last = optimise(run.accelerator, run.model, run.optimizer, [batch], config.losses,
                             config.optim, step, 0)  # fmt: skip
-            first = first or last
+            losses.append(last.loss)
+            first = {n: (step, v) for n, v in last.terms.items() if v > 0} | first
             if step % 100 == 0:
-                sys.stderr.write(f"{step} {last.loss:.4f} {last.terms['img_anchors']:.4f}\n")
-    assert first is not None and last is not None
+                sys.stderr.write(
+                    f"{step} {last.loss:.4f} {last.terms['img_anchors']:.4f} "
+                    f"{last.terms['fit']:.4f}\n"
+                )
+        seen = field(run, batch)
+    assert last is not None
     targets = batch.targets
     counts = Masks.of(targets).counts()
     own = {n: float(v / counts[n].clamp(min=1)) for n, v in
            term_sums(truth(targets), targets).items()}  # fmt: skip
-    rows = {
-        name: {
-            "first": round(first.terms[name], 5), "last": round(last.terms[name], 5),
-            "truth": round(own[name], 5),
-            "passes": last.terms[name] <= max(0.1 * first.terms[name], 1.05 * own[name] + 1e-3),
-        }
-        for name in TERMS
-    }  # fmt: skip
+    rows, idle = judged(first, last.terms, own)
     failed = [n for n, r in rows.items() if not r["passes"]]
+    missing = [n for n in idle if config.losses.of(n, arguments.steps) > 0]
     hidden = targets.hand & (targets.visible == 0)
     sys.stdout.write(json.dumps({
         "benchmark": "overfit", "steps": arguments.steps, "rate": arguments.rate,
@@ -95,9 +135,10 @@ def main() -> int:
         "clips": [f"{s.clip}@{s.start}" for s in batch.samples],
         "frames": targets.hand.shape[1], "pixels": targets.camera.size[0].tolist(),
         "out_of_sight": round(float(hidden.sum() / targets.hand.sum()), 3),
-        "loss": [first.loss, last.loss], "failed": failed, "terms": rows,
+        "loss": [losses[0], last.loss], "failed": failed, "not_exercised": idle, "ray_field": seen,
+        "terms": rows,
     }) + "\n")  # fmt: skip
-    return 1 if failed else 0
+    return 1 if failed or missing else 0
 
 
 if __name__ == "__main__":

@@ -77,6 +77,7 @@ ALLOWED = {
         "weights",
         "inference",
         "evaluation",
+        "training",
     },
     "acehand_ros": {
         "motion",

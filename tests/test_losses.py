@@ -5,12 +5,16 @@ import dataclasses
 import pytest
 import torch
 
+from acehand_core.batch import ClipBatch
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations_torch
 from acehand_core.losses import terms
 from acehand_core.losses.objective import TERMS, LossWeights, Masks, term_sums, total
 from acehand_core.losses.targets import Targets
-from tests.training_samples import moved, targets, truth, turns
+from acehand_core.model import AceModel, SolveOptions
+from acehand_core.solver.camera_fit_torch import fit_pinhole
+from acehand_core.training.step import TrainingModel
+from tests.training_samples import HANDS, moved, targets, truth, turns
 
 YES = torch.tensor([True])
 
@@ -137,7 +141,10 @@ def test_a_source_without_hand_parameters_teaches_anchors_joints_and_presence_on
 def test_a_slot_without_labels_teaches_nothing() -> None:
     t = targets()
     right = torch.tensor([[False, True]] * 2)
-    t = dataclasses.replace(t, hand=t.hand & right[:, None], shape=right, presence_taught=right)
+    t = dataclasses.replace(
+        t, hand=t.hand & right[:, None], shape=right,
+        presence_taught=t.presence_taught & right[:, None],
+    )  # fmt: skip
     p = moved(truth(t))
     total(term_sums(p, t), Masks.of(t).counts(), LossWeights(), 0).backward()
     r = p.readout
@@ -166,8 +173,40 @@ def test_fisheye_clips_have_no_pinhole_fit() -> None:
     assert counts["fit"] == 1 and counts["ray"] == 2
     assert counts["img_reprojected"] == _routed()["img_reprojected"] / 2
     t = targets()
-    p = dataclasses.replace(moved(truth(t)), fit_valid=torch.tensor([False, False]))
-    assert float(term_sums(p, t)["fit"]) == 0  # nor has a field that no pinhole fits
+    p = dataclasses.replace(moved(truth(t)), fit_within=torch.tensor([False, False]))
+    assert float(term_sums(p, t)["fit"]) == 0  # nor has a field outside the paper's guards
+
+
+def test_a_poor_field_is_taught_its_fit_though_no_hand_is_placed_by_it() -> None:
+    """The paper's guards of the fit are floor and bracket; the misfit guards the solve alone."""
+    t = targets(grid=(6, 8))
+    said = truth(t).readout
+    noise = 0.3 * torch.randn(said.ray_map.shape, generator=torch.Generator().manual_seed(0))
+    rays = (said.ray_map + noise).requires_grad_()
+
+    class Says(AceModel):
+        def __init__(self) -> None:
+            torch.nn.Module.__init__(self)
+
+        def forward(self, clips):
+            return dataclasses.replace(said, ray_map=rays)
+
+    net = TrainingModel(Says(), HANDS, SolveOptions("pinhole", "mixed", "released"))
+    fit = fit_pinhole(rays[:, :, 0])
+    assert fit.within.all() and not fit.valid.any()
+    value = term_sums(net.predict(ClipBatch(None, t.camera.size, t.camera), t), t)["fit"]
+    assert float(value) > 0.05
+    value.backward()
+    assert float(rays.grad.abs().max()) > 0
+
+
+def test_a_term_that_was_never_on_does_not_pass_as_overfitted() -> None:
+    from benchmarks.overfit import judged
+
+    rows, idle = judged({"ray": (0, 1.0), "fit": (40, 0.5)}, {"ray": 0.05, "fit": 0.2},
+                        {"ray": 0.0, "fit": 0.0})  # fmt: skip
+    assert rows["ray"]["passes"] and not rows["fit"]["passes"]
+    assert "tmp" in idle and "fit" not in idle
 
 
 def test_masked_numbers_may_be_anything() -> None:

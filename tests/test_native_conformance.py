@@ -4,10 +4,12 @@ The fixtures of ``native_samples`` pose the labels by smplx in each dataset's ow
 readers convert the parameters. What they say must meet to a hundredth of a millimetre.
 """
 
+import io
 import json
 import os
 import pickle
 import sys
+import tarfile
 from dataclasses import replace
 
 import cv2
@@ -19,6 +21,7 @@ from acehand_core.data.clips.store import ClipStore
 from acehand_core.data.native import registry
 from acehand_core.data.native.clip_pictures import ClipOptions
 from acehand_core.data.native.conventions import to_camera
+from acehand_core.data.native.convert import hand_motion, mano_source
 from acehand_core.data.native.mano_files import load_mano
 from acehand_core.data.native.protocol import ReadOptions
 from acehand_core.data.native.run import RunOptions, run
@@ -262,7 +265,9 @@ def check_clip(name, clip, truth):
     motion, info = clip.motion, clip.info
     np.testing.assert_allclose(motion.joints_camera, truth.joints, atol=TOLERANCE_M)
     np.testing.assert_array_equal(motion.observed, truth.present)
-    np.testing.assert_array_equal(motion.presence > 0, truth.present)
+    np.testing.assert_array_equal(motion.presence > 0.5, truth.present)
+    without = {0.5} if name == "h2o" else {0.0}  # H2O: "not annotated"
+    assert set(motion.presence[~truth.present]) <= without
     labelled = truth.mano and truth.present.any()
     assert motion.hand_model == ("mano" if labelled else "none")
     assert info.left_shapedirs_fixed == truth.left_shapedirs_fixed
@@ -451,6 +456,38 @@ def test_a_changed_label_or_mano_is_converted_anew(mano_file, tmp_path):
     assert run("h2o", full, lambda *step: None).kept == 1
 
 
+@pytest.mark.parametrize("name", ["hot3d", "hot3d_clips"])
+def test_a_hand_that_is_seen_without_a_pose_is_there(name, mano_file, tmp_path):
+    """HOT3D's boxes and clips say that a hand is visible, whether or not MANO was fitted."""
+    truths = native_samples.WRITERS[name](tmp_path, native_samples.Hands(mano_file))
+    if name == "hot3d":
+        truths = {key: truth for key, truth in truths.items() if "P0002" in key}
+        boxes = tmp_path / "P0002_bbbbbbbb" / "box2d_hands.csv"
+        lines = boxes.read_text().splitlines()
+        place = next(n for n, line in enumerate(lines) if ",0," in line and line.endswith(",0.0"))
+        lines[place] = lines[place].removesuffix(",,,,,0.0") + ",1,9,1,9,0.7"
+        boxes.write_text("\n".join(lines) + "\n")
+    else:
+        path = tmp_path / "train_aria" / "clip-000001.tar"
+        with tarfile.open(path) as archive:
+            members = {m.name: archive.extractfile(m).read() for m in archive.getmembers()}
+        hands = json.loads(members["000001.hands.json"])
+        hands["left"] = {"visibilities_modeled": {"214-1": 0.7}}
+        members["000001.hands.json"] = json.dumps(hands).encode()
+        with tarfile.open(path, "w") as archive:
+            for member, data in members.items():
+                info = tarfile.TarInfo(member)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    reader = registry.find_reader(name)
+    (item,) = [i for i in reader.items(tmp_path, ReadOptions()) if i.name in truths]
+    native = reader.read(item, ReadOptions(pictures=False))
+    hands = to_camera(native.mano, mano_source(mano_file))
+    motion, _ = hand_motion(native, hands, native.camera, (native.width, native.height), True)
+    assert motion.presence[1, 0] == 1 and motion.visible[1, 0] == pytest.approx(0.7)
+    assert not motion.known[1, 0] and motion.known.sum() == 5
+
+
 def test_a_hand_with_joints_alone_does_not_cost_the_clip_its_mano(mano_file, tmp_path):
     root = tmp_path / "h2o"
     root.mkdir()
@@ -468,6 +505,7 @@ def test_a_hand_with_joints_alone_does_not_cost_the_clip_its_mano(mano_file, tmp
     expected[1, 0] = False
     assert motion.hand_model == "mano"
     np.testing.assert_array_equal(motion.observed, expected)
+    assert motion.presence[1, 0] == 1  # it has joints: it is there, and not known
     assert any("1 hands have joints but no MANO" in text for text in report.findings)
 
 

@@ -294,7 +294,7 @@ def test_empty_recordings_count_in_scores(samples, mano_file, tmp_path):
 
 @pytest.mark.parametrize("device", ["P0001_aaaaaaaa", "P0002_bbbbbbbb"])
 def test_moments_of_hot3d_without_a_pose(samples, tmp_path, device):
-    """Frame 1 has no headset pose, frame 2 no line of MANO: one is left out, one shows no hand."""
+    """Frame 1 has no headset pose, frame 2 no line of MANO: one is left out, one has no label."""
     root, quest = samples("hot3d", tmp_path), device.startswith("P0002")
     reader, options = find_reader("hot3d"), ReadOptions(pictures=False)
     (item,) = (i for i in reader.items(root, options) if device in i.name)
@@ -310,7 +310,8 @@ def test_moments_of_hot3d_without_a_pose(samples, tmp_path, device):
     np.testing.assert_array_equal(native.present, [[True, True], [False, False]])
     np.testing.assert_array_equal(native.T_world_camera, whole.T_world_camera[[0, 2]])
     np.testing.assert_array_equal(native.mano.translation[0], whole.mano.translation[0])
-    np.testing.assert_allclose(native.visible, [[0.5, 0.75], [0, 0]])
+    np.testing.assert_allclose(native.visible, [[0.5, 0.75], [0.5, 0.75]])
+    np.testing.assert_array_equal(native.unposed, [[0, 0], [1, 1]])  # both are seen all the same
     assert "1 of 3 frames have no headset pose in headset_trajectory.csv and are left out." in (
         native.findings
     )

@@ -100,7 +100,7 @@ class Scene:
         scales = [pair[0] * size[0] for pair in fits]
         if source == "fit failed":  # of the second clip
             valid = torch.tensor([True, False])
-            fit = FittedPinhole(fit.focal, fit.centre, valid, fit.misfit)
+            fit = FittedPinhole(fit.focal, fit.centre, valid, fit.misfit, fit.within)
             cameras[1], scales[1] = slow.sampled(rays[1], True), (WIDTH, WIDTH)
         return bearings_torch.fitted_bearings(fit, self.rays, *given, self.size), cameras, scales
 

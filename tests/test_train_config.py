@@ -64,6 +64,11 @@ def test_the_recipe_is_the_papers(experiment, changes) -> None:
     assert weights == WEIGHTS and sum(weights.values()) == 100
     for name, width in WIDTHS.items():
         assert config.data.sources[name].encode_width == width
+    # Validation is off until it gets a root, and then encodes as training does.
+    assert config.validation.sources.keys() == config.data.sources.keys()
+    for name, source in config.validation.sources.items():
+        assert source.root is None
+        assert source.encode_width == config.data.sources[name].encode_width
 
 
 def test_every_setting_of_the_recipe_is_in_the_table_or_named_here() -> None:
@@ -99,8 +104,8 @@ OVERRIDES = sorted(
 def test_every_override_composes_and_changes_something(override) -> None:
     experiment = "standard" if override == "solver=intrinsics" else "kfree"
     changed = compose([f"experiment={experiment}", override])
-    if override in ("solver=intrinsics", "solver=fitted", "joints=both", "sigma=clean",
-                    "tap=block15"):  # fmt: skip
+    if override in ("solver=intrinsics", "solver=fitted", "solve=mixed", "joints=both",
+                    "sigma=clean", "tap=block15"):  # fmt: skip
         return
     assert changed != composed(experiment)
 
@@ -111,8 +116,62 @@ def test_ablations_of_the_paper() -> None:
     assert compose(["decoder=absolute"]).model["decoder"]["temporal_encoding"] == "absolute"
     only = compose(["mixture=arctic", "data.sources.arctic.root=x"]).data.used()
     assert set(only) == {"arctic"}
+    watched = compose(["validation.sources.arctic.root=x"]).validation.sources["arctic"]
+    assert watched.root == "x" and watched.encode_width == 672
     rays = compose(["experiment=kfree", "solver=rays"])
     assert rays.losses.fit == 0 and rays.solver.bearings == "rays"
+
+
+#: Every row of the paper's tables of ablations: overrides; then bearings, solve, weight of L_fit,
+#: number of sources, steps, clips per step; and what else the row changes.
+VDM = "mixture=arctic optim.steps=10000"
+DECODER = "experiment=kfree solver=rays"
+TAP = "mixture=arctic_hot3d solve=inverse optim.processes=4"
+OF_VDM = ("intrinsics", "mixed", 0, 1, 10_000, 64)
+OF_DECODER = ("rays", "mixed", 0, 7, 20_000, 32)
+OF_HALF = ("rays", "mixed", 0, 7, 20_000, 16)
+OF_TAP = ("intrinsics", "inverse", 0, 2, 20_000, 16)
+OF_STANDARD = ("intrinsics", "mixed", 0, 7, 20_000, 64)
+ROWS = [
+    (VDM, OF_VDM, {"model.source": "wan"}),
+    (f"{VDM} lora=none", OF_VDM, {"model.source": "wan_frozen"}),
+    (f"{VDM} source=vjepa2", OF_VDM, {"model.source": "vjepa2"}),
+    (f"{VDM} source=videomae", OF_VDM, {"model.source": "videomae"}),
+    (f"{VDM} source=vae_latent", OF_VDM, {"model.source": "vae_latent"}),
+    (f"{VDM} source=rgb", OF_VDM, {"model.source": "rgb"}),
+    ("experiment=standard", OF_STANDARD, {"model.variant": "k"}),
+    (DECODER, OF_DECODER, {"model.variant": "kfree"}),
+    (f"{DECODER} solve=inverse", ("rays", "inverse", 0, 7, 20_000, 32), {}),
+    (f"{DECODER} solve=direct", ("rays", "direct", 0, 7, 20_000, 32), {}),
+    (f"{DECODER} decoder=no_spatial_encoding", OF_DECODER,
+     {"model.decoder.spatial_encoding": False}),
+    (f"{DECODER} decoder=pooled optim.processes=4", OF_HALF, {"model.decoder.queries": "pooled"}),
+    (f"{DECODER} decoder=shape_from_registers", OF_DECODER,
+     {"model.decoder.shape_from": "registers"}),
+    (f"{DECODER} decoder=absolute optim.processes=4", OF_HALF,
+     {"model.decoder.temporal_encoding": "absolute"}),
+    (f"{TAP} tap=block10", OF_TAP, {"model.trunk.tap": 10}),
+    (f"{TAP} tap=block15", OF_TAP, {"model.trunk.tap": 15}),
+    (f"{TAP} tap=block20", OF_TAP, {"model.trunk.tap": 20}),
+    (f"{TAP} tap=block24", OF_TAP, {"model.trunk.tap": 24}),
+    ("sigma=clean", OF_STANDARD, {"model.trunk.sigma": 0}),
+    ("sigma=half", OF_STANDARD, {"model.trunk.sigma": 0.5}),
+    ("experiment=kfree", ("pinhole", "mixed", 5, 7, 20_000, 32), {"losses.fit_warmup_steps": 500}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "expected", "changes"), ROWS, ids=[r[0] for r in ROWS])
+def test_rows_of_the_papers_tables(overrides, expected, changes) -> None:
+    config = compose(overrides.split())
+    sources = sum(source.weight > 0 for source in config.data.sources.values())
+    assert expected == (
+        config.solver.bearings, config.solver.solve, config.losses.fit, sources,
+        config.optim.steps, config.optim.batch,
+    )  # fmt: skip
+    for path, value in changes.items():
+        assert look_up(config, path) == value, path
+    docs = (CONF.parents[2] / "docs" / "training.md").read_text("utf-8")
+    assert f"`{overrides}`" in docs  # what is documented is what is tested
 
 
 @pytest.mark.parametrize(

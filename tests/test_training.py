@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import socket
 import time
 
@@ -42,8 +43,8 @@ def overrides(data, run, *more):
     return [
         "experiment=smoke", f"data.sources.synthetic.root={data / 'train'}",
         f"validation.sources.synthetic.root={data / 'val'}", f"run={run}",
-        # Pictures are read and drawn one by one.
-        "log.pictures=1", *more,
+        # Pictures are read and drawn one by one. Three windows do not divide by two processes.
+        "log.pictures=1", "validation.windows=3", *more,
     ]  # fmt: skip
 
 
@@ -83,7 +84,7 @@ def test_a_run_describes_itself(data, whole) -> None:
     run, report = whole
     config = json.loads((run / "config.json").read_text())
     assert config["optim"]["steps"] == 4 and config["losses"]["joint_relative"] == 10
-    facts = json.loads((run / "provenance.json").read_text())
+    (facts,) = json.loads((run / "provenance.json").read_text())["starts"]
     assert facts["seed"] == 0 and facts["versions"]["torch"]
     assert facts["data"]["synthetic"]["clips"] == 2
     assert len(facts["data"]["synthetic"]["clips_sha256"]) == 64
@@ -207,6 +208,26 @@ def test_another_configuration_does_not_go_on(data, tmp_path) -> None:
         train(compose(overrides(data, run)), quiet)
 
 
+def test_other_data_is_refused_and_every_start_is_kept(data, tmp_path) -> None:
+    run = tmp_path / "run"
+    train(compose(overrides(data, run)), quiet, stop_at=1)
+    before = (run / "provenance.json").read_bytes()
+    for group in ("data", "validation"):
+        other = f"{group}.sources.synthetic.root={store(tmp_path / group, clips=2, seed=5)}"
+        with pytest.raises(InputError, match=rf"{group}\.sources\.synthetic: other clips"):
+            train(compose([*overrides(data, run), other]), quiet, stop_at=2)
+    assert (run / "provenance.json").read_bytes() == before
+    moved = shutil.copytree(data / "train", tmp_path / "moved")
+    elsewhere = f"data.sources.synthetic.root={moved}"
+    train(compose([*overrides(data, run), elsewhere]), quiet, stop_at=2)
+    starts = json.loads((run / "provenance.json").read_text())["starts"]
+    assert [start["step"] for start in starts] == [0, 1]
+    roots = [start["data"]["synthetic"]["root"] for start in starts]
+    assert roots == [str(data / "train"), str(moved)]
+    without = "validation.sources.synthetic.root=null"
+    assert train(compose([*overrides(data, run), without]), quiet, stop_at=3).steps == 3
+
+
 def test_processes_must_be_there(data, tmp_path) -> None:
     with pytest.raises(InputError, match=r"optim\.processes is 2, but 1 run.*accumulation=2"):
         train(compose(overrides(data, tmp_path / "run", "optim.processes=2")), quiet)
@@ -234,6 +255,20 @@ def test_a_loss_that_is_not_a_number_stops_without_an_update(data, tmp_path) -> 
     with pytest.raises(DivergedError, match=r"step 0.*synthetic/clip"):
         run.go()
     assert torch.equal(before, run.bare.model.decoder.hand_token)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_checkpoint_has_the_score_of_its_own_step(data, tmp_path, every) -> None:
+    """Validated at other steps than saved: no score is taken over, and the best one is not lost."""
+    run = tmp_path / "run"
+    more = [f"validation.every={every}", "checkpoints.every=3", "checkpoints.keep_last=9"]
+    train(compose(overrides(data, run, "optim.lr_decoder=0.0001", *more)), quiet, stop_at=3)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    scores = {r["step"]: r["validation/loss"] for r in rows if "validation/loss" in r}
+    assert sorted(scores) == list(range(every, 4, every))
+    found = {c.step: c.score for c in checkpoints.listed(run)}
+    assert found == {step: scores.get(step) for step in found}
+    assert min(scores, key=scores.get) in found and 3 in found
 
 
 def test_only_the_newest_and_the_best_are_kept(tmp_path) -> None:

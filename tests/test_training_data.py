@@ -20,7 +20,7 @@ from acehand_core.losses.objective import LossWeights, Masks, total
 from acehand_core.model import AceModel, SolveOptions
 from acehand_core.solver import bearings_torch, placement_torch
 from acehand_core.training import build
-from acehand_core.training.batches import Plan, Reader, batches
+from acehand_core.training.batches import Plan, Reader, batches, shares
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.latents import LatentCache, encoder_key
 from acehand_core.training.optim import group_of, make_optimizer
@@ -71,6 +71,25 @@ def test_processes_share_the_draw_of_one(stores) -> None:
         for sample in Plan(mix, 3, 5, 2, 2, 2, rank).samples(2, part)
     ]
     assert split == whole
+
+
+def test_watched_windows_are_all_different_and_of_all_recordings(stores) -> None:
+    mix = mixed(stores, a=1.0, b=1.0)
+    few = mix.fixed(3, 4)
+    assert {s.clip for s in few if s.dataset == "a"} == {"clip0", "clip1", "clip2"}
+    assert mix.fixed(3, 4) == few != mix.fixed(4, 4)
+    every = mix.fixed(3, 100)  # three recordings of six windows, and a still
+    assert every[:4] == few and len(set(every)) == len(every) == 3 * 6 + 1
+
+
+@pytest.mark.parametrize(("count", "processes"), [(3, 1), (3, 2), (2, 4), (8, 4)])
+def test_every_watched_window_counts_once_on_any_number_of_processes(
+    stores, count, processes
+) -> None:
+    samples = mixed(stores, a=1.0).fixed(0, count)
+    parts = [shares(samples, processes, rank) for rank in range(processes)]
+    assert len({len(part) for part in parts}) == 1  # they compute together
+    assert [sample for part in parts for sample, counts in part if counts] == samples
 
 
 def test_aligned_windows_start_where_latents_do(stores) -> None:
@@ -168,6 +187,22 @@ def test_unknown_hands_are_zeros_and_teach_absence_only(stores) -> None:
         assert getattr(t, name).isfinite().all(), name
     assert not t.hand[0, :4, 0].any() and t.presence_taught.all()
     assert not t.presence[0, :4, 0].any() and t.presence[0, 4:].all()
+
+
+@pytest.mark.parametrize("presence", [1.0, 0.5])
+def test_a_hand_without_a_label_is_not_an_absent_hand(stores, presence) -> None:
+    """It may be plainly in the picture: neither its presence nor its absence is taught."""
+    hands = motion(frames=9)
+    there, labelled = hands.presence.copy(), hands.observed.copy()
+    labelled[:4, 0] = False
+    there[:4, 0] = presence
+    hands = dataclasses.replace(hands, observed=labelled, presence=there)
+    t = targets_of(info_of(stores, frames=9), hands, (64, 64), (2, 2), HANDS)
+    assert not t.hand[0, :4, 0].any()
+    masks = Masks.of(t).values
+    for term in ("pres", "pres_visible"):
+        assert not masks[term][0, :4, 0].any(), term
+        assert masks[term][0, 4:].all() and masks[term][0, :, 1].all(), term
 
 
 SIZES = ModelConfig(

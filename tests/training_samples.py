@@ -55,7 +55,7 @@ def targets(seed=0, clips=2, frames=5, grid=(3, 4), dtype=torch.float32) -> Targ
     return Targets(
         orient, pose, betas, translation, joints, anchors, there, known, inside,
         there.to(dtype), inside.any(-1).to(dtype), rays, camera,
-        yes, both, yes, yes, yes, both, yes, yes, yes,
+        yes, both, yes, yes, yes, there, yes, yes, yes,
     )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def moved(p: Prediction, seed=1, size=0.1) -> Prediction:
         values[name] = (0.1 + 0.8 * noise).to(p.joints.dtype).requires_grad_()
     return Prediction(
         Readout(**values), off(p.joints), off(p.translation), off(p.fit_focal), off(p.fit_centre),
-        p.fit_valid,
+        p.fit_within,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""``acehand weights``: fetch, convert, inspect and verify the model's weights."""
+"""``acehand weights``: fetch, convert, export, inspect and verify the model's weights."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _LAYOUTS = ("official", "repackaged", "acehand")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the four actions and their flags."""
+    """Add the actions and their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text, add in (
         ("fetch", "download released weights into the hub's cache", _add_fetch),
         ("convert", "write weights in another layout", _add_convert),
+        ("export", "write the weights of a training run at one of its checkpoints", _add_export),
         ("inspect", "say what a file or folder of weights holds", _add_inspect),
         ("verify", "check hashes, names, shapes and precisions", _add_verify),
     ):
@@ -31,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
     """Run one action; exit code 0 only if all went well."""
-    run = {"fetch": _fetch, "convert": _convert, "inspect": _inspect, "verify": _verify}
+    run = {"fetch": _fetch, "convert": _convert, "export": _export, "inspect": _inspect,
+           "verify": _verify}  # fmt: skip
     return run[arguments.action](arguments, bars)
 
 
@@ -81,6 +83,18 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="sizes, as inspect shows them")
     parser.add_argument("--seed", type=int, default=0, metavar="N",
                         help="of what --to official fills in (%(default)s)")  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
+
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run or of a checkpoint")
+    parser.add_argument("--output", required=True, type=Path, metavar="DIR")
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="which checkpoint (best by validation, else newest)"
+    )
+    for name in ("weights", "base", "vae", "caption"):
+        parser.add_argument(f"--{name}", type=Path, metavar="PATH",
+                            help=f"start.{name} of the run, if it was moved")  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace what is there")
 
 
@@ -170,6 +184,22 @@ def _convert(arguments: argparse.Namespace, bars: console.Bars) -> int:
                 "export": exported,
             }
         )  # fmt: skip
+    return console.EXIT_OK
+
+
+def _export(arguments: argparse.Namespace, bars: console.Bars) -> int:
+    from acehand_core.training.export import Pieces, export
+
+    pieces = Pieces(arguments.weights, arguments.base, arguments.vae, arguments.caption)
+    checkpoint = export(
+        arguments.run, arguments.output, arguments.step, pieces, arguments.overwrite
+    )
+    score = "not validated" if checkpoint.score is None else f"validation {checkpoint.score:.4f}"
+    console.say(f"{arguments.output}: step {checkpoint.step}, {score}")
+    if arguments.json:
+        console.print_json(
+            {"output": str(arguments.output), "step": checkpoint.step, "score": checkpoint.score}
+        )
     return console.EXIT_OK
 
 

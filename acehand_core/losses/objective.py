@@ -109,7 +109,7 @@ class Masks:
         relative = joints & wrist[..., None]
         inside = t.hand[..., None] & t.joints_known & t.inside
         seen = placed[..., None] & inside & t.pinhole[:, None, None, None]
-        told = t.presence_taught[:, None].expand_as(t.hand)
+        told = t.presence_taught
         hand_joints = placed[..., None] & joints
         values = {
             "rot_orient": model,
@@ -193,6 +193,6 @@ def _fit(
 ) -> torch.Tensor:
     if p.fit_focal is None:
         return p.translation.new_zeros(())
-    # A field that no pinhole fits is taught by its rays; its fit says nothing yet.
+    # A field outside the paper's guards is taught by its rays; its fit says nothing yet.
     grid = tuple(t.rays.shape[-2:])
-    return terms.bearings(p.fit_focal, p.fit_centre, focal, centre, grid, mask & p.fit_valid)
+    return terms.bearings(p.fit_focal, p.fit_centre, focal, centre, grid, mask & p.fit_within)

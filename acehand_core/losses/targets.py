@@ -32,8 +32,8 @@ class Targets:
         rays: unit directions through the token centres under the calibrated camera.
         camera: pinhole of the encoded image; meaningless where ``pinhole`` is False.
         rotations, translation_taught, joints_taught, anchors_taught, rays_taught: what may
-            be supervised; ``shape`` and ``presence_taught`` also per slot. ``pinhole_fit`` is False
-            for fisheye clips.
+            be supervised; ``shape`` also per slot, ``presence_taught`` also per frame: not where a
+            hand may be there without a label. ``pinhole_fit`` is False for fisheye clips.
     """
 
     global_orient: Float[torch.Tensor, "B N 2 3 3"]
@@ -54,7 +54,7 @@ class Targets:
     translation_taught: ClipFlag
     joints_taught: ClipFlag
     anchors_taught: ClipFlag
-    presence_taught: Bool[torch.Tensor, "B 2"]
+    presence_taught: HandFlag
     rays_taught: ClipFlag
     pinhole: ClipFlag
     pinhole_fit: ClipFlag
@@ -74,7 +74,8 @@ class Prediction:
     """What a model said about a batch, with its hands posed and placed.
 
     ``joints`` are canonical: of the hand model, turned to the camera, not placed. ``translation``
-    comes out of the solve. The fit (shares of the image) is there in the K-free configuration.
+    comes out of the solve. The fit (shares of the image) is there in the K-free configuration;
+    ``fit_within``: the paper's two guards hold (``FittedPinhole.within``).
     """
 
     readout: Readout
@@ -82,7 +83,7 @@ class Prediction:
     translation: Float[torch.Tensor, "B N 2 3"]
     fit_focal: Float[torch.Tensor, "B 2"] | None = None
     fit_centre: Float[torch.Tensor, "B 2"] | None = None
-    fit_valid: ClipFlag | None = None
+    fit_within: ClipFlag | None = None
 
     @property
     def joints_camera(self) -> Float[torch.Tensor, "B N 2 21 3"]:

@@ -37,13 +37,16 @@ class FittedPinhole:
     """One pinhole per clip in shares of the image: ``bearing = (anchor - centre) / focal``.
 
     Every number is finite, whether or not the clip is ``valid``. ``misfit`` is the mean
-    angle in radians between the field and the pinhole's rays, without a gradient.
+    angle in radians between the field and the pinhole's rays, without a gradient. ``valid``: all
+    guards hold, so hands may be placed by the fit; ``within``: the paper's two hold, the floor and
+    the bracket, so that L_fit may teach it.
     """
 
     focal: Float[torch.Tensor, "B 2"]
     centre: Float[torch.Tensor, "B 2"]
     valid: Bool[torch.Tensor, "B"]
     misfit: Float[torch.Tensor, "B"]
+    within: Bool[torch.Tensor, "B"]
 
 
 def token_centres(like: Float[torch.Tensor, "*batch h w"]) -> Float[torch.Tensor, "h w 2"]:
@@ -78,7 +81,8 @@ def fit_pinhole(
       fields the two agree.)
     - The floor guards the variance of the bearings along their axis in either direction, though
       with bearings on pixels the bracket already implies it.
-    - A third guard, the misfit, because the two let medium fisheyes through.
+    - A third guard, the misfit, because the two let medium fisheyes through. It guards the solve
+      only: the loss, which is to make a pinhole of the field, goes by the paper's two.
 
     Raises:
         InputError: an unknown ``regression``.
@@ -104,9 +108,10 @@ def fit_pinhole(
     centre = mean_p - focal * mean_b
     with torch.no_grad():
         misfit = _misfit(rays, (pixel - centre[:, None]) / focal[:, None])
-        valid = (variance >= variance_floor) & (focal > bracket[0]) & (focal < bracket[1])
-        valid = valid.all(1) & (misfit <= torch.pi / 180 * max_misfit_degrees)
-    return FittedPinhole(focal, centre, valid, misfit)
+        within = (variance >= variance_floor) & (focal > bracket[0]) & (focal < bracket[1])
+        within = within.all(1)
+        valid = within & (misfit <= torch.pi / 180 * max_misfit_degrees)
+    return FittedPinhole(focal, centre, valid, misfit, within)
 
 
 def _misfit(rays: Rays, bearing: Float[torch.Tensor, "B n 2"]) -> Float[torch.Tensor, "B"]:

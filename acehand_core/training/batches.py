@@ -186,6 +186,17 @@ def _loaded(loader: DataLoader) -> Iterator[Batch | AcehandError]:
         ) from error
 
 
+def shares(samples: Sequence[Sample], processes: int, rank: int) -> list[tuple[Sample, bool]]:
+    """Return one process's part of some samples, and which of them count.
+
+    Every process gets as many, for they compute together; what fills up the last ones does not
+    count, so the result is the same for any number of processes.
+    """
+    each = -(-len(samples) // processes)
+    places = range(rank * each, (rank + 1) * each)
+    return [(samples[p % len(samples)], p < len(samples)) for p in places]
+
+
 def open_stores(sources: dict[str, SourceConfig]) -> dict[str, ClipStore]:
     """Open the stores of sources. Raises InputError or SchemaError naming the folder."""
     return {name: ClipStore(Path(source.root or "")) for name, source in sources.items()}

@@ -85,6 +85,12 @@ def listed(run: Path) -> list[Checkpoint]:
     return found
 
 
+def step_of(path: Path) -> int | None:
+    """Return the step of a checkpoint's folder; None for another path."""
+    found = _NAME.fullmatch(path.name)
+    return int(found[1]) if found and (path / _STATE).is_file() else None
+
+
 def best(run: Path) -> Checkpoint | None:
     """Return the checkpoint of the lowest validation loss; the newest where there is none."""
     there = listed(run)

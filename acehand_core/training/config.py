@@ -196,7 +196,8 @@ class CheckpointConfig:
     """Every so many steps; the newest ``keep_last`` and the ``keep_best`` by validation stay.
 
     ``whole``: each holds the whole model in our weights format, the frozen backbone included. Else
-    it holds what learns, and ``weights/`` is written at the end (and by ``checkpoints.export``).
+    it holds what learns; ``weights/`` is written at the end, and ``acehand weights export RUN``
+    makes them of any checkpoint.
     """
 
     every: int = 500

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -86,15 +88,38 @@ class Logs:
         temporary.replace(self._file)
 
 
-def describe(config: TrainConfig, stores: Mapping[str, ClipStore]) -> dict[str, Any]:
-    """Return what makes a run repeatable: code, versions, machine, seed, hashes of the data."""
+def describe(
+    config: TrainConfig,
+    stores: Mapping[str, ClipStore],
+    watched: Mapping[str, ClipStore] | None = None,
+    step: int = 0,
+) -> dict[str, Any]:
+    """Return what makes a start of a run repeatable: code, versions, machine, seed, data.
+
+    ``watched``: the stores of validation. ``step``: steps that were done already.
+    """
     versions = {}
     for name in _LIBRARIES:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    data = {
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "step": step,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seed": config.seed,
+        "git": _git(),
+        "versions": versions,
+        "python": sys.version.split()[0],
+        "machine": {"system": platform.platform(), "processor": platform.machine(), "gpus": gpus},
+        "data": _described(stores),
+        "validation": _described(watched or {}),
+    }  # fmt: skip
+
+
+def _described(stores: Mapping[str, ClipStore]) -> dict[str, Any]:
+    return {
         name: {
             "root": str(store.root),
             "store_sha256": content_sha256(store.root / "store.json"),
@@ -104,20 +129,31 @@ def describe(config: TrainConfig, stores: Mapping[str, ClipStore]) -> dict[str, 
         }
         for name, store in stores.items()
     }
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {
-        "seed": config.seed,
-        "git": _git(),
-        "versions": versions,
-        "python": sys.version.split()[0],
-        "machine": {"system": platform.platform(), "processor": platform.machine(), "gpus": gpus},
-        "data": data,
-    }  # fmt: skip
+
+
+def other_data(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return what differs between the data of two starts, by name; where it lies does not count."""
+    out = []
+    for group in ("data", "validation"):
+        then, now = old.get(group, {}), new[group]
+        if group == "validation" and not (then and now):
+            continue  # begun or given up meanwhile: no two scores to compare
+        where = "data.sources" if group == "data" else "validation.sources"
+        for name in sorted({*then, *now}):
+            a, b = then.get(name), now.get(name)
+            if a is None or b is None:
+                out.append(f"{where}.{name}: {'not there' if a is None else 'there'} then, "
+                           f"{'not there' if b is None else 'there'} now")  # fmt: skip
+            elif any(a[key] != b[key] for key in ("store_sha256", "clips_sha256")):
+                out.append(
+                    f"{where}.{name}: other clips ({a['clips']} in {a['root']} then, "
+                    f"{b['clips']} in {b['root']} now)"
+                )
+    return out
 
 
 def _clips_hash(store: ClipStore) -> str:
-    import hashlib
-
+    # The files' hashes as clip.json states them; the files themselves may be terabytes.
     rows = [[name, sorted(info.files.items())] for name, info in store.infos().items()]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 

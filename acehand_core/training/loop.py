@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from acehand_core.model import AceModel
 from acehand_core.training import batches, build, checkpoints, logs, pictures, sharding
 from acehand_core.training.batches import Batch, Plan, Reader
 from acehand_core.training.config import TrainConfig
+from acehand_core.training.export import NOT_WRITTEN
 from acehand_core.training.latents import LatentCache, encoder_key
 from acehand_core.training.optim import make_optimizer
 from acehand_core.training.step import StepReport, TrainingModel, optimise, validate
@@ -92,7 +94,10 @@ class Run:
         self.model, self.optimizer = self.bare, optimizer
         if not self.sharded:
             self.model, self.optimizer = self.accelerator.prepare(self.bare, optimizer)
-        self.score: float | None = None
+        #: Step and loss of the newest validation; a checkpoint takes it only at that very step.
+        self.score: tuple[int, float] | None = None
+        scores = [c.score for c in checkpoints.listed(self.folder) if c.score is not None]
+        self.best = min(scores, default=math.inf)
 
     def plan_sizes(self) -> None:
         """Raise InputError unless the processes make the effective batch of the settings."""
@@ -130,7 +135,7 @@ class Run:
             draws = book is not None or self.sharded  # all processes hold a part of the model
             if draws and (self.step % config.log.pictures_every == 0 or done):
                 self._draw(book, fixed)
-            if self.step % config.checkpoints.every == 0 or self.step == last:
+            if self.step % config.checkpoints.every == 0 or self.step == last or self._new_best():
                 self._save()
         weights = self._finish() if self.step == config.optim.steps else None
         if book is not None:
@@ -179,8 +184,11 @@ class Run:
             )  # fmt: skip
         self.accelerator.wait_for_everyone()
 
-    def _fixed_batches(self) -> tuple[list[Batch], list[Batch]]:
-        """Return the batch that pictures are drawn of, and this process's part of validation."""
+    def _fixed_batches(self) -> tuple[list[Batch], list[tuple[Batch, bool]]]:
+        """Return the batch that pictures are drawn of, and this process's part of validation.
+
+        Of a part that does not count, see ``batches.shares``.
+        """
         config = self.config
         if self.watched is None:
             samples, reader, mine = self.plan.mixture.fixed(0, config.log.pictures), self.reader, []
@@ -191,9 +199,10 @@ class Run:
                 self.reader.cache,
             )  # fmt: skip
             samples = mixture.fixed(_VALIDATION_SEED, config.validation.windows)
-            each = len(samples) // self.accelerator.num_processes
-            first = each * self.accelerator.process_index
-            mine = [reader.read([sample]) for sample in samples[first : first + each]]
+            part = batches.shares(
+                samples, self.accelerator.num_processes, self.accelerator.process_index
+            )
+            mine = [(reader.read([sample]), counts) for sample, counts in part]
             samples = samples[: config.log.pictures]
         self._picture_reader = reader
         draws = self.accelerator.is_main_process or self.sharded
@@ -208,9 +217,9 @@ class Run:
             values |= {f"rate/{name}": value for name, value in report.rates.items()}
             book.write(self.step, values | {"gradient_norm": report.gradient_norm})
 
-    def _validate(self, book: logs.Logs | None, watched: list[Batch]) -> None:
+    def _validate(self, book: logs.Logs | None, watched: list[tuple[Batch, bool]]) -> None:
         values = validate(self.accelerator, self.model, watched, self.config.losses, self.step)
-        self.score = values["loss"]
+        self.score = self.step, values["loss"]
         if book is not None:
             book.write(self.step, {f"validation/{name}": v for name, v in values.items()})
 
@@ -223,16 +232,27 @@ class Run:
         pictures.save_png(self.folder / "pictures" / f"step-{self.step:08d}.png", sheet)
         book.picture(self.step, sheet)
 
+    def _new_best(self) -> bool:
+        """Whether this step was validated, and is the best so far; then it is to be kept."""
+        found = self._score_now()
+        return self.config.checkpoints.keep_best > 0 and found is not None and found < self.best
+
+    def _score_now(self) -> float | None:
+        """Return the validation loss of this very step."""
+        return self.score[1] if self.score is not None and self.score[0] == self.step else None
+
     def _save(self) -> None:
+        score = self._score_now()
+        if score is not None:
+            self.best = min(self.best, score)
         trained, state = self._gathered()
         if self.accelerator.is_main_process:
             whole = self.config.checkpoints.whole
             model = self._filled(trained) if whole and self.sharded else None
             checkpoints.save(
-                self.folder, self.step, self.score, trained, state, self.config.checkpoints,
+                self.folder, self.step, score, trained, state, self.config.checkpoints,
                 (lambda path: self._write_weights(path, model)) if whole else None,
             )  # fmt: skip
-        self.score = None
         self.accelerator.wait_for_everyone()
 
     def _gathered(self) -> tuple[checkpoints.Tensors, checkpoints.Tensors]:
@@ -247,7 +267,8 @@ class Run:
     def _resume(self, optimizer: torch.optim.Optimizer) -> None:
         if self.accelerator.is_main_process:
             checkpoints.clean(self.folder)
-            _keep_description(self.folder, self.config, self.stores)
+            watched = {} if self.watched is None else self.watched[1]
+            _keep_description(self.folder, self.config, self.stores, watched)
         self.accelerator.wait_for_everyone()
         there = checkpoints.listed(self.folder)
         if there:
@@ -270,6 +291,8 @@ class Run:
             best = checkpoints.best(self.folder)
             if best is not None:
                 self._write_weights(path, self._filled(checkpoints.read(best)[0]))
+                if (source := self.config.model_config().source) in NOT_WRITTEN:
+                    self.progress(f"{path}: what was learned; {source} itself is not in it", 0, 0)
         self.accelerator.wait_for_everyone()
         return path if path.exists() else None
 
@@ -281,8 +304,6 @@ class Run:
         return model
 
     def _write_weights(self, path: Path, model: AceModel | None = None) -> None:
-        if self.config.model_config().source in ("vjepa2", "videomae"):
-            return  # their weights stay where they are; checkpoints hold what was learned
         model = model or self.bare.model
         save_own(path, build.weights_of(model, self.start), overwrite=True)
 
@@ -345,14 +366,27 @@ def _check_folder(run: Path) -> None:
         raise OutputError(f"{run}: not empty and not a training run; choose another run=FOLDER.")
 
 
-def _keep_description(folder: Path, config: TrainConfig, stores: dict[str, ClipStore]) -> None:
-    """Write config and provenance of a new run; of an old one, check that it is the same."""
+def _keep_description(
+    folder: Path,
+    config: TrainConfig,
+    stores: dict[str, ClipStore],
+    watched: dict[str, ClipStore],
+) -> None:
+    """Write config and provenance of a new run; of an old one, check that it is the same.
+
+    Provenance has one entry per start, each with the step that it went on from.
+    """
     path = folder / "config.json"
+    starts: list[dict[str, Any]] = []
     now = json.loads(json.dumps(config.to_json()))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if checkpoints.listed(folder):
+        there = checkpoints.listed(folder)
+        entry = logs.describe(config, stores, watched, there[-1].step if there else 0)
+        if there:
+            starts = json.loads((folder / "provenance.json").read_text("utf-8"))["starts"]
             differences = _differences(json.loads(path.read_text("utf-8")), now)
+            differences += logs.other_data(starts[0], entry)
             if differences:
                 raise InputError(
                     f"{folder}: holds a run with other settings ({'; '.join(differences)}); use "
@@ -360,11 +394,11 @@ def _keep_description(folder: Path, config: TrainConfig, stores: dict[str, ClipS
                 )
         for name, value in (
             ("config.json", now),
-            ("provenance.json", logs.describe(config, stores)),
+            ("provenance.json", {"starts": [*starts, entry]}),
         ):
             with atomic_path(folder / name, overwrite=True) as partial:
                 partial.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise OutputError(f"{folder}: cannot be used for a run: {error}.") from error
 
 

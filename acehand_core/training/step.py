@@ -59,7 +59,7 @@ class TrainingModel(nn.Module):
         placed = place_with(readout, joints, bearings, self.options)
         if fit is None:
             return Prediction(readout, joints, placed.translation)
-        return Prediction(readout, joints, placed.translation, fit.focal, fit.centre, fit.valid)
+        return Prediction(readout, joints, placed.translation, fit.focal, fit.centre, fit.within)
 
     def _bearings(
         self,
@@ -159,17 +159,21 @@ def reduced(accelerator: Any, parts: Sequence[Sums]) -> Sums:
 def validate(
     accelerator: Any,
     model: nn.Module,
-    batches: Sequence[Batch],
+    batches: Sequence[tuple[Batch, bool]],
     weights: LossWeights,
     step: int,
 ) -> dict[str, float]:
-    """Return loss and unweighted terms of this and all other processes' batches."""
+    """Return loss and unweighted terms of this and all other processes' batches that count."""
     model.eval()
     sums, counts = [], []
-    for batch in batches:
+    for batch, counts_too in batches:
         moved = batch.to(accelerator.device)
-        sums.append(model(moved.clips, moved.targets))
-        counts.append(Masks.of(moved.targets).counts())
+        found, elements = model(moved.clips, moved.targets), Masks.of(moved.targets).counts()
+        if not counts_too:
+            found, elements = ({n: torch.zeros_like(v) for n, v in part.items()}
+                               for part in (found, elements))  # fmt: skip
+        sums.append(found)
+        counts.append(elements)
     model.train()
     all_sums, all_counts = reduced(accelerator, sums), reduced(accelerator, counts)
     # Weights as at the end: a value that warms up could not be compared over steps.

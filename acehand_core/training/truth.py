@@ -46,6 +46,8 @@ def targets_of(
     taught = info.supervision
     slots = np.array(taught.slots)
     there = (motion.presence > 0.5) & motion.observed
+    # A hand that may be there, but has no label, is neither a hand to learn from nor an absence.
+    unlabelled = ~motion.observed & (motion.presence > 0)
     joints = motion.joints_camera
     known = np.isfinite(joints).all(-1) & there[..., None]
     anchors = _anchors(info, motion)
@@ -76,7 +78,7 @@ def targets_of(
         translation_taught=_flag(taught.translation and info.hand_model != "none"),
         joints_taught=_flag(taught.joints),
         anchors_taught=_flag(taught.anchors),
-        presence_taught=torch.from_numpy(slots & taught.presence)[None],
+        presence_taught=torch.from_numpy(slots & taught.presence & ~unlabelled)[None],
         rays_taught=_flag(taught.camera and info.camera is not None),
         pinhole=_flag(info.camera is not None and info.camera.model == "pinhole"),
         pinhole_fit=_flag(taught.pinhole_fit),

@@ -42,6 +42,11 @@ def detect(path: Path) -> Layout:
             return "official"
         if base_file(path) is not None:
             return "wan-base"
+        if (path / "checkpoints").is_dir() or (path / "trained.safetensors").is_file():
+            raise InputError(
+                f"{path}: of a training run, which keeps what learns; make weights of it with "
+                "acehand weights export."
+            )
         raise InputError(f"{path}: no weights here; valid: {_VALID}.")
     if not path.is_file():
         raise InputError(f"{path}: no such file or folder; valid: {_VALID}.")

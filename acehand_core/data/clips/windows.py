@@ -7,7 +7,9 @@ number of processes or on what was drawn before: a resumed run draws what it wou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -95,14 +97,32 @@ class Mixture:
         return [self._sample(bucket, seed, step, place) for place in range(count)]
 
     def fixed(self, seed: int, count: int) -> list[Sample]:
-        """Return windows for watching a run: from all datasets in turn, the same every time."""
-        names = sorted(self.weights)
-        return [
-            self._sample(self.buckets[name][place // len(names) % len(self.buckets[name])],
-                         seed, -1, place)
-            for place in range(count)
-            for name in [names[place % len(names)]]
-        ]  # fmt: skip
+        """Return windows for watching a run: from all datasets in turn, the same every time.
+
+        No window comes twice, and no second one of a recording before each had one; fewer than
+        ``count`` where there are no more.
+        """
+        datasets = [
+            _in_turn([self._windows(b, seed, n) for n, b in enumerate(self.buckets[name])])
+            for name in sorted(self.weights)
+        ]
+        return list(itertools.islice(_in_turn(datasets), count))
+
+    def _windows(self, bucket: Bucket, seed: int, number: int) -> Iterator[Sample]:
+        """Yield every window of a bucket once, in an order drawn from the seed."""
+        order = np.random.default_rng([seed, number, 2]).permutation(len(bucket.clips))
+        frames, places = self.settings.frames(bucket.kind), np.ones(len(order), int)
+        if bucket.kind == "video":
+            places = (np.array(bucket.lengths) - frames) // self._stride + 1
+        for turn in range(int(places.max())):
+            for clip in order[places[order] > turn]:
+                rng = np.random.default_rng([seed, number, int(clip), 3])
+                start = self._stride * int(rng.permutation(places[clip])[turn])
+                yield Sample(bucket.dataset, bucket.clips[clip], start, frames, bucket.size)
+
+    @property
+    def _stride(self) -> int:
+        return STRIDE if self.settings.aligned else 1
 
     def _sample(self, bucket: Bucket, seed: int, step: int, place: int) -> Sample:
         rng = np.random.default_rng([seed, step + 1, place, 1])
@@ -111,14 +131,25 @@ class Mixture:
         frames = self.settings.frames(bucket.kind)
         start = 0
         if bucket.kind == "video":
-            stride = STRIDE if self.settings.aligned else 1
-            start = stride * int(rng.integers((bucket.lengths[clip] - frames) // stride + 1))
+            places = (bucket.lengths[clip] - frames) // self._stride + 1
+            start = self._stride * int(rng.integers(places))
         return Sample(bucket.dataset, bucket.clips[clip], start, frames, bucket.size)
 
     def _mass(self, bucket: Bucket) -> np.ndarray:
         if self.settings.weighting == "frame":
             return np.array(bucket.lengths, float)
         return np.ones(len(bucket.clips))
+
+
+def _in_turn(sources: Sequence[Iterator[Sample]]) -> Iterator[Sample]:
+    """Yield from several iterators in turn, until all are used up."""
+    left = deque(sources)
+    while left:
+        source = left.popleft()
+        for sample in source:
+            yield sample
+            left.append(source)
+            break
 
 
 def mixture(

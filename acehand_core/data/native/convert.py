@@ -22,7 +22,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.mano import ManoHand
 from acehand_core.motion import HandMotion, Provenance
 
-_VERSION = 2  # 2: clips without any hand keep their dataset's hand model
+_VERSION = 3  # 3: hands that are there without a pose; 2: empty clips keep their hand model
 
 
 def convert_item(
@@ -140,11 +140,14 @@ def hand_motion(
     elif camera is not None and camera.model != clip_pictures.native_model(native):
         # An undistorted picture shows less than the one whose visible share the dataset states.
         visible = np.minimum(visible, share)
+    there = present.astype(np.float32)
+    if native.unposed is not None:
+        there = np.where(present, there, native.unposed).astype(np.float32)
     motion = HandMotion(
         timestamps_ns=native.timestamps_ns,
         fps=native.fps,
-        presence=present.astype(np.float32),
-        visible=np.clip(visible * present, 0, 1).astype(np.float32),
+        presence=there,
+        visible=np.clip(visible * (there > 0.5), 0, 1).astype(np.float32),
         quality=present.astype(np.float32),
         observed=present,
         filled=np.zeros_like(present),
@@ -164,13 +167,18 @@ def hand_motion(
 
 
 def _only_with_mano(native: NativeRecording) -> tuple[NativeRecording, list[str]]:
-    """Leave out hands that have joints but no MANO: a clip has one hand model throughout."""
+    """Leave out hands that have joints but no MANO: a clip has one hand model throughout.
+
+    They are there all the same.
+    """
     labelled = native.mano.present
     count = int((native.present & ~labelled).sum())
     if count == 0:
         return native, []
     text = f"{count} hands have joints but no MANO; they count as unlabelled (see native.npz)."
-    return replace(native, present=labelled), [text]
+    unposed = np.zeros(labelled.shape, np.float32) if native.unposed is None else native.unposed
+    unposed = np.where(native.present & ~labelled, 1, unposed).astype(np.float32)
+    return replace(native, present=labelled, unposed=unposed), [text]
 
 
 def mano_source(path: Path | None) -> ManoSource | None:

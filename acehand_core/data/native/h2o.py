@@ -118,6 +118,8 @@ class H2OReader:
             T_world_camera=T_world_camera,
             licences=("H2O: non-commercial research, https://taeinkwon.com/projects/h2o",),
             findings=tuple(findings),
+            # The flag 0 means "not annotated", not "no hand".
+            unposed=np.full(has_mano.shape, 0.5, np.float32),
         )
 
 

@@ -126,8 +126,8 @@ def motion_at(
     notes = []
     if not found.all():
         notes.append(
-            f"{int((~found).sum())} of {len(found)} frames have no line in {MANO_FILE}: both hands "
-            "count as absent there."
+            f"{int((~found).sum())} of {len(found)} frames have no line in {MANO_FILE}: neither "
+            "hand is labelled there."
         )
     return motion.at(timestamps_ns), notes
 

@@ -94,7 +94,7 @@ class Hot3dClipsReader:
             poses.append(read_pose(get(entry, "T_world_from_camera", where), where))
         shapes = load(_SHAPES)
         findings = [f"{len(keys)} frames."]
-        track, visible = _hands(
+        track, visible, unposed = _hands(
             [load(f"{key}.hands.json") for key in keys], shapes, stream, archive
         )
         labelled = any(f"{key}.hands.json" in members for key in keys)
@@ -139,7 +139,8 @@ class Hot3dClipsReader:
             joints_camera=None,
             joints_image=None,
             present=present,
-            visible=visible * present,
+            visible=visible,
+            unposed=unposed,
             T_world_camera=T_world_camera,
             licences=LICENCES,
             findings=tuple(findings),
@@ -148,24 +149,35 @@ class Hot3dClipsReader:
 
 def _hands(
     hands: list[dict | None], shapes: dict | None, stream: str, archive: Path
-) -> tuple[tuple, np.ndarray]:
-    """Return (present, orientation, components, betas, translation) and visibility."""
+) -> tuple[tuple, np.ndarray, np.ndarray]:
+    """Return (present, orientation, components, betas, translation), visibility and ``unposed``.
+
+    A hand without a pose is there where the clip says that some of it is seen; a frame without
+    ``hands.json`` says nothing.
+    """
     count = len(hands)
     values = np.full((count, 2, 21), np.nan)
-    visible = np.ones((count, 2), np.float32)
+    visible = np.zeros((count, 2), np.float32)
+    unposed = np.zeros((count, 2), np.float32)
     for row, entry in enumerate(hands):
+        unposed[row] = 0.5 if entry is None else 0
         for slot, side in enumerate(SIDES):
             where = f"{archive}: hands of frame {row}, {side}"
             hand = mapping((entry or {}).get(side) or {}, where)
             pose = hand.get("mano_pose")
+            field = f"{where} visibilities_modeled"
+            ratio = mapping(hand.get("visibilities_modeled") or {}, field).get(stream)
+            if ratio is not None:
+                visible[row, slot] = np.clip(array(ratio, (), field), 0, 1)
             if pose is None:
+                if visible[row, slot] > 0:
+                    unposed[row, slot] = 1
                 continue
+            if ratio is None:
+                visible[row, slot] = 1
             thetas = array(get(pose, "thetas", where), (15,), f"{where} thetas")
             wrist = flat(get(pose, "wrist_xform", where), 6, f"{where} wrist_xform")
             values[row, slot] = np.concatenate([wrist, thetas])
-            field = f"{where} visibilities_modeled"
-            ratio = mapping(hand.get("visibilities_modeled") or {}, field).get(stream)
-            visible[row, slot] = 1.0 if ratio is None else np.clip(array(ratio, (), field), 0, 1)
     present = np.isfinite(values).all(-1)
     betas = np.zeros(10)
     if present.any():
@@ -175,7 +187,7 @@ def _hands(
         betas = array(get(shapes, "mano", where), (10,), f"{where} mano")
     orient = rotations.exp(np.nan_to_num(values[..., :3]))
     every = np.broadcast_to(betas, (count, 2, 10))
-    return (present, orient, values[..., 6:], every, values[..., 3:6]), visible
+    return (present, orient, values[..., 6:], every, values[..., 3:6]), visible, unposed
 
 
 def _times(infos: list[dict | None], stream: str) -> tuple[np.ndarray, list[str]]:

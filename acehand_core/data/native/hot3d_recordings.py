@@ -84,6 +84,10 @@ class Hot3dReader:
         findings += _metadata(item.path)
         motion, missing = hot3d.motion_at(item.path, poses.timestamps_ns)
         findings += missing
+        visible = hot3d.visibility(boxes, stream, poses.timestamps_ns)
+        unposed = (visible > 0) & ~motion.present
+        if unposed.any():
+            findings.append(f"{int(unposed.sum())} hands have a visible box but no MANO pose.")
         camera = poses.cameras[len(poses.cameras) // 2]
         findings += _lens_changes(poses.cameras)
         findings += _wrists_in_boxes(item.path, stream, boxes, poses)
@@ -118,7 +122,8 @@ class Hot3dReader:
             joints_camera=None,
             joints_image=None,
             present=motion.present,
-            visible=hot3d.visibility(boxes, stream, poses.timestamps_ns) * motion.present,
+            visible=visible,
+            unposed=unposed.astype(np.float32),
             T_world_camera=T_world_camera,
             licences=LICENCES,
             findings=tuple(findings),

@@ -115,6 +115,9 @@ class NativeRecording:
             none; None where it gives no joints.
         present: where the dataset labels a hand, through either.
         visible: share of the hand that is in view, where the dataset says so, else None.
+        unposed: of hands that are not ``present``: 1 where the dataset says that the hand is there
+            all the same, 0.5 where it says nothing of the frame, 0 where no label is taken for no
+            hand. None: 0 everywhere. Only 0 is taught as absence.
         slots: which of left and right are labelled at all.
         still: an image dataset.
         licences: what binds a user of the data.
@@ -138,6 +141,7 @@ class NativeRecording:
     slots: tuple[bool, bool] = (True, True)
     licences: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
+    unposed: PerHand | None = None
 
 
 @runtime_checkable

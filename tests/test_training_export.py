@@ -1,0 +1,109 @@
+"""Weights of a run at any checkpoint: unfinished, from a backbone, and of a video transformer."""
+
+import argparse
+import dataclasses
+import json
+
+import pytest
+import torch
+
+pytest.importorskip("accelerate")
+pytest.importorskip("hydra")
+
+import tiny_model
+from safetensors.torch import load_file
+
+from acehand_core.cli import console, weights
+from acehand_core.decoder.decoder import Decoder
+from acehand_core.model import AceModel
+from acehand_core.training import build, checkpoints
+from acehand_core.training.config import TrainConfig
+from acehand_core.training.loop import Run, train
+from acehand_core.training.main import compose
+from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.load import load_weights
+from tests.training_samples import store
+
+SIZES = ModelConfig(
+    vae=tiny_model.VAE, trunk=tiny_model.TRUNK,
+    decoder=dataclasses.replace(ModelConfig().decoder, feature_dim=48, width=32, num_heads=2,
+                                num_layers=1),
+)  # fmt: skip
+
+
+def run(*words) -> int:
+    parser = argparse.ArgumentParser()
+    weights.add_arguments(parser)
+    console.add_common_arguments(parser)
+    return console.run(parser.parse_args([str(word) for word in words]), weights.command)
+
+
+def quiet(stage, done, total):
+    pass
+
+
+def test_weights_of_an_unfinished_run(tmp_path, capsys) -> None:
+    store(tmp_path / "clips")
+    folder = tmp_path / "run"
+    settings = compose([
+        "experiment=smoke", f"data.sources.synthetic.root={tmp_path / 'clips'}", f"run={folder}",
+        "checkpoints.whole=false", "checkpoints.every=1", "log.pictures=1",
+    ])  # fmt: skip
+    assert train(settings, quiet, stop_at=2).weights is None
+    assert run("export", folder, "--output", tmp_path / "newest", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 2
+    one = folder / "checkpoints" / "step-00000001"
+    assert run("export", one, "--output", tmp_path / "one") == 0
+    assert run("export", folder, "--step", 1, "--output", tmp_path / "same") == 0
+    for name, step in (("newest", 2), ("one", 1), ("same", 1)):
+        trained = load_file(folder / f"checkpoints/step-{step:08d}/trained.safetensors")
+        model = AceModel.from_weights(load_weights(tmp_path / name))
+        state = {f"model.{key}": value for key, value in model.state_dict().items()}
+        assert trained.keys() <= state.keys()
+        for key, value in trained.items():
+            assert torch.equal(state[key], value), key
+    assert run("export", folder, "--step", 7, "--output", tmp_path / "none") == 2
+    assert "no checkpoint 7; there: 1, 2" in capsys.readouterr().err
+    assert run("export", tmp_path, "--output", tmp_path / "none") == 2
+    assert run("convert", one, "--to", "official", "--output", tmp_path / "none") == 2
+    assert "acehand weights export" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+def test_weights_on_a_backbone_reach_the_released_layout(tmp_path) -> None:
+    config = TrainConfig.from_json({
+        "hand": "acehand", "model": SIZES.to_json(), "start": {"random": True},
+        "optim": {"precision": "float32", "processes": 1},
+    })  # fmt: skip
+    model = build.build_model(config, build.read_start(SIZES, config.start))
+    trained = {
+        f"model.{name}": torch.randn(parameter.shape)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config.to_json()))
+    checkpoints.save(tmp_path / "run", 3, None, trained, {}, config.checkpoints)
+    assert run("export", tmp_path / "run", "--output", tmp_path / "own") == 0
+    loaded = load_weights(tmp_path / "own")
+    for name, value in loaded.adapters.items():
+        assert torch.equal(value, trained[f"model.source.{name}"]), name
+    for name, value in loaded.decoder.items():
+        assert torch.equal(value, trained[f"model.decoder.{name}"]), name
+    assert run("convert", tmp_path / "own", "--to", "official", "--output", tmp_path / "r") == 0
+    assert list((tmp_path / "r").glob("ace_ego_hand*.pt"))
+
+
+@pytest.mark.parametrize("source", ["vjepa2", "videomae"])
+def test_what_a_video_transformer_taught_is_kept(tmp_path, source) -> None:
+    """The frozen transformer is not written; decoder and ray head are."""
+    sizes = dataclasses.replace(SIZES, source=source)
+    model = AceModel(sizes, None, Decoder(sizes.decoder))
+    run = Run.__new__(Run)  # a whole one would need the transformer's files
+    run.config, run.start = TrainConfig(model=sizes.to_json()), None
+    run._write_weights(tmp_path / "own", model)
+    loaded = load_weights(tmp_path / "own")
+    assert loaded.config == sizes
+    for part in ("decoder", "ray_head"):
+        for name, value in getattr(model, part).state_dict().items():
+            assert torch.equal(getattr(loaded, part)[name], value), name
