@@ -174,7 +174,7 @@ def test_fisheye_clips_have_no_pinhole_fit() -> None:
     assert counts["img_reprojected"] == _routed()["img_reprojected"] / 2
     t = targets()
     p = dataclasses.replace(moved(truth(t)), fit_within=torch.tensor([False, False]))
-    assert float(term_sums(p, t)["fit"]) == 0  # nor has a field outside the paper's guards
+    assert float(term_sums(p, t)["fit"].detach()) == 0  # nor has a field outside the paper's guards
 
 
 def test_a_poor_field_is_taught_its_fit_though_no_hand_is_placed_by_it() -> None:
