@@ -101,6 +101,6 @@ def decompress_some(packed: bytes, compression: str) -> bytes:
     try:
         for at in range(0, len(packed), 4096):
             out.append(machine.decompress(packed[at : at + 4096]))
-    except errors:
+    except errors:  # where the damage begins; what came before it is kept
         pass
     return b"".join(out)

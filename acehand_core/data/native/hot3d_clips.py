@@ -107,11 +107,8 @@ class Hot3dClipsReader:
         focal = np.ptp([c.fx for c in cameras])
         if focal > 0:
             findings.append(f"the focal length changes by {focal:.3g} px; the middle one is used.")
-        names = [f"{key}.image_{stream}.jpg" for key in keys]
-        source = None
-        if all(name in members for name in names):
-            source = TarImages(archive, [members[name] for name in names])
-        else:
+        source = _pictures(archive, members, [f"{key}.image_{stream}.jpg" for key in keys])
+        if source is None:
             findings.append("pictures are missing; none are used.")
         if item.key["device"] == "aria":
             camera, T_world_camera = turned_camera(camera), T_world_camera @ TURN
@@ -145,6 +142,15 @@ class Hot3dClipsReader:
             licences=LICENCES,
             findings=tuple(findings),
         )
+
+
+def _pictures(
+    archive: Path, members: dict[str, tuple[str, int, int]], names: Sequence[str]
+) -> TarImages | None:
+    """Return the pictures of those names, or None unless all are there."""
+    if any(name not in members for name in names):
+        return None
+    return TarImages(archive, [members[name] for name in names])
 
 
 def _hands(
