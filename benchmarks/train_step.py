@@ -1,7 +1,7 @@
 """Time training steps, and what they need of memory.
 
-    python benchmarks/train_step.py                 # the small model, CPU
-    python benchmarks/train_step.py --size real     # the real model, random weights, one GPU
+    PYTHONPATH=tests python benchmarks/train_step.py                # the small model, CPU
+    PYTHONPATH=tests python benchmarks/train_step.py --size real    # the real one, random, one GPU
 
 Random frames or latents and made-up truth: loading is not timed. The peer in the same run is the
 same forward pass without gradients. ``--size real`` also checks that a gradient reaches exactly the
@@ -30,7 +30,7 @@ from acehand_core.training.estimate import step_size
 from acehand_core.training.main import compose
 from acehand_core.training.optim import make_optimizer
 from acehand_core.training.step import TrainingModel
-from tests.training_samples import targets
+from training_samples import targets
 
 
 def main() -> int:
