@@ -19,6 +19,7 @@ import sys
 import time
 
 import torch
+from training_samples import targets
 
 from acehand_core.batch import ClipBatch
 from acehand_core.hand.hands_torch import TorchHands
@@ -30,7 +31,6 @@ from acehand_core.training.estimate import step_size
 from acehand_core.training.main import compose
 from acehand_core.training.optim import make_optimizer
 from acehand_core.training.step import TrainingModel
-from training_samples import targets
 
 
 def main() -> int:

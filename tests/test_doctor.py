@@ -80,6 +80,12 @@ def test_what_reads_bags(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "rosbags" in run.err and piece["get"] in run.err
 
 
+def test_what_trains_and_what_runs_on_a_robot_stack(capsys) -> None:
+    there = found(capsys)
+    for name, module in (("accelerate", "accelerate"), ("hydra-core", "hydra"), ("rclpy", "rclpy")):
+        assert (there[name] is not None) == (importlib.util.find_spec(module) is not None)
+
+
 def test_a_protobuf_that_is_too_new_is_missing(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     version = importlib.metadata.version
 

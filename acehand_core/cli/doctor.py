@@ -36,6 +36,7 @@ class Piece:
 _HERE = "pip install . in the checkout"
 _MEDIAPIPE = "pip install '.[mediapipe]' && pip install --no-deps mediapipe==0.10.14"
 _ACE = "pip install torch==2.13.0 && pip install '.[ace]'"
+_TRAIN = "pip install torch==2.13.0 && pip install '.[ace,train]'"
 
 #: Distribution, import name, needed by the main job, what it adds, how to install it.
 _PACKAGES = (
@@ -69,8 +70,13 @@ _PACKAGES = (
      "pip install torch==2.13.0 && pip install '.[dex]'"),
     ("smplx", "smplx", False, "MANO hands from your own files",
      "pip install torch==2.13.0 && pip install '.[mano]'"),
+    ("accelerate", "accelerate", False, "acehand-train", _TRAIN),
+    ("hydra-core", "hydra", False, "acehand-train: its configuration", _TRAIN),
+    ("tensorboard", "tensorboard", False, "acehand-train: curves", _TRAIN),
     ("rosbags", "rosbags", False, "ROS 2 bags, read and written without ROS",
      "pip install '.[ros]'"),
+    ("rclpy", "rclpy", False, "ROS 2 nodes and launch files",
+     "ROS 2 Jazzy or newer, then source its setup.bash"),
     ("projectaria-tools", "projectaria_tools", False, "pictures of HOT3D recordings (VRS)",
      "pip install '.[vrs]'"),
 )  # fmt: skip
