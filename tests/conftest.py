@@ -20,3 +20,13 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"shared data not found at {folder}; set ACEHAND_SHARED")
     return folder
+
+
+@pytest.fixture(scope="session")
+def mano_file(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A made-up MANO file whose left shape directions are wrong, as in the real ones."""
+    import native_samples
+
+    path = tmp_path_factory.mktemp("mano") / "mano.npz"
+    native_samples.write_faulty_mano(shared / "golden" / "mano_synthetic.npz", path)
+    return path

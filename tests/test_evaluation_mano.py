@@ -54,13 +54,6 @@ def arctic(hands, truths):
     return Case(labels, truths["s05_box_grab_01_view0"], T[:6], K, (280, 200), False)
 
 
-@pytest.fixture(scope="module")
-def mano_file(shared, tmp_path_factory):
-    path = tmp_path_factory.mktemp("mano") / "mano.npz"
-    native_samples.write_faulty_mano(shared / "golden" / "mano_synthetic.npz", path)
-    return path
-
-
 def turn_of():
     return cv2.Rodrigues(np.radians(TURN_DEG) * np.array([2.0, -1, 2]) / 3)[0]
 

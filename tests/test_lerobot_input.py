@@ -75,7 +75,8 @@ def test_every_episode_is_an_input(version_3: Path, whole: list[np.ndarray]) -> 
         recording = open_recording(path, RecordingOptions())
         assert recording.timestamps_ns.tolist() == [round(k * 1e9 / 30) for k in range(length)]
         assert (recording.task, recording.source) == (task, str(path))
-        for image, true in zip(recording.frames.read(0, length), whole[start:], strict=False):
+        shown = recording.frames.read(0, length)
+        for image, true in zip(shown, whole[start : start + length], strict=True):
             assert np.abs(image.astype(int) - true).mean() < 3
         assert lerobot_videos.episode_sha256(path) == recording.sha256
         hashes.add(recording.sha256)

@@ -65,13 +65,6 @@ class GrayFrames:
 
 
 @pytest.fixture(scope="module")
-def mano_file(shared, tmp_path_factory):
-    path = tmp_path_factory.mktemp("mano") / "mano.npz"
-    native_samples.write_faulty_mano(shared / "golden" / "mano_synthetic.npz", path)
-    return path
-
-
-@pytest.fixture(scope="module")
 def datasets(mano_file, tmp_path_factory):
     """Every dataset, written once: name -> (root, truths)."""
     hands, out = native_samples.Hands(mano_file), {}

@@ -2,10 +2,13 @@
 
 import io
 import json
+import os
 import pickle
 import re
 import shutil
+import signal
 import tarfile
+import time
 from dataclasses import replace
 
 import native_samples
@@ -15,6 +18,7 @@ import pytest
 from acehand_core import atomic
 from acehand_core.data.clips import store
 from acehand_core.data.clips.store import ClipStore
+from acehand_core.data.native import run as native_run
 from acehand_core.data.native.clip_pictures import ClipOptions
 from acehand_core.data.native.protocol import ReadOptions
 from acehand_core.data.native.registry import find_reader
@@ -30,13 +34,6 @@ pytest.importorskip("torch")
 
 MANO = "mano_hand_pose_trajectory.jsonl"
 SUBJECTS = ("subject1_h1_0_cam4", "subject4_h1_0_cam4")
-
-
-@pytest.fixture(scope="module")
-def mano_file(shared, tmp_path_factory):
-    path = tmp_path_factory.mktemp("mano") / "mano.npz"
-    native_samples.write_faulty_mano(shared / "golden" / "mano_synthetic.npz", path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -468,3 +465,24 @@ def test_a_malformed_split_file_is_refused(samples, tmp_path, value):
     path.write_text(json.dumps(value))
     with pytest.raises(SchemaError, match=r"splits\.json"):
         convert("h2o", samples("h2o", tmp_path), tmp_path / "out", split_file=path)
+
+
+def _killed(reader, item, options):
+    """The process is ended, as by a system short of memory, once another clip is there."""
+    while item.name == SUBJECTS[1] and not list(options.output.glob("*/clips/*/clip.json")):
+        time.sleep(0.02)
+    if item.name == SUBJECTS[1]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return native_run._convert(reader, item, options)
+
+
+def test_a_killed_process_is_said_and_converted_clips_stay(samples, tmp_path, monkeypatch):
+    root, output = samples("h2o", tmp_path), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(native_run, "_convert", _killed)
+        with pytest.raises(OutputError, match=f"memory may be short.*{SUBJECTS[1]}"):
+            convert("h2o", root, output, jobs=2)
+    assert list(output.glob(f"*/clips/{SUBJECTS[0]}/clip.json"))
+    report = convert("h2o", root, output)
+    assert report.kept >= 1 and not report.errors
+    assert {name for names in clips_of(output).values() for name in names} >= {*SUBJECTS}

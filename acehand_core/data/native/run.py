@@ -9,6 +9,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from acehand_core.data.native.paper_counts import compare
 from acehand_core.data.native.protocol import SPLITS, Item, Reader, ReadOptions, Split
 from acehand_core.data.native.registry import find_reader
 from acehand_core.data.native.splits import read_split_file
-from acehand_core.errors import AcehandError, InputError, Interrupted, nearest
+from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError, nearest
 
 #: Called with the stage, the number done and the number of all.
 Progress = Callable[[str, int, int], None]
@@ -186,7 +187,15 @@ def _outcomes(
                 return
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
-                yield waiting.pop(future), future.result()
+                outcome = future.result()  # first: who ended a process is among all that wait
+                yield waiting.pop(future), outcome
+    except BrokenProcessPool as error:
+        names = ", ".join(item.name for item in waiting.values())
+        raise OutputError(
+            f"{options.output}: a process that converts was ended from outside (memory may be "
+            f"short; fewer --jobs need less) while it was at one of {names}. Converted clips stay, "
+            "and the same command goes on."
+        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
