@@ -23,7 +23,7 @@ from acehand_core.hand.articulation import angles_to_pose
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.types import SIDES
 
-KINDS = ("box", "mug", "can", "bottle", "bowl", "ball")
+KINDS = ("box", "mug", "can", "bottle", "bowl", "ball", "shared")
 OPTIONS = episodes.SynthOptions(128, 96, frames=121)
 TIPS = (4, 8, 12, 16, 20)
 PARENTS = (-1, 0, 1, 2, 3, 0, 5, 6, 7, 0, 9, 10, 11, 0, 13, 14, 15, 0, 17, 18, 19)
@@ -103,6 +103,9 @@ class Grasp:
     release: float
     bones: float
     slip: float
+    side: str
+    #: Outward, where the finger touches that is nearest, in the object's frame.
+    normal: np.ndarray
 
     @property
     def finger(self):
@@ -132,32 +135,44 @@ def measure(shot, prop_name, slot, start, stop, rate=30.0):
     lines = ((1 - share) * a + share * b).reshape(len(times), -1, 3)
     deepest = np.maximum(0.0, -nearest(prop, skin))
     bones = nearest(prop, lines, 0.03)
-    at = int(np.flatnonzero(held)[len(np.flatnonzero(held)) // 2])
-    tips, normals = [], []
-    for tip in TIPS:
-        near = skin[at][np.linalg.norm(skin[at] - joints[at, tip], axis=-1) < TIP_M]
-        away = signed_distance(prop, near)
-        best = int(away.argmin())
-        tips.append(away[best])
-        normals.append(normal(prop, near[best]))
-    tips = 1e3 * np.array(tips)
-    touching = [n for n, away in zip(normals[1:], tips[1:], strict=True) if abs(away) <= 3]
-    angles = [np.degrees(np.arccos(np.clip(normals[0] @ n, -1, 1))) for n in touching]
+    # When it is taken, in the middle and at the end: the worst of the three.
+    looks = [
+        touching(prop, skin[at], joints[at])
+        for at in np.flatnonzero(held)[[0, held.sum() // 2, -1]]
+    ]
+    worst = max(looks, key=lambda look: np.abs(look[0][0]) + np.abs(look[0][1:]).min())
     relative = frames.inverse(path.T_world_hand[held]) @ poses[held]
     return Grasp(
         prop.kind,
-        tips,
-        max(angles, default=0.0),
+        worst[0],
+        min(look[1] for look in looks),
         1e3 * deepest[times < start].max(initial=0.0),
         1e3 * deepest[held].max(),
         1e3 * deepest[times > stop].max(initial=0.0),
         1e3 * bones.min(),
         1e3 * float(np.ptp(relative[:, :3, 3], axis=0).max()),
+        side,
+        worst[2],
     )
 
 
+def touching(prop, skin, joints):
+    """Return the tips' distances (5,) in mm, how opposite thumb and fingers are, a normal."""
+    tips, normals = [], []
+    for tip in TIPS:
+        near = skin[np.linalg.norm(skin - joints[tip], axis=-1) < TIP_M]
+        away = signed_distance(prop, near)
+        best = int(away.argmin())
+        tips.append(1e3 * away[best])
+        normals.append(normal(prop, near[best]))
+    fingers = [n for n, away in zip(normals[1:], tips[1:], strict=True) if abs(away) <= 3]
+    angles = [np.degrees(np.arccos(np.clip(normals[0] @ n, -1, 1))) for n in fingers]
+    nearest_finger = normals[1 + int(np.abs(tips[1:]).argmin())]
+    return np.array(tips), max(angles, default=0.0), nearest_finger
+
+
 def nearest(prop, points, margin=0.0):
-    """Return per time the smallest signed distance of points (T, N, 3), ``margin`` if none is near."""
+    """Return per time the smallest distance of points (T, N, 3), ``margin`` if none is near."""
     if prop.kind == "box":
         low, high = -np.array(prop.size), np.array(prop.size)
     elif prop.kind == "ball":
@@ -172,7 +187,10 @@ def nearest(prop, points, margin=0.0):
 
 
 def grasps(kind, count, seed=11):
-    """Yield ``count`` grasps of one kind of object, as clips of the story "objects" have them."""
+    """Yield ``count`` grasps of one kind of object, as clips have them.
+
+    "shared" is a large box between both hands; each is a grasp.
+    """
     made = 0
 
     def only(rng, name):
@@ -181,17 +199,19 @@ def grasps(kind, count, seed=11):
         return prop
 
     index = 0
+    story = "bimanual" if kind == "shared" else "objects"
     while made < count:
         with (
             mock.patch.object(episodes, "an_object", only),
-            mock.patch.object(episodes, "_STORIES", {"objects": 1.0}),
+            mock.patch.object(episodes, "_STORIES", {story: 1.0}),
         ):
             shot = episodes.episode(seed, index, OPTIONS)
         index += 1
         for hold in shot.script.holds:
-            if made < count and hold.start < shot.script.duration - 0.1:
-                made += 1
-                yield measure(shot, hold.prop, hold.slot, hold.start, hold.stop)
+            for slot in (0, 1) if kind == "shared" else (hold.slot,):
+                if made < count and hold.start < shot.script.duration - 0.1:
+                    made += 1
+                    yield measure(shot, hold.prop, slot, hold.start, hold.stop)
 
 
 def main():

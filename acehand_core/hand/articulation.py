@@ -127,9 +127,7 @@ def angles_to_pose(angles: Angles, side: Side) -> HandPose:
 
 def chain(
     angles: Float[np.ndarray, "N 22"], side: Side, rest: Float[np.ndarray, "*N 21 3"]
-) -> tuple[
-    Float[np.ndarray, "N 21 3"], Float[np.ndarray, "N 16 3 3"], Float[np.ndarray, "N 22 3"]
-]:
+) -> tuple[Float[np.ndarray, "N 21 3"], Float[np.ndarray, "N 16 3 3"], Float[np.ndarray, "N 22 3"]]:
     """Return how the hand's tree is turned, for identity orientation and the wrist at the origin.
 
     Keypoints, rotations of the 16 joints and the unit axes that the 22 angles turn about. ``rest``

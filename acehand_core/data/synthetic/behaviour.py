@@ -223,13 +223,16 @@ class Planner:
         lift = held.wrist + np.array([0.0, -0.02, rng.uniform(0.05, 0.13)])
         self._carry(prop, T_hand_prop, held.angles, held.wrist + 0.02 * _Z, held.R)
         self._carry(prop, T_hand_prop, held.angles, lift, held.R)
-        for _ in range(int(rng.integers(1, 4))):
+        kept, moves = rng.random() < 0.35, int(rng.integers(1, 4))
+        # What is kept is carried about until the clip is over.
+        while moves > 0 or (kept and self.time < self.duration):
+            moves -= 1
             move = rng.uniform(-1, 1, 3) * np.array([0.07, 0.05, 0.05])
             turn = rotations.exp(rng.normal(0, np.radians(28), 3))
             self._carry(
                 prop, T_hand_prop, held.angles, lift + move, turn @ held.R, rng.uniform(0.7, 1.3)
             )
-        if rng.random() < 0.35:  # keeps it
+        if kept:
             self.holds.append(Hold(prop.name, self._slot, start, self.duration + 1))
             return
         # As it stood, elsewhere: the hand is turned as it was when it took it.

@@ -29,7 +29,9 @@ Lenses = Literal["mixed", "pinhole", "fisheye"]
 #: Part of what a clip is made from: raised whenever the same seed gives another clip.
 VERSION = 2
 #: How often a story is planned anew when a hand goes deeper than this into an object.
-_PLANS, _DEPTH_M = 8, 0.0022
+_PLANS, _DEPTH_M = 8, 0.0025
+#: How many objects are tried until the hand, which may be small, can hold one.
+_OBJECTS = 4
 _STORIES = {"objects": 0.45, "bimanual": 0.25, "gestures": 0.30}
 
 
@@ -127,10 +129,14 @@ def _objects(rng: np.random.Generator, planners: list[Planner], duration: float)
     """Each hand takes an object of its own, between rests, gestures and absences."""
     props, grips = [], []
     for planner in planners:
-        prop = an_object(rng, f"own_{planner.side}")
-        place = np.array([planner.out * rng.uniform(0.06, 0.17), rng.uniform(0.12, 0.24), 0.0])
+        for _ in range(_OBJECTS):
+            prop = an_object(rng, f"own_{planner.side}")
+            place = np.array([planner.out * rng.uniform(0.06, 0.17), rng.uniform(0.12, 0.24), 0.0])
+            grip = take(planner.side, planner.betas, planner.body, rng, prop, place)
+            if grip.good:
+                break
         props.append(prop)
-        grips.append(take(planner.side, planner.betas, planner.body, rng, prop, place))
+        grips.append(grip)
     for planner in planners:
         for prop, grip in zip(props, grips, strict=True):
             planner.obstacles[prop.name] = (prop, grip.T_world_prop)

@@ -77,9 +77,16 @@ def reach(
 
 
 def pinch(
-    side: Side, betas: Betas, R_world_hand: Rotation, point_world: Vector, width: float
+    side: Side,
+    betas: Betas,
+    R_world_hand: Rotation,
+    point_world: Vector,
+    width: float,
+    fingers: int = 1,
 ) -> tuple[Angles, Vector, float]:
     """Grip something ``width`` wide at ``point_world`` between thumb and index, level.
+
+    With two or three ``fingers`` the next ones lie beside the index.
 
     Returns:
         angles, the wrist in the world, and the heading (about z) of the line from index to thumb.
@@ -97,7 +104,11 @@ def pinch(
     across = R_world_hand.T @ across / np.linalg.norm(across)
     half = width / 2 + _PAD_M
     targets = {_THUMB_TIP: middle + half * across, _INDEX_TIP: middle - half * across}
-    angles = reach(side, betas, start, targets)
+    beside = np.array([0.0, 0.0, -1.0]) - across * -across[2]
+    for number in range(1, fingers):
+        shift = 0.017 * number * beside / np.linalg.norm(beside)
+        targets[TIPS[1 + number]] = targets[_INDEX_TIP] + shift
+    angles = reach(side, betas, start, targets, 30)
     x, y, _ = R_world_hand @ across
     return angles, point_world - R_world_hand @ middle, float(np.arctan2(y, x))
 
@@ -129,7 +140,11 @@ def enclose(side: Side, betas: Betas, radius: float) -> tuple[Angles, Vector]:
     radii = np.array([fit[2] for fit in fits]) - _SKIN_M
     best = int(np.argmin(np.abs(radii - radius)))
     middle = np.array([fits[best][0], fits[best][1], points[best, [5, 9, 13], 2].mean()])
-    return angles[best], middle
+    # The thumb against the fingertips, on the other side.
+    tips = (points[best, [8, 12]].mean(0) - middle) * np.array([1.0, 1.0, 0.0])
+    thumb = middle - (radius + _SKIN_M) * tips / np.linalg.norm(tips)
+    thumb[2] = points[best, 8, 2]
+    return reach(side, betas, angles[best], {_THUMB_TIP: thumb}, 20), middle
 
 
 def _circle(points: np.ndarray) -> tuple[float, float, float]:

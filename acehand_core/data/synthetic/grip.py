@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Float
 
 from acehand_core.data.synthetic import solids
 from acehand_core.data.synthetic.furnish import Prop
@@ -54,6 +55,11 @@ class Wish:
     fingers: tuple[int, ...]
     centre: Vector
     within: Vector
+    #: How far the thumb's pad may be beside the line that the others press along.
+    level: float = 0.004
+    #: Of something thin: which way is out where thumb and finger start, and how thick it is.
+    sides: Float[np.ndarray, "K 3"] | None = None
+    wall: float = 0.0
     #: False where another hand is opposite: then ``centre`` is for the thumb's pad alone.
     opposed: bool = True
 
@@ -85,7 +91,7 @@ class Grip:
     def badness(self) -> float:
         """Below 1 where all is well."""
         return max(
-            self.depth / 0.0015, self.gap / 0.001, (np.pi - self.opposed) / np.radians(45),
+            self.depth / 0.002, self.gap / 0.0015, (np.pi - self.opposed) / np.radians(40),
             1.0 - self.clear / 0.002,
         )  # fmt: skip
 
@@ -103,7 +109,7 @@ def close_on(
         normal, gradient = slope.T @ slope, slope.T @ residual
         step = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), gradient)
         # No more than a few degrees and millimetres at once: contacts come and go.
-        step *= min(1.0, 0.25 / np.abs(step[:25]).max(), 0.02 / np.abs(step[25:]).max())
+        step *= min(1.0, 0.2 / np.abs(step[:25]).max(), 0.01 / np.abs(step[25:]).max())
         tried = Pose(
             np.clip(pose.angles + step[:22], low, high),
             rotations.exp(step[22:25]) @ pose.R,
@@ -131,6 +137,11 @@ def _cost(
     """Return residuals and their derivatives by angles, turn and shift."""
     points = _points(touch, pose)
     away, out = solids.distance(prop, T_world_prop, points)
+    if wish.sides is not None:
+        # A pad that slipped through a thin wall is as deep as it is beyond it, not outside.
+        pads = touch.pads[list(wish.fingers)]
+        wrong = pads[(out[pads] * wish.sides).sum(1) < -0.3]
+        away[wrong], out[wrong] = -away[wrong] - wish.wall, -out[wrong]
     thick = _BONE_SHARE * touch.flesh
     scale = np.where(touch.flesh > 0, _BONE, _INSIDE)
     pads, tips = touch.pads[list(wish.fingers)], touch.tips[list(wish.fingers)]
@@ -152,7 +163,7 @@ def _cost(
          along(out[inside], of_inside) / scale[inside, None]),
         ((points[below, 2] - _TABLE_CLEAR_M) / _TABLE, of_below[:, 2] / _TABLE),
         _facing(points[pads] - points[tips], out[pads], of_pads - of_tips),
-        _middle(points[pads], of_pads, wish),
+        _middle(points[pads], out[pads], of_pads, wish),
         _apart(points[touch.tips], of_all),
         *_manners(pose, start),
     ]  # fmt: skip
@@ -168,12 +179,27 @@ def _facing(arms: np.ndarray, out: np.ndarray, slopes: np.ndarray) -> tuple[np.n
     ) / _FACING
 
 
-def _middle(pads: np.ndarray, slopes: np.ndarray, wish: Wish) -> tuple[np.ndarray, np.ndarray]:
-    """The thumb is opposite the fingers: their middle is the object's."""
-    share = 0.5 if wish.opposed else 1.0
-    error = share * pads[0] + (1 - share) * pads[1:].mean(0) - wish.centre
-    slope = share * slopes[0] + (1 - share) * slopes[1:].mean(0)
-    return error / wish.within, slope / wish.within[:, None]
+def _middle(
+    pads: np.ndarray, out: np.ndarray, slopes: np.ndarray, wish: Wish
+) -> tuple[np.ndarray, np.ndarray]:
+    """The thumb is opposite the fingers, level, and their middle is where it is wished."""
+    if not wish.opposed:
+        return (pads[0] - wish.centre) / wish.within, slopes[0] / wish.within[:, None]
+    error = 0.5 * (pads[0] + pads[1:].mean(0)) - wish.centre
+    slope = 0.5 * (slopes[0] + slopes[1:].mean(0))
+    # They press along one horizontal line; what is across it would turn the object in the hand.
+    line = (out[0] - out[1:].mean(0)) * np.array([1.0, 1.0, 0.0])
+    line = line / max(float(np.linalg.norm(line)), 1e-3)
+    across = np.eye(3) - np.outer(line, line)
+    return (
+        np.concatenate([error / wish.within, across @ (pads[0] - pads[1:].mean(0)) / wish.level]),
+        np.concatenate(
+            [
+                slope / wish.within[:, None],
+                across @ (slopes[0] - slopes[1:].mean(0)) / wish.level,
+            ]
+        ),
+    )
 
 
 def _apart(tips: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

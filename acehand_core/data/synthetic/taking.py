@@ -1,6 +1,7 @@
 """How a hand takes each kind of object: from where it starts to fit, and how it opens.
 
-Boxes and balls are pinched, mugs and bowls by their rim, cans and bottles held around.
+Boxes, balls and low cans are pinched, mugs and bowls by their rim, tall cans and bottles held
+around.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.types import Betas, RigidTransform, Rotation, Side
 
 _Z = np.array([0.0, 0.0, 1.0])
-_TRIES = 6
+_TRIES = 3
+#: Cans lower than this are taken from above: a hand around them would lie on the table.
+_TALL_M = 0.105
 _BEND = np.radians(45)
 
 #: Degrees by which the hand opens from a pinch and from around something, small to large.
@@ -52,8 +55,10 @@ def take(
     Some starts are tried, until thumb and finger touch from both sides, nothing is inside and the
     way there is clear; else the best of them.
     """
-    how = {"box": _pinched, "ball": _pinched, "mug": _by_rim, "bowl": _by_rim}
-    return _best(lambda: how.get(prop.kind, _around)(side, betas, body, rng, prop, at))
+    how = {"box": _pinched, "ball": _pinched, "mug": _by_rim, "bowl": _by_rim}.get(
+        prop.kind, _around if prop.size[1] > _TALL_M else _pinched
+    )
+    return _best(lambda: how(side, betas, body, rng, prop, at))
 
 
 def take_side(
@@ -77,19 +82,34 @@ def _best(attempt: Callable[[], Grip]) -> Grip:
 def _pinched(
     side: Side, betas: Betas, body: Body, rng: np.random.Generator, prop: Prop, at: Vector
 ) -> Grip:
-    """Between thumb and fingers, from above."""
-    ball = prop.kind == "ball"
-    width, height = (prop.size[0], prop.size[0]) if ball else (prop.size[0], prop.size[2])
-    middle = at + height * _Z
-    point = middle if ball else middle + _Z * 0.35 * height
+    middle = at + _half_height(prop) * _Z
     R = facing(side, rng, (-0.30, 0.93, -0.35), (0.25, 0.3, 1.0))
     R = bent_within_limits(side, R, middle - body.elbow(side, middle), _BEND)
-    angles, wrist, heading = pinch(side, betas, R, point, 2 * width)
-    pose = frames.rigid(rotations.exp(heading * _Z), middle)
-    long = ball or 2 * prop.size[1] > 0.036
-    fingers = (0, 1, 2, 3) if ball and width > 0.03 else (0, 1, 2) if long else (0, 1)
-    wish = Wish(fingers, point, np.full(3, 0.004))
-    return _gripped(side, betas, Pose(angles, R, wrist), prop, pose, wish)
+    return take_from_above(side, betas, R, prop, at)
+
+
+def take_from_above(
+    side: Side, betas: Betas, R_world_hand: Rotation, prop: Prop, at: Vector
+) -> Grip:
+    """Return how a hand that is turned about so pinches a box, ball or can between its fingers.
+
+    ``at``: where on the table it stands. Two fingers where there is room for them.
+    """
+    width, half = prop.size[0], _half_height(prop)
+    middle = at + half * _Z
+    # A little below the top, but a ball's at its widest.
+    point = middle + _Z * {"ball": 0.0, "can": half - 0.018}.get(prop.kind, 0.35 * half)
+    long = 2 * prop.size[1] > 0.036 if prop.kind == "box" else width > 0.026
+    count = 2 if long else 1
+    angles, wrist, heading = pinch(side, betas, R_world_hand, point, 2 * width, count)
+    standing = at if prop.kind == "can" else middle
+    pose = frames.rigid(rotations.exp(heading * _Z), standing)
+    wish = Wish(tuple(range(count + 1)), point, np.full(3, 0.004))
+    return _gripped(side, betas, Pose(angles, R_world_hand, wrist), prop, pose, wish)
+
+
+def _half_height(prop: Prop) -> float:
+    return {"ball": prop.size[0], "can": 0.5 * prop.size[1]}.get(prop.kind, prop.size[2])
 
 
 def _by_rim(
@@ -109,7 +129,10 @@ def _by_rim(
     to_rim = -inside * thumb * (radius - 0.5 * wall)
     turn = heading + (0.0 if inside > 0 else np.pi) + rng.uniform(-1.3, 1.3)
     pose = frames.rigid(rotations.exp(turn * _Z), at)
-    wish = Wish((0, 1, 2), top - 0.012 * _Z + to_rim, np.array([0.003, 0.003, 0.004]))
+    sides = np.stack([thumb, -thumb])
+    wish = Wish(
+        (0, 1), top - 0.012 * _Z + to_rim, np.array([0.003, 0.003, 0.004]), sides=sides, wall=wall
+    )
     return _gripped(side, betas, Pose(angles, R, wrist + to_rim), prop, pose, wish)
 
 
@@ -118,13 +141,13 @@ def _around(
 ) -> Grip:
     """From the side, the fingers around it and the thumb against them."""
     radius, height, _ = prop.size
-    centre = at + _Z * max(min(0.5 * height, 0.10), 0.05)
+    centre = at + _Z * max(min(0.45 * height, 0.10), 0.057)
     R = facing(side, rng, (-0.45, 0.9, 0.0), (0.85, 0.45, 0.15))
     R = bent_within_limits(side, R, centre - body.elbow(side, centre), _BEND)
     angles, middle = enclose(side, betas, radius)
     pose = frames.rigid(rotations.exp(rng.uniform(-3, 3) * _Z), at)
     start = Pose(angles, R, centre - R @ middle)
-    wish = Wish((0, 1, 2, 3), centre, np.array([0.003, 0.003, 0.02]))
+    wish = Wish((0, 1, 2), centre, np.array([0.003, 0.003, 0.02]), level=0.01)
     return _gripped(side, betas, start, prop, pose, wish)
 
 
@@ -158,7 +181,7 @@ def _gripped(
         base, scales = _SIDE_OPEN, (1.0, 1.6, 0.6)
         inwards = np.array([1.0 if side == "left" else -1.0, 0.0, 0.0])
         ways = [inwards, inwards - 0.4 * _Z, inwards - _Z, inwards + 0.4 * along]
-    elif prop.kind in ("can", "bottle"):
+    elif prop.kind in ("can", "bottle") and prop.size[1] > _TALL_M:
         base, scales = _AROUND_OPEN, (1.0, 1.5, 2.0, 0.7)
         ways = [along + palm, along + 0.5 * palm, 0.5 * along + palm, along, palm]
         ways = [way * np.array([1.0, 1.0, 0.0]) for way in ways] + ways
