@@ -36,10 +36,12 @@ def distance(
         if prop.kind == "mug":
             line = surfaces.mug_handle(*prop.size[:2])
             line = np.concatenate([line, 0.5 * (line[1:] + line[:-1])])
-            handle, slope_handle = _tube(line, _HANDLE_M, local)
-            nearer = handle < away
-            away = np.where(nearer, handle, away)
-            slope = np.where(nearer[:, None], slope_handle, slope)
+            # Only where it can be nearer than the mug itself: beyond its middle, on that side.
+            beside = np.flatnonzero(local[:, 0] > 0)
+            handle, slope_handle = _tube(line, _HANDLE_M, local[beside])
+            nearer = handle < away[beside]
+            away[beside[nearer]] = handle[nearer]
+            slope[beside[nearer]] = slope_handle[nearer]
     return away, slope @ T_world_prop[:3, :3].T
 
 
@@ -78,14 +80,14 @@ def _box(half: np.ndarray, points: Points) -> tuple[Distances, Points]:
     return np.where(outside > 0, outside, beyond.max(1)), slope * sign
 
 
-def _tube(line: Points, radius: float, points: Points) -> tuple[Distances, Points]:
+def _tube(
+    line: Float[np.ndarray, "L 3"], radius: float, points: Points
+) -> tuple[Distances, Points]:
     """Spheres of one radius around points close to each other, or around one."""
-    arms = points[:, None] - line
-    lengths = np.linalg.norm(arms, axis=-1)
-    nearest = lengths.argmin(1)
-    rows = np.arange(len(points))
-    length = lengths[rows, nearest]
-    return length - radius, arms[rows, nearest] / np.maximum(length, 1e-12)[:, None]
+    squares = (points**2).sum(1)[:, None] - 2 * points @ line.T + (line**2).sum(1)
+    arms = points - line[squares.argmin(1)]
+    length = np.linalg.norm(arms, axis=1)
+    return length - radius, arms / np.maximum(length, 1e-12)[:, None]
 
 
 def _lathe(profile: surfaces.Profile, points: Points) -> tuple[Distances, Points]:
