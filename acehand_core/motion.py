@@ -147,7 +147,8 @@ class HandMotion:
     ``joints_camera = hand(global_orient, hand_pose, betas) + translation``: ``translation`` places
     the model's own joints, so the wrist is ``J0(betas) + translation``. A joint that nothing is
     known about is NaN. Where rotations are not known they are NaN and ``hand_model`` is "none".
-    ``joints_image`` is the tracker's own 2D evidence, never a projection.
+    ``T_world_camera`` is NaN in frames whose camera pose is not known. ``joints_image`` is the
+    tracker's own 2D evidence, never a projection.
     """
 
     timestamps_ns: TimestampsNs

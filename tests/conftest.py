@@ -23,10 +23,10 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session")
-def mano_file(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mano_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A made-up MANO file whose left shape directions are wrong, as in the real ones."""
     import native_samples
 
     path = tmp_path_factory.mktemp("mano") / "mano.npz"
-    native_samples.write_faulty_mano(shared / "golden" / "mano_synthetic.npz", path)
+    native_samples.write_mano(path)
     return path

@@ -201,7 +201,7 @@ class Clip:
 
     ``frames`` is None where ``info.media`` is "none". ``motion.joints_image`` are the labelled
     keypoints in pixels of the stored picture (NaN where none); ``motion.visible`` is the share of
-    the hand that is in the image and not hidden, as far as the dataset knows.
+    the keypoints inside it, hidden or not.
     """
 
     info: ClipInfo

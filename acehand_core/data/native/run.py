@@ -53,13 +53,17 @@ class RunOptions:
 class RunReport:
     """What came out: per split clips and frames; findings with how many clips share them.
 
-    ``moved`` counts, by (old split, new split), clips that were taken out of the old split's store.
+    Of the frames ``unlabelled`` have no label of any hand; ``left_out`` frames of the dataset have
+    no picture where others have one and so are in no clip. ``moved`` counts, by (old split, new
+    split), clips that were taken out of the old split's store.
     """
 
     dataset: str
     output: Path
     clips: Counter = field(default_factory=Counter)
     frames: Counter = field(default_factory=Counter)
+    unlabelled: Counter = field(default_factory=Counter)
+    left_out: Counter = field(default_factory=Counter)
     kept: int = 0
     moved: Counter = field(default_factory=Counter)
     findings: Counter = field(default_factory=Counter)
@@ -70,6 +74,8 @@ class RunReport:
         """Count one clip."""
         self.clips[split] += 1
         self.frames[split] += info.frames
+        self.unlabelled[split] += info.source["unlabelled_frames"]
+        self.left_out[split] += info.source["left_out_frames"]
         self.kept += kept
         self.findings.update(info.source.get("findings", ()))
 
@@ -79,7 +85,12 @@ class RunReport:
             "dataset": self.dataset,
             "output": str(self.output),
             "splits": {
-                split: {"clips": self.clips[split], "frames": self.frames[split]}
+                split: {
+                    "clips": self.clips[split],
+                    "frames": self.frames[split],
+                    "unlabelled_frames": self.unlabelled[split],
+                    "left_out_frames": self.left_out[split],
+                }
                 for split in SPLITS
                 if self.clips[split]
             },
