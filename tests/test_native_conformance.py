@@ -30,7 +30,6 @@ from acehand_core.errors import (
     InputError,
     Interrupted,
     MissingDependencyError,
-    SchemaError,
     UnsafeFileError,
 )
 from acehand_core.geometry import frames

@@ -135,6 +135,12 @@ def _check_columns(table: pa.Table, path: Path) -> None:
             raise SchemaError(f"{path}: column {name!r} has {nulls} empty values; none are valid.")
     if table.num_rows % 2 or table["hand"].to_pylist() != list(SIDES) * (table.num_rows // 2):
         raise SchemaError(f"{path}: rows must alternate left and right, two per frame.")
+    posed = table["T_world_camera"].combine_chunks().is_valid().to_numpy(zero_copy_only=False)
+    if (posed[::2] != posed[1::2]).any():
+        raise SchemaError(
+            f"{path}: column 'T_world_camera' is empty for one hand of a frame; both rows or none "
+            "must have the camera's pose."
+        )
     stamps = table["timestamp_ns"].to_numpy()
     if (stamps[::2] != stamps[1::2]).any():
         raise SchemaError(f"{path}: both hands of a frame must have the same timestamp_ns.")
