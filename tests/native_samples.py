@@ -631,7 +631,7 @@ ARIA_STREAMS = {
     "1201-1": ("camera-slam-left", 640, 480, [240.0, 322.0, 238.0],
                rigid([0.1, 0.5, 0.0], [-0.04, 0.05, -0.01])),
     "1201-2": ("camera-slam-right", 640, 480, [242.0, 318.0, 241.0],
-               rigid([0.3, 0.1, -0.2], [0.05, 0.04, -0.03])),
+               rigid([0.72, 0.1, -0.2], [0.05, 0.04, -0.03])),
 }  # fmt: skip
 MASKS = (
     "good_exposure", "hand_pose_available", "hand_visible", "headset_pose_available",

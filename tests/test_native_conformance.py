@@ -23,7 +23,7 @@ from acehand_core.data.native.clip_pictures import ClipOptions
 from acehand_core.data.native.conventions import to_camera
 from acehand_core.data.native.convert import hand_motion, mano_source
 from acehand_core.data.native.mano_files import load_mano
-from acehand_core.data.native.protocol import ReadOptions
+from acehand_core.data.native.protocol import Convention, ManoTrack, ReadOptions
 from acehand_core.data.native.run import RunOptions, run
 from acehand_core.data.native.splits import hashed_split
 from acehand_core.errors import (
@@ -32,7 +32,7 @@ from acehand_core.errors import (
     MissingDependencyError,
     UnsafeFileError,
 )
-from acehand_core.geometry import frames
+from acehand_core.geometry import frames, rotations
 from acehand_core.hand.mano import shapedirs_need_repair
 
 pytest.importorskip("smplx")
@@ -220,6 +220,72 @@ def test_wrong_conventions_do_not_pass(datasets, mano):
             bad = replace(track, convention=replace(track.convention, **{field: value}))
             error = np.nanmax(np.abs(to_camera(bad, mano).joints_camera - truth.joints))
             assert error > 1e-3, (name, field)
+
+
+def test_one_shape_per_recording_leaves_the_wrist_where_it_was_labelled(mano_file, mano):
+    """Pseudo labels have betas per frame; the clip has their median, and wrists must not move.
+
+    Labelled wrists, and joints under one shape, are posed here by smplx.
+    """
+    random, hands, count = np.random.default_rng(5), native_samples.Hands(mano_file), 5
+    betas = np.cumsum(random.normal(0, 0.8, (count, 2, 10)), axis=0)
+    T = native_samples.camera_path(random, count)
+    orient = random.normal(0, 0.7, (count, 2, 3))
+    fingers = random.normal(0, 0.2, (count, 2, 45))
+    translation = random.normal(0, 0.3, (count, 2, 3))
+    track = ManoTrack(
+        Convention("vectors", False, "mano", False, "world"), np.ones((count, 2), bool),
+        rotations.exp(orient), fingers, betas, translation, T,
+    )  # fmt: skip
+    out = to_camera(track, mano)
+    for slot, side in enumerate(native_samples.SIDES):
+
+        def posed(shape, slot=slot, side=side):
+            world = hands.pose(
+                side, orient[:, slot], fingers[:, slot], shape, translation[:, slot], flat=False
+            )
+            return np.einsum("tij,tnj->tni", T[:, :3, :3], world) + T[:, None, :3, 3]
+
+        labelled, median = posed(betas[:, slot]), np.median(betas[:, slot], axis=0)
+        assert np.linalg.norm(median - betas[:, slot].mean(0)) > 0.1
+        np.testing.assert_allclose(out.betas[slot], median, atol=1e-12)
+        one = posed(median)
+        # Moved so that the wrist is the labelled one; else it lies millimetres beside it.
+        beside = np.linalg.norm((one - labelled)[:, 0], axis=-1)
+        assert beside.max() > 3e-3
+        one += (labelled - one)[:, :1]
+        np.testing.assert_allclose(out.joints_camera[:, slot], one, atol=1e-6)
+        again = mano(False).joints(
+            side, out.global_orient[:, slot], out.hand_pose[:, slot], out.betas[slot]
+        )
+        np.testing.assert_allclose(again + out.translation[:, slot, None], one, atol=1e-6)
+        worst = np.linalg.norm(one - labelled, axis=-1).max()
+        assert any(f"{side} betas" in t and f"at most {1e3 * worst:.2f} mm" in t
+                   for t in out.findings)  # fmt: skip
+
+
+def test_a_hand_that_rests_in_the_world_travels_nowhere(tmp_path, mano_file):
+    """Redwood's trajectories take points of the camera to the world; read so, the hand rests."""
+    native_samples.write_hoi4d(tmp_path, native_samples.Hands(mano_file))
+    (folder,) = (path.parent for path in tmp_path.rglob("0.pickle"))
+    (log,) = tmp_path.rglob("output.log")
+    words = [line.split() for line in log.read_text().splitlines()]
+    poses = np.array([words[5 * n + 1 : 5 * n + 5] for n in range(8)], float)
+    resting = np.array([0.2, 0.3, 1.4])
+    for row in (0, 3, 7):
+        path = folder / f"{row}.pickle"
+        value = pickle.loads(path.read_bytes())
+        value["trans"] = (np.linalg.inv(poses[row]) @ [*resting, 1])[:3]
+        path.write_bytes(pickle.dumps(value, protocol=2))
+    reader = registry.find_reader("hoi4d")
+    (item,) = reader.items(tmp_path, ReadOptions())
+    native = reader.read(item, ReadOptions())
+    for row in (0, 3, 7):
+        place = native.T_world_camera[row] @ [*native.mano.translation[row, 1], 1]
+        np.testing.assert_allclose(place[:3], resting, atol=1e-9)
+    (text,) = [text for text in native.findings if "hands travel" in text]
+    assert text.startswith("hands travel 0.00 m with output.log read as camera to world, ")
+    assert float(text.split("world, ")[1].split()[0]) > 0.1
 
 
 def test_turned_pictures_show_the_turned_camera(datasets):
