@@ -248,22 +248,59 @@ def test_a_recording_without_hands_keeps_its_hand_model(samples, mano_file, tmp_
     assert {clip.info.hand_model for clip in every_clip(bare)} == {"none"}
 
 
+def test_a_frame_of_a_hot3d_clip_without_a_camera_has_no_label(samples, tmp_path):
+    root = samples("hot3d_clips", tmp_path)
+    (path,) = root.rglob("*.tar")
+    reader, options = find_reader("hot3d_clips"), ReadOptions()
+    (item,) = reader.items(root, options)
+    whole = reader.read(item, options)
+    rewrite_tar(path, lambda name, data: None if name == "000001.cameras.json" else data)
+    native = reader.read(item, options)
+    assert len(native.frames) == 3
+    np.testing.assert_array_equal(native.timestamps_ns, whole.timestamps_ns)
+    np.testing.assert_array_equal(native.present, [[True, True], [False, False], [True, True]])
+    np.testing.assert_array_equal(native.unposed[1], [0.5, 1])
+    assert np.isnan(native.T_world_camera[1, :3]).all()
+    np.testing.assert_array_equal(native.T_world_camera[[0, 2]], whole.T_world_camera[[0, 2]])
+    assert "1 of 3 frames have no cameras.json and so no label." in native.findings
+    # A label without a picture is left out where others have one; without any all are frames.
+    rewrite_tar(path, lambda name, data: None if name == "000002.image_214-1.jpg" else data)
+    native = reader.read(item, options)
+    assert len(native.frames) == len(native.present) == 2 and native.left_out == 1
+    assert "1 of 3 frames have no picture." in native.findings
+    rewrite_tar(path, lambda name, data: None if name.endswith(".jpg") else data)
+    native = reader.read(item, options)
+    assert native.frames is None and len(native.present) == 2 and native.left_out == 0
+    rewrite_tar(path, lambda name, data: None if name.endswith("cameras.json") else data)
+    with pytest.raises(SchemaError, match=r"no frame with \.cameras\.json"):
+        reader.read(item, options)
+
+
+def rewrite_tar(path, change):
+    """Put what ``change(name, data)`` returns into a tar; None leaves a member out."""
+    with tarfile.open(path) as archive:
+        members = {m.name: archive.extractfile(m).read() for m in archive}
+    with tarfile.open(path, "w") as archive:
+        for name, data in members.items():
+            data = change(name, data)
+            if data is not None:
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+
+
 @pytest.mark.parametrize("labelled", [True, False])
 def test_a_clip_of_hot3d_without_hands_is_a_mano_clip(samples, mano_file, tmp_path, labelled):
     """Unless it has no labels at all: then nobody knows whether there are hands."""
     root = samples("hot3d_clips", tmp_path)
     (path,) = root.rglob("*.tar")
-    with tarfile.open(path) as archive:
-        members = {m.name: archive.extractfile(m).read() for m in archive}
-    with tarfile.open(path, "w") as archive:
-        for member, data in members.items():
-            if member.endswith(".hands.json"):
-                data = b"{}"
-            left_out = member.endswith(".hands.json") and not labelled
-            if member != "__hand_shapes.json__" and not left_out:
-                info = tarfile.TarInfo(member)
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
+
+    def change(member, data):
+        if member == "__hand_shapes.json__" or (member.endswith(".hands.json") and not labelled):
+            return None
+        return b"{}" if member.endswith(".hands.json") else data
+
+    rewrite_tar(path, change)
     report = convert("hot3d_clips", root, tmp_path / "out",
                      clips=ClipOptions(images="none", mano=mano_file))  # fmt: skip
     assert ("no hands in this clip." in report.findings) == labelled
