@@ -67,12 +67,16 @@ class GrayFrames:
 
 @pytest.fixture(scope="module")
 def datasets(mano_file, tmp_path_factory):
-    """Every dataset, written once: name -> (root, truths)."""
-    hands, out = native_samples.Hands(mano_file), {}
-    for name, write in native_samples.WRITERS.items():
-        root = tmp_path_factory.mktemp(name)
-        out[name] = root, write(root, hands)
-    return out
+    """Every dataset, written once when it is first asked for: name -> (root, truths)."""
+    hands = native_samples.Hands(mano_file)
+
+    class Written(dict):
+        def __missing__(self, name):
+            root = tmp_path_factory.mktemp(name)
+            self[name] = root, native_samples.WRITERS[name](root, hands)
+            return self[name]
+
+    return Written()
 
 
 @pytest.fixture(scope="module")
