@@ -453,6 +453,7 @@ def write_interhand(root: Path, hands: Hands) -> dict[str, Truth]:
             T_world_camera=poses,
         )  # fmt: skip
     listed.append("0002 000036")
+    write_image(view / "images" / "000050.png", level(50), (161, 121))  # of no segment
     (folder / "frame_list.txt").write_text("\n".join(listed) + "\n")
     (folder / "frame_list_orig.txt").write_text("\n".join(listed) + "\n")
     (view / "truncation_ratio.json").write_text(json.dumps(ratios))

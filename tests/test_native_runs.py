@@ -550,6 +550,12 @@ def test_splits_of_h2o_are_the_authors(tmp_path):
     assert found == expected
 
 
+def test_pictures_of_no_segment_are_said(samples, tmp_path):
+    report = convert("interhand", samples("interhand", tmp_path), tmp_path / "out")
+    text = "1 pictures of the capture are in no segment of frame_list.txt."
+    assert report.findings[text] == 2 and report.frames == {"train": 7}
+
+
 def test_missing_camera_poses_are_said(samples, tmp_path):
     """H2O and HOI4D have them for all frames of a recording or not at all."""
     h2o, hoi4d = samples("h2o", tmp_path), samples("hoi4d", tmp_path)

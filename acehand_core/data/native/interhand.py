@@ -98,7 +98,8 @@ class ReInterHandReader:
     def read(self, item: Item, options: ReadOptions) -> NativeRecording:
         """Read one segment."""
         ego = item.path / "Ego_cameras" / item.key["view"]
-        listed = _segments(item.path)[item.key["segment"]]
+        segments = _segments(item.path)
+        listed = segments[item.key["segment"]]
         images = numbered_images(ego / "images")
         shown = [n for n in listed if (not images or n in images)]
         posed = {n for n in shown if (ego / "cam_params" / f"{n:06d}.json").is_file()}
@@ -109,6 +110,10 @@ class ReInterHandReader:
         size = image_size(images[shown[0]]) if images else None
         camera, T_camera_world, findings = _cameras(ego / "cam_params", shown, posed, size)
         findings += _rate(listed, shown)
+        if unlisted := len(set(images) - {n for numbers in segments.values() for n in numbers}):
+            findings.append(
+                f"{unlisted} pictures of the capture are in no segment of frame_list.txt."
+            )
         mano, keypoints = _labels(item.path, shown)
         scale, unit = _translation_unit(mano[..., 58:61], keypoints[:, :, 0])
         findings.append(unit)
