@@ -22,7 +22,7 @@ from acehand_core.weights.official_files import (
     open_checkpoint,
     pieces_of,
 )
-from acehand_core.weights.storage import open_pickle, open_safetensors
+from acehand_core.weights.storage import open_pickle, open_safetensors, read_json
 from acehand_core.weights.training_data import TrainingData
 
 #: The first three are whole models, the others are pieces of the released one.
@@ -54,6 +54,8 @@ def detect(path: Path) -> Layout:
                 f"{path}: of a training run, which keeps what learns; make weights of it with "
                 "acehand weights export."
             )
+        if (path / own.CONFIG_FILE).is_file():
+            read_json(path / own.CONFIG_FILE)  # a damaged one is named
         raise InputError(f"{path}: no weights here; valid: {_VALID}.")
     if not path.is_file():
         raise InputError(f"{path}: no such file or folder; valid: {_VALID}.")
