@@ -24,10 +24,10 @@ def folder(shared):
 
 
 @pytest.fixture(scope="module")
-def synthetic(shared):
+def synthetic(golden_folder):
     """A synthetic MANO: its joints are not the sample's, but they must move with its motion."""
     return load_mano(
-        shared / "golden" / "mano_synthetic.npz", left_shapedirs_fixed=True, dtype="float64"
+        golden_folder / "mano_synthetic.npz", left_shapedirs_fixed=True, dtype="float64"
     )
 
 
@@ -149,8 +149,8 @@ def test_hand_motion_in_the_camera_frame(folder, synthetic, stream):
     assert any("MANO" in line for line in motion.provenance.licenses)
 
 
-def test_mano_without_the_repair_is_refused(folder, shared):
-    mano = load_mano(shared / "golden" / "mano_synthetic.npz")
+def test_mano_without_the_repair_is_refused(folder, golden_folder):
+    mano = load_mano(golden_folder / "mano_synthetic.npz")
     with pytest.raises(InputError, match="left_shapedirs_fixed=True"):
         hot3d.to_hand_motion(folder, mano)
     with pytest.raises(InputError, match="left_shapedirs_fixed=True"):

@@ -756,8 +756,8 @@ def test_changed_weights_are_noticed_when_resuming(weights_folder, tmp_path, mon
     assert ace_tracker._load(first, first.content()).weights.sha256 != loaded.weights.sha256
 
 
-def test_manos_pose_includes_its_mean(shared, monkeypatch):
-    monkeypatch.setenv("ACEHAND_MANO", str(shared / "golden" / "mano_synthetic.npz"))
+def test_manos_pose_includes_its_mean(golden_folder, monkeypatch):
+    monkeypatch.setenv("ACEHAND_MANO", str(golden_folder / "mano_synthetic.npz"))
     hand = load_mano()
     assert hand_files.has_mano()
     found = run(fake.recording(9), hands=hand_files.mano_hands.__wrapped__())

@@ -23,8 +23,8 @@ from acehand_core.inference.windows import (
 
 
 @pytest.fixture(scope="module")
-def tables(shared):
-    return json.loads((shared / "golden" / "tables.json").read_text("utf-8"))
+def tables(golden_folder):
+    return json.loads((golden_folder / "tables.json").read_text("utf-8"))
 
 
 def test_released_starts_equal_the_table(tables):
