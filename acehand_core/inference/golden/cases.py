@@ -174,7 +174,7 @@ def _e2e(case: Case, mano: ManoHand) -> Outputs:
         out["latents_before_f16"] = latents.numpy()
     # Rounded to half: our own could fall on the other side of a rounding border.
     latents = case.tensor("latents").float()
-    recording = end_to_end.recording_of(case.name, latents, Camera("pinhole", *_camera_row(case)))
+    recording = end_to_end.recording_of(case.name, latents, _given_camera(case))
     options = InferenceOptions(
         windows="full" if case.config.get("mode") == "full" else "paper", precision=case.precision
     )
@@ -256,10 +256,10 @@ def _size(case: Case) -> tuple[int, int]:
     return camera["image_width"], camera["image_height"]
 
 
-def _camera_row(case: Case) -> tuple[float, ...]:
+def _given_camera(case: Case) -> Camera:
     camera = case.config["camera"]
-    names = ("image_width", "image_height", "fx", "fy", "cx", "cy")
-    return tuple(camera[name] for name in names)
+    numbers = (float(camera[name]) for name in ("fx", "fy", "cx", "cy"))
+    return Camera("pinhole", *_size(case), *numbers)
 
 
 def _camera(case: Case, variant: Variant, batch: int) -> PinholeBatch:
