@@ -147,6 +147,10 @@ def radial_table(noise=1.0, **options):
         for kind, one in zip(("pinhole", "radial", "cells", "released"), found, strict=True):
             key = f"lens {name}, {noise}, {options or 'independent'}, {kind}"
             RESULTS[key] = float(np.median(degrees(one, camera)))
+        key = f"guards {name}, {noise}, {options or 'independent'}"
+        RESULTS[f"{key}, share within floor and bracket"] = fit.within.double().mean().item()
+        RESULTS[f"{key}, share within all three"] = fit.valid.double().mean().item()
+        RESULTS[f"{key}, misfit deg"] = np.degrees(fit.misfit.mean().item())
         # A sampled bearing has no sign of depth: beyond 90 degrees it is not there to be compared.
         cells = [f"{np.median(e):.2f} / {np.quantile(e, 0.95):.2f}" for e in
                  (degrees(f, camera) for f in found)]  # fmt: skip

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.data.clips import folders
-from acehand_core.data.clips.schema import ClipInfo, StoreInfo
+from acehand_core.data.clips.schema import CONVERTED_BY, ClipInfo, StoreInfo
 from acehand_core.data.clips.store import ClipWriter, changed_settings
 from acehand_core.data.native.clip_pictures import ClipOptions
 from acehand_core.data.native.convert import check_mano, convert_item
@@ -236,7 +236,7 @@ def _store_info(reader: Reader, split: str, options: RunOptions) -> StoreInfo:
     return StoreInfo(
         dataset=reader.name,
         split=split,
-        made_by="acehand data convert",
+        made_by=CONVERTED_BY,
         license=f"that of {reader.title}",
         settings={
             "images": options.clips.images,
