@@ -11,13 +11,10 @@ episodes; what a killed process leaves behind is finished or removed by the next
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import pyarrow.parquet as pq
 
 from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.errors import InputError, OutputError, SchemaError
@@ -150,9 +147,4 @@ def read_provenance(root: Path) -> list[dict[str, Any] | None]:
     if (root / STAGING).is_dir():
         with output_errors(root), contextlib.suppress(LockedError), DirectoryLock(root):
             recover(root)
-    found: list[dict[str, Any] | None] = []
-    for row in layout.read_episode_rows(root):
-        metadata = pq.read_schema(root / layout.data_file(row)).metadata or {}
-        content = metadata.get(layout.PROVENANCE_KEY)
-        found.append(None if content is None else json.loads(content))
-    return found
+    return [layout.read_record(root, row) for row in layout.read_episode_rows(root)]
