@@ -2,10 +2,10 @@
 
 Each episode is one data file, one video file per camera and one metadata file. A new dataset is
 built in a hidden sibling folder and appears with its first whole episode. Every later episode is
-staged inside the dataset and put in place in this order: videos, data, tasks, stats, episode row,
-info.json. The reader takes its length from info.json, so at any moment it sees exactly the finished
-episodes; what a killed process leaves behind is finished or removed by the next writer or by
-``lerobot_repair.repair``.
+staged inside the dataset and put in place in this order: files beside it, videos, data, tasks,
+stats, episode row, info.json. The reader takes its length from info.json, so at any moment it sees
+exactly the finished episodes; what a killed process leaves behind is finished or removed by the
+next writer or by ``lerobot_repair.repair``.
 """
 
 from __future__ import annotations
