@@ -232,6 +232,7 @@ class Clip:
             frames=self.frames,
             camera=self.info.camera,
             T_world_camera=self.motion.T_world_camera,
+            name=f"{self.info.dataset}/{self.info.id}",
         )
 
 
