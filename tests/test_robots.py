@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -18,6 +19,7 @@ from retarget_samples import (
     robot_targets,
     smooth_commands,
 )
+from scipy.spatial.transform import Rotation
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
@@ -52,11 +54,11 @@ SHARE = {"leap": 0.8}
 #: range over which nothing touches or pinches near the idle hand.
 OPEN = {"leap": 0.6}
 LEAST_OPEN = {
-    "ability": 0.5, "allegro": 0.5, "leap": 0.1, "panda_gripper": 1.0, "shadow": 0.2, "svh": 0.5,
+    "ability": 0.5, "allegro": 0.5, "leap": 0.1, "panda_gripper": 1.0, "shadow": 0.2,
     "inspire": 0.5, "inspire:other": 0.5,
 }  # fmt: skip
 FOLLOWS_WITHIN_MM = {
-    "allegro": 8, "leap": 8, "ability": 15, "shadow": 8, "svh": 15, "panda_gripper": 5,
+    "allegro": 8, "leap": 8, "ability": 15, "shadow": 8, "panda_gripper": 5,
     "inspire": 16, "inspire:other": 16,
 }  # fmt: skip
 
@@ -88,7 +90,7 @@ def changed(path, change):
 
 
 def test_all_that_were_asked_for_are_here():
-    wanted = {"inspire", "allegro", "leap", "shadow", "ability", "svh", "panda_gripper"}
+    wanted = {"inspire", "allegro", "leap", "shadow", "ability", "panda_gripper"}
     assert wanted <= set(robot_names())
     assert "other" in load_robot("inspire").variants
 
@@ -215,7 +217,68 @@ def test_the_published_model_file_has_the_same_kinematics(name, tmp_path, monkey
         assert not [f for f in check_hand(b) if f.passed is False]
 
 
-@pytest.mark.parametrize("name", ["shadow", "svh", "ability", "allegro", "panda_gripper"])
+#: Joint: parent joint, xyz (mm) and rpy of its link's origin, in PSYONIC's ability_hand_right.urdf.
+PSYONIC = {
+    "palm": (None, (-24.0476665, 3.78124745, 32.32964923), (3.14148426, -0.08848813, -3.14036612)),
+    "index_proximal": ("palm", (9.49, -13.04, -62.95), (-1.1595426536, 1.284473, -1.0510016536)),
+    "pinky_proximal": (
+        "palm", (-49.521293, -11.004583, -63.029065), (-1.3764826536, 1.32222, -1.4832096536)),
+    "index_distal": ("index_proximal", (38.472723, 3.257695, 0), (0, 0, 0.084474)),
+    "pinky_distal": ("pinky_proximal", (38.472723, 3.257695, 0), (0, 0, 0.084474)),
+    "thumb_rotation": ("palm", (0, 0, 0), (3.141592653589793, 0, -0.18884434641)),
+    "thumb_flexion": ("thumb_rotation", (27.8283501, 0, 14.7507), (1.832595714594045, 0, 0)),
+}  # fmt: skip
+
+
+def test_ability_links_are_where_the_makers_file_has_them():
+    hand = load_robot("ability", models=OURS).hand("right")
+    rng = np.random.default_rng(2)
+    commands = hand.command_lower + rng.random(6) * (hand.command_upper - hand.command_lower)
+    angles = dict(zip(hand.joint_names, hand.expand(commands), strict=True))
+    driven = angles["index_proximal"]
+    assert angles["index_distal"] == pytest.approx(1.05851325 * driven + 0.72349796)
+
+    def pose(joint):
+        parent, xyz, rpy = PSYONIC[joint]
+        turn = Rotation.from_euler("xyz", rpy)  # fixed axes
+        if joint in angles:
+            turn = turn * Rotation.from_rotvec([0, 0, angles[joint]])
+        before = pose(parent) if parent else np.eye(4)
+        return before @ frames.rigid(turn.as_matrix(), np.array(xyz) / 1e3)
+
+    links = {
+        "index_proximal": "index_proximal", "index_distal": "index_distal",
+        "pinky_distal": "pinky_distal", "thumb_flexion": "thumb_flexor",
+    }  # fmt: skip
+    found = KinematicTree.of(hand).points(hand.expand(commands)[None], list(links.values()))[0]
+    for joint, at in zip(links, found, strict=True):
+        x, y, z = pose(joint)[:3, 3]
+        # Our base frame is theirs, turned by -90 degrees about z.
+        assert at == pytest.approx([y, -x, z], abs=1e-6), joint
+
+
+def test_the_gripper_is_the_makers():
+    """Franka's description: fingertips at 0.1034 m (its hand_tcp), 0 to 0.04 m a jaw, masses."""
+    hand = load_robot("panda_gripper", models=OURS).hand("right")
+    tips = KinematicTree.of(hand).points(hand.expand(np.array([[0.0], [0.04]])), hand.tip_names)
+    assert tips[0] == pytest.approx(np.array([[0, 0, 0.1034], [0, 0, 0.1034]]))
+    assert tips[1] == pytest.approx(np.array([[0, 0.04, 0.1034], [0, -0.04, 0.1034]]))
+    assert (hand.command_lower, hand.command_upper) == (0, 0.04)
+    masses = [float(one.get("mass")) for one in ET.parse(hand.mjcf_path).iter("inertial")]
+    assert sorted(masses) == [0.0291, 0.0291, 0.6544]
+    # The hand's product manual.
+    assert (hand.command_velocity, hand.command_torque) == (0.05, 70)
+
+
+def test_every_robot_names_a_source_under_a_permissive_licence():
+    for name in robot_names():
+        if name == "inspire":  # a table of published numbers, no file
+            continue
+        source = yaml.safe_load(find_robot_file(name).read_text())["source"]
+        assert re.search(r"\((MIT|BSD-[23]-Clause|Apache-2\.0)", source), f"{name}: {source}"
+
+
+@pytest.mark.parametrize("name", ["shadow", "ability", "allegro", "panda_gripper"])
 def test_a_mirrored_hand_is_the_mirror_image(name):
     robot = load_robot(name, models=OURS)
     left, right = (robot.hand(side) for side in SIDES)
@@ -231,7 +294,6 @@ NATIVE = {  # robot: (command, angle) -> vendor's value
     "leap": ("index_pip", np.pi / 4, 2560),
     "ability": ("thumb_rotator", -np.pi / 2, -90),
     "shadow": ("FFJ0", 0.5, 1.0),
-    "svh": ("ring", 0.25, 0.25),
     "panda_gripper": ("gripper", 0.03, 0.06),
     "inspire": ("index", 0.0, 1000),
 }
