@@ -104,8 +104,8 @@ def step_response(hand, name, options):
 def test_step_response_is_the_measured_one(side, name):
     hand = load_robot("inspire").hand(side)
     rise, settle, share = step_response(hand, name, ReplayOptions())
-    assert rise == pytest.approx(MEASURED[name][0], rel=0.1)
-    assert settle == pytest.approx(MEASURED[name][1], rel=0.1)
+    assert rise == pytest.approx(MEASURED[name][0], rel=0.06)
+    assert settle == pytest.approx(MEASURED[name][1], rel=0.06)
     assert share.max() < 1.005  # no overshoot
     # A rate limit: the middle of the way is a straight line at the hand's speed.
     k = hand.command_names.index(name)
