@@ -14,6 +14,7 @@ from jaxtyping import Float
 from retarget.limits import CommandLimits, Commands
 from retarget.objective import Pose, PoseObjective, Window
 from retarget.qp import TrajectoryProgram
+from retarget.starts import best_path
 
 #: Frames solved together, and how far a chunk looks beyond the frames it keeps.
 CHUNK_FRAMES = 4096
@@ -22,9 +23,9 @@ LOOK_AHEAD = 128
 HISTORY = 3
 #: A first guess comes from every STRIDE-th frame.
 STRIDE = 4
-#: The guess is made from the middle of the ranges as well where some joint has this share of its
-#: range to either side of the start. That one is taken below this share of the cost.
-BOTH_WAYS, MUCH_BETTER = 0.1, 0.5
+#: Where some joint has this share of its range to either side of the start, the guess is made from
+#: several starts.
+BOTH_WAYS = 0.1
 #: A round moves no joint further: beyond it the model says nothing.
 TRUST_RAD = 0.5
 #: Steps shrink from round to round; the next one is given this much more than the last.
@@ -64,7 +65,7 @@ def _coarse(
     """Return a first guess: every few frames solved, the others in between on a line.
 
     Where joints can go both ways from the start, a bend the wrong way can be a local minimum. Then
-    the middle of the ranges is tried too, and kept if it ends at a much lower cost.
+    the best path through poses of several starts is tried too, and kept if it ends at a lower cost.
     """
     if limits.fps == 0 or len(start) < 8 * STRIDE:
         return np.tile(history[-1], (len(start), 1)) if len(history) else start
@@ -78,10 +79,10 @@ def _coarse(
     solved = solve(start[::STRIDE])
     room = np.minimum(start - limits.lower, limits.upper - start) / (limits.upper - limits.lower)
     if room.max() > BOTH_WAYS:
-        middle = np.broadcast_to((limits.lower + limits.upper) / 2, solved.shape)
-        other = solve(middle.copy())
+        frames = np.arange(rows.start, rows.stop, STRIDE)
+        other = solve(best_path(objective, slower, solved, frames))
         first, second = (_cost(objective, window, slower, one) for one in (solved, other))
-        solved = other if second < MUCH_BETTER * first else solved
+        solved = other if second < first else solved
     places = np.arange(len(start)) / STRIDE
     return np.stack([np.interp(places, np.arange(len(solved)), c) for c in solved.T], axis=1)
 
@@ -149,5 +150,6 @@ def _shrink(trust: Float[np.ndarray, "T"], pose: Pose, trial: Pose, step: Comman
     worse = (trial.cost > pose.cost) & (reach > 0)
     if not worse.any():
         worse = reach > 0
-    trust[worse] = 0.25 * reach[worse]
+    # Not to rounding: the solver fails on bounds of 1e-14.
+    trust[worse] = np.maximum(0.25 * reach[worse], 0.1 * CONVERGED_RAD)
     return bool(reach.max() > CONVERGED_RAD)
