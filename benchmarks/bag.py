@@ -11,18 +11,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its made-up inputs
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
+
 import cv2
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from benchmarks import provenance
+
+ROOT = provenance.ROOT
 VIDEO = ROOT / "examples" / "two_hands.mp4"
 _TOPIC = "/cam/image_raw"
 _CHILD = """
@@ -38,13 +41,15 @@ print(json.dumps({"code": code, "peak_mb": peak, "seconds": time.perf_counter() 
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 where memory grows beyond the bound."""
+    run = provenance.start(__file__)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="of the long bag")
     parser.add_argument("--fps", type=int, default=10, help="of the bags whose memory is measured")
     parser.add_argument("--runs", type=int, default=3, help="timed runs of each; the median counts")
     parser.add_argument("--skip-memory", action="store_true")
+    provenance.add_output(parser)
     arguments = parser.parse_args()
-    result = {"machine": f"{os.cpu_count()} cores, {platform.machine()}, no GPU"}
+    result = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         result["reading"] = {
@@ -53,7 +58,7 @@ def main() -> int:
         result["converting"] = converting(folder, result["reading"]["bgr8"]["rosbags_s"])
         if not arguments.skip_memory:
             result["memory"] = memory(folder, arguments.minutes, arguments.fps)
-    print(json.dumps(result))
+    provenance.publish(run, result, arguments.output)
     return 0 if result.get("memory", {}).get("within_bound", True) else 1
 
 

@@ -14,13 +14,12 @@ truth and from its own pinhole.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
 
 import torch
 
@@ -32,6 +31,7 @@ from acehand_core.training.batches import Batch
 from acehand_core.training.loop import Run
 from acehand_core.training.main import compose
 from acehand_core.training.step import MIN_RAY_DEPTH, optimise
+from benchmarks import provenance
 
 
 def truth(t: Targets) -> Prediction:
@@ -85,6 +85,7 @@ def field(run: Run, batch: Batch) -> dict[str, object]:
 
 def main() -> int:
     """Run the benchmark; exit code 1 where a term that has a weight does not pass or is idle."""
+    begun = provenance.start(__file__)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", type=Path)
     parser.add_argument("--steps", type=int, default=1200)
@@ -94,6 +95,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=0.0015)
     parser.add_argument("--kfree", action="store_true")
     parser.add_argument("overrides", nargs="*", help="more settings, as acehand-train has them")
+    provenance.add_output(parser)
     arguments = parser.parse_args()
     more = ["model.variant=kfree", "solver=fitted", "losses.fit=5.0", "losses.fit_warmup_steps=50"]
     with tempfile.TemporaryDirectory() as folder:
@@ -128,16 +130,16 @@ def main() -> int:
     failed = [n for n, r in rows.items() if not r["passes"]]
     missing = [n for n in idle if config.losses.of(n, arguments.steps) > 0]
     hidden = targets.hand & (targets.visible == 0)
-    sys.stdout.write(json.dumps({
+    result = {
         "benchmark": "overfit", "steps": arguments.steps, "rate": arguments.rate,
         "seconds": round(time.perf_counter() - started, 1),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, no GPU",
         "clips": [f"{s.clip}@{s.start}" for s in batch.samples],
         "frames": targets.hand.shape[1], "pixels": targets.camera.size[0].tolist(),
         "out_of_sight": round(float(hidden.sum() / targets.hand.sum()), 3),
         "loss": [losses[0], last.loss], "failed": failed, "not_exercised": idle, "ray_field": seen,
         "terms": rows,
-    }) + "\n")  # fmt: skip
+    }  # fmt: skip
+    provenance.publish(begun, result, arguments.output)
     return 1 if failed or missing else 0
 
 

@@ -18,16 +18,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
+
 import numpy as np
 
 from acehand_core.data.clips.store import ClipStore
+from benchmarks import provenance
 
 FRAMES = 81
 VARIANTS = {"temporal": (), "frame_only": ("temporal=none",)}
@@ -39,13 +40,14 @@ METRICS = (
 
 def main() -> None:
     """Train, score, print one JSON line."""
+    begun = provenance.start(__file__)
     arguments = parse()
     import torch
 
     torch.set_num_threads(arguments.threads)
     train, val = ClipStore(arguments.train), ClipStore(arguments.val)
     result: dict[str, Any] = {
-        "benchmark": "tiny_study", "machine": machine(), "steps": arguments.steps,
+        "benchmark": "tiny_study", "steps": arguments.steps,
         "clips_per_step": arguments.clips, "train_clips": len(train), "val_clips": len(val),
         "settings": {"train": dict(train.info.settings), "val": dict(val.info.settings)},
         "constant": score_constant(train, val), "runs": [],
@@ -59,9 +61,8 @@ def main() -> None:
             entry = {"variant": name, "seed": seed, "seconds": time.time() - started, **scores}
             result["runs"].append(entry)
             sys.stderr.write(f"{json.dumps(entry)}\n")
-            result["summary"] = summary(result["runs"])
-            write(arguments.output, result)
-    print(json.dumps(result))
+    result["summary"] = summary(result["runs"])
+    provenance.publish(begun, result, arguments.output)
 
 
 def parse() -> argparse.Namespace:
@@ -74,7 +75,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--clips", type=int, default=4, help="per step")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path)
+    provenance.add_output(parser)
     return parser.parse_args()
 
 
@@ -196,17 +197,6 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
                 if v
             }
     return out
-
-
-def write(path: Path | None, result: dict[str, Any]) -> None:
-    """Write what is known so far."""
-    if path is not None:
-        path.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-
-
-def machine() -> str:
-    """Return the class of this machine."""
-    return f"{os.cpu_count()} cores, {platform.machine()}, no GPU used"
 
 
 if __name__ == "__main__":
