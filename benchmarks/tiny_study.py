@@ -1,9 +1,10 @@
 """The tiny model on synthetic clips: against a constant mean pose, and without temporal attention.
 
-    acehand synth --clips 160 --seed 1 --frames 97 --fast --cameras pinhole --output work/train
-    acehand synth --clips 24 --seed 1001 --frames 81 --fast --cameras pinhole --split val \
-        --output work/val
-    python benchmarks/tiny_study.py --train work/train --val work/val --runs work/runs --steps 6000
+    python benchmarks/tiny_study.py --runs work/runs --steps 1200 --clips 2
+
+Without --train and --val the clips are made first, as by ``acehand synth --clips 160 --seed 1
+--frames 97 --fast --cameras pinhole --output work/runs/train`` and ``acehand synth --clips 24 --seed
+1001 --frames 81 --fast --cameras pinhole --split val --output work/runs/val``.
 
 Every run is ``acehand-train experiment=tiny``; an interrupted study goes on with the same command.
 Held-out clips come from other seeds. Scored on frames 0 to 80 of each, per hand and frame, means:
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -27,7 +29,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout fi
 
 import numpy as np
 
+from acehand_core.data.clips.schema import Split
 from acehand_core.data.clips.store import ClipStore
+from acehand_core.data.synthetic.episode import SynthOptions
+from acehand_core.data.synthetic.job import SynthJob
+from acehand_core.data.synthetic.job import run as synth
 from benchmarks import provenance
 
 FRAMES = 81
@@ -45,6 +51,8 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(arguments.threads)
+    arguments.train = arguments.train or made(arguments.runs / "train", 160, 1, 97, "train")
+    arguments.val = arguments.val or made(arguments.runs / "val", 24, 1001, 81, "val")
     train, val = ClipStore(arguments.train), ClipStore(arguments.val)
     result: dict[str, Any] = {
         "benchmark": "tiny_study", "steps": arguments.steps,
@@ -68,8 +76,8 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """Return the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--train", type=Path, required=True)
-    parser.add_argument("--val", type=Path, required=True)
+    parser.add_argument("--train", type=Path, help="store; default made below --runs")
+    parser.add_argument("--val", type=Path, help="the same")
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--clips", type=int, default=4, help="per step")
@@ -77,6 +85,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     provenance.add_output(parser)
     return parser.parse_args()
+
+
+def made(folder: Path, clips: int, seed: int, frames: int, split: Split) -> Path:
+    """Make a store of small clips, or go on making it."""
+    options = SynthOptions(128, 96, frames, cameras="pinhole", fast=True)
+    report = synth(SynthJob(folder, clips, seed, split=split, options=options,
+                            processes=os.cpu_count() or 1))  # fmt: skip
+    if report.errors:
+        sys.exit(f"{folder}: {report.errors}")
+    return folder
 
 
 def train_one(
