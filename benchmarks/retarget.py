@@ -27,6 +27,7 @@ import argparse
 import functools
 import json
 import multiprocessing
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -154,14 +155,10 @@ def compare_all(
     for robot in options.robots:  # wrong names are found before anything is measured
         dex_modes.shipped(_plain(robot), "right", "vector")
     jobs = [(robot, take) for robot in options.robots for take in takes]
-    work = functools.partial(compare, save=options.save)
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    # Fresh processes: libraries that count threads at their start must see one.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
-        for (robot, take), rows in zip(jobs, pool.map(work, *zip(*jobs, strict=True)), strict=True):
-            found.setdefault((robot, take.recording), []).append(rows)
-            print(f"{robot}, {take.recording}, {take.unit}: done", file=sys.stderr)
+    for (robot, take), rows in zip(jobs, _each(jobs, options), strict=True):
+        found.setdefault((robot, take.recording), []).append(rows)
+        print(f"{robot}, {take.recording}, {take.unit}: done", file=sys.stderr)
     out: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
     for (robot, recording), hands in found.items():
         rows = provenance.clean(
@@ -170,6 +167,20 @@ def compare_all(
         out.setdefault(robot, {})[recording] = rows
         print(f"\n{robot}, {recording}\n{tables.table(rows)}", file=sys.stderr)
     return out
+
+
+def _each(
+    jobs: list[tuple[str, Take]], options: argparse.Namespace
+) -> Iterator[dict[str, dict[str, Any]]]:
+    """Yield the scores of each job in order."""
+    work = functools.partial(compare, save=options.save)
+    if options.processes == 1:
+        yield from map(work, *zip(*jobs, strict=True))
+        return
+    # Fresh processes: libraries that count threads at their start must see one.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
+        yield from pool.map(work, *zip(*jobs, strict=True))
 
 
 def compare(robot: str, take: Take, save: Path | None = None) -> dict[str, dict[str, Any]]:

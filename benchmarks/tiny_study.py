@@ -2,9 +2,11 @@
 
     python benchmarks/tiny_study.py --runs work/runs --steps 1200 --clips 2
 
-Without --train and --val the clips are made first, as by ``acehand synth --clips 160 --seed 1
---frames 97 --fast --cameras pinhole --output work/runs/train`` and ``acehand synth --clips 24 --seed
-1001 --frames 81 --fast --cameras pinhole --split val --output work/runs/val``.
+Without --train and --val the clips are made first, as by
+
+    acehand synth --clips 160 --seed 1 --frames 97 --fast --cameras pinhole --output RUNS/train
+    acehand synth --clips 24 --seed 1001 --frames 81 --fast --cameras pinhole --split val \\
+        --output RUNS/val
 
 Every run is ``acehand-train experiment=tiny``; an interrupted study goes on with the same command.
 Held-out clips come from other seeds. Scored on frames 0 to 80 of each, per hand and frame, means:

@@ -15,10 +15,6 @@ from typing import Any
 Scores = Mapping[str, Any]
 Cell = Callable[[Scores], str]
 
-RECORDING_TITLES = {
-    "joints": "the joints file", "hot3d": "the HOT3D pair", "synthetic": "synthetic hands",
-}  # fmt: skip
-
 
 def _share(value: float) -> str:
     return "0" if value == 0 else f"{100 * value:.2g} %" if value < 0.1 else f"{100 * value:.0f} %"
@@ -145,7 +141,7 @@ def blocks(result: Mapping[str, Any]) -> dict[str, str]:
         for recording, rows in recordings.items():
             out[f"{robot} {recording}"] = table(rows)
     out["tips"] = overview(robots, lambda s: f"{s['tip_error_mm']['mean']:.1f}")
-    out["directions"] = overview(robots, lambda s: f"{s['direction_wrist_deg']:.1f}")
+    out["palm directions"] = overview(robots, lambda s: f"{s['direction_palm_deg']:.1f}")
     out["better and worse"] = better_and_worse(robots)
     if result.get("gestures"):
         for name, rows in result["gestures"].items():
