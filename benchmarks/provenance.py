@@ -41,9 +41,10 @@ DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The moment a benchmark started: its file, the load, and the CPU time spent until then."""
+    """The moment a benchmark started: its file and commit, the load, CPU time spent until then."""
 
     script: Path
+    code: dict[str, Any]
     at: float
     load: float
     busy_s: float | None
@@ -52,8 +53,8 @@ class Start:
 
 def start(script: str) -> Start:
     """Note the start of a benchmark; call it before anything is measured."""
-    load = os.getloadavg()[0]
-    return Start(Path(script).resolve(), time.time(), load, _busy_seconds(), _own_seconds())
+    load, code = os.getloadavg()[0], commit()  # a branch may move on while it runs
+    return Start(Path(script).resolve(), code, time.time(), load, _busy_seconds(), _own_seconds())
 
 
 def shared_folder() -> Path:
@@ -94,7 +95,7 @@ def record(run: Start) -> dict[str, Any]:
         own = _own_seconds() - run.own_s
         others = max(0.0, busy - run.busy_s - own) / max(wall, 1e-3)
     return {
-        **commit(),
+        **run.code,
         "command": command(run.script),
         "date": datetime.fromtimestamp(run.at, UTC).isoformat(timespec="seconds"),
         "seconds": round(wall, 1),

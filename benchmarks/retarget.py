@@ -90,7 +90,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)  # always printed
     parser.add_argument(
-        "--robots", "--robot", nargs="+", metavar="NAME", default=list(dex_modes.SHIPPED_NAMES),
+        "--robots", "--robot", nargs="+", metavar="NAME", default=list(dex_modes.ROBOTS),
         help="robots that dex-retargeting ships settings for (%(default)s)",
     )  # fmt: skip
     parser.add_argument("--recordings", nargs="+", choices=RECORDINGS, default=list(RECORDINGS))

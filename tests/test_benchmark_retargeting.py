@@ -104,7 +104,7 @@ def test_settings_are_the_ones_that_are_shipped():
         dex_modes.shipped("panda_gripper", "right", "vector")
 
 
-@pytest.mark.parametrize("robot", list(dex_modes.SHIPPED_NAMES))
+@pytest.mark.parametrize("robot", dex_modes.ROBOTS)
 def test_every_link_of_the_settings_is_a_frame_of_ours(robot):
     pytest.importorskip("dex_retargeting")
     for side in ("left", "right"):

@@ -216,8 +216,11 @@ def test_commit_and_changes(checkout):
     assert provenance.commit() == {"commit": head, "dirty": False}
     (checkout / "benchmarks" / "results" / "x.json").write_text("{}\n")  # what benchmarks write
     assert provenance.commit()["dirty"] is False
+    run = provenance.start(str(checkout / "benchmarks" / "x.py"))
     (checkout / "benchmarks" / "y.py").write_text("2\n")  # a new module may change results
     assert provenance.commit()["dirty"] is True
+    made = provenance.record(run)
+    assert (made["commit"], made["dirty"]) == (head, False)  # as it was at the start
     (checkout / "benchmarks" / "y.py").unlink()
     (checkout / "benchmarks" / "x.py").write_text("3\n")
     assert provenance.commit()["dirty"] is True

@@ -24,12 +24,15 @@ from benchmarks.retargeting.recordings import Take
 from retarget import dex, metrics
 from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
+from retarget.robot import robot_names
 
 #: Names of the robots in the library's own settings.
 SHIPPED_NAMES = {
     "inspire": "inspire_hand", "allegro": "allegro_hand", "leap": "leap_hand",
     "shadow": "shadow_hand", "ability": "ability_hand", "svh": "schunk_svh_hand",
 }  # fmt: skip
+#: Those of them that are there.
+ROBOTS = tuple(name for name in SHIPPED_NAMES if name in robot_names())
 #: Scales that are tried, times the human's vectors; then ``FINER`` to both sides of the best.
 SCALES = (0.7, 0.9, 1.1, 1.3, 1.5, 1.7)
 FINER = 0.1
