@@ -6,8 +6,8 @@
 
 Results go to benchmarks/results/NAME.json. One that was made by the same command at this very
 commit, by unchanged files, is kept: after an interruption the same command goes on. Each result
-says whether the machine was idle while it was made. At the end the tables of the documentation are
-written from retarget.json.
+says whether the machine was idle while it was made. At the end the numbers of the documentation are
+written from the results (documents.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
 
-from benchmarks import provenance
+from benchmarks import documents, provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,7 @@ def main() -> int:
     if provenance.commit()["dirty"] is not False:
         print("Not a clean checkout: results will say so, and none is kept.", file=sys.stderr)
     codes = {benchmark.name: run(benchmark) for benchmark in chosen}
-    if codes.get("retarget") == 0:
-        command = [sys.executable, "benchmarks/retarget.py", "--markdown"]
-        subprocess.run(command, cwd=provenance.ROOT, check=True)
+    documents.main()
     failed = [name for name, code in codes.items() if code]
     print(f"failed: {', '.join(failed)}" if failed else "all done")
     return 1 if failed else 0

@@ -2,7 +2,7 @@
 
     python benchmarks/retarget.py [--robots NAME ...] [--recordings NAME ...] [--ablation]
     python benchmarks/retarget.py --joints FILE.npz [--palm-frame]
-    python benchmarks/retarget.py --markdown     # tables of the result that is there, no run
+    python benchmarks/retarget.py --markdown     # the tables of results/retarget.json, no run
 
 Every method gets the same joints and the same robot on one thread and is scored on common ground:
 after the one similarity of the human tips that fits its own output best. dex-retargeting runs with
@@ -44,7 +44,6 @@ from retarget.kinematics import KinematicTree
 from retarget.robot import load_robot
 
 RECORDINGS = ("joints", "hot3d", "synthetic")
-DOCUMENT = provenance.ROOT / "docs" / "retargeting.md"
 RESULT = provenance.RESULTS / "retarget.json"
 #: Synthetic tips nearer than this touch.
 TOUCHING_M = 1e-3
@@ -54,7 +53,7 @@ def main() -> int:
     run = provenance.start(__file__)
     options = parse()
     if options.markdown:
-        return write_markdown()
+        return print_markdown()
     try:
         takes = read_takes(options)
         robots, seen = compare_all(options, takes), {}
@@ -117,7 +116,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--save", type=Path, metavar="DIR", help="write each method's joints, npz")
     parser.add_argument(
         "--markdown", action="store_true",
-        help="write the tables of the result that is there into the documentation; nothing is run",
+        help="print the tables of the result that is there, results/retarget.json; nothing is run",
     )  # fmt: skip
     provenance.add_output(parser)
     return parser.parse_args()
@@ -235,12 +234,9 @@ def score_ablation(hand: HandSpec, take: Take) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def write_markdown() -> int:
-    """Write the tables of the result that is there into the documentation and beside it."""
-    result = json.loads(RESULT.read_text("utf-8"))
-    RESULT.with_suffix(".md").write_text(tables.document(result), "utf-8")
-    text = DOCUMENT.read_text("utf-8")
-    DOCUMENT.write_text(tables.spliced(text, tables.blocks(result)), "utf-8")
+def print_markdown() -> int:
+    """Print all tables of the result that is there; benchmarks/documents.py puts them into docs."""
+    print(tables.document(json.loads(RESULT.read_text("utf-8"))))
     return 0
 
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from acehand_core.errors import InputError
-from benchmarks import provenance
 from benchmarks.retargeting import dex_modes, recordings, scores, tables
 from retarget import dex, metrics
 from retarget.kinematics import KinematicTree
 from retarget.robot import load_robot
 
-ROOT = Path(__file__).resolve().parent.parent
 HAND = load_robot("inspire").hand("right")
 
 
@@ -131,9 +127,9 @@ def test_the_hot3d_pair(shared):
 
 
 def test_synthetic_hands_are_those_of_their_seed():
-    first = recordings.synthetic_hands(7, 3, 5)
-    again = recordings.synthetic_hands(7, 3, 5)
-    assert [take.side for take in first] == ["left", "right", "left"]
+    first = recordings.synthetic_hands(7, 2, 5)
+    again = recordings.synthetic_hands(7, 2, 5)
+    assert [take.side for take in first] == ["left", "right"]
     for a, b in zip(first, again, strict=True):
         assert a.unit == b.unit and (a.targets.joints_hand == b.targets.joints_hand).all()
         assert len(a.targets.joints_hand) == 5 and a.targets.followed.all()
@@ -191,21 +187,3 @@ def test_better_and_worse_are_counted():
     assert found["direction, wrist"] == "0 / 1" and found["lag"] == "0 / 1"
     assert found["tip error, mean"] == "0 / 0"  # equal is neither
     assert set(found) == {"ours better / worse", "---", *tables.MEASURES}
-
-
-def test_text_between_marks_is_replaced():
-    text = "a\n<!-- table one: by hand -->\nold\n<!-- end one -->\nb\n"
-    new = "a\n<!-- table one: by hand -->\n\n| x |\n\n<!-- end one -->\nb\n"
-    assert tables.spliced(text, {"one": "| x |"}) == new
-    assert tables.spliced(new, {"one": "| x |"}) == new
-    with pytest.raises(KeyError, match="one"):
-        tables.spliced(text, {"two": "| x |"})
-
-
-def test_tables_of_the_documentation_are_those_of_the_result():
-    result = json.loads((provenance.RESULTS / "retarget.json").read_text("utf-8"))
-    text = (ROOT / "docs" / "retargeting.md").read_text("utf-8")
-    assert text.count("<!-- table ") == text.count("<!-- end ") >= 5
-    assert tables.spliced(text, tables.blocks(result)) == text
-    beside = (provenance.RESULTS / "retarget.md").read_text("utf-8")
-    assert beside == tables.document(result)

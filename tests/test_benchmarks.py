@@ -17,11 +17,14 @@ import pytest
 
 from acehand_core.data.hand_table import read_hand_motion
 from benchmarks import all as every
-from benchmarks import provenance
+from benchmarks import documents, provenance
+from benchmarks.retargeting import tables
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = sorted(
-    path for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in {"all", "provenance"}
+    path
+    for path in (ROOT / "benchmarks").glob("*.py")
+    if path.stem not in {"all", "documents", "provenance"}
 )
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
 
@@ -92,17 +95,20 @@ def modules_of(script: Path) -> list[Path]:
     return found
 
 
+@functools.cache
+def words_of_packages() -> frozenset[str]:
+    """Return all strings and names of the packages' modules."""
+    files = [file for name in ("acehand_core", "retarget") for file in (ROOT / name).rglob("*.py")]
+    return frozenset().union(*(literals(file)[0] for file in files))
+
+
 def unwritten(result: dict) -> list[str]:
     """Return the keys of a result that its script has no word for, nor, deeper down, the packages.
 
     The top level is what the script itself writes; below it may come from a report of the package.
     """
     own = [literals(path) for path in modules_of(ROOT / result["provenance"]["command"].split()[1])]
-    packages = [
-        literals(p) for name in ("acehand_core", "retarget") for p in (ROOT / name).rglob("*.py")
-    ]
-    words = [frozenset().union(*(exact for exact, _ in own)),
-             frozenset().union(*(exact for exact, _ in packages))]  # fmt: skip
+    words = [frozenset().union(*(exact for exact, _ in own)), words_of_packages()]
     patterns = re.compile("|".join(sorted({p for _, some in own for p in some})) or "(?!)")
     out = []
 
@@ -143,10 +149,15 @@ def excused(name: str, result: dict) -> bool:
     return name in slow and set(made) == {"missing"} and len(made["missing"]) > 20
 
 
+@functools.cache
+def a_record() -> dict:
+    made = provenance.record(provenance.start(ROOT / "benchmarks" / "synth.py"))
+    command = "python benchmarks/synth.py"
+    return made | {"commit": "0" * 40, "dirty": False, "seconds": 1.0, "command": command}
+
+
 def good_result() -> dict:
-    run = provenance.start(ROOT / "benchmarks" / "synth.py")
-    made = provenance.record(run) | {"commit": "0" * 40, "dirty": False, "seconds": 1.0}
-    return {"clips_per_minute": 1.0, "provenance": made | {"command": "python benchmarks/synth.py"}}
+    return {"clips_per_minute": 1.0, "provenance": dict(a_record())}
 
 
 def test_a_result_without_a_record_is_refused():
@@ -290,6 +301,51 @@ def test_a_result_of_this_very_commit_is_kept(tmp_path, monkeypatch):
     assert not kept(made | {"command": command.replace("--fast", "--slow")})
     here["dirty"] = True
     assert not kept(made | {"dirty": True})
+
+
+# --- numbers of the documentation ------------------------------------------------------------
+
+
+def test_numbers_of_the_documentation_are_those_of_the_results():
+    made, marks = documents.blocks(provenance.RESULTS), []
+    for page in documents.pages():
+        text = page.read_text("utf-8")
+        assert documents.spliced(text, made) == text, f"{page.name}: benchmarks/documents.py"
+        marks += re.findall(r"<!-- result ([^:>]+):", text)
+        assert marks.count("end") == 0 and text.count("<!-- result ") == text.count("<!-- end ")
+    assert sorted(marks) == sorted({*documents.WRITERS, *tables.NAMES})
+    result = provenance.RESULTS / "retarget.json"
+    text = tables.document(json.loads(result.read_text("utf-8")))
+    assert result.with_suffix(".md").read_text("utf-8") == text
+
+
+def test_text_between_marks_is_replaced():
+    text = "a\n<!-- result one: by hand -->\nold\n<!-- end one -->\nb\n"
+    new = "a\n<!-- result one: by hand -->\n\n| x |\n\n<!-- end one -->\nb\n"
+    assert documents.spliced(text, {"one": "| x |"}) == new
+    assert documents.spliced(new, {"one": "| x |"}) == new
+    assert documents.spliced(text, {"one": None}) == text  # no result: the old numbers stay
+    with pytest.raises(KeyError, match="one"):
+        documents.spliced(text, {"two": "| x |"})
+
+
+def test_a_block_says_by_which_code_and_machine(tmp_path):
+    made = a_record() | {"dirty": True, "idle": False, "others_cores": 0.7}
+    made |= {"date": "2026-11-22T08:00:00+00:00"}
+    made["machine"] = {"cores": 2, "architecture": "x86_64", "gpu": [], "cpu": "", "memory_gb": 4.0}
+    row = {"clips": 4, "clips_per_minute_single": 33.04, "clips_per_minute": 39.59,
+           "ratio_to_single": 1.2}  # fmt: skip
+    result = {"frames_per_clip": 21, "processes": 2, "fast 128x96": row, "provenance": made}
+    (tmp_path / "synth.json").write_text(json.dumps(result))
+    blocks = documents.blocks(tmp_path)
+    assert blocks["synth"] is not None and blocks["bag"] is None and blocks["tips"] is None
+    lines = blocks["synth"].splitlines()
+    assert lines[0].startswith("| clips of 21 frames a minute | one process | 2 processes")
+    assert lines[2] == "| fast 128x96 | 33.0 | 39.6 | 1.20 |"
+    assert lines[-1] == (
+        "(commit 0000000 with changes, 2026-11-22, 2 cores (x86_64), no GPU, beside other work "
+        "(0.7 cores of it))"
+    )
 
 
 def test_the_demo_splits_the_error_of_the_wrist():

@@ -1,14 +1,7 @@
-"""Markdown of the comparison, written from its JSON, and put between marks in the documentation.
-
-A block of the documentation that is written from here stands between two comments::
-
-    <!-- table NAME: python benchmarks/retarget.py --markdown -->
-    <!-- end NAME -->
-"""
+"""Markdown of the comparison, written from its JSON; see benchmarks/documents.py."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -80,6 +73,11 @@ MEASURES: dict[str, tuple[Callable[[Scores], float | None], bool]] = {
         lambda s: s["ms_per_frame"] + s.get("calibration_ms_per_frame", 0.0), False,
     ),
 }  # fmt: skip
+
+
+#: Tables that the documentation shows.
+NAMES = ("inspire joints", "inspire hot3d", "inspire synthetic", "tips", "palm directions",
+         "better and worse", "ablation")  # fmt: skip
 
 
 def table(rows: Mapping[str, Scores], first: str = "method") -> str:
@@ -164,16 +162,6 @@ def document(result: Mapping[str, Any]) -> str:
         "What the columns mean: [retargeting](../../docs/retargeting.md).\n"
     )
     return head + "".join(f"\n## {name}\n\n{text}\n" for name, text in blocks(result).items())
-
-
-def spliced(text: str, made: Mapping[str, str]) -> str:
-    """Return a document with the text between its marks replaced by the tables of that name.
-
-    Raises:
-        KeyError: a mark names a table that there is not.
-    """
-    pattern = re.compile(r"(<!-- table ([^:>]+): [^>]*-->\n).*?(<!-- end \2 -->)", re.DOTALL)
-    return pattern.sub(lambda found: f"{found[1]}\n{made[found[2]]}\n\n{found[3]}", text)
 
 
 def _line(cells: list[str]) -> str:
