@@ -50,7 +50,7 @@ class Benchmark:
 
 BENCHMARKS = (
     Benchmark("main_job", "benchmarks/main_job.py", 2),
-    Benchmark("retarget", "benchmarks/retarget.py --ablation", 8),
+    Benchmark("retarget", "benchmarks/retarget.py --ablation", 10),
     Benchmark("retarget_hour", "benchmarks/retarget_hour.py", 1.5),
     Benchmark("solver", "benchmarks/solver.py", 1),
     Benchmark("evaluate", "benchmarks/evaluate.py", 0.5),

@@ -106,7 +106,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--frames", type=int, metavar="N", help="only the first N frames of each")
     parser.add_argument("--seed", type=int, default=20260, help="of the synthetic hands")
     parser.add_argument("--hands", type=int, default=20, help="synthetic hands")
-    parser.add_argument("--hand-frames", type=int, default=41, help="frames of each, 4k + 1")
+    parser.add_argument("--hand-frames", type=int, default=33, help="frames of each, 4k + 1")
     parser.add_argument(
         "--synthetic", action=argparse.BooleanOptionalAction, default=True,
         help="score made-up gestures on the first robot as well (on)",
