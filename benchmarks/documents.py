@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout fi
 
 from benchmarks import provenance
 from benchmarks.retargeting import tables
+from benchmarks.retargeting.tables import record
 
 Result = Mapping[str, Any]
 WIDTH = 105
@@ -76,18 +77,6 @@ def spliced(text: str, made: Mapping[str, str | None]) -> str:
         return found[0] if new is None else f"{found[1]}\n{new}\n\n{found[3]}"
 
     return _BLOCK.sub(block, text)
-
-
-def record(result: Result) -> str:
-    """Return commit, date and machine of a result in words."""
-    made = result["provenance"]
-    machine, changed = made["machine"], " with changes" if made["dirty"] else ""
-    graphics = ", ".join(machine["gpu"]) or "no GPU"
-    others = "idle" if made["idle"] else f"beside other work ({made['others_cores']} cores of it)"
-    return (
-        f"commit {made['commit'][:7]}{changed}, {made['date'][:10]}, {machine['cores']} cores "
-        f"({machine['architecture']}), {graphics}, {others}"
-    )
 
 
 def _main_job(result: Result) -> str:

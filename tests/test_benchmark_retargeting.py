@@ -177,13 +177,13 @@ def test_better_and_worse_are_counted():
               "y": {"ours": row(jerk_rad_s3=3.0), "m": row(jerk_rad_s3=2.0, pinch_recall=0.5)}},
         "b": {"x": {"ours": row(direction_wrist_deg=9.0, lag_frames=-2), "m": row(lag_frames=1)}},
     }  # fmt: skip
-    lines = tables.better_and_worse(robots).splitlines()
-    found = {
-        cells[1]: cells[2] for cells in ([c.strip() for c in line.split("|")] for line in lines)
-    }
+    table, _, behind = tables.better_and_worse(robots).partition("\n\n")
+    rows = [[cell.strip() for cell in line.split("|")] for line in table.splitlines()]
+    found = {cells[1]: cells[2] for cells in rows}
     assert found["ours better / worse"] == "m"
     assert found["jerk"] == "1 / 1"
     assert found["pinch recall"] == "1 / 0"  # more is better; not known on "y"
     assert found["direction, wrist"] == "0 / 1" and found["lag"] == "0 / 1"
     assert found["tip error, mean"] == "0 / 0"  # equal is neither
     assert set(found) == {"ours better / worse", "---", *tables.MEASURES}
+    assert behind.splitlines()[2:] == ["- direction, wrist: all", "- lag: all"]

@@ -141,28 +141,36 @@ def variants(hand: HandSpec, take: Take, mode: str) -> dict[str, dict[str, Any]]
         commands = filtered(hand, take, commands, default.alpha, "filtered")
     out = {"shipped": {"commands": commands, "seconds": seconds, "scale": default.scale}}
     for way in ways:
-        commands, seconds = solve(tuned[way])
-        commands = filtered(hand, take, commands, ALPHA, way)
-        out[way] = {"commands": commands, "seconds": seconds, "scale": tuned[way]}
+        # The shipped scale is tried on all frames too: tuning must never make it worse.
+        answers = []
+        for scale in dict.fromkeys((tuned[way], default.scale)):
+            commands, seconds = solve(scale)
+            commands = filtered(hand, take, commands, ALPHA, way)
+            answers.append({"commands": commands, "seconds": seconds, "scale": scale})
+        out[way] = min(answers, key=lambda answer: _tip_error(hand, take, answer["commands"]))
     return out
+
+
+def _tip_error(hand: HandSpec, take: Take, commands: Commands) -> float:
+    """Return the mean distance of the tips after the one similarity that fits them best, m."""
+    seen = take.targets.followed
+    human = take.targets.tips_of(hand.fingers)[seen]
+    tips = KinematicTree.of(hand).points(hand.expand(commands), hand.tip_names)[seen]
+    ground = metrics.CommonGround.fit(human, tips)
+    return float(metrics.tip_error(human, tips, ground).mean())
 
 
 def _tuned_scales(hand: HandSpec, take: Take, mode: str, ways: list[str]) -> dict[str, float]:
     """Return the best scale for each way, by every ``TUNING_STRIDE``-th frame."""
-    part, tree = take.every(TUNING_STRIDE), KinematicTree.of(hand)
+    part = take.every(TUNING_STRIDE)
     alpha = 1 - (1 - ALPHA) ** TUNING_STRIDE  # the same filter at the lower rate
-    human = part.targets.tips_of(hand.fingers)[part.targets.followed]
 
     @functools.cache
     def errors(scale: float) -> dict[str, float]:
         commands, _ = solved(hand, part, mode, scale)
-        out = {}
-        for way in ways:
-            joints = hand.expand(filtered(hand, part, commands, alpha, way))
-            tips = tree.points(joints, hand.tip_names)[part.targets.followed]
-            ground = metrics.CommonGround.fit(human, tips)
-            out[way] = float(metrics.tip_error(human, tips, ground).mean())
-        return out
+        return {
+            way: _tip_error(hand, part, filtered(hand, part, commands, alpha, way)) for way in ways
+        }
 
     best = {}
     for way in ways:

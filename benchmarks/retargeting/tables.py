@@ -40,7 +40,7 @@ COLUMNS: dict[str, Cell] = {
         f"{_share(s['acceleration_violation_share'])}, {s['acceleration_ratio']:.0f} x"
     ),
     "jerk rad/s3": lambda s: f"{s['jerk_rad_s3']:.0f}",
-    "lag": lambda s: f"{s['lag_frames']:.0f}",
+    "lag": lambda s: str(round(s["lag_frames"])),
     "penetration: frames, worst mm": lambda s: (
         f"{s['penetration_frames']}, {s['penetration_max_mm']:.1f}"
     ),
@@ -76,8 +76,8 @@ MEASURES: dict[str, tuple[Callable[[Scores], float | None], bool]] = {
 
 
 #: Tables that the documentation shows.
-NAMES = ("inspire joints", "inspire hot3d", "inspire synthetic", "tips", "palm directions",
-         "better and worse", "ablation")  # fmt: skip
+NAMES = ("retarget run", "inspire joints", "inspire hot3d", "inspire synthetic", "tips",
+         "palm directions", "better and worse", "ablation")  # fmt: skip
 
 
 def table(rows: Mapping[str, Scores], first: str = "method") -> str:
@@ -108,13 +108,15 @@ def overview(robots: Mapping[str, Mapping[str, Mapping[str, Scores]]], cell: Cel
 def better_and_worse(robots: Mapping[str, Mapping[str, Mapping[str, Scores]]]) -> str:
     """Return in how many of robots x recordings ours is better / worse than each other method.
 
-    Equal is neither. Two values that differ by less than a thousandth of the larger are equal.
+    Equal is neither. Two values that differ by less than a thousandth of the larger are equal. The
+    lines below the table say on what ours is behind more often than ahead, and of whom.
     """
     pairs = [rows for recordings in robots.values() for rows in recordings.values()]
     others = [m for m in dict.fromkeys(m for rows in pairs for m in rows) if m != "ours"]
     lines = [_line(["ours better / worse", *others]), _line(["---"] * (len(others) + 1))]
+    behind = []
     for name, (read, more) in MEASURES.items():
-        cells = []
+        cells, ahead = [], []
         for other in others:
             wins = losses = 0
             for rows in pairs:
@@ -128,13 +130,24 @@ def better_and_worse(robots: Mapping[str, Mapping[str, Mapping[str, Scores]]]) -
                         (wins + 1, losses) if (ours > theirs) == more else (wins, losses + 1)
                     )
             cells.append(f"{wins} / {losses}")
+            ahead += [other] if losses > wins else []
         lines.append(_line([name, *cells]))
-    return "\n".join(lines)
+        if ahead:
+            of = "all" if len(ahead) == len(others) else ", ".join(ahead)
+            behind.append(f"- {name}: {of}")
+    text = "Ours is behind more often than ahead on:" if behind else "Ours is behind on none."
+    return "\n".join([*lines, "", text, "", *behind]).rstrip()
 
 
 def blocks(result: Mapping[str, Any]) -> dict[str, str]:
     """Return every table of a result by name, as the documentation refers to it."""
     robots, out = result["robots"], {}
+    made = ", ".join(
+        f"`{name}` {one['frames']} frames of {len(one['hands'])} hand"
+        f"{'s' if len(one['hands']) > 1 else ''}"
+        for name, one in result["recordings"].items()
+    )
+    out["retarget run"] = f"The run that the tables are from: {made}; {record(result)}."
     for robot, recordings in robots.items():
         for recording, rows in recordings.items():
             out[f"{robot} {recording}"] = table(rows)
@@ -151,17 +164,24 @@ def blocks(result: Mapping[str, Any]) -> dict[str, str]:
 
 def document(result: Mapping[str, Any]) -> str:
     """Return all tables one below the other."""
-    made = result["provenance"]
-    machine = made["machine"]
     head = (
         "# Retargeting beside dex-retargeting: every table\n\n"
-        f"Written by `{made['command']}` from [retarget.json](retarget.json): commit "
-        f"{(made['commit'] or 'none')[:7]}{' with changes' if made['dirty'] else ''}, "
-        f"{made['date'][:10]}, {machine['cores']} cores ({machine['cpu']}, "
-        f"{machine['architecture']}), {'idle' if made['idle'] else 'shared with other work'}. "
-        "What the columns mean: [retargeting](../../docs/retargeting.md).\n"
+        "Written from [retarget.json](retarget.json), made by "
+        f"`{result['provenance']['command']}`. What the columns mean: [retargeting](../../docs/retargeting.md).\n"
     )
     return head + "".join(f"\n## {name}\n\n{text}\n" for name, text in blocks(result).items())
+
+
+def record(result: Mapping[str, Any]) -> str:
+    """Return commit, date and machine of a result in words."""
+    made = result["provenance"]
+    machine, changed = made["machine"], " with changes" if made["dirty"] else ""
+    graphics = ", ".join(machine["gpu"]) or "no GPU"
+    others = "idle" if made["idle"] else f"beside other work ({made['others_cores']} cores of it)"
+    return (
+        f"commit {made['commit'][:7]}{changed}, {made['date'][:10]}, {machine['cores']} cores "
+        f"({machine['architecture']}), {graphics}, {others}"
+    )
 
 
 def _line(cells: list[str]) -> str:
