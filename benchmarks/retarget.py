@@ -72,7 +72,7 @@ def main() -> int:
         "scales_tried": [*dex_modes.SCALES, f"+-{dex_modes.FINER}"],
         "scales_compared_on_every": dex_modes.TUNING_STRIDE,
         "shipped": {
-            robot: {mode: dex_modes.shipped(_plain(robot), "right", mode).to_json()
+            robot: {mode: dex_modes.shipped(robot, "right", mode).to_json()
                     for mode in dex.MODES}
             for robot in options.robots
         },
@@ -152,7 +152,7 @@ def compare_all(
 ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
     """Return scores by robot, recording and method; those of several hands pooled."""
     for robot in options.robots:  # wrong names are found before anything is measured
-        dex_modes.shipped(_plain(robot), "right", "vector")
+        dex_modes.shipped(robot, "right", "vector")
     jobs = [(robot, take) for robot in options.robots for take in takes]
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for (robot, take), rows in zip(jobs, _each(jobs, options), strict=True):
@@ -238,10 +238,6 @@ def print_markdown() -> int:
     """Print all tables of the result that is there; benchmarks/documents.py puts them into docs."""
     print(tables.document(json.loads(RESULT.read_text("utf-8"))))
     return 0
-
-
-def _plain(robot: str) -> str:
-    return robot.split(":")[0]
 
 
 def _described(hands: list[Take]) -> dict[str, Any]:

@@ -96,6 +96,7 @@ def test_settings_are_the_ones_that_are_shipped():
     assert (position.file, position.scale, position.alpha) == ("offline/leap_hand_right.yml", 1, 1)
     assert position.keypoints == (4, 8, 12, 16, 2, 6, 10, 14)
     assert dex_modes.shipped("ability", "right", "dexpilot").scale == 1.0
+    assert dex_modes.shipped("inspire:other", "right", "vector").scale == 1.15
     with pytest.raises(InputError, match="no settings for panda_gripper"):
         dex_modes.shipped("panda_gripper", "right", "vector")
 

@@ -24,15 +24,14 @@ from benchmarks.retargeting.recordings import Take
 from retarget import dex, metrics
 from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
-from retarget.robot import robot_names
 
 #: Names of the robots in the library's own settings.
 SHIPPED_NAMES = {
     "inspire": "inspire_hand", "allegro": "allegro_hand", "leap": "leap_hand",
-    "shadow": "shadow_hand", "ability": "ability_hand", "svh": "schunk_svh_hand",
+    "shadow": "shadow_hand", "ability": "ability_hand",
 }  # fmt: skip
-#: Those of them that are there.
-ROBOTS = tuple(name for name in SHIPPED_NAMES if name in robot_names())
+#: What is compared by default: these, and the other coupling and limits of Inspire's joints.
+ROBOTS = ("inspire", "inspire:other", "allegro", "leap", "shadow", "ability")
 #: Scales that are tried, times the human's vectors; then ``FINER`` to both sides of the best.
 SCALES = (0.7, 0.9, 1.1, 1.3, 1.5, 1.7)
 FINER = 0.1
@@ -60,7 +59,7 @@ class Shipped:
 
 @functools.cache
 def shipped(robot: str, side: Side, mode: str) -> Shipped:
-    """Read the library's own settings.
+    """Read the library's own settings of a robot; variants (``NAME:VARIANT``) share them.
 
     Links are taken over by the human keypoint that they stand for: our models name them otherwise.
 
@@ -69,6 +68,7 @@ def shipped(robot: str, side: Side, mode: str) -> Shipped:
     """
     import dex_retargeting
 
+    robot = robot.partition(":")[0]
     if robot not in SHIPPED_NAMES:
         raise InputError(f"dex-retargeting ships no settings for {robot}: {list(SHIPPED_NAMES)}.")
     folder = "offline" if mode == "position" else "teleop"

@@ -167,7 +167,8 @@ def document(result: Mapping[str, Any]) -> str:
     head = (
         "# Retargeting beside dex-retargeting: every table\n\n"
         "Written from [retarget.json](retarget.json), made by "
-        f"`{result['provenance']['command']}`. What the columns mean: [retargeting](../../docs/retargeting.md).\n"
+        f"`{result['provenance']['command']}`. "
+        "What the columns mean: [retargeting](../../docs/retargeting.md).\n"
     )
     return head + "".join(f"\n## {name}\n\n{text}\n" for name, text in blocks(result).items())
 
