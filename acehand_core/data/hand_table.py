@@ -140,8 +140,8 @@ def _check_columns(file: pq.ParquetFile, path: Path) -> None:
 def _read(file: pq.ParquetFile, name: str, kind: pa.DataType, path: Path) -> np.ndarray:
     """Read one column, some rows at a time: (rows,) or (rows, width); no rows where all are null.
 
-    A camera pose that is null reads as NaN. At once, the column's pages and Arrow's copy of it would
-    lie beside the values.
+    A camera pose that is null reads as NaN. Read at once, the column's pages and Arrow's copy of it
+    would lie beside the values.
     """
     rows = file.metadata.num_rows
     wide, optional = pa.types.is_fixed_size_list(kind), name == "T_world_camera"
