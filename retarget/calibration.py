@@ -26,11 +26,12 @@ from retarget.targets import HandTargets, palm_rotation
 __all__ = ["LENGTH_RANGE", "SCALE_RANGE", "calibrate", "for_subject", "moved_by"]
 
 MAX_FRAMES = 160
-#: How firmly a recording in which the fingertips move by ``MOVING_M`` or more is held to the start.
-#: Below, all of it shrinks with their variance, down to ``LEAST`` where nothing moves.
-SPREAD = Spread(turn=2.0, place=0.2, size=1.0, anchor=0.005, length=0.05)
+#: How firmly a recording in which the fingertips move by ``MOVING_M`` or more is held to its start.
+#: Where they move less all of it shrinks with the third power, down to ``LEAST``: with 10 mm of
+#: motion a turn of 0.15 rad or a shift of 15 mm then costs as much as fingertips 10 mm off.
+SPREAD = Spread(turn=4.0, place=0.4, size=3.0, anchor=0.005, length=0.05)
 MOVING_M = 0.03
-LEAST = 0.02
+LEAST = 0.0075
 
 
 def calibrate(
@@ -45,7 +46,7 @@ def calibrate(
     joints, weight = targets.joints_hand[chosen], targets.weight[chosen]
     sample = HandTargets(targets.side, joints, weight, np.ones(len(chosen), bool), None)
     start = for_subject(robot_calibration(hand, tree), sample)
-    share = np.clip((moved_by(sample) / MOVING_M) ** 2, LEAST, 1.0)
+    share = np.clip((moved_by(sample) / MOVING_M) ** 3, LEAST, 1.0)
     return fit(hand, tree, sample, weights, start, SPREAD * float(share))
 
 

@@ -16,11 +16,21 @@ from acehand_core.types import Side
 Gesture = Float[np.ndarray, "T 21 3"]
 
 #: Flexion in degrees at MCP, PIP and DIP of all fingers: around something wide to narrow.
-_GRIPS = {"wide grip": (25, 30, 15), "grip": (45, 50, 25), "narrow grip": (65, 75, 40)}
-_FIST, _ALONE = (80, 100, 60), (70, 85, 45)
+_GRIPS = {
+    "wide grip": (25.0, 30.0, 15.0),
+    "grip": (45.0, 50.0, 25.0),
+    "narrow grip": (65.0, 75.0, 40.0),
+}
+_FIST, _ALONE = (80.0, 100.0, 60.0), (70.0, 85.0, 45.0)
 #: The thumb in the plane of the palm, and over the middle phalanges of index and middle finger.
-_THUMB_BESIDE = {"cmc_spread": -20, "cmc_flex": -15, "mcp_flex": 0, "ip_flex": 0}
-_THUMB_OVER = {"cmc_spread": -1, "cmc_flex": 15, "cmc_twist": 7, "mcp_flex": 53, "ip_flex": 41}
+_THUMB_BESIDE = {"cmc_spread": -20.0, "cmc_flex": -15.0, "mcp_flex": 0.0, "ip_flex": 0.0}
+_THUMB_OVER = {
+    "cmc_spread": -1.0,
+    "cmc_flex": 15.0,
+    "cmc_twist": 7.0,
+    "mcp_flex": 53.0,
+    "ip_flex": 41.0,
+}
 
 
 def pinching_hand(
