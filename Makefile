@@ -15,7 +15,7 @@ EXTRAS := mediapipe,ace,dex,mano,ros,train,test
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 DEMO_OUT ?= demo_out
 
-.PHONY: demo test lint test-lerobot clean
+.PHONY: demo test mutants lint test-lerobot clean
 
 demo: $(VENV)/.core
 	$(BIN)/python examples/demo.py --output $(DEMO_OUT)
@@ -23,6 +23,10 @@ demo: $(VENV)/.core
 # Files side by side; each process keeps to one thread, or they would wait for one another.
 test: $(VENV)/.full
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
+
+# Do the tests notice damaged lines? Minutes to an hour; ONLY=AREA tries one list.
+mutants: $(VENV)/.full
+	$(BIN)/python tests/mutants.py --jobs 2 $(if $(ONLY),--only $(ONLY))
 
 lint: $(VENV)/.full
 	$(BIN)/ruff check .
