@@ -181,7 +181,7 @@ def test_lengths_cannot_shrink_targets():
 
 def held(side, bend=0.5, count=15):
     """A hand of 22 equal angles, held, in its palm frame; it trembles by half a millimetre."""
-    low, high = articulation.limits()
+    _, high = articulation.limits()
     pose = articulation.angles_to_pose(np.where(high > 1, bend * high, 0.0), side)
     joints = CapsuleHand().joints(side, np.eye(3), pose, np.zeros(10))
     local = frames.apply(frames.inverse(palm_frames(joints[None], side)), joints[None])
