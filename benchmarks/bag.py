@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -19,11 +18,15 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its made-up inputs
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
+
 import cv2
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from benchmarks import provenance
+
+ROOT = provenance.ROOT
 VIDEO = ROOT / "examples" / "two_hands.mp4"
 _TOPIC = "/cam/image_raw"
 _CHILD = """
@@ -39,6 +42,7 @@ print(json.dumps({"code": code, "peak_mb": peak, "seconds": time.perf_counter() 
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 where memory grows beyond the bound."""
+    run = provenance.start(__file__)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--memory", nargs="*", default=["jpeg:10", "bgr8:2"], metavar="KIND:MINUTES",
@@ -47,8 +51,9 @@ def main() -> int:
     parser.add_argument("--fps", type=int, default=30, help="of the bags whose memory is measured")
     parser.add_argument("--size", type=int, nargs=2, default=(640, 480), help="of their pictures")
     parser.add_argument("--runs", type=int, default=3, help="timed runs of each; the median counts")
+    provenance.add_output(parser)
     arguments = parser.parse_args()
-    result = {"machine": f"{os.cpu_count()} cores, {platform.machine()}, no GPU"}
+    result = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         result["reading"] = {
@@ -60,7 +65,7 @@ def main() -> int:
             kind: memory(folder, kind, float(minutes), arguments.fps, size)
             for kind, minutes in (word.split(":") for word in arguments.memory)
         }
-    print(json.dumps(result))
+    provenance.publish(run, result, arguments.output)
     return 0 if all(one["within_bound"] for one in result["memory"].values()) else 1
 
 

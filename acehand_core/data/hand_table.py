@@ -68,7 +68,8 @@ def to_table(motion: HandMotion) -> pa.Table:
     if motion.T_world_camera is None:
         columns["T_world_camera"] = pa.nulls(2 * frames, _vector(16))
     else:
-        columns["T_world_camera"] = _fixed(np.repeat(motion.T_world_camera.reshape(-1, 16), 2, 0))
+        poses = np.repeat(motion.T_world_camera.reshape(-1, 16), 2, 0)
+        columns["T_world_camera"] = _fixed(poses, np.isnan(poses).any(1))
     header = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -105,6 +106,12 @@ def read_hand_motion(path: Path) -> HandMotion:
     stamps = values["timestamp_ns"]
     if (stamps[::2] != stamps[1::2]).any():
         raise SchemaError(f"{path}: both hands of a frame must have the same timestamp_ns.")
+    posed = np.isfinite(values["T_world_camera"].reshape(-1, 16)).all(-1)
+    if (posed[::2] != posed[1::2]).any():
+        raise SchemaError(
+            f"{path}: column 'T_world_camera' is empty for one hand of a frame; both rows or none "
+            "must have the camera's pose."
+        )
     try:
         return _motion(values, header, str(path))
     except SchemaError as error:
@@ -133,29 +140,37 @@ def _check_columns(file: pq.ParquetFile, path: Path) -> None:
 def _read(file: pq.ParquetFile, name: str, kind: pa.DataType, path: Path) -> np.ndarray:
     """Read one column, some rows at a time: (rows,) or (rows, width); no rows where all are null.
 
-    At once, its pages and Arrow's copy of it would lie beside the values.
+    A camera pose that is null reads as NaN. Read at once, the column's pages and Arrow's copy of it
+    would lie beside the values.
     """
     rows = file.metadata.num_rows
-    wide = pa.types.is_fixed_size_list(kind)
+    wide, optional = pa.types.is_fixed_size_list(kind), name == "T_world_camera"
     values, done, nulls = np.empty(0), 0, 0
     for batch in file.iter_batches(BATCH_ROWS, columns=[name], use_threads=False):
         column = batch.column(0)
         column.validate(full=True)
         start, done = done, done + len(column)
-        flat = column.flatten() if wide else column
-        nulls += column.null_count + (flat.null_count if wide else 0)
+        flat = column.flatten() if wide else column  # without the values of null rows
+        nulls += (flat.null_count if wide else 0) + (0 if optional else column.null_count)
         if nulls:
-            continue  # refused below, or no camera poses
+            continue  # refused below
+
         if name == "hand":
             if flat.to_pylist() != [SIDES[row % 2] for row in range(start, done)]:
                 raise SchemaError(f"{path}: rows must alternate left and right, two per frame.")
             continue
+
         part = flat.to_numpy(zero_copy_only=False)
-        if start == 0:
-            values = np.empty((rows, kind.list_size) if wide else rows, part.dtype)
-        values[start:done] = part.reshape(len(column), *values.shape[1:])
+        if not len(part):
+            continue
+        if not len(values):
+            shape = (rows, kind.list_size) if wide else (rows,)
+            values = np.full(shape, np.nan) if optional else np.empty(shape, part.dtype)
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+        values[start:done][there] = part.reshape(-1, *values.shape[1:])
+
     pa.default_memory_pool().release_unused()  # Arrow would keep it for itself
-    if nulls and (name != "T_world_camera" or nulls != rows):
+    if nulls:
         raise SchemaError(f"{path}: column {name!r} has {nulls} empty values; none are valid.")
     return values
 
@@ -175,7 +190,7 @@ def _motion(values: dict[str, np.ndarray], header: dict[str, Any], where: str) -
             f"{nearest(str(header['hand_model']), get_args(HandModelName))}"
         )
     poses = None
-    if len(values["T_world_camera"]) == 2 * frames:
+    if len(values["T_world_camera"]):
         poses = array("T_world_camera", 4, 4)[:, 0]
     camera = header["camera"]
     return HandMotion(
@@ -229,6 +244,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
-def _fixed(rows: np.ndarray) -> pa.Array:
+def _fixed(rows: np.ndarray, unknown: np.ndarray | None = None) -> pa.Array:
     flat = pa.array(np.ascontiguousarray(rows, np.float64).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])
+    mask = None if unknown is None or not unknown.any() else pa.array(unknown)
+    return pa.FixedSizeListArray.from_arrays(flat, rows.shape[1], mask=mask)
