@@ -38,6 +38,7 @@ __all__ = [
     "ArmMotion",
     "Calibration",
     "Camera",
+    "FlexionReport",
     "FrameSource",
     "HandModelName",
     "HandMotion",
@@ -266,6 +267,20 @@ class ReplayReport:
 
 
 @dataclass(frozen=True, slots=True)
+class FlexionReport:
+    """How far the fingers of one hand were bent, in degrees, means over the frames followed.
+
+    ``error_deg`` is the mean difference, whatever its sign; the human's counts no further than the
+    robot's finger can bend. Thumbs and fingers without a knuckle are not among ``fingers``.
+    """
+
+    fingers: tuple[str, ...]
+    human_deg: Float[np.ndarray, "K"]
+    robot_deg: Float[np.ndarray, "K"]
+    error_deg: Float[np.ndarray, "K"]
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Pass, warn or fail, with one plain sentence per reason."""
 
@@ -325,6 +340,7 @@ class RobotTrajectory:
     solve_seconds: float
     provenance: Provenance
     replay: tuple[ReplayReport | None, ReplayReport | None] = (None, None)
+    flexion: tuple[FlexionReport | None, FlexionReport | None] = (None, None)
     notes: tuple[str, ...] = ()
     verdict: Verdict | None = None
     #: Arms that carry the hands, where one was asked for.

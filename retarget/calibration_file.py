@@ -22,7 +22,7 @@ from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGERS
 from acehand_core.motion import Calibration
 from acehand_core.types import SIDES, Side
-from retarget.calibration import LENGTH_RANGE, SCALE_RANGE
+from retarget.calibration_fit import LENGTH_RANGE, SCALE_RANGE
 from retarget.robot import Robot
 
 SCHEMA = "acehand-calibration/1"
@@ -67,7 +67,12 @@ def calibration_text(robot: Robot, fitted: Mapping[Side, Fitted]) -> str:
 
 
 def read_calibrations(path: Path, robot: Robot) -> dict[Side, Fitted]:
-    """Read the calibrations for a robot, those sides that the file has.
+    """Read the calibrations for a robot, those sides that the file has; see ``read_made_for``."""
+    return read_made_for(path, robot.name, robot.variant)
+
+
+def read_made_for(path: Path, name: str, variant: str) -> dict[Side, Fitted]:
+    """Read the calibrations for a robot of this name and variant.
 
     Raises:
         InputError: the file cannot be read, or was made for another robot.
@@ -85,10 +90,10 @@ def read_calibrations(path: Path, robot: Robot) -> dict[Side, Fitted]:
         if key not in _ROOT:
             raise SchemaError(f"{path}: {key} is unknown; {nearest(key, _ROOT)}")
     made_for = (record.get("robot"), record.get("variant"))
-    if made_for != (robot.name, robot.variant):
+    if made_for != (name, variant):
         raise InputError(
-            f"{path}: was made for {made_for[0]} ({made_for[1]}), not for {robot.name} "
-            f"({robot.variant}); fit another, or take that robot."
+            f"{path}: was made for {made_for[0]} ({made_for[1]}), not for {name} "
+            f"({variant}); fit another, or take that robot."
         )
     hands = record.get("hands")
     if not isinstance(hands, dict) or not hands:
