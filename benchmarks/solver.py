@@ -145,17 +145,18 @@ def radial_table(noise=1.0, **options):
         "field, as released | misfit deg (pinhole, radial) |\n|---|---|---|---|---|---|"
     )
     for name, camera in lenses():
-        case = f"lens {name}, {noise}, {options or 'independent'}"
         rays = field(camera, noise, 40, **options)
         pin, fit = by_pinhole(rays)
         lens = fit_radial(rays)
         places = torch.tensor(PLACES).expand(40, -1, -1)
         found = [pin, lens.rays(places), by_sampling(rays, True), by_sampling(rays, False)]
         for kind, one in zip(("pinhole", "radial", "cells", "released"), found, strict=True):
-            RESULTS[f"{case}, {kind}"] = float(np.median(degrees(one, camera)))
-        for kind, one in (("pinhole", fit), ("radial", lens)):
-            RESULTS[f"{case}, misfit of {kind}"] = np.degrees(one.misfit.mean().item())
-            RESULTS[f"{case}, accepted {kind}"] = one.valid.double().mean().item()
+            key = f"lens {name}, {noise}, {options or 'independent'}, {kind}"
+            RESULTS[key] = float(np.median(degrees(one, camera)))
+        key = f"guards {name}, {noise}, {options or 'independent'}"
+        RESULTS[f"{key}, share within floor and bracket"] = fit.within.double().mean().item()
+        RESULTS[f"{key}, share within all three"] = fit.valid.double().mean().item()
+        RESULTS[f"{key}, misfit deg"] = np.degrees(fit.misfit.mean().item())
         # A sampled bearing has no sign of depth: beyond 90 degrees it is not there to be compared.
         cells = [f"{np.median(e):.2f} / {np.quantile(e, 0.95):.2f}" for e in
                  (degrees(f, camera) for f in found)]  # fmt: skip

@@ -103,8 +103,8 @@ def test_a_saved_motion_is_an_input(clip: Path, tmp_path: Path, capsys) -> None:
         assert run.json["episodes"][0]["tip_error_mm"] == first.json["episodes"][0]["tip_error_mm"]
 
 
-def test_joints_without_a_place_have_no_wrist(shared: Path, tmp_path: Path, capsys) -> None:
-    joints = np.load(shared / "data" / "human_joint_right.npz")["joints"][:40]
+def test_joints_without_a_place_have_no_wrist(joints_file: Path, tmp_path: Path, capsys) -> None:
+    joints = np.load(joints_file)["joints"][:40]
     np.savez(tmp_path / "joints.npz", joints=joints)
     run = Run(capsys, tmp_path / "joints.npz", "--output", tmp_path / "out")
     assert run.code == 2 and "--hands left|right" in run.messages

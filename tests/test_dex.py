@@ -180,14 +180,14 @@ def test_optimum_of_the_published_formula(mode, name):
 
 
 @installed
-def test_published_measurements(shared):
+def test_published_measurements(joints_file):
     """The library's own sequence, already in its operator frame.
 
     Pinch, jerk, direct error, direction and limits are as published to the last digit. On common
     ground we get 19.4 mm where 19.2 mm is published: the least-squares similarity has that mean;
     the similarity of least mean distance has 19.2.
     """
-    joints = np.load(shared / "data" / "human_joint_right.npz")["joints"]
+    joints = np.load(joints_file)["joints"]
     hand = ROBOT.hand("right")
     targets = targets_of("right", joints)
     commands = solve_dex(hand, targets, "vector")
@@ -218,8 +218,8 @@ def test_published_measurements(shared):
 
 
 @installed
-def test_published_position_mode(shared):
-    joints = np.load(shared / "data" / "human_joint_right.npz")["joints"]
+def test_published_position_mode(joints_file):
+    joints = np.load(joints_file)["joints"]
     hand = ROBOT.hand("right")
     targets = targets_of("right", joints)
     commands = solve_dex(hand, targets, "position")

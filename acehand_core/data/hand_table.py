@@ -65,7 +65,8 @@ def to_table(motion: HandMotion) -> pa.Table:
     if motion.T_world_camera is None:
         columns["T_world_camera"] = pa.nulls(2 * frames, _vector(16))
     else:
-        columns["T_world_camera"] = _fixed(np.repeat(motion.T_world_camera.reshape(-1, 16), 2, 0))
+        poses = np.repeat(motion.T_world_camera.reshape(-1, 16), 2, 0)
+        columns["T_world_camera"] = _fixed(poses, np.isnan(poses).any(1))
     header = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -128,12 +129,18 @@ def _check_columns(table: pa.Table, path: Path) -> None:
         if column.type != kind:
             raise SchemaError(f"{path}: column {name!r} is {column.type}; {kind} is needed.")
         nulls = column.null_count
-        if pa.types.is_fixed_size_list(kind):
+        if pa.types.is_fixed_size_list(kind):  # of values in rows that are there
             nulls += column.combine_chunks().flatten().null_count
-        if nulls and (name != "T_world_camera" or nulls != table.num_rows):
+        if nulls and (name != "T_world_camera" or nulls != column.null_count):
             raise SchemaError(f"{path}: column {name!r} has {nulls} empty values; none are valid.")
     if table.num_rows % 2 or table["hand"].to_pylist() != list(SIDES) * (table.num_rows // 2):
         raise SchemaError(f"{path}: rows must alternate left and right, two per frame.")
+    posed = table["T_world_camera"].combine_chunks().is_valid().to_numpy(zero_copy_only=False)
+    if (posed[::2] != posed[1::2]).any():
+        raise SchemaError(
+            f"{path}: column 'T_world_camera' is empty for one hand of a frame; both rows or none "
+            "must have the camera's pose."
+        )
     stamps = table["timestamp_ns"].to_numpy()
     if (stamps[::2] != stamps[1::2]).any():
         raise SchemaError(f"{path}: both hands of a frame must have the same timestamp_ns.")
@@ -154,9 +161,13 @@ def _motion(table: pa.Table, header: dict[str, Any], where: str) -> HandMotion:
             f"hand_model is {header['hand_model']!r}; "
             f"{nearest(str(header['hand_model']), get_args(HandModelName))}"
         )
-    poses = None
-    if table["T_world_camera"].null_count == 0:
-        poses = array("T_world_camera", 4, 4)[:, 0]
+    poses, column = None, table["T_world_camera"].combine_chunks()
+    if column.null_count < len(column):
+        rows = np.full((len(column), 16), np.nan)
+        rows[column.is_valid().to_numpy(zero_copy_only=False)] = (
+            column.flatten().to_numpy(zero_copy_only=False).reshape(-1, 16)
+        )
+        poses = rows[::2].reshape(frames, 4, 4)
     camera = header["camera"]
     return HandMotion(
         timestamps_ns=scalar("timestamp_ns")[:, 0],
@@ -209,6 +220,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
-def _fixed(rows: np.ndarray) -> pa.Array:
+def _fixed(rows: np.ndarray, unknown: np.ndarray | None = None) -> pa.Array:
     flat = pa.array(np.ascontiguousarray(rows, np.float64).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])
+    mask = None if unknown is None or not unknown.any() else pa.array(unknown)
+    return pa.FixedSizeListArray.from_arrays(flat, rows.shape[1], mask=mask)
