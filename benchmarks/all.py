@@ -61,6 +61,7 @@ BENCHMARKS = (
     Benchmark("synth", "benchmarks/synth.py --clips 8 --frames 21", 2.5),
     Benchmark("overfit", "benchmarks/overfit.py --draw 11 --steps 1000", 1.5),
     Benchmark("overfit_kfree", "benchmarks/overfit.py --draw 11 --kfree --steps 2500", 4),
+    Benchmark("recovery", "benchmarks/recovery.py --seeds 8", 8),
     # 184 clips are rendered and six networks trained.
     Benchmark(
         "tiny_study", "benchmarks/tiny_study.py --steps 1200 --clips 2 --runs out/tiny_study", 75,

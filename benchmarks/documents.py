@@ -189,6 +189,17 @@ def _evaluate(result: Result) -> str:
     )  # fmt: skip
 
 
+def _recovery(result: Result) -> str:
+    lines = ["| robot | share of its range used | found with tracking terms, largest error | found "
+             "with the default weights, largest error |", "|---|---|---|---|"]  # fmt: skip
+    lines += [
+        f"| `{name}` | {row['range_used']:.0%} | {row['tracking_found']:.0%}, "
+        f"{row['tracking_error']:.1g} | {row['smooth_found']:.0%}, {row['smooth_error']:.2g} |"
+        for name, row in result["robots"].items()
+    ]
+    return "\n".join(lines) + f"\n\n(errors in rad, of the gripper in m; {record(result)})"
+
+
 WRITERS: dict[str, Callable[[Result], str]] = {
     "main job": _main_job,
     "retarget hour": _retarget_hour,
@@ -198,6 +209,7 @@ WRITERS: dict[str, Callable[[Result], str]] = {
     "overfit kfree": _overfit_kfree,
     "bag": _bag,
     "evaluate": _evaluate,
+    "recovery": _recovery,
 }
 
 
