@@ -31,7 +31,7 @@ from retarget.kinematics import KinematicTree
 from retarget.limits import CommandLimits, Commands, limit_violations, speed_violations
 from retarget.objective import Follow, PoseObjective, Weights
 from retarget.physics import Physics, play, second_pass, sent_commands
-from retarget.pinch import impossible_pinches
+from retarget.pinch import impossible_pinches, missed_pinches
 from retarget.robot import Robot
 from retarget.simulate import ReplayReport
 from retarget.targets import HandTargets, bridged_poses, calibrated, hand_targets
@@ -142,7 +142,8 @@ def _follow(
         report=play(hand, commands, fps, targets.active, physics.latency).report,
         flexion=flexion_report(hand, tree, targets, commands),
         seconds=seconds,
-        notes=impossible_pinches(hand, tree, targets),
+        notes=impossible_pinches(hand, tree, targets)
+        + missed_pinches(hand, tree, targets, commands),
     )
 
 

@@ -90,6 +90,8 @@ def _pinch_reach_mm(hand: HandSpec) -> dict[str, float]:
     from retarget.kinematics import KinematicTree
     from retarget.pinch import tip_reach
 
+    if hand.follows == "opening":
+        return {}
     reach = tip_reach(hand, KinematicTree.of(hand)) * 1e3
     pairs = zip(hand.fingers[1:], reach[1:].tolist(), strict=True)
     return {finger: mm for finger, mm in pairs if math.isfinite(mm)}
