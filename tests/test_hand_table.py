@@ -354,3 +354,30 @@ def test_an_existing_file_stays_without_leave(tmp_path):
         assert (tmp_path / name).read_text() == "mine"
         write(motion, tmp_path / name, overwrite=True)
     assert_same_bits(read_hand_motion(tmp_path / "m.parquet"), motion)
+
+
+@pytest.mark.parametrize("rows", [7, 4096, 100_000])
+def test_groups_of_rows_of_any_size(tmp_path, rows):
+    """Other programs choose their own; one may end between the hands of a frame."""
+    motion = random_motion(9, frames=2100)
+    pq.write_table(to_table(motion), tmp_path / "m.parquet", row_group_size=rows)
+    assert_same_bits(read_hand_motion(tmp_path / "m.parquet"), motion)
+
+
+def test_a_long_table_is_written_and_read_in_pieces(tmp_path):
+    """Beside the values themselves no more memory is taken than for a short one."""
+    usual, peaks = pa.default_memory_pool(), []
+    for frames in (4000, 12_000):
+        path, motion = tmp_path / "m.parquet", random_motion(10, frames=frames)
+        pool = pa.proxy_memory_pool(usual)
+        pa.set_memory_pool(pool)
+        try:
+            write_hand_motion(motion, path, overwrite=True)
+            written = pool.max_memory()
+            again = read_hand_motion(path)
+        finally:
+            pa.set_memory_pool(usual)
+        assert_same_bits(again, motion)
+        peaks.append((written, pool.max_memory()))
+    # The values of the longest column are 17 MB more.
+    assert (np.array(peaks[1]) - peaks[0] < 3e6).all(), peaks

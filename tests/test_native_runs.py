@@ -79,7 +79,8 @@ def test_a_split_file_moves_clips_out_of_the_other_store(samples, tmp_path, caps
     report = convert("h2o", root, output, split_file=splits)
     assert clips_of(output) == {"train": [], "test": list(SUBJECTS)}
     assert report.to_json()["moved"] == [{"from": "train", "to": "test", "clips": 1}]
-    assert json.loads((output / "conversion-h2o.json").read_text()) == report.to_json()
+    stored = json.loads((output / "conversion-h2o.json").read_text())
+    assert stored == {**report.to_json(), "output": "out"}
     # Also where the new split is not converted itself: a test recording may not stay in train.
     splits.write_text(json.dumps({"train": [SUBJECTS[0]], "val": [SUBJECTS[1]]}))
     report = convert("h2o", root, output, split_file=splits, splits=("train",))
@@ -664,7 +665,10 @@ def test_one_malformed_recording_of_arctic_does_not_stop_the_other(samples, tmp_
     }
     (error,) = printed["errors"]
     assert error["source"] == "s01_box_grab_01_view0" and "ioi_offset" in error["message"]
-    assert json.loads((output / "conversion-arctic.json").read_text()) == printed
+    stored = json.loads((output / "conversion-arctic.json").read_text())
+    assert str(root) in error["message"] and "misc.json" in stored["errors"][0]["message"]
+    assert str(tmp_path) not in json.dumps(stored)
+    assert stored == {**printed, "output": "out", "errors": stored["errors"]}
 
 
 @pytest.mark.parametrize("name", ["hot3d", "interhand"])

@@ -192,7 +192,7 @@ def read_joints_file(path: Path, hands: Hands = "both") -> HandMotion:
         hand_model="none",
         placed=frame == "camera",
         provenance=Provenance(
-            source=str(path),
+            source=path.name,
             source_sha256=content_sha256(path),
             tracker="file",
             notes=tuple(notes),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
 import signal
 import traceback
 from collections import Counter
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.data.clips import folders
-from acehand_core.data.clips.schema import ClipInfo, StoreInfo
+from acehand_core.data.clips.schema import CONVERTED_BY, ClipInfo, StoreInfo
 from acehand_core.data.clips.store import ClipWriter, changed_settings
 from acehand_core.data.native.clip_pictures import ClipOptions
 from acehand_core.data.native.convert import check_mano, convert_item
@@ -106,6 +107,12 @@ class RunReport:
             "errors": self.errors,
         }
 
+    def to_store(self, root: Path) -> dict[str, Any]:
+        """Return what stays with the clips: the same, without the folders where things lie here."""
+        below = f"{root}{os.sep}"
+        errors = [{**e, "message": e["message"].replace(below, "")} for e in self.errors]
+        return {**self.to_json(), "output": self.output.name, "errors": errors}
+
 
 def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
     """Convert a dataset; what is there already and unchanged is kept.
@@ -145,7 +152,7 @@ def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
         for split in sorted({item.split for item in items if report.clips[item.split]}):
             _writer(reader, split, options).write_index()
     report.comparison = compare(name, report.clips, report.frames, items)
-    folders.write_json(options.output / f"conversion-{name}.json", report.to_json())
+    folders.write_json(options.output / f"conversion-{name}.json", report.to_store(options.root))
     return report
 
 
@@ -236,7 +243,7 @@ def _store_info(reader: Reader, split: str, options: RunOptions) -> StoreInfo:
     return StoreInfo(
         dataset=reader.name,
         split=split,
-        made_by="acehand data convert",
+        made_by=CONVERTED_BY,
         license=f"that of {reader.title}",
         settings={
             "images": options.clips.images,
