@@ -3,7 +3,8 @@
 A pinch is found with hysteresis that does not depend on the direction of time: it is a stretch
 during which the human tips stay within ``RELEASE_M`` of each other and come within ``CLOSE_M`` at
 least once. From the first to the last such frame the robot's tips should meet; before and after
-the wanted distance grows with the human's and the pull fades. Beyond they must stay apart.
+the wanted distance grows with the human's and the pull fades. Beyond they must stay apart. The two
+jaws of a gripper are tips like any others.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ REACH_M = PINCH_ROBOT_M
 #: How far a finger stays from the thumb while the human's does; it grows over these distances.
 OPEN_M = 0.018
 OPENING_M = (0.040, 0.050)
+#: Pinches that a message names.
+LISTED = 5
 _SAMPLES, _REFINEMENTS = 512, 8
 
 
@@ -64,8 +67,8 @@ class Pinches:
 def tip_reach(hand: HandSpec, tree: KinematicTree) -> Float[np.ndarray, "K"]:
     """Return how near each finger's tip comes to the thumb's, metres; 0 for the thumb itself.
 
-    Infinite for hands that do not pinch. Limits of the joints are kept, contact between links is
-    not considered.
+    Infinite for hands without a thumb. Limits of the joints are kept, contact between links is not
+    considered.
     """
     out = np.zeros(len(hand.tip_names))
     if not _pinches(hand):
@@ -118,19 +121,50 @@ def impossible_pinches(
     return tuple(out)
 
 
+def missed_pinches(
+    hand: HandSpec, tree: KinematicTree, targets: HandTargets, commands: Float[np.ndarray, "T C"]
+) -> tuple[str, ...]:
+    """Say which of the human's pinches, of those this hand can close, the commands do not close.
+
+    A pinch is missed where the robot's tips are ``PINCH_ROBOT_M`` or more apart in over half of its
+    frames, as when the hand is too slow for it.
+    """
+    pinches = Pinches.of(hand, targets, pinch_fingers(hand, tree))
+    points = tree.points(hand.expand(commands), hand.tip_names)
+    out = []
+    for column, k in enumerate(pinches.fingers):
+        apart = np.linalg.norm(points[:, k] - points[:, 0], axis=-1)
+        closed = _runs(np.flatnonzero(pinches.closing[:, column] == 1))
+        missed = [run for run in closed if np.mean(apart[run] >= PINCH_ROBOT_M) > 0.5]
+        if not missed:
+            continue
+        listed = ", ".join(f"{run[0]} to {run[-1]}" for run in missed[:LISTED])
+        more = f" and {len(missed) - LISTED} more" if len(missed) > LISTED else ""
+        widest = max(apart[run].max() for run in missed)
+        out.append(
+            f"the {hand.side} hand misses {len(missed)} of {len(closed)} thumb-{hand.fingers[k]} "
+            f"pinches (frames {listed}{more}); its tips stay up to {widest * 1e3:.0f} mm apart"
+        )
+    return tuple(out)
+
+
 def _pinches(hand: HandSpec) -> bool:
-    """Whether a hand has a thumb to pinch with; a gripper follows every opening as it is."""
-    thumb = len(hand.fingers) > 1 and hand.fingers[0] == "thumb"
-    return thumb and hand.follows == "keypoints"
+    """Whether a hand has a thumb to pinch with; a gripper has one jaw for it."""
+    return len(hand.fingers) > 1 and hand.fingers[0] == "thumb"
+
+
+def _runs(frames: Int[np.ndarray, "N"]) -> list[Int[np.ndarray, "M"]]:
+    """Split increasing frames where one is left out; without frames there is no run."""
+    if not len(frames):
+        return []
+    return np.split(frames, np.flatnonzero(np.diff(frames) > 1) + 1)
 
 
 def _opening(gap: Float[np.ndarray, "T"]) -> Float[np.ndarray, "T"]:
     """Return 0 where a pinch is closed, 1 where there is none, in between on the way."""
     out = np.ones(len(gap))
     inside = np.flatnonzero(~(gap > RELEASE_M))  # an unknown frame neither opens nor closes
-    if not len(inside):
-        return out
-    for run in np.split(inside, np.flatnonzero(np.diff(inside) > 1) + 1):
+    for run in _runs(inside):
         closed = run[np.nan_to_num(gap[run], nan=np.inf) < CLOSE_M]
         if not len(closed):
             continue

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from retarget.limits import CommandLimits, Commands
 from retarget.objective import Pose, PoseObjective, Window
 from retarget.qp import TrajectoryProgram
+from retarget.starts import best_path
 
 #: Frames solved together, and how far a chunk looks beyond the frames it keeps.
 CHUNK_FRAMES = 4096
@@ -22,9 +23,9 @@ LOOK_AHEAD = 128
 HISTORY = 3
 #: A first guess comes from every STRIDE-th frame.
 STRIDE = 4
-#: The guess is made from the middle of the ranges as well where some joint has this share of its
-#: range to either side of the start. That one is taken below this share of the cost.
-BOTH_WAYS, MUCH_BETTER = 0.1, 0.5
+#: Where some joint has this share of its range to either side of the start, the guess is made from
+#: several starts.
+BOTH_WAYS = 0.1
 #: A round moves no joint further: beyond it the model says nothing.
 TRUST_RAD = 0.5
 #: Steps shrink from round to round; the next one is given this much more than the last.
@@ -63,26 +64,35 @@ def _coarse(
 ) -> Commands:
     """Return a first guess: every few frames solved, the others in between on a line.
 
-    Where joints can go both ways from the start, a bend the wrong way can be a local minimum. Then
-    the middle of the ranges is tried too, and kept if it ends at a much lower cost.
+    Links block each other: a thumb that begins under the fingers cannot get over them, and fingers
+    not under a thumb. So all is solved with links that pass through each other as well, and from
+    there with contact; what ends at the lower cost is kept. Where joints can go both ways from the
+    start, a bend the wrong way can be a local minimum too. Then the best path through poses of
+    several starts is tried, and kept if it ends at a lower cost.
     """
-    if limits.fps == 0 or len(start) < 8 * STRIDE:
-        return np.tile(history[-1], (len(start), 1)) if len(history) else start
-    coarse = slice(rows.start, rows.stop, STRIDE)
-    window = objective.window(coarse)
-    slower = limits.every(STRIDE)
+    if len(history) and len(start) < 8 * STRIDE:
+        return np.tile(history[-1], (len(start), 1))
+    stride = STRIDE if limits.fps > 0 and len(start) >= 8 * STRIDE else 1
+    if stride == 1 and objective.weights.contact == 0:
+        return start
+    coarse = slice(rows.start, rows.stop, stride)
+    slower = limits.every(stride) if stride > 1 else limits
+    window, passing = objective.window(coarse), objective.window(coarse, contact=False)
 
-    def solve(first: Commands) -> Commands:
-        return _solve(objective, window, slower, first, history[:0], COARSE_RAD)
+    def solve(first: Commands, inside: Window = window) -> Commands:
+        return _solve(objective, inside, slower, first, history[:0], COARSE_RAD)
 
-    solved = solve(start[::STRIDE])
+    def cost(commands: Commands) -> float:
+        return _cost(objective, window, slower, commands)
+
+    solved = solve(start[::stride])
+    if objective.weights.contact > 0:
+        solved = min(solved, solve(solve(start[::stride], passing)), key=cost)
     room = np.minimum(start - limits.lower, limits.upper - start) / (limits.upper - limits.lower)
-    if room.max() > BOTH_WAYS:
-        middle = np.broadcast_to((limits.lower + limits.upper) / 2, solved.shape)
-        other = solve(middle.copy())
-        first, second = (_cost(objective, window, slower, one) for one in (solved, other))
-        solved = other if second < MUCH_BETTER * first else solved
-    places = np.arange(len(start)) / STRIDE
+    if stride > 1 and room.max() > BOTH_WAYS:
+        frames = np.arange(rows.start, rows.stop, stride)
+        solved = min(solved, solve(best_path(objective, slower, solved, frames)), key=cost)
+    places = np.arange(len(start)) / stride
     return np.stack([np.interp(places, np.arange(len(solved)), c) for c in solved.T], axis=1)
 
 
@@ -149,5 +159,6 @@ def _shrink(trust: Float[np.ndarray, "T"], pose: Pose, trial: Pose, step: Comman
     worse = (trial.cost > pose.cost) & (reach > 0)
     if not worse.any():
         worse = reach > 0
-    trust[worse] = 0.25 * reach[worse]
+    # Not to rounding: the solver fails on bounds of 1e-14.
+    trust[worse] = np.maximum(0.25 * reach[worse], 0.1 * CONVERGED_RAD)
     return bool(reach.max() > CONVERGED_RAD)

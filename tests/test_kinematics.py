@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
+from complexity import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -180,14 +179,12 @@ def test_wrong_shape_is_refused(tree):
         tree.points(np.zeros(12), ["index_tip"])
 
 
-def test_a_clip_takes_milliseconds():
+def test_a_clip_takes_no_more_calls_than_a_frame():
+    """All frames are computed at once."""
     hand = load_robot("inspire").hand("right")
     tree = KinematicTree.of(hand)
-    joints = random_joints(hand, 621)
     frames = tree.frames((*hand.tip_names, *hand.target_frames[:5]))
-    best = np.inf
-    for _ in range(5):
-        start = time.perf_counter()
-        tree.points_and_jacobian(joints, frames)
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.03  # 3 ms alone on one core; the margin is for a busy machine
+    few, clip = random_joints(hand, 2), random_joints(hand, 621)
+    assert calls(lambda: tree.points_and_jacobian(clip, frames)) <= calls(
+        lambda: tree.points_and_jacobian(few, frames)
+    )

@@ -19,6 +19,7 @@ from retarget.pinch import (
     RELEASE_M,
     Pinches,
     impossible_pinches,
+    missed_pinches,
     pinch_fingers,
     tip_reach,
 )
@@ -178,3 +179,45 @@ def test_a_pinch_within_reach_is_no_news():
     hands = pinching_hand("right", "index", 30.0, touches=1)
     targets = targets_of("right", frames.apply(frames.inverse(palm_frames(hands, "right")), hands))
     assert impossible_pinches(hand, KinematicTree.of(hand), targets) == ()
+
+
+@pytest.fixture(scope="module")
+def closing_hand():
+    """Commands of a right hand that closes thumb and index from frame 20 to 39, and its targets."""
+    hand = HANDS["right"]
+    commands = np.tile(hand.rest, (60, 1))
+    for name, angle in (("index", 0.83), ("thumb_bend", 0.30), ("thumb_rotation", 1.18)):
+        commands[20:40, hand.command_names.index(name)] = angle
+    joints = np.tile(np.arange(21)[:, None] * [0.0, 0.0, 0.5], (60, 1, 1))
+    joints[:, 8] = joints[:, 4] + [0.0, 0.0, 0.1]
+    joints[20:40, 8] = joints[20:40, 4] + [0.0, 0.0, 0.005]
+    return commands, targets_of("right", joints)
+
+
+def test_a_closed_pinch_is_not_missed(closing_hand):
+    """Published: at these angles the tips are 0.8 mm apart."""
+    commands, targets = closing_hand
+    assert missed_pinches(HANDS["right"], TREES["right"], targets, commands) == ()
+
+
+@pytest.mark.parametrize(("late", "missed"), [(9, False), (11, True), (30, True)])
+def test_a_pinch_that_is_closed_in_under_half_of_its_frames_is_missed(closing_hand, late, missed):
+    commands, targets = closing_hand
+    said = missed_pinches(HANDS["right"], TREES["right"], targets, np.roll(commands, late, axis=0))
+    assert len(said) == missed
+    if missed:
+        assert "the right hand misses 1 of 1 thumb-index pinches (frames 20 to 39)" in said[0]
+        points = TREES["right"].points(
+            HANDS["right"].expand(commands[:1]), ["thumb_tip", "index_tip"]
+        )
+        apart = np.linalg.norm(points[0, 0] - points[0, 1])
+        assert f"up to {apart * 1e3:.0f} mm apart" in said[0]
+
+
+def test_every_missed_pinch_counts_and_the_first_are_named():
+    gap = np.tile(np.repeat([0.08, 0.005], 3), 7)
+    hand, tree = HANDS["right"], TREES["right"]
+    commands = np.tile(hand.rest, (len(gap), 1))
+    (said,) = missed_pinches(hand, tree, moving_tips(gap), commands)
+    assert "misses 7 of 7 thumb-index pinches" in said
+    assert "(frames 3 to 5, 9 to 11, 15 to 17, 21 to 23, 27 to 29 and 2 more)" in said
