@@ -1,6 +1,7 @@
 """Rendered hands grasp: tips touch from both sides, nothing passes through what is taken."""
 
 import itertools
+import os
 
 import numpy as np
 import pytest
@@ -24,10 +25,14 @@ PROPS = (
 )
 
 
+#: Of each kind; all fifty in continuous integration (``make test SLOW=1``).
+COUNT = 50 if os.environ.get("ACEHAND_SLOW") else 6
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_fifty_grasps_hold_and_pass_through_nothing(kind):
-    found = list(grasps(kind, 50))
-    assert len(found) == 50
+def test_grasps_hold_and_pass_through_nothing(kind):
+    found = list(grasps(kind, COUNT))
+    assert len(found) == COUNT
     for number, grasp in enumerate(found):
         at = f"grasp {number}: {grasp}"
         assert abs(grasp.tips[0]) <= 3 and grasp.finger <= 3, at
