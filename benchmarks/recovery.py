@@ -1,6 +1,6 @@
 """Does the solver find a robot's own motions again, over the whole range of its joints?
 
-    python -P benchmarks/recovery.py [--robots inspire leap] [--seeds 8] [--output FILE]
+    python benchmarks/recovery.py [--robots inspire leap] [--seeds 8]
 
 Random motions of 90 frames at 30 fps over 90 % of every joint's range, less where 90 % of its speed
 and acceleration do not reach so far, both sides, seeds 0 to N - 1. Their links and fingertips are
@@ -16,13 +16,15 @@ beside the targets is not looked at here.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package, not the benchmark
 
 import numpy as np
 
 from acehand_core.motion import Calibration
+from benchmarks import provenance
 from retarget import trials
 from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
@@ -39,20 +41,19 @@ EXACT, NEAR = 1e-3, 0.03
 
 
 def main() -> int:
+    begun = provenance.start(__file__)
     names = [*robot_names(), "inspire:other"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--robots", nargs="+", default=sorted(names), metavar="ROBOT")
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--output", type=Path, help="also write the JSON there")
+    provenance.add_output(parser)
     options = parser.parse_args()
-    result = {}
+    robots = {}
     for name in options.robots:
-        result[name] = measure(name, options.seeds)
-        print(name, result[name], file=sys.stderr, flush=True)
-    line = json.dumps({"motions_per_robot": 2 * options.seeds, "robots": result})
-    if options.output:
-        options.output.write_text(line + "\n")
-    print(line)
+        robots[name] = measure(name, options.seeds)
+        print(name, robots[name], file=sys.stderr, flush=True)
+    result = {"motions_per_robot": 2 * options.seeds, "robots": robots}
+    provenance.publish(begun, result, options.output)
     return 0
 
 

@@ -24,8 +24,8 @@ HISTORY = 3
 #: A first guess comes from every STRIDE-th frame.
 STRIDE = 4
 #: Where some joint has this share of its range to either side of the start, the guess is made from
-#: several starts.
-BOTH_WAYS = 0.1
+#: several starts as well, and taken below this share of the cost.
+BOTH_WAYS, MUCH_BETTER = 0.1, 0.5
 #: A round moves no joint further: beyond it the model says nothing.
 TRUST_RAD = 0.5
 #: Steps shrink from round to round; the next one is given this much more than the last.
@@ -65,7 +65,7 @@ def _coarse(
     """Return a first guess: every few frames solved, the others in between on a line.
 
     Where joints can go both ways from the start, a bend the wrong way can be a local minimum. Then
-    the best path through poses of several starts is tried too, and kept if it ends at a lower cost.
+    the best path through poses of several starts is tried too, and kept if it ends much lower.
     """
     if limits.fps == 0 or len(start) < 8 * STRIDE:
         return np.tile(history[-1], (len(start), 1)) if len(history) else start
@@ -82,7 +82,7 @@ def _coarse(
         frames = np.arange(rows.start, rows.stop, STRIDE)
         other = solve(best_path(objective, slower, solved, frames))
         first, second = (_cost(objective, window, slower, one) for one in (solved, other))
-        solved = other if second < first else solved
+        solved = other if second < MUCH_BETTER * first else solved
     places = np.arange(len(start)) / STRIDE
     return np.stack([np.interp(places, np.arange(len(solved)), c) for c in solved.T], axis=1)
 
