@@ -6,6 +6,8 @@
 PYTHON ?= python3
 TORCH_INDEX ?=
 LEROBOT_PYTHON ?= python3.12
+SLOW ?=
+DIST ?= loadfile
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,14 +17,21 @@ EXTRAS := mediapipe,ace,dex,mano,ros,train,test
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 DEMO_OUT ?= demo_out
 
-.PHONY: demo test lint test-lerobot clean
+.PHONY: demo test mutants lint test-lerobot clean
 
 demo: $(VENV)/.core
 	$(BIN)/python examples/demo.py --output $(DEMO_OUT)
 
-# Files side by side; each process keeps to one thread, or they would wait for one another.
+# Files side by side; each process keeps to one thread, or they would wait for one another. Compiled
+# files are kept: every process and command that a test starts would compile all of it again.
+# SLOW=1, as in continuous integration, checks the arrays in every call, not in a test's first ones.
 test: $(VENV)/.full
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= ACEHAND_SLOW=$(SLOW) \
+	$(BIN)/python -m pytest -q -rs -n auto --maxprocesses 4 --dist $(DIST)
+
+# Do the tests notice damaged lines? Minutes to an hour; ONLY=AREA tries one list.
+mutants: $(VENV)/.full
+	$(BIN)/python tests/mutants.py --jobs 2 $(if $(ONLY),--only $(ONLY))
 
 lint: $(VENV)/.full
 	$(BIN)/ruff check .

@@ -25,7 +25,8 @@ setup(
         "acehand_core.hand": ["assets/*.npz"],
         "acehand_ros": ["config/*"],
         "acehand_core.training": ["conf/*.yaml", "conf/*/*.yaml"],
-        "robots": ["*/*.yaml", "*/*.xml", "*/*.urdf"],
+        "retarget": ["*.json"],
+        "robots": ["*/*.yaml", "*/*.xml", "*/*.urdf", "*/*.json"],
     },
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{ROS_PACKAGE}"]),

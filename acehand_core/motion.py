@@ -10,6 +10,7 @@ import functools
 import importlib.metadata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -38,6 +39,7 @@ __all__ = [
     "ArmMotion",
     "Calibration",
     "Camera",
+    "FlexionReport",
     "FrameSource",
     "HandModelName",
     "HandMotion",
@@ -48,6 +50,7 @@ __all__ = [
     "Verdict",
     "held_index",
     "rotation_6d",
+    "without_folder",
 ]
 
 HandModelName = Literal["mano", "acehand", "none"]
@@ -64,9 +67,23 @@ def library_versions() -> Mapping[str, str]:
     return out
 
 
+def without_folder(source: str) -> str:
+    """Return an absolute path's last part; any other name of a source stays as it is.
+
+    Where files lie is their maker's own business; results name them and hold their hash.
+    """
+    for kind in (PurePosixPath, PureWindowsPath):
+        if kind(source).is_absolute():
+            return kind(source).name
+    return source
+
+
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """Where a result came from; written into every file.
+
+    ``source`` is what the recording is called, never where it lies: an absolute path loses its
+    folders here, whoever gives it.
 
     ``licenses`` names what binds a user of the result (weights, hand model, robot model), one line
     each. ``notes`` says what was assumed, for example a nominal field of view.
@@ -80,6 +97,9 @@ class Provenance:
     versions: Mapping[str, str] = field(default_factory=lambda: dict(library_versions()))
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "source", without_folder(self.source))
 
 
 @runtime_checkable
@@ -108,7 +128,8 @@ class Recording:
     ``fps`` is the nominal rate; ``timestamps_ns`` is what counts. ``T_world_camera`` maps camera
     points to the world. ``processing`` says what was done to the file's pixels on reading (turned,
     mirrored, undistorted): one file read in two ways gives two sets of pictures. ``task`` is what
-    the recording itself says that is done in it.
+    the recording itself says that is done in it. ``source`` is the input as it was given, for
+    messages; ``name`` is what results call it, by default the file's name without its folders.
     """
 
     source: str
@@ -123,8 +144,11 @@ class Recording:
     notes: tuple[str, ...] = ()
     processing: Mapping[str, Any] = field(default_factory=dict)
     task: str | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", PurePath(self.source).name or self.source)
         _check_times(self.timestamps_ns, self.fps)
         if self.frames is not None and len(self.frames) != len(self):
             raise SchemaError(
@@ -147,7 +171,8 @@ class HandMotion:
     ``joints_camera = hand(global_orient, hand_pose, betas) + translation``: ``translation`` places
     the model's own joints, so the wrist is ``J0(betas) + translation``. A joint that nothing is
     known about is NaN. Where rotations are not known they are NaN and ``hand_model`` is "none".
-    ``joints_image`` is the tracker's own 2D evidence, never a projection.
+    ``T_world_camera`` is NaN in frames whose camera pose is not known. ``joints_image`` is the
+    tracker's own 2D evidence, never a projection.
     """
 
     timestamps_ns: TimestampsNs
@@ -266,6 +291,20 @@ class ReplayReport:
 
 
 @dataclass(frozen=True, slots=True)
+class FlexionReport:
+    """How far the fingers of one hand were bent, in degrees, means over the frames followed.
+
+    ``error_deg`` is the mean difference, whatever its sign; the human's counts no further than the
+    robot's finger can bend. Thumbs and fingers without a knuckle are not among ``fingers``.
+    """
+
+    fingers: tuple[str, ...]
+    human_deg: Float[np.ndarray, "K"]
+    robot_deg: Float[np.ndarray, "K"]
+    error_deg: Float[np.ndarray, "K"]
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Pass, warn or fail, with one plain sentence per reason."""
 
@@ -325,6 +364,7 @@ class RobotTrajectory:
     solve_seconds: float
     provenance: Provenance
     replay: tuple[ReplayReport | None, ReplayReport | None] = (None, None)
+    flexion: tuple[FlexionReport | None, FlexionReport | None] = (None, None)
     notes: tuple[str, ...] = ()
     verdict: Verdict | None = None
     #: Arms that carry the hands, where one was asked for.

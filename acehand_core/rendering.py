@@ -17,7 +17,7 @@ from acehand_core.data.selection import part
 from acehand_core.data.video import frames_between
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.export import lerobot
-from acehand_core.export.destination import EXTRAS
+from acehand_core.export.extras import CALIBRATION, HANDS, episode_folder
 from acehand_core.export.features import IMAGE_KEY
 from acehand_core.export.lerobot_format import read_episode_rows, video_file
 from acehand_core.export.overlay import ArrayFrames, put_caption, write_png
@@ -180,7 +180,7 @@ class _Film:
 
 def _calibrations(source: Path, settings: RenderSettings, robot: Robot) -> dict[Side, Calibration]:
     """Return the calibrations that are asked for, else those that the episode was made with."""
-    kept = _extras(source, settings) / "calibration.json"
+    kept = _extras(source, settings) / CALIBRATION
     if settings.calibration is not None or not lerobot.is_dataset(source) or not kept.is_file():
         return known_calibrations(settings.calibration, robot)
     try:
@@ -192,7 +192,7 @@ def _calibrations(source: Path, settings: RenderSettings, robot: Robot) -> dict[
 
 
 def _extras(source: Path, settings: RenderSettings) -> Path:
-    return source / EXTRAS / f"episode_{settings.episode:06d}"
+    return source / episode_folder(settings.episode)
 
 
 def _open(
@@ -204,7 +204,7 @@ def _open(
         # Of the episode: its film may begin anywhere in a video file.
         cut = reading.start_s, reading.duration_s
         reading = replace(reading, start_s=None, duration_s=None)
-        hands = _extras(source, settings) / "hand_motion.parquet"
+        hands = _extras(source, settings) / HANDS
         rows = {row["episode_index"]: row for row in read_episode_rows(source)}
         if settings.episode not in rows or not hands.is_file():
             raise InputError(f"{source}: no episode {settings.episode}; it has {len(rows)}.")

@@ -1,21 +1,25 @@
 """Time the evaluation on segments of 81 frames with two hands each.
 
 The peer is the slow twin of the tests, which reads the protocol aloud hand by hand: it scores one
-of the segments in the same run, and both must give the same numbers. Run it with PYTHONPATH=tests.
+of the segments in the same run, and both must give the same numbers.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its made-up inputs
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
+
+from benchmarks import provenance
 
 
 def main() -> int:
     """Run the benchmark; exit code 1 where the twin disagrees."""
+    run = provenance.start(__file__)
     import evaluation_twin
     from evaluation_samples import random_pair
 
@@ -27,6 +31,7 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--segments", type=int, default=40)
+    provenance.add_output(parser)
     arguments = parser.parse_args()
     paper, library = PROTOCOLS["paper"], HandLibrary()
     pairs = [random_pair(seed, frames=81) for seed in range(arguments.segments)]
@@ -53,21 +58,17 @@ def main() -> int:
     same = counts == one["counts"] and all(
         value is None or abs(value - one["metrics"][name]) <= 1e-5 for name, value in twin.items()
     )
-    print(
-        json.dumps(
-            {
-                "machine": f"{os.cpu_count()} cores, {platform.machine()}, no GPU",
-                "segments": arguments.segments,
-                "frames_per_segment": 81,
-                "mesh_vertices": CapsuleHand().rest_vertices("left", pairs[0][1].betas[0]).shape[0],
-                "seconds": round(seconds, 3),
-                "segments_per_second": round(arguments.segments / seconds, 2),
-                "twin_seconds_per_segment": round(slow, 2),
-                "ratio_to_twin": round(slow / sorted(alone)[2], 1),
-                "same_numbers": same,
-            }
-        )
-    )
+    result = {
+        "segments": arguments.segments,
+        "frames_per_segment": 81,
+        "mesh_vertices": CapsuleHand().rest_vertices("left", pairs[0][1].betas[0]).shape[0],
+        "seconds": round(seconds, 3),
+        "segments_per_second": round(arguments.segments / seconds, 2),
+        "twin_seconds_per_segment": round(slow, 2),
+        "ratio_to_twin": round(slow / sorted(alone)[2], 1),
+        "same_numbers": same,
+    }
+    provenance.publish(run, result, arguments.output)
     return 0 if same else 1
 
 

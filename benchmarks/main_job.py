@@ -8,33 +8,35 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-SHARED = Path(os.environ.get("ACEHAND_SHARED", ROOT.parent / "shared"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
+
+from benchmarks import provenance
+
+ROOT = provenance.ROOT
 
 
 def main() -> int:
     """Run the benchmark; the exit code is the job's."""
+    run = provenance.start(__file__)
     parser = argparse.ArgumentParser(description=__doc__)
-    default = SHARED / "data" / "human_hand_video.mp4"
+    default = provenance.shared_folder() / "data" / "human_hand_video.mp4"
     if not default.is_file():
         default = ROOT / "examples" / "two_hands.mp4"
     parser.add_argument("video", nargs="?", type=Path, default=default)
     parser.add_argument("--runs", type=int, default=3, help="timed runs of each; the median counts")
+    provenance.add_output(parser)
     arguments = parser.parse_args()
     plain, report = timed_job(arguments.video, arguments.runs, "--no-overlay")
     overlay, _ = timed_job(arguments.video, 1, "--overlay")
     peer, frames, seconds = mediapipe_alone(arguments.video)
     result = {
         "input": arguments.video.name,
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, no GPU",
         "frames": frames,
         "clip_s": round(seconds, 2),
         "no_overlay_s": round(plain, 2),
@@ -44,7 +46,7 @@ def main() -> int:
         "ratio_to_mediapipe_alone": round(plain / peer, 3),
         "episode": {**report["episodes"][0], "source": arguments.video.name},
     }
-    print(json.dumps(result))
+    provenance.publish(run, result, arguments.output)
     return 0
 
 

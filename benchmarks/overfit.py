@@ -1,8 +1,9 @@
 """Overfit one batch: every loss term must come down to a tenth, or to what the truth itself scores.
 
-    acehand synth --fast --size 128x96 --cameras pinhole --frames 33 --clips 6 --seed 3 \\
-        --output STORE
-    python benchmarks/overfit.py STORE --draw 11
+    python benchmarks/overfit.py --draw 11 [STORE]
+
+Without STORE the clips are made first, as by ``acehand synth --fast --size 128x96 --cameras pinhole
+--frames 33 --clips 6 --seed 3 --output STORE``.
 
 One JSON line last: first value, last value and the truth's own value of every term, and which
 terms pass ``last <= max(0.1 first, 1.05 truth + 1e-3)``. The first value of a term that starts
@@ -14,17 +15,19 @@ truth and from its own pinhole.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
+
 import torch
 
 from acehand_core.batch import Readout
+from acehand_core.data.synthetic.episode import SynthOptions
+from acehand_core.data.synthetic.job import SynthJob
+from acehand_core.data.synthetic.job import run as synth
 from acehand_core.losses.objective import TERMS, Masks, term_sums
 from acehand_core.losses.targets import Prediction, Targets
 from acehand_core.solver.camera_fit_torch import fit_pinhole
@@ -32,6 +35,10 @@ from acehand_core.training.batches import Batch
 from acehand_core.training.loop import Run
 from acehand_core.training.main import compose
 from acehand_core.training.step import MIN_RAY_DEPTH, optimise
+from benchmarks import provenance
+
+#: The clips of which two are learned.
+CLIPS = SynthOptions(128, 96, frames=33, cameras="pinhole", fast=True)
 
 
 def truth(t: Targets) -> Prediction:
@@ -85,8 +92,9 @@ def field(run: Run, batch: Batch) -> dict[str, object]:
 
 def main() -> int:
     """Run the benchmark; exit code 1 where a term that has a weight does not pass or is idle."""
+    begun = provenance.start(__file__)
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("store", type=Path)
+    parser.add_argument("store", type=Path, nargs="?")
     parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--draw", type=int, default=0, help="number of the batch")
     parser.add_argument("--clips", type=int, default=2)
@@ -94,11 +102,15 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=0.0015)
     parser.add_argument("--kfree", action="store_true")
     parser.add_argument("overrides", nargs="*", help="more settings, as acehand-train has them")
+    provenance.add_output(parser)
     arguments = parser.parse_args()
     more = ["model.variant=kfree", "solver=fitted", "losses.fit=5.0", "losses.fit_warmup_steps=50"]
     with tempfile.TemporaryDirectory() as folder:
+        store = arguments.store or Path(folder) / "store"
+        if arguments.store is None:
+            synth(SynthJob(store, clips=6, seed=3, options=CLIPS))
         config = compose([
-            "experiment=smoke", f"data.sources.synthetic.root={arguments.store.resolve()}",
+            "experiment=smoke", f"data.sources.synthetic.root={store.resolve()}",
             f"run={folder}/run", f"optim.steps={arguments.steps}", "optim.warmup_steps=20",
             f"optim.lr_decoder={arguments.rate}", "optim.weight_decay=0.0",
             f"data.window.latents={arguments.latents}",
@@ -128,16 +140,16 @@ def main() -> int:
     failed = [n for n, r in rows.items() if not r["passes"]]
     missing = [n for n in idle if config.losses.of(n, arguments.steps) > 0]
     hidden = targets.hand & (targets.visible == 0)
-    sys.stdout.write(json.dumps({
+    result = {
         "benchmark": "overfit", "steps": arguments.steps, "rate": arguments.rate,
         "seconds": round(time.perf_counter() - started, 1),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, no GPU",
         "clips": [f"{s.clip}@{s.start}" for s in batch.samples],
         "frames": targets.hand.shape[1], "pixels": targets.camera.size[0].tolist(),
         "out_of_sight": round(float(hidden.sum() / targets.hand.sum()), 3),
         "loss": [losses[0], last.loss], "failed": failed, "not_exercised": idle, "ray_field": seen,
         "terms": rows,
-    }) + "\n")  # fmt: skip
+    }  # fmt: skip
+    provenance.publish(begun, result, arguments.output)
     return 1 if failed or missing else 0
 
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ from acehand_core.motion import Recording
 from acehand_core.weights import layouts
 from acehand_core.weights.config import ModelConfig
 from acehand_core.weights.loaded import LoadedWeights
+from benchmarks import provenance
 
 SHORT_S, LONG_S = 60, 600
 LIMIT_FACTOR, LIMIT_MB = 1.1, 50
@@ -55,6 +57,7 @@ SIZES = {"tiny": (TINY, (96, 64), "float32"), "real": (ModelConfig(), (672, 480)
 
 def main() -> int:
     """Run what is asked for; return 1 if memory grows beyond the limit."""
+    run = provenance.start(__file__)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=SIZES, default="tiny", help="of the timed model")
     parser.add_argument("--runs", type=int, default=3, help="timed runs; the median counts")
@@ -62,19 +65,19 @@ def main() -> int:
     parser.add_argument("--no-time", action="store_true", help="memory only")
     parser.add_argument("--windows", default="paper", help="plan of the memory run (%(default)s)")
     parser.add_argument("--child-seconds", type=int, help=argparse.SUPPRESS)
+    provenance.add_output(parser)
     arguments = parser.parse_args()
     if arguments.child_seconds is not None:
         print(json.dumps(one_recording(arguments.child_seconds, arguments.windows)))
         return 0
     cuda = torch.cuda.is_available()
-    device = torch.cuda.get_device_name() if cuda else "no GPU"
-    result: dict = {"machine": f"{os.cpu_count()} cores, {platform.machine()}, {device}"}
+    result: dict = {}
     if not arguments.no_memory:
         result["memory"] = memory(arguments.windows)
     if not arguments.no_time:
         with torch.no_grad():
             result["time"] = clip_times(arguments.size, arguments.runs, "cuda" if cuda else "cpu")
-    print(json.dumps(result))
+    provenance.publish(run, result, arguments.output)
     return 0 if result.get("memory", {}).get("within_limit", True) else 1
 
 

@@ -1,426 +1,257 @@
-# ruff: noqa: E402
-"""Our retargeting beside dex-retargeting's three modes, on one hand's recorded joints.
+"""Our retargeting beside dex-retargeting's three modes, on several robots and recordings.
 
-    python benchmarks/retarget.py --json [--joints FILE.npz] [--save DIR] [--ablation]
+    python benchmarks/retarget.py [--robots NAME ...] [--recordings NAME ...] [--ablation]
+    python benchmarks/retarget.py --joints FILE.npz [--palm-frame]
+    python benchmarks/retarget.py --markdown     # the tables of results/retarget.json, no run
 
-Every method gets the same joints and the same robot, runs on one thread, and is scored by
-``retarget.metrics`` on common ground: after the one similarity of the human tips that fits its own
-output best. dex-retargeting is scored as it answers, limits or not. Times are solve time only, the
-best of ``--repeat`` runs. Beside the recorded hand synthetic ones are scored: pinches that close to
-0 mm, motions that the robot can do exactly, and fingers faster than any robot's. Tables go to
-standard error, one JSON object to standard output.
+Every method gets the same joints and the same robot on one thread and is scored on common ground:
+after the one similarity of the human tips that fits its own output best. dex-retargeting runs with
+the settings that it ships, and with the scale that gives this recording the least tip error:
+with its filter, without, and with the filter run both ways and clamped to limits ("offline").
+Times are CPU time of solving; ours shows its calibration apart. Recordings: ``joints``, one hand
+that dex-retargeting's authors recorded; ``hot3d``, two real hands; ``synthetic``, hands of clips of
+``acehand synth``. Tables go to standard error, one JSON line to standard output.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
-# This file is named like the package it measures: start again without its folder on the path, and
-# with one thread for everybody.
-_SINGLE = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
-if __name__ == "__main__" and not (sys.flags.safe_path and os.environ.items() >= _SINGLE.items()):
-    arguments = [sys.executable, "-P", __file__, *sys.argv[1:]]
-    os.execve(sys.executable, arguments, {**os.environ, **_SINGLE})
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package, not this file
+#: One thread for everybody, set before any library counts the cores.
+os.environ.update({f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")})
 
 import argparse
-import dataclasses
+import functools
 import json
-import time
-from collections.abc import Callable
-from pathlib import Path
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from acehand_core.data.synthetic.gestures import fast_hand, pinching_hand
 from acehand_core.errors import AcehandError, InputError
-from acehand_core.geometry import frames, rotations
-from acehand_core.hand.skeleton import FINGERS, KNUCKLES, WRIST
-from acehand_core.motion import Calibration
-from acehand_core.trackers.files import read_joints_file
 from acehand_core.types import SIDES
-from retarget import dex, limits, metrics, trials
-from retarget.calibration import calibrate
+from benchmarks import provenance
+from benchmarks.retargeting import dex_modes, ours, recordings, scores, tables
+from benchmarks.retargeting.recordings import Take
+from retarget import dex
 from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
-from retarget.objective import Weights
-from retarget.pipeline import solve_hand
 from retarget.robot import load_robot
-from retarget.simulate import PENETRATION_LIMIT_M, ReplayOptions, replay, self_penetration
-from retarget.targets import HandTargets, hand_targets, palm_frames
 
-DEFAULT_INPUT = "data/human_joint_right.npz"
+RECORDINGS = ("joints", "hot3d", "synthetic")
+RESULT = provenance.RESULTS / "retarget.json"
 #: Synthetic tips nearer than this touch.
 TOUCHING_M = 1e-3
-#: Files whose own axes are further from the palm's than this need --palm-frame.
-FOREIGN_AXES_RAD = np.radians(45)
-#: Rounds of the search for the least tip error (``--ablation``).
-REFITS = 14
-
-Solve = Callable[[], tuple[np.ndarray, float]]
 
 
 def main() -> int:
-    options = _options()
+    run = provenance.start(__file__)
+    options = parse()
+    if options.markdown:
+        return print_markdown()
     try:
-        path = options.joints or _default_input()
-        hand, targets, fps = load_hand(path, options)
-        methods = _methods(hand, targets, fps)
-        runs = {name: _best(solve, options.repeat) for name, solve in methods.items()}
-        scores = {
-            name: score(hand, targets, fps, commands, seconds)
-            for name, (commands, seconds) in runs.items()
-        }
-        _print_table(path.name, scores)
-        synthetic = score_synthetic(hand, fps) if options.synthetic else {}
-        ablation = score_ablation(hand, targets, fps) if options.ablation else {}
+        takes = read_takes(options)
+        robots, seen = compare_all(options, takes), {}
+        for take in takes:
+            seen.setdefault(take.recording, []).append(take)
+        hand = load_robot(options.robots[0]).hand(takes[0].side)
+        gestures = score_gestures(hand, takes[0].fps) if options.synthetic else {}
+        ablation = score_ablation(hand, takes[0]) if options.ablation else {}
     except AcehandError as error:
         print(f"benchmarks/retarget.py: {error}", file=sys.stderr)
         return 2
-    if options.save:
-        _save(options.save, hand, fps, {name: commands for name, (commands, _) in runs.items()})
-    ratio = scores["dex_vector"]["ms_per_frame"] / scores["ours"]["ms_per_frame"]
-    report = {
-        "input": path.name,
-        "frames": len(targets.joints_hand),
-        "side": hand.side,
-        "fps": fps,
-        "methods": scores,
+    first = robots[options.robots[0]][takes[0].recording]
+    ratio = first["vector shipped"]["ms_per_frame"] / first["ours"]["ms_per_frame"]
+    result = {
+        "recordings": {name: _described(hands) for name, hands in seen.items()},
+        "scales_tried": [*dex_modes.SCALES, f"+-{dex_modes.FINER}"],
+        "scales_compared_on_every": dex_modes.TUNING_STRIDE,
+        "shipped": {
+            robot: {mode: dex_modes.shipped(robot, "right", mode).to_json()
+                    for mode in dex.MODES}
+            for robot in options.robots
+        },
+        "robots": robots,
         "speed_ratio_vs_dex_vector": ratio,
-        "synthetic": synthetic,
+        "gestures": gestures,
         "ablation": ablation,
-    }
-    if options.json:
-        print(json.dumps(_without_nan(report)))
+    }  # fmt: skip
+    provenance.publish(run, result, options.output)
     return 0
 
 
-def _options() -> argparse.Namespace:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as last line")
+    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)  # always printed
+    parser.add_argument(
+        "--robots", "--robot", nargs="+", metavar="NAME", default=list(dex_modes.ROBOTS),
+        help="robots that dex-retargeting ships settings for (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--recordings", nargs="+", choices=RECORDINGS, default=list(RECORDINGS))
     parser.add_argument(
         "--joints", type=Path, metavar="FILE.npz",
-        help=f"a joints file (docs/formats.md); default $ACEHAND_SHARED/{DEFAULT_INPUT}",
+        help="only this joints file (docs/formats.md) instead of the recordings",
     )  # fmt: skip
-    parser.add_argument("--side", choices=SIDES, help="which hand; default the one in the file")
+    parser.add_argument("--side", choices=SIDES, help="with --joints; default the one in the file")
     parser.add_argument(
         "--palm-frame", action="store_true",
-        help="turn the joints into the palm frame; default: the file's axes are x out of the palm "
-        "and z from the wrist to the fingers",
+        help="with --joints: turn the joints into the palm frame; default: the file's axes are x "
+        "out of the palm and z from the wrist to the fingers",
     )  # fmt: skip
-    parser.add_argument("--frames", type=int, metavar="N", help="only the first N frames")
-    parser.add_argument("--robot", default="inspire", help="robot name or robot.yaml")
-    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs to time")
+    parser.add_argument("--frames", type=int, metavar="N", help="only the first N frames of each")
+    parser.add_argument("--seed", type=int, default=20260, help="of the synthetic hands")
+    parser.add_argument("--hands", type=int, default=20, help="synthetic hands")
+    parser.add_argument("--hand-frames", type=int, default=33, help="frames of each, 4k + 1")
     parser.add_argument(
         "--synthetic", action=argparse.BooleanOptionalAction, default=True,
-        help="score synthetic motions as well (on)",
+        help="score made-up gestures on the first robot as well (on)",
     )  # fmt: skip
     parser.add_argument("--ablation", action="store_true", help="score ours without each part")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--save", type=Path, metavar="DIR", help="write each method's joints, npz")
+    parser.add_argument(
+        "--markdown", action="store_true",
+        help="print the tables of the result that is there, results/retarget.json; nothing is run",
+    )  # fmt: skip
+    provenance.add_output(parser)
     return parser.parse_args()
 
 
-def _default_input() -> Path:
-    folder = os.environ.get("ACEHAND_SHARED")
-    default = Path(__file__).resolve().parents[2] / "shared"
-    path = Path(folder or default) / DEFAULT_INPUT
+def read_takes(options: argparse.Namespace) -> list[Take]:
+    """Return every hand of every recording that was asked for.
+
+    Raises:
+        InputError: a file that is missing or does not follow its format.
+    """
+    if options.joints:
+        found = recordings.from_joints_file(options.joints, options.side, options.palm_frame)
+        return [found.first(options.frames)]
+    shared, takes = provenance.shared_folder(), []
+    if "joints" in options.recordings:
+        takes.append(recordings.from_joints_file(_needed(shared / recordings.JOINTS_FILE)))
+    if "hot3d" in options.recordings:
+        takes += recordings.hot3d_pair(_needed(shared / recordings.HOT3D_FILE))
+    if "synthetic" in options.recordings:
+        takes += recordings.synthetic_hands(options.seed, options.hands, options.hand_frames)
+    return [take.first(options.frames) for take in takes]
+
+
+def _needed(path: Path) -> Path:
     if not path.is_file():
         raise InputError(f"{path}: no such file; give --joints FILE.npz, or set ACEHAND_SHARED.")
     return path
 
 
-def load_hand(path: Path, options: argparse.Namespace) -> tuple[HandSpec, HandTargets, float]:
-    """Read the one hand to retarget.
-
-    Raises:
-        InputError: no such hand, or axes that are not the palm's.
-    """
-    motion = read_joints_file(path, options.side or "right")
-    present = [side for slot, side in enumerate(SIDES) if motion.known[:, slot].any()]
-    side = options.side or (present[-1] if present else "right")
-    targets = hand_targets(motion, side)
-    if targets is None:
-        raise InputError(f"{path}: no {side} hand in it; found: {', '.join(present) or 'none'}.")
-    if not options.palm_frame:
-        joints = motion.joints_camera[:, SIDES.index(side)]
-        joints = joints - joints[:, [WRIST]]
-        axes = palm_frames(joints[targets.followed], side)[:, :3, :3].mean(0)
-        off = rotations.angle_between(rotations.project_to_rotation(axes)[None], np.eye(3)[None])[0]
-        if off > FOREIGN_AXES_RAD:
-            raise InputError(
-                f"{path}: its axes are {np.degrees(off):.0f} degrees from the palm's (x out of the "
-                "palm, z wrist to fingers); add --palm-frame."
-            )
-        joints = np.where(targets.followed[:, None, None], joints, np.nan)
-        targets = dataclasses.replace(targets, joints_hand=joints)
-    if options.frames:
-        keep = slice(options.frames)
-        targets = dataclasses.replace(
-            targets,
-            joints_hand=targets.joints_hand[keep],
-            weight=targets.weight[keep],
-            active=targets.active[keep],
+def compare_all(
+    options: argparse.Namespace, takes: list[Take]
+) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
+    """Return scores by robot, recording and method; those of several hands pooled."""
+    for robot in options.robots:  # wrong names are found before anything is measured
+        dex_modes.shipped(robot, "right", "vector")
+    jobs = [(robot, take) for robot in options.robots for take in takes]
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for (robot, take), rows in zip(jobs, _each(jobs, options), strict=True):
+        found.setdefault((robot, take.recording), []).append(rows)
+        print(f"{robot}, {take.recording}, {take.unit}: done", file=sys.stderr)
+    out: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+    for (robot, recording), hands in found.items():
+        rows = provenance.clean(
+            {method: scores.pooled([hand[method] for hand in hands]) for method in hands[0]}
         )
-    targets = dataclasses.replace(targets, T_camera_hand=None)
-    return load_robot(options.robot).hand(side), targets, motion.fps
-
-
-def _methods(hand: HandSpec, targets: HandTargets, fps: float) -> dict[str, Solve]:
-    """Return a function per method that runs it once: commands (T, C) and seconds."""
-
-    def with_dex(mode: str, filtered: bool = True) -> Solve:
-        def solve() -> tuple[np.ndarray, float]:
-            retargeting = dex.build(hand, mode, filtered)
-            _one_torch_thread()
-            started = time.perf_counter()
-            commands = dex.follow(retargeting, hand, targets)
-            return np.asarray(commands, float), time.perf_counter() - started
-
-        return solve
-
-    return {
-        "ours": lambda: _solve_ours(hand, targets, fps),
-        "dex_vector": with_dex("vector"),
-        "dex_dexpilot": with_dex("dexpilot"),
-        "dex_position": with_dex("position"),
-        "dex_vector_unfiltered": with_dex("vector", filtered=False),
-        "dex_dexpilot_unfiltered": with_dex("dexpilot", filtered=False),
-    }
-
-
-def _solve_ours(hand: HandSpec, targets: HandTargets, fps: float) -> tuple[np.ndarray, float]:
-    return _timed(hand, targets, fps, Weights())
-
-
-def score_synthetic(hand: HandSpec, fps: float) -> dict[str, dict[str, Any]]:
-    """Return the scores of ours and dex-retargeting's main modes on motions that are made here."""
-    tree, out = KinematicTree.of(hand), {}
-    for name, targets in _synthetic_targets(hand, tree, fps).items():
-        methods = _methods(hand, targets, fps)
-        scores = {}
-        for method in ("ours", "dex_vector", "dex_dexpilot"):
-            commands, seconds = _best(methods[method], 1)
-            row = score(hand, targets, fps, commands, seconds)
-            touching = row["touch_mm"] = {}
-            tips = tree.points(hand.expand(commands), hand.tip_names)
-            human = targets.tips_of(hand.fingers)
-            for k in range(1, len(hand.fingers)):
-                shut = np.linalg.norm(human[:, k] - human[:, 0], axis=-1) < TOUCHING_M
-                if shut.any():
-                    gap = np.linalg.norm(tips[shut, k] - tips[shut, 0], axis=-1)
-                    touching[hand.fingers[k]] = float(gap.mean() * 1e3)
-            scores[method] = row
-        _print_table(f"synthetic: {name}", scores)
-        out[name] = scores
+        out.setdefault(robot, {})[recording] = rows
+        print(f"\n{robot}, {recording}\n{tables.table(rows)}", file=sys.stderr)
     return out
 
 
-def _synthetic_targets(hand: HandSpec, tree: KinematicTree, fps: float) -> dict[str, HandTargets]:
-    """Return named targets: human gestures in their palm frame, and the robot's own motion."""
-    gestures = {f"pinch_{f}": pinching_hand(hand.side, f, fps) for f in ("index", "middle")}
-    gestures["fast"] = fast_hand(hand.side, fps)
-    joints = {
-        name: frames.apply(frames.inverse(palm_frames(hands, hand.side)), hands)
-        for name, hands in gestures.items()
-    }
+def _each(
+    jobs: list[tuple[str, Take]], options: argparse.Namespace
+) -> Iterator[dict[str, dict[str, Any]]]:
+    """Yield the scores of each job in order."""
+    work = functools.partial(compare, save=options.save)
+    if options.processes == 1:
+        yield from map(work, *zip(*jobs, strict=True))
+        return
+    # Fresh processes: libraries that count threads at their start must see one.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
+        yield from pool.map(work, *zip(*jobs, strict=True))
+
+
+def compare(robot: str, take: Take, save: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Return the scores of every method on one hand."""
+    _one_torch_thread()
+    hand = load_robot(robot).hand(take.side)
+    mine = ours.solve(hand, take)
+    rows = {"ours": scores.score(hand, take, mine.commands, mine.seconds)}
+    rows["ours"]["calibration_ms_per_frame"] = mine.calibration_seconds / len(mine.commands) * 1e3
+    commands = {"ours": mine.commands}
+    for mode in dex.MODES:
+        for variant, made in dex_modes.variants(hand, take, mode).items():
+            name = f"{mode} {variant}"
+            commands[name] = made["commands"]
+            rows[name] = scores.score(hand, take, made["commands"], made["seconds"])
+            rows[name]["scale"] = made["scale"]
+    if save:
+        _save(save / robot / take.recording / take.unit, hand, take.fps, commands)
+    return rows
+
+
+def score_gestures(hand: HandSpec, fps: float) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the scores of ours and of the shipped main modes on motions that are made here."""
+    _one_torch_thread()
     out = {}
-    for name, values in joints.items():
-        count = len(values)
-        out[name] = HandTargets(hand.side, values, np.ones(count), np.ones(count, bool), None)
-    # A human hand is smaller than this robot's: the similarity has something to find.
-    size = Calibration(1.1, np.eye(3), np.zeros(3), 0.0)
-    out["feasible"] = trials.targets_of(hand, tree, trials.slow_commands(hand, fps), size)
+    for take in recordings.gestures(hand, KinematicTree.of(hand), fps):
+        mine = ours.solve(hand, take)
+        answers = {"ours": (mine.commands, mine.seconds)}
+        for mode in ("vector", "dexpilot"):
+            default = dex_modes.shipped(hand.robot, hand.side, mode)
+            commands, seconds = dex_modes.solved(hand, take, mode, default.scale)
+            commands = dex_modes.filtered(hand, take, commands, default.alpha, "filtered")
+            answers[f"{mode} shipped"] = (commands, seconds)
+        rows = {}
+        for name, (commands, seconds) in answers.items():
+            rows[name] = scores.score(hand, take, commands, seconds)
+            rows[name]["touch_mm"] = scores.touching_mm(hand, take, commands, TOUCHING_M)
+        rows = out[take.unit] = provenance.clean(rows)
+        print(f"\n{take.unit}\n{tables.table(rows)}", file=sys.stderr)
     return out
 
 
-def score_ablation(hand: HandSpec, targets: HandTargets, fps: float) -> dict[str, dict[str, Any]]:
+def score_ablation(hand: HandSpec, take: Take) -> dict[str, dict[str, Any]]:
     """Score our solver with one part left out at a time; see docs/retargeting.md."""
-    full = Weights()
-    changes: dict[str, dict[str, float]] = {
-        "all terms": {},
-        **{f"without {name}": {name: 0.0} for name in
-           ("link", "direction", "pinch", "rest", "acceleration", "jerk", "contact")},
-    }  # fmt: skip
-    tree = KinematicTree.of(hand)
-    runs = {
-        name: _timed(hand, targets, fps, dataclasses.replace(full, **change))
-        for name, change in changes.items()
+    rows = provenance.clean(
+        {
+            name: scores.score(hand, take, found.commands, found.seconds)
+            for name, found in ours.ablations(hand, take).items()
+        }
+    )
+    print(f"\nablation\n{tables.table(rows, 'ours')}", file=sys.stderr)
+    return rows
+
+
+def print_markdown() -> int:
+    """Print all tables of the result that is there; benchmarks/documents.py puts them into docs."""
+    print(tables.document(json.loads(RESULT.read_text("utf-8"))))
+    return 0
+
+
+def _described(hands: list[Take]) -> dict[str, Any]:
+    return {
+        "hands": [take.unit for take in hands],
+        "frames": sum(len(take.targets.joints_hand) for take in hands),
+        "fps": hands[0].fps,
     }
-    fitted = calibrate(hand, tree, targets, full)
-    alike = dataclasses.replace(fitted, anchors=np.zeros((5, 3)), lengths=np.ones(5))
-    runs["without anchors, lengths"] = _timed(hand, targets, fps, full, alike)
-    sized = Calibration(1.0, np.eye(3), np.zeros(3), 0.0)
-    runs["without calibration"] = _timed(hand, targets, fps, full, sized)
-    for name, limited in (("tips only, refitted", True), ("same, no rate limits", False)):
-        runs[name] = _tips_only(hand, targets, fps, limited)
-    scores = {name: score(hand, targets, fps, *run) for name, run in runs.items()}
-    _print_table("ablation", scores)
-    return scores
-
-
-def _tips_only(
-    hand: HandSpec, targets: HandTargets, fps: float, limited: bool
-) -> tuple[np.ndarray, float]:
-    """Follow fingertips and nothing else, on the similarity that fits what was reached best.
-
-    Solving and fitting take turns ``REFITS`` times; the round of the least mean error counts. It is
-    a search for what the hand can reach, from one start, and no proof. Without ``limited`` speed
-    and acceleration are free.
-    """
-    tree, bounds = KinematicTree.of(hand), limits.CommandLimits.of(hand, fps)
-    bounds = bounds if limited else bounds.without_rate()
-    off = {name: 0.0 for name in ("link", "direction", "pinch", "contact", "acceleration", "jerk")}
-    weights = Weights(rest=1e-8, **off)
-    calibration = calibrate(hand, tree, targets, Weights())
-    human = targets.tips_of(hand.fingers)[targets.followed]
-    best, least = np.zeros(0), np.inf
-    started = time.perf_counter()
-    for _ in range(REFITS):
-        commands = solve_hand(hand, tree, targets, calibration, bounds, weights)
-        tips = tree.points(hand.expand(commands), hand.tip_names)[targets.followed]
-        ground = metrics.CommonGround.fit(human, tips)
-        error = float(metrics.tip_error(human, tips, ground).mean())
-        if error < least:
-            best, least = commands, error
-        calibration = Calibration(ground.scale, ground.rotation, ground.translation, 0.0)
-    return best, time.perf_counter() - started
-
-
-def _timed(
-    hand: HandSpec,
-    targets: HandTargets,
-    fps: float,
-    weights: Weights,
-    calibration: Calibration | None = None,
-) -> tuple[np.ndarray, float]:
-    tree = KinematicTree.of(hand)
-    calibration = calibration or calibrate(hand, tree, targets, weights)
-    started = time.perf_counter()
-    bounds = limits.CommandLimits.of(hand, fps)
-    commands = solve_hand(hand, tree, targets, calibration, bounds, weights)
-    return commands, time.perf_counter() - started
 
 
 def _one_torch_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
-
-
-def _best(solve: Solve, repeat: int) -> tuple[np.ndarray, float]:
-    runs = [solve() for _ in range(max(1, repeat))]
-    return runs[0][0], min(seconds for _, seconds in runs)
-
-
-def score(
-    hand: HandSpec, targets: HandTargets, fps: float, commands: np.ndarray, seconds: float
-) -> dict[str, Any]:
-    """Return every metric of one method's commands (T, C); see ``retarget.metrics``."""
-    tree, active = KinematicTree.of(hand), targets.followed
-    joints = hand.expand(commands)
-    robot = tree.points(joints, hand.tip_names)[active]
-    human = targets.tips_of(hand.fingers)[active]
-    ground = metrics.CommonGround.fit(human, robot)
-    error = metrics.tip_error(human, robot, ground) * 1e3
-    pinch = metrics.pinch(human, robot)
-    return {
-        "tip_error_mm": {
-            **_summary(error),
-            "per_finger": dict(zip(hand.fingers, error.mean(0).tolist(), strict=True)),
-        },
-        "tip_error_human_mm": _summary(error / ground.scale),
-        **_directions(hand, tree, targets, joints, ground),
-        "pinch_mm": pinch.robot_m * 1e3,
-        "pinch_recall": pinch.recall,
-        "false_pinch_share": pinch.false_share,
-        "n_pinch": pinch.frames,
-        **_limits(hand, fps, commands),
-        "lag_frames": metrics.lag_frames(human, robot),
-        "jerk_rad_s3": metrics.rms_jerk(commands, fps),
-        **_physics(hand, tree, fps, commands, active),
-        "ms_per_frame": seconds / len(commands) * 1e3,
-        "calibration": {
-            "scale": ground.scale,
-            "rotation": ground.rotation.tolist(),
-            "translation": ground.translation.tolist(),
-        },
-    }
-
-
-def _summary(values: np.ndarray) -> dict[str, float]:
-    return {"mean": float(values.mean()), "p95": float(np.percentile(values, 95))}
-
-
-def _directions(
-    hand: HandSpec,
-    tree: KinematicTree,
-    targets: HandTargets,
-    joints: np.ndarray,
-    ground: metrics.CommonGround,
-) -> dict[str, float]:
-    """Compare wrist-to-tip and knuckle-to-tip vectors; a knuckle that is not known is left out."""
-    active = targets.followed
-    frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
-    human_tips = targets.tips_of(hand.fingers)[active]
-    robot_tips = tree.points(joints, hand.tip_names)[active]
-    human_wrist = targets.joints_hand[active][:, [WRIST]]
-    wrist = metrics.direction_error(human_tips - human_wrist, robot_tips, ground)
-    knuckle = []
-    for k, finger in enumerate(hand.fingers):
-        keypoint = KNUCKLES[FINGERS.index(finger)]
-        if keypoint in frame_of:
-            base = tree.points(joints, [frame_of[keypoint]])[active]
-            human = human_tips[:, [k]] - targets.joints_hand[active][:, [keypoint]]
-            knuckle.append(metrics.direction_error(human, robot_tips[:, [k]] - base, ground))
-    both = np.concatenate([wrist, *knuckle], axis=1)
-    return {
-        "direction_deg": float(np.degrees(np.nanmean(both))),
-        "direction_wrist_deg": float(np.degrees(wrist.mean())),
-    }
-
-
-def _limits(hand: HandSpec, fps: float, commands: np.ndarray) -> dict[str, float]:
-    joints = hand.expand(commands)
-    driven = (commands < hand.command_lower - limits.ANGLE_EPS) | (
-        commands > hand.command_upper + limits.ANGLE_EPS
-    )
-    excess = np.maximum(hand.lower - joints, joints - hand.upper).max()
-    speed = metrics.rate_excess(commands, hand.command_velocity, fps, 1)
-    acceleration = metrics.rate_excess(commands, hand.command_acceleration, fps, 2)
-    return {
-        "limit_violation_share": limits.limit_violations(hand, joints) / joints.size,
-        "limit_violation_share_driven": float(driven.mean()),
-        "limit_excess_rad": float(max(0.0, excess)),
-        "coupling_residual_rad": hand.coupling_residual(joints),
-        "speed_violation_share": speed[0],
-        "speed_ratio": speed[1],
-        "acceleration_violation_share": acceleration[0],
-        "acceleration_ratio": acceleration[1],
-    }
-
-
-def _physics(
-    hand: HandSpec, tree: KinematicTree, fps: float, commands: np.ndarray, active: np.ndarray
-) -> dict[str, float]:
-    """Collide the commands with themselves, and play them to the simulated hand."""
-    depth = self_penetration(hand, hand.expand(commands))
-    times = np.arange(len(commands)) / fps
-    played = replay(hand, commands, times, active)
-    late = replay(hand, commands, times, active, ReplayOptions(latency_s=hand.latency_s))
-    commanded = tree.points(hand.expand(commands), hand.tip_names)
-    gap = np.linalg.norm(tree.points(played.joints, hand.tip_names) - commanded, axis=-1)[active]
-    return {
-        "penetration_frames": int((depth > PENETRATION_LIMIT_M).sum()),
-        "penetration_share": float((depth > PENETRATION_LIMIT_M).mean()),
-        "penetration_max_mm": float(depth.max() * 1e3),
-        "penetration_mean_mm": float(depth.mean() * 1e3),
-        "tracking_rms_rad": played.report.rms_tracking_rad,
-        "tracking_rms_late_rad": late.report.rms_tracking_rad,
-        "tracking_tip_rms_mm": float(np.sqrt(np.mean(gap**2)) * 1e3),
-        "saturation_share": played.report.saturation_share,
-        "unstable_steps": played.report.unstable_steps,
-    }
 
 
 def _save(folder: Path, hand: HandSpec, fps: float, commands: dict[str, np.ndarray]) -> None:
@@ -431,38 +262,6 @@ def _save(folder: Path, hand: HandSpec, fps: float, commands: dict[str, np.ndarr
         np.savez_compressed(
             folder / f"{method}.npz", joints=hand.expand(angles), joint_names=names, fps=fps
         )
-
-
-def _print_table(title: str, scores: dict[str, dict[str, Any]]) -> None:
-    print(
-        f"{title}\n{'method':<24}"
-        f"{'tip mean/p95 mm':>16}{'human':>7}{'dir':>6}{'pinch mm, recall':>18}"
-        f"{'false':>7}{'over limit':>11}{'speed, ratio':>14}{'lag':>5}{'jerk':>6}{'pen.':>6}"
-        f"{'track':>7}{'ms':>6}",
-        file=sys.stderr,
-    )
-    for name, row in scores.items():
-        tip = row["tip_error_mm"]
-        print(
-            f"{name:<24}{tip['mean']:>9.1f} / {tip['p95']:4.1f}"
-            f"{row['tip_error_human_mm']['mean']:>7.1f}{row['direction_deg']:>6.1f}"
-            f"{row['pinch_mm']:>11.1f}, {row['pinch_recall']:5.2f}{row['false_pinch_share']:>7.3f}"
-            f"{row['limit_violation_share']:>11.1%}{row['speed_violation_share']:>8.1%},"
-            f"{row['speed_ratio']:5.1f}{row['lag_frames']:>5}{row['jerk_rad_s3']:>6.0f}"
-            f"{row['penetration_frames']:>6}{row['tracking_rms_rad']:>7.3f}"
-            f"{row['ms_per_frame']:>6.2f}"
-            + "".join(f"  touch {f} {v:.1f}" for f, v in row.get("touch_mm", {}).items()),
-            file=sys.stderr,
-        )
-
-
-def _without_nan(value: Any) -> Any:
-    """JSON has no NaN: what could not be measured is null."""
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 if __name__ == "__main__":

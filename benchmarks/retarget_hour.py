@@ -1,6 +1,6 @@
 """Peak memory and time of the trajectory solver over an hour, and its seams.
 
-    python -P benchmarks/retarget_hour.py --json [--minutes 6 60]
+    python benchmarks/retarget_hour.py [--minutes 6 60]
 
 Each length runs in a process of its own: a synthetic hand at 30 fps whose thumb and index pinch
 again and again. ``seam_rad`` compares a clip of two chunks with one solve of all its frames.
@@ -14,10 +14,14 @@ import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package, not the benchmark
 
 import numpy as np
 
 from acehand_core.motion import Calibration
+from benchmarks import provenance
 from retarget import trajectory, trials
 from retarget.kinematics import KinematicTree
 from retarget.limits import CommandLimits, acceleration_violations, speed_violations
@@ -30,17 +34,19 @@ SAME = Calibration(1.0, np.eye(3), np.zeros(3), 0.0)
 
 
 def main() -> int:
+    begun = provenance.start(__file__)
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as last line")
+    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)  # always printed
     parser.add_argument("--minutes", type=float, nargs="+", default=[6.0, 60.0])
     parser.add_argument("--one", type=float, help=argparse.SUPPRESS)
+    provenance.add_output(parser)
     options = parser.parse_args()
     if options.one is not None:
         print(json.dumps(measure(options.one)))
         return 0
     runs = []
     for minutes in options.minutes:
-        command = [sys.executable, "-P", __file__, "--one", str(minutes)]
+        command = [sys.executable, __file__, "--one", str(minutes)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         runs.append(json.loads(done.stdout.splitlines()[-1]))
         print(runs[-1], file=sys.stderr)
@@ -49,10 +55,8 @@ def main() -> int:
         "memory_ratio": runs[-1]["peak_mb"] / runs[0]["peak_mb"],
         "memory_allowed_mb": 1.1 * runs[0]["peak_mb"] + 50,
         "seam_rad": seam(),
-        "machine": "2 cores, x86_64, no GPU",
     }
-    if options.json:
-        print(json.dumps(report))
+    provenance.publish(begun, report, options.output)
     return 0
 
 

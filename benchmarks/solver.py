@@ -9,9 +9,12 @@ pixels, 21 x 15 tokens. Tables go to standard error, one JSON object to standard
 
 from __future__ import annotations
 
-import json
+import argparse
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
 
 import numpy as np
 import torch
@@ -26,12 +29,14 @@ from acehand_core.solver.camera_fit_torch import fit_pinhole
 from acehand_core.solver.placement_torch import mixed_pnp
 from acehand_core.solver.radial_torch import fit_radial
 from acehand_core.solver.rigid_torch import RigidSettings, rigid_pnp
+from benchmarks import provenance
 
 WIDTH, HEIGHT, COLUMNS, ROWS = 672, 480, 21, 15
 KANNALA = (0.08, -0.02, 0.004, -0.001)
 ARIA = (-0.02, 0.1, -0.06, 0.01, 0.002, -3e-4, 5e-4, -4e-4, 2e-4, 1e-4, -1e-4, 1e-4)
 #: What the tables say, for the JSON line.
 RESULTS: dict[str, float] = {}
+TABLES = ("fit", "radial", "rigid", "time")
 PLACES = np.random.default_rng(5).uniform(0.02, 0.98, (400, 2))
 
 
@@ -115,6 +120,7 @@ def fit_table():
                     error = degrees(found, camera)
                     bias = 100 * (fit.focal[:, 0].mean().item() * WIDTH / camera.fx - 1)
                     RESULTS[f"fit {kind}, {view}, {noise}, {way}"] = float(np.median(error))
+                    RESULTS[f"focal bias % {kind}, {view}, {noise}, {way}"] = bias
                     cells.append(
                         f"{bias:+.2f}, {np.median(error):.2f} / {np.quantile(error, 0.95):.2f}"
                     )
@@ -147,6 +153,10 @@ def radial_table(noise=1.0, **options):
         for kind, one in zip(("pinhole", "radial", "cells", "released"), found, strict=True):
             key = f"lens {name}, {noise}, {options or 'independent'}, {kind}"
             RESULTS[key] = float(np.median(degrees(one, camera)))
+        key = f"guards {name}, {noise}, {options or 'independent'}"
+        RESULTS[f"{key}, share within floor and bracket"] = fit.within.double().mean().item()
+        RESULTS[f"{key}, share within all three"] = fit.valid.double().mean().item()
+        RESULTS[f"{key}, misfit deg"] = np.degrees(fit.misfit.mean().item())
         # A sampled bearing has no sign of depth: beyond 90 degrees it is not there to be compared.
         cells = [f"{np.median(e):.2f} / {np.quantile(e, 0.95):.2f}" for e in
                  (degrees(f, camera) for f in found)]  # fmt: skip
@@ -233,7 +243,14 @@ def time_table():
 
 
 def main():
-    wanted = sys.argv[1:] or ["fit", "radial", "rigid", "time"]
+    run = provenance.start(__file__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}; all")
+    provenance.add_output(parser)
+    arguments = parser.parse_args()
+    wanted = arguments.tables or TABLES
+    if not set(wanted) <= set(TABLES):
+        parser.error(f"{', '.join(wanted)}: tables are {', '.join(TABLES)}")
     torch.set_num_threads(1)
     if "fit" in wanted:
         fit_table()
@@ -245,8 +262,7 @@ def main():
         rigid_table()
     if "time" in wanted:
         time_table()
-    rounded = {name: float(f"{value:.4g}") for name, value in RESULTS.items()}
-    print(json.dumps({"machine": "CPU, one thread", "results": rounded}))
+    provenance.publish(run, {"threads": 1, "results": RESULTS}, arguments.output)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,17 @@ The peer of many processes is a single one making the same clips in the same run
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
+
 from acehand_core.data.synthetic.episode import SynthOptions
 from acehand_core.data.synthetic.job import SynthJob, run
+from benchmarks import provenance
 
 CASES = {
     "fast 128x96": SynthOptions(128, 96, frames=81, fast=True),
@@ -25,16 +26,16 @@ CASES = {
 
 def main() -> None:
     """Time both, print one JSON line."""
+    started = provenance.start(__file__)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clips", type=int, default=8, help="of each case; full size a quarter")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--frames", type=int, default=81)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    provenance.add_output(parser)
     arguments = parser.parse_args()
     result = {
         "benchmark": "synth",
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, no GPU",
-        "load_before": os.getloadavg()[0],
         "frames_per_clip": arguments.frames,
         "processes": arguments.processes,
     }
@@ -52,7 +53,7 @@ def main() -> None:
             "ratio_to_single": round(single / many, 2),
             "frames_per_second": round(count * arguments.frames / many, 1),
         }
-    print(json.dumps(result))
+    provenance.publish(started, result, arguments.output)
 
 
 def timed(options: SynthOptions, clips: int, processes: int) -> float:

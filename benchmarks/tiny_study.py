@@ -1,9 +1,12 @@
 """The tiny model on synthetic clips: against a constant mean pose, and without temporal attention.
 
-    acehand synth --clips 160 --seed 1 --frames 97 --fast --cameras pinhole --output work/train
-    acehand synth --clips 24 --seed 1001 --frames 81 --fast --cameras pinhole --split val \
-        --output work/val
-    python benchmarks/tiny_study.py --train work/train --val work/val --runs work/runs --steps 6000
+    python benchmarks/tiny_study.py --runs work/runs --steps 1200 --clips 2
+
+Without --train and --val the clips are made first, as by
+
+    acehand synth --clips 160 --seed 1 --frames 97 --fast --cameras pinhole --output RUNS/train
+    acehand synth --clips 24 --seed 1001 --frames 81 --fast --cameras pinhole --split val \\
+        --output RUNS/val
 
 Every run is ``acehand-train experiment=tiny``; an interrupted study goes on with the same command.
 Held-out clips come from other seeds. Scored on frames 0 to 80 of each, per hand and frame, means:
@@ -19,15 +22,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
+
 import numpy as np
 
+from acehand_core.data.clips.schema import Split
 from acehand_core.data.clips.store import ClipStore
+from acehand_core.data.synthetic.episode import SynthOptions
+from acehand_core.data.synthetic.job import SynthJob
+from acehand_core.data.synthetic.job import run as synth
+from benchmarks import provenance
 
 FRAMES = 81
 VARIANTS = {"temporal": (), "frame_only": ("temporal=none",)}
@@ -39,13 +48,16 @@ METRICS = (
 
 def main() -> None:
     """Train, score, print one JSON line."""
+    begun = provenance.start(__file__)
     arguments = parse()
     import torch
 
     torch.set_num_threads(arguments.threads)
+    arguments.train = arguments.train or made(arguments.runs / "train", 160, 1, 97, "train")
+    arguments.val = arguments.val or made(arguments.runs / "val", 24, 1001, 81, "val")
     train, val = ClipStore(arguments.train), ClipStore(arguments.val)
     result: dict[str, Any] = {
-        "benchmark": "tiny_study", "machine": machine(), "steps": arguments.steps,
+        "benchmark": "tiny_study", "steps": arguments.steps,
         "clips_per_step": arguments.clips, "train_clips": len(train), "val_clips": len(val),
         "settings": {"train": dict(train.info.settings), "val": dict(val.info.settings)},
         "constant": score_constant(train, val), "runs": [],
@@ -59,23 +71,32 @@ def main() -> None:
             entry = {"variant": name, "seed": seed, "seconds": time.time() - started, **scores}
             result["runs"].append(entry)
             sys.stderr.write(f"{json.dumps(entry)}\n")
-            result["summary"] = summary(result["runs"])
-            write(arguments.output, result)
-    print(json.dumps(result))
+    result["summary"] = summary(result["runs"])
+    provenance.publish(begun, result, arguments.output)
 
 
 def parse() -> argparse.Namespace:
     """Return the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--train", type=Path, required=True)
-    parser.add_argument("--val", type=Path, required=True)
+    parser.add_argument("--train", type=Path, help="store; default made below --runs")
+    parser.add_argument("--val", type=Path, help="the same")
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--clips", type=int, default=4, help="per step")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path)
+    provenance.add_output(parser)
     return parser.parse_args()
+
+
+def made(folder: Path, clips: int, seed: int, frames: int, split: Split) -> Path:
+    """Make a store of small clips, or go on making it."""
+    options = SynthOptions(128, 96, frames, cameras="pinhole", fast=True)
+    report = synth(SynthJob(folder, clips, seed, split=split, options=options,
+                            processes=os.cpu_count() or 1))  # fmt: skip
+    if report.errors:
+        sys.exit(f"{folder}: {report.errors}")
+    return folder
 
 
 def train_one(
@@ -196,17 +217,6 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
                 if v
             }
     return out
-
-
-def write(path: Path | None, result: dict[str, Any]) -> None:
-    """Write what is known so far."""
-    if path is not None:
-        path.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-
-
-def machine() -> str:
-    """Return the class of this machine."""
-    return f"{os.cpu_count()} cores, {platform.machine()}, no GPU used"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Time training steps, and what they need of memory.
 
-    PYTHONPATH=tests python benchmarks/train_step.py                # the small model, CPU
-    PYTHONPATH=tests python benchmarks/train_step.py --size real    # the real one, random, one GPU
+    python benchmarks/train_step.py                # the small model, CPU
+    python benchmarks/train_step.py --size real    # the real one, random weights, one GPU
 
 Random frames or latents and made-up truth: loading is not timed. The peer in the same run is the
 same forward pass without gradients. ``--size real`` also checks that a gradient reaches exactly the
@@ -11,12 +11,13 @@ expected tensors. One JSON line last.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its made-up inputs
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
 
 import torch
 from training_samples import targets
@@ -31,14 +32,17 @@ from acehand_core.training.estimate import step_size
 from acehand_core.training.main import compose
 from acehand_core.training.optim import make_optimizer
 from acehand_core.training.step import TrainingModel
+from benchmarks import provenance
 
 
 def main() -> int:
     """Run the benchmark; exit code 1 where a gradient goes where it should not."""
+    run = provenance.start(__file__)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=("tiny", "real"), default="tiny")
     parser.add_argument("--clips", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=3)
+    provenance.add_output(parser)
     arguments = parser.parse_args()
     real = arguments.size == "real"
     device = torch.device("cuda" if real else "cpu")
@@ -79,14 +83,14 @@ def main() -> int:
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     result = {
         "benchmark": "train_step", "size": arguments.size, "clips": arguments.clips,
-        "frames": 81, "pixels": [width, height], "machine": _machine(real),
+        "frames": 81, "pixels": [width, height],
         "step_s": round(statistics.median(steps), 3),
         "forward_s": round(statistics.median(passes), 3),
         "step_over_forward": round(statistics.median(steps) / statistics.median(passes), 2),
         "peak_bytes": peak, "trained": trained,
         "odd_tensors": odd, "estimate": _estimate(config, arguments.clips) if real else None,
     }  # fmt: skip
-    print(json.dumps(result))
+    provenance.publish(run, result, arguments.output)
     return 1 if odd else 0
 
 
@@ -102,11 +106,6 @@ def _timed(work: object, device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - began
-
-
-def _machine(real: bool) -> str:
-    gpu = torch.cuda.get_device_name() if real else "no GPU"
-    return f"{os.cpu_count()} cores, {platform.machine()}, {gpu}"
 
 
 if __name__ == "__main__":

@@ -58,7 +58,12 @@ def main() -> int:
 
 
 def compare(found: HandMotion, truth: HandMotion) -> list[str]:
-    """Return one line per hand: mean errors in millimetres against the rendered truth."""
+    """Return one line per hand: mean errors in millimetres against the rendered truth.
+
+    The wrist's error is also split at each frame into the part along the ray from the camera to the
+    true wrist (depth) and the rest (sideways). Both are means of lengths, so their squares do not
+    add up to that of the whole.
+    """
     lines = []
     for slot, side in enumerate(SIDES):
         known = found.observed[:, slot] & truth.known[:, slot]
@@ -66,11 +71,17 @@ def compare(found: HandMotion, truth: HandMotion) -> list[str]:
             lines.append(f"{side:<5} hand: not found")
             continue
         a, b = found.joints_camera[known, slot], truth.joints_camera[known, slot]
-        wrist = np.linalg.norm(a[:, 0] - b[:, 0], axis=-1)
+        off = a[:, 0] - b[:, 0]
+        wrist = np.linalg.norm(off, axis=-1)
+        ray = b[:, 0] / np.linalg.norm(b[:, 0], axis=-1, keepdims=True)
+        depth = np.sum(off * ray, axis=-1)
+        sideways = np.linalg.norm(off - depth[:, None] * ray, axis=-1)
         relative = np.linalg.norm((a - a[:, :1]) - (b - b[:, :1]), axis=-1)
+        mm = [1e3 * part.mean() for part in (relative, wrist, np.abs(depth), sideways)]
         lines.append(
             f"{side:<5} hand: seen in {known.mean():.0%} of the frames; joints relative to the "
-            f"wrist {relative.mean() * 1e3:.1f} mm, wrist {wrist.mean() * 1e3:.1f} mm off the truth"
+            f"wrist {mm[0]:.1f} mm, wrist {mm[1]:.1f} mm off the truth "
+            f"({mm[2]:.1f} in depth, {mm[3]:.1f} sideways)"
         )
     return lines
 

@@ -20,9 +20,9 @@ import numpy as np
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGERS
-from acehand_core.motion import Calibration
+from acehand_core.motion import Calibration, without_folder
 from acehand_core.types import SIDES, Side
-from retarget.calibration import LENGTH_RANGE, SCALE_RANGE
+from retarget.calibration_fit import LENGTH_RANGE, SCALE_RANGE
 from retarget.robot import Robot
 
 SCHEMA = "acehand-calibration/1"
@@ -56,18 +56,27 @@ def calibration_text(robot: Robot, fitted: Mapping[Side, Fitted]) -> str:
             "anchors_m": dict(zip(FINGERS, one.anchors.tolist(), strict=True)),
             "lengths": dict(zip(FINGERS, one.lengths.tolist(), strict=True)),
         }
-        origin = fitted[side].source, fitted[side].sha256
-        if origin != (first.source, first.sha256):
-            hands[side] |= dict(zip(_ORIGIN, origin, strict=True))
+        if (fitted[side].source, fitted[side].sha256) != (first.source, first.sha256):
+            hands[side] |= _origin_json(fitted[side])
     record = {
         "schema": SCHEMA, "robot": robot.name, "variant": robot.variant,
-        "source": first.source, "source_sha256": first.sha256, "hands": hands,
+        **_origin_json(first), "hands": hands,
     }  # fmt: skip
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
 
 
+def _origin_json(fitted: Fitted) -> dict[str, str | None]:
+    source = None if fitted.source is None else without_folder(fitted.source)
+    return dict(zip(_ORIGIN, (source, fitted.sha256), strict=True))
+
+
 def read_calibrations(path: Path, robot: Robot) -> dict[Side, Fitted]:
-    """Read the calibrations for a robot, those sides that the file has.
+    """Read the calibrations for a robot, those sides that the file has; see ``read_made_for``."""
+    return read_made_for(path, robot.name, robot.variant)
+
+
+def read_made_for(path: Path, name: str, variant: str) -> dict[Side, Fitted]:
+    """Read the calibrations for a robot of this name and variant.
 
     Raises:
         InputError: the file cannot be read, or was made for another robot.
@@ -85,10 +94,10 @@ def read_calibrations(path: Path, robot: Robot) -> dict[Side, Fitted]:
         if key not in _ROOT:
             raise SchemaError(f"{path}: {key} is unknown; {nearest(key, _ROOT)}")
     made_for = (record.get("robot"), record.get("variant"))
-    if made_for != (robot.name, robot.variant):
+    if made_for != (name, variant):
         raise InputError(
-            f"{path}: was made for {made_for[0]} ({made_for[1]}), not for {robot.name} "
-            f"({robot.variant}); fit another, or take that robot."
+            f"{path}: was made for {made_for[0]} ({made_for[1]}), not for {name} "
+            f"({variant}); fit another, or take that robot."
         )
     hands = record.get("hands")
     if not isinstance(hands, dict) or not hands:

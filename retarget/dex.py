@@ -7,6 +7,7 @@ that. Its objectives are those of https://github.com/dexsuite/dex-retargeting (M
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,19 @@ def follow(retargeting: Any, hand: HandSpec, targets: HandTargets) -> Commands:
     return out
 
 
-def build(hand: HandSpec, mode: str, filtered: bool = True) -> Any:
-    """Return the library's ``SeqRetargeting`` for a hand; see ``solve_dex``."""
+def build(
+    hand: HandSpec,
+    mode: str,
+    filtered: bool = True,
+    scaling: float = SCALING,
+    keypoints: Sequence[int] | None = None,
+) -> Any:
+    """Return the library's ``SeqRetargeting`` for a hand; see ``solve_dex``.
+
+    ``scaling`` is how much longer the robot's vectors are than the human's; position mode has none.
+    ``keypoints`` are the human keypoints (OpenPose index) that vectors and positions go to, each of
+    them in ``hand.target_keypoints``; by default the fingertips, which is all that DexPilot takes.
+    """
     try:
         from dex_retargeting.retargeting_config import RetargetingConfig
     except ImportError as error:
@@ -63,22 +75,24 @@ def build(hand: HandSpec, mode: str, filtered: bool = True) -> Any:
             "pip install torch==2.13.0 && pip install '.[dex]'; or use the default solver."
         ) from error
     base = hand.full_name("base")
-    tips = [hand.full_name(name) for name in hand.tip_names]
-    keypoints = [finger_keypoints(finger)[-1] for finger in hand.fingers]
+    frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
+    tips = [finger_keypoints(finger)[-1] for finger in hand.fingers]
+    keypoints = tips if keypoints is None else list(keypoints)
+    links = [hand.full_name(frame_of[keypoint]) for keypoint in keypoints]
     settings: dict[str, Any] = {
         "vector": {
-            "target_origin_link_names": [base] * len(tips),
-            "target_task_link_names": tips,
-            "target_link_human_indices": np.array([[WRIST] * len(tips), keypoints]),
-            "scaling_factor": SCALING,
+            "target_origin_link_names": [base] * len(links),
+            "target_task_link_names": links,
+            "target_link_human_indices": np.array([[WRIST] * len(links), keypoints]),
+            "scaling_factor": scaling,
         },
         "dexpilot": {
             "wrist_link_name": base,
-            "finger_tip_link_names": tips,
-            "scaling_factor": SCALING,
+            "finger_tip_link_names": [hand.full_name(name) for name in hand.tip_names],
+            "scaling_factor": scaling,
         },
         "position": {
-            "target_link_names": tips,
+            "target_link_names": links,
             "target_link_human_indices": np.array(keypoints),
             "add_dummy_free_joint": True,
         },

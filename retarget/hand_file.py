@@ -93,12 +93,18 @@ def read_hand(root: Section, side: Side, variant: str, changes: Section | None) 
         mjcf_path=_model_path(root, "mjcf", side, variant),
         urdf_path=_model_path(root, "urdf", side, variant),
         body=body,
+        calibration_path=_of_variant(root.file.with_name("calibration.json"), variant),
     )
 
 
 def _model_path(root: Section, kind: str, side: Side, variant: str) -> Path:
-    """Return the path of a model file: beside robot.yaml, ``-{variant}`` before the suffix."""
-    path = root.file.parent / root.section("files").text(kind).replace("{side}", side)
+    """Return the path of a model file beside robot.yaml."""
+    name = root.section("files").text(kind).replace("{side}", side)
+    return _of_variant(root.file.parent / name, variant)
+
+
+def _of_variant(path: Path, variant: str) -> Path:
+    """Return the path with ``-{variant}`` before the suffix unless that is the default one."""
     return path if variant == "default" else path.with_name(f"{path.stem}-{variant}{path.suffix}")
 
 

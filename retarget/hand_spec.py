@@ -37,7 +37,7 @@ class HandSpec:
     one per entry of ``fingers``. ``follows`` says what the hand does of the human's: all of these
     keypoints, or, as a gripper, only how far thumb and index are apart. ``body`` is None where the
     model files are not written from here; ``user_model`` is the file of the user that stands in for
-    them, if any.
+    them, if any. ``calibration_path`` is where the robot's own calibration is kept, if it is.
     """
 
     robot: str
@@ -67,6 +67,7 @@ class HandSpec:
     urdf_path: Path
     body: HandBody | None = field(repr=False)
     user_model: Path | None = None
+    calibration_path: Path | None = None
 
     def full_name(self, name: str) -> str:
         """Return a joint, command, link or tip name as model files and datasets write it."""

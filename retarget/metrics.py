@@ -42,6 +42,32 @@ class CommonGround:
         return self.scale * human @ self.rotation.T + self.translation
 
 
+def flexion(
+    knuckle: Float[np.ndarray, "*n 3"], tip: Float[np.ndarray, "*n 3"]
+) -> Float[np.ndarray, "*n"]:
+    """How far fingers are bent, degrees: the angle between +z and the line from knuckle to tip.
+
+    Both are in the palm frame of a human or the base frame of a robot, as they are: nothing is
+    fitted. The angle is taken in the plane of palm normal and finger direction, so that spread
+    fingers are not bent ones; straight is 0, into the palm positive, -90 to 270. It needs no joint
+    between knuckle and tip, so it compares hands of any number of joints.
+    """
+    line = tip - knuckle
+    return np.mod(np.degrees(np.arctan2(line[..., 0], line[..., 2])) + 90, 360) - 90
+
+
+def flexion_error(
+    human: Float[np.ndarray, "T K"],
+    robot: Float[np.ndarray, "T K"],
+    reach: Float[np.ndarray, "2 K"],
+) -> Float[np.ndarray, "T K"]:
+    """Difference of flexion in degrees, from what the robot's finger can do of the human's.
+
+    ``reach`` is the least and the largest flexion of each robot finger.
+    """
+    return np.abs(robot - np.clip(human, *reach))
+
+
 def tip_error(human: Tips, robot: Tips, ground: CommonGround) -> Float[np.ndarray, "T K"]:
     """Distance of each robot tip from its human tip on common ground, metres."""
     return np.linalg.norm(robot - ground(human), axis=-1)

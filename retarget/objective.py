@@ -113,9 +113,9 @@ class PoseObjective:
     def __len__(self) -> int:
         return len(self.targets.joints_hand)
 
-    def window(self, rows: slice) -> Window:
-        """Return the objective of some frames, goals computed."""
-        return Window(self, self._terms, rows)
+    def window(self, rows: slice, contact: bool = True) -> Window:
+        """Return the objective of some frames, goals computed; with or without contact."""
+        return Window(self, self._terms, rows, contact)
 
     def __call__(
         self, commands: Commands, rows: slice = slice(None)
@@ -133,8 +133,10 @@ class PoseObjective:
 class Window:
     """A ``PoseObjective`` over a run of frames."""
 
-    def __init__(self, objective: PoseObjective, terms: Terms, rows: slice) -> None:
-        """Compute the goals of these frames."""
+    def __init__(
+        self, objective: PoseObjective, terms: Terms, rows: slice, contact: bool = True
+    ) -> None:
+        """Compute the goals of these frames; without ``contact`` links may pass each other."""
         self._hand, self._tree = objective.hand, objective.tree
         self._weights, self._spacing = objective.weights, objective.spacing
         self._terms = terms
@@ -165,7 +167,8 @@ class Window:
         by_length = calibration.lengths[of_finger[anchored], None] * calibration.scale
         self._reach[:, anchored] = reach @ turn * by_length
         self._clearance = objective.spacing.clearance(objective.pinches.apart[rows])
-        self._guarded = objective.weights.contact > 0 and np.isfinite(self._clearance).any()
+        guarded = contact and objective.weights.contact > 0
+        self._guarded = guarded and np.isfinite(self._clearance).any()
 
     def __len__(self) -> int:
         return len(self._goal)

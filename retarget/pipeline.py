@@ -12,12 +12,19 @@ from jaxtyping import Float
 
 from acehand_core.errors import InputError, nearest
 from acehand_core.geometry import frames
-from acehand_core.motion import Calibration, HandMotion, RobotTrajectory, held_index
+from acehand_core.motion import (
+    Calibration,
+    FlexionReport,
+    HandMotion,
+    RobotTrajectory,
+    held_index,
+)
 from acehand_core.types import SIDES, Side
 from retarget import metrics
 from retarget.base import BaseLimits, smooth_bases
 from retarget.calibration import calibrate
 from retarget.dex import solve_dex
+from retarget.flexion import flexion_report
 from retarget.grasp import opening_calibration, opening_targets
 from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
@@ -46,6 +53,7 @@ class _Followed:
     tip_error_m: Float[np.ndarray, "T K"]
     T_camera_base: Float[np.ndarray, "T 4 4"] | None
     report: ReplayReport
+    flexion: FlexionReport | None
     seconds: float
     notes: tuple[str, ...]
 
@@ -132,6 +140,7 @@ def _follow(
         tip_error_m=np.linalg.norm(robot - goal, axis=-1),
         T_camera_base=_base_poses(targets, calibration, human, robot),
         report=play(hand, commands, fps, targets.active, physics.latency).report,
+        flexion=flexion_report(hand, tree, targets, commands),
         seconds=seconds,
         notes=impossible_pinches(hand, tree, targets)
         + missed_pinches(hand, tree, targets, commands),
@@ -278,6 +287,7 @@ def _assemble(
         solve_seconds=sum((one.seconds for one in followed if one), 0.0),
         provenance=motion.provenance,
         replay=tuple(one.report if one else None for one in followed),
+        flexion=tuple(one.flexion if one else None for one in followed),
         notes=tuple(note for one in followed if one for note in one.notes),
     )
     return replace(trajectory, verdict=judge(motion, trajectory, gates))

@@ -99,6 +99,21 @@ def palm_frames(joints: Float[np.ndarray, "N 21 3"], side: Side) -> Float[np.nda
     return frames.rigid(rotation, joints[:, WRIST])
 
 
+def palm_rotation(targets: HandTargets) -> Float[np.ndarray, "3 3"]:
+    """Return the mean palm in the frame of the targets' joints, the identity where none is known.
+
+    That frame is the palm frame; a file's own wrist frame may be turned from it.
+    """
+    seen = targets.followed
+    with np.errstate(divide="ignore", invalid="ignore"):
+        palms = palm_frames(targets.joints_hand[seen], targets.side)[:, :3, :3]
+    known = np.isfinite(palms).all((1, 2))
+    if not known.any():
+        return np.eye(3)
+    mean = np.average(palms[known], axis=0, weights=targets.weight[seen][known])
+    return rotations.project_to_rotation(mean)
+
+
 def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
     """Return one hand of a motion as targets, or None where it never appears.
 

@@ -64,26 +64,36 @@ def _coarse(
 ) -> Commands:
     """Return a first guess: every few frames solved, the others in between on a line.
 
-    Where joints can go both ways from the start, a bend the wrong way can be a local minimum. Then
-    the best path through poses of several starts is tried too, and kept if it ends much lower.
+    Links block each other: a thumb that begins under the fingers cannot get over them, and fingers
+    not under a thumb. So all is solved with links that pass through each other as well, and from
+    there with contact; what ends at the lower cost is kept. Where joints can go both ways from the
+    start, a bend the wrong way can be a local minimum too. Then the best path through poses of
+    several starts is tried, and kept if it ends at a much lower cost.
     """
-    if limits.fps == 0 or len(start) < 8 * STRIDE:
-        return np.tile(history[-1], (len(start), 1)) if len(history) else start
-    coarse = slice(rows.start, rows.stop, STRIDE)
-    window = objective.window(coarse)
-    slower = limits.every(STRIDE)
+    if len(history) and len(start) < 8 * STRIDE:
+        return np.tile(history[-1], (len(start), 1))
+    stride = STRIDE if limits.fps > 0 and len(start) >= 8 * STRIDE else 1
+    if stride == 1 and objective.weights.contact == 0:
+        return start
+    coarse = slice(rows.start, rows.stop, stride)
+    slower = limits.every(stride) if stride > 1 else limits
+    window, passing = objective.window(coarse), objective.window(coarse, contact=False)
 
-    def solve(first: Commands) -> Commands:
-        return _solve(objective, window, slower, first, history[:0], COARSE_RAD)
+    def solve(first: Commands, inside: Window = window) -> Commands:
+        return _solve(objective, inside, slower, first, history[:0], COARSE_RAD)
 
-    solved = solve(start[::STRIDE])
+    def cost(commands: Commands) -> float:
+        return _cost(objective, window, slower, commands)
+
+    solved = solve(start[::stride])
+    if objective.weights.contact > 0:
+        solved = min(solved, solve(solve(start[::stride], passing)), key=cost)
     room = np.minimum(start - limits.lower, limits.upper - start) / (limits.upper - limits.lower)
-    if room.max() > BOTH_WAYS:
-        frames = np.arange(rows.start, rows.stop, STRIDE)
+    if stride > 1 and room.max() > BOTH_WAYS:
+        frames = np.arange(rows.start, rows.stop, stride)
         other = solve(best_path(objective, slower, solved, frames))
-        first, second = (_cost(objective, window, slower, one) for one in (solved, other))
-        solved = other if second < MUCH_BETTER * first else solved
-    places = np.arange(len(start)) / STRIDE
+        solved = other if cost(other) < MUCH_BETTER * cost(solved) else solved
+    places = np.arange(len(start)) / stride
     return np.stack([np.interp(places, np.arange(len(solved)), c) for c in solved.T], axis=1)
 
 

@@ -27,6 +27,7 @@ class Gate:
 GATES = {
     "filled": Gate(0.20, 0.50),
     "far_tips": Gate(0.15, 0.35),
+    "flexion_deg": Gate(20.0, 40.0),
     "tracking_rad": Gate(0.10, 0.30),
     "tracking_m": Gate(0.003, 0.01),
     "penetration_mm": Gate(1.0, 20.0),
@@ -99,6 +100,7 @@ def _hand_findings(
     yield from _gate(
         gates, "far_tips", far, f"{far:.0%} of the {side} robot fingertips are over 30 mm off"
     )
+    yield from _flexion_findings(trajectory, slot, side, gates)
     report = trajectory.replay[slot]
     if report is not None:
         yield from _gate(
@@ -133,6 +135,23 @@ def _hand_findings(
     yield from _gate(
         gates, "wrist_acceleration", speed, f"the {side} wrist accelerates with {speed:.0f} m/s2"
     )
+
+
+def _flexion_findings(
+    trajectory: RobotTrajectory, slot: int, side: str, gates: Gates
+) -> Iterable[tuple[str, str]]:
+    """Judge the finger that bends least like the human's: a mean would hide one of four."""
+    report = trajectory.flexion[slot]
+    if report is None:
+        return
+    worst = int(np.argmax(report.error_deg))
+    error, finger = float(report.error_deg[worst]), report.fingers[worst]
+    human, robot = report.human_deg[worst], report.robot_deg[worst]
+    yield from _gate(
+        gates, "flexion_deg", error,
+        f"the {side} robot's {finger} finger is bent {error:.0f} degrees otherwise than the "
+        f"human's (mean {robot:.0f} and {human:.0f})",
+    )  # fmt: skip
 
 
 def _gap_findings(

@@ -1,32 +1,111 @@
-"""Shape checks on, shared data found, and nothing else."""
+"""Shape checks on, shared data found, and nothing else.
 
+Every function of ours checks the arrays it is given and returns. In a loop that costs more than the
+work itself, so a function is checked in its first calls of every test, and in all of them with
+``ACEHAND_SLOW=1`` (``make test SLOW=1``, as in continuous integration).
+"""
+
+import functools
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from jaxtyping import install_import_hook
+import jaxtyping
 
-# Before anything of ours is imported: every annotated array is checked on every call.
-_HOOK = install_import_hook(["acehand_core", "retarget"], "beartype.beartype")
+#: Calls of one function that are checked in one test.
+CHECKED_CALLS = 40
+
+_jaxtyped = jaxtyping.jaxtyped
+_tests_begun = 0
+
+
+def _checked_at_first(*, typechecker: Any) -> Callable[[Any], Any]:
+    """Stand in for ``jaxtyped``, which the import hook puts before every function and class."""
+    check = _jaxtyped(typechecker=typechecker)
+
+    def decorate(function: Any) -> Any:
+        checked = check(function)
+        if isinstance(function, type):
+            return checked
+        test, calls = -1, 0
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal test, calls
+            if test != _tests_begun:
+                test, calls = _tests_begun, 0
+            if calls < CHECKED_CALLS:
+                calls += 1
+                return checked(*arguments, **named)
+            return function(*arguments, **named)
+
+        return call
+
+    return decorate
+
+
+# Before anything of ours is imported.
+if not os.environ.get("ACEHAND_SLOW"):
+    jaxtyping.jaxtyped = _checked_at_first
+_HOOK = jaxtyping.install_import_hook(["acehand_core", "retarget"], "beartype.beartype")
 
 import pytest  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "tests" / "data"
+SHARED = Path(os.environ.get("ACEHAND_SHARED", ROOT.parent / "shared"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Check the first calls again."""
+    global _tests_begun
+    _tests_begun += 1
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Folder of shared reference data, or skip."""
-    folder = Path(os.environ.get("ACEHAND_SHARED", ROOT.parent / "shared"))
-    if not folder.is_dir():
-        pytest.skip(f"shared data not found at {folder}; set ACEHAND_SHARED")
-    return folder
+    if not SHARED.is_dir():
+        pytest.skip(f"shared data not found at {SHARED}; set ACEHAND_SHARED")
+    return SHARED
 
 
 @pytest.fixture(scope="session")
-def mano_file(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def golden_folder() -> Path:
+    """Reference outputs of the released code: all of them, or the few that tests/data keeps."""
+    folder = SHARED / "golden"
+    return folder if (folder / "manifest.json").is_file() else DATA / "golden"
+
+
+@pytest.fixture(scope="session")
+def golden_case(golden_folder: Path) -> Callable[[str], tuple[dict[str, Any], Path]]:
+    """From a case's name to its entry in the manifest and its file, or skip."""
+    cases = json.loads((golden_folder / "manifest.json").read_text("utf-8"))["cases"]
+    entries = {case["name"]: case for case in cases}
+
+    def find(name: str) -> tuple[dict[str, Any], Path]:
+        if name not in entries:
+            pytest.skip(f"case {name} is not among those in {golden_folder}; set ACEHAND_SHARED")
+        return entries[name], golden_folder / entries[name]["file"]
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def joints_file() -> Path:
+    """A real right hand's joints over 621 frames (see tests/data/README.md)."""
+    path = SHARED / "data" / "human_joint_right.npz"
+    return path if path.is_file() else DATA / path.name
+
+
+@pytest.fixture(scope="session")
+def mano_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A made-up MANO file whose left shape directions are wrong, as in the real ones."""
     import native_samples
 
     path = tmp_path_factory.mktemp("mano") / "mano.npz"
-    native_samples.write_faulty_mano(shared / "golden" / "mano_synthetic.npz", path)
+    native_samples.write_mano(path)
     return path

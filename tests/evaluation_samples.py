@@ -95,7 +95,9 @@ def random_pair(seed, frames=4, camera=CAMERA):
     truth_at = place(spread)
     truth_at[rng.random((frames, 2)) < 0.2] = np.nan
     orient, pose = turn(frames, 2, scale=1.0), turn(frames, 2, 15, scale=0.3)
-    truth = motion_of(truth_at, orient, pose, rng.normal(0, 1, (2, 10)), camera=camera)
+    # A hand that is not given is absent, there without a label, or of unknown presence.
+    presence = np.where(np.isnan(truth_at[..., 0]), rng.choice([0, 0, 0.5, 1], (frames, 2)), 1)
+    truth = motion_of(truth_at, orient, pose, rng.normal(0, 1, (2, 10)), presence, camera)
     near = np.where(np.isnan(truth_at), place(spread), truth_at)
     near = near + rng.normal(0, rng.choice([0.01, 0.03, 0.1]), near.shape)
     if rng.random() < 0.3:

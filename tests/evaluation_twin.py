@@ -99,7 +99,7 @@ def evaluate(segments, model, own_anchors=True):
         side: model.joints(side, np.eye(3), np.tile(np.eye(3), (15, 1, 1)), np.zeros(10))
         for side in SIDES
     }
-    tp = fp = fn = good_frames = frames = 0
+    tp = fp = fn = good_frames = frames = unlabelled = 0
     errors = {name: [] for name in ("mpjpe", "pa", "epe", "go", "ct")}
     iv, oos, runs = [], [], []
     for prediction, truth in segments:
@@ -107,7 +107,14 @@ def evaluate(segments, model, own_anchors=True):
         diagonal = math.sqrt(camera.width**2 + camera.height**2)
         hits = {side: [] for side in SIDES}
         for t in range(len(truth)):
-            frames += 1
+            # Neither labelled nor said to be absent: nobody knows, so nothing is asked.
+            asked = {
+                side
+                for slot, side in enumerate(SIDES)
+                if truth.known[t, slot] or truth.presence[t, slot] == 0
+            }
+            unlabelled += 2 - len(asked)
+            frames += len(asked) > 0
             wrong = 0
             real = {}
             for slot, side in enumerate(SIDES):
@@ -123,6 +130,8 @@ def evaluate(segments, model, own_anchors=True):
             taken = set()
             for slot, side in enumerate(SIDES):
                 joints = prediction.joints_camera[t, slot]
+                if side not in asked:
+                    continue
                 if not (prediction.presence[t, slot] > 0.5 and np.isfinite(joints).all()):
                     continue
                 if not any(inside(camera, j) for j in joints):
@@ -163,11 +172,11 @@ def evaluate(segments, model, own_anchors=True):
                 errors["epe"].append(sum(pixels) / len(pixels))
                 errors["go"].append(angle(orient, truth.global_orient[t, slot]))
                 errors["ct"].append(distance(place, truth.translation[t, slot]))
-            good_frames += wrong == 0
+            good_frames += wrong == 0 and len(asked) > 0
         for slot, side in enumerate(SIDES):
             runs += _runs(prediction, slot, hits[side])
     return {
-        "facc": good_frames / frames,
+        "facc": good_frames / frames if frames else None,
         "recall": tp / (tp + fn) if tp + fn else None,
         "f1": _f1(tp, fp, fn),
         **{f"{name}_p": _mean(values) for name, values in errors.items()},
@@ -175,7 +184,10 @@ def evaluate(segments, model, own_anchors=True):
         "mpjpe_iv": _mean(iv),
         "mpjpe_oos": _mean(oos),
         "mpjpe_plus_oos": _mean(iv + oos),
-    }, {"tp": tp, "fp": fp, "fn": fn, "iv": len(iv), "oos": len(oos), "frames": frames}
+    }, {
+        "tp": tp, "fp": fp, "fn": fn, "iv": len(iv), "oos": len(oos), "unlabelled": unlabelled,
+        "frames": frames,
+    }  # fmt: skip
 
 
 def _vertices(model, motion, t, slot):

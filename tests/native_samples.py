@@ -1,6 +1,6 @@
 """Tiny datasets in exactly the native layouts of the eight datasets, and what they must convert to.
 
-python tests/native_samples.py FOLDER MANO.npz     write all of them, to compare with your own copy
+python tests/native_samples.py FOLDER [MANO.npz]   write all of them, to compare with your own copy
 
 Every ``write_*`` makes one dataset under a folder and returns what a reader must find. The labels
 are posed here by smplx in the frame and by the convention of each dataset, and the posed joints are
@@ -34,18 +34,26 @@ class Truth:
     """What one recording must become: T frames, camera frame, metres; NaN where no hand."""
 
     split: str
-    present: np.ndarray  # (T, 2)
+    present: np.ndarray  # (T, 2) labelled
     joints: np.ndarray  # (T, 2, 21, 3)
     timestamps_ns: np.ndarray  # (T,)
     gray: np.ndarray | None  # (T,) grey level of each native picture
     pixels: np.ndarray | None = None  # (T, 2, 21, 2) in the native picture, by OpenCV or by hand
     left_shapedirs_fixed: bool = False
     mano: bool = True
-    options: dict = field(default_factory=dict)
+    unlabelled: np.ndarray | None = None  # (T, 2) neither labelled nor absent; None: nowhere
+    left_out: int = 0  # labels without a picture
+    T_world_camera: np.ndarray | None = None  # (T, 4, 4), NaN where unknown
+    other_views: dict[str, Truth] = field(default_factory=dict)
+
+    @property
+    def unlabelled_frames(self) -> int:
+        """How many frames say nothing of either hand."""
+        return 0 if self.unlabelled is None else int(self.unlabelled.all(1).sum())
 
 
 class Hands:
-    """The synthetic MANO posed by smplx under any convention; float64."""
+    """A made-up MANO posed by smplx under any convention; float64."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as data:
@@ -134,6 +142,24 @@ def camera_path(random: np.random.Generator, count: int) -> np.ndarray:
     return out
 
 
+def rigid(vector: list[float], translation: list[float]) -> np.ndarray:
+    """Return the 4x4 of a rotation vector and a translation."""
+    out = np.eye(4)
+    out[:3, :3], out[:3, 3] = cv2.Rodrigues(np.array(vector))[0], translation
+    return out
+
+
+def moved(T: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Return points (T, 2, 21, 3) carried by transforms (T, 4, 4)."""
+    return np.einsum("tij,tskj->tski", T[:, :3, :3], points) + T[:, None, None, :3, 3]
+
+
+def at_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return rows of an array as floats, NaN where there is no such row."""
+    out = [values[r] if 0 <= r < len(values) else np.full(values.shape[1:], np.nan) for r in rows]
+    return np.stack(out).astype(float)
+
+
 def write_image(path: Path, gray: int, size: tuple[int, int]) -> None:
     """Write a picture of one grey level; (width, height)."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,17 +189,28 @@ def at_30_hz(rows: np.ndarray, hertz: float = 30.0) -> np.ndarray:
 
 
 def write_arctic(root: Path, hands: Hands) -> dict[str, Truth]:
-    """Two subjects of one sequence: pictures 1 to 8, labels from picture 3 on, 54 rows.
+    """Two subjects of one sequence: 54 rows of labels, pictures for rows -2 to 5 and 55.
 
+    Row 0 is picture 3. Views 0 (egocentric), 3 and 8 have pictures, each with a camera of its own.
     The official preprocessing wants more than 50 rows.
     """
     out = {}
+    rows = np.array([*range(-2, 6), 55])
+    unlabelled = np.repeat(((rows < 0) | (rows >= 54))[:, None], 2, 1)
     size, lens = (280, 200), [0.08, -0.03, 1e-3, -2e-3, 0.004, 0.05, -0.02, 0.001]
     K = np.array([[150.0, 0, 141], [0, 151, 99], [0, 0, 1]])
+    fixed_K = [
+        np.array([[160.0 + 7 * v, 0, 130 + v], [0, 165.0 + 5 * v, 105 - v], [0, 0, 1]])
+        for v in range(1, 9)
+    ]
+    fixed_size = [(240 + 8 * v, 180 + 4 * v) for v in range(1, 9)]
     misc = {}
     for number, subject in enumerate(("s01", "s05")):
         random = np.random.default_rng(number)
         T = camera_path(random, 54)
+        # Fixed cameras stand around the place where the hands are, before and beside the ego's.
+        fixed = [rigid([0.1 * v, -0.2, 0.05], [0.02 * v, -0.03, 0.3 + 0.02 * v]) @ T[2]
+                 for v in range(1, 9)]  # fmt: skip
         labels = world_labels(hands, random, T, flat=False)
         value = {
             side: {
@@ -193,29 +230,40 @@ def write_arctic(root: Path, hands: Hands) -> dict[str, Truth]:
             "ego_markers.label": ["a"], "R0": np.eye(3), "T0": np.zeros((3, 1)),
         }  # fmt: skip
         save_object(folder / "raw_seqs" / subject / "box_grab_01.egocam.dist.npy", ego)
-        for image in range(1, 9):
-            path = folder / "images" / subject / "box_grab_01" / "0" / f"{image:05d}.jpg"
-            write_image(path, level(image), size)
+        for view in (0, 3, 8):
+            for image in rows + 3:
+                path = folder / "images" / subject / "box_grab_01" / str(view) / f"{image:05d}.jpg"
+                write_image(path, level(image), size if view == 0 else fixed_size[view - 1])
         misc[subject] = {
-            "gender": "neutral", "image_size": [list(size)] * 9,
-            "intris_mat": [K.tolist()] * 8, "world2cam": [np.eye(4).tolist()] * 8,
-            "ioi_offset": 3,
+            "gender": "neutral", "image_size": [list(size), *map(list, fixed_size)],
+            "intris_mat": [k.tolist() for k in fixed_K],
+            "world2cam": [pose.tolist() for pose in fixed], "ioi_offset": 3,
         }  # fmt: skip
-        joints = labels.joints[:6]
+
+        def truth(joints, pixels, T_world_camera, subject=subject):
+            return Truth(
+                "test" if subject == "s05" else "train", ~unlabelled, at_rows(joints, rows),
+                at_30_hz(rows + 2), np.array([level(n) for n in rows + 3]), at_rows(pixels, rows),
+                unlabelled=unlabelled, left_out=54 - 6, T_world_camera=T_world_camera,
+            )  # fmt: skip
+
         pixels = cv2.projectPoints(
-            joints.reshape(-1, 3), np.zeros(3), np.zeros(3), K, np.array(lens)
-        )[0].reshape(6, 2, 21, 2)
-        out[f"{subject}_box_grab_01_view0"] = Truth(
-            "test" if subject == "s05" else "train", np.ones((6, 2), bool), joints,
-            at_30_hz(np.arange(6)), np.array([level(n) for n in range(3, 9)]), pixels,
-        )  # fmt: skip
+            labels.joints.reshape(-1, 3), np.zeros(3), np.zeros(3), K, np.array(lens)
+        )[0].reshape(54, 2, 21, 2)
+        found = truth(labels.joints, pixels, at_rows(np.linalg.inv(T), rows))
+        world = moved(np.linalg.inv(T), labels.joints)
+        for view in (3, 8):
+            joints = moved(np.repeat(fixed[view - 1][None], 54, 0), world)
+            poses = np.repeat(np.linalg.inv(fixed[view - 1])[None], len(rows), 0)
+            found.other_views[str(view)] = truth(joints, pinhole(joints, fixed_K[view - 1]), poses)
+        out[f"{subject}_box_grab_01_view0"] = found
     (folder / "meta").mkdir()
     (folder / "meta" / "misc.json").write_text(json.dumps(misc))
     return out
 
 
 def write_h2o(root: Path, hands: Hands) -> dict[str, Truth]:
-    """Subjects 1 and 4, five frames; one frame without a left hand, one without MANO's file."""
+    """Subjects 1 and 4, five frames; the third without a left hand; a label without a picture."""
     out = {}
     K = np.array([[300.0, 0, 150], [0, 301, 88], [0, 0, 1]])
     for number, subject in enumerate(("subject1", "subject4")):
@@ -227,6 +275,7 @@ def write_h2o(root: Path, hands: Hands) -> dict[str, Truth]:
         present[2, 0] = False
         for name in ("hand_pose", "hand_pose_mano", "cam_pose", "obj_pose", "action_label"):
             (folder / name).mkdir(parents=True)
+        poses = np.stack([rigid([0.3, -0.8, 0.1 * row], [0.1 * row, 0.2, 0.3]) for row in range(5)])
         for row in range(5):
             write_image(folder / "rgb" / f"{row:06d}.png", level(row), (320, 180))
             joints, mano = [], []
@@ -242,34 +291,41 @@ def write_h2o(root: Path, hands: Hands) -> dict[str, Truth]:
                 mano += [flag, *(np.array(numbers) * keep)]
             for name, values in (("hand_pose", joints), ("hand_pose_mano", mano)):
                 (folder / name / f"{row:06d}.txt").write_text(" ".join(f"{v:.17g}" for v in values))
-            pose = np.eye(4)
-            pose[:3, 3] = [0.1 * row, 0.2, 0.3]
             (folder / "cam_pose" / f"{row:06d}.txt").write_text(
-                " ".join(f"{v:.12g}" for v in pose.ravel())
+                " ".join(f"{v:.12g}" for v in poses[row].ravel())
             )
+        (folder / "hand_pose" / "000005.txt").write_text(" ".join("0" for _ in range(128)))
         (folder / "cam_intrinsics.txt").write_text("300.0 301.0 150.0 88.0 320 180")
         joints = np.where(present[..., None, None], labels.joints, np.nan)
         out[f"{subject}_h1_0_cam4"] = Truth(
             "test" if subject == "subject4" else "train", present, joints, at_30_hz(np.arange(5)),
             np.array([level(n) for n in range(5)]), pinhole(joints, K),
+            unlabelled=~present, left_out=1, T_world_camera=poses,
         )  # fmt: skip
     return out
 
 
 def write_oakink2(root: Path, hands: Hands) -> dict[str, Truth]:
-    """One sequence by camera name with png, one by serial number with jpg; torch in the pickle."""
+    """One sequence by camera name with png, one by serial number with jpg; torch in the pickle.
+
+    Picture 17 has no camera, 25 is not listed and has no label; label 21 has no picture. A fixed
+    camera from above has pictures too.
+    """
     import torch
 
     out = {}
     K = np.array([[200.0, 0, 105], [0, 202, 61], [0, 0, 1]])
-    serial = "104422070969"
+    top_K = np.array([[230.0, 0, 96], [0, 226, 66], [0, 0, 1]])
+    serial, top_serial = "104422070969", "651210000001"
     for number, by_name in enumerate((True, False)):
         random = np.random.default_rng(20 + number)
         token = f"scene_01__A00{number}++seq__{'0123456789abcdef0123'}__2023-04-21-19-00-0{number}"
-        ids = [0, 4, 8, 13]
-        T = camera_path(random, 4)
+        ids, pictures = [0, 4, 8, 13, 17, 21], [0, 4, 8, 13, 17, 25]
+        labelled = np.array([True] * 4 + [False] * 2)
+        T = camera_path(random, 6)
+        top = rigid([0.5, 0.2, -0.1], [0.05, 0.1, 0.3]) @ T[1]
         labels = world_labels(hands, random, T, flat=True)
-        present = np.ones((4, 2), bool)
+        present = np.ones((6, 2), bool)
         present[1, 1] = False
         raw = {}
         for row, frame in enumerate(ids):
@@ -289,32 +345,56 @@ def write_oakink2(root: Path, hands: Hands) -> dict[str, Truth]:
                 entry[f"{prefix}tsl"] = torch.from_numpy(wrist[None, :3]).float()
                 entry[f"{prefix}betas"] = torch.from_numpy(labels.betas[slot][None]).float()
             raw[frame] = entry
-        key = "egocentric" if by_name else serial
+        key, top_key = ("egocentric", "allocentric_top") if by_name else (serial, top_serial)
         value = {
-            "cam_def": {serial: "egocentric", "651210000001": "allocentric_top"},
+            "cam_def": {serial: "egocentric", top_serial: "allocentric_top"},
             "cam_selection": ["egocentric"], "frame_id_list": ids,
-            "cam_intr": {key: {n: K.astype(np.float32) for n in ids}},
-            "cam_extr": {key: {n: T[row] for row, n in enumerate(ids)}},
-            "mocap_frame_id_list": list(range(14)), "obj_list": ["O02@0010@00001"],
+            "cam_intr": {
+                key: {n: K.astype(np.float32) for n in (*ids, 25)},
+                top_key: {n: top_K.astype(np.float32) for n in ids},
+            },
+            "cam_extr": {
+                key: {n: T[row] for row, n in enumerate(ids) if n != 17} | {25: T[5]},
+                top_key: dict.fromkeys(ids, top),
+            },
+            "mocap_frame_id_list": list(range(22)), "obj_list": ["O02@0010@00001"],
             "obj_transf": {"O02@0010@00001": {n: np.eye(4) for n in range(14)}},
             "raw_smplx": {0: {"world_tsl": torch.zeros(1, 3)}}, "raw_mano": raw,
         }  # fmt: skip
         (root / "anno_preview").mkdir(exist_ok=True)
         (root / "anno_preview" / f"{token}.pkl").write_bytes(pickle.dumps(value))
         suffix = "png" if by_name else "jpg"
-        for n in ids:
+        for n in pictures:
             write_image(root / "data" / token / serial / f"{n:06d}.{suffix}", level(n), (212, 120))
+        for n in ids[:3]:
+            path = root / "data" / token / top_serial / f"{n:06d}.{suffix}"
+            write_image(path, level(n + 1), (200, 130))
         joints = np.where(present[..., None, None], labels.joints, np.nan)
-        name = token.replace("++", "__") + "_egocentric"
-        out[name] = Truth(
-            "", present, joints, at_30_hz(np.array(ids), 120.0),
-            np.array([level(n) for n in ids]), pinhole(joints, K),
+        world = moved(np.linalg.inv(T), joints)
+        joints[~labelled] = np.nan
+        poses = np.linalg.inv(T)
+        poses[4] = np.nan
+        found = Truth(
+            "", present & labelled[:, None], joints, at_30_hz(np.array(pictures), 120.0),
+            np.array([level(n) for n in pictures]), pinhole(joints, K),
+            unlabelled=np.repeat(~labelled[:, None], 2, 1), left_out=1, T_world_camera=poses,
         )  # fmt: skip
+        tops = np.repeat(top[None], 3, 0)
+        joints = moved(tops, world[:3])
+        found.other_views["allocentric_top"] = Truth(
+            "", present[:3], joints, at_30_hz(np.array(ids[:3]), 120.0),
+            np.array([level(n + 1) for n in ids[:3]]), pinhole(joints, top_K), left_out=3,
+            T_world_camera=np.linalg.inv(tops),
+        )  # fmt: skip
+        out[token.replace("++", "__") + "_egocentric"] = found
     return out
 
 
 def write_interhand(root: Path, hands: Hands) -> dict[str, Truth]:
-    """One capture of two segments, every other frame; a fisheye lens; one missing left hand."""
+    """One capture of two segments, every other frame; a fisheye lens; one missing left hand.
+
+    Of the second segment frame 34 has no camera, 36 no picture and 38 no label.
+    """
     capture = "m--20221111--0944--JFQ550--pilot--ProjectGoliath--Hands--two-hands"
     folder, out = root / "data" / capture, {}
     view = folder / "Ego_cameras" / "envmap_per_segment"
@@ -323,12 +403,17 @@ def write_interhand(root: Path, hands: Hands) -> dict[str, Truth]:
         (folder / name).mkdir(parents=True)
     (view / "cam_params").mkdir(parents=True)
     listed, ratios = [], {}
-    for number, (segment, frames) in enumerate((("0001", (10, 12, 14)), ("0002", (30, 32)))):
+    for number, (segment, frames) in enumerate(
+        (("0001", (10, 12, 14)), ("0002", (30, 32, 34, 38)))
+    ):
         random = np.random.default_rng(30 + number)
         T = camera_path(random, len(frames))
         labels = world_labels(hands, random, T, flat=False, repaired=True)
         present = np.ones((len(frames), 2), bool)
         present[0, 0] = False
+        unlabelled = np.repeat(np.isin(frames, (34, 38))[:, None], 2, 1)
+        poses = np.linalg.inv(T)
+        poses[np.isin(frames, 34)] = np.nan
         for row, frame in enumerate(frames):
             listed.append(f"{segment} {frame:06d}")
             ratios[f"{frame:06d}"] = 0.1 if row else 1.0
@@ -337,9 +422,10 @@ def write_interhand(root: Path, hands: Hands) -> dict[str, Truth]:
                 "R": T[row, :3, :3].tolist(), "t": (T[row, :3, 3] * 1000).tolist(),
                 "focal": [120.0, 121.0], "princpt": [80.0, 60.0], "D": lens,
             }  # fmt: skip
-            (view / "cam_params" / f"{frame:06d}.json").write_text(json.dumps(camera))
+            if frame != 34:
+                (view / "cam_params" / f"{frame:06d}.json").write_text(json.dumps(camera))
             for slot, side in enumerate(SIDES):
-                if not present[row, slot]:
+                if not present[row, slot] or frame == 38:
                     continue
                 pose = [*labels.orient[row, slot], *labels.fingers[row, slot]]
                 mano = {
@@ -355,6 +441,7 @@ def write_interhand(root: Path, hands: Hands) -> dict[str, Truth]:
                 points[keep] = world
                 path = folder / "orig_fits" / side / "Keypoints" / f"keypoint-{frame:06d}.json"
                 path.write_text(json.dumps(points.tolist()))
+        present &= ~unlabelled
         joints = np.where(present[..., None, None], labels.joints, np.nan)
         pixels = cv2.fisheye.projectPoints(
             joints.reshape(1, -1, 3), np.zeros(3), np.zeros(3), K, np.array(lens)
@@ -362,8 +449,11 @@ def write_interhand(root: Path, hands: Hands) -> dict[str, Truth]:
         times = at_30_hz(np.array(frames) - frames[0])
         out[f"{capture}_{segment}_envmap_per_segment"] = Truth(
             "train", present, joints, times, np.array([level(n) for n in frames]), pixels,
-            left_shapedirs_fixed=True,
+            left_shapedirs_fixed=True, unlabelled=unlabelled, left_out=number,
+            T_world_camera=poses,
         )  # fmt: skip
+    listed.append("0002 000036")
+    write_image(view / "images" / "000050.png", level(50), (161, 121))  # of no segment
     (folder / "frame_list.txt").write_text("\n".join(listed) + "\n")
     (folder / "frame_list_orig.txt").write_text("\n".join(listed) + "\n")
     (view / "truncation_ratio.json").write_text(json.dumps(ratios))
@@ -446,7 +536,10 @@ def write_rhd(root: Path, hands: Hands) -> dict[str, Truth]:
 
 
 def write_hoi4d(root: Path, hands: Hands) -> dict[str, Truth]:
-    """One sequence of eight frames at 15 Hz, a tenth of the size; right hand, three labels."""
+    """One sequence of eight frames at 15 Hz, a tenth of the size; right hand, three labels.
+
+    A fourth label lies beyond the end of the video.
+    """
     sequence = "ZY20210800001/H1/C1/N19/S100/s02/T1"
     count, size = 8, (192, 108)
     folder = root / "HOI4D_release" / sequence
@@ -471,8 +564,16 @@ def write_hoi4d(root: Path, hands: Hands) -> dict[str, Truth]:
         (poses / f"{row}.pickle").write_bytes(pickle.dumps(value, protocol=2))
     damaged = {"poseCoeff": np.zeros(1), "beta": np.zeros(10), "trans": np.zeros(3)}
     (poses / "5.pickle").write_bytes(pickle.dumps(damaged, protocol=2))
+    (poses / "11.pickle").write_bytes((poses / "7.pickle").read_bytes())
     (folder / "3Dseg").mkdir()
-    lines = [f"{n} {n} {n + 1}\n1 0 0 0\n0 1 0 0\n0 0 1 {0.1 * n}\n0 0 0 1\n" for n in range(count)]
+    # As Redwood's trajectories are defined: the matrix takes points of the camera to the world.
+    T_world_camera = np.stack(
+        [rigid([0.2 * n, 0.5, -0.1], [0.1, 0.2, 0.1 * n]) for n in range(count)]
+    )
+    lines = [
+        f"{n} {n} {n + 1}\n" + "".join(" ".join(f"{v:.15g}" for v in row) + "\n" for row in pose)
+        for n, pose in enumerate(T_world_camera)
+    ]
     (folder / "3Dseg" / "output.log").write_text("".join(lines))
     joints = np.where(present[..., None, None], labels.joints, np.nan)
     small = np.array([[100.0, 0, 95.55], [0, 100, 53.55], [0, 0, 1]])  # centres of smaller pixels
@@ -480,6 +581,8 @@ def write_hoi4d(root: Path, hands: Hands) -> dict[str, Truth]:
         sequence.replace("/", "_"): Truth(
             "test", present, joints, at_30_hz(np.arange(count), 15.0),
             np.array([level(n) for n in range(count)]), pinhole(joints, small),
+            unlabelled=np.repeat(~present[:, 1:], 2, 1), left_out=1,
+            T_world_camera=T_world_camera,
         )
     }  # fmt: skip
 
@@ -510,6 +613,10 @@ def _quaternion(R: np.ndarray) -> list[float]:
     return [float(np.cos(angle / 2)), *map(float, axis * np.sin(angle / 2))]
 
 
+#: Points of the upright camera, whose x is the stored -y and whose y is the stored x, as stored.
+UPRIGHT = np.array([[0.0, 1, 0, 0], [-1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+
+
 def _turned(joints: np.ndarray) -> np.ndarray:
     """Return points of the stored Aria camera in the camera turned upright: (x, y) -> (-y, x)."""
     return np.stack([-joints[..., 1], joints[..., 0], joints[..., 2]], -1)
@@ -519,6 +626,20 @@ def _turned_pixels(pixels: np.ndarray, height: int) -> np.ndarray:
     return np.stack([height - 1 - pixels[..., 1], pixels[..., 0]], -1)
 
 
+#: Aria's streams: label, width, height, f and centre; where the camera is on the device.
+ARIA_STREAMS = {
+    "214-1": ("camera-rgb", 1408, 1408, ARIA[:3], rigid([0.2, 0.3, -0.1], [0.01, 0.05, -0.02])),
+    "1201-1": ("camera-slam-left", 640, 480, [240.0, 322.0, 238.0],
+               rigid([0.1, 0.5, 0.0], [-0.04, 0.05, -0.01])),
+    "1201-2": ("camera-slam-right", 640, 480, [242.0, 318.0, 241.0],
+               rigid([0.72, 0.1, -0.2], [0.05, 0.04, -0.03])),
+}  # fmt: skip
+MASKS = (
+    "good_exposure", "hand_pose_available", "hand_visible", "headset_pose_available",
+    "object_pose_available", "object_visible",
+)  # fmt: skip
+
+
 def write_hot3d(root: Path, hands: Hands) -> dict[str, Truth]:
     """An Aria sequence (times twice, calibration per line) and a Quest 3 one.
 
@@ -526,88 +647,118 @@ def write_hot3d(root: Path, hands: Hands) -> dict[str, Truth]:
     """
     out = {}
     for number, (name, quest) in enumerate((("P0001_aaaaaaaa", False), ("P0002_bbbbbbbb", True))):
-        random = np.random.default_rng(70 + number)
         folder = root / name
-        (folder / "masks").mkdir(parents=True)
-        T = camera_path(random, 3)
-        labels = world_labels(hands, random, T, flat=False, components=15, repaired=True)
         present = np.ones((3, 2), bool)
         present[1, 0] = False
-        device_camera = np.eye(4)
-        device_camera[:3, :3] = cv2.Rodrigues(np.array([0.2, 0.3, -0.1]))[0]
-        device_camera[:3, 3] = [0.01, 0.05, -0.02]
-        times = 56_000_000_000_000 + at_30_hz(np.arange(3))
-        stamps = times if quest else np.sort(np.concatenate([times, times + 90_000]))
-        stream = "1201-1" if quest else "214-1"
-        head, mano, umetrack, boxes = [], [], [], []
-        for row, stamp in enumerate(stamps):
-            moment = row if quest else row // 2
-            world_device = np.linalg.inv(T[moment]) @ np.linalg.inv(device_camera)
-            numbers = [*world_device[:3, 3], *_quaternion(world_device[:3, :3])]
-            head.append(f"1,{stamp}," + ",".join(f"{v:.15g}" for v in numbers))
-            poses, wrists = {}, {}
+        found = write_hot3d_sequence(folder, hands, present, 70 + number, quest)
+        main = "1201-1" if quest else "214-1"
+        out[f"{name}_{main}"] = found.pop(main)
+        out[f"{name}_{main}"].other_views.update(found)
+        (folder / "recording.vrs").write_bytes(b"stub")
+    return out
+
+
+def write_hot3d_sequence(
+    folder: Path, hands: Hands, present: np.ndarray, seed: int, quest: bool = False
+) -> dict[str, Truth]:
+    """Write one sequence without its recording; return what each stream must become.
+
+    ``present`` (T, 2) says which hands have a pose. Of a hand without one the box is empty, as it
+    is of a hand whose joints all lie outside the picture.
+    """
+    random, count = np.random.default_rng(seed), len(present)
+    (folder / "masks").mkdir(parents=True)
+    T = camera_path(random, count)
+    labels = world_labels(hands, random, T, flat=False, components=15, repaired=True)
+    streams = (
+        {"1201-1": ("camera-slam-left", 1408, 1408, ARIA[:3], ARIA_STREAMS["214-1"][4])}
+        if quest
+        else ARIA_STREAMS
+    )
+    main = next(iter(streams.values()))[4]  # the camera that ``T`` is of
+    device = np.linalg.inv(T) @ np.linalg.inv(main)
+    times = 56_700_000_000_000 + at_30_hz(np.arange(count))
+    stamps = times if quest else np.sort(np.concatenate([times, times + 90_000]))
+    head, mano, umetrack = [], [], []
+    for row, stamp in enumerate(stamps):
+        moment = row if quest else row // 2
+        numbers = [*device[moment, :3, 3], *_quaternion(device[moment, :3, :3])]
+        head.append(f"1,{stamp}," + ",".join(f"{v:.15f}" for v in numbers))
+        poses, wrists = {}, {}
+        for slot in np.flatnonzero(present[moment]):
+            quaternion = _quaternion(cv2.Rodrigues(labels.orient[moment, slot])[0])
+            wrist = np.linalg.inv(T[moment]) @ [*labels.joints[moment, slot, 0], 1]
+            poses[str(slot)] = {
+                "pose": labels.fingers[moment, slot].tolist(),
+                "wrist_xform": {
+                    "t_xyz": labels.translation[moment, slot].tolist(), "q_wxyz": quaternion,
+                },
+                "betas": labels.betas[slot].tolist(),
+            }  # fmt: skip
+            wrists[str(slot)] = {
+                "wrist_xform": {"t_xyz": wrist[:3].tolist(), "q_wxyz": quaternion},
+                "joint_angles": [0.0] * 22, "hand_confidence": 1.0,
+            }  # fmt: skip
+        mano.append(json.dumps({"timestamp_ns": int(stamp), "hand_poses": poses}))
+        umetrack.append(json.dumps({"timestamp_ns": int(stamp), "hand_poses": wrists}))
+    out, boxes, masks = {}, [], {name: [] for name in MASKS}
+    for stream, (_, width, height, (f, cx, cy), device_camera) in streams.items():
+        seen = times if stream == "214-1" or quest else times + 90_000
+        T_world_camera = device @ device_camera
+        joints = moved(np.linalg.inv(T_world_camera) @ np.linalg.inv(T), labels.joints)
+        joints = np.where(present[..., None, None], joints, np.nan)
+        pixels = fisheye624(joints, [f, f, cx, cy, *ARIA[3:]])
+        inside = ((pixels > -0.5) & (pixels < (width - 0.5, height - 0.5))).all(-1)
+        for row, stamp in enumerate(seen):
             for slot in range(2):
-                if not present[moment, slot]:
-                    continue
-                R = cv2.Rodrigues(labels.orient[moment, slot])[0]
-                wrist = np.linalg.inv(T[moment]) @ [*labels.joints[moment, slot, 0], 1]
-                poses[str(slot)] = {
-                    "pose": labels.fingers[moment, slot].tolist(),
-                    "wrist_xform": {
-                        "t_xyz": labels.translation[moment, slot].tolist(),
-                        "q_wxyz": _quaternion(R),
-                    },
-                    "betas": labels.betas[slot].tolist(),
-                }
-                wrists[str(slot)] = {
-                    "wrist_xform": {"t_xyz": wrist[:3].tolist(), "q_wxyz": _quaternion(R)},
-                    "joint_angles": [0.0] * 22, "hand_confidence": 1.0,
-                }  # fmt: skip
-            mano.append(json.dumps({"timestamp_ns": int(stamp), "hand_poses": poses}))
-            umetrack.append(json.dumps({"timestamp_ns": int(stamp), "hand_poses": wrists}))
-        numbers = [ARIA[0], *ARIA]
-        pixels = fisheye624(labels.joints, numbers)
-        for row, stamp in enumerate(times):
-            for slot in range(2):
-                cells = ["", "", "", ""]
-                if present[row, slot]:
+                cells, ratio = ["", "", "", ""], 0.0
+                if inside[row, slot].any():
                     low, high = pixels[row, slot].min(0) - 9, pixels[row, slot].max(0) + 9
                     cells = [f"{v:.3f}" for v in (low[0], high[0], low[1], high[1])]
-                ratio = 0.5 + 0.25 * slot if present[row, slot] else 0.0
+                    ratio = 0.5 + 0.25 * slot
                 boxes.append(",".join([stream, str(slot), str(stamp), *cells, str(ratio)]))
-        pose_header = "t_wo_x[m],t_wo_y[m],t_wo_z[m],q_wo_w,q_wo_x,q_wo_y,q_wo_z"
-        box_header = (
-            "stream_id,hand_index,timestamp[ns],x_min[pixel],x_max[pixel],y_min[pixel],"
-            "y_max[pixel],visibility_ratio[%]"
-        )
-        files = {
-            "headset_trajectory.csv": [f"object_uid,timestamp[ns],{pose_header}", *head],
-            "dynamic_objects.csv": [f"object_uid,timestamp[ns],{pose_header}"],
-            "box2d_hands.csv": [box_header, *boxes],
-            "mano_hand_pose_trajectory.jsonl": mano,
-            "umetrack_hand_pose_trajectory.jsonl": umetrack,
-            "masks/mask_hand_visible.csv": ["timestamp[ns],stream_id,mask"],
-        }
-        for file, lines in files.items():
-            (folder / file).write_text("\n".join(lines) + "\n")
-        metadata = {
-            "headset": "Quest3" if quest else "Aria", "participant_id": name[:5],
-            "recording_name": name, "gt_available_status": {"mano_hand_pose_gt": True},
-        }  # fmt: skip
-        (folder / "metadata.json").write_text(json.dumps(metadata))
-        (folder / "recording.vrs").write_bytes(b"stub")
-        if quest:
-            _write_quest_camera(folder, device_camera, numbers)
-        else:
-            _write_aria_calibration(folder, device_camera, times)
-        joints = np.where(present[..., None, None], labels.joints, np.nan)
-        pixels = np.where(present[..., None, None], pixels, np.nan)
+            for name, lines in masks.items():
+                good = {
+                    "hand_pose_available": present[row].all(),
+                    "hand_visible": inside[row].any(),
+                }.get(name, True)
+                lines.append(f"{stamp},{stream},{bool(good)}")
         if not quest:
-            joints, pixels = _turned(joints), _turned_pixels(pixels, 1408)
-        out[f"{name}_{stream}"] = Truth(
-            "", present, joints, times, np.array([level(n) for n in range(3)]), pixels,
-            left_shapedirs_fixed=True,
+            joints, T_world_camera = _turned(joints), T_world_camera @ UPRIGHT
+            pixels = _turned_pixels(pixels, height)
+        out[stream] = Truth(
+            "", present, joints, seen, np.array([level(n) for n in range(count)]), pixels,
+            left_shapedirs_fixed=True, unlabelled=~present, T_world_camera=T_world_camera,
         )  # fmt: skip
+    pose_header = (
+        "object_uid,timestamp[ns],t_wo_x[m],t_wo_y[m],t_wo_z[m],q_wo_w,q_wo_x,q_wo_y,q_wo_z"
+    )
+    box_header = (
+        "stream_id,hand_index,timestamp[ns],x_min[pixel],x_max[pixel],y_min[pixel],"
+        "y_max[pixel],visibility_ratio[%]"
+    )
+    files = {
+        "headset_trajectory.csv": [pose_header, *head],
+        "dynamic_objects.csv": [pose_header],
+        "box2d_hands.csv": [box_header, *boxes],
+        "mano_hand_pose_trajectory.jsonl": mano,
+        "umetrack_hand_pose_trajectory.jsonl": umetrack,
+        **{
+            f"masks/mask_{name}.csv": ["timestamp[ns],stream_id,mask", *lines]
+            for name, lines in masks.items()
+        },
+    }
+    for file, lines in files.items():
+        (folder / file).write_text("\n".join(lines) + "\n")
+    metadata = {
+        "headset": "Quest3" if quest else "Aria", "participant_id": folder.name[:5],
+        "recording_name": folder.name, "gt_available_status": {"mano_hand_pose_gt": True},
+    }  # fmt: skip
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    if quest:
+        _write_quest_camera(folder, main, [ARIA[0], *ARIA])
+    else:
+        _write_aria_calibration(folder, count)
     return out
 
 
@@ -624,23 +775,25 @@ def _write_quest_camera(folder: Path, device_camera: np.ndarray, numbers: list[f
     (folder / "camera_models.json").write_text(json.dumps([camera]))
 
 
-def _write_aria_calibration(folder: Path, device_camera: np.ndarray, times: np.ndarray) -> None:
-    w, *xyz = _quaternion(device_camera[:3, :3])
-    camera = {
-        "Calibrated": True,
-        "Projection": {"Params": ARIA, "Name": "FisheyeRadTanThinPrism"},
-        "T_Device_Camera": {
-            "Translation": device_camera[:3, 3].tolist(), "UnitQuaternion": [w, xyz],
-        },
-        "SerialNumber": "0", "Label": "camera-rgb",
-    }  # fmt: skip
+def _write_aria_calibration(folder: Path, count: int) -> None:
+    cameras = []
+    for label, _, _, numbers, device_camera in ARIA_STREAMS.values():
+        w, *xyz = _quaternion(device_camera[:3, :3])
+        cameras.append({
+            "Calibrated": True,
+            "Projection": {"Params": [*numbers, *ARIA[3:]], "Name": "FisheyeRadTanThinPrism"},
+            "T_Device_Camera": {
+                "Translation": device_camera[:3, 3].tolist(), "UnitQuaternion": [w, xyz],
+            },
+            "SerialNumber": "0", "Label": label,
+        })  # fmt: skip
     (folder / "mps" / "slam").mkdir(parents=True)
     lines = [
         json.dumps(
             {"tracking_timestamp_us": 1 + n, "utc_timestamp_ns": 2, "ImuCalibrations": [],
-             "CameraCalibrations": [camera]}
+             "CameraCalibrations": cameras}
         )
-        for n in range(len(times))
+        for n in range(count)
     ]  # fmt: skip
     (folder / "mps" / "slam" / "online_calibration.jsonl").write_text("\n".join(lines) + "\n")
 
@@ -705,7 +858,7 @@ def write_hot3d_clips(root: Path, hands: Hands) -> dict[str, Truth]:
     return {
         "clip-000001_214-1": Truth(
             "", present, joints, times, np.array([level(n) for n in range(3)]), pixels,
-            left_shapedirs_fixed=True,
+            left_shapedirs_fixed=True, T_world_camera=np.linalg.inv(T) @ UPRIGHT,
         )
     }  # fmt: skip
 
@@ -757,17 +910,67 @@ WRITERS: dict[str, Callable[[Path, Hands], dict[str, Truth]]] = {
 }
 
 
-def write_faulty_mano(source: Path, target: Path) -> None:
-    """Write the synthetic MANO with the sign fault of the distributed left hand."""
-    with np.load(source) as data:
-        arrays = {key: data[key] for key in data}
-    arrays["left/shapedirs"] = arrays["left/shapedirs"] * np.array([-1, 1, 1], np.float32)[:, None]
-    np.savez(target, **arrays)
+#: Rest joints of a right hand in MANO's order, then the fingertips thumb to pinky; metres.
+REST = np.array([
+    [0.095, 0.006, 0.006],
+    [0.007, 0.001, 0.031], [-0.026, 0.004, 0.035], [-0.048, 0.003, 0.036],
+    [0.001, 0.005, 0.005], [-0.030, 0.007, 0.003], [-0.053, 0.006, 0.001],
+    [0.026, -0.005, -0.038], [0.010, -0.006, -0.047], [-0.006, -0.008, -0.056],
+    [0.013, -0.001, -0.020], [-0.017, 0.000, -0.022], [-0.040, 0.000, -0.025],
+    [0.071, -0.011, 0.031], [0.053, -0.013, 0.053], [0.031, -0.017, 0.071],
+    [0.012, -0.020, 0.085], [-0.068, 0.002, 0.037], [-0.077, 0.004, 0.000],
+    [-0.060, -0.001, -0.027], [-0.022, -0.010, -0.063],
+])  # fmt: skip
+PARENTS = (-1, 0, 1, 2, 0, 4, 5, 0, 7, 8, 0, 10, 11, 0, 13, 14)
+
+
+def write_mano(path: Path) -> None:
+    """Write a made-up MANO of both hands: its form, other numbers, no shape of a real hand.
+
+    The joints are those of a hand, every vertex is a point about one of them. Mean pose, principal
+    components and directions are drawn at random at about MANO's sizes, and the left shape
+    directions carry the sign fault of the distributed files.
+    """
+    random = np.random.default_rng(2017)
+    group = np.arange(778) % 16
+    spread = random.normal(0, 0.006, (778, 3))
+    group[list(TIPS)] = (15, 3, 6, 12, 9)  # the last joints of thumb, index, middle, ring, pinky
+    free = np.setdiff1d(np.arange(778), TIPS)
+    template = REST[group] + spread
+    template[list(TIPS)] = REST[16:]
+    regressor = np.zeros((16, 778))
+    for joint in range(16):
+        rows = free[group[free] == joint]
+        regressor[joint, rows] = 1 / len(rows)
+        template[rows] += REST[joint] - template[rows].mean(0)
+    weights = 0.8 * np.eye(16)[group] + 0.2 * np.eye(16)[np.maximum(np.array(PARENTS), 0)[group]]
+    shapes = random.normal(0, 0.003, (16, 3, 10))[group] + random.normal(0, 5e-4, (778, 3, 10))
+    poses = random.normal(0, 2e-4, (778, 3, 135))
+    components = np.linalg.qr(random.normal(size=(45, 45)))[0]
+    mean = random.normal(0, 0.13, 45)
+    out = {}
+    for side, mirror in (("right", 1.0), ("left", -1.0)):
+        flip = np.array([mirror, 1, 1])
+        turn = np.tile([1, mirror, mirror], 15)  # a mirrored turn has its y and z the other way
+        out |= {
+            f"{side}/v_template": template * flip,
+            f"{side}/shapedirs": shapes,  # of the left hand x should be -x: the fault
+            f"{side}/posedirs": poses * flip[:, None],
+            f"{side}/J_regressor": regressor, f"{side}/weights": weights,
+            f"{side}/hands_mean": mean * turn, f"{side}/hands_components": components * turn,
+            f"{side}/kintree_table": np.array([[2**32 - 1, *PARENTS[1:]], range(16)]),
+            f"{side}/f": random.integers(0, 778, (1538, 3)),
+        }  # fmt: skip
+    np.savez(path, **out)
 
 
 def main() -> None:
     """Write every dataset to a folder, for people to look at."""
-    folder, mano = Path(sys.argv[1]), Path(sys.argv[2])
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    mano = Path(sys.argv[2]) if len(sys.argv) > 2 else folder / "mano.npz"
+    if not mano.is_file():
+        write_mano(mano)
     hands = Hands(mano)
     for name, write in WRITERS.items():
         (folder / name).mkdir(parents=True)

@@ -25,7 +25,7 @@ from acehand_core.data.bags.images import ENCODINGS
 from acehand_core.data.bags.info import bag_info
 from acehand_core.data.bags.options import BagReading
 from acehand_core.data.bags.recording import BagIndex, forget_indexes, index_bag
-from acehand_core.data.bags.times import frame_rate, frame_times
+from acehand_core.data.bags.times import frame_rate, frame_times, missing_frames
 from acehand_core.data.bags.typestore import COMPRESSED_VIDEO, DISTROS, FFMPEG_PACKET
 from acehand_core.data.recordings import RecordingOptions, expand_inputs, open_recording
 from acehand_core.errors import CalibrationError, InputError
@@ -150,6 +150,36 @@ def test_every_encoding(tmp_path: Path, encoding: str) -> None:
             assert np.median(error) <= 6  # colour is halved, and rounded twice
         else:
             assert np.array_equal(ours, truth)
+
+
+@pytest.mark.parametrize("is_bigendian", [0, 1])
+@pytest.mark.parametrize(
+    ("encoding", "values"),
+    [
+        # sensor_msgs/image_encodings: channels in the order of the name, 16 bits each.
+        ("mono16", [[0x1234, 0xAB01], [0x00FF, 0xFF00]]),
+        ("rgb16", [[[0x1234, 0x5678, 0x9ABC]], [[0x01FE, 0xFE01, 0x80FF]]]),
+        ("bgr16", [[[0x9ABC, 0x5678, 0x1234]], [[0x80FF, 0xFE01, 0x01FE]]]),
+        ("rgba16", [[[0x1234, 0x5678, 0x9ABC, 0xFFEE]], [[0x01FE, 0xFE01, 0x80FF, 0x1122]]]),
+    ],
+)
+def test_of_16_bits_the_upper_8_in_either_byte_order(
+    tmp_path: Path, encoding: str, values: list, is_bigendian: int
+) -> None:
+    stored = np.array(values, ">u2" if is_bigendian else "<u2")
+    rows = stored.reshape(len(stored), -1).view(np.uint8)
+    with SampleBag(tmp_path / "bag") as bag:
+        message = bag.make(
+            "sensor_msgs/msg/Image", header=bag.header(START), height=stored.shape[0],
+            width=stored.shape[1], encoding=encoding, is_bigendian=is_bigendian,
+            step=rows.shape[1], data=rows.reshape(-1),
+        )  # fmt: skip
+        bag.put(TOPIC, "sensor_msgs/msg/Image", START, message)
+    if encoding == "mono16":
+        truth = [[[0x12] * 3, [0xAB] * 3], [[0x00] * 3, [0xFF] * 3]]
+    else:
+        truth = [[[0x12, 0x56, 0x9A]], [[0x01, 0xFE, 0x80]]]
+    assert index_of(tmp_path / "bag").frames.at(0).tolist() == truth
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg"])
@@ -304,6 +334,34 @@ def test_camera_poses_from_transforms(tmp_path: Path) -> None:
         index_of(tmp_path / "bag", world_frame="mop")
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_between_transforms_rotations_are_interpolated_as_tf2_does(
+    tmp_path: Path, sign: int
+) -> None:
+    """Shortest arc at constant speed; q and -q are one rotation. Columns worked out by hand."""
+    half = np.sqrt(0.5)
+    with SampleBag(tmp_path / "bag") as bag:
+        # The camera looks along the base's y, 2 m in front of it: z -> y, x -> x, y -> -z.
+        bag.tf(START, "base", "cam_optical", (0, 2, 0), (half, -half, 0, 0), topic="/tf_static")
+        # A quarter turn about z, then another about the base's own x within 0.4 s.
+        bag.tf(START, "map", "base", (0, 0, 0), (half, 0, 0, half))
+        second = sign * np.array([0.5, 0.5, 0.5, 0.5])
+        bag.tf(START + 400_000_000, "map", "base", (4, 8, 0), second)
+        for i in range(5):
+            bag.image(pictures(5)[i], START + i * 100_000_000)
+    poses = index_of(tmp_path / "bag").T_world_camera
+
+    for i, pose in enumerate(poses):
+        angle = i / 4 * np.pi / 2
+        c, s = np.cos(angle), np.sin(angle)
+        # The base's axes in the map: x -> y, y -> (-c, 0, s), z -> (s, 0, c).
+        x, y, z = np.array([0, 1, 0]), np.array([-c, 0, s]), np.array([s, 0, c])
+        assert np.allclose(pose[:3, 0], x, atol=1e-9)
+        assert np.allclose(pose[:3, 1], -z, atol=1e-9)
+        assert np.allclose(pose[:3, 2], y, atol=1e-9)
+        assert np.allclose(pose[:3, 3], [i - 2 * c, 2 * i, 2 * s], atol=1e-9)
+
+
 def test_camera_poses_from_odometry(tmp_path: Path) -> None:
     with SampleBag(tmp_path / "bag") as bag:
         bag.tf(START, "base_link", "cam_optical", (0, 0, 1), (1, 0, 0, 0), topic="/tf_static")
@@ -397,3 +455,15 @@ def test_times_against_a_plain_rule() -> None:
     assert times.breaks == (5,)
     assert frame_times(np.zeros(12, np.int64), log).from_log
     assert frame_rate(np.array(stamps(40, 30000 / 1001))) == 30000 / 1001
+
+
+def test_missing_frames_by_arithmetic() -> None:
+    """At 10 Hz a step of n tenths of a second has room for n - 1 frames, up to a whole second."""
+    steps_ms = [100, 200, 100, 140, 160, 1000, 1040, 1060, 100, 5000, 300]
+    room = [0, 1, 0, 0, 1, 9, 0, 0, 0, 0, 2]
+    times = START + np.concatenate([[0], np.cumsum(steps_ms)]) * 1_000_000
+    assert missing_frames(times, 10.0) == sum(room) == 13
+    # One frame of 40 left out at 29.97 Hz.
+    times = np.array(stamps(40, 30000 / 1001))
+    assert missing_frames(np.delete(times, 20), 30000 / 1001) == 1
+    assert missing_frames(times, 30000 / 1001) == 0

@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 from retarget_samples import human_joints, robot_targets, smooth_commands, targets_of
 
 from acehand_core.geometry import frames, rotations
+from acehand_core.hand import articulation
+from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import Calibration
 from acehand_core.types import SIDES
-from retarget.calibration import LENGTH_RANGE, SCALE_RANGE, calibrate
+from retarget.calibration import LENGTH_RANGE, SCALE_RANGE, calibrate, for_subject
+from retarget.calibration_fit import TURN_RAD
+from retarget.canonical import robot_calibration
 from retarget.kinematics import KinematicTree
 from retarget.objective import Weights
 from retarget.robot import load_robot
@@ -43,8 +47,10 @@ def difference(a, b):
 )
 def test_recovers_a_known_similarity(side, turn, shift, scale):
     known = Calibration(scale, rotations.exp(np.array(turn)), np.array(shift), 0.0)
-    commands = smooth_commands(HANDS[side], 60)
-    found = fitted(side, robot_targets(HANDS[side], TREES[side], commands, known))
+    targets = robot_targets(HANDS[side], TREES[side], smooth_commands(HANDS[side], 60), known)
+    # The wrist is the base's origin too: with it and the knuckles the palm says how it is turned.
+    targets.joints_hand[:, 0] = -known.translation @ known.rotation / known.scale
+    found = fitted(side, targets)
     turned, moved, scaled = difference(found, known)
     assert turned < 0.01 and moved < 1e-3 and scaled < 0.01
     assert found.residual_m < 5e-4
@@ -171,3 +177,57 @@ def test_lengths_cannot_shrink_targets():
         assert (found.lengths >= LENGTH_RANGE[0] - 1e-9).all()
         assert (found.lengths <= LENGTH_RANGE[1] + 1e-9).all()
         assert np.linalg.norm(found.anchors, axis=1).max() < 0.05
+
+
+def held(side, bend=0.5, count=15):
+    """A hand of 22 equal angles, held, in its palm frame; it trembles by half a millimetre."""
+    _, high = articulation.limits()
+    pose = articulation.angles_to_pose(np.where(high > 1, bend * high, 0.0), side)
+    joints = CapsuleHand().joints(side, np.eye(3), pose, np.zeros(10))
+    local = frames.apply(frames.inverse(palm_frames(joints[None], side)), joints[None])
+    return local + np.random.default_rng(0).normal(0, 5e-4, (count, 21, 3))
+
+
+@pytest.mark.parametrize("bend", [0.0, 0.4, 0.8])
+@pytest.mark.parametrize("side", SIDES)
+def test_what_is_held_says_little(side, bend):
+    """One pose, however far from what the robot can do, hardly moves the robot's calibration."""
+    targets = targets_of(side, held(side, bend))
+    known = for_subject(robot_calibration(HANDS[side], TREES[side]), targets)
+    turned, moved, scaled = difference(fitted(side, targets), known)
+    assert turned < np.radians(4) and moved < 0.006 and scaled < 0.03
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_palm_turns_no_further_than_palms_differ(side):
+    """Fingers that are 40 degrees off the palm that wrist and knuckles span: the palm is known."""
+    joints = human_joints(side, 80)
+    local = frames.apply(frames.inverse(palm_frames(joints, side)), joints)
+    bent = local.copy()
+    turn = rotations.exp(np.array([0.0, np.radians(40), 0.0]))
+    for finger in range(1, 5):
+        chain = slice(2 + 4 * finger, 5 + 4 * finger)
+        knuckle = local[:, [1 + 4 * finger]]
+        bent[:, chain] = knuckle + (local[:, chain] - knuckle) @ turn.T
+    found = fitted(side, targets_of(side, bent))
+    start = robot_calibration(HANDS[side], TREES[side])
+    turned = rotations.angle_between(found.rotation[None], start.rotation[None])[0]
+    assert turned <= TURN_RAD + 1e-9 <= np.radians(15) + 1e-6
+
+
+@pytest.mark.parametrize("size", [0.85, 1.15])
+def test_another_subjects_hand_keeps_its_place(size):
+    """Bones of another length, the wrist frame of a file that is turned from the palm."""
+    joints = held("right")
+    robot = Calibration(1.1, rotations.exp(np.array([0.1, 0.0, -0.1])), np.full(3, 0.02), 0.0)
+    mean = for_subject(robot, targets_of("right", joints))
+    assert mean.scale == pytest.approx(1.1, rel=0.02)
+    turn = rotations.exp(np.array([0.3, -0.2, 0.4]))
+    other = for_subject(robot, targets_of("right", size * joints @ turn.T))
+    assert other.scale == pytest.approx(mean.scale / size, rel=1e-6)
+    knuckles = [5, 9, 13, 17]
+    for one, points in ((mean, joints), (other, size * joints @ turn.T)):
+        moved = one.apply(points[:, knuckles]).mean((0, 1))
+        expected = robot.apply(joints[:, knuckles]).mean((0, 1))
+        assert np.abs(moved - expected).max() < 1e-3
+    assert np.abs(other.rotation @ turn - mean.rotation).max() < 1e-9

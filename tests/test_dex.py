@@ -180,14 +180,14 @@ def test_optimum_of_the_published_formula(mode, name):
 
 
 @installed
-def test_published_measurements(shared):
+def test_published_measurements(joints_file):
     """The library's own sequence, already in its operator frame.
 
     Pinch, jerk, direct error, direction and limits are as published to the last digit. On common
     ground we get 19.4 mm where 19.2 mm is published: the least-squares similarity has that mean;
     the similarity of least mean distance has 19.2.
     """
-    joints = np.load(shared / "data" / "human_joint_right.npz")["joints"]
+    joints = np.load(joints_file)["joints"]
     hand = ROBOT.hand("right")
     targets = targets_of("right", joints)
     commands = solve_dex(hand, targets, "vector")
@@ -218,8 +218,8 @@ def test_published_measurements(shared):
 
 
 @installed
-def test_published_position_mode(shared):
-    joints = np.load(shared / "data" / "human_joint_right.npz")["joints"]
+def test_published_position_mode(joints_file):
+    joints = np.load(joints_file)["joints"]
     hand = ROBOT.hand("right")
     targets = targets_of("right", joints)
     commands = solve_dex(hand, targets, "position")
@@ -262,7 +262,7 @@ def test_missing_library_is_named(solver, monkeypatch):
 
 
 def run_benchmark(*arguments):
-    command = [sys.executable, "benchmarks/retarget.py", "--json", *map(str, arguments)]
+    command = [sys.executable, "benchmarks/retarget.py", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
@@ -273,22 +273,28 @@ def test_benchmark_on_a_short_slice(tmp_path):
     np.savez(tmp_path / "hand.npz", joints=joints, side="left", fps=30.0)
     saved = tmp_path / "out"
     done = run_benchmark(
-        "--joints", tmp_path / "hand.npz", "--palm-frame", "--frames", 20, "--repeat", 1,
-        "--save", saved,
+        "--joints", tmp_path / "hand.npz", "--palm-frame", "--frames", 20, "--robots", "inspire",
+        "--processes", 1, "--save", saved, "--output", tmp_path / "result.json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
-    assert report["frames"] == 20 and report["side"] == "left"
-    ours, vector = report["methods"]["ours"], report["methods"]["dex_vector"]
-    assert set(report["methods"]) >= {"ours", "dex_vector", "dex_dexpilot", "dex_position"}
+    assert json.loads((tmp_path / "result.json").read_text("utf-8")) == report
+    assert report["recordings"] == {"joints": {"hands": ["left"], "frames": 20, "fps": 30.0}}
+    rows = report["robots"]["inspire"]["joints"]
+    variants = ("shipped", "filtered", "unfiltered", "offline")
+    assert set(rows) == {"ours"} | {f"{m} {v}" for m in dex.MODES for v in variants} - {
+        "position filtered"
+    }
     for key in ("limit_violation_share", "speed_violation_share"):
-        assert ours[key] == 0
-    assert ours["tip_error_mm"]["mean"] < vector["tip_error_mm"]["mean"]
-    ratio = vector["ms_per_frame"] / ours["ms_per_frame"]
-    assert report["speed_ratio_vs_dex_vector"] == pytest.approx(ratio)
-    assert "dex_vector" in done.stderr  # the table
-    for name in report["methods"]:
-        with np.load(saved / f"{name}.npz") as written:
+        assert rows["ours"][key] == 0
+    shipped = rows["vector shipped"]
+    assert rows["ours"]["tip_error_mm"]["mean"] < shipped["tip_error_mm"]["mean"]
+    ratio = shipped["ms_per_frame"] / rows["ours"]["ms_per_frame"]
+    assert report["speed_ratio_vs_dex_vector"] == pytest.approx(ratio, rel=1e-5)
+    assert "vector offline" in done.stderr  # the table
+    assert set(report["gestures"]) == {"pinch_index", "pinch_middle", "fast", "feasible"}
+    for name in rows:
+        with np.load(saved / "inspire" / "joints" / "left" / f"{name}.npz") as written:
             assert written["joints"].shape == (20, 12)
             assert set(written["joint_names"]) == {
                 f"left_{joint}" for joint in ROBOT.hand("left").joint_names

@@ -272,9 +272,9 @@ def test_another_number_of_frames_is_refused(tmp_path, truth, count):
             imported(tmp_path, method)
 
 
-def test_generic_adds_the_mean_pose_of_mano(tmp_path, truth, shared):
+def test_generic_adds_the_mean_pose_of_mano(tmp_path, truth, golden_folder):
     pytest.importorskip("smplx")
-    library = HandLibrary(shared / "golden" / "mano_synthetic.npz")
+    library = HandLibrary(golden_folder / "mano_synthetic.npz")
     mano = library.get("mano", True)
     stored = {"flat_hand_mean": False} | generic(truth) | {"flat_hand_mean": False}
     stored["hand_pose"] = np.stack(

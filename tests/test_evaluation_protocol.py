@@ -28,6 +28,11 @@ LIST = {"name": "test", "sha256": "0" * 64, "count": 1}
 WIDE = Camera("kannala_brandt", 320, 320, 110.0, 110.0, 159.5, 159.5, (0.01, 0.0, 0.0, 0.0))
 
 
+def counted(**counts):
+    """Return the counts of an evaluation; what is not named is 0."""
+    return dict.fromkeys(("tp", "fp", "fn", "iv", "oos", "unlabelled", "frames"), 0) | counts
+
+
 def evaluate(*pairs, library=SMALL, protocol=PAPER):
     scores = [
         score_segment(f"s{i}", guess, truth, library, protocol)
@@ -64,7 +69,7 @@ def test_twin_with_the_whole_mesh():
 
 def test_random_segments_have_every_kind_of_case():
     """Otherwise the comparison above would prove little."""
-    total = dict.fromkeys(("tp", "fp", "fn", "iv", "oos"), 0)
+    total = dict.fromkeys(("tp", "fp", "fn", "iv", "oos", "unlabelled"), 0)
     for seed in range(30):
         counts = evaluate(random_pair(seed))["counts"]
         total = {name: total[name] + counts[name] for name in total}
@@ -80,7 +85,7 @@ def test_the_truth_itself_has_no_error():
             assert value is None  # no hand is out of sight
         else:
             assert value == pytest.approx(expected.get(name, 0.0), abs=1e-4), name
-    assert out["counts"] == {"tp": 10, "fp": 0, "fn": 0, "iv": 10, "oos": 0, "frames": 5}
+    assert out["counts"] == counted(tp=10, iv=10, frames=5)
 
 
 def test_nothing_predicted_is_charged_the_canonical_hand():
@@ -88,7 +93,7 @@ def test_nothing_predicted_is_charged_the_canonical_hand():
     truth = motion_of(still(4))
     out = evaluate((motion_of(still(4, None, None)), truth))
     metrics = out["metrics"]
-    assert out["counts"] == {"tp": 0, "fp": 0, "fn": 8, "iv": 8, "oos": 0, "frames": 4}
+    assert out["counts"] == counted(fn=8, iv=8, frames=4)
     assert (metrics["facc"], metrics["recall"], metrics["f1"]) == (0, 0, 0)
     for name in ("mpjpe_p", "pa_p", "go_p"):
         assert metrics[name] == pytest.approx(0, abs=1e-9)
@@ -138,8 +143,48 @@ def test_a_prediction_out_of_sight_is_no_false_positive():
 def test_a_prediction_where_no_hand_is_counts():
     truth = motion_of(still(2, right=None))
     out = evaluate((motion_of(still(2)), truth))
-    assert out["counts"] == {"tp": 2, "fp": 2, "fn": 0, "iv": 2, "oos": 0, "frames": 2}
+    assert out["counts"] == counted(tp=2, fp=2, iv=2, frames=2)
     assert out["metrics"]["facc"] == 0
+
+
+def test_a_hand_without_a_label_is_not_scored():
+    """Right hand of frames 0 to 3: labelled, absent, there without a label, not known; 4: neither.
+
+    Five frames, in all of which both hands are predicted where the labelled ones are.
+    """
+    presence = np.array([[1, 1], [1, 0], [1, 1], [1, 0.5], [0.5, 0.5]])
+    path = still(5)
+    path[1:, 1] = np.nan
+    path[4, 0] = np.nan
+    truth = motion_of(path, presence=presence)
+    assert truth.known[:, 1].tolist() == [True, False, False, False, False]
+    out = evaluate((motion_of(still(5)), truth))
+    # Of right hands one is right and one spurious; of the others, and of frame 4, nobody knows.
+    assert out["counts"] == counted(tp=5, fp=1, iv=5, unlabelled=4, frames=4)
+    assert out["per_side"]["right"] == {
+        "tp": 1, "fp": 1, "fn": 0, "iv": 1, "oos": 0, "unlabelled": 3,
+    }  # fmt: skip
+    assert out["metrics"]["facc"] == 3 / 4  # frame 1
+    assert out["metrics"]["f1"] == pytest.approx(2 * 5 / (2 * 5 + 1))
+    # With nothing predicted four labelled left hands and one right one are missed.
+    out = evaluate((motion_of(still(5, None, None)), truth))
+    assert out["counts"] == counted(fn=5, iv=5, unlabelled=4, frames=4)
+    assert out["metrics"]["facc"] == 0
+    # A frame that says nothing is neither right nor wrong.
+    nobody = motion_of(still(3, None, None), presence=np.full((3, 2), 0.5))
+    out = evaluate((motion_of(still(3)), nobody))
+    assert out["counts"] == counted(unlabelled=6)
+    assert out["metrics"]["facc"] is None and out["metrics"]["mpjpe_plus_oos"] is None
+
+
+def test_a_labelled_hand_that_is_said_not_to_be_there_is_no_hand():
+    """Its numbers are known, but its presence is at most one half: finding it is spurious."""
+    there = motion_of(still(2, right=None))
+    truth = replace(there, presence=np.array([[0.5, 0], [0.51, 0]]))
+    assert truth.known[:, 0].all()
+    out = evaluate((motion_of(still(2, right=None)), truth))
+    assert out["counts"] == counted(tp=1, fp=1, iv=1, frames=2)
+    assert out["metrics"]["recall"] == 1 and out["metrics"]["facc"] == 0.5
 
 
 def test_both_hands_on_one_ground_truth():
@@ -147,7 +192,7 @@ def test_both_hands_on_one_ground_truth():
     truth = motion_of(still(2))
     guess = motion_of(still(2, right=(-0.1, 0.0, 0.6)))
     out = evaluate((guess, truth))
-    assert out["counts"] == {"tp": 2, "fp": 2, "fn": 2, "iv": 4, "oos": 0, "frames": 2}
+    assert out["counts"] == counted(tp=2, fp=2, fn=2, iv=4, frames=2)
 
 
 def test_the_larger_overlap_decides_the_side():
@@ -186,7 +231,7 @@ def test_hands_behind_the_camera_are_out_of_sight():
     truth = motion_of(still(2, left=(-0.1, 0.0, -0.6)))
     guess = motion_of(still(2, left=(-0.1, 0.0, -0.6)))
     out = evaluate((guess, truth))
-    assert out["counts"] == {"tp": 2, "fp": 0, "fn": 0, "iv": 2, "oos": 2, "frames": 2}
+    assert out["counts"] == counted(tp=2, iv=2, oos=2, frames=2)
     # A hand across the camera plane has a box of its front part alone.
     points = np.array([[[0.0, 0.0, 1.0], [0.1, 0.1, 1.0], [5.0, 5.0, -1.0], [0.0, 0.0, 0.01]]])
     box = boxes.boxes_around(points, CAMERA, 0.01)
@@ -276,6 +321,21 @@ def test_epe_counts_joints_in_the_image_only():
     anchors[0, 0, ~inside] += (0.0, 400.0)
     out = evaluate((motion_of(still(1, (-0.32, 0.0, 0.6), None), anchors=anchors), truth))
     assert out["metrics"]["epe_p"] == pytest.approx(4)
+
+
+def test_epe_over_joints_weighs_each_hand_by_its_joints_in_the_image():
+    """A whole hand 1 px off and a part of one 4 px off: over hands 2.5, over joints less."""
+    truth = motion_of(still(1, left=(-0.32, 0.0, 0.6), right=(0.1, 0.0, 0.6)))
+    x, y, z = np.moveaxis(truth.joints_camera[0], -1, 0)
+    u, v = 159.5 + 300 * x / z, 119.5 + 300 * y / z
+    inside = (u >= 0) & (u < 320) & (v >= 0) & (v < 240)
+    part, whole = inside.sum(-1)
+    assert 0 < part < whole == 21
+    anchors = np.stack([u, v], -1)[None] + np.array([4.0, 1.0])[:, None, None] * (0, 1)
+    guess = motion_of(still(1, left=(-0.32, 0.0, 0.6), right=(0.1, 0.0, 0.6)), anchors=anchors)
+    out = evaluate((guess, truth))
+    assert out["metrics"]["epe_p"] == pytest.approx((4 + 1) / 2)
+    assert out["variants"]["epe_p_over_joints"] == pytest.approx((4 * part + 21) / (part + 21))
 
 
 def test_a_joint_behind_the_camera_is_charged_the_diagonal():

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 from retarget_samples import motion_of, moving_hands
 
-from acehand_core.export.features import columns
+from acehand_core.export.features import Layout, columns, features
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES
 from acehand_core.motion import HandMotion, held_index, rotation_6d
 from retarget.pipeline import retarget_motion
 from retarget.robot import load_robot
 
 COUNT = 30
 IDENTITY = [1.0, 0, 0, 0, 1, 0]
+LAYOUT = Layout(("a", "b"), ("c",), ("a",), "camera", "acehand", (64, 48))
 
 
 def motion(leaves: int, comes: int, model: str = "acehand") -> HandMotion:
@@ -38,9 +40,26 @@ def motion(leaves: int, comes: int, model: str = "acehand") -> HandMotion:
     )
 
 
+#: How docs/formats.md says to take each vector apart.
+AXES = {
+    "joints_camera": (2, 21, 3),
+    "joints_wrist": (2, 21, 3),
+    "global_orient": (2, 6),
+    "hand_pose": (2, 15, 6),
+    "betas": (2, 10),
+    "translation": (2, 3),
+}
+
+
 def stored(source: HandMotion) -> dict[str, np.ndarray]:
+    """Return the columns, those of hands taken apart."""
     trajectory = retarget_motion(source, load_robot("inspire"))
-    return dict(columns(source, trajectory, source.timestamps_ns))
+    out = dict(columns(source, trajectory, source.timestamps_ns))
+    assert all(value.ndim == 2 for value in out.values())
+    for name, axes in AXES.items():
+        if f"observation.hand.{name}" in out:
+            out[f"observation.hand.{name}"] = out[f"observation.hand.{name}"].reshape(-1, *axes)
+    return out
 
 
 def test_an_absent_hand_holds_everything() -> None:
@@ -91,6 +110,46 @@ def test_rotations_that_are_never_known_are_the_identity() -> None:
         out["observation.hand.hand_pose"], np.broadcast_to(IDENTITY, (COUNT, 2, 15, 6))
     )
     assert all(np.isfinite(value).all() for value in out.values())
+
+
+def test_what_is_said_of_each_hand_in_each_frame() -> None:
+    """Every flag from its own source, the left hand first."""
+    rng = np.random.default_rng(3)
+    known = np.ones((COUNT, 2), bool)
+    observed = rng.random((COUNT, 2)) < 0.7
+    source = replace(
+        motion_of(moving_hands(COUNT), camera=Camera.nominal(640, 480)),
+        visible=rng.uniform(0.1, 0.9, (COUNT, 2)),
+        presence=rng.uniform(0.6, 1.0, (COUNT, 2)),
+        quality=rng.uniform(0.2, 0.8, (COUNT, 2)),
+        observed=observed,
+        filled=known & ~observed,
+    )
+    out = stored(source)
+    np.testing.assert_allclose(out["observation.hand.visible"], source.visible, rtol=1e-6)
+    np.testing.assert_array_equal(out["observation.hand.filled"], source.filled)
+    np.testing.assert_allclose(out["observation.hand.confidence"], source.quality, rtol=1e-6)
+
+
+def test_every_entry_of_a_vector_has_its_own_name() -> None:
+    """The names of entry [h, j, a] of an array are those of h, j and a, as numpy flattens it."""
+    shapes = {spec.key: spec for spec in features(LAYOUT)}
+    assert all(len(s.shape) == 1 for s in shapes.values() if s.dtype != "video")
+    for name, (hands, joints, axes) in {
+        "joints_camera": (2, KEYPOINT_NAMES, ("x", "y", "z")),
+        "hand_pose": (2, FINGER_JOINT_NAMES, ("r11", "r21", "r31", "r12", "r22", "r32")),
+    }.items():
+        spec = shapes[f"observation.hand.{name}"]
+        names = np.array(spec.names).reshape(hands, len(joints), len(axes))
+        for hand, joint, axis in np.ndindex(names.shape):
+            side = ("left", "right")[hand]
+            assert names[hand, joint, axis] == f"{side}_{joints[joint]}_{axes[axis]}"
+        stated = spec.info["axes"]
+        assert list(stated) == ["hand", "joint", {"x": "axis", "r11": "rotation"}[axes[0]]]
+        assert [len(labels) for labels in stated.values()] == list(AXES[name])
+    assert shapes["observation.hand.betas"].names[9:11] == ("left_beta9", "right_beta0")
+    assert shapes["observation.hand.translation"].names[2:4] == ("left_z", "right_x")
+    assert shapes["observation.hand.global_orient"].names[5:7] == ("left_r32", "right_r11")
 
 
 def test_held_index() -> None:

@@ -368,3 +368,12 @@ def test_similarity_of_planar_and_collinear_points_is_a_rotation():
         assert_rotation(rotation)
         assert scale == pytest.approx(1.0)
         np.testing.assert_allclose(scale * source @ rotation.T + shift, source @ R.T, atol=1e-12)
+
+
+@pytest.mark.parametrize("test", ["first", "second"])
+def test_annotated_arrays_are_checked_in_every_test(test: str) -> None:
+    """In a test's first calls at least, see conftest: the first test uses these up."""
+    with pytest.raises(TypeError, match="skew"):
+        rotations.skew(np.zeros(4, int))
+    for _ in range(100):
+        rotations.skew(np.zeros(3))

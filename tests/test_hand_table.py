@@ -170,7 +170,11 @@ WRONG = {
     "empty flag": (nulled("observed"), "'observed' has 1 empty"),
     "empty side": (nulled("hand"), "'hand' has 1 empty"),
     "empty row of joints": (nulled("joints_camera"), "'joints_camera' has 1 empty"),
-    "one camera pose missing": (nulled("T_world_camera"), "'T_world_camera' has 1 empty"),
+    "camera pose for one hand": (nulled("T_world_camera"), "'T_world_camera' is empty for one"),
+    "half a camera pose": (
+        set_column("T_world_camera", [[1.0, None] + [0.0] * 14] * 10),
+        "'T_world_camera' has 10 empty",
+    ),
     "one number missing": (null_inside, "'joints_image' has 1 empty"),
     "quality above one": (set_column("quality", [1.5] * 10), "quality must lie in 0..1"),
     "observed and filled": (
@@ -201,6 +205,26 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path, case):
         read_hand_motion(path)
     assert str(path) in str(error.value)
     assert message in str(error.value)
+
+
+def test_frames_without_a_camera_pose_are_empty_rows(tmp_path):
+    motion = random_motion(6)
+    poses = np.tile(np.eye(4), (len(motion), 1, 1)) + np.arange(len(motion))[:, None, None]
+    poses[1] = np.nan
+    poses[3, 0, 3] = np.nan  # a pose that is known in part is not known
+    path = tmp_path / "m.parquet"
+    pq.write_table(to_table(replace(motion, T_world_camera=poses)), path)
+    assert pq.read_table(path)["T_world_camera"].is_null().to_pylist()[::2] == [
+        False, True, False, True, False,
+    ]  # fmt: skip
+    found = read_hand_motion(path).T_world_camera
+    np.testing.assert_array_equal(found[[0, 2, 4]], poses[[0, 2, 4]])
+    assert np.isnan(found[[1, 3]]).all()
+    # A robot follows in one frame: poses with gaps are not used, and this is said.
+    read = read_motion_file(path)
+    assert read.T_world_camera is None
+    assert "2 of 5 frames have no camera pose" in read.provenance.notes[-1]
+    np.testing.assert_array_equal(read_motion_file(path, as_stored=True).T_world_camera, found)
 
 
 def test_extra_columns_and_metadata_do_not_disturb(tmp_path):
@@ -330,3 +354,30 @@ def test_an_existing_file_stays_without_leave(tmp_path):
         assert (tmp_path / name).read_text() == "mine"
         write(motion, tmp_path / name, overwrite=True)
     assert_same_bits(read_hand_motion(tmp_path / "m.parquet"), motion)
+
+
+@pytest.mark.parametrize("rows", [7, 4096, 100_000])
+def test_groups_of_rows_of_any_size(tmp_path, rows):
+    """Other programs choose their own; one may end between the hands of a frame."""
+    motion = random_motion(9, frames=2100)
+    pq.write_table(to_table(motion), tmp_path / "m.parquet", row_group_size=rows)
+    assert_same_bits(read_hand_motion(tmp_path / "m.parquet"), motion)
+
+
+def test_a_long_table_is_written_and_read_in_pieces(tmp_path):
+    """Beside the values themselves no more memory is taken than for a short one."""
+    usual, peaks = pa.default_memory_pool(), []
+    for frames in (4000, 12_000):
+        path, motion = tmp_path / "m.parquet", random_motion(10, frames=frames)
+        pool = pa.proxy_memory_pool(usual)
+        pa.set_memory_pool(pool)
+        try:
+            write_hand_motion(motion, path, overwrite=True)
+            written = pool.max_memory()
+            again = read_hand_motion(path)
+        finally:
+            pa.set_memory_pool(usual)
+        assert_same_bits(again, motion)
+        peaks.append((written, pool.max_memory()))
+    # The values of the longest column are 17 MB more.
+    assert (np.array(peaks[1]) - peaks[0] < 3e6).all(), peaks

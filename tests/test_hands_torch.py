@@ -34,8 +34,8 @@ def test_the_default_hand_is_the_same_in_torch() -> None:
         np.testing.assert_allclose(ours[:, slot], theirs, atol=1e-7)
 
 
-def test_mano_is_the_same_as_smplx(shared) -> None:
-    mano = load_mano(shared / "golden" / "mano_synthetic.npz", dtype="float64")
+def test_mano_is_the_same_as_smplx(golden_folder) -> None:
+    mano = load_mano(golden_folder / "mano_synthetic.npz", dtype="float64")
     orient, fingers, betas = poses(1)
     hands = TorchHands.mano(mano)
     ours = posed(hands, orient, fingers, betas)

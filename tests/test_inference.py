@@ -3,6 +3,8 @@
 import argparse
 import io
 import json
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,8 +48,10 @@ from acehand_core.trackers.ace_settings import AceSettings, read_betas
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
 from acehand_core.weights import layouts, own
 from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.convert import convert, sort_sources
 from acehand_core.weights.load import load_weights
 from acehand_core.weights.loaded import LoadedWeights
+from acehand_core.weights.training_data import TrainingSource
 
 OPTIONS = InferenceOptions(encode_width=0)
 
@@ -552,8 +556,9 @@ def weights_folder(request, tmp_path_factory):
     parts["decoder"]["head_presence.2.bias"] += 5
     parts["decoder"]["head_visible.2.bias"] += 5
     weights = LoadedWeights(
-        config, **parts, caption=torch.randn(5, 32), licence="nobody's", sha256s={"a": "b"}
-    )
+        config, **parts, caption=torch.randn(5, 32), licence="nobody's", sha256s={"a": "b"},
+        training_data=(TrainingSource("arctic", "real"),),
+    )  # fmt: skip
     folder = tmp_path_factory.mktemp("weights") / "tiny"
     own.save_own(folder, weights)
     return folder
@@ -670,11 +675,13 @@ def test_flags_become_settings(tmp_path, monkeypatch):
     assert ace_settings_of(parser.parse_args(["--tracker", "mediapipe"])) is None
 
 
-def test_auto_takes_the_model_where_weights_are_configured(tmp_path):
-    configured = TrackerSettings(ace=AceSettings(tmp_path))
+def test_auto_takes_the_model_where_weights_are_configured(weights_folder, tmp_path):
+    configured = TrackerSettings(ace=AceSettings(weights_folder))
     assert resolved_name("auto", configured) == "ace"
     assert resolved_name("auto", TrackerSettings()) == "mediapipe"
     assert resolved_name("mediapipe", configured) == "mediapipe"
+    with pytest.raises(InputError, match="no weights here"):
+        resolved_name("auto", TrackerSettings(ace=AceSettings(tmp_path)))
 
 
 def test_what_tells_results_of_two_weights_apart(weights_folder, tmp_path):
@@ -686,7 +693,8 @@ def test_what_tells_results_of_two_weights_apart(weights_folder, tmp_path):
     file = tmp_path / "betas.json"
     file.write_text("{}")
     assert len(replace(settings, betas=file).identity()["betas"]) == 64
-    assert AceSettings(tmp_path / "gone").identity()["weights"] == str(tmp_path / "gone")
+    with pytest.raises(InputError, match="gone: no such file or folder"):
+        AceSettings(tmp_path / "gone").identity()
 
 
 @pytest.mark.parametrize("weights_folder", ["kfree"], indirect=True)
@@ -705,8 +713,51 @@ def test_the_main_job_takes_the_model(weights_folder, tmp_path, monkeypatch, cap
     assert FinishedEpisodes.of(output).fps == 30
 
 
-def test_manos_pose_includes_its_mean(shared, monkeypatch):
-    monkeypatch.setenv("ACEHAND_MANO", str(shared / "golden" / "mano_synthetic.npz"))
+def change_one_number(path):
+    """Change the last byte of a file but neither its name, its size nor its time."""
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("weights_folder", ["kfree"], indirect=True)
+def test_changed_weights_are_noticed_when_resuming(weights_folder, tmp_path, monkeypatch, capsys):
+    """Weights that do not state their hashes, changed under the same name."""
+    monkeypatch.delenv("ACEHAND_MANO", raising=False)
+    weights, output = tmp_path / "weights", tmp_path / "dataset"
+    convert(sort_sources([weights_folder]), "repackaged", weights)
+
+    def retarget(*more):
+        done = main(
+            ["retarget", str(EXAMPLE), "--tracker", "ace", "--duration", "0.3", "--encode-width",
+             "64", "--precision", "float32", "--no-overlay", "--quiet", "--output", str(output),
+             *more]
+        )  # fmt: skip
+        return done, capsys.readouterr().err
+
+    assert retarget("--weights", str(weights))[0] == 0
+    made = FinishedEpisodes.of(output)
+    assert retarget("--weights", str(weights), "--resume")[0] == 0
+    shutil.copytree(weights, tmp_path / "copy")
+    assert retarget("--weights", str(tmp_path / "copy"), "--resume")[0] == 0
+    assert FinishedEpisodes.of(output) == made
+    change_one_number(weights / "kfree" / "projector" / "model.safetensors")
+    done, said = retarget("--weights", str(weights), "--resume")
+    assert done == 2 and "made with other settings: --ace" in said
+    assert FinishedEpisodes.of(output) == made
+    # Nor does the model that is in memory stand for other weights.
+    first = AceSettings(weights, precision="float32")
+    change_one_number(weights / "vae" / "model.safetensors")
+    loaded = ace_tracker._load(first, first.content())
+    change_one_number(weights / "vae" / "model.safetensors")
+    assert ace_tracker._load(first, first.content()).weights.sha256 != loaded.weights.sha256
+
+
+def test_manos_pose_includes_its_mean(golden_folder, monkeypatch):
+    monkeypatch.setenv("ACEHAND_MANO", str(golden_folder / "mano_synthetic.npz"))
     hand = load_mano()
     assert hand_files.has_mano()
     found = run(fake.recording(9), hands=hand_files.mano_hands.__wrapped__())

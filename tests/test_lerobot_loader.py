@@ -57,19 +57,46 @@ def test_the_real_loader_reads_whatever_a_writer_leaves(
 
 @pytest.mark.skipif(PYTHON is None, reason="ACEHAND_LEROBOT_PYTHON names no Python with lerobot")
 def test_the_real_loader_reads_what_the_main_job_writes(tmp_path: Path) -> None:
-    """Two episodes of videos, one dataset of joints alone, and the shared video if there is one."""
+    """Episodes of videos and of joints alone, and the shared video if there is one.
+
+    lerobot's edit tools work on them, and what they make is sound to our validator, too.
+    """
     folder = tmp_path / "datasets"
     two = [str(EXAMPLE), "--output", str(folder / "two"), "--no-overlay", "-q"]
     assert retarget.main([*two, "--duration", "1", "--task", "first"]) == 0
     assert retarget.main([*two, "--start", "2", "--append", "--task", "second"]) == 0
     hands = folder / "two" / "acehand" / "episode_000001" / "hand_motion.parquet"
-    assert retarget.main([str(hands), "--output", str(folder / "joints"), "-q"]) == 0
+    joints = [str(hands), "--output", str(folder / "joints"), "-q"]
+    assert retarget.main(joints) == 0
+    assert retarget.main([*joints, "--append", "--task", "again"]) == 0
     shared = Path(os.environ.get("ACEHAND_SHARED", HERE.parent.parent / "shared"))
     video = shared / "data" / "human_hand_video.mp4"
     if video.is_file():
         job = [str(video), "--robot", "inspire", "--output", str(folder / "real"), "--no-overlay"]
         assert retarget.main([*job, "--task", "hand gestures", "-q"]) == 0
-    _judge(folder, tmp_path / "cache")
+    edited = tmp_path / "edited"
+    edited.mkdir()
+    _judge(folder, tmp_path / "cache", ACEHAND_LEROBOT_EDITED=str(edited))
+    _check_edited(edited)
+    kept = edited / "two-delete_episodes"
+    assert retarget.main([*two, "--duration", "0.5", "--append", "--output", str(kept)]) == 0
+    assert check_dataset(kept) == []
+
+
+def _check_edited(edited: Path) -> None:
+    """Hold lerobot's results against our validator; what it says of them is true of them."""
+    found = {path.parent.parent for path in edited.rglob("meta/info.json")}
+    assert len(found) == 2 * 9
+    for root in found:
+        problems = [str(problem) for problem in check_dataset(root, decode_all=True)]
+        if root.name.endswith(("add_features", "modify_features")):
+            # These tools leave the new features without statistics.
+            assert problems and all("stats/" in p or "q99 missing" in p for p in problems)
+        elif root.name.endswith("merge"):
+            # Rows of one file go on naming the file that they came from.
+            assert problems and all("says that it stands in" in p for p in problems)
+        else:
+            assert problems == [], root
 
 
 def _judge(folder: Path, cache: Path, **more: str) -> None:

@@ -107,6 +107,112 @@ def test_known_values() -> None:
     assert float(terms.rays(field, ahead, YES)) == pytest.approx(1 - 0.5**0.5)
 
 
+#: Paper, appendix "Loss Weights". L_rot: geodesic and matrix 1 each, shape 0.1. L_joint: 10
+#: root-relative, 5 in the camera frame, 2 the wrist, for both readings of joints. L_img: 1, and
+#: 0.5 for the wrist. L_cam 1. L_pres: existence 0.5, visibility 0.25. L_tmp 0.5. L_ray 1. L_fit is
+#: 0 in the standard configuration.
+PAPER_WEIGHTS = {
+    "rot_orient": 1.0, "rot_pose": 1.0, "rot_orient_matrix": 1.0, "rot_pose_matrix": 1.0,
+    "shape": 0.1,
+    "joint_relative_hand": 10.0, "joint_camera_hand": 5.0, "joint_wrist_hand": 2.0,
+    "joint_relative_direct": 10.0, "joint_camera_direct": 5.0, "joint_wrist_direct": 2.0,
+    "img_anchors": 1.0, "img_reprojected": 1.0, "img_wrist": 0.5,
+    "cam": 1.0, "pres": 0.5, "pres_visible": 0.25, "tmp": 0.5, "ray": 1.0, "fit": 0.0,
+}  # fmt: skip
+
+
+def test_every_term_has_the_papers_weight() -> None:
+    assert {name: LossWeights().of(name, 500) for name in TERMS} == PAPER_WEIGHTS
+    # Each term 1 per element, two elements each: the sum of the weights. 4 rotations, 0.1, twice
+    # 17 for joints, 2.5 in the image, 1, 0.75, 0.5 and 1: 43.85.
+    twos = {name: torch.tensor(2.0) for name in TERMS}
+    assert float(total(twos, twos, LossWeights(), 0)) == pytest.approx(43.85)
+
+
+def test_elements_counted_by_hand() -> None:
+    """One clip of three frames: six hands of 21 joints, 126 in all. Two joints have no label: the
+    left wrist of frame 0 and the right index tip of frame 1.
+    """
+    t = targets(clips=1, frames=3)
+    known = torch.ones_like(t.joints_known)
+    known[0, 0, 0, 0] = known[0, 1, 1, 8] = False
+    everywhere = torch.ones_like(t.inside)
+    counts = Masks.of(dataclasses.replace(t, joints_known=known, inside=everywhere)).counts()
+    assert {name: int(count) for name, count in counts.items()} == {
+        "rot_orient": 6, "rot_orient_matrix": 6, "rot_pose": 90, "rot_pose_matrix": 90, "shape": 2,
+        # From the wrist, or placed by it: a hand without a known wrist has no joint, 126 - 21 - 1.
+        "joint_relative_hand": 104, "joint_relative_direct": 104, "joint_camera_direct": 104,
+        # The hand model is placed by its translation: only the two joints lack a truth.
+        "joint_camera_hand": 124, "joint_wrist_hand": 5, "joint_wrist_direct": 5,
+        "img_anchors": 124, "img_reprojected": 124, "img_wrist": 5,
+        "cam": 6, "pres": 6, "pres_visible": 6, "tmp": 2, "ray": 1, "fit": 1,
+    }  # fmt: skip
+
+
+def test_image_terms_by_hand() -> None:
+    t = targets(clips=1, frames=3)
+    p = truth(t)
+    anchors = t.anchors.clone()
+    anchors[..., 0, :] += torch.tensor([0.03, -0.01])  # the wrist: mean of both 0.02
+    anchors[..., 8, :] += torch.tensor([0.21, 0.0])  # the index tip: mean 0.105
+    t = dataclasses.replace(t, anchors=anchors, inside=torch.ones_like(t.inside))
+    found = values(p, t)
+    assert float(found["img_wrist"]) == pytest.approx(0.02, abs=1e-6)
+    # (0.02 + 0.105) / 21 joints
+    for name in ("img_anchors", "img_reprojected"):
+        assert float(found[name]) == pytest.approx(0.125 / 21, abs=1e-6), name
+    # u = 0.8 * 0.1 / 0.5 + 0.5 = 0.66, v = 1.2 * -0.05 / 0.5 + 0.4 = 0.28. Behind the camera the
+    # depth counts as 0.05 m: u = 0.8 * 0.1 / 0.05 + 0.5 = 2.1, v = 1.2 * -0.05 / 0.05 + 0.4 = -0.8.
+    points = torch.tensor([[[0.1, -0.05, 0.5], [0.1, -0.05, -3.0]]])
+    focal, centre = torch.tensor([[0.8, 1.2]]), torch.tensor([[0.5, 0.4]])
+    projected = terms.project(points, focal, centre)
+    torch.testing.assert_close(projected, torch.tensor([[[0.66, 0.28], [2.1, -0.8]]]))
+
+
+def test_acceleration_of_the_placed_hand_by_hand() -> None:
+    """All hands are 1 k^2 cm further to the right in frame k: the second difference is 2 cm in x.
+
+    The mean over x, y and z is 2/3 cm. The turned but unplaced hand does not accelerate.
+    """
+    t = targets(clips=2, frames=5)
+    p = truth(t)
+    push = torch.zeros_like(p.translation)
+    push[..., 0] = 0.01 * torch.arange(5.0).view(1, 5, 1) ** 2
+    found = values(dataclasses.replace(p, translation=p.translation + push), t)
+    assert float(found["tmp"]) == pytest.approx(0.02 / 3, rel=1e-3)
+    # The mean of push itself: 0.01 (0 + 1 + 4 + 9 + 16) / 5 frames, a third of it over x, y, z.
+    assert float(found["cam"]) == pytest.approx(0.02, rel=1e-4)
+    assert float(found["joint_camera_hand"]) == pytest.approx(0.02, rel=1e-4)
+
+
+def test_visibility_by_hand() -> None:
+    t = targets(clips=1, frames=3)
+    seen = torch.tensor([1.0, 0.0]).expand(1, 3, 2)
+    said = dataclasses.replace(
+        truth(t).readout, visible=torch.tensor([0.2, 0.4]).expand(1, 3, 2), presence=seen
+    )
+    t = dataclasses.replace(t, visible=seen, presence=seen)
+    found = values(dataclasses.replace(truth(t), readout=said), t)
+    # -(ln 0.2 + ln(1 - 0.4)) / 2 = (1.609438 + 0.510826) / 2
+    assert float(found["pres_visible"]) == pytest.approx(1.060132, rel=1e-5)
+    assert float(found["pres"]) == pytest.approx(0, abs=1e-5)
+
+
+def test_bearings_of_two_pinholes_by_hand() -> None:
+    """Three rows and two columns of tokens; their centres are at 1/4, 3/4 and 1/6, 1/2, 5/6."""
+    at, one = torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 1.0]])
+    # x/z: 1/4 and 3/4 at focal length 1, half of it at 2. Means: |1/2 - 1/4| = 1/4 in x, 0 in y.
+    value = terms.bearings(torch.tensor([[2.0, 1.0]]), at, one, at, (3, 2), YES)
+    assert float(value) == pytest.approx(1 / 8)
+    # y/z: 1/6, 1/2 and 5/6, mean 1/2; a fourth of it at 4: 3/8 in y, 0 in x.
+    value = terms.bearings(torch.tensor([[1.0, 4.0]]), at, one, at, (3, 2), YES)
+    assert float(value) == pytest.approx(3 / 16)
+    # A centre 0.2 off moves every bearing by 0.2 / 0.5 in x.
+    half = torch.tensor([[0.5, 0.5]])
+    value = terms.bearings(half, at + torch.tensor([[0.2, 0.0]]), half, at, (3, 2), YES)
+    assert float(value) == pytest.approx(0.2)
+
+
 def test_rays_that_start_at_zero_have_a_bounded_gradient() -> None:
     t = targets()
     zero = torch.zeros_like(t.rays).requires_grad_()

@@ -25,15 +25,15 @@ KEYS = (
 
 
 @pytest.fixture(scope="module")
-def synthetic(shared):
+def synthetic(golden_folder):
     """The synthetic hand as two mappings with MANO's names."""
-    with np.load(shared / "golden" / "mano_synthetic.npz") as data:
+    with np.load(golden_folder / "mano_synthetic.npz") as data:
         return {side: {key: data[f"{side}/{key}"] for key in KEYS} for side in SIDES}
 
 
 @pytest.fixture(scope="module")
-def mano64(shared):
-    return load_mano(shared / "golden" / "mano_synthetic.npz", dtype="float64")
+def mano64(golden_folder):
+    return load_mano(golden_folder / "mano_synthetic.npz", dtype="float64")
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +90,10 @@ def smplx_mano(data, side, **options):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("side", SIDES)
-def test_golden(shared, synthetic, side, dtype):
+def test_golden(golden_folder, synthetic, side, dtype):
     """Rotation vectors plus the mean pose, joints and vertices of an independent program."""
-    hand = load_mano(shared / "golden" / "mano_synthetic.npz", dtype=dtype)
-    with np.load(shared / "golden" / "mano_public.npz") as case:
+    hand = load_mano(golden_folder / "mano_synthetic.npz", dtype=dtype)
+    with np.load(golden_folder / "mano_public.npz") as case:
         stored = rotations.log(case["in/hand_pose"].astype(np.float64)).reshape(-1, 45)
         arguments = (
             side,
@@ -301,7 +301,7 @@ def test_another_tree_or_mesh_is_refused(synthetic, fault):
         ManoArrays.from_mapping(data, "x.npz")
 
 
-def test_where_to_get_mano(tmp_path, monkeypatch, shared):
+def test_where_to_get_mano(tmp_path, monkeypatch):
     monkeypatch.delenv("ACEHAND_MANO", raising=False)
     with pytest.raises(MissingDependencyError, match=r"mano\.is\.tue\.mpg\.de"):
         find_mano()

@@ -18,8 +18,8 @@ MIRROR = np.array([-1.0, 1.0, 1.0])
 
 
 @pytest.fixture(scope="module")
-def mano(shared):
-    return load_mano(shared / "golden" / "mano_synthetic.npz", dtype="float64")
+def mano(golden_folder):
+    return load_mano(golden_folder / "mano_synthetic.npz", dtype="float64")
 
 
 def draw(side, count, seed=0, share=1.0):

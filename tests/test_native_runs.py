@@ -20,6 +20,8 @@ from acehand_core.data.clips import store
 from acehand_core.data.clips.store import ClipStore
 from acehand_core.data.native import run as native_run
 from acehand_core.data.native.clip_pictures import ClipOptions
+from acehand_core.data.native.conventions import to_camera
+from acehand_core.data.native.mano_files import load_mano
 from acehand_core.data.native.protocol import ReadOptions
 from acehand_core.data.native.registry import find_reader
 from acehand_core.data.native.run import RunOptions, run
@@ -77,7 +79,8 @@ def test_a_split_file_moves_clips_out_of_the_other_store(samples, tmp_path, caps
     report = convert("h2o", root, output, split_file=splits)
     assert clips_of(output) == {"train": [], "test": list(SUBJECTS)}
     assert report.to_json()["moved"] == [{"from": "train", "to": "test", "clips": 1}]
-    assert json.loads((output / "conversion-h2o.json").read_text()) == report.to_json()
+    stored = json.loads((output / "conversion-h2o.json").read_text())
+    assert stored == {**report.to_json(), "output": "out"}
     # Also where the new split is not converted itself: a test recording may not stay in train.
     splits.write_text(json.dumps({"train": [SUBJECTS[0]], "val": [SUBJECTS[1]]}))
     report = convert("h2o", root, output, split_file=splits, splits=("train",))
@@ -212,6 +215,12 @@ def hide_hands(root, name):
         for path in (root / "subject4" / "h1" / "0" / "cam4").glob("hand_pose*/*.txt"):
             path.write_text(" ".join("0" for _ in path.read_text().split()))
         return "subject4_h1_0_cam4"
+    if name == "oakink2":
+        path = sorted(root.rglob("*.pkl"))[1]
+        value = pickle.loads(path.read_bytes())
+        value["raw_mano"] = {frame: {} for frame in value["raw_mano"]}
+        path.write_bytes(pickle.dumps(value))
+        return path.stem
     folder = root / "P0001_aaaaaaaa"
     for file in ("mano", "umetrack"):
         path = folder / f"{file}_hand_pose_trajectory.jsonl"
@@ -240,22 +249,59 @@ def test_a_recording_without_hands_keeps_its_hand_model(samples, mano_file, tmp_
     assert {clip.info.hand_model for clip in every_clip(bare)} == {"none"}
 
 
+def test_a_frame_of_a_hot3d_clip_without_a_camera_has_no_label(samples, tmp_path):
+    root = samples("hot3d_clips", tmp_path)
+    (path,) = root.rglob("*.tar")
+    reader, options = find_reader("hot3d_clips"), ReadOptions()
+    (item,) = reader.items(root, options)
+    whole = reader.read(item, options)
+    rewrite_tar(path, lambda name, data: None if name == "000001.cameras.json" else data)
+    native = reader.read(item, options)
+    assert len(native.frames) == 3
+    np.testing.assert_array_equal(native.timestamps_ns, whole.timestamps_ns)
+    np.testing.assert_array_equal(native.present, [[True, True], [False, False], [True, True]])
+    np.testing.assert_array_equal(native.unposed[1], [0.5, 1])
+    assert np.isnan(native.T_world_camera[1, :3]).all()
+    np.testing.assert_array_equal(native.T_world_camera[[0, 2]], whole.T_world_camera[[0, 2]])
+    assert "1 of 3 frames have no cameras.json and so no label." in native.findings
+    # A label without a picture is left out where others have one; without any all are frames.
+    rewrite_tar(path, lambda name, data: None if name == "000002.image_214-1.jpg" else data)
+    native = reader.read(item, options)
+    assert len(native.frames) == len(native.present) == 2 and native.left_out == 1
+    assert "1 of 3 frames have no picture." in native.findings
+    rewrite_tar(path, lambda name, data: None if name.endswith(".jpg") else data)
+    native = reader.read(item, options)
+    assert native.frames is None and len(native.present) == 2 and native.left_out == 0
+    rewrite_tar(path, lambda name, data: None if name.endswith("cameras.json") else data)
+    with pytest.raises(SchemaError, match=r"no frame with \.cameras\.json"):
+        reader.read(item, options)
+
+
+def rewrite_tar(path, change):
+    """Put what ``change(name, data)`` returns into a tar; None leaves a member out."""
+    with tarfile.open(path) as archive:
+        members = {m.name: archive.extractfile(m).read() for m in archive}
+    with tarfile.open(path, "w") as archive:
+        for name, data in members.items():
+            data = change(name, data)
+            if data is not None:
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+
+
 @pytest.mark.parametrize("labelled", [True, False])
 def test_a_clip_of_hot3d_without_hands_is_a_mano_clip(samples, mano_file, tmp_path, labelled):
     """Unless it has no labels at all: then nobody knows whether there are hands."""
     root = samples("hot3d_clips", tmp_path)
     (path,) = root.rglob("*.tar")
-    with tarfile.open(path) as archive:
-        members = {m.name: archive.extractfile(m).read() for m in archive}
-    with tarfile.open(path, "w") as archive:
-        for member, data in members.items():
-            if member.endswith(".hands.json"):
-                data = b"{}"
-            left_out = member.endswith(".hands.json") and not labelled
-            if member != "__hand_shapes.json__" and not left_out:
-                info = tarfile.TarInfo(member)
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
+
+    def change(member, data):
+        if member == "__hand_shapes.json__" or (member.endswith(".hands.json") and not labelled):
+            return None
+        return b"{}" if member.endswith(".hands.json") else data
+
+    rewrite_tar(path, change)
     report = convert("hot3d_clips", root, tmp_path / "out",
                      clips=ClipOptions(images="none", mano=mano_file))  # fmt: skip
     assert ("no hands in this clip." in report.findings) == labelled
@@ -265,33 +311,54 @@ def test_a_clip_of_hot3d_without_hands_is_a_mano_clip(samples, mano_file, tmp_pa
     assert not clip.motion.observed.any()
 
 
-def test_empty_recordings_count_in_scores(samples, mano_file, tmp_path):
-    """Frames without hands are right where nothing is found, and a hand there is spurious."""
-    root = samples("h2o", tmp_path)
-    hide_hands(root, "h2o")
+#: Counts where the hands of a shown recording are predicted in one whose hands are taken out.
+#: OakInk2 leaves out a hand that is not there; H2O's flag 0 only says that there is no label.
+EMPTY = {
+    "oakink2": {"frames": 8, "fp": 7, "unlabelled": 0, "facc": 0.5},
+    "h2o": {"frames": 5, "fp": 0, "unlabelled": 1 + 10, "facc": 1},
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_recordings_count_in_scores_where_hands_are_known_to_be_absent(
+    samples, mano_file, tmp_path, name
+):
+    """Frames without hands are right where nothing is found, and a hand there is spurious.
+
+    Where nobody knows whether there is a hand, nothing is either.
+    """
+    root, want = samples(name, tmp_path), EMPTY[name]
+    hide_hands(root, name)
     splits = tmp_path / "splits.json"
-    splits.write_text(json.dumps({"test": list(SUBJECTS)}))
-    convert("h2o", root, tmp_path / "out", split_file=splits,
+    every = [item.name for item in find_reader(name).items(root, ReadOptions())]
+    splits.write_text(json.dumps({"test": every}))
+    convert(name, root, tmp_path / "out", split_file=splits,
             clips=ClipOptions(images="none", mano=mano_file))  # fmt: skip
-    truth = open_ground_truth(tmp_path / "out" / "test", length=5)
+    # Of OakInk2's six frames two have no label in either recording.
+    truth = open_ground_truth(tmp_path / "out" / "test", length=4 if name == "oakink2" else 5)
     options = Options(library=HandLibrary(mano_file))
     shown, empty = (truth.truth(segment) for segment in truth.segments)
-    for name, guesses in (("right", (shown, empty)), ("spurious", (shown, shown))):
-        for segment, guess in zip(truth.segments, guesses, strict=True):
-            guess = replace(guess, timestamps_ns=truth.truth(segment).timestamps_ns)
-            write_hand_motion(guess, tmp_path / name / f"{segment}.parquet")
+    if shown.observed.sum() < empty.observed.sum():
+        shown, empty = empty, shown
+    assert shown.observed.any() and not empty.observed.any()
+    for guesses in ("right", "spurious"):
+        for segment in truth.segments:
+            true = truth.truth(segment)
+            guess = true if guesses == "right" else shown
+            guess = replace(guess, timestamps_ns=true.timestamps_ns)
+            write_hand_motion(guess, tmp_path / guesses / f"{segment}.parquet")
     result = evaluate_predictions(tmp_path / "right", truth, options)
     assert result["hand_model"] == "mano" and result["metrics"]["facc"] == 1
-    assert result["counts"]["frames"] == 10
+    assert result["counts"]["frames"] == want["frames"]
+    assert result["counts"]["unlabelled"] == want["unlabelled"]
     result = evaluate_predictions(tmp_path / "spurious", truth, options)
-    # Nine hands are shown, one frame lacks the left: all of them are spurious in the empty clip.
-    assert result["counts"]["fp"] == 9 and result["metrics"]["facc"] == 0.5
-    assert result["metrics"]["recall"] == 1 and result["metrics"]["f1"] == pytest.approx(18 / 27)
+    assert result["counts"]["fp"] == want["fp"]
+    assert result["metrics"]["facc"] == want["facc"] and result["metrics"]["recall"] == 1
 
 
 @pytest.mark.parametrize("device", ["P0001_aaaaaaaa", "P0002_bbbbbbbb"])
 def test_moments_of_hot3d_without_a_pose(samples, tmp_path, device):
-    """Frame 1 has no headset pose, frame 2 no line of MANO: one is left out, one has no label."""
+    """Frame 1 has no headset pose, frame 2 no line of MANO: both stay as frames without a label."""
     root, quest = samples("hot3d", tmp_path), device.startswith("P0002")
     reader, options = find_reader("hot3d"), ReadOptions(pictures=False)
     (item,) = (i for i in reader.items(root, options) if device in i.name)
@@ -303,16 +370,24 @@ def test_moments_of_hot3d_without_a_pose(samples, tmp_path, device):
     lines = mano.read_text().splitlines()
     mano.write_text("\n".join(lines[:-each]) + "\n")
     native = reader.read(item, options)
-    np.testing.assert_array_equal(native.timestamps_ns, whole.timestamps_ns[[0, 2]])
-    np.testing.assert_array_equal(native.present, [[True, True], [False, False]])
-    np.testing.assert_array_equal(native.T_world_camera, whole.T_world_camera[[0, 2]])
+    np.testing.assert_array_equal(native.timestamps_ns, whole.timestamps_ns)
+    np.testing.assert_array_equal(native.present, [[True, True], [False, False], [False, False]])
+    np.testing.assert_array_equal(native.T_world_camera[[0, 2]], whole.T_world_camera[[0, 2]])
+    assert np.isnan(native.T_world_camera[1, :3]).all()
     np.testing.assert_array_equal(native.mano.translation[0], whole.mano.translation[0])
-    np.testing.assert_allclose(native.visible, [[0.5, 0.75], [0.5, 0.75]])
-    np.testing.assert_array_equal(native.unposed, [[0, 0], [1, 1]])  # both are seen all the same
-    assert "1 of 3 frames have no headset pose in headset_trajectory.csv and are left out." in (
-        native.findings
-    )
-    assert any(f"1 of 2 frames have no line in {MANO}" in text for text in native.findings)
+    # The box file says that a hand is there all the same; of the left hand of frame 1 nothing does.
+    np.testing.assert_allclose(native.visible, [[0.5, 0.75], [0, 0.75], [0.5, 0.75]])
+    np.testing.assert_array_equal(native.unposed[1:], [[0.5, 1], [1, 1]])
+    assert native.left_out == 0
+    assert (
+        "1 of 3 frames have no headset pose in headset_trajectory.csv: neither hand is labelled "
+        "there."
+    ) in native.findings
+    assert any(f"1 of 3 frames have no line in {MANO}" in text for text in native.findings)
+    # Conversion to the camera frame leaves them empty, and says nothing of poses that are not.
+    hands = to_camera(native.mano, None)
+    assert np.isfinite(hands.global_orient[0]).all() and np.isnan(hands.global_orient[1:]).all()
+    assert not any("rigid" in text for text in hands.findings)
     # Times of another clock are no gaps.
     shifted = [json.loads(line) for line in lines]
     mano.write_text(
@@ -320,6 +395,166 @@ def test_moments_of_hot3d_without_a_pose(samples, tmp_path, device):
     )
     with pytest.raises(InputError, match=f"{device}.*{MANO}: no line at the time of any frame"):
         reader.read(item, options)
+
+
+#: Mask that is False in frames 0 and 1 -> which hands (left, right) stay labelled in each frame.
+#: By the dataset's README: a pose of both hands, of the headset, people's check, exposure of what
+#: is seen, and whether any hand is seen. In frame 1 only the right hand has a pose.
+MASKED = {
+    "hand_pose_available": [[False, False], [False, True], [True, True]],
+    "headset_pose_available": [[False, False], [False, False], [True, True]],
+    "qa_pass": [[False, False], [False, False], [True, True]],
+    "good_exposure": [[False, False], [False, False], [True, True]],
+    "hand_visible": [[True, True], [False, True], [True, True]],
+    "object_pose_available": [[True, True], [False, True], [True, True]],
+    "object_visible": [[True, True], [False, True], [True, True]],
+}
+
+
+def put_mask(folder, name, good):
+    """Write a mask of all streams: ``good`` says of each frame whether it is True."""
+    lines = (folder / "masks" / "mask_object_visible.csv").read_text().splitlines()
+    streams = [line.split(",")[1] for line in lines[1:]]
+    rows = [streams[:n].count(stream) for n, stream in enumerate(streams)]
+    out = [
+        line.rsplit(",", 1)[0] + f",{good[row]}" for line, row in zip(lines[1:], rows, strict=True)
+    ]
+    (folder / "masks" / f"mask_{name}.csv").write_text("\n".join([lines[0], *out]) + "\n")
+
+
+@pytest.mark.parametrize("device", ["P0001_aaaaaaaa", "P0002_bbbbbbbb"])
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_of_hot3d_take_labels_away(samples, tmp_path, name, device):
+    root = samples("hot3d", tmp_path)
+    reader, options = find_reader("hot3d"), ReadOptions(pictures=False)
+    (item,) = (i for i in reader.items(root, options) if device in i.name)
+    put_mask(root / device, name, [False, False, True])
+    native = reader.read(item, options)
+    np.testing.assert_array_equal(native.present, MASKED[name])
+    assert len(native.timestamps_ns) == 3
+    # A hand with a pose is there; of the left one in frame 1 nothing is known.
+    unlabelled = ~native.present
+    there = np.array([[1, 1], [0.5, 1], [1, 1]])
+    np.testing.assert_array_equal(native.unposed[unlabelled], there[unlabelled])
+    if name == "hand_visible":  # then no box counts, and labels of hands out of sight stay
+        np.testing.assert_allclose(native.visible, [[0, 0], [0, 0], [0.5, 0.75]])
+    said = any(f"mask_{name}.csv is False in 2 of 3 frames" in text for text in native.findings)
+    assert said == (not name.startswith("object"))
+    lost = 5 - int(native.present.sum())
+    assert (f"{lost} hands with a pose are unlabelled, because of masks." in native.findings) == (
+        lost > 0
+    )
+
+
+def test_a_hand_out_of_the_picture_is_not_over_exposed(samples, tmp_path):
+    """Exposure is said of what is seen: the label of a hand that is not stays."""
+    root = samples("hot3d", tmp_path)
+    folder = root / "P0001_aaaaaaaa"
+    put_mask(folder, "good_exposure", [False, False, False])
+    boxes = folder / "box2d_hands.csv"
+    lines = boxes.read_text().splitlines()
+    place = next(n for n, line in enumerate(lines) if line.startswith("214-1,1,"))
+    lines[place] = ",".join(lines[place].split(",")[:3]) + ",,,,,0.0"
+    boxes.write_text("\n".join(lines) + "\n")
+    reader, options = find_reader("hot3d"), ReadOptions(pictures=False)
+    (item,) = (i for i in reader.items(root, options) if "P0001" in i.name)
+    native = reader.read(item, options)
+    np.testing.assert_array_equal(native.present, [[False, True], [False, False], [False, False]])
+
+
+def test_masks_that_say_nothing_or_nonsense(samples, tmp_path):
+    root = samples("hot3d", tmp_path)
+    folder = root / "P0002_bbbbbbbb"
+    reader, options = find_reader("hot3d"), ReadOptions(pictures=False)
+    (item,) = (i for i in reader.items(root, options) if "P0002" in i.name)
+    path = folder / "masks" / "mask_good_exposure.csv"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:2]) + "\n")
+    (folder / "masks" / "mask_hand_visible.csv").unlink()
+    native = reader.read(item, options)
+    assert native.present.sum() == 5
+    assert (
+        "mask_good_exposure.csv says nothing of 2 of 3 frames; they are taken as good."
+    ) in native.findings
+    assert "no masks of hand_visible, qa_pass." in native.findings
+    for row, message in ((lines[1].replace("True", "yes"), "'yes'; valid: True, False"),
+                         (lines[1] + ",1", "4 values for 3 columns"),
+                         ("x" + lines[1], "not a whole number")):  # fmt: skip
+        path.write_text("\n".join([lines[0], row]) + "\n")
+        with pytest.raises(SchemaError, match=rf"mask_good_exposure\.csv:2: .*{message}"):
+            reader.read(item, options)
+
+
+@pytest.mark.parametrize("with_mano", [True, False])
+def test_unlabelled_frames_teach_nothing(samples, mano_file, tmp_path, with_mano):
+    """From ARCTIC's files to the targets of training: neither presence nor absence of a hand."""
+    from acehand_core.hand.hands_torch import TorchHands
+    from acehand_core.losses.objective import Masks
+    from acehand_core.training.truth import targets_of
+
+    root = samples("arctic", tmp_path)
+    clips = ClipOptions(images="none", mano=mano_file if with_mano else None)
+    report = convert("arctic", root, tmp_path / "out", clips=clips)
+    assert report.unlabelled == {"train": 3, "test": 3} and report.frames["train"] == 9
+    clip = every_clip(tmp_path / "out")[0]
+    np.testing.assert_array_equal(clip.motion.presence[:, 0], [0.5, 0.5, *[1] * 6, 0.5])
+    hands = TorchHands.mano(load_mano(mano_file)) if with_mano else TorchHands.acehand()
+    targets = targets_of(clip.info, clip.motion, (64, 64), (2, 2), hands)
+    labelled = [False, False, *[True] * 6, False]
+    for slot in (0, 1):
+        assert targets.hand[0, :, slot].tolist() == labelled
+        for term in ("pres", "pres_visible"):
+            assert Masks.of(targets).values[term][0, :, slot].tolist() == labelled, term
+
+
+def test_visible_without_keypoints_is_whether_anything_is_seen(samples, tmp_path):
+    """Without MANO HOT3D has no keypoints: its own statement is asked, and kept as stored."""
+    root = samples("hot3d", tmp_path)
+    put_mask(root / "P0001_aaaaaaaa", "hand_visible", [True, True, False])
+    convert("hot3d", root, tmp_path / "out", read=ReadOptions(pictures=False))
+    found = {clip.info.source["recording"]: clip for clip in every_clip(tmp_path / "out")}
+    clip = found["P0001_aaaaaaaa_214-1"]
+    np.testing.assert_array_equal(clip.motion.visible, [[1, 1], [0, 1], [0, 0]])
+    store = next(
+        store for path in (tmp_path / "out").glob("*/store.json")
+        if clip.info.id in (store := ClipStore(path.parent)).ids()
+    )  # fmt: skip
+    stored = store.extra(clip.info.id, "native")
+    np.testing.assert_allclose(stored["visible"], [[0.5, 0.75], [0, 0.75], [0, 0]])
+    np.testing.assert_array_equal(stored["mask_hand_visible"], [True, True, False])
+    np.testing.assert_array_equal(stored["mask_hand_pose_available"], [True, False, True])
+
+
+def test_a_changed_mask_is_converted_anew(samples, tmp_path):
+    root, output = samples("hot3d", tmp_path), tmp_path / "out"
+    convert("hot3d", root, output, read=ReadOptions(pictures=False))
+    put_mask(root / "P0001_aaaaaaaa", "qa_pass", [False, True, True])
+    again = convert("hot3d", root, output, read=ReadOptions(pictures=False))
+    assert again.kept == 1 and sum(again.unlabelled.values()) == 1
+
+
+def test_splits_of_h2o_are_the_authors(tmp_path):
+    """As its README lists them: by subject, and of subject 3 by scene."""
+    scenes = ("h1", "h2", "k1", "k2", "o1", "o2")
+    for subject in (1, 2, 3, 4):
+        for scene in scenes:
+            (tmp_path / f"subject{subject}" / scene / "0" / "cam4" / "hand_pose").mkdir(
+                parents=True
+            )
+    found = {item.name: item.split for item in find_reader("h2o").items(tmp_path, ReadOptions())}
+    train = {(1, s) for s in scenes} | {(2, s) for s in scenes} | {(3, s) for s in scenes[:3]}
+    expected = {}
+    for subject in (1, 2, 3, 4):
+        for scene in scenes:
+            split = "train" if (subject, scene) in train else "val" if subject == 3 else "test"
+            expected[f"subject{subject}_{scene}_0_cam4"] = split
+    assert found == expected
+
+
+def test_pictures_of_no_segment_are_said(samples, tmp_path):
+    report = convert("interhand", samples("interhand", tmp_path), tmp_path / "out")
+    text = "1 pictures of the capture are in no segment of frame_list.txt."
+    assert report.findings[text] == 2 and report.frames == {"train": 7}
 
 
 def test_missing_camera_poses_are_said(samples, tmp_path):
@@ -410,10 +645,15 @@ def test_one_malformed_recording_of_arctic_does_not_stop_the_other(samples, tmp_
     assert main(["data", "convert", "arctic", "--root", str(root), "--output", str(output),
                  "--images", "none", "--json", "-q"]) == 1  # fmt: skip
     printed = json.loads(capsys.readouterr().out)
-    assert printed["splits"] == {"test": {"clips": 1, "frames": 6}}
+    assert printed["splits"] == {
+        "test": {"clips": 1, "frames": 9, "unlabelled_frames": 3, "left_out_frames": 48}
+    }
     (error,) = printed["errors"]
     assert error["source"] == "s01_box_grab_01_view0" and "ioi_offset" in error["message"]
-    assert json.loads((output / "conversion-arctic.json").read_text()) == printed
+    stored = json.loads((output / "conversion-arctic.json").read_text())
+    assert str(root) in error["message"] and "misc.json" in stored["errors"][0]["message"]
+    assert str(tmp_path) not in json.dumps(stored)
+    assert stored == {**printed, "output": "out", "errors": stored["errors"]}
 
 
 @pytest.mark.parametrize("name", ["hot3d", "interhand"])

@@ -150,7 +150,7 @@ def test_inputs_are_known_by_their_own_content(tmp_path: Path, capsys) -> None:
     run = Run(capsys, hands, "--output", tmp_path / "b")
     (record,) = read_provenance(tmp_path / "b")
     assert run.json["episodes"][0]["source"] == str(hands)
-    assert record[JOB]["input"] == str(hands) and record["source"] == str(video)
+    assert record[JOB]["input"] == "hand_motion.parquet" and record["source"] == "v.mp4"
     assert Run(capsys, hands, "--output", tmp_path / "b", "--resume").json["skipped"]
     beside = [video, "--tracker", hands, "--output", tmp_path / "c", "--no-overlay"]
     assert Run(capsys, *beside).code == 0

@@ -52,9 +52,9 @@ def hot3d(shared):
 
 
 @pytest.fixture(scope="module")
-def human(shared):
+def human(joints_file):
     joints = np.full((621, 2, 21, 3), np.nan)
-    joints[:, 1] = np.load(shared / "data" / "human_joint_right.npz")["joints"]
+    joints[:, 1] = np.load(joints_file)["joints"]
     motion = motion_of(joints, placed=False)
     return motion, retarget_motion(motion, ROBOT)
 

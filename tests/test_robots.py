@@ -65,9 +65,9 @@ def named_hand(request):
 
 
 @pytest.fixture(scope="module")
-def human(shared):
+def human(joints_file):
     joints = np.full((120, 2, 21, 3), np.nan)
-    joints[:, 1] = np.load(shared / "data" / "human_joint_right.npz")["joints"][:120]
+    joints[:, 1] = np.load(joints_file)["joints"][:120]
     return motion_of(joints, placed=False)
 
 

@@ -1,6 +1,5 @@
 """Placing hands (PnP) and smoothing, each against a slow twin that follows the definition."""
 
-import json
 from itertools import pairwise
 
 import cv2
@@ -207,15 +206,14 @@ def test_one_mad_row_does_not_touch_the_others(exact):
 
 
 @pytest.mark.parametrize("case", ["pnp_public", "pnp_public_wide"])
-def test_mixed_pnp_against_golden_vectors(shared, case):
+def test_mixed_pnp_against_golden_vectors(golden_case, case):
     """Votes, residuals, gates and placement of the released code's variant with known K.
 
     Left out: where a gate fails (the released code falls back to an anchor of its own, which is no
     input here) and the variant without K. Its near gate is strict; no row lies exactly on it.
     """
-    cases = json.loads((shared / "golden" / "manifest.json").read_text())["cases"]
-    manifest = next(c for c in cases if c["name"] == case)
-    golden = np.load(shared / "golden" / f"{case}.npz")
+    manifest, path = golden_case(case)
+    golden = np.load(path)
     k = manifest["config"]["camera"]
     size = k["image_width"], k["image_height"]
     # There pixel = normalised * width; here integers are pixel centres.

@@ -1,7 +1,5 @@
 """Placing hands in torch: released numbers, the slow twin, the numpy twin, gradients, symmetry."""
 
-import json
-
 import numpy as np
 import pytest
 import solver_reference as slow
@@ -108,11 +106,9 @@ class Scene:
 # --- the released numbers ----------------------------------------------------------------------
 
 
-def golden(shared, name):
-    folder = shared / "golden"
-    cases = json.loads((folder / "manifest.json").read_text("utf-8"))["cases"]
-    case = next(c for c in cases if c["name"] == name)
-    with np.load(folder / case["file"]) as data:
+def golden(golden_case, name):
+    case, path = golden_case(name)
+    with np.load(path) as data:
         values = {key: data[key] for key in data.files if not key.startswith("override")}
     if case["kind"] == "pnp":  # solver alone: one clip
         values = {key: value[None] for key, value in values.items()}
@@ -124,9 +120,9 @@ def golden(shared, name):
 
 @pytest.mark.parametrize("variant", ["k", "kfree"])
 @pytest.mark.parametrize("name", [*PNP_CASES, *PROJECTOR_CASES])
-def test_golden(shared, name, variant):
+def test_golden(golden_case, name, variant):
     """Every gate, residual, threshold, vote and translation of the released solver, in float32."""
-    case, values, (anchors, camera, rays) = golden(shared, name)
+    case, values, (anchors, camera, rays) = golden(golden_case, name)
     given, uv = case["config"]["camera"], camera[..., :2]
 
     def per_clip(*keys):
@@ -163,8 +159,8 @@ def test_golden(shared, name, variant):
 
 
 @pytest.mark.parametrize("name", PROJECTOR_CASES)
-def test_golden_intrinsics(shared, name):
-    case, values, _ = golden(shared, name)
+def test_golden_intrinsics(golden_case, name):
+    case, values, _ = golden(golden_case, name)
     camera = case["config"]["camera"]
     size = camera["image_width"], camera["image_height"]
     found = reported_intrinsics(torch.from_numpy(values["out/ray_map"]), *size)

@@ -1,5 +1,6 @@
 """Synthetic clips: the truth lands on what is drawn, seeds decide, jobs resume, limits hold."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -445,6 +446,51 @@ def _killed(job, index, real):
     if index:
         os.kill(os.getpid(), signal.SIGKILL)
     return jobs.make_clip(job, index, real) and None
+
+
+_NAPPING = """
+import os, sys, time
+from pathlib import Path
+
+def nap(job, index, real):
+    (job.output / f"pid-{os.getpid()}").touch()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    from acehand_core.data.synthetic import job
+    import napping
+    job._attempt = napping.nap
+    job.run(job.SynthJob(Path(sys.argv[1]), clips=4, processes=2))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+def test_workers_end_with_a_killed_parent(tmp_path):
+    (tmp_path / "napping.py").write_text(_NAPPING)
+    output = tmp_path / "out"
+    paths = os.pathsep.join([str(tmp_path), str(Path(__file__).resolve().parent.parent)])
+    parent = subprocess.Popen(
+        [sys.executable, str(tmp_path / "napping.py"), str(output)],
+        env=os.environ | {"PYTHONPATH": paths}, stdout=subprocess.PIPE,
+    )  # fmt: skip
+
+    def workers():
+        return [int(path.name.removeprefix("pid-")) for path in output.glob("pid-*")]
+
+    try:
+        for _ in range(1200):
+            if len(workers()) == 2 or parent.poll() is not None:
+                break
+            time.sleep(0.1)
+        assert len(workers()) == 2
+        parent.kill()
+        # Workers inherit the pipe: it ends when the last of them does.
+        assert parent.communicate(timeout=60)[0] == b""
+    finally:
+        parent.kill()
+        for pid in workers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_killed_process_is_said_and_finished_clips_stay(tmp_path, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import hashlib
 import json
 
 import pytest
@@ -14,12 +15,18 @@ import tiny_model
 from safetensors.torch import load_file
 
 from acehand_core.cli import console, weights
+from acehand_core.cli.ace import ace_settings_of, add_ace_arguments
+from acehand_core.data.clips.schema import StoreInfo
 from acehand_core.decoder.decoder import Decoder
+from acehand_core.errors import InputError
 from acehand_core.model import AceModel
+from acehand_core.trackers.ace_settings import AceSettings
+from acehand_core.trackers.base import TrackerSettings, resolved_name
 from acehand_core.training import build, checkpoints
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.loop import Run, train
 from acehand_core.training.main import compose
+from acehand_core.weights import own
 from acehand_core.weights.config import ModelConfig
 from acehand_core.weights.load import load_weights
 from tests.training_samples import store
@@ -68,6 +75,93 @@ def test_weights_of_an_unfinished_run(tmp_path, capsys) -> None:
     assert run("convert", one, "--to", "official", "--output", tmp_path / "none") == 2
     assert "acehand weights export" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+def settings(folder, *sources, more=()):
+    """A run of one step on stores that are (name, maker); the folder of each is its name."""
+    names = [name for name, _ in sources]
+    for name, maker in sources:
+        if not (folder / name).exists():
+            store(folder / name, name=name, made_by=maker)
+    off = [] if "synthetic" in names else ["data.sources.synthetic.weight=0"]
+    return compose([
+        "experiment=smoke", *(f"++data.sources.{n}.root={folder / n}" for n in names), *off,
+        f"run={folder / '-'.join((*names, 'run'))}", "log.pictures=1", "optim.steps=1",
+        "optim.warmup_steps=0", "data.window.latents=2", *more,
+    ])  # fmt: skip
+
+
+def chosen(weights):
+    """What ``--tracker auto`` takes where these weights are configured."""
+    return resolved_name("auto", TrackerSettings(ace=AceSettings(weights)))
+
+
+SYNTHETIC, REAL = ("synthetic", "acehand synth"), ("arctic", "acehand data convert")
+
+
+def test_weights_say_what_they_were_trained_on_and_auto_heeds_it(
+    tmp_path, capsys, monkeypatch
+) -> None:
+    """Two tiny models: of rendered clips, and of a fabricated store of a recorded dataset."""
+    made = {}
+    for source, kind, tracker in ((SYNTHETIC, "synthetic", "mediapipe"), (REAL, "real", "ace")):
+        report = train(settings(tmp_path, source), quiet)
+        exported = tmp_path / f"exported-{kind}"
+        assert run("export", report.run, "--output", exported) == 0
+        for folder in (report.weights, report.best / "weights", exported):
+            assert chosen(folder) == tracker, folder
+        capsys.readouterr()
+        assert run("inspect", exported, "--json") == 0
+        told = capsys.readouterr()
+        assert f"trained on: {source[0]} ({kind}, 2 clips, store " in told.err
+        (entry,) = json.loads(told.out)["training_data"]
+        digest = hashlib.sha256((tmp_path / source[0] / "store.json").read_bytes()).hexdigest()
+        assert (entry["kind"], entry["store_sha256"]) == (kind, digest)
+        assert len(entry["clips_sha256"]) == 64
+        made[kind] = exported
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tracker", default="auto")
+    add_ace_arguments(parser)
+    named = ["--weights", str(made["synthetic"])]
+    with pytest.raises(InputError, match="trained on synthetic clips alone; say --tracker ace"):
+        ace_settings_of(parser.parse_args(named))
+    assert ace_settings_of(parser.parse_args([*named, "--tracker", "ace"])) is not None
+    # Set for all commands: those go on without, and say so.
+    monkeypatch.setenv("ACEHAND_WEIGHTS", str(made["synthetic"]))
+    assert ace_settings_of(parser.parse_args([])) is None
+    assert "synthetic clips alone; used with --tracker ace only" in capsys.readouterr().err
+    monkeypatch.setenv("ACEHAND_WEIGHTS", str(made["real"]))
+    assert ace_settings_of(parser.parse_args([])).weights == made["real"]
+
+
+def test_what_a_run_started_from_counts_as_well(tmp_path) -> None:
+    first = train(settings(tmp_path, SYNTHETIC), quiet).weights
+    on = train(settings(tmp_path, REAL, more=[f"start.weights={first}"]), quiet).weights
+    assert [(s.name, s.kind) for s in load_weights(on).training_data] == [
+        ("synthetic", "synthetic"), ("arctic", "real"),
+    ]  # fmt: skip
+    assert chosen(on) == "ace"
+    # A start that says nothing is not taken for rendered, nor for recorded.
+    own.save_own(tmp_path / "mute", dataclasses.replace(load_weights(first), training_data=None))
+    assert chosen(tmp_path / "mute") == "mediapipe"
+    more = [f"start.weights={tmp_path / 'mute'}", f"run={tmp_path / 'from-mute'}"]
+    on = train(settings(tmp_path, SYNTHETIC, more=more), quiet).weights
+    assert [s.kind for s in load_weights(on).training_data] == ["unknown", "synthetic"]
+    assert chosen(on) == "mediapipe"
+
+
+@pytest.mark.parametrize(
+    ("name", "maker", "kind"),
+    [
+        (*SYNTHETIC, "synthetic"),
+        (*REAL, "real"),
+        ("rhd", "acehand data convert", "synthetic"),  # the Rendered Hand Pose dataset
+        ("arctic", "somebody", "unknown"),
+    ],
+)
+def test_which_stores_are_rendered(name, maker, kind) -> None:
+    assert StoreInfo(name, "train", maker, "none").pictures == kind
 
 
 def test_weights_on_a_backbone_reach_the_released_layout(tmp_path) -> None:

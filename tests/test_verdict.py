@@ -9,7 +9,7 @@ import pytest
 from retarget_samples import motion_of, moving_hands
 
 from acehand_core.errors import SchemaError
-from acehand_core.motion import Provenance, ReplayReport, RobotTrajectory
+from acehand_core.motion import FlexionReport, Provenance, ReplayReport, RobotTrajectory
 from retarget.verdict import GATES, Gate, judge, read_gates
 
 COUNT = 100
@@ -161,6 +161,23 @@ def test_far_tips(motion, trajectory, share, status):
     verdict = judge(motion, dataclasses.replace(trajectory, tip_error_m=error))
     text = (f"{share:.0%} of the right robot fingertips are over 30 mm off",)
     assert_verdict(verdict, status, *(text if status != "pass" else ()))
+
+
+@pytest.mark.parametrize(("slot", "side"), [(0, "left"), (1, "right")])
+@pytest.mark.parametrize(
+    ("error", "status"), [(20, "pass"), (20.1, "warn"), (40, "warn"), (40.1, "fail")]
+)
+def test_flexion(motion, trajectory, slot, side, error, status):
+    """The worst finger decides: the mean over these four would be a fourth of it."""
+    report = FlexionReport(
+        ("index", "middle", "ring", "pinky"), np.array([10.0, 10, 58, 10]),
+        np.array([10.0, 10, 25, 10]), np.array([0.0, 0, error, 0]),
+    )  # fmt: skip
+    both = [None, None]
+    both[slot] = report
+    verdict = judge(motion, dataclasses.replace(trajectory, flexion=tuple(both)))
+    said = (f"the {side} robot's ring finger is bent {error:.0f} degrees otherwise", "25 and 58")
+    assert_verdict(verdict, status, *(said if status != "pass" else ()))
 
 
 @pytest.mark.parametrize(

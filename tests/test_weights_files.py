@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +18,14 @@ from weights_samples import TINY, equal, release
 
 from acehand_core.decoder.config import DecoderConfig
 from acehand_core.errors import InputError, OutputError, SchemaError
-from acehand_core.weights import layouts, loaded, official, own, repackaged
+from acehand_core.weights import hashes, layouts, loaded, official, own, repackaged
 from acehand_core.weights.config import ModelConfig
 from acehand_core.weights.convert import convert, save_official, sort_sources
 from acehand_core.weights.inspection import inspect, verify
-from acehand_core.weights.load import detect, load_weights
+from acehand_core.weights.load import detect, identity, load_weights, training_data_of
 from acehand_core.weights.loaded import LoadedWeights, from_official_tensors
 from acehand_core.weights.storage import store_of
+from acehand_core.weights.training_data import TrainingSource
 
 TARGETS = ("official", "repackaged", "acehand")
 
@@ -47,6 +50,102 @@ def checkpoint(tmp_path: Path) -> Path:
 def own_folder(checkpoint: Path, tmp_path: Path) -> Path:
     convert(sort_sources([checkpoint]), "acehand", tmp_path / "own")
     return tmp_path / "own"
+
+
+# --- what is known of them ---
+
+
+@pytest.mark.parametrize("change", range(4))
+def test_released_weights_are_told_apart_by_content(tmp_path: Path, change: int) -> None:
+    """Not by name, size or time: any of the files a checkpoint needs may be another."""
+    checkpoint = release().write(tmp_path / "release")
+    base = checkpoint.parent / "Wan2.2-Fun-5B-Control"
+    caption = checkpoint.parent / "caption_embed.pt"
+    known = identity(checkpoint)
+    assert known == identity(checkpoint.parent) == identity(checkpoint)
+    shutil.copytree(checkpoint.parent, tmp_path / "elsewhere")
+    assert identity(tmp_path / "elsewhere") == known
+    assert identity(checkpoint, base=tmp_path / "elsewhere" / base.name, caption=caption) == known
+    path = (checkpoint, base / "diffusion_pytorch_model.safetensors", base / "Wan2.2_VAE.pth",
+            caption)[change]  # fmt: skip
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert identity(checkpoint) != known
+    path.unlink()
+    with pytest.raises(InputError):
+        identity(checkpoint)
+
+
+def test_a_file_is_hashed_once_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, reads = tmp_path / "weights", []
+    path.write_bytes(b"one")
+    digest = hashlib.file_digest
+
+    def counted(stream: Any, name: str) -> Any:
+        reads.append(stream.name)
+        return digest(stream, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    one = hashlib.sha256(b"one").hexdigest()
+    assert [hashes.sha256(path) for _ in range(2)] == [one] * 2
+    assert len(reads) == 2  # too young: it might change again within a tick of the clock
+    monkeypatch.setattr(hashes, "_SETTLED_S", -1.0)
+    assert [hashes.sha256(path) for _ in range(3)] == [one] * 3 and len(reads) == 3
+    before = path.stat()
+    path.write_bytes(b"two")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert hashes.sha256(path) == hashlib.sha256(b"two").hexdigest()
+
+
+def test_every_layout_keeps_what_the_model_was_trained_on(checkpoint: Path, tmp_path: Path) -> None:
+    told = (TrainingSource("synthetic", "synthetic", "ab" * 32, "cd" * 32, 7, "ours"),)
+    theirs = release().write(tmp_path / "released", record=False)
+    assert [source.kind for source in training_data_of(theirs)] == ["real"]
+    # The record keeps what ours were trained on apart from the released files they look like.
+    for target in TARGETS:
+        made = replace(load_weights(checkpoint), training_data=told)
+        own.save_own(tmp_path / "own", made, overwrite=True)
+        assert training_data_of(tmp_path / "own") == told
+        folder = tmp_path / target
+        convert(sort_sources([tmp_path / "own"]), target, folder)
+        pieces = checkpoint.parent / "Wan2.2-Fun-5B-Control"
+        base = {"base": pieces} if target == "official" else {}
+        assert load_weights(folder, **base).training_data == told
+        assert inspect(folder).to_json()["training_data"][0]["clips"] == 7
+        # None of ours, and nothing recorded: not known. Never taken for a released one.
+        own.save_own(tmp_path / "own", replace(made, training_data=None), overwrite=True)
+        convert(sort_sources([tmp_path / "own"]), target, tmp_path / f"mute-{target}")
+        assert load_weights(tmp_path / f"mute-{target}", **base).training_data is None
+
+
+def test_weights_from_before_it_was_recorded(tmp_path: Path) -> None:
+    theirs, own_folder = release().write(tmp_path, record=False), tmp_path / "own"
+    convert(sort_sources([theirs]), "acehand", own_folder)
+    config = own_folder / "config.json"
+    data = json.loads(config.read_text())
+    assert data["training_data"] == [
+        {"name": "ACE-Ego-Hand release", "kind": "real", "store_sha256": "", "clips_sha256": "",
+         "clips": 0, "license": ""},
+    ]  # fmt: skip
+    for value, message in (
+        ("synthetic", "list of objects"),
+        ([{"name": "a", "kind": "rendered"}], "valid: real, synthetic, unknown"),
+        ([{"name": "a", "kind": "real", "clip": 3}], "clip is missing, unknown"),
+        ([{"name": "a", "kind": "real", "clips": "3"}], "clips is"),
+        ([{"name": "a"}], "kind is missing"),
+    ):
+        config.write_text(json.dumps({**data, "training_data": value}))
+        with pytest.raises(SchemaError, match=message):
+            load_weights(own_folder)
+    del data["training_data"]
+    config.write_text(json.dumps(data))
+    assert load_weights(own_folder).training_data is None
 
 
 # --- what is read ---

@@ -27,16 +27,16 @@ VARIANTS = [
 SMALL = {"feature_dim": 48, "width": 48, "num_layers": 2, "max_latents": 8}
 
 
-def read(shared: Path, name: str) -> Any:
-    return json.loads((shared / "golden" / name).read_text())
+def read(golden_folder: Path, name: str) -> Any:
+    return json.loads((golden_folder / name).read_text())
 
 
 def same(found: official.Shapes, listed: dict[str, list[int]]) -> bool:
     return found == {name: tuple(shape) for name, shape in listed.items()}
 
 
-def test_lists_at_released_sizes(shared: Path) -> None:
-    listed = read(shared, "official_tensors.json")
+def test_lists_at_released_sizes(golden_folder: Path) -> None:
+    listed = read(golden_folder, "official_tensors.json")
     trunk, decoder = TrunkConfig(), DecoderConfig()
     assert same(official.dit(trunk), listed["dit"])
     assert same(official.backbone_trainable(trunk), listed["backbone_trainable"])
@@ -51,9 +51,9 @@ def test_lists_at_released_sizes(shared: Path) -> None:
     assert same(official.vae(VaeConfig()), encoder)
 
 
-def test_lists_of_every_reference_case(shared: Path) -> None:
-    shapes, checked = read(shared, "shapes.json"), set()
-    for case in read(shared, "manifest.json")["cases"]:
+def test_lists_of_every_reference_case(golden_folder: Path) -> None:
+    shapes, checked = read(golden_folder, "shapes.json"), set()
+    for case in read(golden_folder, "manifest.json")["cases"]:
         config, listed = case["config"], shapes.get(case["name"], {})
         tap = 15 if "hidden_dim" in config else 0
         trunk = TrunkConfig(**config.get("dit", {}), lora_rank=config.get("lora_rank", 0), tap=tap)
@@ -74,11 +74,11 @@ def test_lists_of_every_reference_case(shared: Path) -> None:
     assert checked == set(ours)
 
 
-def test_diffusers_names(shared: Path) -> None:
+def test_diffusers_names(golden_folder: Path) -> None:
     for file, renaming in (
         ("map_dit_diffusers.json", names.DIT), ("map_vae_diffusers.json", names.VAE)
     ):  # fmt: skip
-        listed = read(shared, file)
+        listed = read(golden_folder, file)
         ours = {n: d for n, d in listed.items() if not n.startswith(official.VAE_DECODER_PREFIXES)}
         assert len(ours) in (827, 86)
         assert {name: renaming.forward(name) for name in ours} == ours
@@ -87,8 +87,8 @@ def test_diffusers_names(shared: Path) -> None:
         }
 
 
-def test_repackaged_names_and_shapes(shared: Path) -> None:
-    listed = read(shared, "reimplementation_tensors.json")
+def test_repackaged_names_and_shapes(golden_folder: Path) -> None:
+    listed = read(golden_folder, "reimplementation_tensors.json")
     for variant in ("k", "kfree"):
         for file, found in layouts.repackaged(ModelConfig(variant=variant)).items():
             key = file.replace(f"{variant}/", "<variant>/", 1)
@@ -96,7 +96,7 @@ def test_repackaged_names_and_shapes(shared: Path) -> None:
             assert found == expected, file
 
 
-def test_repackaged_values_come_from_the_right_rows(shared: Path) -> None:
+def test_repackaged_values_come_from_the_right_rows(golden_folder: Path) -> None:
     """The reference says of which official tensor, and of which rows, each one is made."""
     config = DecoderConfig(feature_dim=12, width=16, num_heads=4)
     shapes = official.projectors(config, 15) | official.raymap_heads(12, 15)
@@ -104,7 +104,9 @@ def test_repackaged_values_come_from_the_right_rows(shared: Path) -> None:
     ray = {n: given.pop(n) for n in ("l15.weight", "l15.bias")}
     live = layouts.decoder_from_official(config, given, 15)
     made, rest = layouts.decoder_to_repackaged(live, layouts.ray_head_from_official(ray, 15))
-    listed = read(shared, "reimplementation_tensors.json")["<variant>/projector/model.safetensors"]
+    listed = read(golden_folder, "reimplementation_tensors.json")[
+        "<variant>/projector/model.safetensors"
+    ]
     for name, entry in listed.items():
         if name == names.REPACKAGED_RAY_FREQUENCIES:
             continue

@@ -23,8 +23,8 @@ from acehand_core.inference.windows import (
 
 
 @pytest.fixture(scope="module")
-def tables(shared):
-    return json.loads((shared / "golden" / "tables.json").read_text("utf-8"))
+def tables(golden_folder):
+    return json.loads((golden_folder / "tables.json").read_text("utf-8"))
 
 
 def test_released_starts_equal_the_table(tables):
@@ -111,6 +111,40 @@ def test_blended_windows_share_enough_and_fade_without_a_jump(count):
         assert (second.share[shared:] == 1).all()
         assert np.abs(np.diff(np.r_[0.0, second.share])).max() < 0.06
         assert (np.diff(second.share) >= 0).all()
+
+
+def test_the_papers_plan_by_hand():
+    """43 latents are 169 frames, two segments of 81: windows at 0 and at latent 81 // 4 = 20. The
+    second ends with latent 41, frame 164; one more ends with the clip and writes from 165 on.
+    """
+    plan = [(w.start, w.stop, w.write_from) for w in paper_plan(43)]
+    assert plan == [(0, 22, 0), (20, 42, 80), (21, 43, 165)]
+    first, second, third = plan_windows("paper", 43)
+    assert first.share.tolist() == [1] * 85 and second.share.tolist() == [1] * 85
+    assert third.share.tolist() == [0] * 81 + [1] * 4  # frames 84 to 168
+    # A clip of one window, and one that ends exactly with its second.
+    assert [(w.start, w.stop, w.write_from) for w in paper_plan(22)] == [(0, 22, 0)]
+    assert [(w.start, w.stop, w.write_from) for w in paper_plan(42)] == [(0, 22, 0), (20, 42, 80)]
+
+
+def test_blended_shares_by_hand():
+    # Latents 0 to 3 and 1 to 4 are frames 0 to 12 and 4 to 16: 9 are shared. Two latents span 5
+    # frames, the fade; it lies in the middle, so 2 shared frames stay before it and 2 after.
+    first, second = plan_windows("blended", 5, 4, 2)
+    assert (first.start, first.stop, second.start, second.stop) == (0, 4, 1, 5)
+    assert first.share.tolist() == [1] * 13
+    sixths = [0, 0, 1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1, 1]
+    np.testing.assert_allclose(second.share, sixths + [1] * 4, rtol=1e-12)
+    # Latents 0 to 2 and 1 to 3 share 5 frames: all of them fade.
+    second = plan_windows("blended", 4, 3, 2)[1]
+    np.testing.assert_allclose(second.share, np.r_[np.arange(1, 6) / 6, [1] * 4], rtol=1e-12)
+    # 30 latents in windows of 22 that share 6 or more: 0 to 21 and 8 to 29, frames 32 to 84 in
+    # both. 53 frames with a fade of 21 in the middle: after 16, half way at frame 32 + 26 = 58.
+    first, second = plan_windows("blended", 30)
+    assert (second.start, second.stop, first.stop_frame) == (8, 30, 85)
+    assert not second.share[:16].any() and second.share[16] == pytest.approx(1 / 22)
+    assert second.share[26] == 0.5
+    assert second.share[36] == pytest.approx(21 / 22) and (second.share[37:] == 1).all()
 
 
 def test_plans_that_cannot_be_are_refused():

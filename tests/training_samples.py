@@ -140,8 +140,9 @@ def motion(seed=0, frames=90, view: Camera | None = None) -> HandMotion:
 
 
 def store(
-    root, clips=2, frames=12, size=(64, 64), seed=0, name="synthetic", kind="video", view=None
-):
+    root, clips=2, frames=12, size=(64, 64), seed=0, name="synthetic", kind="video", view=None,
+    made_by="test",
+):  # fmt: skip
     """A store of clips whose pictures show the joints as coloured blobs; returns its folder."""
     import cv2
 
@@ -149,7 +150,7 @@ def store(
     from acehand_core.data.clips.store import ClipWriter
 
     view = view or camera(*size)
-    writer = ClipWriter(root, StoreInfo(name, "train", "test", "none"))
+    writer = ClipWriter(root, StoreInfo(name, "train", made_by, "none"))
     for number in range(clips):
         hands = motion(seed + number, frames, view)
         images = []

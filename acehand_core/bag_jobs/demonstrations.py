@@ -51,7 +51,7 @@ def load_demonstrations(
         motion = read_motion_file(path, "both")
         known = load_robot(robot or DEFAULT_ROBOT, models=models)
         trajectory = retarget_motion(motion, known)
-        yield demonstration(motion, trajectory, known, str(path), "hand motion")
+        yield demonstration(motion, trajectory, known, path.name, "hand motion")
     elif path.exists() and is_bag(path):
         demo = read_bag_joints(path)
         known = load_robot(robot or DEFAULT_ROBOT, models=models)

@@ -7,10 +7,17 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acehand_core.errors import InputError
+from acehand_core.cli import console
+from acehand_core.errors import AcehandError, InputError
 
 #: Weights of a user who does not want to name them every time.
 ENVIRONMENT_VARIABLE = "ACEHAND_WEIGHTS"
+
+#: Why ``--tracker auto`` leaves weights alone (see ``trackers.base.resolved_name``).
+_NOT_AUTOMATIC = {
+    "synthetic": "trained on synthetic clips alone",
+    "unknown": "it is not recorded what they were trained on",
+}
 
 if TYPE_CHECKING:
     from acehand_core.trackers.ace_settings import AceSettings
@@ -60,7 +67,7 @@ def add_ace_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def ace_settings_of(arguments: argparse.Namespace) -> AceSettings | None:
-    """Return the ace tracker's settings for parsed flags, or None without weights.
+    """Return the ace tracker's settings for parsed flags, or None without weights to use.
 
     Raises InputError for values that cannot be, and for weights that would not be used.
     """
@@ -77,4 +84,15 @@ def ace_settings_of(arguments: argparse.Namespace) -> AceSettings | None:
         "variant", "base", "vae", "caption", "windows", "encode_width", "bearings",
         "solve", "betas", "second_opinion", "drop_tail", "precision", "device", "batch",
     )  # fmt: skip
-    return AceSettings(Path(weights), **{name: getattr(arguments, name) for name in names})
+    settings = AceSettings(Path(weights), **{name: getattr(arguments, name) for name in names})
+    try:
+        kind = settings.trained_on() if arguments.tracker == "auto" else "real"
+    except AcehandError:  # said where they are used: a file of hands needs none
+        return settings
+    if kind == "real":
+        return settings
+    reason = _NOT_AUTOMATIC[kind]
+    if arguments.weights is not None:
+        raise InputError(f"--weights {weights}: {reason}; say --tracker ace to use them.")
+    console.say(f"${ENVIRONMENT_VARIABLE}={weights}: {reason}; used with --tracker ace only")
+    return None

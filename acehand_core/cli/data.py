@@ -116,6 +116,17 @@ def _say(report: dict[str, Any]) -> None:
         )
         for line in entry["explanation"]:
             console.say(f"  {line}")
+    for split, counts in report["splits"].items():
+        if counts["unlabelled_frames"]:
+            console.say(
+                f"{split}: {counts['unlabelled_frames']} frames have no label; they teach nothing "
+                "and are not scored"
+            )
+        if counts["left_out_frames"]:
+            console.say(
+                f"{split}: {counts['left_out_frames']} frames have a label but no picture and are "
+                "left out"
+            )
     for entry in report["moved"]:
         console.say(
             f"removed from {entry['from']}: {entry['clips']} clips that belong to {entry['to']}"

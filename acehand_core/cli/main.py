@@ -192,7 +192,7 @@ def _export(arguments: argparse.Namespace, bars: console.Bars) -> int:
     from acehand_core.trackers.files import read_motion_file
 
     check_table_path(arguments.output, arguments.overwrite, (*TABLE_SUFFIXES, ".npz"))
-    motion = read_motion_file(arguments.input, arguments.hands)
+    motion = read_motion_file(arguments.input, arguments.hands, as_stored=True)
     write = write_joints_file if arguments.output.suffix == ".npz" else write_hand_motion
     write(motion, arguments.output, arguments.overwrite)
     console.say(f"{arguments.output}: {len(motion)} frames")

@@ -1,4 +1,4 @@
-"""``acehand robots list|check|show``: which robots there are, whether a model fits, a picture."""
+"""``acehand robots list|check|show|calibrate``: which there are, does a model fit, a picture."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ if TYPE_CHECKING:
     from retarget.hand_spec import HandSpec
     from retarget.robot import Robot
 
-ACTIONS = ("list", "check", "show")
+ACTIONS = ("list", "check", "show", "calibrate")
 _MARKS = {True: "ok", False: "FAILED", None: "skipped"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``acehand robots``."""
     parser.add_argument(
-        "names", nargs="*", metavar="[list|check|show] ROBOT",
+        "names", nargs="*", metavar="[list|check|show|calibrate] ROBOT",
         help="list (default): names, commands, licence; check: does the model fit its robot.yaml; "
-        "show: write a picture. ROBOT is a name, NAME:VARIANT or a robot.yaml; default all",
+        "show: write a picture; calibrate: fit it to canonical hand poses and keep that beside its "
+        "robot.yaml. ROBOT is a name, NAME:VARIANT or a robot.yaml; default all",
     )  # fmt: skip
     add_model_argument(parser)
     parser.add_argument(
@@ -57,6 +58,8 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
         return _check(robots, arguments.json)
     if action == "show":
         return _show(robots[0], arguments)
+    if action == "calibrate":
+        return _calibrate(robots, arguments)
     for robot in robots:
         _describe(robot)
     if arguments.json:
@@ -132,6 +135,36 @@ def _check(robots: list[Robot], as_json: bool) -> int:
     if as_json:
         console.print_json({"robots": record, "failed": failed})
     return console.EXIT_SOME_FAILED if failed else console.EXIT_OK
+
+
+def _calibrate(robots: list[Robot], arguments: argparse.Namespace) -> int:
+    """Write each robot's calibration file; one that fits already is left as it is."""
+    from acehand_core.atomic import atomic_path
+    from retarget.calibration_file import calibration_text
+    from retarget.canonical import fingerprint, fitted_robot, kept_calibration
+    from retarget.kinematics import KinematicTree
+
+    files = []
+    for robot in robots:
+        pairs = {side: (hand, KinematicTree.of(hand)) for side, hand in robot.hands.items()}
+        path = next(iter(robot.hands.values())).calibration_path
+        if path is None or any(hand.follows == "opening" for hand, _ in pairs.values()):
+            console.say(f"{robot.label}: follows an opening; there is nothing to calibrate")
+            continue
+        kept = {side: kept_calibration(hand) for side, (hand, _) in pairs.items()}
+        same = all(
+            (one := kept[side]) is not None and one.sha256 == fingerprint(hand, tree)
+            for side, (hand, tree) in pairs.items()
+        )
+        if not same or arguments.overwrite:
+            with atomic_path(path, overwrite=arguments.overwrite) as partial:
+                fitted = {side: fitted_robot(hand, tree) for side, (hand, tree) in pairs.items()}
+                partial.write_text(calibration_text(robot, fitted), encoding="utf-8")
+        files.append(str(path))
+        console.say(f"{robot.label}: {path}" + (" fits already" if same else ""))
+    if arguments.json:
+        console.print_json({"files": files})
+    return console.EXIT_OK
 
 
 def _show(robot: Robot, arguments: argparse.Namespace) -> int:

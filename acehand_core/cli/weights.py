@@ -230,6 +230,8 @@ def _inspect(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
 
 def _describe(found: Inspection) -> None:
+    from acehand_core.weights import training_data
+
     console.say(f"layout {found.layout}, variant {found.variant or 'either'}")
     console.say(f"  {found.licence or 'licence not stated'}")
     if found.variant is not None and found.config is not None:
@@ -239,6 +241,8 @@ def _describe(found: Inspection) -> None:
             f"{trunk.num_layers}, adapters of rank {trunk.lora_rank}; decoder: width "
             f"{decoder.width}"
         )
+    if found.variant is not None:
+        console.say(f"  {training_data.describe(found.trained_on)}")
     for part in found.parts:
         kinds = ", ".join(f"{count} {dtype}" for dtype, count in part.dtypes.items())
         size = f"{part.parameters:,} values in {part.tensors} tensors"

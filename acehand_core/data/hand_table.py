@@ -23,6 +23,9 @@ from acehand_core.types import SIDES
 FORMAT = "acehand.hand_motion"
 FORMAT_VERSION = 1
 METADATA_KEY = b"acehand"
+#: Rows that are written as one group and read at once.
+BATCH_ROWS = 4096
+_BUFFER_BYTES = 1 << 16
 
 
 def _vector(length: int) -> pa.DataType:
@@ -65,7 +68,8 @@ def to_table(motion: HandMotion) -> pa.Table:
     if motion.T_world_camera is None:
         columns["T_world_camera"] = pa.nulls(2 * frames, _vector(16))
     else:
-        columns["T_world_camera"] = _fixed(np.repeat(motion.T_world_camera.reshape(-1, 16), 2, 0))
+        poses = np.repeat(motion.T_world_camera.reshape(-1, 16), 2, 0)
+        columns["T_world_camera"] = _fixed(poses, np.isnan(poses).any(1))
     header = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -85,20 +89,31 @@ def to_table(motion: HandMotion) -> pa.Table:
 
 
 def read_hand_motion(path: Path) -> HandMotion:
-    """Read a HandMotion table (.parquet).
+    """Read a HandMotion table (.parquet); memory beside the result's own does not grow with it.
 
     Raises:
         SchemaError: the file is not such a table; says what differs.
     """
     try:
-        table = _read_columns(path)
-        table.validate(full=True)
+        with pq.ParquetFile(
+            path, page_checksum_verification=True, buffer_size=_BUFFER_BYTES
+        ) as file:
+            header = _header(file.schema_arrow, path)
+            _check_columns(file, path)
+            values = {name: _read(file, name, kind, path) for name, kind, _ in COLUMNS}
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise SchemaError(f"{path}: not a readable parquet file: {error}.") from error
-    header = _header(table, path)
-    _check_columns(table, path)
+    stamps = values["timestamp_ns"]
+    if (stamps[::2] != stamps[1::2]).any():
+        raise SchemaError(f"{path}: both hands of a frame must have the same timestamp_ns.")
+    posed = np.isfinite(values["T_world_camera"].reshape(-1, 16)).all(-1)
+    if (posed[::2] != posed[1::2]).any():
+        raise SchemaError(
+            f"{path}: column 'T_world_camera' is empty for one hand of a frame; both rows or none "
+            "must have the camera's pose."
+        )
     try:
-        return _motion(table, header, str(path))
+        return _motion(values, header, str(path))
     except SchemaError as error:
         raise SchemaError(f"{path}: {error}") from error
     except (KeyError, TypeError, ValueError) as error:
@@ -107,47 +122,67 @@ def read_hand_motion(path: Path) -> HandMotion:
         ) from error
 
 
-def _read_columns(path: Path) -> pa.Table:
-    """Read the file one column after the other.
-
-    All at once, their compressed and decompressed pages would lie beside the values.
-    """
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        schema = file.schema_arrow
-        columns = {}
-        for name in (name for name, _, _ in COLUMNS if name in schema.names):
-            columns[name] = file.read([name], use_threads=False)[name]
-    return pa.table(columns).replace_schema_metadata(schema.metadata)
-
-
-def _check_columns(table: pa.Table, path: Path) -> None:
+def _check_columns(file: pq.ParquetFile, path: Path) -> None:
+    schema = file.schema_arrow
     for name, kind, _ in COLUMNS:
-        if name not in table.column_names:
+        if name not in schema.names:
             raise SchemaError(f"{path}: column {name!r} is missing from the hand motion.")
-        column = table[name]
-        if column.type != kind:
-            raise SchemaError(f"{path}: column {name!r} is {column.type}; {kind} is needed.")
-        nulls = column.null_count
-        if pa.types.is_fixed_size_list(kind):
-            nulls += column.combine_chunks().flatten().null_count
-        if nulls and (name != "T_world_camera" or nulls != table.num_rows):
-            raise SchemaError(f"{path}: column {name!r} has {nulls} empty values; none are valid.")
-    if table.num_rows % 2 or table["hand"].to_pylist() != list(SIDES) * (table.num_rows // 2):
+        if schema.field(name).type != kind:
+            raise SchemaError(
+                f"{path}: column {name!r} is {schema.field(name).type}; {kind} is needed."
+            )
+    if file.metadata.num_rows == 0:
+        raise SchemaError(f"{path}: a hand motion needs at least one frame.")
+    if file.metadata.num_rows % 2:
         raise SchemaError(f"{path}: rows must alternate left and right, two per frame.")
-    stamps = table["timestamp_ns"].to_numpy()
-    if (stamps[::2] != stamps[1::2]).any():
-        raise SchemaError(f"{path}: both hands of a frame must have the same timestamp_ns.")
 
 
-def _motion(table: pa.Table, header: dict[str, Any], where: str) -> HandMotion:
-    frames = table.num_rows // 2
+def _read(file: pq.ParquetFile, name: str, kind: pa.DataType, path: Path) -> np.ndarray:
+    """Read one column, some rows at a time: (rows,) or (rows, width); no rows where all are null.
+
+    A camera pose that is null reads as NaN. Read at once, the column's pages and Arrow's copy of it
+    would lie beside the values.
+    """
+    rows = file.metadata.num_rows
+    wide, optional = pa.types.is_fixed_size_list(kind), name == "T_world_camera"
+    values, done, nulls = np.empty(0), 0, 0
+    for batch in file.iter_batches(BATCH_ROWS, columns=[name], use_threads=False):
+        column = batch.column(0)
+        column.validate(full=True)
+        start, done = done, done + len(column)
+        flat = column.flatten() if wide else column  # without the values of null rows
+        nulls += (flat.null_count if wide else 0) + (0 if optional else column.null_count)
+        if nulls:
+            continue  # refused below
+
+        if name == "hand":
+            if flat.to_pylist() != [SIDES[row % 2] for row in range(start, done)]:
+                raise SchemaError(f"{path}: rows must alternate left and right, two per frame.")
+            continue
+
+        part = flat.to_numpy(zero_copy_only=False)
+        if not len(part):
+            continue
+        if not len(values):
+            shape = (rows, kind.list_size) if wide else (rows,)
+            values = np.full(shape, np.nan) if optional else np.empty(shape, part.dtype)
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+        values[start:done][there] = part.reshape(-1, *values.shape[1:])
+
+    pa.default_memory_pool().release_unused()  # Arrow would keep it for itself
+    if nulls:
+        raise SchemaError(f"{path}: column {name!r} has {nulls} empty values; none are valid.")
+    return values
+
+
+def _motion(values: dict[str, np.ndarray], header: dict[str, Any], where: str) -> HandMotion:
+    frames = len(values["timestamp_ns"]) // 2
 
     def array(name: str, *shape: int) -> np.ndarray:
-        flat = table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        return flat.reshape(frames, 2, *shape)
+        return values[name].reshape(frames, 2, *shape)
 
     def scalar(name: str) -> np.ndarray:
-        return table[name].to_numpy().reshape(frames, 2)
+        return values[name].reshape(frames, 2)
 
     if header["hand_model"] not in get_args(HandModelName):
         raise SchemaError(
@@ -155,7 +190,7 @@ def _motion(table: pa.Table, header: dict[str, Any], where: str) -> HandMotion:
             f"{nearest(str(header['hand_model']), get_args(HandModelName))}"
         )
     poses = None
-    if table["T_world_camera"].null_count == 0:
+    if len(values["T_world_camera"]):
         poses = array("T_world_camera", 4, 4)[:, 0]
     camera = header["camera"]
     return HandMotion(
@@ -181,8 +216,8 @@ def _motion(table: pa.Table, header: dict[str, Any], where: str) -> HandMotion:
     )
 
 
-def _header(table: pa.Table, path: Path) -> dict[str, Any]:
-    raw = (table.schema.metadata or {}).get(METADATA_KEY)
+def _header(schema: pa.Schema, path: Path) -> dict[str, Any]:
+    raw = (schema.metadata or {}).get(METADATA_KEY)
     if raw is None:
         raise SchemaError(f"{path}: no {METADATA_KEY.decode()!r} metadata; not a hand motion.")
     try:
@@ -209,6 +244,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
-def _fixed(rows: np.ndarray) -> pa.Array:
+def _fixed(rows: np.ndarray, unknown: np.ndarray | None = None) -> pa.Array:
     flat = pa.array(np.ascontiguousarray(rows, np.float64).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])
+    mask = None if unknown is None or not unknown.any() else pa.array(unknown)
+    return pa.FixedSizeListArray.from_arrays(flat, rows.shape[1], mask=mask)

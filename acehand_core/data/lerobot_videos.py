@@ -125,6 +125,7 @@ def open_episode(path: Path, video_key: str | None = None, mirrored: bool = Fals
     return replace(
         whole,
         source=str(episode.path),
+        name=f"{episode.dataset.name}/{episode.path.name}",
         sha256=_sha256(episode, whole.sha256 or ""),
         timestamps_ns=stamps,
         fps=episode.fps,

@@ -32,6 +32,7 @@ class SegmentScore:
 
     Attributes:
         exists: hand-frames of the ground truth. on_screen: those that pass the gate.
+        unlabelled: hand-frames of which the ground truth says neither; nothing is scored there.
         shown: active predictions that pass it. matched: true positives.
         emitted: hand-frames where the prediction holds a hand, active or not.
         epe_px: mean over the joints in the image. epe_joints: how many those are.
@@ -45,6 +46,7 @@ class SegmentScore:
     identifier: str
     exists: PerHandFlag
     on_screen: PerHandFlag
+    unlabelled: PerHandFlag
     shown: PerHandFlag
     matched: PerHandFlag
     emitted: PerHandFlag
@@ -87,7 +89,9 @@ def score_segment(
     Args:
         identifier: of the segment, for messages.
         prediction: checked by ``predictions.check_prediction``.
-        truth: with the calibrated camera; a hand exists where it is known and present.
+        truth: with the calibrated camera; a hand exists where it is known and its presence is above
+            0.5, is unlabelled where it is not known and its presence is above 0, and is absent
+            elsewhere.
 
     Raises:
         SchemaError: the ground truth has no camera, hand model or placement.
@@ -96,12 +100,13 @@ def score_segment(
     model = library.get(truth.hand_model, truth.left_shapedirs_fixed)
     canonical = both_canonical(model)
     exists = truth.known & (truth.presence > 0.5)
+    unlabelled = ~truth.known & (truth.presence > 0)
     emitted = np.isfinite(prediction.joints_camera).all((-1, -2))
     active = emitted & (prediction.presence > protocol.presence_above)
     in_image = joints_in_image(truth.joints_camera, camera, protocol.z_min_m)
     on_screen = exists & in_image.any(-1)
     seen = joints_in_image(prediction.joints_camera, camera, protocol.z_min_m)
-    shown = active & seen.any(-1)
+    shown = active & seen.any(-1) & ~unlabelled
     matched = match(
         _mesh_boxes(prediction, shown, camera, library, protocol), shown,
         dilated(_mesh_boxes(truth, on_screen, camera, library, protocol), protocol.dilation),
@@ -118,7 +123,7 @@ def score_segment(
     joints = in_image.sum(-1).astype(float)
     return SegmentScore(
         identifier,
-        exists, on_screen, shown, matched, emitted,
+        exists, on_screen, unlabelled, shown, matched, emitted,
         mpjpe_mm=_rows(hand_errors.mpjpe_mm, penalised, truth.joints_camera, on_screen),
         pa_mm=_rows(hand_errors.pa_mm, penalised, truth.joints_camera, on_screen),
         epe_px=np.where(on_screen, epe, np.nan),

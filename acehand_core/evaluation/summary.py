@@ -116,13 +116,13 @@ def mixture(iv_mm: float, oos_mm: float, iv: int, oos: int) -> float:
 
 
 def _metrics(pool: Pool, comparable: bool) -> dict[str, float | None]:
-    errors = (pool.missed | pool.spurious).any(1)
+    errors = (pool.missed | pool.spurious).any(1)[_judged(pool)]
     counts = _counts(pool)
     _, recall, f1 = detection(counts["tp"], counts["fp"], counts["fn"])
     seen = pool.on_screen
     runs = [mean for score in pool.scores for mean, _ in score.jitter]
     return {
-        "facc": float(1 - errors.mean()),
+        "facc": float(1 - errors.mean()) if len(errors) else None,
         "recall": recall,
         "f1": f1,
         "mpjpe_p": _mean(pool.mpjpe_mm[seen]),
@@ -139,9 +139,14 @@ def _metrics(pool: Pool, comparable: bool) -> dict[str, float | None]:
 
 def _counts(pool: Pool, slot: int | None = None) -> dict[str, int]:
     names = {"tp": pool.matched, "fp": pool.spurious, "fn": pool.missed, "iv": pool.on_screen,
-             "oos": _out_of_sight(pool)}  # fmt: skip
+             "oos": _out_of_sight(pool), "unlabelled": pool.unlabelled}  # fmt: skip
     out = {n: int((v if slot is None else v[:, slot]).sum()) for n, v in names.items()}
-    return out | ({"frames": len(pool.exists)} if slot is None else {})
+    return out | ({"frames": int(_judged(pool).sum())} if slot is None else {})
+
+
+def _judged(pool: Pool) -> np.ndarray:
+    """Return which frames count, (N,): those in which something is known of either hand."""
+    return ~pool.unlabelled.all(1)
 
 
 def _out_of_sight(pool: Pool) -> np.ndarray:

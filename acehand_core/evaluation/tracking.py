@@ -61,7 +61,7 @@ class DoNothing:
             joints_camera=empty(21, 3),
             joints_image=empty(21, 2),
             hand_model=CapsuleHand.name,
-            provenance=Provenance(recording.source, recording.sha256, self.name),
+            provenance=Provenance(recording.name, recording.sha256, self.name),
             camera=recording.camera,
         )
 

@@ -21,7 +21,7 @@ from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.export import lerobot_format as layout
 from acehand_core.export.bag_messages import JOINT_STATE, JOINT_TRAJECTORY, STRING, Demonstration
-from acehand_core.export.destination import EXTRAS
+from acehand_core.export.extras import HANDS, REPORT, episode_folder
 from acehand_core.export.resume import JOB
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import HandMotion
@@ -110,8 +110,8 @@ def _episode(
     if frame != "none":
         poses, offset = _poses(state.reshape(-1, 2, half)[..., :_BASE]), _BASE
     commands = state.reshape(-1, 2, half)[..., offset:]
-    extras = dataset / EXTRAS / f"episode_{number:06d}"
-    motion_file, report_file = extras / "hand_motion.parquet", extras / "report.json"
+    extras = dataset / episode_folder(number)
+    motion_file, report_file = extras / HANDS, extras / REPORT
     report = layout.read_json(report_file) if report_file.is_file() else {}
     names = features["observation.joints.robot"]["names"]
     state_names = features["observation.state"]["names"]

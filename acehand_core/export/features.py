@@ -1,5 +1,10 @@
 """What a demonstration dataset holds: features with names, and their columns for one episode.
 
+Every feature is a flat vector: lerobot's edit tools fail on features of two or more axes. The axes
+that a vector was made of are in its ``info``, as ``axes``: reshaping the values (T, N) to
+(T, *lengths of the axes) gives them back. Datasets written before have those axes in their shape;
+they are added to as they are, see ``of_same_shape``.
+
 Both hands are always present. An absent hand holds its last valid pose (its first before it
 appears) and has confidence 0; one that never appears is the flat default hand at the origin.
 Rotations that are never known are the identity; nothing is NaN.
@@ -7,9 +12,10 @@ Rotations that are never known are the identity; nothing is NaN.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -57,6 +63,33 @@ class Layout:
 
 def features(layout: Layout) -> tuple[FeatureSpec, ...]:
     """Return the features of a dataset, in the order of docs/formats.md."""
+    return tuple(_flat(spec) for spec in _by_axes(layout))
+
+
+def of_same_shape(layout: Layout, stored: Mapping[str, Any]) -> tuple[FeatureSpec, ...]:
+    """Return the features as a dataset has them: those of older datasets keep their axes.
+
+    ``stored`` is ``features`` of its info.json; whatever else differs is for the writer to name.
+    """
+
+    def has_axes(key: str) -> bool:
+        feature = stored.get(key)
+        shape = feature.get("shape") if isinstance(feature, Mapping) else None
+        return isinstance(shape, list) and len(shape) > 1
+
+    return tuple(spec if has_axes(spec.key) else _flat(spec) for spec in _by_axes(layout))
+
+
+def _flat(spec: FeatureSpec) -> FeatureSpec:
+    """Return a feature of several named axes as a vector with a name for every entry."""
+    if not isinstance(spec.names, Mapping):
+        return spec
+    names = tuple("_".join(labels) for labels in itertools.product(*spec.names.values()))
+    axes = {axis: list(labels) for axis, labels in spec.names.items()}
+    return FeatureSpec(spec.key, spec.dtype, (len(names),), names, {**spec.info, "axes": axes})
+
+
+def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
     placed = layout.frame != "none"
     model = {"hand_model": layout.hand_model}
     state = _state_names(layout)
@@ -109,7 +142,7 @@ def features(layout: Layout) -> tuple[FeatureSpec, ...]:
 def columns(
     motion: HandMotion, trajectory: RobotTrajectory, source_timestamps_ns: Int[np.ndarray, "T"]
 ) -> Mapping[str, np.ndarray]:
-    """Return every feature but the video for one episode of T frames."""
+    """Return every feature but the video for one episode of T frames, each (T, N)."""
     count = len(motion)
     state = _state(trajectory)
     known = motion.known
@@ -147,7 +180,10 @@ def columns(
             "observation.hand.translation": _held(motion.translation, known),
             "observation.camera": np.broadcast_to(row, (count, 6)),
         }
-    out = {key: np.ascontiguousarray(value, np.float32) for key, value in out.items()}
+    out = {
+        key: np.ascontiguousarray(value, np.float32).reshape(count, -1)
+        for key, value in out.items()
+    }
     out["observation.source_timestamp_ns"] = source_timestamps_ns.astype(np.int64)[:, None]
     return out
 

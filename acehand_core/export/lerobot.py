@@ -2,22 +2,19 @@
 
 Each episode is one data file, one video file per camera and one metadata file. A new dataset is
 built in a hidden sibling folder and appears with its first whole episode. Every later episode is
-staged inside the dataset and put in place in this order: videos, data, tasks, stats, episode row,
-info.json. The reader takes its length from info.json, so at any moment it sees exactly the finished
-episodes; what a killed process leaves behind is finished or removed by the next writer or by
-``lerobot_repair.repair``.
+staged inside the dataset and put in place in this order: files beside it, videos, data, tasks,
+stats, episode row, info.json. The reader takes its length from info.json, so at any moment it sees
+exactly the finished episodes; what a killed process leaves behind is finished or removed by the
+next writer or by ``lerobot_repair.repair``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import pyarrow.parquet as pq
 
 from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.errors import InputError, OutputError, SchemaError
@@ -150,9 +147,4 @@ def read_provenance(root: Path) -> list[dict[str, Any] | None]:
     if (root / STAGING).is_dir():
         with output_errors(root), contextlib.suppress(LockedError), DirectoryLock(root):
             recover(root)
-    found: list[dict[str, Any] | None] = []
-    for row in layout.read_episode_rows(root):
-        metadata = pq.read_schema(root / layout.data_file(row)).metadata or {}
-        content = metadata.get(layout.PROVENANCE_KEY)
-        found.append(None if content is None else json.loads(content))
-    return found
+    return [layout.read_record(root, row) for row in layout.read_episode_rows(root)]

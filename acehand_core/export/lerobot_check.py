@@ -14,9 +14,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from acehand_core.errors import AcehandError, SchemaError
+from acehand_core.export import extras
 from acehand_core.export import lerobot_format as layout
 from acehand_core.export.lerobot_check_files import Problem, check_data, check_videos
-from acehand_core.export.lerobot_stats import QUANTILES, STAT_NAMES, stat_shape
+from acehand_core.export.lerobot_stats import (
+    QUANTILES,
+    STAT_NAMES,
+    are_provisional,
+    stat_shape,
+)
 from acehand_core.export.transaction import STAGING
 
 Row = Mapping[str, Any]
@@ -52,6 +58,7 @@ def check_dataset(root: Path, decode_all: bool = False) -> list[Problem]:
         return problems
     problems += check_data(root, info, rows, tasks or [])
     problems += check_videos(root, info, rows, decode_all)
+    problems += _guarded(problems, "data", lambda: list(_check_finished(root, rows))) or []
     return problems
 
 
@@ -233,6 +240,26 @@ def row_faults(
     for name in files:
         if not (root / name).is_file():
             yield f"{name} is missing"
+
+
+def _check_finished(root: Path, rows: Sequence[Row]) -> Iterator[Problem]:
+    """Yield what a writer of ours that was stopped has left to do."""
+    if are_provisional(root, rows):
+        yield Problem(
+            layout.STATS_PATH,
+            "quantiles are averages over the episodes, for the writer was stopped before it "
+            "computed them; run the repair, or the same command with --resume",
+        )
+    if not (root / extras.EXTRAS).is_dir():
+        return  # published without, or edited by lerobot's tools, which leave it behind
+    for number, row in enumerate(rows):
+        names = extras.missing_files(root, number)
+        if names and layout.read_record(root, row) is not None:
+            yield Problem(
+                extras.episode_folder(number),
+                f"unfinished: {', '.join(names)}, for the writer was stopped; they need the "
+                "recording: run the command that made the episode again, with --resume",
+            )
 
 
 def _check_stats(root: Path, features: Row, frames: int) -> Iterator[Problem]:

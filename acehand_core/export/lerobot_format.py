@@ -309,6 +309,19 @@ def data_file(row: Mapping[str, Any]) -> str:
     return DATA_PATH.format(chunk_index=row["data/chunk_index"], file_index=row["data/file_index"])
 
 
+def read_record(root: Path, row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a writer of ours stored about an episode's origin, None where nothing is stored.
+
+    Raises SchemaError where the data file cannot be read.
+    """
+    path = root / data_file(row)
+    try:
+        content = (pq.read_schema(path).metadata or {}).get(PROVENANCE_KEY)
+        return None if content is None else json.loads(content)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise SchemaError(f"{path} cannot be read as parquet: {error}.") from error
+
+
 def video_file(row: Mapping[str, Any], key: str) -> str:
     """Return a video file of an episode, relative to the dataset."""
     return VIDEO_PATH.format(

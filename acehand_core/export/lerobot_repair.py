@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.errors import AcehandError, InputError, SchemaError
+from acehand_core.export import extras
 from acehand_core.export import lerobot_format as layout
 from acehand_core.export.lerobot_check import (
     check_info,
@@ -22,6 +23,7 @@ from acehand_core.export.lerobot_check import (
 )
 from acehand_core.export.lerobot_check_files import late_frames
 from acehand_core.export.lerobot_stats import (
+    are_provisional,
     dataset_stats,
     describes,
     read_stats,
@@ -71,9 +73,11 @@ def repair(root: Path) -> list[str]:
 
     Finishes or drops an interrupted addition. Then, if the counts and the files disagree (a
     recorder was killed, files were lost), keeps the whole episodes from the first on, moves every
-    file that no kept episode uses into ``.unreferenced``, and rewrites counts and statistics. An
-    empty list means that nothing had to be done. Raises InputError when ``root`` is no dataset,
-    SchemaError when no episode is whole, OutputError when it cannot be written or is in use.
+    file that no kept episode uses into ``.unreferenced``, and rewrites counts and statistics.
+    Quantiles that a stopped writer left as averages are computed. Pictures that are missing need
+    the recording: ``check_dataset`` names them. An empty list means that nothing had to be done.
+    Raises InputError when ``root`` is no dataset, SchemaError when no episode is whole,
+    OutputError when it cannot be written or is in use.
     """
     root = root.absolute()
     with output_errors(root):
@@ -84,7 +88,35 @@ def repair(root: Path) -> list[str]:
             outcome = recover(root)
             done += [outcome] if outcome else []
             done += _keep_whole_episodes(root)
+            done += _finish_statistics(root)
+            for path in sorted((root / extras.EXTRAS).glob("*/.*.partial-*")):
+                path.unlink()
+                done.append(f"removed {path}, which was never completed")
     return done
+
+
+def finish_statistics(root: Path) -> list[str]:
+    """Compute the quantiles that a stopped writer left as averages; return what was done.
+
+    Raises SchemaError for a broken dataset, OutputError when it cannot be written or is in use.
+    """
+    root = root.absolute()
+    with output_errors(root), DirectoryLock(root):
+        recover(root)
+        return _finish_statistics(root)
+
+
+def _finish_statistics(root: Path) -> list[str]:
+    rows = layout.read_episode_rows(root)
+    if not are_provisional(root, rows):
+        return []
+    features = layout.read_json(root / layout.INFO_PATH)["features"]
+    transaction = Transaction(root)
+    stats = stats_to_json(dataset_stats(root, features, rows))
+    transaction.stage("stats.json").write_bytes(layout.to_json_bytes(stats))
+    transaction.add("stats.json", layout.STATS_PATH)
+    transaction.commit()
+    return [f"{root}: computed the quantiles of {layout.STATS_PATH} over all frames"]
 
 
 def _keep_whole_episodes(root: Path) -> list[str]:
@@ -183,6 +215,22 @@ def _set_aside(root: Path, info: dict[str, Any], kept: Sequence[dict[str, Any]])
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
             done.append(f"moved {name} to {SET_ASIDE}")
+    return done + _set_aside_extras(root, len(kept))
+
+
+def _set_aside_extras(root: Path, kept: int) -> list[str]:
+    """Move what stands beside dropped episodes away: the next of that number must not get it."""
+    done = []
+    for path in sorted((root / extras.EXTRAS).glob("episode_*")):
+        number = path.name.removeprefix("episode_")
+        if not number.isdecimal() or int(number) < kept:
+            continue
+        target = root / SET_ASIDE / extras.EXTRAS / path.name
+        if target.exists():
+            shutil.rmtree(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+        done.append(f"moved {extras.EXTRAS}/{path.name} to {SET_ASIDE}")
     return done
 
 

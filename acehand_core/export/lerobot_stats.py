@@ -23,6 +23,7 @@ from acehand_core.export.lerobot_format import (
     parquet_files,
     read_json,
     read_parquet,
+    read_record,
 )
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
@@ -34,6 +35,8 @@ SAMPLED_SIDE = 160
 FEW_KEY_FRAMES = 16
 #: Above this many frames (memory) quantiles stay averages of the episodes' quantiles.
 EXACT_FRAMES = 50_000
+#: Frames by which a quantile of the frame index may be off through rounding.
+_INDEX_SLACK = 0.01
 
 Stats = dict[str, np.ndarray]
 FeatureStats = dict[str, Stats]
@@ -127,6 +130,22 @@ def dataset_stats(
         else:
             stats[key] = merge([episode_stats(row, key) for row in episodes])
     return stats
+
+
+def are_provisional(root: Path, episodes: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a writer of ours was stopped before it computed the exact quantiles.
+
+    ``episodes`` are all rows of meta/episodes. The feature ``index`` counts 0, 1, 2, ..., so its
+    quantiles are known, and the average over two episodes or more always misses its first one.
+    lerobot's own tools average, too, but they leave no record of ours in the last data file
+    (those that add, delete or copy) or leave this feature alone (``recompute_stats``).
+    """
+    frames = episodes[-1]["dataset_to_index"] if episodes else 0
+    stats = read_stats(root).get("index", {})
+    if not 0 < frames <= EXACT_FRAMES or any(np.shape(stats.get(q)) != (1,) for q in QUANTILES):
+        return False
+    off = [abs(stats[name].item() - share * (frames - 1)) for name, share in QUANTILES.items()]
+    return max(off) > _INDEX_SLACK and read_record(root, episodes[-1]) is not None
 
 
 def episode_stats(row: Mapping[str, Any], key: str) -> Stats:

@@ -29,6 +29,7 @@ from acehand_core.export.lerobot_stats import (
     EXACT_FRAMES,
     FeatureStats,
     Stats,
+    are_provisional,
     dataset_stats,
     describes,
     feature_stats,
@@ -106,11 +107,15 @@ class LeRobotWriter:
 
         A file here is moved, not copied, by ``add_episode``.
         """
-        self._check_open()
         if key not in self._video_keys:
             raise SchemaError(f"No video feature {key!r}; {nearest(key, self._video_keys)}")
+        return self.scratch(f"{key}.mp4")
+
+    def scratch(self, name: str) -> Path:
+        """Return a path beside the dataset for a file that goes with the next episode."""
+        self._check_open()
         with output_errors(self.root):
-            return self._transaction.stage(f"{key}.mp4")
+            return self._transaction.stage(name)
 
     def add_episode(
         self,
@@ -118,18 +123,22 @@ class LeRobotWriter:
         task: str,
         videos: Mapping[str, Path],
         provenance: Mapping[str, Any] | None = None,
+        extras: Mapping[str, Path] | None = None,
     ) -> int:
         """Add one episode of N frames and return its index; on any error nothing has changed.
 
         ``columns`` holds every feature that is no video as (N, *shape), ``videos`` the encoded mp4
         of every video feature, N frames at k / fps. ``provenance`` (JSON) is kept in the data
-        file. Raises SchemaError or VideoError for data that does not fit, OutputError when it
-        cannot be written.
+        file. ``extras`` are further files that appear with the episode, by their place in the
+        dataset; each was written to ``scratch``. Raises SchemaError or VideoError for data that
+        does not fit, OutputError when it cannot be written.
         """
         self._check_open()
         try:
             values, facts = self._check(columns, task, videos)
             with output_errors(self.root):
+                for target, path in (extras or {}).items():
+                    self._transaction.add(path.name, target)
                 info, stats = self._stage(values, task, facts, provenance)
                 self._transaction.commit()
         except BaseException:
@@ -150,8 +159,9 @@ class LeRobotWriter:
     def finish(self) -> None:
         """Write exact quantiles over all frames and let go of the dataset."""
         try:
-            if self._added and self.total_frames <= EXACT_FRAMES:
-                rows = layout.read_episode_rows(self.root)
+            rows = layout.read_episode_rows(self.root) if self.total_episodes else []
+            added = self._added and self.total_frames <= EXACT_FRAMES
+            if added or are_provisional(self.root, rows):
                 stats = dataset_stats(self.root, self._info["features"], rows)
                 with output_errors(self.root):
                     self._stage_bytes("stats", layout.STATS_PATH, stats_to_json(stats))

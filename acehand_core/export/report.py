@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 
 from acehand_core import errors
 from acehand_core.hand.skeleton import FINGERS
-from acehand_core.motion import ArmMotion, HandMotion, RobotTrajectory
+from acehand_core.motion import ArmMotion, FlexionReport, HandMotion, RobotTrajectory
 from acehand_core.types import SIDES
 
 
@@ -107,6 +107,9 @@ def episode_report(
         "filled_share": _number(motion.filled.sum() / known, 4),
         "reprojection_px": _spread(reprojection_px(motion), ("median", "p95")),
         "tip_error_mm": _spread(error_mm, ("mean", "p95")),
+        "flexion_deg": {
+            side: _flexion(one) for side, one in zip(SIDES, trajectory.flexion, strict=True)
+        },
         "limit_violations": trajectory.limit_violations,
         "speed_violations": trajectory.speed_violations,
         "coupling_residual_rad": trajectory.coupling_residual_rad,
@@ -128,6 +131,16 @@ def episode_report(
     if episode_index is not None:
         entry["episode_index"] = episode_index
     return EpisodeReport(source, episode_index, verdict.status, verdict.reasons, entry)
+
+
+def _flexion(report: FlexionReport | None) -> dict[str, dict[str, float]] | None:
+    if report is None:
+        return None
+    columns = zip(report.human_deg, report.robot_deg, report.error_deg, strict=True)
+    return {
+        finger: {"human": _number(human, 1), "robot": _number(robot, 1), "error": _number(error, 1)}
+        for finger, (human, robot, error) in zip(report.fingers, columns, strict=True)
+    }
 
 
 def _arm(arm: ArmMotion | None, active: Bool[np.ndarray, "T"]) -> dict[str, Any] | None:

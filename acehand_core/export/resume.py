@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from acehand_core.data.content_hash import content_sha256
 from acehand_core.errors import InputError, OutputError
 from acehand_core.export import lerobot
+from acehand_core.export.extras import missing_files
 from acehand_core.export.lerobot_format import INFO_PATH, read_json
 
 Existing = Literal["refuse", "append", "overwrite", "resume"]
@@ -27,8 +28,9 @@ JOB = "job"
 class EpisodeJob:
     """What one episode was made from.
 
-    ``cut`` is start and duration in seconds (None: to the end), ``part`` the first frame and the
-    one after the last, at the dataset's rate. ``settings`` are named like the flags.
+    ``input`` is what the input is called, not where it lies; ``cut`` is start and duration in
+    seconds (None: to the end), ``part`` the first frame and the one after the last, at the
+    dataset's rate. ``settings`` are named like the flags.
     """
 
     input: str
@@ -44,28 +46,36 @@ class EpisodeJob:
 
 @dataclass(frozen=True, slots=True)
 class FinishedEpisodes:
-    """The episodes of the dataset that is resumed, and its rate; empty where nothing is."""
+    """The episodes of the dataset that is resumed, and its rate; empty where nothing is.
+
+    ``missing`` has, by episode, the files that an interrupted run left out beside it.
+    """
 
     jobs: tuple[EpisodeJob, ...] = ()
     fps: int | None = None
+    numbers: tuple[int, ...] = ()
+    missing: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, dataset: Path) -> FinishedEpisodes:
         """Read what a dataset holds; episodes of other programs are left out."""
         records: Iterable[Mapping[str, Any] | None] = lerobot.read_provenance(dataset)
-        entries = [dict(record[JOB]) for record in records if record and JOB in record]
-        for entry in entries:
+        entries = {n: dict(r[JOB]) for n, r in enumerate(records) if r and JOB in r}
+        for entry in entries.values():
             entry["cut"], entry["part"] = tuple(entry["cut"]), tuple(entry["part"])
-        jobs = tuple(EpisodeJob(**entry) for entry in entries)
-        return cls(jobs, read_json(dataset / INFO_PATH)["fps"])
+        jobs = tuple(EpisodeJob(**entry) for entry in entries.values())
+        missing = {number: missing_files(dataset, number) for number in entries}
+        missing = {number: names for number, names in missing.items() if names}
+        return cls(jobs, read_json(dataset / INFO_PATH)["fps"], tuple(entries), missing)
 
-    def has(self, job: EpisodeJob) -> bool:
-        """Tell whether this episode is there; where its input lay does not matter."""
-        return any(
-            (job.input_sha256, job.cut, job.part, job.settings)
+    def numbers_of(self, job: EpisodeJob) -> list[int]:
+        """Return the numbers of this episode, whatever its input is called and wherever it lay."""
+        return [
+            number
+            for number, other in zip(self.numbers, self.jobs, strict=True)
+            if (job.input_sha256, job.cut, job.part, job.settings)
             == (other.input_sha256, other.cut, other.part, other.settings)
-            for other in self.jobs
-        )
+        ]
 
     def check_settings(
         self,

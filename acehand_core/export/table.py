@@ -11,7 +11,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from acehand_core.atomic import atomic_path, check_free
-from acehand_core.data.hand_table import COLUMNS, to_table
+from acehand_core.data.hand_table import BATCH_ROWS, COLUMNS, to_table
 from acehand_core.errors import InputError
 from acehand_core.motion import HandMotion
 
@@ -42,7 +42,11 @@ def write_hand_motion(motion: HandMotion, path: Path, overwrite: bool = False) -
     table = to_table(motion)
     with atomic_path(path, overwrite) as partial:
         if path.suffix == ".parquet":
-            pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
+            # A group of rows is held in memory until all of it is compressed.
+            pq.write_table(
+                table, partial, compression="zstd", write_page_checksum=True,
+                row_group_size=BATCH_ROWS,
+            )  # fmt: skip
         else:
             pa_csv.write_csv(_flat(table), partial)
 

@@ -80,7 +80,7 @@ def provenance(
         "solve": asdict(solve),
     }
     return Provenance(
-        source=recording.source,
+        source=recording.name,
         source_sha256=recording.sha256,
         tracker="ace",
         weights=f"{weights.name} (sha256 {weights.sha256})",

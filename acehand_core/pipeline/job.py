@@ -15,51 +15,36 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from acehand_core.atomic import atomic_path
 from acehand_core.data.bags.bag import is_bag
 from acehand_core.data.bags.recording import index_bag
 from acehand_core.data.bags.records import Losses
+from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.data.recordings import expand_inputs, recording_sha256
 from acehand_core.data.selection import at_rate, part
-from acehand_core.errors import (
-    AcehandError,
-    Interrupted,
-    NoHandError,
-    OutputError,
-)
-from acehand_core.export import lerobot
+from acehand_core.errors import AcehandError, Interrupted, NoHandError, OutputError
+from acehand_core.export import extras, lerobot
 from acehand_core.export.destination import Destination
-from acehand_core.export.features import Layout
 from acehand_core.export.memory import release_memory
-from acehand_core.export.report import (
-    EpisodeReport,
-    Failure,
-    JobReport,
-    episode_report,
-)
-from acehand_core.export.resume import (
-    EpisodeJob,
-    FinishedEpisodes,
-    identity,
-    prepare_output,
-)
-from acehand_core.export.video_encode import encode_video, even_size
+from acehand_core.export.report import EpisodeReport, Failure, JobReport, episode_report
+from acehand_core.export.resume import EpisodeJob, FinishedEpisodes, identity, prepare_output
+from acehand_core.export.video_encode import encode_video
 from acehand_core.motion import Calibration, HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.pictures import draw
 from acehand_core.pipeline.settings import Clip, JobSettings
-from acehand_core.trackers.base import (
-    Progress,
-    Tracker,
-    no_progress,
-)
+from acehand_core.trackers.base import Progress, Tracker, no_progress
 from acehand_core.trackers.choose import open_input
 from acehand_core.types import SIDES, Side
-from retarget.calibration_file import Fitted, calibration_text, read_calibrations
+from retarget.calibration_file import (
+    Fitted,
+    calibration_text,
+    known_calibrations,
+    read_calibrations,
+)
 from retarget.carry import with_arms
 from retarget.physics import Physics
 from retarget.pipeline import calibrate_motion, retarget_motion
@@ -97,7 +82,10 @@ def run_job(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One opened input: as recorded, at the dataset's rate, and the episodes to make of it."""
+    """One opened input: as recorded, at the dataset's rate, and the episodes to make of it.
+
+    ``unfinished`` are episodes of the dataset, by number, that lack files beside their data.
+    """
 
     recording: Recording
     tracker: Tracker
@@ -105,6 +93,7 @@ class _Source:
     index: Int[np.ndarray, "N"]
     jobs: tuple[EpisodeJob, ...]
     task: str
+    unfinished: Mapping[int, EpisodeJob]
 
 
 class _Job:
@@ -133,15 +122,23 @@ class _Job:
         """Close the dataset at the end; an interrupted run keeps its partial results."""
         try:
             yield
+        except KeyboardInterrupt:
+            with contextlib.suppress(AcehandError):  # finished episodes are there all the same
+                self._finish()
+            raise
         except BaseException:
             self._destination.close()
             raise
         release_memory()
         try:
-            self._destination.finish()
-        except OutputError as error:
+            self._finish()
+        except AcehandError as error:
             self._failures.append(Failure(str(self._settings.output), error))
         shutil.rmtree(self._settings.work_dir, ignore_errors=True)
+
+    def _finish(self) -> None:
+        if not self._settings.dry_run:
+            self._destination.finish()
 
     def report(self, seconds: float) -> JobReport:
         """Return what was done."""
@@ -221,74 +218,139 @@ class _Job:
         limit = lerobot.max_episode_frames(self._fps)
         shaping = self._shaping() | {"task": clip.task or settings.task}
         jobs = [
-            EpisodeJob(str(path), recording.sha256 or "", cut, frames, shaping)
+            EpisodeJob(recording.name, recording.sha256 or "", cut, frames, shaping)
             for frames in pairwise([*range(0, len(view), limit), len(view)])
         ]
-        todo = tuple(job for job in jobs if not self._finished.has(job))
+        made = [(job, self._finished.numbers_of(job)) for job in jobs]
+        todo = tuple(job for job, numbers in made if not numbers)
+        missing = self._finished.missing
+        unfinished = {n: job for job, numbers in made for n in numbers if n in missing}
         if len(todo) < len(jobs):
             done = len(jobs) - len(todo)
             self._skipped.append(f"{path}: {done} of {len(jobs)} parts" if todo else str(path))
-        return _Source(recording, tracker, view, index, todo, task) if todo else None
+        if not todo and not unfinished:
+            return None
+        return _Source(recording, tracker, view, index, todo, task, unfinished)
 
     def _process(self, source: _Source) -> None:
+        if source.unfinished:
+            self._complete(source)
+        if not source.jobs:
+            return
         with self._encoding(source) as videos:
-            motion = source.tracker.track(source.recording, self._progress)
-            release_memory()
-            if all(hand_targets(motion, side) is None for side in SIDES):
-                known = int(motion.known.any(axis=1).sum())
-                doubt = f" The joints of {known} frames have confidence 0." if known else ""
-                raise NoHandError(
-                    f"{source.recording.source}: no hand was found in {len(motion)} frames.{doubt}"
-                )
-            # Of the whole recording: all its episodes show the same subject.
-            calibrations = {side: one.calibration for side, one in self._given.items()}
-            if self._settings.solver == "trajectory":
-                calibrations = calibrate_motion(motion, self._robot, known=calibrations)
+            motion, calibrations = self._track(source)
             for job in source.jobs:
                 start, stop = job.part
                 view = part(source.view, start, stop)
                 index = source.index[start:stop]
                 episode = motion.at(index, view.timestamps_ns, view.fps)
-                self._progress("retarget", 0, 1)
                 trajectory = self._follow(episode, calibrations)
-                if self._arm is not None and self._settings.arm is not None:
-                    trajectory = with_arms(trajectory, self._arm, self._settings.arm)
-                self._progress("retarget", 1, 1)
                 self._recorded_s += len(view) / view.fps
+                given = source.recording.source
                 if self._settings.dry_run:
-                    report = episode_report(job.input, episode, trajectory, None)
+                    report = episode_report(given, episode, trajectory, None)
                     self._episodes.append(report)
                     continue
                 stamps, video = motion.timestamps_ns[index], next(videos)
+                text = self._calibration_text(calibrations, source.recording)
+                overlay = self._settings.overlay and view.frames is not None
+                pictures = (extras.SHEET, extras.OVERLAY) if overlay else (extras.SHEET,)
                 report, folder = self._destination.store(
-                    job, episode, trajectory, stamps, video, source.task, self._robot.license
-                )
+                    job, given, episode, trajectory, stamps, video, source.task,
+                    self._robot.license, text, pictures,
+                )  # fmt: skip
                 self._episodes.append(report)
-                if self._settings.solver == "trajectory":
-                    self._keep(calibrations, source.recording, folder)
-                overlay = self._settings.overlay
-                draw(view, episode, trajectory, self._robot, folder, overlay, self._progress)
+                self._draw(view, episode, trajectory, folder, overlay)
+
+    def _complete(self, source: _Source) -> None:
+        """Make what an interrupted run left out beside episodes of the dataset."""
+        tracked: tuple[HandMotion, dict[Side, Calibration]] | None = None
+        for number, job in source.unfinished.items():
+            names = self._finished.missing.pop(number, ())
+            view = part(source.view, *job.part)
+            made = self._stored(number)
+            if made is None:
+                motion, calibrations = tracked = tracked or self._track(source)
+                index = source.index[slice(*job.part)]
+                made = motion.at(index, view.timestamps_ns, view.fps), calibrations
+            episode, calibrations = made
+            trajectory = self._follow(episode, calibrations)
+            text = self._calibration_text(calibrations, source.recording)
+            with self._destination.held():
+                folder = self._destination.complete(
+                    job, number, episode, trajectory, self._robot.license, text
+                )
+                if {extras.SHEET, extras.OVERLAY} & set(names):
+                    self._draw(view, episode, trajectory, folder, self._settings.overlay)
+            self._losses.remark(f"{source.recording.source}: episode {number} was interrupted; "
+                                f"made now: {', '.join(names)}")  # fmt: skip
+
+    def _stored(self, number: int) -> tuple[HandMotion, dict[Side, Calibration]] | None:
+        """Return the hands and calibrations kept beside an episode, None where they are not."""
+        folder = self._settings.output / extras.episode_folder(number)
+        try:
+            motion = read_hand_motion(folder / extras.HANDS)
+            if self._settings.solver != "trajectory":
+                return motion, self._given_calibrations()
+            return motion, known_calibrations(folder / extras.CALIBRATION, self._robot)
+        except AcehandError:
+            return None
+
+    def _track(self, source: _Source) -> tuple[HandMotion, dict[Side, Calibration]]:
+        """Return the hands of the whole recording, and the calibrations all episodes share."""
+        motion = source.tracker.track(source.recording, self._progress)
+        release_memory()
+        if all(hand_targets(motion, side) is None for side in SIDES):
+            known = int(motion.known.any(axis=1).sum())
+            doubt = f" The joints of {known} frames have confidence 0." if known else ""
+            raise NoHandError(
+                f"{source.recording.source}: no hand was found in {len(motion)} frames.{doubt}"
+            )
+        calibrations = self._given_calibrations()
+        if self._settings.solver == "trajectory":
+            # Of the whole recording: all its episodes show the same subject.
+            calibrations = calibrate_motion(motion, self._robot, known=calibrations)
+        return motion, calibrations
+
+    def _given_calibrations(self) -> dict[Side, Calibration]:
+        return {side: one.calibration for side, one in self._given.items()}
 
     def _follow(
         self, episode: HandMotion, calibrations: Mapping[Side, Calibration]
     ) -> RobotTrajectory:
         settings = self._settings
         physics = Physics(latency=settings.latency, second_pass=settings.second_pass)
-        return retarget_motion(
+        self._progress("retarget", 0, 1)
+        trajectory = retarget_motion(
             episode, self._robot, settings.solver, calibrations=calibrations, physics=physics,
             gates=self._gates,
         )  # fmt: skip
+        if self._arm is not None and settings.arm is not None:
+            trajectory = with_arms(trajectory, self._arm, settings.arm)
+        self._progress("retarget", 1, 1)
+        return trajectory
 
-    def _keep(
-        self, calibrations: Mapping[Side, Calibration], recording: Recording, folder: Path
+    def _draw(
+        self,
+        view: Recording,
+        episode: HandMotion,
+        trajectory: RobotTrajectory,
+        folder: Path,
+        overlay: bool,
     ) -> None:
-        """Store the calibrations, so that other recordings of the subject can use them."""
-        origin = recording.source, recording.sha256
+        draw(view, episode, trajectory, self._robot, folder, overlay, self._progress)
+        self._destination.pictures_done(folder)
+
+    def _calibration_text(
+        self, calibrations: Mapping[Side, Calibration], recording: Recording
+    ) -> str | None:
+        """Return the file of calibrations, so that other recordings of the subject can use them."""
+        if self._settings.solver != "trajectory":
+            return None
+        origin = recording.name, recording.sha256
         fitted = {side: self._given.get(side, Fitted(one, *origin))
                   for side, one in calibrations.items()}  # fmt: skip
-        text = calibration_text(self._robot, fitted)
-        with atomic_path(folder / "calibration.json", overwrite=True) as partial:
-            partial.write_text(text, encoding="utf-8")
+        return calibration_text(self._robot, fitted)
 
     @contextlib.contextmanager
     def _encoding(self, source: _Source) -> Iterator[Iterator[Path | None]]:
@@ -298,7 +360,8 @@ class _Job:
             return
         assert self._fps is not None
         name = source.recording.source
-        self._destination.open(self._layout(source), self._fps, self._robot.label, name)
+        layout = self._settings.layout(source.recording, source.tracker, self._robot, self._arm)
+        self._destination.open(layout, self._fps, self._robot.label, name)
         if source.view.frames is None:
             yield (None for _ in source.jobs)
             return
@@ -326,24 +389,3 @@ class _Job:
                 yield videos()
             finally:
                 stop.set()
-
-    def _layout(self, source: _Source) -> Layout:
-        recording = source.recording
-        frame: Literal["camera", "world", "none"] = "camera"
-        if not source.tracker.placed:
-            frame = "none"
-        elif recording.T_world_camera is not None:
-            frame = "world"
-        hand = self._robot.hand(SIDES[1])
-        ahead = hand.latency_s if self._settings.latency == "ahead" else 0.0
-        return Layout(
-            hand.joint_names,
-            hand.command_names,
-            hand.command_joints,
-            frame,
-            source.tracker.hand_model,
-            even_size(recording.width, recording.height) if recording.frames else None,
-            hand.registers.unit,
-            self._arm.joint_names if self._arm else (),
-            ahead,
-        )

@@ -12,6 +12,7 @@ from acehand_core.errors import (
     InputError,
     MissingDependencyError,
 )
+from acehand_core.export.extras import OVERLAY, SHEET
 from acehand_core.export.overlay import write_png
 from acehand_core.export.pictures import EpisodePictures, RobotPicture, picture_size
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
@@ -25,8 +26,6 @@ from retarget.pipeline import retarget_motion
 from retarget.render import portrait
 from retarget.robot import Robot, load_robot
 from retarget.views import SourceView
-
-_SHEET, _OVERLAY = "contact_sheet.png", "overlay.mp4"
 
 
 def view_hands(
@@ -42,7 +41,7 @@ def view_hands(
     """
     if not is_motion_file(hands):
         raise InputError(f"{hands}: give a HandMotion table (.parquet) or a joints file (.npz).")
-    for name in (_SHEET, _OVERLAY):
+    for name in (SHEET, OVERLAY):
         check_free(settings.output / name, settings.existing == "overwrite")
     tracker = "auto" if video is None else str(hands)
     recording, tracker = open_input(video or hands, tracker, settings.tracking, settings.reading)
@@ -82,9 +81,9 @@ def draw(
             progress(f"no pictures of the robot: {error}", 0, 0)
             draw = None
         pictures = EpisodePictures(view, motion, trajectory, draw)
-        files = [folder / _SHEET]
+        files = [folder / SHEET]
         pictures.write_contact_sheet(files[0])
         if overlay and view.frames is not None:
-            files.append(folder / _OVERLAY)
+            files.append(folder / OVERLAY)
             pictures.write_overlay(files[1], progress)
     return files

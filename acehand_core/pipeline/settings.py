@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from acehand_core.data.recordings import RecordingOptions
 from acehand_core.errors import (
     InputError,
 )
+from acehand_core.export.features import Layout
 from acehand_core.export.resume import (
     Existing,
     identity,
 )
-from acehand_core.export.video_encode import VideoEncoding
+from acehand_core.export.video_encode import VideoEncoding, even_size
 from acehand_core.motion import Recording
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import (
     Hands,
+    Tracker,
     TrackerSettings,
     resolved_name,
 )
+from acehand_core.types import SIDES
+from retarget.arm import Arm
 from retarget.carry import ArmSettings
 from retarget.physics import Latency
-from retarget.robot import find_robot_file, robot_names, split_variant
+from retarget.robot import Robot, find_robot_file, robot_names, split_variant
 
 #: What hands do where nobody says it.
 TASK = "hand motion"
@@ -127,6 +131,29 @@ class JobSettings:
             **({"video-key": reading.video_key} if reading.video_key else {}),
             **reading.bag.to_json(),
         }
+
+    def layout(
+        self, recording: Recording, tracker: Tracker, robot: Robot, arm: Arm | None
+    ) -> Layout:
+        """Return what all episodes of a dataset share that begins with this recording."""
+        frame: Literal["camera", "world", "none"] = "camera"
+        if not tracker.placed:
+            frame = "none"
+        elif recording.T_world_camera is not None:
+            frame = "world"
+        hand = robot.hand(SIDES[1])
+        ahead = hand.latency_s if self.latency == "ahead" else 0.0
+        return Layout(
+            hand.joint_names,
+            hand.command_names,
+            hand.command_joints,
+            frame,
+            tracker.hand_model,
+            even_size(recording.width, recording.height) if recording.frames else None,
+            hand.registers.unit,
+            arm.joint_names if arm else (),
+            ahead,
+        )
 
     @property
     def tracker_name(self) -> str:

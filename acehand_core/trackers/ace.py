@@ -52,7 +52,7 @@ class AceTracker:
             raise MissingDependencyError(
                 f"The ace tracker needs torch and diffusers ({error}); pip install '.[ace]'."
             ) from error
-        ace, ready = self._ace, _load(self._ace)
+        ace, ready = self._ace, _load(self._ace, self._ace.content())
         hands = mano_hands() if self.hand_model == "mano" else None
         options = InferenceOptions(
             windows=ace.windows,
@@ -81,7 +81,7 @@ class AceTracker:
 
 
 @functools.lru_cache(maxsize=1)  # one run may hold many recordings
-def _load(ace: AceSettings) -> Any:
+def _load(ace: AceSettings, content: str) -> Any:
     from acehand_core.inference.loading import load_model
 
     return load_model(

@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
 from acehand_core.data.content_hash import content_sha256
-from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
 from acehand_core.types import SIDES
 
 VARIANTS = ("k", "kfree")
@@ -89,17 +89,44 @@ class AceSettings:
     def identity(self) -> dict[str, Any]:
         """Return what tells results apart: every setting that shapes them, as plain values.
 
-        Files count by their content, and so does a folder in our own format, whose config.json
-        holds the hashes of its files; other folders count by their path. How many windows are read
-        at once, and where, changes nothing.
+        Weights and betas count by their content; the pieces of a released model are part of
+        ``weights``, named or found beside the checkpoint. How many windows are read at once, and
+        where, changes nothing.
+
+        Raises:
+            InputError: a file is not there, or the weights are of no known layout.
+            MissingDependencyError: torch is not installed.
         """
         values = {k: v for k, v in asdict(self).items() if k not in ("device", "batch")}
-        for name, value in values.items():
-            if isinstance(value, Path):
-                config = value / "config.json"
-                file = config if config.is_file() else value
-                values[name] = content_sha256(file) if file.is_file() else str(value)
+        values |= dict.fromkeys(("base", "vae", "caption"))
+        values["weights"] = self.content()
+        if self.betas is not None:
+            values["betas"] = content_sha256(self.betas)
         return values
+
+    def content(self) -> str:
+        """Return a hash of all that is read of the weights. Raises as ``identity``."""
+        return _weights().identity(self.weights, self.variant, self.base, self.vae, self.caption)
+
+    def trained_on(self) -> Literal["real", "synthetic", "unknown"]:
+        """Return the kind of clips that the weights were trained on; "real" if any were.
+
+        Raises as ``identity``.
+        """
+        from acehand_core.weights.training_data import kind_of
+
+        return kind_of(_weights().training_data_of(self.weights, self.variant))
+
+
+def _weights() -> Any:
+    """Return the module that reads weights; torch is loaded here, not before."""
+    try:
+        from acehand_core.weights import load
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"The ace tracker needs torch and diffusers ({error}); pip install '.[ace]'."
+        ) from error
+    return load
 
 
 def read_betas(path: Path, hand_model: str) -> Float[np.ndarray, "2 10"]:

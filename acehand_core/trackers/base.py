@@ -111,10 +111,18 @@ def tracker_names() -> tuple[str, ...]:
 
 
 def resolved_name(name: str, settings: TrackerSettings) -> str:
-    """Return the tracker a name stands for: ``auto`` is ace with weights, else mediapipe."""
+    """Return the tracker a name stands for.
+
+    ``auto`` is ace with weights that are known to be trained on recordings, else mediapipe: what
+    was trained on synthetic clips alone, or on nobody knows what, is taken by its name only.
+
+    Raises as ``AceSettings.trained_on``.
+    """
     if name != "auto":
         return name
-    return "mediapipe" if settings.ace is None else "ace"
+    if settings.ace is None or settings.ace.trained_on() != "real":
+        return "mediapipe"
+    return "ace"
 
 
 def make_tracker(name: str, settings: TrackerSettings) -> Tracker:

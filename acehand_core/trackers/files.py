@@ -130,16 +130,28 @@ def _only(motion: HandMotion, hands: Hands) -> HandMotion:
     )
 
 
-def read_motion_file(path: Path, hands: Hands = "both") -> HandMotion:
+def read_motion_file(path: Path, hands: Hands = "both", as_stored: bool = False) -> HandMotion:
     """Read the wanted hands of a HandMotion table (.parquet) or a joints file (.npz).
 
-    ``hands`` also gives the side of a one-handed joints file that does not say it.
+    ``hands`` also gives the side of a one-handed joints file that does not say it. Camera poses
+    that some frames lack are not used, for one motion has one frame; ``as_stored`` keeps them.
     """
     if path.suffix == ".parquet":
-        return _only(read_hand_motion(path), hands)
+        motion = _only(read_hand_motion(path), hands)
+        return motion if as_stored else _posed_throughout(motion)
     if path.suffix == ".npz":
         return _only(read_joints_file(path, hands), hands)
     raise InputError(f"{path}: a file of hands is a HandMotion table (.parquet) or joints (.npz).")
+
+
+def _posed_throughout(motion: HandMotion) -> HandMotion:
+    poses = motion.T_world_camera
+    missing = 0 if poses is None else int(np.isnan(poses).any((-1, -2)).sum())
+    if not missing:
+        return motion
+    note = f"{missing} of {len(motion)} frames have no camera pose: the camera frame is used"
+    provenance = replace(motion.provenance, notes=(*motion.provenance.notes, note))
+    return replace(motion, T_world_camera=None, provenance=provenance)
 
 
 def read_joints_file(path: Path, hands: Hands = "both") -> HandMotion:
@@ -180,7 +192,7 @@ def read_joints_file(path: Path, hands: Hands = "both") -> HandMotion:
         hand_model="none",
         placed=frame == "camera",
         provenance=Provenance(
-            source=str(path),
+            source=path.name,
             source_sha256=content_sha256(path),
             tracker="file",
             notes=tuple(notes),

@@ -23,6 +23,7 @@ from acehand_core.weights.config import ModelConfig
 from acehand_core.weights.load import load_weights
 from acehand_core.weights.loaded import LoadedWeights, OfficialStores, assemble
 from acehand_core.weights.official_files import open_base, open_vae, read_caption
+from acehand_core.weights.training_data import TrainingData
 
 _LICENCE = "What the weights were trained from and on decides; see the run's provenance."
 _NEEDS_MANO = "hand 'mano' needs mano=FOLDER with MANO_LEFT.pkl and MANO_RIGHT.pkl."
@@ -142,7 +143,9 @@ def build_encoder(config: TrainConfig, weights: LoadedWeights | None) -> VideoEn
     return VideoEncoder.from_tensors(config.model_config().vae, weights.vae, config.optim.precision)
 
 
-def weights_of(model: AceModel, start: LoadedWeights | None) -> LoadedWeights:
+def weights_of(
+    model: AceModel, start: LoadedWeights | None, trained_on: TrainingData = None
+) -> LoadedWeights:
     """Return a trained model as weights to save: its own parts, the frozen ones from the start."""
 
     def plain(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -154,6 +157,7 @@ def weights_of(model: AceModel, start: LoadedWeights | None) -> LoadedWeights:
         decoder=plain(model.decoder.state_dict()),
         ray_head=plain(model.ray_head.state_dict()),
         licence=_LICENCE if start is None else start.licence or _LICENCE,
+        training_data=trained_on,
     )
     if config.source == "tiny":
         return replace(out, tiny=plain(source.state_dict()))

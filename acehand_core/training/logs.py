@@ -125,6 +125,7 @@ def _described(stores: Mapping[str, ClipStore]) -> dict[str, Any]:
             "store_sha256": content_sha256(store.root / "store.json"),
             "clips": len(store),
             "clips_sha256": _clips_hash(store),
+            "pictures": store.info.pictures,
             "license": store.info.license,
         }
         for name, store in stores.items()

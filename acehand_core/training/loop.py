@@ -20,7 +20,7 @@ from acehand_core.training.config import TrainConfig
 from acehand_core.training.export import NOT_WRITTEN
 from acehand_core.training.latents import LatentCache, encoder_key
 from acehand_core.training.optim import make_optimizer
-from acehand_core.training.run_folder import alone, check_folder, keep_description
+from acehand_core.training.run_folder import alone, check_folder, keep_description, trained_on
 from acehand_core.training.step import StepReport, TrainingModel, optimise, validate
 from acehand_core.weights.loaded import LoadedWeights
 from acehand_core.weights.own import save_own
@@ -297,7 +297,8 @@ class Run:
 
     def _write_weights(self, path: Path, model: AceModel | None = None) -> None:
         model = model or self.bare.model
-        save_own(path, build.weights_of(model, self.start), overwrite=True)
+        data = trained_on(Path(self.config.run), self.start)
+        save_own(path, build.weights_of(model, self.start, data), overwrite=True)
 
 
 def train(config: TrainConfig, progress: Progress, stop_at: int | None = None) -> RunReport:

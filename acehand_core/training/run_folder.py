@@ -14,6 +14,8 @@ from acehand_core.data.clips.store import ClipStore
 from acehand_core.errors import InputError, OutputError
 from acehand_core.training import checkpoints, logs
 from acehand_core.training.config import TrainConfig
+from acehand_core.weights.loaded import LoadedWeights
+from acehand_core.weights.training_data import TrainingData, TrainingSource, joined
 
 #: What may differ between a run and its continuation.
 _FREE = ("run", "device", "log", "checkpoints", "name")
@@ -86,6 +88,28 @@ def keep_description(
                 partial.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise OutputError(f"{folder}: cannot be used for a run: {error}.") from error
+
+
+def trained_on(folder: Path, start: LoadedWeights | None) -> TrainingData:
+    """Return the datasets of a run, and of the weights that it started from.
+
+    None without a provenance. A start without a decoder is a backbone, which never saw hands.
+    """
+    try:
+        found = json.loads((folder / "provenance.json").read_text("utf-8"))["starts"][0]["data"]
+        sources = [
+            TrainingSource(
+                name, entry.get("pictures", "unknown"), entry["store_sha256"],
+                entry["clips_sha256"], entry["clips"], entry["license"],
+            )
+            for name, entry in sorted(found.items())
+        ]  # fmt: skip
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return None
+    before: TrainingData = ()
+    if start is not None and start.decoder is not None:
+        before = start.training_data or (TrainingSource("weights that it started from", "unknown"),)
+    return joined(before, sources)
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], where: str = "") -> list[str]:

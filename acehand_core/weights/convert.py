@@ -116,6 +116,7 @@ def save_official(
             seed=seed,
             licence=weights.licence,
             filled_live=weights.report.filled,
+            trained_on=weights.training_data,
         )
         if weights.caption is not None:
             export_caption(folder / "caption_embed.pt", weights.caption)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +13,12 @@ from pathlib import Path
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
 
 SUMS_FILE = "SHA256SUMS"
+#: What is known of files in this process, by everything that the system says of them. The time of
+#: the last change of an inode cannot be set, so other content is never taken for this.
+_known: dict[tuple[str, int, int, int, int, int], str] = {}
+#: Time stamps of file systems are this coarse at most: a file as young as that may change again
+#: and keep its stamps.
+_SETTLED_S = 3.0
 
 
 def write_sums(folder: Path) -> None:
@@ -38,12 +46,30 @@ def read_sums(folder: Path) -> dict[str, str]:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal. Raises InputError."""
+    """Return the SHA-256 of a file, in hexadecimal. Raises InputError.
+
+    A file of gigabytes is read once in a process, unless it changes.
+    """
     try:
         with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+            before = _state(path, stream.fileno())
+            if before in _known:
+                return _known[before]
+            started = time.time()
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            settled = started - max(before[4], before[5]) / 1e9 > _SETTLED_S
+            if settled and _state(path, stream.fileno()) == before:
+                _known[before] = digest
+            return digest
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+
+
+def _state(path: Path, descriptor: int) -> tuple[str, int, int, int, int, int]:
+    """Return what changes when a file does: path, device, inode, size, and both times of change."""
+    found = os.fstat(descriptor)
+    times = found.st_mtime_ns, found.st_ctime_ns
+    return str(path), found.st_dev, found.st_ino, found.st_size, *times
 
 
 def sha256s(files: Mapping[str, Path]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
-from acehand_core.weights import licences, own, repackaged
+from acehand_core.weights import licences, own, repackaged, training_data
 from acehand_core.weights.config import ModelConfig, Variant
 from acehand_core.weights.hashes import read_sums, sha256s
 from acehand_core.weights.load import Layout, detect, find_checkpoint
@@ -32,6 +32,7 @@ from acehand_core.weights.official_files import (
 )
 from acehand_core.weights.report import ComponentReport, LoadReport
 from acehand_core.weights.storage import TensorStore, store_of
+from acehand_core.weights.training_data import TrainingData
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Inspection:
     stated: dict[str, str]
     #: What is wrong beyond single tensors.
     others: tuple[str, ...] = ()
+    #: Of a whole model; None where it was not recorded.
+    trained_on: TrainingData = None
 
     @property
     def problems(self) -> list[str]:
@@ -77,6 +80,7 @@ class Inspection:
             "tap": self.config.trunk.tap if self.variant else None,
             "config": self.config.to_json() if self.config else None,
             "licence": self.licence,
+            "training_data": training_data.to_json(self.trained_on),
             "parts": [asdict(part) for part in self.parts],
             "report": self.report.to_json(),
             "problems": self.problems,
@@ -178,7 +182,7 @@ def _own(path: Path) -> Inspection:
     return Inspection(
         "acehand", manifest.config, manifest.licence, _parts(stores),
         LoadReport(tuple(reports.values()), manifest.filled),
-        {name: path / name for name in stated}, stated, tuple(unlisted),
+        {name: path / name for name in stated}, stated, tuple(unlisted), manifest.training_data,
     )  # fmt: skip
 
 
@@ -191,6 +195,7 @@ def _repackaged(path: Path, variant: Variant | None) -> Inspection:
     return Inspection(
         "repackaged", config, repackaged.licence_of(path, variant), _parts(stores),
         LoadReport(tuple(reports.values())), files, _stated(files, path),
+        trained_on=repackaged.training_data_of(path, variant),
     )  # fmt: skip
 
 
@@ -205,7 +210,7 @@ def _checkpoint(path: Path, whole: bool) -> Inspection:
     return Inspection(
         "official", config, str(opened.record.get("licence") or licences.CHECKPOINT),
         _parts(opened.parts), LoadReport((keys, *reports.values()), (), notes), files,
-        _stated(files, path.parent),
+        _stated(files, path.parent), trained_on=opened.training_data,
     )  # fmt: skip
 
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Literal
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.weights import own, repackaged
 from acehand_core.weights.config import ModelConfig, Variant
+from acehand_core.weights.hashes import sha256, sha256s
 from acehand_core.weights.loaded import LoadedWeights
 from acehand_core.weights.official import VAE_DECODER_PREFIXES
 from acehand_core.weights.official_files import (
     CAPTION_KEY,
     base_file,
+    base_settings,
     load_official,
+    open_base,
     open_checkpoint,
+    pieces_of,
 )
-from acehand_core.weights.storage import open_pickle, open_safetensors
+from acehand_core.weights.storage import open_pickle, open_safetensors, read_json
+from acehand_core.weights.training_data import TrainingData
 
 #: The first three are whole models, the others are pieces of the released one.
 Layout = Literal["acehand", "repackaged", "official", "wan-base", "wan-vae", "caption"]
@@ -47,6 +54,8 @@ def detect(path: Path) -> Layout:
                 f"{path}: of a training run, which keeps what learns; make weights of it with "
                 "acehand weights export."
             )
+        if (path / own.CONFIG_FILE).is_file():
+            read_json(path / own.CONFIG_FILE)  # a damaged one is named
         raise InputError(f"{path}: no weights here; valid: {_VALID}.")
     if not path.is_file():
         raise InputError(f"{path}: no such file or folder; valid: {_VALID}.")
@@ -90,7 +99,57 @@ def load_weights(
     if layout == "official":
         checkpoint = find_checkpoint(path, variant)
         return load_official(checkpoint, variant, base, vae, caption, config, check_hashes)
-    raise InputError(f"{path}: only a piece of a model ({layout}); valid: {_VALID}.")
+    raise InputError(_only_a_piece(path, layout))
+
+
+def identity(
+    path: Path,
+    variant: Variant | None = None,
+    base: Path | None = None,
+    vae: Path | None = None,
+    caption: Path | None = None,
+) -> str:
+    """Return a hash of the content that ``load_weights`` would read, whatever the files are called.
+
+    Of our own format it is the hash of ``config.json``, which states those of the other files:
+    ``load_weights`` refuses files that differ from it.
+
+    Raises what ``load_weights`` raises where a file is missing or the layout is not known.
+    """
+    layout = detect(path)
+    if layout == "acehand":
+        return sha256(path / own.CONFIG_FILE)
+    if layout == "repackaged":
+        files = repackaged.files_of(path, repackaged.find_variant(path, variant), caption)
+    elif layout == "official":
+        checkpoint = find_checkpoint(path, variant)
+        base, vae, caption = pieces_of(checkpoint, base, vae, caption)
+        files = [checkpoint, vae, caption, *open_base(base).files]
+        settings = base_settings(base)
+        files += [settings] if settings is not None else []
+    else:
+        raise InputError(_only_a_piece(path, layout))
+    digests = sorted(sha256s({str(file): file for file in files}).values())
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+
+
+def training_data_of(path: Path, variant: Variant | None = None) -> TrainingData:
+    """Return what the weights at a path were trained on; values are not read.
+
+    Raises what ``load_weights`` raises where nothing is there or the layout is not known.
+    """
+    layout = detect(path)
+    if layout == "acehand":
+        return own.read_manifest(path).training_data
+    if layout == "repackaged":
+        return repackaged.training_data_of(path, repackaged.find_variant(path, variant))
+    if layout == "official":
+        return open_checkpoint(find_checkpoint(path, variant)).training_data
+    raise InputError(_only_a_piece(path, layout))
+
+
+def _only_a_piece(path: Path, layout: Layout) -> str:
+    return f"{path}: only a piece of a model ({layout}); valid: {_VALID}."
 
 
 def find_checkpoint(path: Path, variant: str | None) -> Path:

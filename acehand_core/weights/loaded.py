@@ -15,6 +15,7 @@ from acehand_core.weights.config import ModelConfig
 from acehand_core.weights.layouts import Tensors
 from acehand_core.weights.report import ComponentReport, LoadReport, check
 from acehand_core.weights.storage import TensorStore, store_of
+from acehand_core.weights.training_data import TrainingData
 
 Caption = Float[torch.Tensor, "tokens text"]
 _MEMORY = "tensors in memory"
@@ -43,6 +44,8 @@ class LoadedWeights:
     sha256s: dict[str, str] = field(default_factory=dict)
     #: The whole source "tiny".
     tiny: Tensors | None = None
+    #: None where it was not recorded.
+    training_data: TrainingData = None
 
     def parts(self) -> dict[str, Tensors]:
         """Return the parts that are there, by name; the caption is not among them."""

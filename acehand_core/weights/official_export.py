@@ -11,13 +11,14 @@ import torch
 
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.weights import layouts, official
+from acehand_core.weights import layouts, official, training_data
 from acehand_core.weights.config import ModelConfig
 from acehand_core.weights.initial import initial
 from acehand_core.weights.loaded import Caption
 from acehand_core.weights.official_files import RECORD, open_base
 from acehand_core.weights.report import check
 from acehand_core.weights.storage import store_of
+from acehand_core.weights.training_data import TrainingData
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -55,6 +56,7 @@ def export_official(
     seed: int = 0,
     licence: str = "",
     filled_live: tuple[str, ...] = (),
+    trained_on: TrainingData = None,
     overwrite: bool = False,
 ) -> ExportReport:
     """Write ``ace_ego_hand_*.pt`` from the tensors of a running model, under its own names.
@@ -67,6 +69,7 @@ def export_official(
     Args:
         trunk: only its patch embedding is part of a checkpoint; the base is frozen.
         base: folder of Wan2.2-Fun-5B-Control.
+        trained_on: goes into the record.
 
     Raises:
         InputError: a feature source that the layout cannot hold.
@@ -95,7 +98,8 @@ def export_official(
         seed, sum(map(len, live.values())), tuple(head), tuple(drawn), tuple(zero), filled_live
     )
     data[RECORD] = {
-        "format": 1, "config": config.to_json(), "licence": licence, **report.to_json()
+        "format": 1, "config": config.to_json(), "licence": licence,
+        "training_data": training_data.to_json(trained_on), **report.to_json()
     }  # fmt: skip
     with atomic_path(path, overwrite) as temporary:
         torch.save(data, temporary)

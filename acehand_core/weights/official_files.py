@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.weights import licences, official, sizes
+from acehand_core.weights import licences, official, sizes, training_data
 from acehand_core.weights.config import ModelConfig, Variant
 from acehand_core.weights.hashes import sha256s
 from acehand_core.weights.loaded import Caption, LoadedWeights, OfficialStores, assemble
@@ -23,6 +23,7 @@ from acehand_core.weights.storage import (
     read_json,
     store_of,
 )
+from acehand_core.weights.training_data import TrainingData
 
 #: Key of a checkpoint under which ours say how they were made; plain types only.
 RECORD = "acehand"
@@ -51,6 +52,14 @@ class Checkpoint:
         recorded = self.record.get("config", {}).get("variant")
         found = _VARIANT_IN_NAME.findall(self.path.stem)
         return recorded or (found[-1] if found else None)
+
+    @property
+    def training_data(self) -> TrainingData:
+        """What it was trained on: as our record says, else it is a released one."""
+        if not self.record:
+            return training_data.RELEASED
+        where = f"{self.path}: {RECORD}"
+        return training_data.from_json(self.record.get("training_data"), where)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -89,6 +98,13 @@ def base_file(path: Path) -> Path | None:
             if (path / folder / name).is_file():
                 return path / folder / name
     return None
+
+
+def base_settings(path: Path) -> Path | None:
+    """Return the ``config.json`` beside the transformer's file, or None without one."""
+    file = base_file(path)
+    settings = None if file is None else file.parent / "config.json"
+    return settings if settings is not None and settings.is_file() else None
 
 
 def open_base(path: Path) -> TensorStore:
@@ -166,16 +182,13 @@ def load_official(
     """
     opened = open_checkpoint(checkpoint)
     variant = choose_variant(variant, opened.variant, str(checkpoint))
-    base = base or _beside(checkpoint, _BASE_PLACES, "--base DIR", "wan-base")
-    vae = vae or _vae_of(base)
-    caption = caption or _beside(checkpoint, _CAPTION_FILES, "--caption FILE", "caption")
+    base, vae, caption = pieces_of(checkpoint, base, vae, caption)
     stores = OfficialStores(
         dit=open_base(base), vae=open_vae(vae), caption=read_caption(caption), **opened.parts
     )
     config, notes = checkpoint_config(opened, variant, config, base, stores)
     weights = assemble(config, stores)
-    files = {checkpoint.name: checkpoint, vae.name: vae, caption.name: caption}
-    files |= {file.name: file for file in stores.dit.files}
+    files = {f.name: f for f in (checkpoint, vae, caption, *stores.dit.files)}
     keys = ComponentReport("checkpoint", str(checkpoint), ignored=opened.ignored)
     report = replace(
         weights.report,
@@ -185,7 +198,22 @@ def load_official(
     )
     licence = str(opened.record.get("licence") or licences.RELEASED)
     digests = sha256s(files) if check_hashes else {}
-    return replace(weights, report=report, licence=licence, sha256s=digests)
+    return replace(
+        weights, report=report, licence=licence, sha256s=digests,
+        training_data=opened.training_data,
+    )  # fmt: skip
+
+
+def pieces_of(
+    checkpoint: Path, base: Path | None, vae: Path | None, caption: Path | None
+) -> tuple[Path, Path, Path]:
+    """Return base, VAE and caption, looked for beside the checkpoint where they are not given.
+
+    Raises InputError for one that is not there.
+    """
+    base = base or _beside(checkpoint, _BASE_PLACES, "--base DIR", "wan-base")
+    vae = vae or _vae_of(base)
+    return base, vae, caption or _beside(checkpoint, _CAPTION_FILES, "--caption FILE", "caption")
 
 
 def checkpoint_config(
@@ -215,14 +243,14 @@ def released_sizes(
     def shapes(store: TensorStore | None) -> dict[str, tuple[int, ...]] | None:
         return None if store is None else store.shapes
 
-    settings = base.parent / "config.json" if base is not None else None
+    settings = base_settings(base) if base is not None else None
     return sizes.infer(
         variant,
         dit=shapes(stores.dit),
         vae=shapes(stores.vae),
         projectors=shapes(stores.projectors),
         backbone_trainable=shapes(stores.backbone_trainable),
-        base_config=read_json(settings) if settings and settings.is_file() else None,
+        base_config=read_json(settings) if settings is not None else None,
     )
 
 

@@ -1,8 +1,8 @@
 """Our own format: one folder of safetensors that run, their config, hashes and licence.
 
 ``config.json`` holds ``format`` and ``version``, the model's sizes, the licence, where the weights
-came from (file names and SHA-256), and size and SHA-256 of every other file. Tensors have the
-running model's names.
+came from (file names and SHA-256), what they were trained on, and size and SHA-256 of every other
+file. Tensors have the running model's names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from acehand_core import __version__
 from acehand_core.atomic import atomic_folder
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
-from acehand_core.weights import layouts, licences
+from acehand_core.weights import layouts, licences, training_data
 from acehand_core.weights.config import ModelConfig
 from acehand_core.weights.hashes import sha256s
 from acehand_core.weights.loaded import PARTS, LoadedWeights, check_caption
@@ -29,6 +29,7 @@ from acehand_core.weights.storage import (
     read_json,
     save_safetensors,
 )
+from acehand_core.weights.training_data import TrainingData
 
 FORMAT = "acehand-weights"
 VERSION = 1
@@ -49,6 +50,7 @@ class Manifest:
     sources: dict[str, str]
     filled: tuple[str, ...]
     files: dict[str, dict[str, Any]]
+    training_data: TrainingData
 
 
 def is_own(path: Path) -> bool:
@@ -80,7 +82,7 @@ def read_manifest(path: Path) -> Manifest:
     config = ModelConfig.from_json(data.get("config"), f"{where}: config")
     return Manifest(
         path, config, data["licence"], data["sources"], tuple(map(str, data["filled"])),
-        data["files"],
+        data["files"], training_data.from_json(data.get("training_data"), str(where)),
     )  # fmt: skip
 
 
@@ -155,6 +157,7 @@ def load_own(path: Path, variant: str | None = None, check_hashes: bool = True) 
         config, read.get("vae"), read.get("trunk"), read.get("adapters"), decoder, ray_head,
         caption, LoadReport(tuple(reports.values()), manifest.filled), manifest.licence,
         {**digests, CONFIG_FILE: sha256s({"": path / CONFIG_FILE})[""]}, read.get("tiny"),
+        manifest.training_data,
     )  # fmt: skip
 
 
@@ -204,7 +207,8 @@ def save_own(
             "format": FORMAT, "version": VERSION, "acehand": __version__,
             "config": config.to_json(), "licence": weights.licence,
             "sources": dict(weights.sha256s if sources is None else sources),
-            "filled": list(weights.report.filled), "files": files,
+            "filled": list(weights.report.filled),
+            "training_data": training_data.to_json(weights.training_data), "files": files,
         }  # fmt: skip
         (folder / CONFIG_FILE).write_text(json.dumps(data, indent=2) + "\n", "utf-8")
 

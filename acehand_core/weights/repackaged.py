@@ -19,7 +19,7 @@ from acehand_core.atomic import atomic_folder
 from acehand_core.decoder.config import DecoderConfig
 from acehand_core.encoder.config import TrunkConfig, VaeConfig
 from acehand_core.errors import AcehandError, InputError, SchemaError
-from acehand_core.weights import layouts, licences, names
+from acehand_core.weights import layouts, licences, names, training_data
 from acehand_core.weights.config import ModelConfig, Variant
 from acehand_core.weights.hashes import sha256s, write_sums
 from acehand_core.weights.initial import initial
@@ -33,6 +33,7 @@ from acehand_core.weights.storage import (
     read_json,
     save_safetensors,
 )
+from acehand_core.weights.training_data import TrainingData
 
 CAPTION_FILE = f"{CAPTION_KEY}.safetensors"
 _EXTRA = "acehand.safetensors"
@@ -157,6 +158,7 @@ def load_repackaged(
         LoadReport(tuple(reports.values()), tuple(filled)),
         licence_of(path, variant),
         sha256s(files) if check_hashes else {},
+        training_data=training_data_of(path, variant),
     )
 
 
@@ -191,7 +193,7 @@ def save_repackaged(path: Path, weights: LoadedWeights, overwrite: bool = False)
         for file, tensors in files.items():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             save_safetensors(folder / file, tensors)
-        for file, settings in _configs(config, weights.licence).items():
+        for file, settings in _configs(weights).items():
             (folder / file).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
         (folder / "LICENSE.txt").write_text(licences.text(weights.licence), "utf-8")
         write_sums(folder)
@@ -206,8 +208,14 @@ def _all_but_patch_embedding(name: str) -> bool:
     return not name.startswith("patch_embedding.")
 
 
-def _configs(config: ModelConfig, licence: str) -> dict[str, dict[str, Any]]:
+def _configs(weights: LoadedWeights) -> dict[str, dict[str, Any]]:
+    config = weights.config
     trunk, v = config.trunk, config.variant
+    record = {
+        "config": config.to_json(),
+        "licence": weights.licence,
+        "training_data": training_data.to_json(weights.training_data),
+    }
     dit = {theirs: getattr(trunk, ours) for theirs, ours in _DIT.items()}
     return {
         "dit/config.json": dit | {"num_layers": trunk.executed},
@@ -215,7 +223,7 @@ def _configs(config: ModelConfig, licence: str) -> dict[str, dict[str, Any]]:
         f"{v}/config.json": {
             "rank": trunk.lora_rank, "alpha": trunk.lora_alpha,
             "target_modules": list(_LORA_TARGETS),
-            _RECORD: {"config": config.to_json(), "licence": licence},
+            _RECORD: record,
         },
         f"{v}/projector/config.json": {
             theirs: getattr(config.decoder, ours) for theirs, ours in _PROJECTOR.items()
@@ -227,6 +235,24 @@ def licence_of(path: Path, variant: Variant) -> str:
     """Return the licence that its config states, else the released one."""
     record = read_json(path / variant / "config.json").get(_RECORD)
     return str(record.get("licence")) if isinstance(record, dict) else licences.RELEASED
+
+
+def files_of(path: Path, variant: Variant, caption: Path | None = None) -> list[Path]:
+    """Return every file that ``load_repackaged`` reads, the configurations included."""
+    parts = ("dit", "vae", variant, f"{variant}/projector")
+    needed = [*layouts.repackaged(read_config(path, variant)), *(f"{p}/config.json" for p in parts)]
+    extra = path / variant / _EXTRA
+    files = [path / name for name in needed] + ([extra] if extra.is_file() else [])
+    return [*files, caption or path / CAPTION_FILE]
+
+
+def training_data_of(path: Path, variant: Variant) -> TrainingData:
+    """Return what a variant was trained on: as our record says, else it is the released one."""
+    where = path / variant / "config.json"
+    record = read_json(where).get(_RECORD)
+    if not isinstance(record, dict):
+        return training_data.RELEASED
+    return training_data.from_json(record.get("training_data"), f"{where}: {_RECORD}")
 
 
 def _fields(data: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, int]:

@@ -21,6 +21,11 @@ STORE_FORMAT = "acehand-clips"
 CLIP_FORMAT = "acehand-clip"
 VERSION = 1
 
+#: ``made_by`` of stores of published datasets.
+CONVERTED_BY = "acehand data convert"
+#: Datasets whose pictures are rendered: our own and the Rendered Hand Pose dataset.
+RENDERED_DATASETS = ("synthetic", "rhd")
+
 Kind = Literal["video", "image"]
 Media = Literal["video", "image", "reference", "none"]
 Split = Literal["train", "val", "test", "all"]
@@ -176,6 +181,13 @@ class StoreInfo:
     license: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def pictures(self) -> Literal["real", "synthetic", "unknown"]:
+        """Whether its clips were recorded or rendered; "unknown" for a store of another maker."""
+        if self.dataset in RENDERED_DATASETS:
+            return "synthetic"
+        return "real" if self.made_by == CONVERTED_BY else "unknown"
+
     def __post_init__(self) -> None:
         check_name(self.dataset, "dataset")
         if self.split not in get_args(Split):
@@ -201,7 +213,7 @@ class Clip:
 
     ``frames`` is None where ``info.media`` is "none". ``motion.joints_image`` are the labelled
     keypoints in pixels of the stored picture (NaN where none); ``motion.visible`` is the share of
-    the hand that is in the image and not hidden, as far as the dataset knows.
+    the keypoints inside it, hidden or not.
     """
 
     info: ClipInfo
@@ -220,6 +232,7 @@ class Clip:
             frames=self.frames,
             camera=self.info.camera,
             T_world_camera=self.motion.T_world_camera,
+            name=f"{self.info.dataset}/{self.info.id}",
         )
 
 

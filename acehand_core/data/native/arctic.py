@@ -2,7 +2,8 @@
 
 Layout: ``raw_seqs/<subject>/<sequence>.{mano,egocam.dist}.npy``, ``meta/misc.json`` and, if there,
 ``images/<subject>/<sequence>/<view>/00001.jpg``. The number of an image is its row of labels plus
-the subject's ``ioi_offset``. Pictures of view 0 are distorted and kept with their camera.
+the subject's ``ioi_offset``; pictures before the first and after the last row are frames without a
+label. Pictures of view 0 are distorted and kept with their camera.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class ArcticReader:
         camera, T_camera_world = _camera(item.path, subject, sequence, int(view), misc, count)
         count = min(count, len(T_camera_world))
         rows, source, size, findings = _pictures(item, misc, count)
+        labelled = (rows >= 0) & (rows < count)
         if size is not None and size != (camera.width, camera.height):
             findings.append(
                 f"pictures are {size[0]} x {size[1]}, the camera {camera.width} x {camera.height}; "
@@ -98,21 +100,32 @@ class ArcticReader:
             )
             camera = camera.rescaled(*size)
         findings += _findings(labels, sides)
-        stacked = [np.stack([side[k][:count][rows] for side in sides], 1) for k in range(4)]
+        stacked = [
+            _at_rows(np.stack([side[k][:count] for side in sides], 1), rows) for k in range(4)
+        ]
         orient, pose, translation, betas = stacked
         present = np.isfinite(orient).all(-1) & np.isfinite(pose).all(-1)
         present &= np.isfinite(translation).all(-1)
-        T_camera_world = T_camera_world[rows]
+        if view == "0":
+            T_camera_world = _at_rows(T_camera_world, rows)
+        else:  # a fixed camera is where it is in frames without a label too
+            T_camera_world = np.repeat(T_camera_world[:1], len(rows), axis=0)
         return NativeRecording(
             item=item,
-            timestamps_ns=np.round(rows * 1e9 / _FPS).astype(np.int64),
+            timestamps_ns=np.round((rows - rows[0]) * 1e9 / _FPS).astype(np.int64),
             fps=_FPS,
             width=camera.width,
             height=camera.height,
             frames=source,
             camera=camera,
             mano=ManoTrack(
-                CONVENTION, present, rotations.exp(orient), pose, betas, translation, T_camera_world
+                CONVENTION,
+                present,
+                rotations.exp(np.nan_to_num(orient)),
+                pose,
+                betas,
+                translation,
+                T_camera_world,
             ),
             joints_camera=None,
             joints_image=None,
@@ -121,7 +134,17 @@ class ArcticReader:
             T_world_camera=frames.inverse(T_camera_world),
             licences=("ARCTIC: non-commercial research, https://arctic.is.tue.mpg.de",),
             findings=tuple(findings),
+            unposed=np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
+            left_out=count - int(labelled.sum()),
         )
+
+
+def _at_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the values of these rows, NaN for rows that there are not."""
+    out = np.full((len(rows), *values.shape[1:]), np.nan)
+    there = (rows >= 0) & (rows < len(values))
+    out[there] = values[rows[there]]
+    return out
 
 
 def _read_side(side: object, where: str) -> tuple[np.ndarray, ...]:
@@ -181,7 +204,11 @@ def _camera(
 def _pictures(
     item: Item, misc: dict, count: int
 ) -> tuple[np.ndarray, ImageFiles | None, tuple[int, int] | None, list[str]]:
-    """Return the rows of labels that have a picture, the pictures, their size and findings."""
+    """Return each picture's row of labels, the pictures, their size and findings.
+
+    A picture without a label has a row below 0 or from ``count`` on. Without pictures every row of
+    labels is a frame.
+    """
     subject, sequence, view = (item.key[k] for k in ("subject", "sequence", "view"))
     where = f"{item.path / 'meta' / 'misc.json'} {subject}"
     offset = integer(get(misc, "ioi_offset", where), f"{where} ioi_offset")
@@ -192,22 +219,20 @@ def _pictures(
         found = numbered_images(item.path / name / subject / sequence / view)
         if not found:
             continue
-        kept = {number - offset: path for number, path in found.items()}
-        kept = {row: path for row, path in kept.items() if 0 <= row < count}
-        if not kept:
+        rows, paths = np.array(list(found)) - offset, list(found.values())
+        labelled = int(((rows >= 0) & (rows < count)).sum())
+        if not labelled:
             raise InputError(
                 f"{item.path / name / subject / sequence / view}: no picture has a row of labels; "
                 f"{len(found)} pictures from number {min(found)}, offset {offset}, {count} rows."
             )
         findings = [
             f"{len(found)} pictures, {count} rows of labels, offset {offset}: "
-            f"{len(kept)} belong together, {len(found) - len(kept)} pictures have no label, "
-            f"{count - len(kept)} rows no picture."
+            f"{labelled} belong together, {len(found) - labelled} pictures have no label, "
+            f"{count - labelled} rows no picture."
         ]
-        rows = np.array(list(kept))
         if (np.diff(rows) != 1).any():
             findings.append(f"{int((np.diff(rows) - 1).sum())} pictures are missing in between.")
-        paths = list(kept.values())
         return rows, ImageFiles(paths), image_size(paths[0]), findings
     return np.arange(count), None, None, ["no pictures; every row of labels is a frame."]
 

@@ -170,7 +170,8 @@ def _convention_findings(track: ManoTrack, hand: ManoHand | None) -> list[str]:
         )
     if track.T_camera_world is not None:
         rotation = track.T_camera_world[:, :3, :3]
-        error = np.abs(rotation @ np.swapaxes(rotation, -1, -2) - np.eye(3)).max()
+        rotation = rotation[np.isfinite(rotation).all((-1, -2))]
+        error = np.abs(rotation @ np.swapaxes(rotation, -1, -2) - np.eye(3)).max(initial=0)
         if error > 1e-3 or (np.linalg.det(rotation) < 0).any():
             out.append(f"camera poses are not rigid: they are off by up to {error:.3g}.")
     return out

@@ -22,7 +22,9 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.mano import ManoHand
 from acehand_core.motion import HandMotion, Provenance
 
-_VERSION = 3  # 3: hands that are there without a pose; 2: empty clips keep their hand model
+#: 4: unlabelled frames stay, masks of HOT3D, one meaning of ``visible``; 3: hands that are there
+#: without a pose; 2: empty clips keep their hand model.
+_VERSION = 4
 
 
 def convert_item(
@@ -86,6 +88,8 @@ def convert_item(
             "native_camera": native.camera.to_json() if native.camera else None,
             "convention": dataclasses.asdict(native.mano.convention) if native.mano else None,
             "pictures": done,
+            "unlabelled_frames": _unlabelled_frames(native, motion),
+            "left_out_frames": native.left_out,
             "findings": findings,
         },
         made_from=key,
@@ -107,6 +111,9 @@ def hand_motion(
     hand model is "none"; what is known of them stays. A recording of a MANO dataset in which nobody
     shows a hand is a MANO clip like the others where ``with_mano`` says that MANO is there: its
     frames are known to be empty, and a store has one hand model.
+
+    ``visible`` is the share of the keypoints inside the picture, hidden or not; of a hand whose
+    keypoints are not known 1 where it is labelled or the dataset says that some of it is seen.
     """
     count, present = len(native.timestamps_ns), native.present
     if hands is None:
@@ -134,12 +141,6 @@ def hand_motion(
         image = camera.project(joints)
     if image is None:
         image = np.full((count, 2, 21, 2), np.nan)
-    visible, share = native.visible, _share_in_view(joints, image, size, present)
-    if visible is None:
-        visible = share
-    elif camera is not None and camera.model != clip_pictures.native_model(native):
-        # An undistorted picture shows less than the one whose visible share the dataset states.
-        visible = np.minimum(visible, share)
     there = present.astype(np.float32)
     if native.unposed is not None:
         there = np.where(present, there, native.unposed).astype(np.float32)
@@ -147,7 +148,7 @@ def hand_motion(
         timestamps_ns=native.timestamps_ns,
         fps=native.fps,
         presence=there,
-        visible=np.clip(visible * (there > 0.5), 0, 1).astype(np.float32),
+        visible=(_visible(native, joints, image, camera, size) * (there > 0.5)).astype(np.float32),
         quality=present.astype(np.float32),
         observed=present,
         filled=np.zeros_like(present),
@@ -191,14 +192,29 @@ def _mano(path: Path, left_shapedirs_fixed: bool) -> ManoHand:
     return load_mano(path, left_shapedirs_fixed=left_shapedirs_fixed, dtype="float64")
 
 
-def _share_in_view(
-    joints: np.ndarray, image: np.ndarray, size: tuple[int, int], present: np.ndarray
+def _visible(
+    native: NativeRecording,
+    joints: np.ndarray,
+    image: np.ndarray,
+    camera: Camera | None,
+    size: tuple[int, int],
 ) -> np.ndarray:
-    """Return the share of keypoints inside the picture; 1 where no keypoint is known."""
+    """Return ``HandMotion.visible`` as ``hand_motion`` defines it; ``image`` are stored pixels."""
+    if camera is not None:
+        posed = np.isfinite(joints).any((-1, -2), keepdims=True)
+        image = np.where(posed, camera.project(joints), image)
     inside = (image >= -0.5).all(-1) & (image < np.array(size) - 0.5).all(-1)
     inside &= ~(joints[..., 2] <= 0)
-    known = np.isfinite(image).any((-1, -2)) | np.isfinite(joints).any((-1, -2))
-    return np.where(known, inside.mean(-1), present)
+    known = np.isfinite(image).any((-1, -2))
+    said = native.present if native.visible is None else native.visible > 0
+    return np.where(known, inside.mean(-1), said)
+
+
+def _unlabelled_frames(native: NativeRecording, motion: HandMotion) -> int:
+    """Return in how many frames nothing is said of any hand that the dataset labels."""
+    slots = np.array(native.slots)
+    unlabelled = (motion.presence > 0) & ~motion.observed
+    return int((unlabelled[:, slots].all(1) & slots.any()).sum())
 
 
 def _supervision(
@@ -254,6 +270,9 @@ def _native_arrays(native: NativeRecording) -> dict[str, dict[str, np.ndarray]]:
         out["joints_camera"] = native.joints_camera
     if native.joints_image is not None:
         out["joints_image"] = native.joints_image
+    if native.visible is not None:
+        out["visible"] = native.visible
+    out |= native.stored
     return {"native": out} if out else {}
 
 

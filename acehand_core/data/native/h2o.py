@@ -74,6 +74,7 @@ class H2OReader:
         labels = _numbered_text(mano_folder) | _numbered_text(joint_folder)
         images = numbered_images(item.path / "rgb") or numbered_images(item.path / "rgb256")
         wanted = sorted(images) if images else sorted(labels)
+        left_out = len(set(labels) - set(wanted))
         if not wanted:
             raise InputError(f"{item.path}: neither pictures nor labels.")
         mano = _read_all(mano_folder, wanted, 2 * _PER_HAND)
@@ -89,6 +90,8 @@ class H2OReader:
             )
         unlabelled = len(set(images) - set(labels)) if images else 0
         findings.append(f"{unlabelled} of {len(wanted)} pictures have no file of labels.")
+        if left_out:
+            findings.append(f"{left_out} labels have no picture and are left out.")
         findings.append("30 frames per second are assumed: no file says it.")
         rows = np.array(wanted)
         T_world_camera, found = _camera_poses(item.path, wanted)
@@ -120,6 +123,7 @@ class H2OReader:
             findings=tuple(findings),
             # The flag 0 means "not annotated", not "no hand".
             unposed=np.full(has_mano.shape, 0.5, np.float32),
+            left_out=left_out,
         )
 
 

@@ -88,8 +88,10 @@ class Hoi4dReader:
         camera = _camera(item, size, findings)
         image = (image + 0.5) * np.array(size) / _SIZE - 0.5  # stored for the full size
         present = np.isfinite(values).all(-1)
-        labelled = present.any(1).sum()
-        findings.append(f"{labelled} of {count} frames are labelled; {damaged} damaged files.")
+        labelled = present.any(1)
+        findings.append(
+            f"{int(labelled.sum())} of {count} frames are labelled; {damaged} damaged files."
+        )
         T_world_camera = _camera_poses(folder, count, values[..., 58:61], findings)
         return NativeRecording(
             item=item,
@@ -115,6 +117,9 @@ class Hoi4dReader:
             T_world_camera=T_world_camera,
             licences=("HOI4D: CC BY-NC 4.0, https://hoi4d.github.io",),
             findings=tuple(findings),
+            # Not every frame is annotated: one without any label says nothing.
+            unposed=np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
+            left_out=sum(row is None for row in rows.values()),
         )
 
 

@@ -42,7 +42,7 @@ _FPS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class StreamPoses:
-    """A stream's moments: times, the camera of each, and where it was."""
+    """A stream's moments: times, the camera of each, and where it was; NaN where not known."""
 
     timestamps_ns: Int[np.ndarray, "M"]
     cameras: tuple[Camera, ...]
@@ -166,12 +166,17 @@ def to_hand_motion(folder: Path, mano: ManoHand, stream: str = "214-1") -> HandM
             np.broadcast_to(wrist, (len(orient), 3)),
         )
     hand_pose = motion.hand_pose(mano)
+    joints = _joints(mano, orient, hand_pose, motion.betas, translation)
     present = motion.present.astype(np.float32)
+    inside = [
+        camera.contains(camera.project(points))
+        for camera, points in zip(poses.cameras, joints, strict=True)
+    ]
     return HandMotion(
         timestamps_ns=poses.timestamps_ns,
         fps=_FPS,
         presence=present,
-        visible=visibility(boxes, stream, poses.timestamps_ns) * present,
+        visible=np.mean(inside, axis=-1, dtype=np.float32) * present,
         quality=present,
         observed=motion.present,
         filled=np.zeros_like(motion.present),
@@ -179,7 +184,7 @@ def to_hand_motion(folder: Path, mano: ManoHand, stream: str = "214-1") -> HandM
         hand_pose=hand_pose,
         betas=np.tile(motion.betas, (2, 1)),
         translation=translation,
-        joints_camera=_joints(mano, orient, hand_pose, motion.betas, translation),
+        joints_camera=joints,
         joints_image=np.full((*present.shape, 21, 2), np.nan),
         hand_model="mano",
         provenance=_provenance(folder, stream, poses, missing),
@@ -194,7 +199,7 @@ def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPos
 
     Calibration is stored in device time, which only the recording itself relates to the others.
     Where lines and moments are as many they pair up; else they are paired by place in the file.
-    Moments without a headset pose are left out: nothing says where the camera was.
+    At moments without a headset pose nothing says where the camera was.
 
     Raises: InputError for an unknown stream or one without any headset pose; SchemaError.
     """
@@ -210,11 +215,10 @@ def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPos
             f"{len(times)} moments of stream {stream} but {last + 1} lines of calibration: "
             "paired by place."
         )
-    rows, found, lost = headset_rows(folder, headset, times)
-    lines = lines[found]
-    T_world_camera = headset.T_world_device[rows] @ calibration.T_device_camera[lines]
+    T_world_device, lost = headset_poses(folder, headset, times)
+    T_world_camera = T_world_device @ calibration.T_device_camera[lines]
     cameras = tuple(calibration.cameras[line] for line in lines)
-    return StreamPoses(times[found], cameras, T_world_camera), notes + lost
+    return StreamPoses(times, cameras, T_world_camera), notes + lost
 
 
 def moments(boxes: HandBoxes, stream: str) -> Int[np.ndarray, "M"]:
@@ -222,21 +226,23 @@ def moments(boxes: HandBoxes, stream: str) -> Int[np.ndarray, "M"]:
     return np.unique(boxes.timestamps_ns[boxes.of_stream(stream)])
 
 
-def headset_rows(
+def headset_poses(
     folder: Path, headset: HeadsetTrajectory, times: Int[np.ndarray, "M"]
-) -> tuple[Int[np.ndarray, "K"], Bool[np.ndarray, "M"], list[str]]:
-    """Return the K rows of the times that have a headset pose, which those are, and what to say.
+) -> tuple[Float[np.ndarray, "M 4 4"], list[str]]:
+    """Return ``T_world_device`` at these times, NaN where there is no row, and what to say.
 
-    Raises: InputError where none has.
+    Raises: InputError where no time has one.
     """
     rows, found = find_rows(headset.timestamps_ns, times)
     if not found.any():
         raise InputError(f"{folder / HEADSET_FILE}: no row at the time of any frame.")
+    poses = np.where(found[:, None, None], headset.T_world_device[rows], np.nan)
     if found.all():
-        return rows, found, []
-    lost = int((~found).sum())
-    note = f"{lost} of {len(found)} frames have no headset pose in {HEADSET_FILE} and are left out."
-    return rows[found], found, [note]
+        return poses, []
+    return poses, [
+        f"{int((~found).sum())} of {len(found)} frames have no headset pose in {HEADSET_FILE}: "
+        "neither hand is labelled there."
+    ]
 
 
 def wrists_in_boxes(
@@ -257,6 +263,8 @@ def wrists_in_boxes(
         if not len(found):
             continue
         moment = int(found[0])
+        if np.isnan(T_camera_world[moment]).any():
+            continue
         point = wrists.T_world_hand[track[0], boxes.slot[row], :3, 3]
         pixel = poses.cameras[moment].project(frames.apply(T_camera_world[moment], point))
         total += 1
@@ -266,10 +274,11 @@ def wrists_in_boxes(
 
 def _paired(folder: Path, stream: str, boxes: HandBoxes) -> StreamPoses:
     poses, notes = stream_poses(folder, stream, boxes)
-    lost = np.setdiff1d(moments(boxes, stream), poses.timestamps_ns)
-    if len(lost):
+    lost = np.isnan(poses.T_world_camera).any((-1, -2))
+    if lost.any():
         raise InputError(
-            f"{folder / HEADSET_FILE}: no row at {lost[0]} ns; times must match exactly."
+            f"{folder / HEADSET_FILE}: no row at {poses.timestamps_ns[lost][0]} ns; times must "
+            "match exactly."
         )
     if notes:
         raise SchemaError(
@@ -312,7 +321,7 @@ def _joints(
 
 
 def visibility(boxes: HandBoxes, stream: str, times: np.ndarray) -> np.ndarray:
-    """Return the visible share of each hand (T, 2), 0 to 1."""
+    """Return the share of each hand's surface that is seen (T, 2), 0 to 1, by the box file."""
     out = np.zeros((len(times), 2), np.float32)
     rows = boxes.of_stream(stream)
     moment, found = find_rows(times, boxes.timestamps_ns[rows])

@@ -28,6 +28,7 @@ from acehand_core.data.native.splits import hashed_split
 from acehand_core.data.native.turned import TURN, TurnedFrames, turned_camera
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
 from acehand_core.types import SIDES
 
 _FPS = 30.0
@@ -76,8 +77,11 @@ class Hot3dClipsReader:
         """Read one clip as seen by one camera."""
         stream, archive = item.key["stream"], item.path
         members = list_tar(archive)
-        keys = sorted({n.split(".")[0] for n in members if n.endswith(".cameras.json")})
-        if not keys:
+        image = f".image_{stream}.jpg"
+        every = sorted({n.split(".")[0] for n in members if n.endswith((".cameras.json", image))})
+        pictures = [key for key in every if key + image in members]
+        keys = pictures or every
+        if not any(f"{key}.cameras.json" in members for key in keys):
             raise SchemaError(f"{archive}: no frame with .cameras.json.")
 
         def load(name: str) -> dict | None:
@@ -86,14 +90,11 @@ class Hot3dClipsReader:
             where = f"{archive}:{name}"
             return mapping(parse_json(read_member(archive, members[name]), where), where)
 
-        cameras, poses = [], []
-        for key in keys:
-            where = f"{archive}:{key}.cameras.json {stream}"
-            entry = get(load(f"{key}.cameras.json"), stream, where)
-            cameras.append(fisheye624(get(entry, "calibration", where), where))
-            poses.append(read_pose(get(entry, "T_world_from_camera", where), where))
+        cameras, T_world_camera, findings = _cameras(
+            {f"{archive}:{key}.cameras.json": load(f"{key}.cameras.json") for key in keys}, stream
+        )
+        posed = np.isfinite(T_world_camera).all((-1, -2))
         shapes = load(_SHAPES)
-        findings = [f"{len(keys)} frames."]
         track, visible, unposed = _hands(
             [load(f"{key}.hands.json") for key in keys], shapes, stream, archive
         )
@@ -103,36 +104,31 @@ class Hot3dClipsReader:
             findings.append(text)
         times, found = _times([load(f"{key}.info.json") for key in keys], stream)
         findings += found
-        camera, T_world_camera = cameras[len(cameras) // 2], np.stack(poses)
+        camera = cameras[len(cameras) // 2]
         focal = np.ptp([c.fx for c in cameras])
         if focal > 0:
             findings.append(f"the focal length changes by {focal:.3g} px; the middle one is used.")
-        source = _pictures(archive, members, [f"{key}.image_{stream}.jpg" for key in keys])
-        if source is None:
-            findings.append("pictures are missing; none are used.")
+        source = TarImages(archive, [members[key + image] for key in pictures])
+        if len(pictures) < len(every):
+            findings.append(f"{len(every) - len(pictures)} of {len(every)} frames have no picture.")
         if item.key["device"] == "aria":
             camera, T_world_camera = turned_camera(camera), T_world_camera @ TURN
-            source = None if source is None else TurnedFrames(source)
+            source = TurnedFrames(source)
         present, orient, fingers, betas, translation = track
+        unposed[~posed] = np.maximum(unposed[~posed], np.where(present[~posed], 1, 0.5))
+        present = present & posed[:, None]
+        mano = ManoTrack(
+            CONVENTION, present, orient, fingers, betas, translation, frames.inverse(T_world_camera)
+        )
         return NativeRecording(
             item=item,
             timestamps_ns=times,
             fps=_FPS,
             width=camera.width,
             height=camera.height,
-            frames=source,
+            frames=source if pictures else None,
             camera=camera,
-            mano=ManoTrack(
-                CONVENTION,
-                present,
-                orient,
-                fingers,
-                betas,
-                translation,
-                frames.inverse(T_world_camera),
-            )
-            if labelled
-            else None,
+            mano=mano if labelled else None,
             joints_camera=None,
             joints_image=None,
             present=present,
@@ -141,16 +137,30 @@ class Hot3dClipsReader:
             T_world_camera=T_world_camera,
             licences=LICENCES,
             findings=tuple(findings),
+            left_out=len(every) - len(keys),
         )
 
 
-def _pictures(
-    archive: Path, members: dict[str, tuple[str, int, int]], names: Sequence[str]
-) -> TarImages | None:
-    """Return the pictures of those names, or None unless all are there."""
-    if any(name not in members for name in names):
-        return None
-    return TarImages(archive, [members[name] for name in names])
+def _cameras(
+    entries: dict[str, dict | None], stream: str
+) -> tuple[list[Camera], np.ndarray, list[str]]:
+    """Return the cameras of a stream, ``T_world_camera`` per frame and what was found.
+
+    ``entries`` are files and what is in them; where there is none the pose is NaN.
+    """
+    cameras, poses = [], np.full((len(entries), 4, 4), np.nan)
+    for row, (name, frame) in enumerate(entries.items()):
+        if frame is None:
+            continue
+        where = f"{name} {stream}"
+        entry = get(frame, stream, where)
+        cameras.append(fisheye624(get(entry, "calibration", where), where))
+        poses[row] = read_pose(get(entry, "T_world_from_camera", where), where)
+    findings = [f"{len(entries)} frames."]
+    if len(cameras) < len(entries):
+        lost = len(entries) - len(cameras)
+        findings.append(f"{lost} of {len(entries)} frames have no cameras.json and so no label.")
+    return cameras, poses, findings
 
 
 def _hands(

@@ -27,6 +27,15 @@ HEADSET_FILE = "headset_trajectory.csv"
 BOXES_FILE = "box2d_hands.csv"
 CALIBRATION_FILE = "mps/slam/online_calibration.jsonl"
 
+#: What a mask says of a camera's frame, by the dataset's README. Masks of objects are not read.
+MASKS = {
+    "headset_pose_available": "the headset has a pose",
+    "hand_pose_available": "both hands have a pose",
+    "hand_visible": "some part of a hand is in the picture",
+    "good_exposure": "what is seen of hands and objects is not over-exposed",
+    "qa_pass": "people found no fault with the poses of what is in the picture",
+}
+
 #: Stream to camera label, width and height. The sizes stand in the recording alone; those in the
 #: calibration are of another use.
 STREAMS = {
@@ -123,6 +132,27 @@ def read_boxes(folder: Path) -> HandBoxes:
     return HandBoxes(
         tuple(streams), np.array(slots), np.array(times), np.array(boxes), np.array(visibility)
     )
+
+
+def read_mask(
+    folder: Path, name: str, stream: str, times: Int[np.ndarray, "M"]
+) -> tuple[Bool[np.ndarray, "M"], Bool[np.ndarray, "M"]] | None:
+    """Read what one of ``MASKS`` says of a stream at these times, and at which it says anything.
+
+    Returns None without the file: not every sequence has every mask. Raises SchemaError with file
+    and line.
+    """
+    path = folder / "masks" / f"mask_{name}.csv"
+    if not path.is_file():
+        return None
+    said: dict[int, bool] = {}
+    for where, row in _csv_rows(path, ("timestamp[ns]", "stream_id", "mask")):
+        if row["mask"] not in ("True", "False"):
+            raise SchemaError(f"{where}: mask is {row['mask']!r}; valid: True, False.")
+        if row["stream_id"] == stream:
+            said[_integer(row["timestamp[ns]"], where)] = row["mask"] == "True"
+    values = np.array([said.get(int(time), True) for time in times], bool)
+    return values, np.array([int(time) in said for time in times], bool)
 
 
 def read_umetrack(folder: Path) -> HandTrack:

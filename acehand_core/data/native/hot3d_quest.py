@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from acehand_core.data.native.files import array, get, integer, mapping, read_json
-from acehand_core.data.native.hot3d import StreamPoses, headset_rows, moments
+from acehand_core.data.native.hot3d import StreamPoses, headset_poses, moments
 from acehand_core.data.native.hot3d_files import HandBoxes, read_headset
 from acehand_core.errors import SchemaError
 from acehand_core.geometry import frames, rotations
@@ -60,14 +60,13 @@ def fisheye624(entry: dict, where: str) -> Camera:
 def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPoses, list[str]]:
     """Return the moments of a stream, its camera at each, and where it was; and what was found.
 
-    Moments without a headset pose are left out, as in ``hot3d.stream_poses``.
+    Raises: as ``hot3d.stream_poses``.
     """
     camera, T_device_camera = read_quest_camera(folder, stream)
     headset = read_headset(folder)
     times = moments(boxes, stream)
-    rows, found, notes = headset_rows(folder, headset, times)
-    T = headset.T_world_device[rows] @ T_device_camera
-    return StreamPoses(times[found], (camera,) * len(rows), T), notes
+    T_world_device, notes = headset_poses(folder, headset, times)
+    return StreamPoses(times, (camera,) * len(times), T_world_device @ T_device_camera), notes
 
 
 def _pose(value: dict, where: str) -> RigidTransform:

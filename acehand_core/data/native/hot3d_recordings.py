@@ -74,7 +74,8 @@ class Hot3dReader:
 
     def sources(self, item: Item) -> Sequence[Path]:
         """Return the files and folders that a recording is read from."""
-        return [item.path, item.path / "mps" / "slam", item.path / hot3d_files.MANO_FILE]
+        return [item.path, *(item.path / name for name in ("mps/slam", "masks")),
+                item.path / hot3d_files.MANO_FILE]  # fmt: skip
 
     def read(self, item: Item, options: ReadOptions) -> NativeRecording:
         """Read one sequence as seen by one camera."""
@@ -84,10 +85,16 @@ class Hot3dReader:
         findings += _metadata(item.path)
         motion, missing = hot3d.motion_at(item.path, poses.timestamps_ns)
         findings += missing
+        masks, found = _masks(item.path, stream, poses.timestamps_ns)
+        findings += found
         visible = hot3d.visibility(boxes, stream, poses.timestamps_ns)
+        visible[~masks["hand_visible"]] = 0
         unposed = (visible > 0) & ~motion.present
         if unposed.any():
             findings.append(f"{int(unposed.sum())} hands have a visible box but no MANO pose.")
+        posed = np.isfinite(poses.T_world_camera).all((-1, -2))
+        present, found = _trusted(motion.present & posed[:, None], visible, masks)
+        findings += found
         camera = poses.cameras[len(poses.cameras) // 2]
         findings += _lens_changes(poses.cameras)
         findings += _wrists_in_boxes(item.path, stream, boxes, poses)
@@ -112,7 +119,7 @@ class Hot3dReader:
             camera=camera,
             mano=ManoTrack(
                 CONVENTION,
-                motion.present,
+                present,
                 motion.global_orient,
                 motion.pca,
                 np.broadcast_to(motion.betas, (count, 2, 10)),
@@ -121,9 +128,11 @@ class Hot3dReader:
             ),
             joints_camera=None,
             joints_image=None,
-            present=motion.present,
+            present=present,
             visible=visible,
-            unposed=unposed.astype(np.float32),
+            # No label is no sign of absence: poses get lost. A hand with one is there.
+            unposed=np.where(motion.present | (visible > 0), 1, 0.5).astype(np.float32),
+            stored={f"mask_{name}": values for name, values in masks.items()},
             T_world_camera=T_world_camera,
             licences=LICENCES,
             findings=tuple(findings),
@@ -136,6 +145,47 @@ def _poses(
     if quest:
         return hot3d_quest.stream_poses(folder, stream, boxes)
     return hot3d.stream_poses(folder, stream, boxes)
+
+
+def _masks(folder: Path, stream: str, times: np.ndarray) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return each of ``MASKS`` at these times, True where it says nothing, and what to say."""
+    out, findings, missing = {}, [], []
+    for name, meaning in hot3d_files.MASKS.items():
+        found = hot3d_files.read_mask(folder, name, stream, times)
+        values, told = found or (np.ones(len(times), bool), np.ones(len(times), bool))
+        out[name] = values
+        if found is None:
+            missing.append(name)
+        if not told.all():
+            findings.append(
+                f"mask_{name}.csv says nothing of {int((~told).sum())} of {len(times)} frames; "
+                "they are taken as good."
+            )
+        if not values.all():
+            findings.append(
+                f"mask_{name}.csv is False in {int((~values).sum())} of {len(times)} frames (True: "
+                f"{meaning})."
+            )
+    if missing:
+        findings.append(f"no masks of {', '.join(missing)}.")
+    return out, findings
+
+
+def _trusted(
+    posed: np.ndarray, visible: np.ndarray, masks: dict[str, np.ndarray]
+) -> tuple[np.ndarray, list[str]]:
+    """Return which hands with a pose are labelled, by the masks (T, 2), and what to say.
+
+    ``hand_pose_available`` is also False where one hand lacks its pose: the other keeps its label.
+    Where it is False and both have one, nothing says which of them is not valid. Exposure concerns
+    what is seen: a hand out of the picture keeps its label. ``hand_visible`` takes no label away,
+    for hands out of sight are labelled.
+    """
+    out = posed & (masks["headset_pose_available"] & masks["qa_pass"])[:, None]
+    out &= (masks["hand_pose_available"] | ~posed.all(1))[:, None]
+    out &= masks["good_exposure"][:, None] | (visible == 0)
+    lost = int((posed & ~out).sum())
+    return out, [f"{lost} hands with a pose are unlabelled, because of masks."] if lost else []
 
 
 def _recording_name(folder: Path) -> str:

@@ -98,21 +98,27 @@ class ReInterHandReader:
     def read(self, item: Item, options: ReadOptions) -> NativeRecording:
         """Read one segment."""
         ego = item.path / "Ego_cameras" / item.key["view"]
-        listed = _segments(item.path)[item.key["segment"]]
+        segments = _segments(item.path)
+        listed = segments[item.key["segment"]]
         images = numbered_images(ego / "images")
         shown = [n for n in listed if (not images or n in images)]
-        shown = [n for n in shown if (ego / "cam_params" / f"{n:06d}.json").is_file()]
-        if not shown:
+        posed = {n for n in shown if (ego / "cam_params" / f"{n:06d}.json").is_file()}
+        if not posed:
             raise InputError(
                 f"{ego}: no frame of segment {item.key['segment']} has a picture and cam_params."
             )
         size = image_size(images[shown[0]]) if images else None
-        camera, T_camera_world, findings = _cameras(ego / "cam_params", shown, size)
+        camera, T_camera_world, findings = _cameras(ego / "cam_params", shown, posed, size)
         findings += _rate(listed, shown)
+        if unlisted := len(set(images) - {n for numbers in segments.values() for n in numbers}):
+            findings.append(
+                f"{unlisted} pictures of the capture are in no segment of frame_list.txt."
+            )
         mano, keypoints = _labels(item.path, shown)
         scale, unit = _translation_unit(mano[..., 58:61], keypoints[:, :, 0])
         findings.append(unit)
-        present = np.isfinite(mano).all(-1)
+        known = np.isfinite(T_camera_world).all((-1, -2))
+        present = np.isfinite(mano).all(-1) & known[:, None]
         joints = keypoints[:, :, list(_KEYPOINTS)]
         joints = frames.apply(T_camera_world, joints.reshape(len(shown), -1, 3))
         joints = joints.reshape(len(shown), 2, 21, 3)
@@ -143,6 +149,8 @@ class ReInterHandReader:
             T_world_camera=frames.inverse(T_camera_world),
             licences=("Re:InterHand: CC BY-NC 4.0",),
             findings=tuple(findings),
+            unposed=np.where(seen.any(1), 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
+            left_out=len(listed) - len(shown),
         )
 
 
@@ -161,16 +169,18 @@ def _segments(capture: Path) -> dict[str, list[int]]:
 
 
 def _cameras(
-    folder: Path, shown: list[int], size: tuple[int, int] | None
+    folder: Path, shown: list[int], posed: set[int], size: tuple[int, int] | None
 ) -> tuple[Camera, np.ndarray, list[str]]:
-    """Return the lens of the middle frame and ``T_camera_world`` of every frame."""
-    lenses, poses = [], []
-    for number in shown:
+    """Return the lens of the middle frame and each frame's ``T_camera_world``, NaN without one."""
+    lenses, poses = [], np.full((len(shown), 4, 4), np.nan)
+    for row, number in enumerate(shown):
+        if number not in posed:
+            continue
         path = folder / f"{number:06d}.json"
         values, where = read_json(path), str(path)
         R = array(get(values, "R", where), (3, 3), f"{where} R")
         t = flat(get(values, "t", where), 3, f"{where} t") / 1000
-        poses.append(frames.rigid(R, t))
+        poses[row] = frames.rigid(R, t)
         parts = [
             flat(get(values, key, where), count, f"{where} {key}")
             for key, count in (("focal", 2), ("princpt", 2), ("D", 4))
@@ -179,6 +189,10 @@ def _cameras(
     lens = np.stack(lenses)
     middle = lens[len(lens) // 2]
     findings = []
+    if len(lenses) < len(shown):
+        findings.append(
+            f"{len(shown) - len(lenses)} of {len(shown)} frames have no cam_params and so no label."
+        )
     if np.ptp(lens, axis=0).max() > 0:
         findings.append(f"lens numbers change by up to {np.ptp(lens, axis=0).max():.3g}.")
     if size is None:
@@ -189,7 +203,7 @@ def _cameras(
     numbers = [float(value) for value in middle]
     return (
         Camera("kannala_brandt", *size, *numbers[:4], tuple(numbers[4:])),
-        np.stack(poses),
+        poses,
         findings,
     )
 

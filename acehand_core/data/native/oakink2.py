@@ -1,8 +1,9 @@
 """OakInk2: mocap-fitted hands as quaternions, one pickle per sequence with torch tensors in it.
 
 Layout: ``anno_preview/<token>.pkl`` and ``data/<token>/<camera serial>/<frame>.png|jpg``. Frame
-numbers count mocap frames at 120 Hz; pictures come at about every fourth. Hand translations are
-wrist positions. The pickle is read by the restricted unpickler, without torch.
+numbers count mocap frames at 120 Hz; pictures come at about every fourth. Every picture is a frame;
+one without a camera or without an entry in ``raw_mano`` has no label. Hand translations are wrist
+positions. The pickle is read by the restricted unpickler, without torch.
 """
 
 from __future__ import annotations
@@ -80,21 +81,26 @@ class OakInk2Reader:
         where = str(path)
         serial, intrinsics, extrinsics, findings = _camera_tables(labels, view, where)
         ids = _frame_ids(get(labels, "frame_id_list", where), f"{where} frame_id_list")
-        posed = [n for n in ids if n in extrinsics and n in intrinsics]
         images = _images(item.path, token, serial, view)
-        shown = [n for n in posed if n in images] if images else posed
-        if not shown:
+        shown = sorted(images) if images else sorted(set(ids))
+        posed = [n for n in shown if n in extrinsics and n in intrinsics]
+        if not posed:
             raise InputError(f"{where}: no frame of {view} has a camera and a picture.")
-        findings += _count_findings(ids, posed, shown, images)
-        K = np.stack([array(intrinsics[n], (3, 3), f"{where} cam_intr") for n in shown])
-        T = np.stack([array(extrinsics[n], (4, 4), f"{where} cam_extr") for n in shown])
+        left_out = len(set(ids) - set(shown))
+        findings += _count_findings(ids, posed, shown, images, left_out)
+        K = np.stack([array(intrinsics[n], (3, 3), f"{where} cam_intr") for n in posed])
+        T = np.full((len(shown), 4, 4), np.nan)
+        for row, number in zip(np.searchsorted(shown, posed), posed, strict=True):
+            T[row] = array(extrinsics[number], (4, 4), f"{where} cam_extr")
         size = image_size(images[shown[0]]) if images else _VIEWER_SIZE
         middle = K[len(K) // 2]
         camera = Camera("pinhole", *size, *map(float, (middle[0, 0], middle[1, 1], *middle[:2, 2])))
         if np.ptp(K, axis=0).max() > 0:
             findings.append(f"intrinsics change by up to {np.ptp(K, axis=0).max():.3g} px.")
-        track, unit = _hands(get(labels, "raw_mano", where), shown, T, where)
+        raw = mapping(get(labels, "raw_mano", where), f"{where} raw_mano")
+        track, unit = _hands(raw, shown, T, where)
         findings += unit
+        labelled = np.array([n in raw for n in shown]) & np.isfinite(T).all((-1, -2))
         rows = np.array(shown)
         return NativeRecording(
             item=item,
@@ -112,6 +118,8 @@ class OakInk2Reader:
             T_world_camera=frames.inverse(T),
             licences=("OakInk2: CC BY-NC-SA 4.0 for data, https://oakink.net/v2",),
             findings=tuple(findings),
+            unposed=np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
+            left_out=left_out,
         )
 
 
@@ -150,8 +158,9 @@ def _images(root: Path, token: str, serial: str, view: str) -> dict[int, Path]:
     return {}
 
 
-def _hands(raw: Any, shown: list[int], T: np.ndarray, where: str) -> tuple[ManoTrack, list[str]]:
-    count, raw = len(shown), mapping(raw, f"{where} raw_mano")
+def _hands(raw: dict, shown: list[int], T: np.ndarray, where: str) -> tuple[ManoTrack, list[str]]:
+    """Return the labels of each frame and what was found; a hand needs the frame's camera."""
+    count = len(shown)
     quaternion = np.full((count, 2, 16, 4), np.nan)
     wrist, betas = np.full((count, 2, 3), np.nan), np.full((count, 2, 10), np.nan)
     for row, number in enumerate(shown):
@@ -164,11 +173,11 @@ def _hands(raw: Any, shown: list[int], T: np.ndarray, where: str) -> tuple[ManoT
             quaternion[row, slot] = coefficients.reshape(16, 4)
             wrist[row, slot] = flat(get(entry, f"{prefix}tsl", at), 3, at + "tsl")
             betas[row, slot] = flat(get(entry, f"{prefix}betas", at), 10, at + "betas")
-    present = np.isfinite(wrist).all(-1)
+    present = np.isfinite(wrist).all(-1) & np.isfinite(T).all((-1, -2))[:, None]
     length = np.linalg.norm(quaternion[present], axis=-1)
     if length.size and abs(length - 1).max() > 1e-2:
         raise SchemaError(f"{where}: quaternions of length {length.min():.3f}..{length.max():.3f}.")
-    quaternion[~present] = (1.0, 0.0, 0.0, 0.0)
+    quaternion[np.isnan(wrist).any(-1)] = (1.0, 0.0, 0.0, 0.0)
     matrices = rotations.from_quaternion(quaternion)
     camera_wrists = frames.apply(T, np.nan_to_num(wrist))[present]
     distance = float(np.median(np.linalg.norm(camera_wrists, axis=-1))) if present.any() else 0.0
@@ -186,16 +195,22 @@ def _hands(raw: Any, shown: list[int], T: np.ndarray, where: str) -> tuple[ManoT
     ), findings
 
 
-def _count_findings(ids: list, posed: list, shown: list, images: dict) -> list[str]:
+def _count_findings(
+    ids: list[int], posed: list[int], shown: list[int], images: dict, left_out: int
+) -> list[str]:
     steps = sorted(set(np.diff(shown).tolist())) if len(shown) > 1 else []
     out = [f"frame numbers step by {', '.join(map(str, steps)) or 'nothing'} at 120 Hz."]
-    if len(posed) < len(ids):
-        out.append(f"{len(ids) - len(posed)} of {len(ids)} frames have no camera.")
+    if len(posed) < len(shown):
+        out.append(
+            f"{len(shown) - len(posed)} of {len(shown)} frames have no camera and so no label."
+        )
     if not images:
         out.append(f"no pictures; a size of {_VIEWER_SIZE[0]} x {_VIEWER_SIZE[1]} is assumed.")
     else:
         suffixes = sorted({path.suffix for path in images.values()})
+        unlisted = len(set(shown) - set(ids))
         out.append(
-            f"pictures are {', '.join(suffixes)}; {len(posed) - len(shown)} frames lack one."
+            f"pictures are {', '.join(suffixes)}; {left_out} of {len(ids)} listed frames lack one "
+            f"and are left out; {unlisted} pictures are not listed."
         )
     return out

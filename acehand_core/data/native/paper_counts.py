@@ -33,7 +33,7 @@ _ARCTIC_SUBJECTS = {
 
 #: What is known of each dataset that makes counts differ even with a complete copy.
 _WHY = {
-    "arctic": "Frames: pictures with a row of labels count here; the paper does not say how it "
+    "arctic": "Frames: every picture counts here, labelled or not; the paper does not say how it "
     "treats pictures before the offset, and the authors' own lists drop ten at either end.",
     "hot3d": "The paper's 198 recordings and their split are not published: every labelled "
     "recording of both devices is listed here and split by hash, so neither count can agree "
@@ -41,7 +41,7 @@ _WHY = {
     "h2o": "Frames: every picture counts, as in the paper (the authors' lists of labelled pictures "
     "have 55742 and 23391). The 24 recordings of val are in none of the paper's columns.",
     "oakink2": "The paper's 627 sequences are split at the sequence level by an unpublished list; "
-    "here by hash. Frames: pictures with a camera count.",
+    "here by hash. Frames: every picture counts, labelled or not.",
     "interhand": "The paper names 10 frames per second and 43 clips but no rule for either; here "
     "a clip is one segment of one capture at every stored frame, and the three captures that the "
     "authors' loader tests on are kept apart as test.",

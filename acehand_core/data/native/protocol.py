@@ -104,7 +104,7 @@ class ManoTrack:
 
 @dataclass(frozen=True, slots=True)
 class NativeRecording:
-    """One recording as its dataset stores it: T native frames, none dropped, none repeated.
+    """One recording as its dataset stores it: T native frames, labelled or not, none repeated.
 
     Attributes:
         fps: nominal native rate; of a still image the rate its clip is played at, by convention 30.
@@ -114,10 +114,17 @@ class NativeRecording:
         joints_camera: (T, 2, 21, 3) joints that the dataset itself gives, camera frame, NaN where
             none; None where it gives no joints.
         present: where the dataset labels a hand, through either.
-        visible: share of the hand that is in view, where the dataset says so, else None.
+        visible: what the dataset itself says of how much of the hand is seen, 0 to 1, else None.
+            Datasets mean different things by it, so it is kept as stored, and a clip asks it only
+            of hands without keypoints (see ``convert.hand_motion``).
+        T_world_camera: NaN in frames whose camera pose is not known; no hand is ``present`` there
+            whose label is in the world.
         unposed: of hands that are not ``present``: 1 where the dataset says that the hand is there
-            all the same, 0.5 where it says nothing of the frame, 0 where no label is taken for no
+            all the same, 0.5 where it says nothing of the hand, 0 where no label is taken for no
             hand. None: 0 everywhere. Only 0 is taught as absence.
+        stored: further arrays of the dataset with a row per frame, kept beside the clip as stored.
+        left_out: frames of the dataset that are not here: they have a label and no picture while
+            others have one, and a clip has a picture for every frame or for none.
         slots: which of left and right are labelled at all.
         still: an image dataset.
         licences: what binds a user of the data.
@@ -142,6 +149,8 @@ class NativeRecording:
     licences: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
     unposed: PerHand | None = None
+    stored: Mapping[str, np.ndarray] = field(default_factory=dict)
+    left_out: int = 0
 
 
 @runtime_checkable

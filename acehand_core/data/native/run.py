@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
 import signal
 import traceback
 from collections import Counter
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.data.clips import folders
-from acehand_core.data.clips.schema import ClipInfo, StoreInfo
+from acehand_core.data.clips.schema import CONVERTED_BY, ClipInfo, StoreInfo
 from acehand_core.data.clips.store import ClipWriter, changed_settings
 from acehand_core.data.native.clip_pictures import ClipOptions
 from acehand_core.data.native.convert import check_mano, convert_item
@@ -53,13 +54,17 @@ class RunOptions:
 class RunReport:
     """What came out: per split clips and frames; findings with how many clips share them.
 
-    ``moved`` counts, by (old split, new split), clips that were taken out of the old split's store.
+    Of the frames ``unlabelled`` have no label of any hand; ``left_out`` frames of the dataset have
+    no picture where others have one and so are in no clip. ``moved`` counts, by (old split, new
+    split), clips that were taken out of the old split's store.
     """
 
     dataset: str
     output: Path
     clips: Counter = field(default_factory=Counter)
     frames: Counter = field(default_factory=Counter)
+    unlabelled: Counter = field(default_factory=Counter)
+    left_out: Counter = field(default_factory=Counter)
     kept: int = 0
     moved: Counter = field(default_factory=Counter)
     findings: Counter = field(default_factory=Counter)
@@ -70,6 +75,8 @@ class RunReport:
         """Count one clip."""
         self.clips[split] += 1
         self.frames[split] += info.frames
+        self.unlabelled[split] += info.source["unlabelled_frames"]
+        self.left_out[split] += info.source["left_out_frames"]
         self.kept += kept
         self.findings.update(info.source.get("findings", ()))
 
@@ -79,7 +86,12 @@ class RunReport:
             "dataset": self.dataset,
             "output": str(self.output),
             "splits": {
-                split: {"clips": self.clips[split], "frames": self.frames[split]}
+                split: {
+                    "clips": self.clips[split],
+                    "frames": self.frames[split],
+                    "unlabelled_frames": self.unlabelled[split],
+                    "left_out_frames": self.left_out[split],
+                }
                 for split in SPLITS
                 if self.clips[split]
             },
@@ -94,6 +106,12 @@ class RunReport:
             ],
             "errors": self.errors,
         }
+
+    def to_store(self, root: Path) -> dict[str, Any]:
+        """Return what stays with the clips: the same, without the folders where things lie here."""
+        below = f"{root}{os.sep}"
+        errors = [{**e, "message": e["message"].replace(below, "")} for e in self.errors]
+        return {**self.to_json(), "output": self.output.name, "errors": errors}
 
 
 def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
@@ -134,7 +152,7 @@ def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
         for split in sorted({item.split for item in items if report.clips[item.split]}):
             _writer(reader, split, options).write_index()
     report.comparison = compare(name, report.clips, report.frames, items)
-    folders.write_json(options.output / f"conversion-{name}.json", report.to_json())
+    folders.write_json(options.output / f"conversion-{name}.json", report.to_store(options.root))
     return report
 
 
@@ -225,7 +243,7 @@ def _store_info(reader: Reader, split: str, options: RunOptions) -> StoreInfo:
     return StoreInfo(
         dataset=reader.name,
         split=split,
-        made_by="acehand data convert",
+        made_by=CONVERTED_BY,
         license=f"that of {reader.title}",
         settings={
             "images": options.clips.images,

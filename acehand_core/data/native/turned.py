@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import UInt8
 
 from acehand_core.errors import CalibrationError
 from acehand_core.geometry.cameras import Camera
@@ -64,5 +65,5 @@ def turned_camera(camera: Camera) -> Camera:
     )
 
 
-def _turn(image: ImageRgb) -> ImageRgb:
+def _turn(image: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "W H 3"]:
     return np.ascontiguousarray(np.rot90(image, 3))

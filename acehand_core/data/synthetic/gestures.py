@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import least_squares
@@ -12,6 +14,23 @@ from acehand_core.hand.skeleton import FINGERS, finger_keypoints
 from acehand_core.types import Side
 
 Gesture = Float[np.ndarray, "T 21 3"]
+
+#: Flexion in degrees at MCP, PIP and DIP of all fingers: around something wide to narrow.
+_GRIPS = {
+    "wide grip": (25.0, 30.0, 15.0),
+    "grip": (45.0, 50.0, 25.0),
+    "narrow grip": (65.0, 75.0, 40.0),
+}
+_FIST, _ALONE = (80.0, 100.0, 60.0), (70.0, 85.0, 45.0)
+#: The thumb in the plane of the palm, and over the middle phalanges of index and middle finger.
+_THUMB_BESIDE = {"cmc_spread": -20.0, "cmc_flex": -15.0, "mcp_flex": 0.0, "ip_flex": 0.0}
+_THUMB_OVER = {
+    "cmc_spread": -1.0,
+    "cmc_flex": 15.0,
+    "cmc_twist": 7.0,
+    "mcp_flex": 53.0,
+    "ip_flex": 41.0,
+}
 
 
 def pinching_hand(
@@ -28,6 +47,39 @@ def pinching_hand(
     share = np.clip(np.minimum(phase, 1 - phase) / 0.375, 0, 1)
     share = (share * share * (3 - 2 * share))[:, None]
     return _joints(side, opened + share * (closed - opened))
+
+
+def canonical_hands(side: Side) -> dict[str, Float[np.ndarray, "21 3"]]:
+    """Return the poses that a robot's own calibration is fitted to, by name; metres.
+
+    Flat, relaxed, three grips from wide to narrow, a fist, each finger bent alone, and each finger
+    touching the thumb.
+    """
+    straight = dict.fromkeys(FINGERS[1:], (0.0, 0.0, 0.0))
+    angles = {"flat": _bent(straight, _THUMB_BESIDE), "relaxed": articulation.comfortable()}
+    for name, flexion in _GRIPS.items():
+        angles[name] = _bent(dict.fromkeys(FINGERS[1:], flexion))
+    angles["fist"] = _bent(dict.fromkeys(FINGERS[1:], _FIST), _THUMB_OVER)
+    for finger in FINGERS[1:]:
+        angles[f"{finger} bent"] = _bent(straight | {finger: _ALONE}, _THUMB_BESIDE)
+    for finger in FINGERS[1:]:
+        angles[f"{finger} pinch"] = _touching_angles(side, finger)
+    return dict(zip(angles, _joints(side, np.stack(list(angles.values()))), strict=True))
+
+
+def _bent(
+    flexion: dict[str, tuple[float, float, float]], thumb: dict[str, float] | None = None
+) -> Float[np.ndarray, "22"]:
+    """Return a comfortable hand with these angles instead, degrees from MCP to DIP."""
+    wanted = {f"thumb_{name}": angle for name, angle in (thumb or {}).items()}
+    for finger, bends in flexion.items():
+        for joint, angle in zip(("mcp", "pip", "dip"), bends, strict=True):
+            wanted[f"{finger}_{joint}_flex"] = angle
+    out = articulation.comfortable().copy()
+    for index, freedom in enumerate(articulation.freedoms()):
+        if freedom.name in wanted:
+            out[index] = np.radians(wanted[freedom.name])
+    return out
 
 
 def fast_hand(side: Side, fps: float, seconds: float = 6.0) -> Gesture:
@@ -73,3 +125,14 @@ def _touching_angles(side: Side, finger: str) -> Float[np.ndarray, "22"]:
     out = rest.copy()
     out[moving] = found.x
     return out
+
+
+def canonical_text() -> str:
+    """Return what ``retarget/human_poses.json`` holds: the right hand's poses, to 0.01 mm."""
+    poses = {name: joints.round(5).tolist() for name, joints in canonical_hands("right").items()}
+    rows = ",\n".join(f" {json.dumps(name)}: {json.dumps(rows)}" for name, rows in poses.items())
+    return f"{{\n{rows}\n}}\n"
+
+
+if __name__ == "__main__":
+    print(canonical_text(), end="")

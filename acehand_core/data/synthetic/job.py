@@ -170,11 +170,21 @@ def _finished(waiting: dict[Future[str | None], int]):
 
 
 def _calm() -> None:
-    """Leave Ctrl-C to the parent, and one thread to each process."""
+    """Leave Ctrl-C to the parent, end with it, and leave one thread to each process."""
     import signal
+    import threading
 
+    # Killed, the parent cannot end its workers, and they would wait for work for ever.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("LP_NUM_THREADS", "1")
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # clips appear whole or not at all, so nothing is to be tidied up
 
 
 def _attempt(job: SynthJob, index: int, real: RealMotion | None) -> str | None:

@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from acehand_core.batch import ClipBatch, PinholeBatch, Readout
+from acehand_core.batch import PinholeBatch, Readout
 from acehand_core.decoder.config import DecoderConfig
 from acehand_core.encoder.config import Precision, TrunkConfig, VaeConfig
 from acehand_core.encoder.trunk import Trunk
 from acehand_core.encoder.vae import VideoEncoder
 from acehand_core.errors import SchemaError, nearest
 from acehand_core.geometry import rotations_torch
+from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.hand.mano import ManoHand
+from acehand_core.inference.golden import end_to_end
 from acehand_core.inference.golden.recipe import Recipe
-from acehand_core.inference.windows import PAPER_LATENTS, paper_plan
+from acehand_core.inference.options import InferenceOptions
 from acehand_core.model import RELEASED, AceModel, load_trunk, place
 from acehand_core.solver.camera_fit_torch import reported_intrinsics
 from acehand_core.types import SIDES
@@ -164,50 +166,25 @@ def _projector(case: Case, mano: ManoHand) -> Outputs:
 
 
 def _e2e(case: Case, mano: ManoHand) -> Outputs:
-    out: dict[str, torch.Tensor] = {}
+    out: dict[str, np.ndarray] = {}
     if "rgb" in case.config:
         frames = case.inputs["in/frames_u8"]
         encoder = _encoder(case, case.config["rgb"]["base_dim"])
-        out["latents_before_f16"] = encoder.encode(frames, chunk=4, round_to_half=False)
+        latents = encoder.encode(frames, chunk=4, round_to_half=False)
+        out["latents_before_f16"] = latents.numpy()
     # Rounded to half: our own could fall on the other side of a rounding border.
     latents = case.tensor("latents").float()
-    hands = TorchHands.mano(mano)
-    model = _model(case, _trunk_config(case, _TAP))
-    count = latents.shape[1]
-    width = count if case.config.get("mode") == "full" else PAPER_LATENTS
-    for variant in _VARIANTS:
-        camera = _camera(case, variant, 1)
-        merged: dict[str, torch.Tensor] = {}
-        ray_maps = []
-        for window in paper_plan(count, width):
-            part = latents[None, :, window.start : window.stop]
-            readout = model(ClipBatch(part, camera.size, camera))
-            ray_maps.append(readout.ray_map)
-            rows = _readout_outputs(readout)
-            joints = hands.joints(readout.global_orient, readout.hand_pose, readout.betas)
-            rows["cam_trans"] = place(
-                readout, joints, camera.size, camera, RELEASED[variant]
-            ).translation
-            rows["betas"] = readout.betas[:, None].expand(-1, rows["exists_3d"].shape[1], -1, -1)
-            _write(merged, rows, window.start * 4, window.write_from, 4 * (count - 1) + 1)
-        size = _size(case)
-        merged["pred_intrinsics"] = reported_intrinsics(torch.cat(ray_maps, dim=2), *size)[0]
-        out |= {f"{variant}/{name}": value for name, value in merged.items()}
-    return {name: value.numpy() for name, value in out.items()}
-
-
-def _write(
-    merged: dict[str, torch.Tensor],
-    rows: Mapping[str, torch.Tensor],
-    first: int,
-    write_from: int,
-    total: int,
-) -> None:
-    """Write a window's frames into the recording's; a later window overwrites an earlier one."""
-    for name, value in rows.items():
-        if name not in merged:
-            merged[name] = torch.zeros(total, *value.shape[2:])
-        merged[name][write_from : first + value.shape[1]] = value[0, write_from - first :]
+    recording = end_to_end.recording_of(case.name, latents, _given_camera(case))
+    options = InferenceOptions(
+        windows="full" if case.config.get("mode") == "full" else "paper", precision=case.precision
+    )
+    # Adapters merged, as in every run of a user. The bfloat16 reference holds how the release
+    # rounds, with live ones: what is merged rounds elsewhere (docs/model.md, "Precision").
+    model = _model(case, _trunk_config(case, _TAP), merge=case.precision == "float32")
+    placed, said = end_to_end.outputs(recording, latents, model, TorchHands.mano(mano), options)
+    ray_maps = torch.cat([readout.ray_map for readout in said], dim=2)
+    fitted = reported_intrinsics(ray_maps, recording.width, recording.height)[0].numpy()
+    return out | placed | {f"{variant}/pred_intrinsics": fitted for variant in _VARIANTS}
 
 
 def _mano(case: Case, mano: ManoHand) -> Outputs:
@@ -256,7 +233,7 @@ def _pnp(case: Case, mano: ManoHand) -> Outputs:
     return out
 
 
-def _model(case: Case, trunk: TrunkConfig | None) -> AceModel:
+def _model(case: Case, trunk: TrunkConfig | None, merge: bool = False) -> AceModel:
     """Return the model of a case; without a trunk its features are inputs."""
     config = case.config
     feature_dim = config["feature_dim"] if trunk is None else trunk.dim
@@ -271,12 +248,18 @@ def _model(case: Case, trunk: TrunkConfig | None) -> AceModel:
         backbone_trainable=None if trunk is None else _trainable(case),
         caption=None if trunk is None else case.tensor("caption_embed"),
     )
-    return AceModel.from_weights(weights, case.precision, merge=False)
+    return AceModel.from_weights(weights, case.precision, merge=merge)
 
 
 def _size(case: Case) -> tuple[int, int]:
     camera = case.config["camera"]
     return camera["image_width"], camera["image_height"]
+
+
+def _given_camera(case: Case) -> Camera:
+    camera = case.config["camera"]
+    numbers = (float(camera[name]) for name in ("fx", "fy", "cx", "cy"))
+    return Camera("pinhole", *_size(case), *numbers)
 
 
 def _camera(case: Case, variant: Variant, batch: int) -> PinholeBatch:

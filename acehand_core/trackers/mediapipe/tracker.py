@@ -100,7 +100,7 @@ class MediaPipeTracker:
                 "distances scale with it"
             )
         return Provenance(
-            source=recording.source,
+            source=recording.name,
             source_sha256=recording.sha256,
             tracker=self.name,
             weights=f"mediapipe {VERSION}: palm_detection_full, hand_landmark_full",

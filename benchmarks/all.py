@@ -1,0 +1,124 @@
+"""Make every result again, one benchmark after the other: run it on an idle machine.
+
+    python benchmarks/all.py               # all but the slow ones, about 25 minutes on two cores
+    python benchmarks/all.py NAME ...      # these alone
+    python benchmarks/all.py --list
+
+Results go to benchmarks/results/NAME.json. One that was made by the same command at this very
+commit, by unchanged files, is kept: after an interruption the same command goes on. Each result
+says whether the machine was idle while it was made. At the end the numbers of the documentation are
+written from the results (documents.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
+
+from benchmarks import documents, provenance
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A result: the command that makes it, and how long that takes on two idle cores.
+
+    ``slow`` ones run only when they are named.
+    """
+
+    name: str
+    command: str
+    minutes: float
+    slow: bool = False
+
+    @property
+    def result(self) -> Path:
+        return provenance.RESULTS / f"{self.name}.json"
+
+    @property
+    def words(self) -> list[str]:
+        output = self.result.relative_to(provenance.ROOT).as_posix()
+        return [*shlex.split(self.command), "--output", output]
+
+
+BENCHMARKS = (
+    Benchmark("main_job", "benchmarks/main_job.py", 2),
+    Benchmark("retarget", "benchmarks/retarget.py --ablation", 10),
+    Benchmark("retarget_hour", "benchmarks/retarget_hour.py", 1.5),
+    Benchmark("solver", "benchmarks/solver.py", 1),
+    Benchmark("evaluate", "benchmarks/evaluate.py", 0.5),
+    Benchmark("reconstruct", "benchmarks/reconstruct.py", 1.5),
+    Benchmark("train_step", "benchmarks/train_step.py --clips 2", 0.2),
+    Benchmark("bag", "benchmarks/bag.py", 5),
+    # Clips of 21 frames: the rate of frames is what counts, and full-size ones take seconds each.
+    Benchmark("synth", "benchmarks/synth.py --clips 8 --frames 21", 2.5),
+    Benchmark("overfit", "benchmarks/overfit.py --draw 11 --steps 1000", 1.5),
+    Benchmark("overfit_kfree", "benchmarks/overfit.py --draw 11 --kfree --steps 2500", 4),
+    # 184 clips are rendered and six networks trained.
+    Benchmark(
+        "tiny_study", "benchmarks/tiny_study.py --steps 1200 --clips 2 --runs out/tiny_study", 75,
+        slow=True,
+    ),
+)  # fmt: skip
+
+
+def main() -> int:
+    """Run what is asked for; the exit code is 1 where a benchmark's is not 0."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    known = {benchmark.name: benchmark for benchmark in BENCHMARKS}
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of --list; default all fast ones")
+    parser.add_argument("--list", action="store_true", help="say what there is, run nothing")
+    options = parser.parse_args()
+    unknown = sorted(set(options.names) - set(known))
+    if unknown:
+        parser.error(f"{', '.join(unknown)}: there are {', '.join(known)}")
+    chosen = [known[name] for name in options.names] or [b for b in BENCHMARKS if not b.slow]
+    if options.list:
+        for benchmark in BENCHMARKS:
+            print(f"{benchmark.name:<14} {benchmark.minutes:>5} min  python {benchmark.command}"
+                  f"{'  (only when named)' if benchmark.slow else ''}")  # fmt: skip
+        return 0
+    if provenance.commit()["dirty"] is not False:
+        print("Not a clean checkout: results will say so, and none is kept.", file=sys.stderr)
+    codes = {benchmark.name: run(benchmark) for benchmark in chosen}
+    documents.main()
+    failed = [name for name, code in codes.items() if code]
+    print(f"failed: {', '.join(failed)}" if failed else "all done")
+    return 1 if failed else 0
+
+
+def run(benchmark: Benchmark) -> int:
+    """Run one benchmark unless its result is there; return its exit code."""
+    if is_current(benchmark):
+        print(f"{benchmark.name:<14} kept", flush=True)
+        return 0
+    started = time.monotonic()
+    print(f"{benchmark.name:<14} python {benchmark.command}", flush=True)
+    done = subprocess.run(
+        [sys.executable, *benchmark.words], cwd=provenance.ROOT, stdout=subprocess.DEVNULL,
+        check=False,
+    )  # fmt: skip
+    minutes = (time.monotonic() - started) / 60
+    print(f"{benchmark.name:<14} exit code {done.returncode}, {minutes:.1f} min", flush=True)
+    return done.returncode
+
+
+def is_current(benchmark: Benchmark) -> bool:
+    """Tell whether the result was made by this command, at this commit, by unchanged files."""
+    here = provenance.commit()
+    if here["dirty"] is not False or not benchmark.result.is_file():
+        return False
+    made = json.loads(benchmark.result.read_text("utf-8")).get("provenance", {})
+    same = all(made.get(key) == here[key] for key in ("commit", "dirty"))
+    return same and made.get("command") == shlex.join(["python", *benchmark.words])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""Write the numbers of the documentation from the results that are there; nothing is run.
+
+    python benchmarks/documents.py
+
+A block that is written from here stands between two comments in README.md or docs/*.md::
+
+    <!-- result NAME: python benchmarks/documents.py -->
+    <!-- end NAME -->
+
+A block whose result is not there stays as it is. Beside them ``results/retarget.md`` has every
+table of the comparison with dex-retargeting.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
+
+from benchmarks import provenance
+from benchmarks.retargeting import tables
+from benchmarks.retargeting.tables import record
+
+Result = Mapping[str, Any]
+WIDTH = 105
+_BLOCK = re.compile(r"(<!-- result ([^:>]+): [^>]*-->\n).*?(<!-- end \2 -->)", re.DOTALL)
+
+
+def main() -> int:
+    for path in pages():
+        text = path.read_text("utf-8")
+        new = spliced(text, blocks(provenance.RESULTS))
+        if new != text:
+            path.write_text(new, "utf-8")
+            print(path.relative_to(provenance.ROOT))
+    result = provenance.RESULTS / "retarget.json"
+    if result.is_file():
+        text = tables.document(json.loads(result.read_text("utf-8")))
+        result.with_suffix(".md").write_text(text, "utf-8")
+    return 0
+
+
+def pages() -> list[Path]:
+    """Return the pages that may hold blocks."""
+    root = provenance.ROOT
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+
+
+def blocks(folder: Path) -> dict[str, str | None]:
+    """Return the text of every block by name; None where its result is not there."""
+    out: dict[str, str | None] = {}
+    for name, write in WRITERS.items():
+        path = folder / f"{name.replace(' ', '_')}.json"
+        out[name] = write(json.loads(path.read_text("utf-8"))) if path.is_file() else None
+    path = folder / "retarget.json"
+    made = json.loads(path.read_text("utf-8")) if path.is_file() else None
+    for name in tables.NAMES if made is None else ():
+        out[name] = None
+    return out | (tables.blocks(made) if made else {})
+
+
+def spliced(text: str, made: Mapping[str, str | None]) -> str:
+    """Return a page with the text between its marks replaced by the block of that name.
+
+    Raises:
+        KeyError: a mark names a block that there is not.
+    """
+
+    def block(found: re.Match[str]) -> str:
+        new = made[found[2]]
+        return found[0] if new is None else f"{found[1]}\n{new}\n\n{found[3]}"
+
+    return _BLOCK.sub(block, text)
+
+
+def _main_job(result: Result) -> str:
+    return _wrapped(
+        f"Time: `python benchmarks/main_job.py` on a {result['frames']}-frame clip that lasts "
+        f"{result['clip_s']:.1f} s: {result['no_overlay_s']:.1f} s from process start to exit, "
+        f"{result['ratio_to_mediapipe_alone']:.2f} times MediaPipe alone, the overlay "
+        f"{result['overlay_adds_s']:.0f} s more ({record(result)}).",
+        100,
+    )
+
+
+def _retarget_hour(result: Result) -> str:
+    *_, short, long = result["runs"]
+    return _wrapped(
+        f"{long['minutes']:.0f} minutes of frames ({long['frames']}) peak at {long['peak_mb']:.0f} "
+        f"MB, {short['minutes']:.0f} minutes at {short['peak_mb']:.0f} MB, targets included; a "
+        f"clip of two chunks differs from one solve by {result['seam_rad']:.0e} rad "
+        f"(`python benchmarks/retarget_hour.py`; {record(result)})."
+    )
+
+
+def _synth(result: Result) -> str:
+    rows = {name: row for name, row in result.items() if isinstance(row, dict) and "clips" in row}
+    lines = [
+        f"| clips of {result['frames_per_clip']} frames a minute | one process | "
+        f"{result['processes']} processes | ratio |\n|---|---|---|---|"
+    ]
+    lines += [
+        f"| {name} | {row['clips_per_minute_single']:.1f} | {row['clips_per_minute']:.1f} | "
+        f"{row['ratio_to_single']:.2f} |"
+        for name, row in rows.items()
+    ]
+    return "\n".join(lines) + f"\n\n({record(result)})"
+
+
+def _train_step(result: Result) -> str:
+    return _wrapped(
+        f"Without `--size real` it does the same with `tiny` on a CPU: a step of {result['clips']} "
+        f"clips of {result['frames']} frames takes {result['step_over_forward']:.1f} times a "
+        f"forward pass without gradients ([train_step.json](../benchmarks/results/"
+        f"train_step.json); {record(result)})."
+    )
+
+
+def _overfit(result: Result) -> str:
+    lines = [
+        _wrapped(f"After {result['steps']} steps and {result['seconds']:.0f} s "
+                 f"({record(result)}):"),
+        "", "| term | first | last | truth |", "|---|---|---|---|",
+    ]  # fmt: skip
+    lines += [
+        f"| `{name}` | {row['first']:.4f} | {row['last']:.4f} | {row['truth']:.4f} |"
+        for name, row in result["terms"].items()
+    ]
+    return "\n".join(lines)
+
+
+def _overfit_kfree(result: Result) -> str:
+    fit, field = result["terms"].get("fit"), result["ray_field"]
+    began = (
+        f"`fit` is above 0 from step {fit['first_step']} on, where it is {fit['first']:.3f}, and "
+        f"{fit['last']:.5f} at the end. " if fit else "`fit` was never above 0. "
+    )  # fmt: skip
+    degrees = " and ".join(f"{value:.1f}" for value in field["mean_degrees"])
+    misfit = " and ".join(f"{value:.1f}" for value in field["misfit_degrees"])
+    failed = ", ".join(f"`{name}`" for name in result["failed"]) or "none"
+    return _wrapped(
+        f"With `--kfree --steps {result['steps']}`, terms that do not pass: {failed}, after "
+        f"{result['seconds']:.0f} s. {began}`ray` ends at {result['terms']['ray']['last']:.3f}; "
+        f"the ray fields of the two clips are {degrees} degrees (mean over cells) from the truth "
+        f"and {misfit} from their own pinhole "
+        f"([overfit_kfree.json](../benchmarks/results/overfit_kfree.json); {record(result)})."
+    )
+
+
+def _bag(result: Result) -> str:
+    reading, converting, memory = result["reading"], result["converting"], result.get("memory")
+    width, height = reading["jpeg"]["size"]
+    with_bag = converting["bag_and_bag_output_s"] / converting["bag_s"]
+    lines = [
+        "| what | measured |", "|---|---|",
+        f"| {reading['jpeg']['frames']} pictures of {width} x {height} in jpeg, indexed and read "
+        f"in order | {reading['jpeg']['ratio']:.2f} x rosbags and OpenCV reading them once |",
+        f"| the same as bgr8 | {reading['bgr8']['ratio']:.1f} x: the bag is read twice more, for "
+        f"the index and for its SHA-256 ({reading['bgr8']['recording_s']:.2f} s in all) |",
+        f"| converting {converting['frames']} frames of `examples/two_hands.mp4` from a bag | "
+        f"{converting['ratio_to_video']:.1f} x the main job on the video; "
+        f"{converting['ratio_to_rosbags_alone']:.0f} x reading alone |",
+        f"| with `--bag-output` and meshes | {with_bag:.1f} x without |",
+    ]  # fmt: skip
+    if memory:
+        lines.append(
+            f"| peak memory of a conversion, {memory['size'][0]} x {memory['size'][1]} pixels at "
+            f"{memory['fps']} Hz | {memory['peak_mb'][0]} MB for 1 minute, {memory['peak_mb'][1]} "
+            f"MB for {memory['minutes'][1]:.0f}; the goal, 1.1 times that of one minute and 50 MB, "
+            f"is {memory['bound_mb']} MB |"
+        )
+    return "\n".join(lines) + f"\n\n({record(result)})"
+
+
+def _evaluate(result: Result) -> str:
+    return textwrap.fill(
+        f"`python benchmarks/evaluate.py`: {result['segments_per_second']:.1f} segments of "
+        f"{result['frames_per_segment']} frames per second with the default hand's mesh of "
+        f"{result['mesh_vertices']} vertices, {result['ratio_to_twin']:.0f} times the twin "
+        f"([result](../benchmarks/results/evaluate.json); {record(result)}).",
+        WIDTH, initial_indent="- ", subsequent_indent="  ", break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
+WRITERS: dict[str, Callable[[Result], str]] = {
+    "main job": _main_job,
+    "retarget hour": _retarget_hour,
+    "synth": _synth,
+    "train step": _train_step,
+    "overfit": _overfit,
+    "overfit kfree": _overfit_kfree,
+    "bag": _bag,
+    "evaluate": _evaluate,
+}
+
+
+def _wrapped(text: str, width: int = WIDTH) -> str:
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

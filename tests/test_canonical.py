@@ -1,0 +1,106 @@
+"""The calibration that is kept with each robot, and the poses that it is fitted to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from acehand_core.cli.main import main
+from acehand_core.data.synthetic import gestures
+from acehand_core.geometry import rotations
+from acehand_core.types import SIDES
+from retarget import canonical
+from retarget.kinematics import KinematicTree
+from retarget.robot import OURS, find_robot_file, load_robot, robot_names
+
+ROBOTS = [name for name in (*robot_names(), "inspire:other") if name != "panda_gripper"]
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_poses_are_those_of_the_hand_model():
+    kept = (ROOT / "retarget" / "human_poses.json").read_text("utf-8")
+    assert kept == gestures.canonical_text(), (
+        "stale: python -m acehand_core.data.synthetic.gestures > retarget/human_poses.json"
+    )
+
+
+def test_the_poses_are_what_they_are_called():
+    """Angles at the joints, from the bones: the same bends that the poses were asked for."""
+    poses = dict(zip(canonical.pose_names(), canonical.canonical_joints("right"), strict=True))
+
+    def bends(name, finger):
+        chain = poses[name][[0, *range(1 + 4 * finger, 5 + 4 * finger)]]
+        bones = np.diff(chain, axis=0)
+        bones /= np.linalg.norm(bones, axis=1, keepdims=True)
+        return np.degrees(np.arccos(np.clip(np.sum(bones[1:] * bones[:-1], axis=1), -1, 1)))
+
+    for finger in range(1, 5):
+        assert bends("flat", finger)[1:] == pytest.approx([0, 0], abs=0.1)
+        assert bends("fist", finger)[1:] == pytest.approx([100, 60], abs=0.1)
+        alone = ("thumb", "index", "middle", "ring", "pinky")[finger]
+        assert bends(f"{alone} bent", finger)[1:] == pytest.approx([85, 45], abs=0.1)
+        others = [f for f in range(1, 5) if f != finger]
+        assert max(bends(f"{alone} bent", f)[1:].max() for f in others) < 0.1
+        pinch = poses[f"{alone} pinch"]
+        assert np.linalg.norm(pinch[4] - pinch[4 + 4 * finger]) < 1e-3
+    # In the fist the thumb's tip lies before the fingers, between index and ring finger.
+    thumb, middles = poses["fist"][4], poses["fist"][[6, 7, 10, 11]]
+    assert thumb[0] > middles[:, 0].max() + 0.012
+    assert poses["fist"][14, 1] < thumb[1] < poses["fist"][6, 1]
+
+
+def test_left_poses_mirror_the_right():
+    left, right = (canonical.canonical_joints(side) for side in SIDES)
+    assert np.abs(left * [1, -1, 1] - right).max() == 0
+    assert right[:, 2:4, 1].min() > 0.02  # the right thumb's root is on +y
+
+
+@pytest.mark.parametrize("name", ROBOTS)
+def test_what_is_kept_fits_the_robot(name):
+    """A fit that begins at the kept calibration stays there, and its fingerprint is the robot's."""
+    for side, hand in load_robot(name, models=OURS).hands.items():
+        tree = KinematicTree.of(hand)
+        kept = canonical.kept_calibration(hand)
+        stale = f"stale: acehand robots calibrate {name} --overwrite"
+        assert kept is not None and kept.sha256 == canonical.fingerprint(hand, tree), stale
+        one = kept.calibration
+        again = canonical.fit_robot(hand, tree, first=one)
+        assert abs(np.log(again.scale / one.scale)) < 3e-3, stale
+        assert np.abs(again.translation - one.translation).max() < 1e-3, stale
+        turned = rotations.angle_between(again.rotation[None], one.rotation[None])[0]
+        assert turned < 3e-3, f"{side} {stale}"
+        assert canonical.robot_calibration(hand, tree) == one
+
+
+def test_another_hand_is_fitted_again(tmp_path, capsys):
+    """A copy whose fingers are changed no longer fits what was kept; the command mends that."""
+    folder = tmp_path / "inspire"
+    shutil.copytree(find_robot_file("inspire").parent, folder)
+    file = folder / "robot.yaml"
+    text = file.read_text()
+    assert text.count("index_proximal: {limits: [0, 1.47]") == 1
+    file.write_text(text.replace("index_proximal: {limits: [0, 1.47]",
+                                 "index_proximal: {limits: [0, 1.40]"))  # fmt: skip
+    hand = load_robot(file, models=OURS).hand("right")
+    tree = KinematicTree.of(hand)
+    assert canonical.kept_calibration(hand).sha256 != canonical.fingerprint(hand, tree)
+    assert main(["robots", "calibrate", str(file)]) == 4  # never replaced unasked
+    assert "--overwrite" in capsys.readouterr().err
+    assert main(["robots", "calibrate", str(file), "--overwrite", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["files"] == [
+        str(folder / "calibration.json")
+    ]
+    assert canonical.kept_calibration(hand).sha256 == canonical.fingerprint(hand, tree)
+    before = (folder / "calibration.json").read_bytes()
+    assert main(["robots", "calibrate", str(file)]) == 0
+    assert "fits already" in capsys.readouterr().err
+    assert (folder / "calibration.json").read_bytes() == before
+
+
+def test_a_gripper_has_none(capsys):
+    assert main(["robots", "calibrate", "panda_gripper"]) == 0
+    assert "follows an opening" in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""Datasets of older versions: features of several axes, and absolute paths of the sources."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import lerobot_samples as samples
+import numpy as np
+import older_datasets
+import pyarrow.parquet as pq
+import pytest
+from clips import example_frames
+from runs import Acehand, Run, hands_file
+from video_fixtures import write_video
+
+from acehand_core.data.recordings import RecordingOptions, expand_inputs, open_recording
+from acehand_core.export import lerobot_format as layout
+from acehand_core.export.demonstrations import read_episodes
+from acehand_core.export.lerobot_check import check_dataset
+from acehand_core.export.lerobot_repair import repair
+
+COUNT = 6
+JOINTS = "observation.hand.joints_camera"
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A video, and the hands that are seen in it."""
+    folder = tmp_path_factory.mktemp("inputs")
+    video = write_video(folder / "v.mp4", example_frames(COUNT))
+    return video, hands_file(folder / "hands.npz", COUNT)
+
+
+@pytest.fixture(scope="module")
+def new(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of one episode as it is written today."""
+    from acehand_core.cli import retarget
+
+    root = tmp_path_factory.mktemp("new") / "data"
+    assert retarget.main([*job(inputs), "--output", str(root), "--quiet"]) == 0
+    return root
+
+
+@pytest.fixture
+def old(new: Path, tmp_path: Path) -> Path:
+    """The same as an older version wrote it."""
+    return older_datasets.age(shutil.copytree(new, tmp_path / "data"), Path("/home/somebody/takes"))
+
+
+def job(inputs: tuple[Path, Path]) -> list[str]:
+    video, hands = inputs
+    return [str(video), "--tracker", str(hands), "--no-overlay"]
+
+
+def joints_of(root: Path) -> np.ndarray:
+    """Return the keypoints (T, 2, 21, 3) of a dataset, whichever way they are stored."""
+    tables = [pq.read_table(path)[JOINTS] for path in sorted(root.glob("data/*/*.parquet"))]
+    return np.array([row for t in tables for row in t.to_pylist()]).reshape(-1, 2, 21, 3)
+
+
+def test_it_is_sound_and_needs_no_repair(old: Path, new: Path) -> None:
+    shape = json.loads((old / layout.INFO_PATH).read_text())["features"][JOINTS]["shape"]
+    assert shape == [2, 21, 3]
+    before = samples.snapshot(old)
+    assert check_dataset(old, decode_all=True) == [] and repair(old) == []
+    assert samples.snapshot(old) == before
+    assert np.array_equal(joints_of(old), joints_of(new))
+
+
+def test_it_is_added_to_as_it_is(old: Path, new: Path, inputs: tuple[Path, Path], capsys) -> None:
+    features = json.loads((old / layout.INFO_PATH).read_text())["features"]
+    assert Run(capsys, *job(inputs), "--append", "--task", "again", "--output", old).code == 0
+    assert json.loads((old / layout.INFO_PATH).read_text())["features"] == features
+    assert check_dataset(old) == []
+    kinds = {pq.read_schema(path).field(JOINTS).type for path in old.glob("data/*/*.parquet")}
+    assert len(kinds) == 1
+    assert np.array_equal(joints_of(old), np.tile(joints_of(new), (2, 1, 1, 1)))
+
+
+def test_its_episodes_are_known_again(old: Path, inputs: tuple[Path, Path], capsys) -> None:
+    before = samples.snapshot(old)
+    run = Run(capsys, *job(inputs), "--resume", "--output", old)
+    assert run.code == 0 and run.json["skipped"] == [str(inputs[0])]
+    assert samples.snapshot(old) == before
+
+
+def test_its_pictures_are_made_again(old: Path, inputs: tuple[Path, Path], capsys) -> None:
+    sheet = old / "acehand" / "episode_000000" / "contact_sheet.png"
+    drawn = sheet.read_bytes()
+    sheet.unlink()
+    assert Run(capsys, *job(inputs), "--resume", "--output", old).code == 0
+    assert sheet.read_bytes() == drawn and check_dataset(old) == []
+
+
+def test_others_read_it_as_before(old: Path, new: Path, tmp_path: Path, capsys) -> None:
+    ours, theirs = next(read_episodes(old, None)), next(read_episodes(new, None))
+    assert np.array_equal(ours.joints, theirs.joints) and ours.motion is not None
+    assert np.array_equal(ours.T_frame_base, theirs.T_frame_base)
+    (path,) = expand_inputs([old])
+    assert len(open_recording(path, RecordingOptions())) == COUNT
+    # What is made of it does not repeat where its source lay.
+    hands = old / "acehand" / "episode_000000" / "hand_motion.parquet"
+    calibration = old / "acehand" / "episode_000000" / "calibration.json"
+    out = tmp_path / "out"
+    assert Run(capsys, hands, "--calibration", calibration, "--output", out).code == 0
+    assert not [name for name, data in samples.snapshot(out).items() if b"somebody" in data]
+    pytest.importorskip("rosbags")
+    assert Acehand(capsys, "bag", "write", old, "--output", tmp_path / "bag").code == 0
+
+
+def test_its_film_is_drawn(old: Path, tmp_path: Path, capsys) -> None:
+    drawn = Acehand(capsys, "render", old, "--panels", "source,mesh", "--output", tmp_path / "film")
+    assert drawn.code == 0, drawn.err

@@ -1,0 +1,256 @@
+"""A run that ended between an episode and what follows it: found, said, and finished."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import lerobot_samples as samples
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from clips import example_frames
+from runs import Acehand, Run, hands_file
+from video_fixtures import write_video
+
+from acehand_core import atomic
+from acehand_core.export import extras, transaction
+from acehand_core.export.lerobot import open_for_append
+from acehand_core.export.lerobot_check import check_dataset
+from acehand_core.export.lerobot_repair import repair
+
+TESTS = Path(__file__).resolve().parent
+COUNT = 6
+FIRST = "acehand/episode_000000"
+SHARES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A video, and the hands that are seen in it."""
+    folder = tmp_path_factory.mktemp("inputs")
+    video = write_video(folder / "v.mp4", example_frames(COUNT))
+    return [video, hands_file(folder / "hands.npz", COUNT)]
+
+
+@pytest.fixture(scope="module")
+def whole(inputs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an uninterrupted run writes."""
+    from acehand_core.cli import retarget
+
+    root = tmp_path_factory.mktemp("whole") / "data"
+    assert retarget.main([*job(inputs, root), "--quiet"]) == 0
+    return root
+
+
+def job(inputs: list[Path], output: Path) -> list[str]:
+    video, hands = inputs
+    return [str(video), "--tracker", str(hands), "--output", str(output)]
+
+
+def killed_at(moment: str, *arguments: object) -> None:
+    done = subprocess.run(
+        [sys.executable, str(TESTS / "dying_runs.py"), moment, *map(str, arguments), "--quiet"],
+        env=os.environ | {"PYTHONPATH": str(TESTS.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def assert_same_extras(root: Path, whole: Path) -> None:
+    """Check that an episode has all of its files, and the ones of an uninterrupted run."""
+    ours, theirs = samples.snapshot(root / FIRST), samples.snapshot(whole / FIRST)
+    assert set(ours) == set(theirs) == {
+        "hand_motion.parquet", "report.json", "calibration.json", "contact_sheet.png",
+        "overlay.mp4",
+    }  # fmt: skip
+    for name in ("hand_motion.parquet", "report.json", "calibration.json", "contact_sheet.png"):
+        assert ours[name] == theirs[name], name
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+@pytest.mark.parametrize("moment", ["drawing", "sheet", "overlay"])
+def test_a_run_killed_before_its_pictures_is_finished_by_resume(
+    moment: str, inputs: list[Path], whole: Path, tmp_path: Path, capsys
+) -> None:
+    root = tmp_path / "data"
+    killed_at(moment, *job(inputs, root))
+    names = samples.names_in(root / FIRST)
+    assert "overlay.mp4" not in names and "hand_motion.parquet" in names and "report.json" in names
+    (problem,) = (p for p in check_dataset(root) if p.path == FIRST)
+    assert "overlay.mp4" in str(problem) and "--resume" in str(problem)
+
+    # The repair removes what was half written and says that the recording is needed.
+    repaired = Acehand(capsys, "dataset", "repair", root)
+    assert repaired.code == 1 and any("--resume" in text for text in repaired.json["problems"])
+    half = [text for text in repaired.json["repaired"] if "never completed" in text]
+    assert len(half) == (moment != "drawing")
+
+    data = samples.snapshot(root / "data")
+    run = Run(capsys, *job(inputs, root), "--resume")
+    assert run.code == 0 and run.json["skipped"] == [str(inputs[0])]
+    assert "episode 0 was interrupted" in run.json["notes"][0]
+    assert_same_extras(root, whole)
+    assert samples.snapshot(root / "data") == data
+    assert check_dataset(root) == [] and repair(root) == []
+    again = Run(capsys, *job(inputs, root), "--resume")
+    assert again.code == 0 and "notes" not in again.json
+
+
+def test_a_disk_that_is_full_when_pictures_are_drawn(
+    inputs: list[Path], whole: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, sync = tmp_path / "data", atomic.sync
+
+    def full(path: Path) -> None:
+        if "overlay.mp4.partial" in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "sync", full)
+        run = Run(capsys, *job(inputs, root))
+    assert run.code == 4 and "No space left on device" in run.messages
+    assert [str(p) for p in check_dataset(root) if "overlay.mp4" in str(p)]
+    assert Run(capsys, *job(inputs, root), "--resume").code == 0
+    assert_same_extras(root, whole)
+    assert check_dataset(root) == []
+
+
+def test_whoever_resumes_without_overlays_gets_none(
+    inputs: list[Path], whole: Path, tmp_path: Path, capsys
+) -> None:
+    root = shutil.copytree(whole, tmp_path / "data")
+    (root / FIRST / extras.OVERLAY).unlink()
+    assert check_dataset(root) == [], "removed on purpose"
+    (root / FIRST / extras.PENDING).write_bytes(extras.pending_bytes(["overlay.mp4"]))
+    assert Run(capsys, *job(inputs, root), "--resume", "--no-overlay").code == 0
+    assert check_dataset(root) == [] and not (root / FIRST / extras.OVERLAY).exists()
+
+
+@pytest.mark.parametrize("lost", [[extras.SHEET], [extras.HANDS, extras.REPORT, extras.SHEET]])
+def test_what_an_older_version_left_out_is_made_again(
+    lost: list[str], inputs: list[Path], whole: Path, tmp_path: Path, capsys
+) -> None:
+    """It wrote hands and report after the episode, and nothing that says what is to come."""
+    root = shutil.copytree(whole, tmp_path / "data")
+    for name in [*lost, extras.OVERLAY]:
+        (root / FIRST / name).unlink()
+    (problem,) = check_dataset(root)
+    assert all(name in str(problem) for name in lost)
+    assert Run(capsys, *job(inputs, root), "--resume").code == 0
+    assert_same_extras(root, whole)
+    # Published without that folder, a dataset is whole.
+    shutil.rmtree(root / "acehand")
+    assert check_dataset(root) == []
+
+
+def test_an_episode_that_is_dropped_takes_its_pictures_along(whole: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(whole, tmp_path / "data")
+    shutil.copytree(root / FIRST, root / "acehand" / "episode_000001")
+    assert "moved acehand/episode_000001 to .unreferenced" in repair(root)
+    assert samples.names_in(root / "acehand") == ["episode_000000"]
+    assert (root / ".unreferenced" / "acehand" / "episode_000001" / "report.json").is_file()
+
+
+# Statistics
+
+
+def assert_exact(root: Path) -> None:
+    """Check every quantile of stats.json against numpy's over all rows of the data files."""
+    files = sorted(root.glob("data/*/*.parquet"))
+    stats = json.loads((root / "meta" / "stats.json").read_text())
+    tables = [pq.read_table(file, partitioning=None) for file in files]
+    for key in tables[0].column_names:
+        rows = [np.array(table[key].to_pylist(), np.float64) for table in tables]
+        values = np.concatenate(rows)
+        values = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
+        for name, share in SHARES.items():
+            wanted = np.quantile(values, share, axis=0)
+            np.testing.assert_allclose(stats[key][name], wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+def test_a_run_killed_before_its_statistics_is_finished(tmp_path: Path, capsys) -> None:
+    both = [hands_file(tmp_path / "a.npz", 9), hands_file(tmp_path / "b.npz", 5)]
+    root = tmp_path / "data"
+    killed_at("statistics", *both, "--output", root)
+    with pytest.raises(AssertionError):
+        assert_exact(root)
+    (problem,) = check_dataset(root)
+    assert problem.path == "meta/stats.json" and "--resume" in str(problem)
+    other = shutil.copytree(root, tmp_path / "other")
+
+    run = Run(capsys, *both, "--output", root, "--resume")
+    assert run.code == 0 and run.json["skipped"] == [str(path) for path in both]
+    assert_exact(root)
+    assert check_dataset(root) == []
+
+    repaired = Acehand(capsys, "dataset", "repair", other)
+    assert repaired.code == 0 and "quantiles" in repaired.json["repaired"][0]
+    assert_exact(other)
+    assert repair(other) == []
+
+
+def test_statistics_of_an_appended_episode(tmp_path: Path) -> None:
+    """Exact ones of the old episodes, averaged with the new one's: as wrong, less visibly."""
+    root = samples.write(tmp_path / "data")
+    assert_exact(root)
+    writer = open_for_append(root, samples.FPS, samples.FEATURES, samples.ROBOT)
+    samples.add(writer, "one frame more", 1, seed=3)
+    writer.close()
+    assert [problem.path for problem in check_dataset(root)] == ["meta/stats.json"]
+    # A writer that adds nothing finishes it, too.
+    open_for_append(root, samples.FPS, samples.FEATURES, samples.ROBOT).finish()
+    assert_exact(root)
+    assert check_dataset(root) == []
+
+
+def test_a_disk_that_is_full_when_statistics_are_written(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = [hands_file(tmp_path / "a.npz", 9), hands_file(tmp_path / "b.npz", 5)]
+    root, sync, seen = tmp_path / "data", transaction.sync, []
+
+    def full(path: Path) -> None:
+        seen.append(path.name)
+        if path.name == "stats.json" and seen.count("stats.json") == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transaction, "sync", full)
+        run = Run(capsys, *both, "--output", root)
+    assert run.code == 4 and len(run.json["episodes"]) == 2
+    assert [problem.path for problem in check_dataset(root)] == ["meta/stats.json"]
+    assert Run(capsys, *both, "--output", root, "--resume").code == 0
+    assert_exact(root)
+
+
+def test_an_interrupted_run_has_exact_statistics(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from acehand_core.export.lerobot import LeRobotWriter
+
+    paths = [hands_file(tmp_path / f"{count}.npz", count) for count in (9, 5, 7)]
+    add = LeRobotWriter.add_episode
+
+    def stop(writer: LeRobotWriter, *arguments: object) -> int:
+        if writer.total_episodes == 2:
+            raise KeyboardInterrupt
+        return add(writer, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LeRobotWriter, "add_episode", stop)
+        assert Run(capsys, *paths, "--output", tmp_path / "data").code == 130
+    assert_exact(tmp_path / "data")
+    assert check_dataset(tmp_path / "data") == []
