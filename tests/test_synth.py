@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from acehand_core.cli.main import main as acehand
 from acehand_core.data.clips.store import ClipStore
 from acehand_core.data.synthetic import job as jobs
-from acehand_core.data.synthetic.behaviour import enclose
 from acehand_core.data.synthetic.body import MAX_WRIST_BEND, Body
 from acehand_core.data.synthetic.clip import pose_clip
 from acehand_core.data.synthetic.episode import SynthOptions, episode
 from acehand_core.data.synthetic.film import film, truth_of
 from acehand_core.data.synthetic.furnish import Prop
+from acehand_core.data.synthetic.grasp import enclose
 from acehand_core.data.synthetic.lens import MAX_ANGLE, Lens, random_camera
 from acehand_core.data.synthetic.real_motion import read_real_motion
 from acehand_core.data.synthetic.scene import Look, Moment, Quality, Room, Scene

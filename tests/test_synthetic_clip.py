@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from grasp_measures import measure, signed_distance
 
 from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.data.synthetic.clip import pose_clip, render_clip, write_video
@@ -139,11 +140,26 @@ def test_blocks_stand_on_the_table_then_ride_in_the_grip(example, slot):
     tips = frames.apply(truth.T_world_camera, truth.joints_camera[:, slot])[held][:, [4, 8]]
     local = frames.apply(frames.inverse(poses[held]), tips)
     assert np.ptp(local, axis=0).max() < 1e-6
-    # Thumb and index press on opposite faces: keypoints 5 to 8 mm before them.
+    # Thumb and index press on opposite faces: keypoints as deep in the finger as its pad is thick.
     gap = np.abs(local[0, :, 0]) - block.size[0]
-    assert (gap > 0.005).all() and (gap < 0.008).all()
+    assert (gap > 0.004).all() and (gap < 0.011).all()
     assert local[0, 0, 0] * local[0, 1, 0] < 0
     assert (np.abs(local[0, :, 1:]) < block.size[1:]).all()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_example_hands_grasp(example, number):
+    hold = example.script.holds[number]
+    grasp = measure(example, hold.prop, hold.slot, hold.start, hold.stop)
+    assert abs(grasp.tips[0]) <= 3 and grasp.finger <= 3 and grasp.opposed > 150
+    assert max(grasp.approach, grasp.hold, grasp.release) <= 3
+    other = example.script.holds[1 - number]
+    props = {prop.name: prop for prop in example.script.props}
+    shell = np.stack(np.meshgrid(*[np.linspace(-1, 1, 9)] * 3), -1).reshape(-1, 3)
+    for moment in example.moments:  # the blocks do not meet either
+        points = frames.apply(moment.T_world_prop[other.prop], shell * props[other.prop].size)
+        points = frames.apply(frames.inverse(moment.T_world_prop[hold.prop]), points)
+        assert signed_distance(props[hold.prop], points).min() > 0
 
 
 def still(T_world_camera, **props):

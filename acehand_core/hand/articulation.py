@@ -125,13 +125,13 @@ def angles_to_pose(angles: Angles, side: Side) -> HandPose:
     return pose
 
 
-def keypoints_with_jacobian(
+def chain(
     angles: Float[np.ndarray, "N 22"], side: Side, rest: Float[np.ndarray, "*N 21 3"]
-) -> tuple[Float[np.ndarray, "N 21 3"], Float[np.ndarray, "N 21 3 22"]]:
-    """Return wrist-relative keypoints for identity orientation, and their derivatives.
+) -> tuple[Float[np.ndarray, "N 21 3"], Float[np.ndarray, "N 16 3 3"], Float[np.ndarray, "N 22 3"]]:
+    """Return how the hand's tree is turned, for identity orientation and the wrist at the origin.
 
-    ``rest`` are the shaped rest keypoints, one set or one per row. A turn about a world axis
-    through a joint moves a point by ``axis x (point - joint)``.
+    Keypoints, rotations of the 16 joints and the unit axes that the 22 angles turn about. ``rest``
+    are the shaped rest keypoints, one set or one per row.
     """
     count = len(angles)
     offset = np.broadcast_to(rest - rest[..., :1, :], (count, 21, 3))
@@ -155,7 +155,19 @@ def keypoints_with_jacobian(
         if joint % 3 == 0:  # last joint of a finger: its tip hangs on it
             bone = offset[:, keypoint + 1] - offset[:, keypoint]
             points[:, keypoint + 1] = points[:, keypoint] + _turn(rotation, bone)
-    jacobian = np.zeros((count, 21, 3, NUM_ANGLES))
+    return points, world, axes_world
+
+
+def keypoints_with_jacobian(
+    angles: Float[np.ndarray, "N 22"], side: Side, rest: Float[np.ndarray, "*N 21 3"]
+) -> tuple[Float[np.ndarray, "N 21 3"], Float[np.ndarray, "N 21 3 22"]]:
+    """Return wrist-relative keypoints for identity orientation, and their derivatives.
+
+    ``rest`` are the shaped rest keypoints, one set or one per row. A turn about a world axis
+    through a joint moves a point by ``axis x (point - joint)``.
+    """
+    points, _, axes_world = chain(angles, side, rest)
+    jacobian = np.zeros((len(angles), 21, 3, NUM_ANGLES))
     for index, freedom in enumerate(freedoms()):
         base = TREE_TO_KEYPOINT[freedom.joint + 1]
         tip = base + 3 - freedom.joint % 3

@@ -125,6 +125,10 @@ class CapsuleHand:
         """Return the triangles, counter-clockwise seen from outside."""
         return _mesh(side).faces
 
+    def weights(self, side: Side) -> Float[np.ndarray, "V 16"]:
+        """Return how far each vertex follows each joint of the tree; rows sum to one."""
+        return _mesh(side).weights
+
     def tint(self, side: Side) -> Float[np.ndarray, "V 2"]:
         """Return how to colour each vertex: palmar paleness and a mark, both in 0..1.
 

@@ -73,9 +73,12 @@ def elbow_within_limits(elbow_world: Points, wrist_world: Points, fingers_world:
 
 
 def bent_within_limits(
-    side: Side, R_world_hand: Rotation, forearm_world: Float[np.ndarray, "3"]
+    side: Side,
+    R_world_hand: Rotation,
+    forearm_world: Float[np.ndarray, "3"],
+    most: float = MAX_WRIST_BEND,
 ) -> Rotation:
-    """Return the hand turned towards the forearm where the wrist would bend too far.
+    """Return the hand turned towards the forearm where the wrist would bend by more than ``most``.
 
     ``forearm_world`` points from the elbow to the wrist.
     """
@@ -84,6 +87,6 @@ def bent_within_limits(
     axis = np.cross(fingers, along)
     sine = np.linalg.norm(axis)
     angle = np.arctan2(sine, fingers @ along)
-    if angle <= MAX_WRIST_BEND or sine < 1e-6:
+    if angle <= most or sine < 1e-6:
         return R_world_hand
-    return rotations.exp(axis / sine * (angle - MAX_WRIST_BEND)) @ R_world_hand
+    return rotations.exp(axis / sine * (angle - most)) @ R_world_hand

@@ -5,12 +5,13 @@ The same seed and index give the same episode whatever else is rendered; nothing
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from acehand_core.data.synthetic.behaviour import Planner, closing, enclose
+from acehand_core.data.synthetic.behaviour import CarriedPath, Planner, deepest
 from acehand_core.data.synthetic.body import Body
 from acehand_core.data.synthetic.decor import a_colour, a_look, a_wrapping, an_object, clutter
 from acehand_core.data.synthetic.furnish import Prop
@@ -19,13 +20,18 @@ from acehand_core.data.synthetic.real_motion import RealMotion
 from acehand_core.data.synthetic.scene import Look
 from acehand_core.data.synthetic.script import CameraKey, HandKey, Hold, Script, Vector
 from acehand_core.data.synthetic.sensor import CLEAN, Sensor
+from acehand_core.data.synthetic.taking import take, take_side
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.types import SIDES, RigidTransform
 
 Lenses = Literal["mixed", "pinhole", "fisheye"]
 #: Part of what a clip is made from: raised whenever the same seed gives another clip.
-VERSION = 1
+VERSION = 2
+#: How often a story is planned anew when a hand goes deeper than this into an object.
+_PLANS, _DEPTH_M = 8, 0.0025
+#: How many objects are tried until the hand, which may be small, can hold one.
+_OBJECTS = 4
 _STORIES = {"objects": 0.45, "bimanual": 0.25, "gestures": 0.30}
 
 
@@ -121,20 +127,52 @@ Staged = tuple[
 
 def _objects(rng: np.random.Generator, planners: list[Planner], duration: float) -> Staged:
     """Each hand takes an object of its own, between rests, gestures and absences."""
-    props: list[Prop] = []
+    props, grips = [], []
     for planner in planners:
-        prop = an_object(rng, f"own_{planner.side}")
+        for _ in range(_OBJECTS):
+            prop = an_object(rng, f"own_{planner.side}")
+            place = np.array([planner.out * rng.uniform(0.06, 0.17), rng.uniform(0.12, 0.24), 0.0])
+            grip = take(planner.side, planner.betas, planner.body, rng, prop, place)
+            if grip.good:
+                break
         props.append(prop)
-        place = np.array([planner.out * rng.uniform(0.06, 0.17), rng.uniform(0.12, 0.24), 0.0])
-        planner.rest()
-        if rng.random() < 0.25:
-            planner.leave()
-        planner.pick(prop, place)
-        while planner.time < duration:
-            (planner.rest, planner.gesture, planner.leave)[int(rng.choice(3, p=[0.4, 0.3, 0.3]))]()
-    placed = planners[0].placed | planners[1].placed
-    holds = (*planners[0].holds, *planners[1].holds)
-    return (planners[0].finish(), planners[1].finish()), tuple(props), placed, holds
+        grips.append(grip)
+    for planner in planners:
+        for prop, grip in zip(props, grips, strict=True):
+            planner.obstacles[prop.name] = (prop, grip.T_world_prop)
+
+    def plan() -> list[Planner]:
+        tried = [planner.again() for planner in planners]
+        for planner, prop, grip in zip(tried, props, grips, strict=True):
+            planner.rest()
+            if rng.random() < 0.25:
+                planner.leave()
+            planner.pick(prop, grip)
+            planner.pass_the_time()
+        return tried
+
+    done = _untouched(plan, props)
+    placed = done[0].placed | done[1].placed
+    return (
+        (done[0].finish(), done[1].finish()),
+        tuple(props),
+        placed,
+        (*done[0].holds, *done[1].holds),
+    )
+
+
+def _untouched(plan: Callable[[], list[Planner]], props: list[Prop]) -> list[Planner]:
+    """Plan until no hand goes into an object, or return the best of some plans."""
+    best: tuple[float, list[Planner]] | None = None
+    for _ in range(_PLANS):
+        tried = plan()
+        depth = deepest(tried, props)
+        if best is None or depth < best[0]:
+            best = depth, tried
+        if depth < _DEPTH_M:
+            break
+    assert best is not None
+    return best[1]
 
 
 def _gestures(rng: np.random.Generator, planners: list[Planner], duration: float) -> Staged:
@@ -166,65 +204,26 @@ def _bimanual(rng: np.random.Generator, planners: list[Planner], duration: float
     place[1:3] += rng.uniform([-0.06, -0.06, 0.06], [0.06, 0.04, 0.18], (2, 3))
     place[3, :2] += rng.uniform(-0.04, 0.04, 2)
     poses = frames.rigid(rotations.exp(turns), place)
-    contact = 0.0
-    grips = []
+    grips = [take_side(p.side, p.betas, rng, prop, poses[0]) for p in planners]
     for planner in planners:
-        planner.rest()
-        grips.append(_side_grip(planner, half, poses[0]))
-        contact = max(contact, planner.time + 0.45)
-    steps = np.cumsum([contact, *rng.uniform(0.5, 0.9, 3)])
-    # A key every tenth of a second, so that both hands stay on the object between the poses.
-    times = np.arange(contact, steps[-1], 0.1)
-    script = CarriedPath(steps, poses)
-    for planner, (angles, T_prop_hand) in zip(planners, grips, strict=True):
-        away = poses[0] @ T_prop_hand
-        off = away[:3, 3] + np.array([planner.out * 0.05, -0.02, 0.02])
-        keys = planner.keys
-        keys.append(HandKey(keys[-1].time + 0.25, angles, off, away[:3, :3]))
-        for time in times:
-            T = script.at(float(time)) @ T_prop_hand
-            keys.append(HandKey(float(time), angles, T[:3, 3], T[:3, :3]))
-        planner.go(angles, keys[-1].wrist_world + np.array([planner.out * 0.05, -0.02, 0.02]),
-                   keys[-1].R_world_hand)  # fmt: skip
-        while planner.time < duration:
-            (planner.rest, planner.gesture, planner.leave)[int(rng.choice(3, p=[0.4, 0.3, 0.3]))]()
-    hold = Hold(prop.name, 1, contact, float(times[-1]))
-    keys = (planners[0].finish(), planners[1].finish())
-    return keys, (prop,), {prop.name: poses[0]}, (hold,)
+        planner.obstacles[prop.name] = (prop, poses[0])
+    durations = rng.uniform(0.5, 0.9, 3)
 
+    def plan() -> list[Planner]:
+        tried = [planner.again() for planner in planners]
+        for planner, grip in zip(tried, grips, strict=True):
+            planner.rest()
+            planner.come(grip)
+        contact = max(planner.time for planner in tried) + 0.25
+        carried = CarriedPath(np.cumsum([contact, *durations]), poses)
+        for planner, grip in zip(tried, grips, strict=True):
+            planner.share(prop, grip, carried)
+            planner.pass_the_time()
+        return tried
 
-@dataclass(frozen=True, slots=True)
-class CarriedPath:
-    """Poses of an object at some times, smooth between."""
-
-    times: np.ndarray
-    poses: np.ndarray
-
-    def at(self, time: float) -> RigidTransform:
-        """Return the pose; still before the first and after the last."""
-        i = int(np.clip(np.searchsorted(self.times, time, "right") - 1, 0, len(self.times) - 2))
-        t = np.clip((time - self.times[i]) / (self.times[i + 1] - self.times[i]), 0, 1)
-        t = t * t * (3 - 2 * t)
-        a, b = self.poses[i], self.poses[i + 1]
-        turn = rotations.log(a[:3, :3].T @ b[:3, :3])
-        return frames.rigid(a[:3, :3] @ rotations.exp(t * turn), (1 - t) * a[:3, 3] + t * b[:3, 3])
-
-
-def _side_grip(
-    planner: Planner, half: tuple[float, float, float], pose: RigidTransform
-) -> tuple[np.ndarray, RigidTransform]:
-    """Return angles and the hand relative to a box held from the planner's side."""
-    rng = planner.rng
-    angles, middle = enclose(planner.side, planner.betas, min(half[1], 0.045))
-    angles = 0.6 * closing(0.15) + 0.4 * angles
-    R = planner.facing((-0.15, 1.0, -0.05), (1.0, 0.15, 0.25))
-    # The palm lies on the box's side, two centimetres of hand before it.
-    point = pose[:3, 3] + np.array([planner.out * (half[0] + 0.024), 0.0, 0.0])
-    centre = np.array([middle[0] * 0.8, 0.0, middle[2]])
-    wrist = point + np.array([0.0, rng.uniform(-0.02, 0.02), 0.02]) - R @ centre
-    planner_lowest = planner.lowest(angles, wrist, R)
-    wrist = wrist + np.array([0.0, 0.0, max(0.0, 0.012 - planner_lowest)])
-    return angles, frames.inverse(pose) @ frames.rigid(R, wrist)
+    done = _untouched(plan, [prop])
+    hands = (done[0].finish(), done[1].finish())
+    return hands, (prop,), {prop.name: poses[0]}, tuple(done[1].holds)
 
 
 def _real(rng: np.random.Generator, real: RealMotion, duration: float) -> Staged:

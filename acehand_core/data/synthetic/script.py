@@ -141,24 +141,39 @@ def prop_paths(
     script: Script, paths: tuple[HandPath | None, HandPath | None], times: Times
 ) -> dict[str, Float[np.ndarray, "T 4 4"]]:
     """Return where each object is: at rest, glued to a hand, then where that hand left it."""
-    out = {}
-    for prop in script.props:
-        rest = script.T_world_prop[prop.name]
-        poses = np.repeat(rest[None], len(times), axis=0)
-        for hold in sorted((h for h in script.holds if h.prop == prop.name), key=lambda h: h.start):
-            path = paths[hold.slot]
-            after = times >= hold.start
-            if path is None or not after.any():
-                continue
-            # From where the hand is at both ends of the hold, whichever times are asked for.
-            ends = hand_path(script.hands[hold.slot], np.array([hold.start, hold.stop]))
-            grip = frames.inverse(ends.T_world_hand[0]) @ rest
-            rest = ends.T_world_hand[1] @ grip
-            held = after & (times <= hold.stop)
-            poses[after] = rest
-            poses[held] = path.T_world_hand[held] @ grip
-        out[prop.name] = poses
-    return out
+    return {
+        prop.name: prop_path(
+            script.T_world_prop[prop.name],
+            [hold for hold in script.holds if hold.prop == prop.name],
+            script.hands, paths, times,
+        )
+        for prop in script.props
+    }  # fmt: skip
+
+
+def prop_path(
+    T_world_prop: RigidTransform,
+    holds: list[Hold],
+    hands: tuple[tuple[HandKey, ...], tuple[HandKey, ...]],
+    paths: tuple[HandPath | None, HandPath | None],
+    times: Times,
+) -> Float[np.ndarray, "T 4 4"]:
+    """Return where one object is that stands at ``T_world_prop`` until it is held."""
+    rest = T_world_prop
+    poses = np.repeat(rest[None], len(times), axis=0)
+    for hold in sorted(holds, key=lambda h: h.start):
+        path = paths[hold.slot]
+        after = times >= hold.start
+        if path is None or not after.any():
+            continue
+        # From where the hand is at both ends of the hold, whichever times are asked for.
+        ends = hand_path(hands[hold.slot], np.array([hold.start, hold.stop]))
+        grip = frames.inverse(ends.T_world_hand[0]) @ rest
+        rest = ends.T_world_hand[1] @ grip
+        held = after & (times <= hold.stop)
+        poses[after] = rest
+        poses[held] = path.T_world_hand[held] @ grip
+    return poses
 
 
 def hand_rotation(side: Side, fingers: Vector, back: Vector) -> Rotation:

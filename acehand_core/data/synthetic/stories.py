@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from acehand_core.data.synthetic.grasp import bend, bend_more, pinch
+from acehand_core.data.synthetic.grasp import bend
+from acehand_core.data.synthetic.grip import OFF_M
 from acehand_core.data.synthetic.scene import Prop
 from acehand_core.data.synthetic.script import (
     CameraKey,
@@ -14,8 +15,9 @@ from acehand_core.data.synthetic.script import (
     Vector,
     hand_rotation,
 )
+from acehand_core.data.synthetic.taking import take_from_above
 from acehand_core.geometry import frames, rotations
-from acehand_core.types import SIDES, Rotation, Side
+from acehand_core.types import SIDES, RigidTransform, Rotation, Side
 
 _ELBOWS = np.array([[-0.27, -0.27, 0.06], [0.27, -0.27, 0.06]])
 _Z = np.array([0.0, 0.0, 1.0])
@@ -59,8 +61,7 @@ def two_hands(seed: int = 0) -> Script:
         out = 1.0 if side == "right" else -1.0
         at = _vector(out * 0.085, 0.105, block.size[2]) + _vector(*rng.uniform(-0.006, 0.006, 2), 0)
         delay = float(rng.uniform(-0.05, 0.05)) + (0.0 if side == "right" else 0.3)
-        keys, heading = _pick_up(side, at, block, delay)
-        placed[block.name] = frames.rigid(_yaw(np.degrees(heading)), at)
+        keys, placed[block.name] = _pick_up(side, at, block, delay)
         hands.append(keys)
         holds.append(Hold(block.name, slot, 1.05 + delay, 2.85 + delay))
     return Script(
@@ -78,8 +79,11 @@ def two_hands(seed: int = 0) -> Script:
 
 def _pick_up(
     side: Side, at: Vector, block: Prop, delay: float
-) -> tuple[tuple[HandKey, ...], float]:
-    """Keys of a hand that takes a block at ``at``, turns it in the air and puts it down nearby."""
+) -> tuple[tuple[HandKey, ...], RigidTransform]:
+    """Keys of a hand that takes a block, turns it in the air and puts it down nearby; the block.
+
+    ``at``: the block's middle.
+    """
     out = 1.0 if side == "right" else -1.0
     mirror = _vector(out, 1, 1)
 
@@ -88,32 +92,31 @@ def _pick_up(
 
     rest = facing((-0.25, 1.0, -0.10), (0.15, 0.0, 1.0))
     above = facing((-0.30, 0.93, -0.12), (0.25, 0.0, 1.0))
-    grip, wrist, heading = pinch(
-        side, np.zeros(10), above, at + _vector(0, 0, 0.012), 2 * block.size[0]
-    )
-    opened = bend_more(
-        grip, thumb_cmc_flex=-14, thumb_cmc_spread=8, index_mcp_flex=-18, middle_mcp_flex=-18,
-        index_pip_flex=-8, middle_pip_flex=-8,
-    )  # fmt: skip
+    grip = take_from_above(side, np.zeros(10), above, block, at - _vector(0, 0, block.size[2]))
+    held, wrist, above = grip.held.angles, grip.held.wrist, grip.held.R
+    off = wrist - OFF_M * grip.approach
     reaching = bend(fingers_mcp_flex=12, fingers_pip_flex=16, thumb_cmc_spread=12)
-    up = mirror * _vector(-0.022, -0.02, 0.075)
+    up = mirror * _vector(0.0, -0.02, 0.075)
     turn = rotations.exp(np.radians(34) * _vector(0.15, out * 0.9, out * 0.4))
     aside = mirror * _vector(0.02, -0.025, 0.0)
-    home = mirror * _vector(0.145, -0.085, 0.06)
+    home = mirror * _vector(0.20, -0.10, 0.06)
     keys = [
         (0.0, bend(), home, rest),
-        (0.45 + delay, reaching, 0.4 * home + 0.6 * wrist + _vector(0, 0, 0.03), rest),
-        (0.85 + delay, opened, wrist + mirror * _vector(0.004, -0.012, 0.012), above),
-        (1.05 + delay, grip, wrist, above),
-        (1.15 + delay, grip, wrist, above),
-        (1.70 + delay, grip, wrist + up, above),
-        (2.20 + delay, grip, wrist + up + mirror * _vector(0.006, 0.005, 0.012), turn @ above),
-        (2.75 + delay, grip, wrist + aside, above),
-        (2.85 + delay, grip, wrist + aside, above),
-        (3.10 + delay, opened, wrist + aside + mirror * _vector(0.006, -0.02, 0.015), above),
-        (3.55 + delay, bend(), home + mirror * _vector(0, 0.02, 0.01), rest),
+        (0.45 + delay, reaching, 0.5 * home + 0.5 * off + _vector(0, 0, 0.02), rest),
+        (0.75 + delay, grip.opened, off, above),
+        (0.92 + delay, grip.opened, grip.before, above),
+        (1.05 + delay, held, wrist, above),
+        (1.15 + delay, held, wrist, above),
+        (1.70 + delay, held, wrist + up, above),
+        (2.20 + delay, held, wrist + up + mirror * _vector(0.006, 0.005, 0.012), turn @ above),
+        (2.75 + delay, held, wrist + aside, above),
+        (2.85 + delay, held, wrist + aside, above),
+        (3.00 + delay, grip.opened, grip.before + aside, above),
+        (3.20 + delay, grip.opened, off + aside, above),
+        (3.40 + delay, reaching, 0.5 * home + 0.5 * off + mirror * _vector(0.03, 0, 0.02), rest),
+        (3.65 + delay, bend(), home + mirror * _vector(0.03, -0.01, 0.02), rest),
     ]  # fmt: skip
-    return tuple(HandKey(*key) for key in keys), heading
+    return tuple(HandKey(*key) for key in keys), grip.T_world_prop
 
 
 def one_hand(seed: int = 0, side: Side = "right", occluder: bool = False) -> Script:

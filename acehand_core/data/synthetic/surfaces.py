@@ -10,6 +10,9 @@ from jaxtyping import Float, Int, UInt8
 
 Colour = tuple[float, float, float]
 Picture = UInt8[np.ndarray, "H W 3"]
+#: (radius, height) of a solid of revolution about z, from its axis at the bottom, outside, inside,
+#: back to the axis.
+Profile = Float[np.ndarray, "_ 2"]
 Solid = tuple[Float[np.ndarray, "_ 3"], Int[np.ndarray, "_ 3"]]
 
 
@@ -116,18 +119,16 @@ def _to_bytes(colours: np.ndarray) -> Picture:
 
 def mug(radius: float = 0.040, height: float = 0.095, wall: float = 0.004) -> Solid:
     """Return a mug standing on z = 0, its handle along +x; metres."""
-    inner = radius - wall
-    profile = np.array(
-        [(0, 0), (radius * 0.88, 0), (radius * 0.97, 0.004), (radius, 0.012),
-         (radius, height - 0.002), (radius - wall / 2, height), (inner, height - 0.002),
-         (inner, 0.010), (0, 0.008)]
-    )  # fmt: skip
-    body = _lathe(profile, 48)
+    body = _lathe(_mug_profile(radius, height, wall), 48)
+    return _merge(body, _tube(mug_handle(radius, height), 0.0048, 0.0072))
+
+
+def mug_handle(radius: float, height: float) -> Float[np.ndarray, "17 3"]:
+    """Return the middle line of a mug's handle."""
     bend = np.linspace(-0.5 * np.pi, 0.5 * np.pi, 17)
-    path = np.stack(
+    return np.stack(
         [radius - 0.004 + 0.030 * np.cos(bend), 0 * bend, 0.5 * height + 0.029 * np.sin(bend)], 1
     )
-    return _merge(body, _tube(path, 0.0048, 0.0072))
 
 
 def sleeve(length: float = 0.34) -> Solid:
@@ -149,28 +150,48 @@ def forearm(length: float = 0.34) -> Solid:
 
 def can(radius: float, height: float, wall: float = 0.0) -> Solid:
     """Return a can or jar standing on z = 0; ``wall`` is not used."""
-    rim = min(0.004, 0.1 * radius)
-    profile = [(0, 0), (radius - rim, 0), (radius, rim), (radius, height - rim),
-               (radius - rim, height), (radius - 2 * rim, height - rim / 2),
-               (0, height - rim / 2)]  # fmt: skip
-    return _lathe(np.array(profile), 32)
+    return _lathe(_can_profile(radius, height, wall), 32)
 
 
 def bottle(radius: float, height: float, wall: float = 0.0) -> Solid:
     """Return a bottle with a neck and a cap, standing on z = 0; ``wall`` is not used."""
-    share = np.array([(0, 0), (0.9, 0), (1, 0.03), (1, 0.62), (0.8, 0.72), (0.36, 0.80),
-                      (0.34, 0.88), (0.42, 0.885), (0.42, 0.99), (0.38, 1), (0, 1)])  # fmt: skip
-    return _lathe(share * np.array([radius, height]), 32)
+    return _lathe(_bottle_profile(radius, height, wall), 32)
 
 
 def bowl(radius: float, height: float, wall: float = 0.0) -> Solid:
     """Return an open bowl standing on z = 0; ``wall`` is not used."""
+    return _lathe(_bowl_profile(radius, height, wall), 40)
+
+
+def _mug_profile(radius: float, height: float, wall: float) -> Profile:
+    inner = radius - wall
+    return np.array(
+        [(0, 0), (radius * 0.88, 0), (radius * 0.97, 0.004), (radius, 0.012),
+         (radius, height - 0.002), (radius - wall / 2, height), (inner, height - 0.002),
+         (inner, 0.010), (0, 0.008)]
+    )  # fmt: skip
+
+
+def _can_profile(radius: float, height: float, wall: float) -> Profile:
+    rim = min(0.004, 0.1 * radius)
+    profile = [(0, 0), (radius - rim, 0), (radius, rim), (radius, height - rim),
+               (radius - rim, height), (radius - 2 * rim, height - rim / 2),
+               (0, height - rim / 2)]  # fmt: skip
+    return np.array(profile)
+
+
+def _bottle_profile(radius: float, height: float, wall: float) -> Profile:
+    share = np.array([(0, 0), (0.9, 0), (1, 0.03), (1, 0.62), (0.8, 0.72), (0.36, 0.80),
+                      (0.34, 0.88), (0.42, 0.885), (0.42, 0.99), (0.38, 1), (0, 1)])  # fmt: skip
+    return share * np.array([radius, height])
+
+
+def _bowl_profile(radius: float, height: float, wall: float) -> Profile:
     up = np.linspace(0, 0.5 * np.pi, 7)[1:]
     outside = np.stack([radius * (0.45 + 0.55 * np.sin(up)), height * (1 - np.cos(up))], 1)
     inside = outside[::-1] * np.array([0.93, 0.98]) + np.array([0.0, 0.003])
     foot = np.array([(0, 0), (0.45 * radius, 0)])
-    profile = np.concatenate([foot, outside, inside, [(0, inside[-1, 1])]])
-    return _lathe(profile, 40)
+    return np.concatenate([foot, outside, inside, [(0, inside[-1, 1])]])
 
 
 def _lathe(profile: np.ndarray, around: int) -> Solid:
@@ -228,4 +249,8 @@ PATTERNS: Mapping[str, Callable[..., Picture]] = {
 #: Solids of revolution by the kind of ``furnish.Prop``.
 SOLIDS: Mapping[str, Callable[..., Solid]] = {
     "mug": mug, "can": can, "bottle": bottle, "bowl": bowl,
+}  # fmt: skip
+#: Their profiles, by the same sizes.
+PROFILES: Mapping[str, Callable[[float, float, float], Profile]] = {
+    "mug": _mug_profile, "can": _can_profile, "bottle": _bottle_profile, "bowl": _bowl_profile,
 }  # fmt: skip
