@@ -57,11 +57,12 @@ BENCHMARKS = (
     Benchmark("evaluate", "benchmarks/evaluate.py", 0.5),
     Benchmark("reconstruct", "benchmarks/reconstruct.py", 1.5),
     Benchmark("train_step", "benchmarks/train_step.py --clips 2", 0.2),
-    Benchmark("bag", "benchmarks/bag.py", 5),
+    Benchmark("bag", "benchmarks/bag.py", 25),
     # Clips of 21 frames: the rate of frames is what counts, and full-size ones take seconds each.
     Benchmark("synth", "benchmarks/synth.py --clips 8 --frames 21", 2.5),
     Benchmark("overfit", "benchmarks/overfit.py --draw 11 --steps 1000", 1.5),
     Benchmark("overfit_kfree", "benchmarks/overfit.py --draw 11 --kfree --steps 2500", 4),
+    Benchmark("recovery", "benchmarks/recovery.py --seeds 8", 8),
     # 184 clips are rendered and six networks trained.
     Benchmark(
         "tiny_study", "benchmarks/tiny_study.py --steps 1200 --clips 2 --runs out/tiny_study", 75,

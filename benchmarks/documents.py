@@ -154,7 +154,7 @@ def _overfit_kfree(result: Result) -> str:
 
 
 def _bag(result: Result) -> str:
-    reading, converting, memory = result["reading"], result["converting"], result.get("memory")
+    reading, converting, memory = result["reading"], result["converting"], result["memory"]
     width, height = reading["jpeg"]["size"]
     with_bag = converting["bag_and_bag_output_s"] / converting["bag_s"]
     lines = [
@@ -168,12 +168,12 @@ def _bag(result: Result) -> str:
         f"{converting['ratio_to_rosbags_alone']:.0f} x reading alone |",
         f"| with `--bag-output` and meshes | {with_bag:.1f} x without |",
     ]  # fmt: skip
-    if memory:
+    for kind, one in memory.items():
         lines.append(
-            f"| peak memory of a conversion, {memory['size'][0]} x {memory['size'][1]} pixels at "
-            f"{memory['fps']} Hz | {memory['peak_mb'][0]} MB for 1 minute, {memory['peak_mb'][1]} "
-            f"MB for {memory['minutes'][1]:.0f}; the goal, 1.1 times that of one minute and 50 MB, "
-            f"is {memory['bound_mb']} MB |"
+            f"| peak memory of a conversion, {kind} of {one['size'][0]} x {one['size'][1]} at "
+            f"{one['fps']} Hz | {one['peak_mb'][0]} MB for 1 minute, {one['peak_mb'][1]} MB for "
+            f"{one['minutes'][1]:.0f}; the goal, 1.1 times that of one minute and 50 MB, is "
+            f"{one['bound_mb']} MB |"
         )
     return "\n".join(lines) + f"\n\n({record(result)})"
 
@@ -189,6 +189,17 @@ def _evaluate(result: Result) -> str:
     )  # fmt: skip
 
 
+def _recovery(result: Result) -> str:
+    lines = ["| robot | share of its range used | found with tracking terms, largest error | found "
+             "with the default weights, largest error |", "|---|---|---|---|"]  # fmt: skip
+    lines += [
+        f"| `{name}` | {row['range_used']:.0%} | {row['tracking_found']:.0%}, "
+        f"{row['tracking_error']:.1g} | {row['smooth_found']:.0%}, {row['smooth_error']:.2g} |"
+        for name, row in result["robots"].items()
+    ]
+    return "\n".join(lines) + f"\n\n(errors in rad, of the gripper in m; {record(result)})"
+
+
 WRITERS: dict[str, Callable[[Result], str]] = {
     "main job": _main_job,
     "retarget hour": _retarget_hour,
@@ -198,6 +209,7 @@ WRITERS: dict[str, Callable[[Result], str]] = {
     "overfit kfree": _overfit_kfree,
     "bag": _bag,
     "evaluate": _evaluate,
+    "recovery": _recovery,
 }
 
 

@@ -51,7 +51,12 @@ if not os.environ.get("ACEHAND_SLOW"):
     jaxtyping.jaxtyped = _checked_at_first
 _HOOK = jaxtyping.install_import_hook(["acehand_core", "retarget"], "beartype.beartype")
 
+import hypothesis  # noqa: E402
 import pytest  # noqa: E402
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"

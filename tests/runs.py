@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from pathlib import Path
 
@@ -39,6 +41,14 @@ def _run(capsys, main, *arguments: object):
     code = main(words if "-v" in words else [*words, "--quiet"])
     out, err = capsys.readouterr()
     return code, json.loads(out.splitlines()[-1]) if out else None, err
+
+
+def first_run(*arguments: object) -> dict:
+    """Run acehand-retarget for a fixture of wider scope than one test; return its JSON."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert retarget.main([*map(str, arguments), "--json", "--quiet"]) == 0
+    return json.loads(said.getvalue().splitlines()[-1])
 
 
 def hands_file(path: Path, count: int = 12, fps: int = 30, **entries: object) -> Path:

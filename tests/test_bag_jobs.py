@@ -11,6 +11,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import yaml
@@ -20,7 +21,6 @@ from fake_motion import ARRAYS
 from rosbags.highlevel import AnyReader
 from runs import Acehand, Run, hands_file
 
-from acehand_core.bag_jobs import demonstrations
 from acehand_core.bag_jobs.convert import ConvertOptions, convert_bag
 from acehand_core.bag_jobs.demonstrations import load_demonstrations
 from acehand_core.data.bags.info import bag_info
@@ -31,14 +31,11 @@ from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.data.selection import part
 from acehand_core.data.video import open_video
 from acehand_core.errors import Interrupted
-from acehand_core.motion import Calibration, HandMotion, Recording
+from acehand_core.motion import HandMotion, Recording
 from acehand_core.pipeline import JobSettings
-from acehand_core.pipeline import job as pipeline
 from acehand_core.trackers import choose
 from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
-from acehand_core.types import Side
-from retarget.pipeline import calibrate_motion
 from retarget.robot import load_robot
 
 COUNT = 12
@@ -83,23 +80,22 @@ class TrueHands:
         return replace(motion, camera=truth.camera.rescaled(recording.width, recording.height))
 
 
-@functools.cache
-def calibrations() -> dict[Side, Calibration]:
-    """Those of the rendered clip's hands and the default robot."""
-    truth = read_hand_motion(TRUTH)
-    some = truth.at(np.arange(COUNT), truth.timestamps_ns[:COUNT], truth.fps)
-    return calibrate_motion(some, load_robot("inspire"))
-
-
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what happens around the hands: known, and nobody draws the robot."""
+def known_hands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tracker knows the hands; everything else is the main job's own."""
     monkeypatch.setattr(choose, "make_tracker", lambda name, settings: TrueHands())
-    monkeypatch.setattr(pipeline, "calibrate_motion", lambda *_, known: known or calibrations())
-    monkeypatch.setattr(pipeline, "draw", lambda *_: [])
-    robots = functools.cache(load_robot)
-    monkeypatch.setattr(pipeline, "load_robot", robots)
-    monkeypatch.setattr(demonstrations, "load_robot", robots)
+
+
+@pytest.fixture(scope="module")
+def calibration(converted: Path) -> Path:
+    """What a first conversion leaves for further recordings of the subject (--calibration)."""
+    return converted / "dataset" / "acehand" / "episode_000000" / "calibration.json"
+
+
+@functools.cache
+def small_frames(count: int) -> list[np.ndarray]:
+    """The clip at a quarter of its size, for tests of what happens around the hands."""
+    return [cv2.resize(image, None, fx=0.25, fy=0.25) for image in example_frames(count)]
 
 
 def write_clip(path: Path, images: list[np.ndarray], times: list[int], **options: str) -> None:
@@ -127,11 +123,11 @@ def stamp_of(message: object) -> int:
 
 @pytest.fixture(scope="module")
 def real_video(shared: Path) -> tuple[Recording, HandMotion]:
-    """The first 90 frames of a real video, and the hands in them."""
+    """The first 30 frames of a real video, and the hands in them."""
     path = shared / "data" / "human_hand_video.mp4"
     if not path.is_file():
         pytest.skip(f"{path} not found")
-    video = part(open_video(path), 0, 90)
+    video = part(open_video(path), 0, 30)
     return video, MediaPipeTracker(TrackerSettings()).track(video)
 
 
@@ -141,7 +137,7 @@ def test_a_bag_of_a_video_gives_the_videos_hands(
 ) -> None:
     video, truth = real_video
     with SampleBag(tmp_path / "bag") as bag:
-        for image, ns in zip(video.frames.read(0, 90), video.timestamps_ns, strict=True):
+        for image, ns in zip(video.frames.read(0, 30), video.timestamps_ns, strict=True):
             if kind == "bgr8":
                 bag.image(image, START + int(ns), "bgr8")
             else:
@@ -295,11 +291,11 @@ def test_bag_write_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert run.code == 2 and "LeRobot dataset" in run.messages
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("known_hands")
 def test_the_main_job_takes_bags(
-    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recorded: Path, calibration: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = Run(capsys, recorded, "--dry-run")
+    run = Run(capsys, recorded, "--dry-run", "--calibration", calibration)
     assert run.code == 0 and run.json["episodes"][0]["frames"] == COUNT
     run = Run(capsys, recorded, "--dry-run", "--image-topic", "/cam/image_row")
     assert run.code == 2 and "Did you mean '/cam/image_raw'" in run.messages
@@ -311,12 +307,16 @@ def episode_run(capsys, path: Path, output: Path, *arguments: object) -> Acehand
     )
 
 
-@pytest.mark.usefixtures("quick")
-def test_episodes_at_gaps_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    images = example_frames(8)
+@pytest.mark.usefixtures("known_hands")
+def test_episodes_at_gaps_and_resumed(
+    calibration: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = small_frames(8)
     times = [*stamps(4), *stamps(4, start=START + 5 * 10**9)]
     write_clip(tmp_path / "bag", images, times)
-    arguments = (tmp_path / "bag", tmp_path / "out", "--episodes", "gaps")
+    arguments = (
+        tmp_path / "bag", tmp_path / "out", "--episodes", "gaps", "--calibration", calibration
+    )  # fmt: skip
     run = episode_run(capsys, *arguments, "--bag-output", tmp_path / "bag_out")
     assert run.code == 0 and [e["frames"] for e in run.json["episodes"]] == [4, 4]
     states = messages(tmp_path / "bag_out", "/left_hand/joint_states")
@@ -325,23 +325,25 @@ def test_episodes_at_gaps_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run.code == 0 and run.json["episodes"] == [] and len(run.json["skipped"]) == 2
 
 
-@pytest.mark.usefixtures("quick")
-def test_episodes_by_topic_and_by_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    times = stamps(10)
+@pytest.mark.usefixtures("known_hands")
+def test_episodes_by_topic_and_by_table(
+    calibration: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times, known = stamps(10), ("--calibration", calibration)
     with SampleBag(tmp_path / "bag") as bag:
-        for image, ns in zip(example_frames(10), times, strict=True):
+        for image, ns in zip(small_frames(10), times, strict=True):
             bag.image(image, ns)
         bag.text("/episode", times[1] + DELAY - 1, "pick up")
         bag.text("/episode", times[4] + DELAY - 1, "")
         bag.text("/episode", times[6] + DELAY - 1, "put down")
-    run = episode_run(capsys, tmp_path / "bag", tmp_path / "topic", "--episodes", "topic")
+    run = episode_run(capsys, tmp_path / "bag", tmp_path / "topic", "--episodes", "topic", *known)
     assert run.code == 0 and [e["frames"] for e in run.json["episodes"]] == [3, 4]
     demos = list(load_demonstrations(tmp_path / "topic"))
     assert [d.task for d in demos] == ["pick up", "put down"]
     assert demos[0].stamps_ns.tolist() == times[1:4]
     table = tmp_path / "times.csv"
     table.write_text("start_s,end_s,task\n0,0.1,open\n0.2,0.3,\n")
-    run = episode_run(capsys, tmp_path / "bag", tmp_path / "table", "--episodes", table)
+    run = episode_run(capsys, tmp_path / "bag", tmp_path / "table", "--episodes", table, *known)
     assert run.code == 0 and [e["frames"] for e in run.json["episodes"]] == [3, 3]
     assert [d.task for d in load_demonstrations(tmp_path / "table")] == ["open", "hand motion"]
     table.write_text("start_s,end_s\n7,8\n")
@@ -364,35 +366,40 @@ def test_an_episode_without_a_hand_does_not_stop_the_others(
     assert "no hand" in run.messages and run.json["errors"][0]["source"].endswith("(clip 0)")
 
 
-@pytest.mark.usefixtures("quick")
-def test_lost_messages_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("known_hands")
+def test_lost_messages_are_reported(
+    calibration: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with SampleBag(tmp_path / "bag") as bag:
-        for i, (image, ns) in enumerate(zip(example_frames(8), stamps(8), strict=True)):
+        for i, (image, ns) in enumerate(zip(small_frames(8), stamps(8), strict=True)):
             bag.image(image if i != 3 else pictures(1)[0], ns)
-    run = episode_run(capsys, tmp_path / "bag", tmp_path / "out", "--bag-output", tmp_path / "o")
+    run = episode_run(
+        capsys, tmp_path / "bag", tmp_path / "out", "--bag-output", tmp_path / "o",
+        "--calibration", calibration,
+    )  # fmt: skip
     assert run.code == 0 and run.json["lost_messages"] == {TOPIC: 1}
     assert "1 messages were lost" in run.err and "pictures of another size" in run.err
     assert run.json["topics"]["written"][TOPIC] == 8  # passed on all the same
     assert run.json["topics"]["written"]["/left_hand/joint_states"] == 7
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("known_hands")
 def test_the_main_job_reports_lost_messages(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    calibration: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with SampleBag(tmp_path / "bag") as bag:
-        for i, (image, ns) in enumerate(zip(example_frames(6), stamps(6), strict=True)):
+        for i, (image, ns) in enumerate(zip(small_frames(6), stamps(6), strict=True)):
             if i == 2:
                 bag.raw(TOPIC, IMAGE, ns, b"\0\1\0\0xx")
             else:
                 bag.image(image, ns)
-    run = Run(capsys, tmp_path / "bag", "--dry-run", "--quiet")
+    run = Run(capsys, tmp_path / "bag", "--dry-run", "--quiet", "--calibration", calibration)
     assert run.code == 0 and run.json["lost_messages"] == {TOPIC: 1}
     assert "1 messages were lost" in run.err and TOPIC in run.err
     assert any("1 lost" in note for note in run.json["notes"])
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("known_hands")
 def test_a_robot_of_ones_own(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -413,13 +420,13 @@ def test_a_robot_of_ones_own(
     assert run.code == 0 and run.json["topics"]["/left_hand/joint_states"] == COUNT
 
 
-@pytest.mark.usefixtures("quick")
 def test_bag_write_of_episodes_with_the_same_stamps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    calibration: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every video begins at 0; in the bag the episodes follow each other and none is lost."""
     tables = [hands_file(tmp_path / f"{name}.npz") for name in "ab"]
-    run = Run(capsys, *tables, "--output", tmp_path / "set", "--no-overlay")
+    known = ("--calibration", calibration)
+    run = Run(capsys, *tables, "--output", tmp_path / "set", "--no-overlay", *known)
     assert run.code == 0 and len(run.json["episodes"]) == 2
     run = Acehand(capsys, "bag", "write", tmp_path / "set", "--output", tmp_path / "bag")
     assert run.code == 0 and len(run.json["notes"]) == 1 and "episode 1" in run.json["notes"][0]
@@ -432,13 +439,15 @@ def test_bag_write_of_episodes_with_the_same_stamps(
     assert np.array_equal(back.joints, np.concatenate([demo.joints for demo in made]))
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("known_hands")
 @pytest.mark.parametrize("bare", [True, False])
-def test_messages_of_humble_keep_their_definition(tmp_path: Path, bare: bool) -> None:
+def test_messages_of_humble_keep_their_definition(
+    calibration: Path, tmp_path: Path, bare: bool
+) -> None:
     """Range has gained a field since; Humble's metadata.yaml does not name the distribution."""
     kind, path = "sensor_msgs/msg/Range", tmp_path / "bag"
     with SampleBag(path, distro="humble", storage="mcap" if bare else "sqlite3") as bag:
-        for image, ns in zip(example_frames(2), stamps(2), strict=True):
+        for image, ns in zip(small_frames(2), stamps(2), strict=True):
             bag.image(image, ns)
             message = bag.make(
                 kind, header=bag.header(ns), radiation_type=0, field_of_view=0.1, min_range=0.1,
@@ -449,7 +458,7 @@ def test_messages_of_humble_keep_their_definition(tmp_path: Path, bare: bool) ->
         path = path / "bag.mcap"
     else:
         as_of_humble(path)
-    job = JobSettings(tmp_path / "dataset", overlay=False)
+    job = JobSettings(tmp_path / "dataset", overlay=False, calibration=calibration)
     convert_bag(ConvertOptions(path, job, tmp_path / "out", mesh=False))
     with AnyReader([tmp_path / "out"]) as reader:
         (connection,) = [c for c in reader.connections if c.topic == "/range"]
@@ -473,16 +482,14 @@ def as_of_humble(path: Path) -> None:
 def clocked(path: Path, said: list[int]) -> None:
     """A clip whose header stamps are given, received at 30 Hz."""
     with SampleBag(path) as bag:
-        for image, stamp, ns in zip(
-            example_frames(len(said)), said, stamps(len(said)), strict=True
-        ):
+        for image, stamp, ns in zip(small_frames(len(said)), said, stamps(len(said)), strict=True):
             bag.image(image, stamp, log_ns=ns + DELAY)
 
 
 BACK = [ns if i < 6 else ns - 5 * 10**9 for i, ns in enumerate(stamps(COUNT))]
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("known_hands")
 @pytest.mark.parametrize(
     ("said", "right"),
     [
@@ -492,10 +499,12 @@ BACK = [ns if i < 6 else ns - 5 * 10**9 for i, ns in enumerate(stamps(COUNT))]
     ],
     ids=["not set", "one wild", "set back"],
 )
-def test_bad_stamps_in_the_written_bag(tmp_path: Path, said: list[int], right: list[int]) -> None:
+def test_bad_stamps_in_the_written_bag(
+    calibration: Path, tmp_path: Path, said: list[int], right: list[int]
+) -> None:
     """Headers keep good stamps; times in a trajectory only ever increase."""
     clocked(tmp_path / "bag", said)
-    job = JobSettings(tmp_path / "dataset", overlay=False)
+    job = JobSettings(tmp_path / "dataset", overlay=False, calibration=calibration)
     convert_bag(ConvertOptions(tmp_path / "bag", job, tmp_path / "out", mesh=False))
     states = messages(tmp_path / "out", "/left_hand/joint_states")
     assert [stamp_of(m) for _, m in states] == right
@@ -510,21 +519,21 @@ def test_bad_stamps_in_the_written_bag(tmp_path: Path, said: list[int], right: l
     assert np.abs(np.diff(back.stamps_ns) - 1e9 / 30).max() < 2
 
 
-@pytest.mark.usefixtures("quick")
-def test_topics_that_are_taken(converted: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("known_hands")
+def test_topics_that_are_taken(converted: Path, calibration: Path, tmp_path: Path) -> None:
     """A converted bag converted again keeps the first result under its names."""
-    options = ConvertOptions(
-        converted / "out", JobSettings(tmp_path / "dataset", overlay=False), tmp_path / "out"
-    )
+    job = JobSettings(tmp_path / "dataset", overlay=False, calibration=calibration)
+    options = ConvertOptions(converted / "out", job, tmp_path / "out")
     written = convert_bag(options).topics["written"]
     assert written["/left_hand/joint_states"] == COUNT
     assert written["/acehand/left_hand/joint_states"] == COUNT
     assert written["/tf"] == 2 * COUNT
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("known_hands")
 def test_a_full_disk(
     recorded: Path,
+    calibration: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -536,7 +545,9 @@ def test_a_full_disk(
 
     monkeypatch.setattr(storage_mcap.McapWriter, "close_chunk", full)
     output = tmp_path / "bag_out.mcap"
-    run = episode_run(capsys, recorded, tmp_path / "out", "--bag-output", output)
+    run = episode_run(
+        capsys, recorded, tmp_path / "out", "--bag-output", output, "--calibration", calibration
+    )
     assert run.code == 4
     assert "No space left on device" in run.messages and not output.exists()
     assert run.json["dataset"] == str(tmp_path / "out") and len(run.json["episodes"]) == 1
@@ -545,9 +556,9 @@ def test_a_full_disk(
     assert not [p for p in tmp_path.iterdir() if "partial" in p.name]
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("known_hands")
 @pytest.mark.parametrize("stage", ["index the bag", "track", "copy the bag", "write messages"])
-def test_stopped_midway(recorded: Path, tmp_path: Path, stage: str) -> None:
+def test_stopped_midway(recorded: Path, calibration: Path, tmp_path: Path, stage: str) -> None:
     cancel = threading.Event()
 
     def progress(name: str, done: int, total: int) -> None:
@@ -555,7 +566,8 @@ def test_stopped_midway(recorded: Path, tmp_path: Path, stage: str) -> None:
             cancel.set()
 
     output = tmp_path / "bag_out"
-    options = ConvertOptions(recorded, JobSettings(tmp_path / "out", overlay=False), output)
+    job = JobSettings(tmp_path / "out", overlay=False, calibration=calibration)
+    options = ConvertOptions(recorded, job, output)
     with pytest.raises(Interrupted) as stopped:
         convert_bag(options, progress, cancel)
     report = stopped.value.report.to_json()
@@ -564,7 +576,7 @@ def test_stopped_midway(recorded: Path, tmp_path: Path, stage: str) -> None:
     assert not [p for p in tmp_path.iterdir() if "partial" in p.name]
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("known_hands")
 def test_the_bag_output_never_replaces_the_input(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -161,7 +161,8 @@ def test_scores_of_several_hands_as_one():
 def row(**changes):
     plain = {
         "tip_error_mm": {"mean": 1.0, "p95": 2.0}, "direction_palm_deg": 1.0,
-        "direction_wrist_deg": 1.0, "direction_knuckle_deg": 1.0, "pinch_mm": None,
+        "direction_wrist_deg": 1.0, "direction_knuckle_deg": 1.0, "flexion_error_deg": 1.0,
+        "pinch_mm": None,
         "pinch_recall": None, "false_pinch_share": 0.0, "limit_violation_share": 0.0,
         "limit_violation_share_2mrad": 0.0, "speed_violation_share": 0.0, "speed_ratio": 1.0,
         "acceleration_violation_share": 0.0, "acceleration_ratio": 1.0, "jerk_rad_s3": 1.0,

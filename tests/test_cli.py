@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import clips
 import numpy as np
 import pytest
 from retarget_samples import moving_hands
-from runs import Acehand, Run, hands_file
+from runs import Acehand, Run, first_run, hands_file
 from video_fixtures import write_audio, write_video
 
 from acehand_core.cli import retarget
@@ -38,6 +39,30 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_video(path, clips.example_frames(), options=X264)
 
 
+@dataclass(frozen=True)
+class Made:
+    """A dataset of the clip, and what the command said about it."""
+
+    dataset: Path
+    report: dict
+
+    @property
+    def extras(self) -> Path:
+        return self.dataset / "acehand" / "episode_000000"
+
+    @property
+    def calibration(self) -> tuple[str, Path]:
+        """Arguments of further runs that are not about calibrating."""
+        return "--calibration", self.extras / "calibration.json"
+
+
+@pytest.fixture(scope="module")
+def made(clip: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The main job as a user first runs it."""
+    out = tmp_path_factory.mktemp("made") / "out"
+    return Made(out, first_run(clip, "--robot", "inspire", "--task", "lift", "--output", out))
+
+
 def left_behind(folder: Path) -> list[str]:
     """Return everything in a folder but the inputs that tests put there."""
     return sorted(p.name for p in folder.iterdir() if p.suffix not in (".mp4", ".npz", ".json"))
@@ -46,37 +71,34 @@ def left_behind(folder: Path) -> list[str]:
 # What comes out.
 
 
-def test_a_clip_becomes_a_dataset(clip: Path, tmp_path: Path, capsys) -> None:
-    run = Run(capsys, clip, "--robot", "inspire", "--task", "lift", "--output", tmp_path / "out")
-    assert run.code == 0
-    assert run.json["dataset"] == str(tmp_path / "out")
-    (episode,) = run.json["episodes"]
+def test_a_clip_becomes_a_dataset(made: Made) -> None:
+    assert made.report["dataset"] == str(made.dataset)
+    (episode,) = made.report["episodes"]
     assert episode["frames"] == 12 and episode["fps"] == 30 and episode["tracker"] == "mediapipe"
     assert episode["coverage"] == {"left": 1.0, "right": 1.0} and episode["filled_share"] == 0
     assert episode["limit_violations"] == episode["speed_violations"] == 0
     assert episode["coupling_residual_rad"] < 1e-6
     assert episode["verdict"] in ("pass", "warn") and isinstance(episode["reasons"], list)
-    assert check_dataset(tmp_path / "out", decode_all=True) == []
-    extras = tmp_path / "out" / "acehand" / "episode_000000"
+    assert check_dataset(made.dataset, decode_all=True) == []
     names = {"hand_motion.parquet", "report.json", "contact_sheet.png", "overlay.mp4",
              "calibration.json"}  # fmt: skip
-    assert {p.name for p in extras.iterdir()} == names
-    assert left_behind(tmp_path) == ["out"]
-    (record,) = read_provenance(tmp_path / "out")
+    assert {p.name for p in made.extras.iterdir()} == names
+    assert left_behind(made.dataset.parent) == ["out"]
+    (record,) = read_provenance(made.dataset)
     assert record["source_sha256"] and record["tracker"] == "mediapipe"
     assert any("intrinsics" in note for note in record["notes"])
     assert any("hand length" in note for note in record["notes"])
 
 
-def test_several_inputs_and_appending(clip: Path, tmp_path: Path, capsys) -> None:
+def test_several_inputs_and_appending(clip: Path, made: Made, tmp_path: Path, capsys) -> None:
     folder = tmp_path / "videos"
     folder.mkdir()
-    shutil.copy(clip, folder / "a.mp4")
-    write_video(folder / "b.mp4", clips.example_frames(8, 60), options=X264)
-    out = tmp_path / "out"
-    run = Run(capsys, folder, "--output", out, "--no-overlay", "--task", "one")
-    assert [e["frames"] for e in run.json["episodes"]] == [12, 8] and run.code == 0
-    run = Run(capsys, clip, "--output", out, "--append", "--no-overlay", "--task", "two")
+    write_video(folder / "a.mp4", clips.example_frames(8), options=X264)
+    write_video(folder / "b.mp4", clips.example_frames(4, 60), options=X264)
+    out, known = tmp_path / "out", ("--no-overlay", *made.calibration)
+    run = Run(capsys, folder, "--output", out, *known, "--task", "one")
+    assert [e["frames"] for e in run.json["episodes"]] == [8, 4] and run.code == 0
+    run = Run(capsys, folder / "b.mp4", "--output", out, "--append", *known, "--task", "two")
     assert run.code == 0 and run.json["episodes"][0]["episode_index"] == 2
     assert check_dataset(out, decode_all=True) == []
     # Another robot rate would not be the same dataset.
@@ -85,24 +107,26 @@ def test_several_inputs_and_appending(clip: Path, tmp_path: Path, capsys) -> Non
     assert check_dataset(out) == []
 
 
-def test_one_hand_only(clip: Path, tmp_path: Path, capsys) -> None:
-    run = Run(capsys, clip, "--hands", "right", "--output", tmp_path / "out", "--no-overlay")
+def test_one_hand_only(clip: Path, made: Made, tmp_path: Path, capsys) -> None:
+    run = Run(
+        capsys, clip, "--hands", "right", "--output", tmp_path / "out", "--no-overlay",
+        *made.calibration,
+    )  # fmt: skip
     assert run.code == 0 and run.json["episodes"][0]["coverage"] == {"left": 0.0, "right": 1.0}
     motion = read_hand_motion(tmp_path / "out/acehand/episode_000000/hand_motion.parquet")
     assert not motion.known[:, 0].any() and np.isnan(motion.joints_camera[:, 0]).all()
 
 
-def test_a_saved_motion_is_an_input(clip: Path, tmp_path: Path, capsys) -> None:
-    first = Run(capsys, clip, "--output", tmp_path / "a", "--no-overlay")
-    hands = tmp_path / "a" / "acehand" / "episode_000000" / "hand_motion.parquet"
+def test_a_saved_motion_is_an_input(clip: Path, made: Made, tmp_path: Path, capsys) -> None:
+    hands, (first,) = made.extras / "hand_motion.parquet", made.report["episodes"]
     alone = Run(capsys, hands, "--output", tmp_path / "b")
     assert alone.code == 0 and not (tmp_path / "b" / "videos").exists()
     with_video = Run(capsys, clip, "--tracker", hands, "--output", tmp_path / "c", "--no-overlay")
     assert with_video.code == 0 and (tmp_path / "c" / "videos").exists()
     for run in (alone, with_video):
-        entry, original = run.json["episodes"][0], first.json["episodes"][0]
-        assert entry["tip_error_mm"] == original["tip_error_mm"]
-        assert entry["flexion_deg"] == original["flexion_deg"]
+        entry = run.json["episodes"][0]
+        assert entry["tip_error_mm"] == first["tip_error_mm"]
+        assert entry["flexion_deg"] == first["flexion_deg"]
 
 
 def test_joints_without_a_place_have_no_wrist(joints_file: Path, tmp_path: Path, capsys) -> None:
@@ -117,20 +141,19 @@ def test_joints_without_a_place_have_no_wrist(joints_file: Path, tmp_path: Path,
     assert "observation.hand.joints_wrist" in info["features"]
 
 
-def test_dry_run_writes_nothing(clip: Path, tmp_path: Path, capsys) -> None:
-    run = Run(capsys, clip, "--output", tmp_path / "out", "--dry-run")
+def test_dry_run_writes_nothing(clip: Path, made: Made, tmp_path: Path, capsys) -> None:
+    run = Run(capsys, clip, "--output", tmp_path / "out", "--dry-run", *made.calibration)
     assert run.code == 0 and run.json["dataset"] is None
     assert run.json["episodes"][0]["verdict"] in ("pass", "warn")
     assert left_behind(tmp_path) == []
 
 
-def test_world_frame(clip: Path, tmp_path: Path, capsys) -> None:
+def test_world_frame(clip: Path, made: Made, tmp_path: Path, capsys) -> None:
     stamps = [round(i * 1e9 / 30) for i in range(12)]
     rows = [f"{t},{0.01 * i},0,0,1,0,0,0" for i, t in enumerate(stamps)]
     poses = tmp_path / "poses.csv"
     poses.write_text("\n".join(["timestamp_ns,x,y,z,qw,qx,qy,qz", *rows]))
-    plain, moved = tmp_path / "plain", tmp_path / "moved"
-    Run(capsys, clip, "--output", plain, "--no-overlay")
+    plain, moved = made.dataset, tmp_path / "moved"
     run = Run(capsys, clip, "--output", moved, "--camera-poses", poses, "--no-overlay")
     assert run.code == 0
     info = json.loads((moved / "meta" / "info.json").read_text())
@@ -140,24 +163,31 @@ def test_world_frame(clip: Path, tmp_path: Path, capsys) -> None:
     np.testing.assert_allclose(shift, 0.01 * np.arange(12), atol=1e-6)
 
 
-def test_a_selfie_is_turned_back(clip: Path, tmp_path: Path, capsys) -> None:
+def test_a_selfie_is_turned_back(made: Made, tmp_path: Path, capsys) -> None:
     mirrored = [frame[:, ::-1] for frame in clips.example_frames()]
     selfie = write_video(tmp_path / "selfie.mp4", mirrored, options=X264)
-    run = Run(capsys, selfie, "--mirrored", "--output", tmp_path / "a", "--no-overlay")
-    other = Run(capsys, clip, "--output", tmp_path / "b", "--no-overlay")
-    assert run.code == other.code == 0
-    a, b = (_column(tmp_path / n, "observation.hand.joints_camera") for n in "ab")
+    run = Run(
+        capsys, selfie, "--mirrored", "--output", tmp_path / "a", "--no-overlay",
+        *made.calibration,
+    )  # fmt: skip
+    assert run.code == 0
+    joints = "observation.hand.joints_camera"
+    a, b = _column(tmp_path / "a", joints), _column(made.dataset, joints)
     assert np.abs(a - b).max() < 0.02  # the two encodings differ a little
 
 
-def test_hand_length_fixes_the_scale(clip: Path, tmp_path: Path, capsys) -> None:
-    lengths = {}
-    for metres in (0.16, 0.20):
-        out = tmp_path / str(metres)
-        Run(capsys, clip, "--hand-length", metres, "--output", out, "--no-overlay")
-        motion = read_hand_motion(out / "acehand" / "episode_000000" / "hand_motion.parquet")
-        lengths[metres] = motion.joints_camera[:, :, 0, 2].mean()
-    assert lengths[0.20] / lengths[0.16] == pytest.approx(1.25, rel=0.02)
+def test_hand_length_fixes_the_scale(clip: Path, made: Made, tmp_path: Path, capsys) -> None:
+    """As large as its distance: 0.20 m is 1.25 times 0.16 m, in the main job and alone."""
+    out, table = tmp_path / "out", tmp_path / "hands.parquet"
+    known = ("--no-overlay", *made.calibration)
+    assert Run(capsys, clip, "--hand-length", 0.16, "--output", out, *known).code == 0
+    alone = ("reconstruct", clip, "--hand-length", 0.20, "--output", table)
+    assert Acehand(capsys, *alone).code == 0
+    stored = out / "acehand" / "episode_000000" / "hand_motion.parquet"
+    near, far = (
+        read_hand_motion(path).joints_camera[:, :, 0, 2].mean() for path in (stored, table)
+    )
+    assert far / near == pytest.approx(1.25, rel=0.02)
 
 
 def _column(dataset: Path, name: str) -> np.ndarray:
@@ -171,23 +201,23 @@ def _column(dataset: Path, name: str) -> np.ndarray:
 
 
 def _variable_rate(folder: Path) -> Path:
-    times = np.cumsum([0, *([1 / 30, 1 / 20] * 6)])[:12]
-    return write_video(folder / "v.mp4", clips.example_frames(), times=times, options=X264)
+    times = np.cumsum([0, *([1 / 30, 1 / 20] * 3)])[:6]
+    return write_video(folder / "v.mp4", clips.example_frames(6), times=times, options=X264)
 
 
 def _rotated(folder: Path) -> Path:
-    turned = [np.rot90(frame, -1) for frame in clips.example_frames()]
+    turned = [np.rot90(frame, -1) for frame in clips.example_frames(6)]
     return write_video(folder / "v.mp4", turned, rotation=90, options=X264)
 
 
 def _odd(folder: Path) -> Path:
-    frames = [frame[:-1, :-1] for frame in clips.example_frames()]
+    frames = [frame[:-1, :-1] for frame in clips.example_frames(6)]
     return write_video(folder / "v.mp4", frames, pix_fmt="yuv444p", options=X264)
 
 
 def _ten_bit(folder: Path) -> Path:
     return write_video(
-        folder / "v.mp4", clips.example_frames(), pix_fmt="yuv420p10le", options=X264
+        folder / "v.mp4", clips.example_frames(6), pix_fmt="yuv420p10le", options=X264
     )
 
 
@@ -201,23 +231,24 @@ def _large(folder: Path) -> Path:
     ("make", "frames", "size"),
     [
         (_variable_rate, None, (480, 640)),
-        (_rotated, 12, (480, 640)),
-        (_odd, 12, (478, 638)),
-        (_ten_bit, 12, (480, 640)),
+        (_rotated, 6, (480, 640)),
+        (_odd, 6, (478, 638)),
+        (_ten_bit, 6, (480, 640)),
         (_large, 4, (2160, 3840)),
         (lambda f: write_video(f / "v.mp4", clips.example_frames(1), options=X264), 1, (480, 640)),
         (
             lambda f: write_video(
-                f / "v.mp4", clips.example_frames(), fps=Fraction(30000, 1001), options=X264
+                f / "v.mp4", clips.example_frames(6), fps=Fraction(30000, 1001), options=X264
             ),
-            12,
+            6,
             (480, 640),
         ),
     ],
     ids=["variable rate", "rotated", "odd size", "10 bit", "4K", "one frame", "29.97"],
 )
-def test_odd_videos(make, frames: int | None, size, tmp_path: Path, capsys) -> None:
-    run = Run(capsys, make(tmp_path), "--output", tmp_path / "out", "--no-overlay")
+def test_odd_videos(make, frames: int | None, size, made: Made, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out"
+    run = Run(capsys, make(tmp_path), "--output", out, "--no-overlay", *made.calibration)
     assert run.code == 0, run.err
     (episode,) = run.json["episodes"]
     assert frames is None or episode["frames"] == frames
@@ -227,15 +258,16 @@ def test_odd_videos(make, frames: int | None, size, tmp_path: Path, capsys) -> N
     assert check_dataset(tmp_path / "out", decode_all=True) == []
 
 
-def test_a_truncated_video_gives_what_is_there(clip: Path, tmp_path: Path, capsys) -> None:
+def test_a_truncated_video_gives_what_is_there(made: Made, tmp_path: Path, capsys) -> None:
     whole = write_video(
-        tmp_path / "whole.mp4", clips.example_frames(40), options={**X264, "g": "5"},
+        tmp_path / "whole.mp4", clips.example_frames(16), options={**X264, "g": "2"},
         container_options={"movflags": "faststart"},
     )  # fmt: skip
     content = whole.read_bytes()
     (tmp_path / "cut.mp4").write_bytes(content[: len(content) // 2])
-    run = Run(capsys, tmp_path / "cut.mp4", "--output", tmp_path / "out", "--no-overlay")
-    assert run.code == 0 and 3 < run.json["episodes"][0]["frames"] < 40
+    out = tmp_path / "out"
+    run = Run(capsys, tmp_path / "cut.mp4", "--output", out, "--no-overlay", *made.calibration)
+    assert run.code == 0 and 3 < run.json["episodes"][0]["frames"] < 16
     (record,) = read_provenance(tmp_path / "out")
     assert any("frames are lost" in note for note in record["notes"])
 
@@ -293,9 +325,12 @@ def test_no_hands_at_all(tmp_path: Path, capsys) -> None:
     assert run.json["episodes"] == [] and left_behind(tmp_path) == []
 
 
-def test_a_bad_input_does_not_stop_the_good_one(clip: Path, tmp_path: Path, capsys) -> None:
+def test_a_bad_input_does_not_stop_the_good_one(
+    clip: Path, made: Made, tmp_path: Path, capsys
+) -> None:
     bad = _text(tmp_path)
-    run = Run(capsys, bad, clip, "--output", tmp_path / "out", "--no-overlay")
+    known = ("--no-overlay", *made.calibration)
+    run = Run(capsys, bad, clip, "--output", tmp_path / "out", *known)
     assert run.code == 1 and len(run.json["episodes"]) == 1
     assert [error["source"] for error in run.json["errors"]] == [str(bad)]
     assert check_dataset(tmp_path / "out") == []
@@ -380,10 +415,11 @@ def test_full_disk(clip: Path, tmp_path: Path) -> None:
 
 
 def test_an_output_that_fails_keeps_what_was_finished(
-    clip: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+    made: Made, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    second = write_video(tmp_path / "b.mp4", clips.example_frames()[:8], options=X264)
-    third = write_video(tmp_path / "c.mp4", clips.example_frames()[:6], options=X264)
+    first = write_video(tmp_path / "a.mp4", clips.example_frames(4), options=X264)
+    second = write_video(tmp_path / "b.mp4", clips.example_frames(5), options=X264)
+    third = write_video(tmp_path / "c.mp4", clips.example_frames(6), options=X264)
     add = LeRobotWriter.add_episode
 
     def full_at_the_second(writer: LeRobotWriter, *arguments: object) -> int:
@@ -392,20 +428,22 @@ def test_an_output_that_fails_keeps_what_was_finished(
         return add(writer, *arguments)
 
     monkeypatch.setattr(LeRobotWriter, "add_episode", full_at_the_second)
-    run = Run(capsys, clip, second, third, "--output", tmp_path / "out", "--no-overlay")
+    known = ("--no-overlay", *made.calibration)
+    run = Run(capsys, first, second, third, "--output", tmp_path / "out", *known)
     assert run.code == 4 and run.json["dataset"] == str(tmp_path / "out")
-    assert [episode["source"] for episode in run.json["episodes"]] == [str(clip)]
+    assert [episode["source"] for episode in run.json["episodes"]] == [str(first)]
     assert [error["source"] for error in run.json["errors"]] == [str(second)]
     assert check_dataset(tmp_path / "out", decode_all=True) == []
     assert left_behind(tmp_path) == ["out"]
 
 
-def test_interrupting_and_resuming(tmp_path: Path, capsys) -> None:
+def test_interrupting_and_resuming(made: Made, tmp_path: Path, capsys) -> None:
     frames = clips.example_frames(120)
-    first = write_video(tmp_path / "a.mp4", frames[:20], options=X264)
-    second = write_video(tmp_path / "b.mp4", frames * 3, options=X264)
+    first = write_video(tmp_path / "a.mp4", frames[:6], options=X264)
+    second = write_video(tmp_path / "b.mp4", frames, options=X264)
     out = tmp_path / "out"
-    child = _child(first, second, "--output", out, "--no-overlay", preexec_fn=_heed_interrupts)
+    words = (first, second, "--output", out, "--no-overlay", *made.calibration)
+    child = _child(*words, preexec_fn=_heed_interrupts)
     deadline = time.monotonic() + 100
     while not (out / "acehand" / "episode_000000" / "contact_sheet.png").exists():
         assert time.monotonic() < deadline and child.poll() is None
@@ -416,9 +454,9 @@ def test_interrupting_and_resuming(tmp_path: Path, capsys) -> None:
     assert child.returncode == 130 and "Interrupted" in err and "Traceback" not in err
     assert check_dataset(out, decode_all=True) == []
     assert set(left_behind(tmp_path)) <= {"out", ".out.acehand-work"}
-    run = Run(capsys, first, second, "--output", out, "--no-overlay", "--resume")
+    run = Run(capsys, *words, "--resume")
     assert run.code == 0 and run.json["skipped"] == [str(first)]
-    assert [e["frames"] for e in run.json["episodes"]] == [360]
+    assert [e["frames"] for e in run.json["episodes"]] == [120]
     assert check_dataset(out, decode_all=True) == [] and left_behind(tmp_path) == ["out"]
 
 

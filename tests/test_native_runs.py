@@ -462,6 +462,21 @@ def test_a_hand_out_of_the_picture_is_not_over_exposed(samples, tmp_path):
     np.testing.assert_array_equal(native.present, [[False, True], [False, False], [False, False]])
 
 
+def test_a_mask_of_another_camera_does_not_count(samples, tmp_path):
+    """Aria's two grey cameras have the same times: their rows differ in the stream alone."""
+    root = samples("hot3d", tmp_path)
+    path = root / "P0001_aaaaaaaa" / "masks" / "mask_good_exposure.csv"
+    lines = path.read_text().splitlines()
+    path.write_text(
+        "\n".join(n.replace("True", "False") if ",1201-2," in n else n for n in lines) + "\n"
+    )
+    reader = find_reader("hot3d")
+    for view, labelled in (("1201-1", 5), ("1201-2", 0)):
+        options = ReadOptions(view=view, pictures=False)
+        (item,) = (i for i in reader.items(root, options) if "P0001" in i.name)
+        assert reader.read(item, options).present.sum() == labelled
+
+
 def test_masks_that_say_nothing_or_nonsense(samples, tmp_path):
     root = samples("hot3d", tmp_path)
     folder = root / "P0002_bbbbbbbb"

@@ -112,7 +112,10 @@ def test_hot3d_both_hands(hot3d):
     assert np.linalg.norm(tips[:, 2] - tips[:, 0], axis=-1).max() < 0.015
     free = trajectory.tip_error_m.copy()
     free[:, 1, 1:3] = np.nan
-    assert np.nanmean(free) < 0.005
+    # The grip is held: it must not go into the calibration, so targets stay a little off.
+    assert np.nanmean(free) < 0.012
+    for report in trajectory.flexion:
+        assert np.abs(report.robot_deg - report.human_deg).max() < 15
     assert not any("limit" in reason for reason in trajectory.verdict.reasons)
     assert trajectory.verdict.status != "fail", trajectory.verdict
 

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from acehand_core.hand.skeleton import FINGERS, KNUCKLES, WRIST
 from benchmarks.retargeting.recordings import Take
 from retarget import limits, metrics
+from retarget.flexion import flexion_report
 from retarget.hand_spec import HandSpec
 from retarget.kinematics import KinematicTree
 from retarget.simulate import PENETRATION_LIMIT_M, replay, self_penetration
@@ -38,6 +39,7 @@ def score(hand: HandSpec, take: Take, commands: Commands, seconds: float) -> dic
     ground = metrics.CommonGround.fit(human, robot)
     error = metrics.tip_error(human, robot, ground) * 1e3
     pinch = metrics.pinch(human, robot)
+    bent = flexion_report(hand, tree, targets, commands)
     return {
         "frames": len(commands),
         "tip_error_mm": {
@@ -47,6 +49,7 @@ def score(hand: HandSpec, take: Take, commands: Commands, seconds: float) -> dic
         "tip_error_human_mm": _summary(error / ground.scale),
         "similarity_scale": ground.scale,
         **_directions(hand, tree, targets, joints, ground),
+        "flexion_error_deg": math.nan if bent is None else float(bent.error_deg.mean()),
         "pinch_mm": pinch.robot_m * 1e3,
         "pinch_recall": pinch.recall,
         "false_pinch_share": pinch.false_share,

@@ -26,6 +26,7 @@ COLUMNS: dict[str, Cell] = {
     "directions deg: palm, wrist, knuckle": lambda s: ", ".join(
         f"{s[f'direction_{kind}_deg']:.1f}" for kind in ("palm", "wrist", "knuckle")
     ),
+    "flexion deg": lambda s: _or_dash(s.get("flexion_error_deg"), "{:.1f}"),
     "pinch mm, recall, false": lambda s: (
         f"{_or_dash(s['pinch_mm'], '{:.1f}')}, {_or_dash(s['pinch_recall'], '{:.2f}')}, "
         f"{_share(s['false_pinch_share'])}"
@@ -57,6 +58,7 @@ MEASURES: dict[str, tuple[Callable[[Scores], float | None], bool]] = {
     "direction, palm": (lambda s: s["direction_palm_deg"], False),
     "direction, wrist": (lambda s: s["direction_wrist_deg"], False),
     "direction, knuckle": (lambda s: s["direction_knuckle_deg"], False),
+    "flexion": (lambda s: s.get("flexion_error_deg"), False),
     "pinch distance": (lambda s: s["pinch_mm"], False),
     "pinch recall": (lambda s: s["pinch_recall"], True),
     "false pinches": (lambda s: s["false_pinch_share"], False),
@@ -77,7 +79,7 @@ MEASURES: dict[str, tuple[Callable[[Scores], float | None], bool]] = {
 
 #: Tables that the documentation shows.
 NAMES = ("retarget run", "inspire joints", "inspire hot3d", "inspire synthetic", "tips",
-         "palm directions", "better and worse", "ablation")  # fmt: skip
+         "palm directions", "flexion", "better and worse", "ablation")  # fmt: skip
 
 
 def table(rows: Mapping[str, Scores], first: str = "method") -> str:
@@ -153,6 +155,7 @@ def blocks(result: Mapping[str, Any]) -> dict[str, str]:
             out[f"{robot} {recording}"] = table(rows)
     out["tips"] = overview(robots, lambda s: f"{s['tip_error_mm']['mean']:.1f}")
     out["palm directions"] = overview(robots, lambda s: f"{s['direction_palm_deg']:.1f}")
+    out["flexion"] = overview(robots, lambda s: _or_dash(s.get("flexion_error_deg"), "{:.1f}"))
     out["better and worse"] = better_and_worse(robots)
     if result.get("gestures"):
         for name, rows in result["gestures"].items():
