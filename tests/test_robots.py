@@ -52,8 +52,10 @@ SMOOTHED_WITHIN = {
     "allegro": 0.03, "leap": 0.03, "ability": 0.03, "shadow": 0.03, "panda_gripper": 0.001,
     "inspire": 0.03, "inspire:other": 0.03,
 }  # fmt: skip
+#: Fingertips from targets that the palm alone turns and sizes: fitting the palm to the clip's
+#: fingertips would bring them nearer, at the cost of how fingers are bent.
 FOLLOWS_WITHIN_MM = {
-    "allegro": 8, "leap": 8, "ability": 15, "shadow": 8, "panda_gripper": 5,
+    "allegro": 10, "leap": 8, "ability": 16, "shadow": 8, "panda_gripper": 5,
     "inspire": 16, "inspire:other": 16,
 }  # fmt: skip
 

@@ -85,7 +85,7 @@ class Grip:
     @property
     def good(self) -> bool:
         """Whether thumb and finger touch from both sides and nothing goes into the object."""
-        return self.badness < 1.0
+        return bool(self.badness < 1.0)
 
     @property
     def badness(self) -> float:
