@@ -162,9 +162,9 @@ def touching(prop, skin, joints):
     for tip in TIPS:
         near = skin[np.linalg.norm(skin - joints[tip], axis=-1) < TIP_M]
         away = signed_distance(prop, near)
-        best = int(away.argmin())
-        tips.append(1e3 * away[best])
-        normals.append(normal(prop, near[best]))
+        tips.append(1e3 * away.min())
+        # The way from the surface to the middle of the tip: at a rim its skin wraps the edge.
+        normals.append(normal(prop, joints[tip]))
     fingers = [n for n, away in zip(normals[1:], tips[1:], strict=True) if abs(away) <= 3]
     angles = [np.degrees(np.arccos(np.clip(normals[0] @ n, -1, 1))) for n in fingers]
     nearest_finger = normals[1 + int(np.abs(tips[1:]).argmin())]

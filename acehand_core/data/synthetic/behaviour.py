@@ -17,7 +17,7 @@ from acehand_core.data.synthetic import solids
 from acehand_core.data.synthetic.body import Body, bent_within_limits
 from acehand_core.data.synthetic.furnish import Prop
 from acehand_core.data.synthetic.grasp import Angles, bend
-from acehand_core.data.synthetic.grip import OFF_M, Grip
+from acehand_core.data.synthetic.grip import OFF_M, SOFT, Grip
 from acehand_core.data.synthetic.script import HandKey, Hold, Vector, hand_path, prop_path
 from acehand_core.data.synthetic.taking import facing
 from acehand_core.data.synthetic.touch import Touch
@@ -29,7 +29,9 @@ from acehand_core.types import Betas, RigidTransform, Rotation, Side
 #: No keypoint of a key is nearer to the table than this.
 _CLEAR_M = 0.012
 _SPEED_M_S = 0.55
-_Z = np.array([0.0, 0.0, 1.0])
+_Y, _Z = np.array([0.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.0])
+#: Over what is in the way: how much higher than both ends, how much nearer to the person.
+_DETOURS = ((0.05, 0.0), (0.10, 0.0), (0.05, 0.10), (0.16, 0.0), (0.16, 0.10))
 _GESTURES = ("flat", "fist", "point", "two", "spread", "thumb", "claw", "relaxed")
 
 
@@ -99,10 +101,10 @@ class Planner:
         last = self.keys[-1]
         route = [goal]
         half = rotations.exp(0.5 * rotations.log(goal.R_world_hand @ last.R_world_hand.T))
-        for rise in (0.05, 0.10, 0.15, 0.20):
+        for rise, back in _DETOURS:
             if self._clear_route(route):
                 break
-            over = 0.5 * (last.wrist_world + goal.wrist_world)
+            over = 0.5 * (last.wrist_world + goal.wrist_world) - back * _Y
             over[2] = max(last.wrist_world[2], goal.wrist_world[2]) + rise
             between = 0.5 * (last.angles + goal.angles)
             route = [HandKey(0.0, between, over, half @ last.R_world_hand), goal]
@@ -148,9 +150,10 @@ class Planner:
         )
 
     def _free(self, draw: Callable[[], tuple[Angles, Vector, Rotation]]) -> HandKey:
-        """Draw a hand until it is in no object."""
-        for _ in range(10):
-            key = self._possible(*draw())
+        """Draw a hand until it is in no object, nearer and nearer to the person."""
+        for number in range(12):
+            angles, wrist, R = draw()
+            key = self._possible(angles, wrist - 0.015 * number * _Y, R)
             T = frames.rigid(key.R_world_hand, key.wrist_world)
             if self._clear(key.angles[None], T[None]):
                 break
@@ -346,7 +349,7 @@ def trespass(
 ) -> float:
     """Return how deep a hand goes into an object, in metres, at the worst of T times.
 
-    ``points``: those of ``touch`` in the world. A bone counts from 0.6 of its flesh.
+    ``points``: those of ``touch`` in the world. A bone counts from ``SOFT`` of its flesh.
     """
     local = (points - T_world_prop[:, None, :3, 3]) @ T_world_prop[:, :3, :3]
     reach = np.abs(solids.corners(prop)).max(0) + 0.03
@@ -357,7 +360,7 @@ def trespass(
         return 0.0
     away, _ = solids.distance(prop, np.eye(4), local[near])
     flesh = np.broadcast_to(touch.flesh, near.shape)[near]
-    return float(max(0.0, (0.6 * flesh - away).max()))
+    return float(max(0.0, (SOFT * flesh - away).max()))
 
 
 def deepest(planners: list[Planner], props: list[Prop]) -> float:

@@ -22,13 +22,16 @@ from acehand_core.types import RigidTransform, Rotation
 
 #: What one unit of the fit's cost is: metres of a pad off the surface (pressed in a little), of
 #: skin inside the object, of a bone too near it, of skin below the table.
-_PAD, _PRESS, _INSIDE, _BONE, _TABLE = 2e-4, 3e-4, 3e-4, 1e-3, 5e-4
+_PAD, _PRESS, _INSIDE, _BONE, _TABLE = 1.2e-4, 3e-4, 3e-4, 5e-4, 5e-4
 #: A bone stays away by this share of the flesh around it. It keeps fingers from going through thin
 #: walls, which skin that is past them does not feel.
-_BONE_SHARE = 0.75
+_BONE_SHARE = 0.8
+#: What of a bone's flesh the surface may not come nearer than, in a grip and on the way.
+SOFT = 0.7
 _TABLE_CLEAR_M = 0.002
 #: How far pads may turn from facing the surface, angles and wrist from where they start.
-_FACING, _ANGLE, _TURN, _SHIFT = 0.25, np.radians(30), np.radians(12), 0.03
+_FACING, _TURN, _SHIFT = 0.3, np.radians(16), 0.03
+_ANGLE = np.radians([10 if f.kind == "spread" else 30 for f in articulation.freedoms()])
 #: Tips of one hand keep as far apart as fingers are thick.
 _APART_M, _APART = 0.0145, 1e-3
 _COUPLED = np.radians(20)
@@ -136,12 +139,7 @@ def _cost(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return residuals and their derivatives by angles, turn and shift."""
     points = _points(touch, pose)
-    away, out = solids.distance(prop, T_world_prop, points)
-    if wish.sides is not None:
-        # A pad that slipped through a thin wall is as deep as it is beyond it, not outside.
-        pads = touch.pads[list(wish.fingers)]
-        wrong = pads[(out[pads] * wish.sides).sum(1) < -0.3]
-        away[wrong], out[wrong] = -away[wrong] - wish.wall, -out[wrong]
+    away, out = _felt(touch, points, prop, T_world_prop, wish)
     thick = _BONE_SHARE * touch.flesh
     scale = np.where(touch.flesh > 0, _BONE, _INSIDE)
     pads, tips = touch.pads[list(wish.fingers)], touch.tips[list(wish.fingers)]
@@ -168,6 +166,21 @@ def _cost(
         *_manners(pose, start),
     ]  # fmt: skip
     return np.concatenate([t[0] for t in terms]), np.concatenate([t[1] for t in terms])
+
+
+def _felt(
+    touch: Touch, points: np.ndarray, prop: Prop, T_world_prop: RigidTransform, wish: Wish
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return distances and ways out; of a fingertip at a thin wall always on its own side.
+
+    What of it went through the wall is as deep as it is beyond, and not outside again.
+    """
+    away, out = solids.distance(prop, T_world_prop, points)
+    if wish.sides is not None:
+        for finger, side in zip(wish.fingers, wish.sides, strict=True):
+            wrong = (touch.finger == finger) & (out @ side < -0.3) & (away < 0.01)
+            away[wrong], out[wrong] = -away[wrong] - wish.wall, -out[wrong]
+    return away, out
 
 
 def _facing(arms: np.ndarray, out: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -220,7 +233,7 @@ def _manners(pose: Pose, start: Pose) -> list[tuple[np.ndarray, np.ndarray]]:
     inner = [names.index(f"{f}_pip_flex") for f in ("index", "middle", "ring", "pinky")]
     bends = pose.angles[outer] - 0.6 * pose.angles[inner]
     return [
-        ((pose.angles - start.angles) / _ANGLE, eye[:22] / _ANGLE),
+        ((pose.angles - start.angles) / _ANGLE, eye[:22] / _ANGLE[:, None]),
         (turn / _TURN, eye[22:25] / _TURN),
         ((pose.wrist - start.wrist) / _SHIFT, eye[25:] / _SHIFT),
         (bends / _COUPLED, (eye[outer] - 0.6 * eye[inner]) / _COUPLED),
@@ -284,12 +297,12 @@ def _judge(
 ) -> tuple[float, float, float]:
     """Return depth, gap and opposition of a grip."""
     points = _points(touch, held)
-    away, out = solids.distance(prop, T_world_prop, points)
+    away, out = _felt(touch, points, prop, T_world_prop, wish)
     pads = touch.pads[list(wish.fingers)]
     gaps = np.abs(away[pads])
     nearest = 1 + int(gaps[1:].argmin())
     cosine = float(np.clip(out[pads[0]] @ out[pads[nearest]], -1, 1))
-    deep = max(0.0, -(away - 0.6 * touch.flesh).min())
+    deep = max(0.0, -(away - SOFT * touch.flesh).min())
     opposed = float(np.arccos(cosine)) if wish.opposed else np.pi
     return deep, float(max(gaps[0], gaps[nearest])), opposed
 
@@ -320,4 +333,4 @@ def _clearance(
 ) -> float:
     away, _ = solids.distance(prop, T_world_prop, points)
     under = min(0.0, float(points[flesh == 0, 2].min()))
-    return float((away - 0.6 * flesh).min()) + 10 * under
+    return float((away - SOFT * flesh).min()) + 10 * under

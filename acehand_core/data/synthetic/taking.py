@@ -123,6 +123,11 @@ def _by_rim(
     top = at + height * _Z
     R = bent_within_limits(side, R, top - body.elbow(side, top), _BEND)
     angles, wrist, heading = pinch(side, betas, R, top - 0.012 * _Z, wall)
+    # The other fingers are held up, over the rim.
+    angles = bend(
+        angles, middle_mcp_flex=6, middle_pip_flex=22, ring_mcp_flex=2, ring_pip_flex=22,
+        pinky_mcp_flex=0, pinky_pip_flex=20,
+    )  # fmt: skip
     thumb = np.array([np.cos(heading), np.sin(heading), 0.0])
     # The object stands at its place, so the hand goes to the rim.
     inside = 1.0 if rng.random() < 0.7 else -1.0

@@ -33,12 +33,14 @@ class Touch:
     ``weighted``: per point its weights of the 16 joints times its homogeneous rest position,
     relative to the wrist. ``pads``: the point of each fingertip that grips, thumb first; ``tips``:
     the bone's end above it. ``flesh``: 0 on the skin; how thick the flesh is around a bone.
+    ``finger``: whose last phalanx a point is on, 0 the thumb's; -1 elsewhere.
     """
 
     side: Side
     rest: Float[np.ndarray, "21 3"]
     weighted: Float[np.ndarray, "N 16 4"]
     flesh: Float[np.ndarray, "N"]
+    finger: Int[np.ndarray, "N"]
     pads: Int[np.ndarray, "M"]
     tips: Int[np.ndarray, "M"]
 
@@ -128,11 +130,13 @@ def _touch(side: Side, betas: bytes) -> Touch:
     places = np.concatenate([places, np.ones((len(places), 1))], axis=1)
     flesh = np.linalg.norm(bones[:, None] - vertices[::2], axis=-1).min(1)
     last = len(order) + (_BONE_STEPS - 1) * len(BONES)
+    last_joints = weights[:, [KEYPOINT_TO_TREE[tip - 1] for tip in TIPS]]
     return Touch(
         side,
         rest - rest[0],
         weights[:, :, None] * places[:, None],
         np.concatenate([np.zeros(len(order)), flesh]),
+        np.where(last_joints.max(1) > 0.5, last_joints.argmax(1), -1),
         np.array([order.index(pad) for pad in pads]),
         np.array([last + BONES.index((tip - 1, tip)) for tip in TIPS]),
     )
