@@ -262,7 +262,8 @@ class Planner:
             self.keys.append(HandKey(float(time), held.angles, T[:3, 3], T[:3, :3]))
         there = carried.poses[-1]
         self.placed[prop.name] = grip.T_world_prop
-        self.holds.append(Hold(prop.name, self._slot, start, stop))
+        if self.side == "right":  # one of the two says where it is
+            self.holds.append(Hold(prop.name, self._slot, start, stop))
         self._let_go(grip, there[:3, 3] - grip.T_world_prop[:3, 3])
         self.obstacles[prop.name] = (prop, there)
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float
 
 from acehand_core.data.synthetic.behaviour import CarriedPath, Planner, deepest
 from acehand_core.data.synthetic.body import Body
@@ -195,16 +196,11 @@ def _gestures(rng: np.random.Generator, planners: list[Planner], duration: float
 
 def _bimanual(rng: np.random.Generator, planners: list[Planner], duration: float) -> Staged:
     """Both hands hold one large object from its sides, lift, turn and put it down."""
-    half = (rng.uniform(0.05, 0.12), rng.uniform(0.03, 0.07), rng.uniform(0.03, 0.07))
-    prop = Prop("shared", "box", half, a_colour(rng), *a_wrapping(rng))
-    start = np.array([rng.normal(0, 0.03), rng.uniform(0.08, 0.18), half[2]])
-    turns = np.zeros((4, 3))
-    turns[1:3] = rng.normal(0, np.radians([16, 16, 25]), (2, 3))
-    place = np.stack([start] * 4)
-    place[1:3] += rng.uniform([-0.06, -0.06, 0.06], [0.06, 0.04, 0.18], (2, 3))
-    place[3, :2] += rng.uniform(-0.04, 0.04, 2)
-    poses = frames.rigid(rotations.exp(turns), place)
-    grips = [take_side(p.side, p.betas, rng, prop, poses[0]) for p in planners]
+    for _ in range(_OBJECTS):
+        prop, poses = _large_box(rng)
+        grips = [take_side(p.side, p.betas, rng, prop, poses[0]) for p in planners]
+        if all(grip.good for grip in grips):
+            break
     for planner in planners:
         planner.obstacles[prop.name] = (prop, poses[0])
     durations = rng.uniform(0.5, 0.9, 3)
@@ -224,6 +220,19 @@ def _bimanual(rng: np.random.Generator, planners: list[Planner], duration: float
     done = _untouched(plan, [prop])
     hands = (done[0].finish(), done[1].finish())
     return hands, (prop,), {prop.name: poses[0]}, tuple(done[1].holds)
+
+
+def _large_box(rng: np.random.Generator) -> tuple[Prop, Float[np.ndarray, "4 4 4"]]:
+    """Return a box for two hands, and where it stands, is turned to twice, and is put down."""
+    half = (rng.uniform(0.05, 0.12), rng.uniform(0.03, 0.07), rng.uniform(0.03, 0.07))
+    prop = Prop("shared", "box", half, a_colour(rng), *a_wrapping(rng))
+    start = np.array([rng.normal(0, 0.03), rng.uniform(0.08, 0.18), half[2]])
+    turns = np.zeros((4, 3))
+    turns[1:3] = rng.normal(0, np.radians([16, 16, 25]), (2, 3))
+    place = np.stack([start] * 4)
+    place[1:3] += rng.uniform([-0.06, -0.06, 0.06], [0.06, 0.04, 0.18], (2, 3))
+    place[3, :2] += rng.uniform(-0.04, 0.04, 2)
+    return prop, frames.rigid(rotations.exp(turns), place)
 
 
 def _real(rng: np.random.Generator, real: RealMotion, duration: float) -> Staged:

@@ -94,7 +94,7 @@ class Grip:
     def badness(self) -> float:
         """Below 1 where all is well."""
         return max(
-            self.depth / 0.002, self.gap / 0.0015, (np.pi - self.opposed) / np.radians(40),
+            self.depth / 0.0024, self.gap / 0.0015, (np.pi - self.opposed) / np.radians(40),
             1.0 - self.clear / 0.002,
         )  # fmt: skip
 
@@ -268,7 +268,7 @@ def grip(
     taken, or the clearest.
     """
     held = close_on(touch, start, prop, T_world_prop, wish)
-    depth, gap, opposed = _judge(touch, held, prop, T_world_prop, wish)
+    depth, gap, opposed = _judge(touch.whole, held, prop, T_world_prop, wish)
     best = None
     for degrees in openings:
         opened = bend_more(held.angles, **degrees)

@@ -37,6 +37,7 @@ class Touch:
     """
 
     side: Side
+    betas: bytes
     rest: Float[np.ndarray, "21 3"]
     weighted: Float[np.ndarray, "N 16 4"]
     flesh: Float[np.ndarray, "N"]
@@ -47,7 +48,12 @@ class Touch:
     @classmethod
     def of(cls, side: Side, betas: Betas) -> Touch:
         """Return the points of a hand."""
-        return _touch(side, betas.tobytes())
+        return _touch(side, betas.tobytes(), _STRIDE, _TIP_STRIDE)
+
+    @property
+    def whole(self) -> Touch:
+        """The same hand with every vertex of its mesh."""
+        return _touch(self.side, self.betas, 1, 1)
 
     def points(
         self,
@@ -106,10 +112,10 @@ def _pivots() -> list[int]:
 
 
 @functools.lru_cache(maxsize=32)
-def _touch(side: Side, betas: bytes) -> Touch:
+def _touch(side: Side, betas: bytes, stride: int, tip_stride: int) -> Touch:
     hand, shape = CapsuleHand(), np.frombuffer(betas)
     rest, vertices = hand.rest_keypoints(side, shape), hand.rest_vertices(side, shape)
-    chosen, pads = set(range(0, len(vertices), _STRIDE)), []
+    chosen, pads = set(range(0, len(vertices), stride)), []
     for finger, tip in zip(FINGERS, TIPS, strict=True):
         palmar = -ANATOMICAL_TO_MODEL @ np.array(DIRECTIONS[finger][1])
         palmar = palmar * (MIRROR if side == "left" else 1.0) / np.linalg.norm(palmar)
@@ -118,7 +124,7 @@ def _touch(side: Side, betas: bytes) -> Touch:
         arms = vertices[near] - rest[tip]
         sideways = np.linalg.norm(np.cross(arms, palmar), axis=1)
         pads.append(int(near[np.argmin(sideways - 0.5 * arms @ palmar)]))
-        chosen |= {*(int(i) for i in near[::_TIP_STRIDE]), pads[-1]}
+        chosen |= {*(int(i) for i in near[::tip_stride]), pads[-1]}
     order = sorted(chosen)
     start, stop = np.array(BONES).T
     share = np.arange(1, _BONE_STEPS + 1)[:, None, None] / _BONE_STEPS
@@ -133,6 +139,7 @@ def _touch(side: Side, betas: bytes) -> Touch:
     last_joints = weights[:, [KEYPOINT_TO_TREE[tip - 1] for tip in TIPS]]
     return Touch(
         side,
+        betas,
         rest - rest[0],
         weights[:, :, None] * places[:, None],
         np.concatenate([np.zeros(len(order)), flesh]),
