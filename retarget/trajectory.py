@@ -24,8 +24,8 @@ HISTORY = 3
 #: A first guess comes from every STRIDE-th frame.
 STRIDE = 4
 #: Where some joint has this share of its range to either side of the start, the guess is made from
-#: several starts.
-BOTH_WAYS = 0.1
+#: several starts as well, and taken below this share of the cost.
+BOTH_WAYS, MUCH_BETTER = 0.1, 0.5
 #: A round moves no joint further: beyond it the model says nothing.
 TRUST_RAD = 0.5
 #: Steps shrink from round to round; the next one is given this much more than the last.
@@ -68,7 +68,7 @@ def _coarse(
     not under a thumb. So all is solved with links that pass through each other as well, and from
     there with contact; what ends at the lower cost is kept. Where joints can go both ways from the
     start, a bend the wrong way can be a local minimum too. Then the best path through poses of
-    several starts is tried, and kept if it ends at a lower cost.
+    several starts is tried, and kept if it ends at a much lower cost.
     """
     if len(history) and len(start) < 8 * STRIDE:
         return np.tile(history[-1], (len(start), 1))
@@ -91,7 +91,8 @@ def _coarse(
     room = np.minimum(start - limits.lower, limits.upper - start) / (limits.upper - limits.lower)
     if stride > 1 and room.max() > BOTH_WAYS:
         frames = np.arange(rows.start, rows.stop, stride)
-        solved = min(solved, solve(best_path(objective, slower, solved, frames)), key=cost)
+        other = solve(best_path(objective, slower, solved, frames))
+        solved = other if cost(other) < MUCH_BETTER * cost(solved) else solved
     places = np.arange(len(start)) / stride
     return np.stack([np.interp(places, np.arange(len(solved)), c) for c in solved.T], axis=1)
 

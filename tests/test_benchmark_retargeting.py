@@ -69,6 +69,8 @@ def test_offline_does_not_lag_and_keeps_limits(take):
 def test_the_scale_is_the_best_there_is(take):
     tuned = dex_modes.variants(HAND, take, "vector")
     assert tuned["shipped"]["scale"] == 1.15
+    own = dex.solve_dex(HAND, take.targets, "vector")  # with its filter, at 1.15
+    assert tuned["shipped"]["commands"] == pytest.approx(own, abs=1e-9)
     part = take.every(dex_modes.TUNING_STRIDE)
     human, tree = part.targets.tips_of(HAND.fingers), KinematicTree.of(HAND)
 

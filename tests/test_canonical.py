@@ -11,7 +11,6 @@ import pytest
 
 from acehand_core.cli.main import main
 from acehand_core.data.synthetic import gestures
-from acehand_core.geometry import rotations
 from acehand_core.types import SIDES
 from retarget import canonical
 from retarget.kinematics import KinematicTree
@@ -56,24 +55,22 @@ def test_the_poses_are_what_they_are_called():
 def test_left_poses_mirror_the_right():
     left, right = (canonical.canonical_joints(side) for side in SIDES)
     assert np.abs(left * [1, -1, 1] - right).max() == 0
-    assert right[:, 2:4, 1].min() > 0.02  # the right thumb's root is on +y
+    assert right[:, 1, 1].min() > 0.02  # the right thumb's root is on +y
 
 
 @pytest.mark.parametrize("name", ROBOTS)
 def test_what_is_kept_fits_the_robot(name):
-    """A fit that begins at the kept calibration stays there, and its fingerprint is the robot's."""
+    """A new fit comes out as the kept one, whose fingerprint is the robot's."""
     for side, hand in load_robot(name, models=OURS).hands.items():
         tree = KinematicTree.of(hand)
         kept = canonical.kept_calibration(hand)
-        stale = f"stale: acehand robots calibrate {name} --overwrite"
+        stale = f"{side} is stale: acehand robots calibrate {name} --overwrite"
         assert kept is not None and kept.sha256 == canonical.fingerprint(hand, tree), stale
-        one = kept.calibration
-        again = canonical.fit_robot(hand, tree, first=one)
-        assert abs(np.log(again.scale / one.scale)) < 3e-3, stale
-        assert np.abs(again.translation - one.translation).max() < 1e-3, stale
-        turned = rotations.angle_between(again.rotation[None], one.rotation[None])[0]
-        assert turned < 3e-3, f"{side} {stale}"
-        assert canonical.robot_calibration(hand, tree) == one
+        again = canonical.fit_robot(hand, tree)
+        for field in ("scale", "rotation", "translation", "anchors", "lengths", "residual_m"):
+            np.testing.assert_allclose(
+                getattr(again, field), getattr(kept.calibration, field), atol=1e-4, err_msg=stale
+            )
 
 
 def test_another_hand_is_fitted_again(tmp_path, capsys):

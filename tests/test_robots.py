@@ -52,8 +52,10 @@ SMOOTHED_WITHIN = {
     "allegro": 0.03, "leap": 0.03, "ability": 0.03, "shadow": 0.03, "panda_gripper": 0.001,
     "inspire": 0.03, "inspire:other": 0.03,
 }  # fmt: skip
+#: Fingertips from targets that the palm alone turns and sizes: fitting the palm to the clip's
+#: fingertips would bring them nearer, at the cost of how fingers are bent.
 FOLLOWS_WITHIN_MM = {
-    "allegro": 8, "leap": 8, "ability": 15, "shadow": 8, "panda_gripper": 5,
+    "allegro": 10, "leap": 8, "ability": 16, "shadow": 8, "panda_gripper": 5,
     "inspire": 16, "inspire:other": 16,
 }  # fmt: skip
 
@@ -154,13 +156,17 @@ def test_smoothing_costs_little_over_the_whole_range(named_hand, seed):
 
 
 def test_contact_and_pinches_leave_the_rest_alone(named_hand):
-    """Default weights on the largest motion near the idle hand where nothing touches or pinches."""
+    """Default weights on the largest motion near the idle hand where nothing touches or pinches.
+
+    An idle gripper is closed: there it is the open one.
+    """
     _, hand = named_hand
+    home = hand.command_upper if hand.follows == "opening" else hand.rest
     tree = KinematicTree.of(hand)
     wide = trials.wide_commands(hand, FPS)
     for share in np.arange(1.0, 0.0, -0.1):
         reach = share * np.ptp(wide, axis=0) / 2
-        center = np.clip(hand.rest, hand.command_lower + reach, hand.command_upper - reach)
+        center = np.clip(home, hand.command_lower + reach, hand.command_upper - reach)
         commands = center + share * (wide - (wide.max(0) + wide.min(0)) / 2)
         joints = hand.expand(commands)
         tips = tree.points(joints, hand.tip_names)

@@ -88,7 +88,7 @@ class Grip:
     @property
     def good(self) -> bool:
         """Whether thumb and finger touch from both sides and nothing goes into the object."""
-        return self.badness < 1.0
+        return bool(self.badness < 1.0)
 
     @property
     def badness(self) -> float:
@@ -131,7 +131,7 @@ def close_on(
                 break
     # Rounded, so that it is the same wherever the last digits differ.
     R = rotations.exp(np.round(rotations.log(pose.R), 5))
-    return Pose(np.round(pose.angles, 5), R, np.round(pose.wrist, 6))
+    return Pose(np.clip(np.round(pose.angles, 5), low, high), R, np.round(pose.wrist, 6))
 
 
 def _cost(

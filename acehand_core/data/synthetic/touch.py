@@ -72,8 +72,8 @@ class Touch:
         skin = int((self.flesh == 0).sum())
         kept = np.r_[0:skin:5, skin : len(self.flesh)]
         return replace(
-            self, weighted=self.weighted[kept], flesh=self.flesh[kept], pads=self.pads[:0],
-            tips=self.tips[:0],
+            self, weighted=self.weighted[kept], flesh=self.flesh[kept], finger=self.finger[kept],
+            pads=self.pads[:0], tips=self.tips[:0],
         )  # fmt: skip
 
     def slopes(self, angles: Angles, R_world_hand: Rotation, rows: Int[np.ndarray, "M"]) -> Slopes:
