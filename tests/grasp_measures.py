@@ -104,8 +104,8 @@ class Grasp:
     bones: float
     slip: float
     side: str
-    #: Outward, where the finger touches that is nearest, in the object's frame.
-    normal: np.ndarray
+    #: Outward (K, 3), where fingers touch, in the object's frame.
+    normals: np.ndarray
 
     @property
     def finger(self):
@@ -157,7 +157,7 @@ def measure(shot, prop_name, slot, start, stop, rate=30.0):
 
 
 def touching(prop, skin, joints):
-    """Return the tips' distances (5,) in mm, how opposite thumb and fingers are, a normal."""
+    """Return the tips' distances (5,) in mm, how opposite thumb and fingers are, their normals."""
     tips, normals = [], []
     for tip in TIPS:
         near = skin[np.linalg.norm(skin - joints[tip], axis=-1) < TIP_M]
@@ -167,8 +167,7 @@ def touching(prop, skin, joints):
         normals.append(normal(prop, joints[tip]))
     fingers = [n for n, away in zip(normals[1:], tips[1:], strict=True) if abs(away) <= 3]
     angles = [np.degrees(np.arccos(np.clip(normals[0] @ n, -1, 1))) for n in fingers]
-    nearest_finger = normals[1 + int(np.abs(tips[1:]).argmin())]
-    return np.array(tips), max(angles, default=0.0), nearest_finger
+    return np.array(tips), max(angles, default=0.0), np.reshape(fingers, (-1, 3))
 
 
 def nearest(prop, points, margin=0.0):

@@ -301,9 +301,14 @@ def _judge(
     pads = touch.pads[list(wish.fingers)]
     gaps = np.abs(away[pads])
     nearest = 1 + int(gaps[1:].argmin())
-    cosine = float(np.clip(out[pads[0]] @ out[pads[nearest]], -1, 1))
     deep = max(0.0, -(away - SOFT * touch.flesh).min())
-    opposed = float(np.arccos(cosine)) if wish.opposed else np.pi
+
+    # What a finger presses against: the thumb, or the other hand at a large box's far side.
+    against, pressed = out[pads[0]], out[pads[nearest]]
+    if not wish.opposed:
+        against = T_world_prop[:3, 0] * (1.0 if touch.side == "left" else -1.0)
+        pressed = out[touch.tips[wish.fingers[nearest]]]
+    opposed = float(np.arccos(np.clip(against @ pressed, -1, 1)))
     return deep, float(max(gaps[0], gaps[nearest])), opposed
 
 

@@ -59,7 +59,7 @@ def two_hands(seed: int = 0) -> Script:
     hands, holds = [], []
     for slot, (side, block) in enumerate(zip(SIDES, blocks, strict=True)):
         out = 1.0 if side == "right" else -1.0
-        at = _vector(out * 0.085, 0.105, block.size[2]) + _vector(*rng.uniform(-0.006, 0.006, 2), 0)
+        at = _vector(out * 0.088, 0.105, block.size[2]) + _vector(*rng.uniform(-0.006, 0.006, 2), 0)
         delay = float(rng.uniform(-0.05, 0.05)) + (0.0 if side == "right" else 0.3)
         keys, placed[block.name] = _pick_up(side, at, block, delay)
         hands.append(keys)
