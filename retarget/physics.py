@@ -1,6 +1,6 @@
 """Commands that the simulated hand can follow: a second pass, and commands sent ahead.
 
-The limits of the solver know nothing of palms, pads and torques. The replay does: where the
+The limits of the solver know nothing of pads and torques. The replay does: where the
 simulated hand stayed away from its command, the second pass asks for what it did instead.
 """
 

@@ -1,4 +1,4 @@
-"""Distances between capsules: against brute force, MuJoCo and finite differences."""
+"""Distances between shapes of a hand: against brute force, MuJoCo and finite differences."""
 
 from __future__ import annotations
 
@@ -50,9 +50,11 @@ def random_commands(hand, count, seed=0):
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_shortfall_is_the_penetration_that_mujoco_finds(side):
-    """Nothing but capsules meets in this hand, so both see the same deepest contact."""
-    hand, tree = HANDS[side], TREES[side]
+@pytest.mark.parametrize("robot", ["inspire", "ability", "shadow"])
+def test_shortfall_is_the_penetration_that_mujoco_finds(robot, side):
+    """Capsules meet each other in all three; in two of them fingers also meet the palm's boxes."""
+    hand = load_robot(robot).hand(side)
+    tree = KinematicTree.of(hand)
     spacing = spacing_of(hand, tree)
     joints = hand.expand(random_commands(hand, 600))
     clearance = spacing.clearance(np.full((600, len(spacing.pinching)), -np.inf))
@@ -62,9 +64,10 @@ def test_shortfall_is_the_penetration_that_mujoco_finds(side):
     assert np.maximum(ours, 0) == pytest.approx(theirs, abs=2e-5)
 
 
-@pytest.mark.parametrize("side", SIDES)
-def test_gradients(side):
-    hand, tree = HANDS[side], TREES[side]
+@pytest.mark.parametrize("robot", ["inspire", "ability", "shadow"])
+def test_gradients(robot):
+    hand = load_robot(robot).hand("right")
+    tree = KinematicTree.of(hand)
     spacing = spacing_of(hand, tree)
     commands = random_commands(hand, 60, seed=1)
     clearance = spacing.clearance(np.full((60, len(spacing.pinching)), 0.04))
@@ -85,6 +88,23 @@ def test_gradients(side):
         numeric = (ahead - behind) / (2 * step)
         assert gaps.by_command[smooth, column] == pytest.approx(numeric[smooth], abs=1e-5)
     assert smooth.mean() > 0.9
+
+
+@pytest.mark.parametrize("robot", ["ability", "leap"])
+def test_fingers_stay_out_of_the_palm(robot):
+    """Commands that press fingertips into the palm's boxes, which no driver's limits forbid."""
+    hand = load_robot(robot).hand("right")
+    tree = KinematicTree.of(hand)
+    bent = 0.5 - 0.5 * np.cos(np.arange(60) / 60 * 2 * np.pi)
+    commands = hand.rest + bent[:, None] * (hand.command_upper - hand.rest)
+    for row, name in enumerate(hand.command_names):
+        if "thumb" in name or "side" in name or "spread" in name:
+            commands[:, row] = hand.rest[row]
+    assert self_penetration(hand, hand.expand(commands)).max() > 3e-3
+
+    objective = PoseObjective(hand, tree, robot_targets(hand, tree, commands), IDENTITY, Weights())
+    solved = solve_trajectory(objective, CommandLimits.of(hand, FPS), np.tile(hand.rest, (60, 1)))
+    assert self_penetration(hand, hand.expand(solved)).max() < 1e-3
 
 
 @pytest.mark.parametrize("side", SIDES)
