@@ -52,7 +52,6 @@ BENCHMARKS = (
     Benchmark("main_job", "benchmarks/main_job.py", 2),
     Benchmark("retarget", "benchmarks/retarget.py --ablation", 10),
     Benchmark("retarget_hour", "benchmarks/retarget_hour.py", 1.5),
-    Benchmark("recovery", "benchmarks/recovery.py --seeds 8", 3),
     Benchmark("solver", "benchmarks/solver.py", 1),
     Benchmark("evaluate", "benchmarks/evaluate.py", 0.5),
     Benchmark("reconstruct", "benchmarks/reconstruct.py", 1.5),

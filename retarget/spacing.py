@@ -145,12 +145,11 @@ class Spacing:
         if not len(self._box):
             return _Nearest(first, second, normal, distance)
 
-        at = self._boxed.start
+        at, plain = self._boxed.start, (first, second, normal, distance)
+        boxed = self._nearest_to_boxes(posture, ends)
         return _Nearest(*(
-            np.concatenate([plain[:, :at], with_box, plain[:, at:]], axis=1)
-            for plain, with_box in zip(
-                (first, second, normal, distance), self._nearest_to_boxes(posture, ends), strict=True
-            )
+            np.concatenate([ours[:, :at], theirs, ours[:, at:]], axis=1)
+            for ours, theirs in zip(plain, boxed, strict=True)
         ))  # fmt: skip
 
     def _nearest_to_boxes(

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -187,13 +188,19 @@ def test_noise_and_exposure():
     assert dark[0, 0, 0] < dark[20, 20, 0] - 20
 
 
+@functools.cache
+def performed(index: int):
+    """Return a long episode; several tests look at the same ones."""
+    return episode(9, index, LONG)
+
+
 # --- people -----------------------------------------------------------------------------------
 
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10_000))
 def test_hands_stay_possible(index):
-    shot = episode(9, index, LONG)
+    shot = performed(index)
     script = shot.script
     low, high = articulation.limits()
     for slot, side in enumerate(("left", "right")):
@@ -217,7 +224,7 @@ def test_elbows_give_way_a_little_where_wrists_would_bend_too_far():
     """Grips and ways over other objects are not chosen for the wrist; the elbow makes up for it."""
     bends, moved = [], []
     for index in range(20):
-        shot = episode(9, index, LONG)
+        shot = performed(index)
         if shot.story == "bimanual":
             continue
         for slot, side in enumerate(("left", "right")):
@@ -253,7 +260,7 @@ def test_an_enclosing_hand_is_around_what_it_holds(radius):
 
 
 def test_objects_ride_with_the_hand_that_holds_them():
-    shot = next(e for i in range(40) if (e := episode(9, i, LONG)).story == "bimanual")
+    shot = next(e for i in range(40) if (e := performed(i)).story == "bimanual")
     hold = shot.script.holds[0]
     times = np.linspace(hold.start, min(hold.stop, shot.script.duration), 12)
     clip = pose_clip(shot.script, shot.camera, shot.look, times)
