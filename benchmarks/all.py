@@ -1,6 +1,6 @@
 """Make every result again, one benchmark after the other: run it on an idle machine.
 
-    python benchmarks/all.py               # all but the slow ones, about 25 minutes on two cores
+    python benchmarks/all.py               # all but the slow ones, about an hour on two cores
     python benchmarks/all.py NAME ...      # these alone
     python benchmarks/all.py --list
 
