@@ -7,6 +7,7 @@ metres and radians; joint vectors follow ``joint_names``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,8 +91,12 @@ class KinematicTree:
         return self._slides[self.joint_names.index(name)]
 
     @classmethod
+    @functools.lru_cache(maxsize=16)
     def of(cls, hand: HandSpec) -> KinematicTree:
-        """Return the tree of a hand, joints in its order and names without its side."""
+        """Return the tree of a hand, joints in its order and names without its side.
+
+        One for each hand: others keep what they find out about a hand and its tree.
+        """
         tree = cls.from_mjcf(hand.mjcf_path, hand.joint_names, prefix=f"{hand.side}_")
         tree.frames((*hand.tip_names, *hand.target_frames))  # every promised frame exists
         return tree

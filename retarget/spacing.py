@@ -145,33 +145,15 @@ class Spacing:
         if not len(self._box):
             return _Nearest(first, second, normal, distance)
 
-        at, plain = self._boxed.start, (first, second, normal, distance)
-        boxed = self._nearest_to_boxes(posture, ends)
+        segment, at = self._boxed_segments, self._boxed.start
+        boxed = _near_boxes(
+            posture, ends[:, 2 * segment], ends[:, 2 * segment + 1], self._boxes, self._box,
+            self._clearance[self._boxed] + NEAR_M,
+        )  # fmt: skip
         return _Nearest(*(
             np.concatenate([ours[:, :at], theirs, ours[:, at:]], axis=1)
-            for ours, theirs in zip(plain, boxed, strict=True)
+            for ours, theirs in zip((first, second, normal, distance), boxed, strict=True)
         ))  # fmt: skip
-
-    def _nearest_to_boxes(
-        self, posture: Posture, ends: Float[np.ndarray, "T E 3"]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the same of capsules and boxes; of far ones a bound of the distance and no points.
-
-        Few are near, and the search along the axis costs more than all else here.
-        """
-        axes, centres = (part[:, self._box] for part in _placed(self._boxes, posture))
-        halves = np.broadcast_to(self._boxes.halves[self._box], centres.shape)
-        start, stop = (ends[:, 2 * self._boxed_segments + end] for end in (0, 1))
-        middle, half = (start + stop) / 2, np.linalg.norm(stop - start, axis=-1) / 2
-        local = np.einsum("tnx,tnxi->tni", middle - centres, axes)
-        distance = _signed_distance(local, halves) - half
-        first, second, normal = middle.copy(), middle.copy(), np.zeros_like(middle)
-
-        near = distance < self._clearance[self._boxed] + NEAR_M
-        first[near], second[near], normal[near], distance[near] = nearest_to_boxes(
-            start[near], stop[near], axes[near], centres[near], halves[near]
-        )
-        return first, second, normal, distance
 
 
 @functools.lru_cache(maxsize=8)
@@ -271,10 +253,33 @@ def _signed_distance(
     return np.linalg.norm(np.maximum(beyond, 0), axis=-1) + np.minimum(beyond.max(-1), 0)
 
 
-def _placed(boxes: Boxes, posture: Posture) -> tuple[np.ndarray, np.ndarray]:
-    """Return the boxes' axes (T, B, 3, 3), in columns, and centres (T, B, 3)."""
-    axes = np.swapaxes(posture.turns[boxes.links] @ boxes.turns[:, None], 0, 1)
-    return axes, posture.points(boxes.frames())
+def _near_boxes(
+    posture: Posture,
+    starts: Float[np.ndarray, "T N 3"],
+    stops: Float[np.ndarray, "T N 3"],
+    boxes: Boxes,
+    which: Int[np.ndarray, "N"],
+    within: Float[np.ndarray, "N"],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return ``nearest_to_boxes`` of each segment and its box, in the base frame.
+
+    Of pairs that are surely further apart than ``within`` only a lower bound of the distance is
+    told: few are near, and the search along the segment costs more than all else here.
+    """
+    axes = np.swapaxes(posture.turns[boxes.links] @ boxes.turns[:, None], 0, 1)[:, which]
+    centres = posture.points(boxes.frames())[:, which]
+    halves = np.broadcast_to(boxes.halves[which], centres.shape)
+
+    middle, half = (starts + stops) / 2, np.linalg.norm(stops - starts, axis=-1) / 2
+    local = np.einsum("tnx,tnxi->tni", middle - centres, axes)
+    distance = _signed_distance(local, halves) - half
+    first, second, normal = middle.copy(), middle.copy(), np.zeros_like(middle)
+
+    near = distance < within
+    first[near], second[near], normal[near], distance[near] = nearest_to_boxes(
+        starts[near], stops[near], axes[near], centres[near], halves[near]
+    )
+    return first, second, normal, distance
 
 
 def _meeting(
@@ -297,10 +302,11 @@ def _meeting(
     between = np.linalg.norm(first - second, axis=-1) - shapes.radii[shapes.pairs].sum(1)
 
     capsule, box = shapes.box_pairs.T
-    axes, centres = (part[:, box] for part in _placed(shapes.boxes, posture))
-    halves = np.broadcast_to(shapes.boxes.halves[box], centres.shape)
-    *_, distance = nearest_to_boxes(starts[:, capsule], stops[:, capsule], axes, centres, halves)
-    from_box = distance - shapes.radii[capsule]
+    radii = shapes.radii[capsule]
+    *_, distance = _near_boxes(
+        posture, starts[:, capsule], stops[:, capsule], shapes.boxes, box, radii + NEAR_M / 2
+    )
+    from_box = distance - radii
     return tuple(
         pairs[(gap.min(0) < NEAR_M / 2) & (gap.max(0) > 0)]
         for pairs, gap in ((shapes.pairs, between), (shapes.box_pairs, from_box))
