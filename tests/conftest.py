@@ -2,7 +2,8 @@
 
 Every function of ours checks the arrays it is given and returns. In a loop that costs more than the
 work itself, so a function is checked in its first calls of every test, and in all of them with
-``ACEHAND_SLOW=1`` (``make test SLOW=1``, as in continuous integration).
+``ACEHAND_SLOW=1`` (``make test SLOW=1``, as in continuous integration). Tests marked ``slow`` run
+only then: each takes many seconds, and faster ones look at the same code.
 """
 
 import functools
@@ -47,7 +48,8 @@ def _checked_at_first(*, typechecker: Any) -> Callable[[Any], Any]:
 
 
 # Before anything of ours is imported.
-if not os.environ.get("ACEHAND_SLOW"):
+SLOW = bool(os.environ.get("ACEHAND_SLOW"))
+if not SLOW:
     jaxtyping.jaxtyped = _checked_at_first
 _HOOK = jaxtyping.install_import_hook(["acehand_core", "retarget"], "beartype.beartype")
 
@@ -64,10 +66,12 @@ SHARED = Path(os.environ.get("ACEHAND_SHARED", ROOT.parent / "shared"))
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
-    """Check the first calls again."""
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave slow tests out; check the first calls again."""
     global _tests_begun
     _tests_begun += 1
+    if item.get_closest_marker("slow") and not SLOW:
+        pytest.skip("slow: make test SLOW=1")
 
 
 @pytest.fixture(scope="session")

@@ -267,6 +267,7 @@ def run_benchmark(*arguments):
 
 
 @installed
+@pytest.mark.slow
 def test_benchmark_on_a_short_slice(tmp_path):
     joints = human_joints("left", 2)[[0]] + np.zeros((30, 1, 1))
     joints[:, 5:] += moving_hands(30)[:, 0, 5:] - moving_hands(30)[:1, 0, 5:]

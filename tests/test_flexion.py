@@ -22,6 +22,8 @@ from retarget.simulate import self_penetration
 NAMES = [name for name in (*robot_names(), "inspire:other") if name != "panda_gripper"]
 FREEDOM = {f.name: i for i, f in enumerate(articulation.freedoms())}
 CLOSE_DEG = 15.0
+#: Shadow takes ten times as long as the others.
+SLOW = [pytest.mark.slow]
 #: Degrees at MCP, PIP and DIP: none of these is a pose that calibrations are fitted to.
 STRAIGHT, FIST, GRIP, ALONE = (3, 3, 3), (85, 95, 55), (40, 55, 30), (75, 80, 50)
 THUMB = {"beside": {"cmc_spread": -25, "cmc_flex": -10, "mcp_flex": 5, "ip_flex": 5},
@@ -107,8 +109,13 @@ def test_the_reach_of_a_finger(name):
         assert reach[0, k] <= 5
 
 
-@pytest.mark.parametrize("label", POSES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        pytest.param(name, label, marks=SLOW * (name == "shadow" and "alone" in label))
+        for name in NAMES for label in POSES
+    ],
+)  # fmt: skip
 def test_a_held_pose_is_taken(name, label):
     """Flat, fist, grip and single fingers, half a second each, on each robot's right hand.
 

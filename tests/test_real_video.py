@@ -99,6 +99,7 @@ def track(frames: Sequence[np.ndarray], folder: Path) -> HandMotion:
     return MediaPipeTracker(TrackerSettings()).track(recording)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("start", "length"), [(60, 10), (150, 20), (290, 30)])
 def test_a_masked_hand_is_filled_and_marked(
     start: int, length: int, job, video: Path, tmp_path: Path
@@ -140,6 +141,7 @@ class BesideItsMirrorImage(Sequence):
         return np.hstack([frame, frame[:, ::-1]])
 
 
+@pytest.mark.slow
 def test_a_hand_and_its_mirror_image(video: Path, tmp_path: Path) -> None:
     motion = track(BesideItsMirrorImage(open_video(video).frames, 180), tmp_path)
     assert len(motion) == 180
@@ -149,6 +151,7 @@ def test_a_hand_and_its_mirror_image(video: Path, tmp_path: Path) -> None:
     assert np.nanmin(centre[:, 0]) > 1280 > np.nanmax(centre[:, 1])
 
 
+@pytest.mark.slow
 def test_absent_is_absent(video: Path, tmp_path: Path) -> None:
     """A crop that slides away from the hand for seconds and comes back."""
     frames, count = [], 240

@@ -45,7 +45,13 @@ from retarget.trajectory import solve_trajectory
 pytest.importorskip("mujoco")
 
 NAMES = (*robot_names(), "inspire:other")
-HANDS = [(name, side) for name in NAMES for side in SIDES]
+#: Their left hands take long; ``test_a_mirrored_hand_is_the_mirror_image`` is there every time.
+LARGE = ("allegro", "leap", "shadow")
+HANDS = [
+    pytest.param((name, side), marks=[pytest.mark.slow] * (name in LARGE and side == "left"))
+    for name in NAMES for side in SIDES
+]  # fmt: skip
+ROBOTS = [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in NAMES]
 SEEDS = range(8)
 #: Largest error of two motions over 90 % of the range, rad or m; benchmarks/recovery.py has 16.
 SMOOTHED_WITHIN = {
@@ -60,7 +66,7 @@ FOLLOWS_WITHIN_MM = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=HANDS, ids="-".join)
+@pytest.fixture(params=HANDS, ids=lambda hand: "-".join(hand))
 def named_hand(request):
     name, side = request.param
     return name, load_robot(name, models=OURS).hand(side)
@@ -179,7 +185,7 @@ def test_contact_and_pinches_leave_the_rest_alone(named_hand):
     assert np.abs(found - commands).max() < 0.03
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ROBOTS)
 def test_follows_a_recorded_hand(name, human):
     robot = load_robot(name, models=OURS)
     trajectory = retarget_motion(human, robot)
@@ -194,7 +200,7 @@ def test_follows_a_recorded_hand(name, human):
     assert np.abs(back - trajectory.commands[:, 1]).max() < 1e-9
 
 
-@pytest.mark.parametrize("name", robot_names())
+@pytest.mark.parametrize("name", [r for r in ROBOTS if ":" not in r.values[0]])
 def test_the_order_of_joints_in_the_model_file_does_not_matter(tmp_path, name, human):
     path = own_copy(tmp_path, name)
     model = path.parent / "right.xml"

@@ -220,6 +220,7 @@ def test_hands_stay_possible(index):
         assert step.max() < 2.5
 
 
+@pytest.mark.slow
 def test_elbows_give_way_a_little_where_wrists_would_bend_too_far():
     """Grips and ways over other objects are not chosen for the wrist; the elbow makes up for it."""
     bends, moved = [], []

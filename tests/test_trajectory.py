@@ -294,6 +294,7 @@ def test_the_start_hardly_matters(right, right_tree):
     assert np.abs(idle - closed).max() < 1e-3
 
 
+@pytest.mark.slow
 def test_an_hour_needs_the_memory_of_minutes(right, right_tree, monkeypatch):
     """Five times the frames in chunks of one size: what the solver itself takes stays the same."""
     monkeypatch.setattr(trajectory, "CHUNK_FRAMES", 200)
