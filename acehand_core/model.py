@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -32,11 +31,10 @@ from acehand_core.solver import (
     rigid_torch,
 )
 from acehand_core.solver.bearings_torch import Bearings
-from acehand_core.solver.placement_torch import Fallback, Placement
-from acehand_core.weights.config import ModelConfig, Variant
+from acehand_core.solver.placement_torch import Placement
+from acehand_core.weights.config import BearingSource, Fallback, ModelConfig, SolveKind, Variant
 from acehand_core.weights.loaded import LoadedWeights
 
-Source = Literal["intrinsics", "rays", "pinhole", "radial"]
 Joints = Float[torch.Tensor, "B N 2 21 3"]
 
 
@@ -52,8 +50,8 @@ class SolveOptions:
         fallback: where a rejected hand goes; see ``placement_torch.mixed_pnp``.
     """
 
-    bearings: Source
-    solve: Literal["mixed", "rigid", "inverse", "direct"] = "mixed"
+    bearings: BearingSource
+    solve: SolveKind = "mixed"
     fallback: Fallback = "released"
 
 
@@ -190,7 +188,7 @@ def _bearings(
     readout: Readout,
     size: Float[torch.Tensor, "B 2"],
     camera: PinholeBatch | None,
-    source: Source,
+    source: BearingSource,
 ) -> Bearings:
     anchors, head, rays = readout.anchors, readout.camera[..., :2], readout.rays
     if source == "intrinsics":

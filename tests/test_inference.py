@@ -32,9 +32,11 @@ from acehand_core.export.table import write_hand_motion
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.inference import hand_files, network
 from acehand_core.inference.blend import Frames, exchanged, mix
-from acehand_core.inference.options import InferenceOptions
+from acehand_core.inference.loading import load_model
+from acehand_core.inference.options import InferenceOptions, solve_options
 from acehand_core.inference.pixels import PixelEncoder, unpack
 from acehand_core.inference.reading import plan_reading
 from acehand_core.inference.recording import reconstruct
@@ -47,7 +49,7 @@ from acehand_core.trackers.ace import AceTracker
 from acehand_core.trackers.ace_settings import AceSettings, read_betas
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
 from acehand_core.weights import layouts, own
-from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.config import InferenceConfig, ModelConfig
 from acehand_core.weights.convert import convert, sort_sources
 from acehand_core.weights.load import load_weights
 from acehand_core.weights.loaded import LoadedWeights
@@ -599,6 +601,65 @@ def test_the_tracker_equals_its_parts_called_by_hand(weights_folder, monkeypatch
     assert found.provenance.versions["torch"]
 
 
+TRAINED = {
+    "rays": InferenceConfig("rays", "mixed", "paper", "acehand", 64, 3),
+    "fitted": InferenceConfig("pinhole", "mixed", "released", "acehand", 0, 2),
+    "direct": InferenceConfig("intrinsics", "direct", "released", "acehand", 96, 4),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_weights_are_run_as_they_were_trained(name, weights_folder, tmp_path, monkeypatch):
+    """Without flags, and with MANO configured; against the parts called with the record."""
+    trained = TRAINED[name]
+    weights = replace(load_weights(weights_folder), inference=trained)
+    variant = weights.config.variant
+    if trained.bearings == "intrinsics" and variant == "kfree":
+        weights = replace(weights, config=replace(weights.config, variant="k"))
+    own.save_own(tmp_path / "weights", weights)
+    monkeypatch.setattr(ace_tracker, "has_mano", lambda: True)
+    ace_tracker._load.cache_clear()
+    clip = fake.recording(29, frames=fake.Pictures(np.arange(29) / 30))
+    settings = AceSettings(tmp_path / "weights", precision="float32")
+    tracker = AceTracker(TrackerSettings(), settings)
+    found = tracker.track(clip)
+    assert found.hand_model == tracker.hand_model == "acehand"
+
+    ready = load_model(tmp_path / "weights", precision="float32")
+    options = InferenceOptions(
+        windows="paper", window_latents=trained.window_latents, encode_width=trained.encode_width,
+        solve=SolveOptions(trained.bearings, trained.solve, trained.fallback), precision="float32",
+    )  # fmt: skip
+    expected = reconstruct(
+        clip, ready.model, ready.encoder, TorchHands.acehand(), ready.weights, options
+    )
+    assert expected.known.any()
+    np.testing.assert_array_equal(found.joints_camera, expected.joints_camera)
+    np.testing.assert_array_equal(found.global_orient, expected.global_orient)
+    said = found.provenance.settings
+    assert said["solve"] == {"bearings": trained.bearings, "solve": trained.solve,
+                             "fallback": trained.fallback}  # fmt: skip
+    assert (said["window_latents"], said["hands"]) == (trained.window_latents, "both")
+
+    told = replace(settings, solve="rigid", encode_width="128", window_latents=5)
+    other = AceTracker(TrackerSettings(), told).track(clip)
+    assert other.provenance.settings["solve"]["solve"] == "rigid"
+    assert other.provenance.settings["window_latents"] == 5
+    notes = " ".join(other.provenance.notes)
+    assert f"solve rigid; these weights were trained with {trained.solve}" in notes
+    assert f"encode_width 128; these weights were trained with {trained.encode_width}" in notes
+    assert "trained with" not in " ".join(found.provenance.notes)
+
+
+def test_weights_that_say_nothing_are_run_as_released(weights_folder):
+    """And rigid where there is no hand model; the record of a run is heeded all the same."""
+    k = solve_options("k", has_hand_model=True)
+    assert k == RELEASED["k"] and solve_options("k", False).solve == "rigid"
+    assert solve_options("k", False, InferenceConfig(solve="direct")).solve == "direct"
+    settings = AceSettings(weights_folder)
+    assert settings.told(settings.trained()) == (InferenceConfig(), ())
+
+
 @pytest.mark.parametrize("weights_folder", ["kfree"], indirect=True)
 def test_the_command_line_writes_a_table(weights_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("ACEHAND_MANO", raising=False)
@@ -645,6 +706,9 @@ def test_a_mano_that_is_not_where_it_should_be_is_an_error(tmp_path, monkeypatch
         ({"encode_width": "31"}, "native, or 32 to"),
         ({"encode_width": "wide"}, "native, or 32 to"),
         ({"solve": "rigit"}, "Did you mean 'rigid'"),
+        ({"fallback": "papers"}, "Did you mean 'paper'"),
+        ({"hand_model": "manos"}, "Did you mean 'mano'"),
+        ({"window_latents": 1}, "--window-latents 1; valid: 2 to"),
         ({"batch": 0}, "--batch 0"),
     ],
 )

@@ -3,10 +3,15 @@
 import functools
 
 import pytest
+import torch
 
 pytest.importorskip("hydra")
 
+from acehand_core.decoder.decoder import Decoder
+from acehand_core.encoder.sources import SourceSettings, make_source
+from acehand_core.encoder.video_backbones import VideoMae, VJepa2
 from acehand_core.errors import AcehandError
+from acehand_core.model import AceModel
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.estimate import step_size
 from acehand_core.training.main import CONF, compose
@@ -242,6 +247,28 @@ def test_mistakes_take_one_line_and_exit_2(arguments, message, monkeypatch, caps
     assert stop.value.code == 2 and said.out == ""
     (line,) = said.err.splitlines()
     assert line.startswith("acehand-train: ") and message in line
+
+
+#: Of the published weights that the rows name: V-JEPA 2 ViT-L and VideoMAE ViT-L.
+VIT_L = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
+
+
+@pytest.mark.parametrize("overrides", [row[0] for row in ROWS])
+def test_rows_of_the_papers_tables_are_built(overrides) -> None:
+    """Every source, tap, sigma, decoder and solver at its declared sizes, without values."""
+    pytest.importorskip("diffusers")
+    transformers = pytest.importorskip("transformers")
+    model = compose(overrides.split()).model_config()
+    with torch.device("meta"):
+        if model.source == "vjepa2":
+            source = VJepa2(transformers.VJEPA2Model(transformers.VJEPA2Config(**VIT_L)))
+        elif model.source == "videomae":
+            config = transformers.VideoMAEConfig(**VIT_L, intermediate_size=4096)
+            source = VideoMae(transformers.VideoMAEModel(config))
+        else:
+            source = make_source(model.source, SourceSettings(model.trunk, model.vae))
+        built = AceModel(model, source, Decoder(model.decoder))
+    assert built.source.feature_dim == built.ray_head.in_channels == model.decoder.feature_dim
 
 
 def test_counts_at_the_real_size() -> None:

@@ -27,7 +27,7 @@ from acehand_core.training.config import TrainConfig
 from acehand_core.training.loop import Run, train
 from acehand_core.training.main import compose
 from acehand_core.weights import own
-from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.config import InferenceConfig, ModelConfig
 from acehand_core.weights.load import load_weights
 from tests.training_samples import store
 
@@ -133,6 +133,31 @@ def test_weights_say_what_they_were_trained_on_and_auto_heeds_it(
     assert "synthetic clips alone; used with --tracker ace only" in capsys.readouterr().err
     monkeypatch.setenv("ACEHAND_WEIGHTS", str(made["real"]))
     assert ace_settings_of(parser.parse_args([])).weights == made["real"]
+
+
+def test_weights_say_how_they_were_trained_to_be_run(tmp_path) -> None:
+    """The solver, the hand model, the width of the pictures and the length of windows."""
+    ways = {
+        "rays": ["model.variant=kfree", "solver=rays"],
+        "fitted": ["model.variant=kfree", "solver=fitted"],
+        "direct": ["solve=direct"],
+    }
+    for name, more in ways.items():
+        more = [f"run={tmp_path / name}", *more]
+        report = train(settings(tmp_path, SYNTHETIC, more=more), quiet)
+        exported = tmp_path / f"exported-{name}"
+        assert run("export", report.run, "--output", exported) == 0
+        expected = InferenceConfig(
+            bearings={"rays": "rays", "fitted": "pinhole", "direct": "intrinsics"}[name],
+            solve="direct" if name == "direct" else "mixed", fallback="released",
+            hand_model="acehand", encode_width=64, window_latents=2,
+        )  # fmt: skip
+        for folder in (report.weights, exported):
+            assert load_weights(folder).inference == expected
+    # Pictures of two widths: the one to run at is not known.
+    wide = settings(tmp_path, SYNTHETIC, REAL, more=["++data.sources.arctic.encode_width=32"])
+    found = load_weights(train(wide, quiet).weights).inference
+    assert found.encode_width is None and found.window_latents == 2
 
 
 def test_what_a_run_started_from_counts_as_well(tmp_path) -> None:

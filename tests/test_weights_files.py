@@ -16,13 +16,20 @@ import weights_samples as samples
 from safetensors.torch import save_file
 from weights_samples import TINY, equal, release
 
+from acehand_core.cli.main import main
 from acehand_core.decoder.config import DecoderConfig
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.weights import hashes, layouts, loaded, official, own, repackaged
-from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.config import InferenceConfig, ModelConfig
 from acehand_core.weights.convert import convert, save_official, sort_sources
 from acehand_core.weights.inspection import inspect, verify
-from acehand_core.weights.load import detect, identity, load_weights, training_data_of
+from acehand_core.weights.load import (
+    detect,
+    identity,
+    inference_of,
+    load_weights,
+    training_data_of,
+)
 from acehand_core.weights.loaded import LoadedWeights, from_official_tensors
 from acehand_core.weights.storage import store_of
 from acehand_core.weights.training_data import TrainingSource
@@ -38,6 +45,7 @@ def same_weights(left: LoadedWeights, right: LoadedWeights) -> bool:
         and all(equal(left.parts()[part], right.parts()[part]) for part in left.parts())
         and equal({"": left.caption}, {"": right.caption})
         and left.licence == right.licence
+        and left.inference == right.inference
     )
 
 
@@ -122,6 +130,43 @@ def test_every_layout_keeps_what_the_model_was_trained_on(checkpoint: Path, tmp_
         own.save_own(tmp_path / "own", replace(made, training_data=None), overwrite=True)
         convert(sort_sources([tmp_path / "own"]), target, tmp_path / f"mute-{target}")
         assert load_weights(tmp_path / f"mute-{target}", **base).training_data is None
+
+
+def test_every_layout_keeps_how_the_model_is_run(checkpoint: Path, tmp_path: Path) -> None:
+    told = InferenceConfig("pinhole", "rigid", "paper", "acehand", 672, 21)
+    pieces = checkpoint.parent / "Wan2.2-Fun-5B-Control"
+    own.save_own(tmp_path / "own", replace(load_weights(checkpoint), inference=told))
+    for target in TARGETS:
+        folder = tmp_path / target
+        convert(sort_sources([tmp_path / "own"]), target, folder)
+        base = {"base": pieces} if target == "official" else {}
+        assert load_weights(folder, **base).inference == told
+        assert inference_of(folder) == told
+        assert inspect(folder).to_json()["inference"]["window_latents"] == 21
+
+
+def test_how_a_model_is_run_is_checked(own_folder: Path, capsys) -> None:
+    config = own_folder / "config.json"
+    data = json.loads(config.read_text())
+    assert load_weights(own_folder).inference == InferenceConfig()
+    for value, message in (
+        ("rays", "inference: an object is needed"),
+        ({"bearing": "rays"}, "Did you mean 'bearings'"),
+        ({"bearings": "ray"}, "bearings is 'ray'.*Did you mean 'rays'"),
+        ({"hand_model": 3}, "hand_model is 3"),
+        ({"encode_width": "832"}, "a whole number is needed"),
+        ({"window_latents": 1}, "window_latents is 1; 2 or more"),
+    ):
+        config.write_text(json.dumps({**data, "inference": value}))
+        with pytest.raises(SchemaError, match=message):
+            load_weights(own_folder)
+    data["inference"] = {"solve": "direct", "encode_width": None}
+    config.write_text(json.dumps(data))
+    assert main(["weights", "inspect", str(own_folder)]) == 0
+    assert "run as: solve direct\n" in capsys.readouterr().err
+    del data["inference"]  # as in files from before it was recorded
+    config.write_text(json.dumps(data))
+    assert load_weights(own_folder).inference == InferenceConfig()
 
 
 def test_weights_from_before_it_was_recorded(tmp_path: Path) -> None:

@@ -67,22 +67,26 @@ def test_padding_loses_no_frame_and_adds_less_than_a_latent():
         assert 4 * (latents_of(padded) - 1) + 1 == padded
 
 
+@pytest.mark.parametrize("width", [2, 3, 6, 20, 21, 22, 30])
 @pytest.mark.parametrize("count", [2, 22, 23, 42, 43, 61, 130])
-def test_the_paper_plan_writes_every_frame_once_at_last(count):
+def test_the_paper_plan_writes_every_frame_once_at_last(count, width):
     written = np.full(4 * (count - 1) + 1, -1)
-    for number, window in enumerate(paper_plan(count)):
+    for number, window in enumerate(paper_plan(count, width)):
+        assert window.stop - window.start == min(width, count)
         assert 0 <= window.start < window.stop <= count
         assert 4 * window.start <= window.write_from
         written[window.write_from : 4 * (window.stop - 1) + 1] = number
     assert (written >= 0).all()
 
 
-def test_a_width_that_leaves_frames_out_is_refused():
-    with pytest.raises(InputError, match="21 or more"):
-        paper_plan(60, 20)
-    with pytest.raises(InputError, match="21 or more"):
-        plan_windows("paper", 60, 20)
-    assert len(paper_plan(15, 15)) == 1  # one window over everything leaves nothing out
+def test_windows_of_the_length_of_training_by_hand():
+    """As released 21 latents would start at 60 and 81: frames 321 to 323 would be in neither."""
+    assert {60, 81} <= {start for start, _ in released_starts(130, 21)}
+    # 43 latents are frames 0 to 168: 0 to 80, 80 to 160, and what is left in a last window.
+    plan = [(w.start, w.stop, w.write_from) for w in paper_plan(43, 21)]
+    assert plan == [(0, 21, 0), (20, 41, 80), (22, 43, 161)]
+    assert [(w.start, w.stop) for w in paper_plan(41, 21)] == [(0, 21), (20, 41)]
+    assert len(paper_plan(15, 15)) == 1
 
 
 @pytest.mark.parametrize("kind", ["paper", "blended", "full"])
@@ -154,6 +158,8 @@ def test_plans_that_cannot_be_are_refused():
         plan_windows("full", 1025)
     with pytest.raises(InputError, match="shared latents"):
         plan_windows("blended", 60, 22, 22)
+    with pytest.raises(InputError, match="2 or more"):
+        plan_windows("paper", 60, 1)
 
 
 def test_intrinsics_scale_by_plain_ratios():

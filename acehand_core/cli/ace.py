@@ -40,19 +40,32 @@ def add_ace_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         group.add_argument(f"--{name}", type=Path, metavar="PATH", help=text)
     group.add_argument(
-        "--encode-width", default="832", metavar="PIXELS", help="or native (%(default)s)"
-    )
+        "--encode-width", metavar="PIXELS",
+        help="or native; default as the weights were trained, 832 where they do not say",
+    )  # fmt: skip
     group.add_argument(
         "--windows", choices=("paper", "blended", "full"), default="paper",
         help="as released; overlapping and cross-faded; or one pass (%(default)s)",
     )  # fmt: skip
     group.add_argument(
+        "--window-latents", type=int, metavar="N",
+        help="length of a window; default as trained, 22 where the weights do not say",
+    )  # fmt: skip
+    group.add_argument(
         "--bearings", choices=("intrinsics", "rays", "pinhole", "radial"),
-        help="where directions come from; default as released for the variant",
+        help="where directions come from; default as trained, else as released for the variant",
     )  # fmt: skip
     group.add_argument(
         "--solve", choices=("mixed", "rigid", "inverse", "direct"),
-        help="how hands are placed; default as released, rigid without MANO",
+        help="how hands are placed; default as trained, rigid instead of mixed without MANO",
+    )  # fmt: skip
+    group.add_argument(
+        "--fallback", choices=("released", "paper"),
+        help="where a hand goes whose anchors are rejected; default as trained",
+    )  # fmt: skip
+    group.add_argument(
+        "--hand-model", choices=("mano", "acehand"),
+        help="whose rotations the weights learned; default as they say, mano where they do not",
     )  # fmt: skip
     group.add_argument("--betas", type=Path, metavar="FILE", help="measured shape of both hands")
     group.add_argument(
@@ -81,8 +94,9 @@ def ace_settings_of(arguments: argparse.Namespace) -> AceSettings | None:
     from acehand_core.trackers.ace_settings import AceSettings
 
     names = (
-        "variant", "base", "vae", "caption", "windows", "encode_width", "bearings",
-        "solve", "betas", "second_opinion", "drop_tail", "precision", "device", "batch",
+        "variant", "base", "vae", "caption", "windows", "window_latents", "encode_width",
+        "bearings", "solve", "fallback", "hand_model", "betas", "second_opinion", "drop_tail",
+        "precision", "device", "batch",
     )  # fmt: skip
     settings = AceSettings(Path(weights), **{name: getattr(arguments, name) for name in names})
     try:

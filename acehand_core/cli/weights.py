@@ -243,6 +243,7 @@ def _describe(found: Inspection) -> None:
         )
     if found.variant is not None:
         console.say(f"  {training_data.describe(found.trained_on)}")
+        console.say(f"  {found.inference.describe()}")
     for part in found.parts:
         kinds = ", ".join(f"{count} {dtype}" for dtype, count in part.dtypes.items())
         size = f"{part.parameters:,} values in {part.tensors} tensors"

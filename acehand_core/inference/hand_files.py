@@ -1,4 +1,4 @@
-"""Whether the user has MANO, and MANO in torch. Looking loads nothing heavy."""
+"""Whether the user has MANO, and hand models in torch. Looking loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -27,3 +27,11 @@ def mano_hands() -> TorchHands:
     from acehand_core.hand.hands_torch import TorchHands
 
     return TorchHands.mano(load_mano())
+
+
+@functools.lru_cache(maxsize=1)
+def default_hands() -> TorchHands:
+    """Return the default hand, whose rotations some weights learn."""
+    from acehand_core.hand.hands_torch import TorchHands
+
+    return TorchHands.acehand()

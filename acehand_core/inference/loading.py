@@ -16,7 +16,7 @@ from acehand_core.errors import InputError
 from acehand_core.inference.options import WeightsRecord
 from acehand_core.inference.pixels import PixelEncoder
 from acehand_core.model import AceModel
-from acehand_core.weights.config import Variant
+from acehand_core.weights.config import AS_RELEASED, InferenceConfig, Variant
 from acehand_core.weights.load import load_weights
 
 #: Windows read at once.
@@ -25,12 +25,16 @@ _BATCH = {"cuda": 4, "cpu": 1}
 
 @dataclass(frozen=True, slots=True)
 class ReadyModel:
-    """A model, what feeds it, and which weights they have. ``batch`` suits the device."""
+    """A model, what feeds it, which weights they have and how these are to be run.
+
+    ``batch`` suits the device.
+    """
 
     model: AceModel
     encoder: VideoEncoder | PixelEncoder
     weights: WeightsRecord
     batch: int
+    trained: InferenceConfig = AS_RELEASED
 
 
 def load_model(
@@ -64,7 +68,7 @@ def load_model(
     digest = hashlib.sha256(hashes.encode()).hexdigest()
     licences = (weights.licence,) if weights.licence else ()
     record = WeightsRecord(path.name, digest, licences)
-    return ReadyModel(model, encoder, record, _BATCH[device.split(":")[0]])
+    return ReadyModel(model, encoder, record, _BATCH[device.split(":")[0]], weights.inference)
 
 
 def choose_device(name: str | None) -> str:

@@ -8,9 +8,9 @@ from typing import Literal
 from acehand_core.encoder.config import Precision
 from acehand_core.errors import InputError
 from acehand_core.inference.reading import Tail
-from acehand_core.inference.windows import DEFAULT_ENCODE_WIDTH
+from acehand_core.inference.windows import DEFAULT_ENCODE_WIDTH, PAPER_LATENTS
 from acehand_core.model import RELEASED, SolveOptions
-from acehand_core.weights.config import Variant
+from acehand_core.weights.config import AS_RELEASED, InferenceConfig, Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class InferenceOptions:
 
     Attributes:
         windows: see ``windows.plan_windows``.
+        window_latents: length of a window.
         encode_width: width in pixels that frames are encoded at; 0 for the video's own.
         tail: what to do with frames beyond the last multiple of four (see ``plan_reading``).
         solve: how hands are placed; None as the released code does for the variant, and by rigid
@@ -41,6 +42,7 @@ class InferenceOptions:
     """
 
     windows: str = "paper"
+    window_latents: int = PAPER_LATENTS
     encode_width: int = DEFAULT_ENCODE_WIDTH
     tail: Tail = "repeat"
     solve: SolveOptions | None = None
@@ -61,12 +63,17 @@ class InferenceOptions:
 
 
 def solve_options(
-    variant: Variant, has_hand_model: bool, bearings: str | None = None, solve: str | None = None
+    variant: Variant, has_hand_model: bool, trained: InferenceConfig = AS_RELEASED
 ) -> SolveOptions:
-    """Return how to place hands: as released, but for what is given.
+    """Return how to place hands: as recorded in the weights, and as released where nothing is.
 
-    Without a hand model the network's own joints are placed by all their anchors (rigid PnP).
+    Without a hand model the network's own joints are placed by all their anchors (rigid PnP) in
+    place of the mixed PnP, which needs articulated ones.
     """
     released = RELEASED[variant]
-    usual = released.solve if has_hand_model else "rigid"
-    return SolveOptions(bearings or released.bearings, solve or usual, released.fallback)
+    solve = trained.solve or released.solve
+    if solve == "mixed" and not has_hand_model:
+        solve = "rigid"
+    return SolveOptions(
+        trained.bearings or released.bearings, solve, trained.fallback or released.fallback
+    )

@@ -37,7 +37,7 @@ from acehand_core.motion import HandModelName, HandMotion, Provenance, Recording
 from acehand_core.weights.config import ModelConfig
 
 #: Counts up when what a store holds would no longer be the same.
-_STORE_VERSION = 1
+_STORE_VERSION = 2
 
 
 @runtime_checkable
@@ -95,7 +95,7 @@ def reconstruct(
     reading = plan_reading(
         seen, encode_size(seen.width, seen.height, options.encode_width), options.tail
     )
-    windows = plan_windows(options.windows, reading.latents)
+    windows = plan_windows(options.windows, reading.latents, options.window_latents)
     with _stores(work_dir, _key(seen, reading, weights, options), options) as passes:
         read_windows(
             reading, windows, model, encoder, passes, options.batch, _stage(progress, "hands")
@@ -149,7 +149,7 @@ def _key(
         "count": reading.count,
         "size": list(reading.size),
         "weights": weights.sha256,
-        "windows": options.windows,
+        "windows": [options.windows, options.window_latents],
         "precision": options.precision,
         "acehand": __version__,
     }

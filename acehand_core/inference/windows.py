@@ -98,33 +98,39 @@ def released_starts(count: int, width: int = PAPER_LATENTS) -> list[tuple[int, i
 
 
 def paper_plan(count: int, width: int = PAPER_LATENTS) -> tuple[PaperWindow, ...]:
-    """Return the windows of the released code; later ones overwrite what earlier ones wrote.
+    """Return windows in the order of writing; later ones overwrite what earlier ones wrote.
 
-    Raises InputError for windows below 21 latents that do not hold the whole recording: they start
-    81 frames apart, so frames between them would be left out.
+    Windows of 22 latents and more are those of the released code. Its windows start 81 frames
+    apart, rounded down to latents, so shorter ones would leave frames out: they follow one another
+    with one latent in common, which stands for one frame of the later window.
+
+    Raises InputError for windows of less than 2 latents.
     """
-    least = latents_of(SEGMENT_FRAMES)
-    if width < min(least, count):
-        raise InputError(
-            f"windows of {width} latents in the paper's plan; valid: {least} or more. They start "
-            f"{SEGMENT_FRAMES} frames apart: shorter ones leave frames out."
-        )
+    if width < 2:
+        raise InputError(f"windows of {width} latents; valid: 2 or more.")
+    if width >= PAPER_LATENTS:
+        starts = released_starts(count, width)
+    else:
+        starts = [(start, None) for start in range(0, max(count - width, 0) + 1, width - 1)]
+        end = TEMPORAL_STRIDE * (starts[-1][0] + width - 1) + 1
+        if end < TEMPORAL_STRIDE * (count - 1) + 1:
+            starts.append((count - width, end))
     return tuple(
         PaperWindow(start, min(start + width, count), max(first or 0, TEMPORAL_STRIDE * start))
-        for start, first in dict.fromkeys(released_starts(count, width))
+        for start, first in dict.fromkeys(starts)
     )
 
 
 def plan_windows(
-    kind: str, count: int, width: int = PAPER_LATENTS, overlap: int = OVERLAP_LATENTS
+    kind: str, count: int, width: int = PAPER_LATENTS, overlap: int | None = None
 ) -> tuple[Window, ...]:
     """Return the windows of a recording of ``count`` latents, in the order they are needed.
 
     Args:
-        kind: "paper" as the released code, later windows overwriting earlier ones; "blended" with
-            ``overlap`` shared latents and a cross-fade in the middle of what two windows share;
-            "full" one window over everything.
+        kind: "paper", see ``paper_plan``; "blended" with ``overlap`` shared latents and a
+            cross-fade in the middle of what two windows share; "full" one window over everything.
         width: latents of a window.
+        overlap: default 6, and half of a window at most.
 
     Raises:
         InputError: a kind that does not exist, a width that ``paper_plan`` refuses, an overlap that
@@ -140,7 +146,8 @@ def plan_windows(
             f"to {MAX_LATENTS}. Take --windows blended for long recordings."
         )
     if kind == "blended":
-        return _blended(count, width, overlap)
+        usual = min(OVERLAP_LATENTS, max(1, width // 2))
+        return _blended(count, width, usual if overlap is None else overlap)
     return tuple(
         _written_from(window.start, window.stop, window.write_from)
         for window in paper_plan(count, width)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from dataclasses import replace
 from typing import Any
 
-from acehand_core.errors import InputError, MissingDependencyError
-from acehand_core.inference.hand_files import has_mano, mano_hands
+from acehand_core.errors import AcehandError, InputError, MissingDependencyError
+from acehand_core.inference.hand_files import default_hands, has_mano, mano_hands
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.trackers.ace_settings import AceSettings, read_betas
 from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
@@ -15,8 +17,9 @@ from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
 class AceTracker:
     """Reconstructs both hands with the model's weights.
 
-    With the user's MANO files (``$ACEHAND_MANO``) hands are MANO's; without, the network's own
-    joints with the default hand fitted to them.
+    Weights that say which hand model they learned are articulated with it; others with MANO, where
+    the user has it (``$ACEHAND_MANO``). Without MANO's files the hands of MANO's weights are the
+    network's own joints with the default hand fitted to them.
     """
 
     name = "ace"
@@ -35,7 +38,11 @@ class AceTracker:
                 "measured shape with --betas instead."
             )
         self._settings, self._ace = settings, ace
-        self.hand_model = "mano" if has_mano() else "acehand"
+        learned = ace.hand_model
+        if learned is None:
+            with contextlib.suppress(AcehandError):  # said where the weights are used
+                learned = ace.trained().hand_model
+        self.hand_model = "mano" if learned != "acehand" and has_mano() else "acehand"
         self._betas = None if ace.betas is None else read_betas(ace.betas, self.hand_model)
 
     def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
@@ -48,26 +55,32 @@ class AceTracker:
         try:
             from acehand_core.inference.options import InferenceOptions, solve_options
             from acehand_core.inference.recording import reconstruct
+            from acehand_core.inference.windows import DEFAULT_ENCODE_WIDTH, PAPER_LATENTS
         except ImportError as error:
             raise MissingDependencyError(
                 f"The ace tracker needs torch and diffusers ({error}); pip install '.[ace]'."
             ) from error
         ace, ready = self._ace, _load(self._ace, self._ace.content())
-        hands = mano_hands() if self.hand_model == "mano" else None
+        run_as, notes = ace.told(ready.trained)
+        hands = None
+        if self.hand_model == "mano":
+            hands = mano_hands()
+        elif run_as.hand_model == "acehand":
+            hands = default_hands()
+        width = DEFAULT_ENCODE_WIDTH if run_as.encode_width is None else run_as.encode_width
         options = InferenceOptions(
             windows=ace.windows,
-            encode_width=ace.encode_pixels,
+            window_latents=run_as.window_latents or PAPER_LATENTS,
+            encode_width=width,
             tail="drop" if ace.drop_tail else "repeat",
-            solve=solve_options(
-                ready.model.config.variant, hands is not None, ace.bearings, ace.solve
-            ),
+            solve=solve_options(ready.model.config.variant, hands is not None, run_as),
             second_opinion=ace.second_opinion,
             hands=self._settings.hands,
             every_slot=ace.every_slot,
             batch=ace.batch or ready.batch,
             precision=ace.precision,
         )
-        return reconstruct(
+        motion = reconstruct(
             recording,
             ready.model,
             ready.encoder,
@@ -78,6 +91,8 @@ class AceTracker:
             self._settings.work_dir,
             progress,
         )
+        remarks = (*notes, *motion.provenance.notes)
+        return replace(motion, provenance=replace(motion.provenance, notes=remarks))
 
 
 @functools.lru_cache(maxsize=1)  # one run may hold many recordings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -15,14 +15,20 @@ from acehand_core.data.content_hash import content_sha256
 from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
 from acehand_core.types import SIDES
 
+if TYPE_CHECKING:
+    from acehand_core.weights.config import InferenceConfig
+
 VARIANTS = ("k", "kfree")
 WINDOWS = ("paper", "blended", "full")
 BEARINGS = ("intrinsics", "rays", "pinhole", "radial")
 SOLVES = ("mixed", "rigid", "inverse", "direct")
+FALLBACKS = ("released", "paper")
+HAND_MODELS = ("mano", "acehand")
 PRECISIONS = ("bfloat16", "float32")
 NATIVE = "native"
 #: Above it the trunk sees far more tokens than it was trained with.
 _MAX_ENCODE_WIDTH = 4096
+_MAX_LATENTS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +40,8 @@ class AceSettings:
         variant: "k" or "kfree", where ``weights`` holds both.
         base, vae, caption: pieces of the released model that are not beside the checkpoint.
         windows: see ``inference.windows.plan_windows``.
-        encode_width: pixels, or "native".
-        bearings, solve: see ``model.SolveOptions``; None as released.
+        window_latents, encode_width (pixels, or "native"), bearings, solve, fallback, hand_model:
+            see ``weights.config.InferenceConfig``; None as the weights say.
         betas: file of a measured shape (see ``read_betas``).
         second_opinion: also look at the mirrored clip.
         drop_tail: leave out frames beyond the last multiple of four, as released.
@@ -49,9 +55,12 @@ class AceSettings:
     vae: Path | None = None
     caption: Path | None = None
     windows: str = "paper"
-    encode_width: str = "832"
+    window_latents: int | None = None
+    encode_width: str | None = None
     bearings: str | None = None
     solve: str | None = None
+    fallback: str | None = None
+    hand_model: str | None = None
     betas: Path | None = None
     second_opinion: bool = False
     drop_tail: bool = False
@@ -66,17 +75,23 @@ class AceSettings:
             ("--windows", self.windows, WINDOWS),
             ("--bearings", self.bearings, BEARINGS),
             ("--solve", self.solve, SOLVES),
+            ("--fallback", self.fallback, FALLBACKS),
+            ("--hand-model", self.hand_model, HAND_MODELS),
             ("--precision", self.precision, PRECISIONS),
         ):
             if value is not None and value not in valid:
                 raise InputError(f"{flag} {value!r}; {nearest(value, valid)}")
         if self.batch is not None and self.batch < 1:
             raise InputError(f"--batch {self.batch}; valid: 1 or more windows at once.")
+        if self.window_latents is not None and not 2 <= self.window_latents <= _MAX_LATENTS:
+            raise InputError(f"--window-latents {self.window_latents}; valid: 2 to {_MAX_LATENTS}.")
         _ = self.encode_pixels  # checked on construction
 
     @property
-    def encode_pixels(self) -> int:
-        """The encode width in pixels, 0 for the video's own."""
+    def encode_pixels(self) -> int | None:
+        """The encode width in pixels, 0 for the video's own, None as the weights say."""
+        if self.encode_width is None:
+            return None
         if self.encode_width == NATIVE:
             return 0
         if self.encode_width.isdecimal() and 32 <= int(self.encode_width) <= _MAX_ENCODE_WIDTH:
@@ -116,6 +131,25 @@ class AceSettings:
         from acehand_core.weights.training_data import kind_of
 
         return kind_of(_weights().training_data_of(self.weights, self.variant))
+
+    def trained(self) -> InferenceConfig:
+        """Return how the weights say that they are to be run. Raises as ``identity``."""
+        return _weights().inference_of(self.weights, self.variant)
+
+    def told(self, trained: InferenceConfig) -> tuple[InferenceConfig, tuple[str, ...]]:
+        """Return how to run: as ``trained`` but for flags, and a sentence per flag that differs."""
+        flags = {
+            "bearings": self.bearings, "solve": self.solve, "fallback": self.fallback,
+            "hand_model": self.hand_model, "encode_width": self.encode_pixels,
+            "window_latents": self.window_latents,
+        }  # fmt: skip
+        given = {name: value for name, value in flags.items() if value is not None}
+        notes = tuple(
+            f"{name} {value}; these weights were trained with {was}"
+            for name, value in given.items()
+            if (was := getattr(trained, name)) is not None and was != value
+        )
+        return replace(trained, **given), notes
 
 
 def _weights() -> Any:

@@ -19,7 +19,7 @@ from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.model import AceModel, load_trunk
 from acehand_core.training.config import StartConfig, TrainConfig
 from acehand_core.weights import layouts
-from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.config import AS_RELEASED, InferenceConfig, ModelConfig
 from acehand_core.weights.load import load_weights
 from acehand_core.weights.loaded import LoadedWeights, OfficialStores, assemble
 from acehand_core.weights.official_files import open_base, open_vae, read_caption
@@ -144,7 +144,10 @@ def build_encoder(config: TrainConfig, weights: LoadedWeights | None) -> VideoEn
 
 
 def weights_of(
-    model: AceModel, start: LoadedWeights | None, trained_on: TrainingData = None
+    model: AceModel,
+    start: LoadedWeights | None,
+    trained_on: TrainingData = None,
+    run_as: InferenceConfig = AS_RELEASED,
 ) -> LoadedWeights:
     """Return a trained model as weights to save: its own parts, the frozen ones from the start."""
 
@@ -158,6 +161,7 @@ def weights_of(
         ray_head=plain(model.ray_head.state_dict()),
         licence=_LICENCE if start is None else start.licence or _LICENCE,
         training_data=trained_on,
+        inference=run_as,
     )
     if config.source == "tiny":
         return replace(out, tiny=plain(source.state_dict()))

@@ -13,7 +13,7 @@ from acehand_core.model import AceModel
 from acehand_core.training import build, checkpoints
 from acehand_core.training.checkpoints import Checkpoint
 from acehand_core.training.config import TrainConfig
-from acehand_core.training.run_folder import trained_on
+from acehand_core.training.run_folder import run_as, trained_on
 from acehand_core.weights.own import save_own
 
 #: Sources whose own weights are not written: they are frozen and read from where they came from.
@@ -55,7 +55,7 @@ def export(
     model = build.build_model(config, start)
     trained, _ = checkpoints.read(checkpoint)
     checkpoints.set_trained(_Holder(model), trained)
-    weights = build.weights_of(model, start, trained_on(run, start))
+    weights = build.weights_of(model, start, trained_on(run, start), run_as(run, config))
     save_own(output, weights, overwrite=overwrite)
     return checkpoint
 

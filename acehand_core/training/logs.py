@@ -126,6 +126,7 @@ def _described(stores: Mapping[str, ClipStore]) -> dict[str, Any]:
             "clips": len(store),
             "clips_sha256": _clips_hash(store),
             "pictures": store.info.pictures,
+            "widths": sorted({info.width for info in store.infos().values()}),
             "license": store.info.license,
         }
         for name, store in stores.items()

@@ -20,7 +20,13 @@ from acehand_core.training.config import TrainConfig
 from acehand_core.training.export import NOT_WRITTEN
 from acehand_core.training.latents import LatentCache, encoder_key
 from acehand_core.training.optim import make_optimizer
-from acehand_core.training.run_folder import alone, check_folder, keep_description, trained_on
+from acehand_core.training.run_folder import (
+    alone,
+    check_folder,
+    keep_description,
+    run_as,
+    trained_on,
+)
 from acehand_core.training.step import StepReport, TrainingModel, optimise, validate
 from acehand_core.weights.loaded import LoadedWeights
 from acehand_core.weights.own import save_own
@@ -297,8 +303,9 @@ class Run:
 
     def _write_weights(self, path: Path, model: AceModel | None = None) -> None:
         model = model or self.bare.model
-        data = trained_on(Path(self.config.run), self.start)
-        save_own(path, build.weights_of(model, self.start, data), overwrite=True)
+        run = Path(self.config.run)
+        data, usage = trained_on(run, self.start), run_as(run, self.config)
+        save_own(path, build.weights_of(model, self.start, data, usage), overwrite=True)
 
 
 def train(config: TrainConfig, progress: Progress, stop_at: int | None = None) -> RunReport:

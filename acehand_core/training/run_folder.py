@@ -14,6 +14,7 @@ from acehand_core.data.clips.store import ClipStore
 from acehand_core.errors import InputError, OutputError
 from acehand_core.training import checkpoints, logs
 from acehand_core.training.config import TrainConfig
+from acehand_core.weights.config import InferenceConfig
 from acehand_core.weights.loaded import LoadedWeights
 from acehand_core.weights.training_data import TrainingData, TrainingSource, joined
 
@@ -110,6 +111,31 @@ def trained_on(folder: Path, start: LoadedWeights | None) -> TrainingData:
     if start is not None and start.decoder is not None:
         before = start.training_data or (TrainingSource("weights that it started from", "unknown"),)
     return joined(before, sources)
+
+
+def run_as(folder: Path, config: TrainConfig) -> InferenceConfig:
+    """Return how the model of a run is to be run: as it was trained.
+
+    The width is told where all pictures were encoded at one.
+    """
+    try:
+        entry = json.loads((folder / "provenance.json").read_text("utf-8"))["starts"][0]["data"]
+        stored = {name: data["widths"] for name, data in entry.items()}
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        stored = {}
+    widths = set()
+    for name, source in config.data.sources.items():
+        if source.weight > 0:
+            own = stored.get(name, (None,))
+            widths |= {source.encode_width} if source.encode_width else set(own)
+    return InferenceConfig(
+        bearings=config.solver.bearings,
+        solve=config.solver.solve,
+        fallback=config.solver.fallback,
+        hand_model=config.hand,
+        encode_width=widths.pop() if len(widths) == 1 else None,
+        window_latents=config.data.window.latents,
+    )
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], where: str = "") -> list[str]:

@@ -1,9 +1,10 @@
-"""What a set of weights is: sizes of the encoder and decoder, and which configuration it serves."""
+"""What a set of weights is: sizes, which configuration it serves, and how it is to be run."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, is_dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from acehand_core.decoder.config import DecoderConfig
 from acehand_core.encoder.config import TinyConfig, TrunkConfig, VaeConfig
@@ -11,6 +12,10 @@ from acehand_core.errors import SchemaError, nearest
 
 #: "k" takes bearings from the given intrinsics, "kfree" from the predicted rays.
 Variant = Literal["k", "kfree"]
+BearingSource = Literal["intrinsics", "rays", "pinhole", "radial"]
+SolveKind = Literal["mixed", "rigid", "inverse", "direct"]
+Fallback = Literal["released", "paper"]
+TrainedHand = Literal["mano", "acehand"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,57 @@ class ModelConfig:
         return cls(**values)
 
 
+@dataclass(frozen=True, slots=True)
+class InferenceConfig:
+    """How a trained model is run unless told otherwise: as it was trained.
+
+    None means not recorded: then as the released code does.
+
+    Attributes:
+        bearings, solve, fallback: see ``model.SolveOptions``.
+        hand_model: whose rotations it learned.
+        encode_width: pixels that pictures were encoded at; 0 for their own width.
+        window_latents: length of the windows that it learned from.
+    """
+
+    bearings: BearingSource | None = None
+    solve: SolveKind | None = None
+    fallback: Fallback | None = None
+    hand_model: TrainedHand | None = None
+    encode_width: int | None = None
+    window_latents: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``from_json`` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any, where: str) -> InferenceConfig:
+        """Read a config file's object, absent in files written before it was recorded.
+
+        Raises SchemaError naming the field and what is valid.
+        """
+        if data is None:
+            return cls()
+        values = _checked(cls, data, where)
+        least = {"encode_width": 0, "window_latents": 2}
+        for name, value in least.items():
+            if values.get(name) is not None and values[name] < value:
+                raise SchemaError(f"{where}: {name} is {values[name]}; {value} or more is needed.")
+        return cls(**values)
+
+    def describe(self) -> str:
+        """Return what is recorded in one line."""
+        recorded = {name: value for name, value in asdict(self).items() if value is not None}
+        if not recorded:
+            return "run as: not recorded; as the released code does"
+        return "run as: " + ", ".join(f"{k} {v}" for k, v in recorded.items())
+
+
+#: Of weights that say nothing.
+AS_RELEASED = InferenceConfig()
+
+
 def _checked(kind: type, data: Any, where: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise SchemaError(f"{where}: an object is needed, not {type(data).__name__}.")
@@ -54,6 +110,10 @@ def _checked(kind: type, data: Any, where: str) -> dict[str, Any]:
         if name not in hints:
             raise SchemaError(f"{where}: unknown field {name!r}; {nearest(name, hints)}")
         hint = hints[name]
+        if get_origin(hint) in (Union, UnionType):  # a value or nothing
+            if value is None:
+                continue
+            hint = get_args(hint)[0]
         if get_origin(hint) is Literal:
             if value not in get_args(hint):
                 raise SchemaError(

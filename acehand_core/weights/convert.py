@@ -117,6 +117,7 @@ def save_official(
             licence=weights.licence,
             filled_live=weights.report.filled,
             trained_on=weights.training_data,
+            inference=weights.inference,
         )
         if weights.caption is not None:
             export_caption(folder / "caption_embed.pt", weights.caption)

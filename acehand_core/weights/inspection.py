@@ -15,7 +15,7 @@ from typing import Any
 
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
 from acehand_core.weights import licences, own, repackaged, training_data
-from acehand_core.weights.config import ModelConfig, Variant
+from acehand_core.weights.config import AS_RELEASED, InferenceConfig, ModelConfig, Variant
 from acehand_core.weights.hashes import read_sums, sha256s
 from acehand_core.weights.load import Layout, detect, find_checkpoint
 from acehand_core.weights.loaded import OfficialStores, compare
@@ -61,6 +61,8 @@ class Inspection:
     others: tuple[str, ...] = ()
     #: Of a whole model; None where it was not recorded.
     trained_on: TrainingData = None
+    #: How to run it; what is not recorded is as released.
+    inference: InferenceConfig = AS_RELEASED
 
     @property
     def problems(self) -> list[str]:
@@ -81,6 +83,7 @@ class Inspection:
             "config": self.config.to_json() if self.config else None,
             "licence": self.licence,
             "training_data": training_data.to_json(self.trained_on),
+            "inference": self.inference.to_json(),
             "parts": [asdict(part) for part in self.parts],
             "report": self.report.to_json(),
             "problems": self.problems,
@@ -183,6 +186,7 @@ def _own(path: Path) -> Inspection:
         "acehand", manifest.config, manifest.licence, _parts(stores),
         LoadReport(tuple(reports.values()), manifest.filled),
         {name: path / name for name in stated}, stated, tuple(unlisted), manifest.training_data,
+        manifest.inference,
     )  # fmt: skip
 
 
@@ -196,6 +200,7 @@ def _repackaged(path: Path, variant: Variant | None) -> Inspection:
         "repackaged", config, repackaged.licence_of(path, variant), _parts(stores),
         LoadReport(tuple(reports.values())), files, _stated(files, path),
         trained_on=repackaged.training_data_of(path, variant),
+        inference=repackaged.inference_of(path, variant),
     )  # fmt: skip
 
 
@@ -211,6 +216,7 @@ def _checkpoint(path: Path, whole: bool) -> Inspection:
         "official", config, str(opened.record.get("licence") or licences.CHECKPOINT),
         _parts(opened.parts), LoadReport((keys, *reports.values()), (), notes), files,
         _stated(files, path.parent), trained_on=opened.training_data,
+        inference=opened.inference,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.weights import own, repackaged
-from acehand_core.weights.config import ModelConfig, Variant
+from acehand_core.weights.config import InferenceConfig, ModelConfig, Variant
 from acehand_core.weights.hashes import sha256, sha256s
 from acehand_core.weights.loaded import LoadedWeights
 from acehand_core.weights.official import VAE_DECODER_PREFIXES
@@ -145,6 +145,21 @@ def training_data_of(path: Path, variant: Variant | None = None) -> TrainingData
         return repackaged.training_data_of(path, repackaged.find_variant(path, variant))
     if layout == "official":
         return open_checkpoint(find_checkpoint(path, variant)).training_data
+    raise InputError(_only_a_piece(path, layout))
+
+
+def inference_of(path: Path, variant: Variant | None = None) -> InferenceConfig:
+    """Return how the weights at a path are to be run; values are not read.
+
+    Raises as ``training_data_of``.
+    """
+    layout = detect(path)
+    if layout == "acehand":
+        return own.read_manifest(path).inference
+    if layout == "repackaged":
+        return repackaged.inference_of(path, repackaged.find_variant(path, variant))
+    if layout == "official":
+        return open_checkpoint(find_checkpoint(path, variant)).inference
     raise InputError(_only_a_piece(path, layout))
 
 

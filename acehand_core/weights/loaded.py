@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from acehand_core.errors import SchemaError
 from acehand_core.weights import layouts, official
-from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.config import AS_RELEASED, InferenceConfig, ModelConfig
 from acehand_core.weights.layouts import Tensors
 from acehand_core.weights.report import ComponentReport, LoadReport, check
 from acehand_core.weights.storage import TensorStore, store_of
@@ -46,6 +46,7 @@ class LoadedWeights:
     tiny: Tensors | None = None
     #: None where it was not recorded.
     training_data: TrainingData = None
+    inference: InferenceConfig = AS_RELEASED
 
     def parts(self) -> dict[str, Tensors]:
         """Return the parts that are there, by name; the caption is not among them."""

@@ -12,7 +12,7 @@ import torch
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.weights import layouts, official, training_data
-from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.config import AS_RELEASED, InferenceConfig, ModelConfig
 from acehand_core.weights.initial import initial
 from acehand_core.weights.loaded import Caption
 from acehand_core.weights.official_files import RECORD, open_base
@@ -57,6 +57,7 @@ def export_official(
     licence: str = "",
     filled_live: tuple[str, ...] = (),
     trained_on: TrainingData = None,
+    inference: InferenceConfig = AS_RELEASED,
     overwrite: bool = False,
 ) -> ExportReport:
     """Write ``ace_ego_hand_*.pt`` from the tensors of a running model, under its own names.
@@ -69,7 +70,7 @@ def export_official(
     Args:
         trunk: only its patch embedding is part of a checkpoint; the base is frozen.
         base: folder of Wan2.2-Fun-5B-Control.
-        trained_on: goes into the record.
+        trained_on, inference: go into the record.
 
     Raises:
         InputError: a feature source that the layout cannot hold.
@@ -99,7 +100,8 @@ def export_official(
     )
     data[RECORD] = {
         "format": 1, "config": config.to_json(), "licence": licence,
-        "training_data": training_data.to_json(trained_on), **report.to_json()
+        "training_data": training_data.to_json(trained_on),
+        "inference": inference.to_json(), **report.to_json()
     }  # fmt: skip
     with atomic_path(path, overwrite) as temporary:
         torch.save(data, temporary)

@@ -11,7 +11,7 @@ import torch
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.weights import licences, official, sizes, training_data
-from acehand_core.weights.config import ModelConfig, Variant
+from acehand_core.weights.config import InferenceConfig, ModelConfig, Variant
 from acehand_core.weights.hashes import sha256s
 from acehand_core.weights.loaded import Caption, LoadedWeights, OfficialStores, assemble
 from acehand_core.weights.report import ComponentReport
@@ -60,6 +60,12 @@ class Checkpoint:
             return training_data.RELEASED
         where = f"{self.path}: {RECORD}"
         return training_data.from_json(self.record.get("training_data"), where)
+
+    @property
+    def inference(self) -> InferenceConfig:
+        """How it is to be run: as our record says."""
+        where = f"{self.path}: {RECORD}: inference"
+        return InferenceConfig.from_json(self.record.get("inference"), where)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -200,7 +206,7 @@ def load_official(
     digests = sha256s(files) if check_hashes else {}
     return replace(
         weights, report=report, licence=licence, sha256s=digests,
-        training_data=opened.training_data,
+        training_data=opened.training_data, inference=opened.inference,
     )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Our own format: one folder of safetensors that run, their config, hashes and licence.
 
 ``config.json`` holds ``format`` and ``version``, the model's sizes, the licence, where the weights
-came from (file names and SHA-256), what they were trained on, and size and SHA-256 of every other
-file. Tensors have the running model's names.
+came from (file names and SHA-256), what they were trained on, how they are to be run, and size and
+SHA-256 of every other file. Tensors have the running model's names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from acehand_core import __version__
 from acehand_core.atomic import atomic_folder
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
 from acehand_core.weights import layouts, licences, training_data
-from acehand_core.weights.config import ModelConfig
+from acehand_core.weights.config import InferenceConfig, ModelConfig
 from acehand_core.weights.hashes import sha256s
 from acehand_core.weights.loaded import PARTS, LoadedWeights, check_caption
 from acehand_core.weights.official_files import CAPTION_KEY, choose_variant, read_caption
@@ -51,6 +51,7 @@ class Manifest:
     filled: tuple[str, ...]
     files: dict[str, dict[str, Any]]
     training_data: TrainingData
+    inference: InferenceConfig
 
 
 def is_own(path: Path) -> bool:
@@ -83,6 +84,7 @@ def read_manifest(path: Path) -> Manifest:
     return Manifest(
         path, config, data["licence"], data["sources"], tuple(map(str, data["filled"])),
         data["files"], training_data.from_json(data.get("training_data"), str(where)),
+        InferenceConfig.from_json(data.get("inference"), f"{where}: inference"),
     )  # fmt: skip
 
 
@@ -157,7 +159,7 @@ def load_own(path: Path, variant: str | None = None, check_hashes: bool = True) 
         config, read.get("vae"), read.get("trunk"), read.get("adapters"), decoder, ray_head,
         caption, LoadReport(tuple(reports.values()), manifest.filled), manifest.licence,
         {**digests, CONFIG_FILE: sha256s({"": path / CONFIG_FILE})[""]}, read.get("tiny"),
-        manifest.training_data,
+        manifest.training_data, manifest.inference,
     )  # fmt: skip
 
 
@@ -208,7 +210,8 @@ def save_own(
             "config": config.to_json(), "licence": weights.licence,
             "sources": dict(weights.sha256s if sources is None else sources),
             "filled": list(weights.report.filled),
-            "training_data": training_data.to_json(weights.training_data), "files": files,
+            "training_data": training_data.to_json(weights.training_data),
+            "inference": weights.inference.to_json(), "files": files,
         }  # fmt: skip
         (folder / CONFIG_FILE).write_text(json.dumps(data, indent=2) + "\n", "utf-8")
 

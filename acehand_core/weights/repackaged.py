@@ -20,7 +20,7 @@ from acehand_core.decoder.config import DecoderConfig
 from acehand_core.encoder.config import TrunkConfig, VaeConfig
 from acehand_core.errors import AcehandError, InputError, SchemaError
 from acehand_core.weights import layouts, licences, names, training_data
-from acehand_core.weights.config import ModelConfig, Variant
+from acehand_core.weights.config import InferenceConfig, ModelConfig, Variant
 from acehand_core.weights.hashes import sha256s, write_sums
 from acehand_core.weights.initial import initial
 from acehand_core.weights.loaded import LoadedWeights, check_caption
@@ -159,6 +159,7 @@ def load_repackaged(
         licence_of(path, variant),
         sha256s(files) if check_hashes else {},
         training_data=training_data_of(path, variant),
+        inference=inference_of(path, variant),
     )
 
 
@@ -215,6 +216,7 @@ def _configs(weights: LoadedWeights) -> dict[str, dict[str, Any]]:
         "config": config.to_json(),
         "licence": weights.licence,
         "training_data": training_data.to_json(weights.training_data),
+        "inference": weights.inference.to_json(),
     }
     dit = {theirs: getattr(trunk, ours) for theirs, ours in _DIT.items()}
     return {
@@ -253,6 +255,14 @@ def training_data_of(path: Path, variant: Variant) -> TrainingData:
     if not isinstance(record, dict):
         return training_data.RELEASED
     return training_data.from_json(record.get("training_data"), f"{where}: {_RECORD}")
+
+
+def inference_of(path: Path, variant: Variant) -> InferenceConfig:
+    """Return how a variant is to be run: as our record says."""
+    where = path / variant / "config.json"
+    record = read_json(where).get(_RECORD)
+    recorded = record.get("inference") if isinstance(record, dict) else None
+    return InferenceConfig.from_json(recorded, f"{where}: {_RECORD}: inference")
 
 
 def _fields(data: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, int]:
