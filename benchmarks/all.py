@@ -1,6 +1,6 @@
 """Make every result again, one benchmark after the other: run it on an idle machine.
 
-    python benchmarks/all.py               # all but the slow ones, about an hour on two cores
+    python benchmarks/all.py               # all but the slow ones, about 50 minutes on two cores
     python benchmarks/all.py NAME ...      # these alone
     python benchmarks/all.py --list
 
@@ -50,18 +50,18 @@ class Benchmark:
 
 BENCHMARKS = (
     Benchmark("main_job", "benchmarks/main_job.py", 2),
-    Benchmark("retarget", "benchmarks/retarget.py --ablation", 10),
+    Benchmark("retarget", "benchmarks/retarget.py --ablation", 8),
     Benchmark("retarget_hour", "benchmarks/retarget_hour.py", 1.5),
-    Benchmark("solver", "benchmarks/solver.py", 1),
-    Benchmark("evaluate", "benchmarks/evaluate.py", 0.5),
+    Benchmark("solver", "benchmarks/solver.py", 0.3),
+    Benchmark("evaluate", "benchmarks/evaluate.py", 0.1),
     Benchmark("reconstruct", "benchmarks/reconstruct.py", 1.5),
     Benchmark("train_step", "benchmarks/train_step.py --clips 2", 0.2),
     Benchmark("bag", "benchmarks/bag.py", 25),
     # Clips of 21 frames: the rate of frames is what counts, and full-size ones take seconds each.
-    Benchmark("synth", "benchmarks/synth.py --clips 8 --frames 21", 2.5),
-    Benchmark("overfit", "benchmarks/overfit.py --draw 11 --steps 1000", 1.5),
+    Benchmark("synth", "benchmarks/synth.py --clips 8 --frames 21", 1.6),
+    Benchmark("overfit", "benchmarks/overfit.py --draw 11 --steps 1500", 2),
     Benchmark("overfit_kfree", "benchmarks/overfit.py --draw 11 --kfree --steps 2500", 4),
-    Benchmark("recovery", "benchmarks/recovery.py --seeds 8", 8),
+    Benchmark("recovery", "benchmarks/recovery.py --seeds 8", 2),
     # 184 clips are rendered and six networks trained.
     Benchmark(
         "tiny_study", "benchmarks/tiny_study.py --steps 1200 --clips 2 --runs out/tiny_study", 75,
