@@ -30,7 +30,7 @@ PAPER = {
     "losses.anchors": 1, "losses.reprojected": 1, "losses.image_wrist": 0.5,
     "losses.translation": 1, "losses.presence": 0.5, "losses.visible": 0.25,
     "losses.acceleration": 0.5, "losses.rays": 1, "losses.fit": 0,
-    "data.window.latents": 21, "data.window.image_frames": 5,
+    "data.window.latents": 21, "data.window.image_frames": 5, "validation.every": 500,
     "model.source": "wan", "model.variant": "k", "model.trunk.num_layers": 30,
     "model.trunk.dim": 3072, "model.trunk.ffn_dim": 14336, "model.trunk.in_channels": 148,
     "model.trunk.out_channels": 48, "model.trunk.tap": 15, "model.trunk.sigma": 0,

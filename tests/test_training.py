@@ -1,12 +1,15 @@
 """Runs: resumed, killed, split over processes, and what they leave."""
 
+import dataclasses
 import json
+import math
 import multiprocessing
 import os
 import random
 import shutil
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,13 +20,14 @@ pytest.importorskip("hydra")
 from safetensors.torch import load_file
 
 from acehand_core.errors import InputError, OutputError, SchemaError
+from acehand_core.losses.objective import LossWeights
 from acehand_core.model import AceModel
 from acehand_core.training import checkpoints
 from acehand_core.training.loop import Run, train
 from acehand_core.training.main import compose
-from acehand_core.training.step import DivergedError
+from acehand_core.training.step import DivergedError, TrainingModel, validate
 from acehand_core.weights.load import load_weights
-from tests.training_samples import store
+from tests.training_samples import store, targets, truth
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +98,10 @@ def test_a_run_describes_itself(data, whole) -> None:
     torch.testing.assert_close(
         model.decoder.state_dict()["final_norm.weight"], best["model.decoder.final_norm.weight"]
     )
+    last = AceModel.from_weights(load_weights(run / "weights-last")).decoder.state_dict()
+    for name, value in last.items():  # the last step's, whichever was the best
+        if f"model.decoder.{name}" in final(run):
+            assert torch.equal(value, final(run)[f"model.decoder.{name}"]), name
     assert {"train/rot_orient", "gradient_norm", "rate/decoder"} <= json.loads(
         (run / "metrics.jsonl").read_text().splitlines()[0]
     ).keys()
@@ -257,6 +265,27 @@ def test_a_loss_that_is_not_a_number_stops_without_an_update(data, tmp_path) -> 
     assert torch.equal(before, run.bare.model.decoder.hand_token)
 
 
+def test_validation_measures_joints_from_the_wrist(monkeypatch) -> None:
+    """A wrist that is a metre off counts nothing; five tips 3-4-5 mm off, 5 mm in 5 of 21."""
+    t = targets()
+    t = dataclasses.replace(t, joints_known=torch.ones_like(t.joints_known))
+    p = truth(t)
+    joints = p.joints + torch.tensor([1.0, 0.0, 0.0])
+    joints[..., [4, 8, 12, 16, 20], :] += torch.tensor([0.003, 0.0, 0.004])
+    model = TrainingModel(None, None, None)
+    monkeypatch.setattr(model, "predict", lambda *_: dataclasses.replace(p, joints=joints))
+    batch = SimpleNamespace(clips=None, targets=t)
+    batch.to = lambda device: batch
+    alone = SimpleNamespace(device="cpu", reduce=lambda table, reduction: table)
+
+    found = validate(alone, model, [(batch, True), (batch, False)], LossWeights(), 3)
+    assert found["wrist_aligned_mm"] == pytest.approx(5 * 5 / 21, rel=1e-4)
+    assert found["loss"] > 0 and model.training
+    blind = dataclasses.replace(t, joints_taught=torch.zeros_like(t.joints_taught))
+    batch.targets = blind
+    assert validate(alone, model, [(batch, True)], LossWeights(), 3)["wrist_aligned_mm"] == math.inf
+
+
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_checkpoint_has_the_score_of_its_own_step(data, tmp_path, every) -> None:
     """Validated at other steps than saved: no score is taken over, and the best one is not lost."""
@@ -264,7 +293,9 @@ def test_a_checkpoint_has_the_score_of_its_own_step(data, tmp_path, every) -> No
     more = [f"validation.every={every}", "checkpoints.every=3", "checkpoints.keep_last=9"]
     train(compose(overrides(data, run, "optim.lr_decoder=0.0001", *more)), quiet, stop_at=3)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    scores = {r["step"]: r["validation/loss"] for r in rows if "validation/loss" in r}
+    measure = "validation/wrist_aligned_mm"
+    scores = {r["step"]: r[measure] for r in rows if measure in r}
+    assert all(5 < score < 500 for score in scores.values())  # a hand's size, in millimetres
     assert sorted(scores) == list(range(every, 4, every))
     found = {c.step: c.score for c in checkpoints.listed(run)}
     assert found == {step: scores.get(step) for step in found}

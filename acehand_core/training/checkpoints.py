@@ -35,13 +35,15 @@ FOLDER = "checkpoints"
 _STATE, _TRAINED, _OPTIMIZER = "state.json", "trained.safetensors", "optimizer.safetensors"
 _NAME = re.compile(r"step-(\d{8})")
 _FORMAT = "acehand-checkpoint"
+_MEASURE = "wrist_aligned_mm"
 
 Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on the disk; ``score`` is its validation loss, lower is better, or None."""
+    """A checkpoint on the disk; ``score`` is what validation judged it by (lower is
+    better), or None."""
 
     path: Path
     step: int
@@ -63,7 +65,10 @@ def save(
         save_safetensors(folder / _TRAINED, trained)
         save_safetensors(folder / _OPTIMIZER, optimizer)
         digests = sha256s({name: folder / name for name in (_TRAINED, _OPTIMIZER)})
-        state = {"format": _FORMAT, "version": 1, "step": step, "score": score, "sha256": digests}
+        state = {
+            "format": _FORMAT, "version": 1, "step": step, "measure": _MEASURE, "score": score,
+            "sha256": digests,
+        }  # fmt: skip
         if write_weights is not None:
             write_weights(folder / "weights")
         (folder / _STATE).write_text(json.dumps(state, indent=1) + "\n", "utf-8")
@@ -81,7 +86,9 @@ def listed(run: Path) -> list[Checkpoint]:
                 state = _state(path)
             except SchemaError:
                 continue
-            found.append(Checkpoint(path, int(state["step"]), state["score"]))
+            # Older ones were judged by their loss.
+            score = state["score"] if state.get("measure") == _MEASURE else None
+            found.append(Checkpoint(path, int(state["step"]), score))
     return found
 
 
@@ -92,7 +99,7 @@ def step_of(path: Path) -> int | None:
 
 
 def best(run: Path) -> Checkpoint | None:
-    """Return the checkpoint of the lowest validation loss; the newest where there is none."""
+    """Return the checkpoint of the best validation; the newest where there is none."""
     there = listed(run)
     scored = [c for c in there if c.score is not None]
     return min(scored, key=lambda c: c.score) if scored else (there[-1] if there else None)

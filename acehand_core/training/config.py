@@ -168,10 +168,13 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True)
 class ValidationConfig:
-    """Windows of other recordings, scored by the same losses; none without ``sources``."""
+    """Windows of other recordings; none without ``sources``.
+
+    They are judged by the distance of wrist-aligned joints, and the losses are written too.
+    """
 
     sources: dict[str, SourceConfig] = field(default_factory=dict)
-    every: int = 1000
+    every: int = 500
     windows: int = 32
 
     def __post_init__(self) -> None:

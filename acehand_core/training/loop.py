@@ -27,7 +27,7 @@ from acehand_core.training.run_folder import (
     run_as,
     trained_on,
 )
-from acehand_core.training.step import StepReport, TrainingModel, optimise, validate
+from acehand_core.training.step import SCORE, StepReport, TrainingModel, optimise, validate
 from acehand_core.weights.loaded import LoadedWeights
 from acehand_core.weights.own import save_own
 
@@ -92,7 +92,7 @@ class Run:
         self.model, self.optimizer = self.bare, optimizer
         if not self.sharded:
             self.model, self.optimizer = self.accelerator.prepare(self.bare, optimizer)
-        #: Step and loss of the newest validation; a checkpoint takes it only at that very step.
+        #: Step and score of the newest validation; a checkpoint takes it only at that very step.
         self.score: tuple[int, float] | None = None
         scores = [c.score for c in checkpoints.listed(self.folder) if c.score is not None]
         self.best = min(scores, default=math.inf)
@@ -217,7 +217,7 @@ class Run:
 
     def _validate(self, book: logs.Logs | None, watched: list[tuple[Batch, bool]]) -> None:
         values = validate(self.accelerator, self.model, watched, self.config.losses, self.step)
-        self.score = self.step, values["loss"]
+        self.score = self.step, values[SCORE]
         if book is not None:
             book.write(self.step, {f"validation/{name}": v for name, v in values.items()})
 
@@ -236,7 +236,7 @@ class Run:
         return self.config.checkpoints.keep_best > 0 and found is not None and found < self.best
 
     def _score_now(self) -> float | None:
-        """Return the validation loss of this very step."""
+        """Return the validation's score of this very step."""
         return self.score[1] if self.score is not None and self.score[0] == self.step else None
 
     def _save(self) -> None:
@@ -283,12 +283,13 @@ class Run:
         return book
 
     def _finish(self) -> Path | None:
-        """Write the weights of the best checkpoint; every process takes part."""
-        path = self.folder / "weights"
+        """Write the weights of the best and of the last checkpoint; every process takes part."""
+        path, last = self.folder / "weights", self.folder / "weights-last"
         if self.accelerator.is_main_process:
-            best = checkpoints.best(self.folder)
+            there, best = checkpoints.listed(self.folder), checkpoints.best(self.folder)
             if best is not None:
                 self._write_weights(path, self._filled(checkpoints.read(best)[0]))
+                self._write_weights(last, self._filled(checkpoints.read(there[-1])[0]))
                 if (source := self.config.model_config().source) in NOT_WRITTEN:
                     self.progress(f"{path}: what was learned; {source} itself is not in it", 0, 0)
         self.accelerator.wait_for_everyone()

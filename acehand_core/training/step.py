@@ -29,6 +29,9 @@ from acehand_core.training.sharding import unsynchronised, whole
 #: The solve divides rays by their depth, which is 0 when training starts. From here up it counts as
 #: it is: rays of unit length less than 89 degrees off the axis.
 MIN_RAY_DEPTH = 0.02
+#: What validation judges a model by: joints of the articulated hand against the truth, wrists
+#: aligned, the mean distance over labelled joints (the paper's MPJPE without its penalties).
+SCORE = "wrist_aligned_mm"
 
 
 class DivergedError(AcehandError):
@@ -43,8 +46,12 @@ class TrainingModel(nn.Module):
         self.model, self.hands, self.options = model, hands, options
 
     def forward(self, clips: ClipBatch, targets: Targets) -> Sums:
-        """Return ``losses.objective.term_sums`` of a batch."""
-        return term_sums(self.predict(clips, targets), targets)
+        """Return ``losses.objective.term_sums`` of a batch; in validation also ``SCORE``'s sum."""
+        prediction = self.predict(clips, targets)
+        sums = term_sums(prediction, targets)
+        if not self.training:
+            sums[SCORE] = _wrist_aligned_mm(prediction.joints, targets)
+        return sums
 
     def predict(self, clips: ClipBatch, targets: Targets) -> Prediction:
         """Read and place; the truth gives nothing but the calibrated camera."""
@@ -150,9 +157,10 @@ def optimise(
 
 def reduced(accelerator: Any, parts: Sequence[Sums]) -> Sums:
     """Return the sum of every entry over parts and processes."""
-    table = torch.stack([torch.stack([part[name] for name in TERMS]) for part in parts]).sum(0)
+    names = list(parts[0])
+    table = torch.stack([torch.stack([part[name] for name in names]) for part in parts]).sum(0)
     table = accelerator.reduce(table, reduction="sum")
-    return dict(zip(TERMS, table.unbind(), strict=True))
+    return dict(zip(names, table.unbind(), strict=True))
 
 
 @torch.no_grad()
@@ -163,12 +171,17 @@ def validate(
     weights: LossWeights,
     step: int,
 ) -> dict[str, float]:
-    """Return loss and unweighted terms of this and all other processes' batches that count."""
+    """Return ``SCORE``, loss and unweighted terms of all processes' batches that count.
+
+    ``SCORE`` is infinite where no joint is labelled.
+    """
     model.eval()
     sums, counts = [], []
     for batch, counts_too in batches:
         moved = batch.to(accelerator.device)
-        found, elements = model(moved.clips, moved.targets), Masks.of(moved.targets).counts()
+        masks = Masks.of(moved.targets)
+        found, elements = model(moved.clips, moved.targets), masks.counts()
+        elements[SCORE] = elements["joint_relative_direct"]
         if not counts_too:
             found, elements = ({n: torch.zeros_like(v) for n, v in part.items()}
                                for part in (found, elements))  # fmt: skip
@@ -179,7 +192,18 @@ def validate(
     # Weights as at the end: a value that warms up could not be compared over steps.
     fixed = dataclasses.replace(weights, fit_warmup_steps=0)
     terms = {name: float(all_sums[name] / all_counts[name].clamp(min=1)) for name in TERMS}
-    return {"loss": float(total(all_sums, all_counts, fixed, step)), **terms}
+    joints = float(all_counts[SCORE])
+    score = float(all_sums[SCORE]) / joints if joints else math.inf
+    return {SCORE: score, "loss": float(total(all_sums, all_counts, fixed, step)), **terms}
+
+
+def _wrist_aligned_mm(
+    joints: Float[torch.Tensor, "B N 2 21 3"], targets: Targets
+) -> Float[torch.Tensor, ""]:
+    """Return the sum over joints that are labelled, with their wrist."""
+    taught = Masks.of(targets).values["joint_relative_direct"]
+    found, truth = (j - j[..., :1, :] for j in (joints, targets.joints))
+    return 1e3 * ((found - truth).norm(dim=-1) * taught).sum()
 
 
 def _deep(rays: Float[torch.Tensor, "B 3 h w"]) -> Float[torch.Tensor, "B 3 h w"]:
