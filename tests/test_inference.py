@@ -209,6 +209,10 @@ def test_evaluation_scores_every_slot(monkeypatch):
     arguments = parser.parse_args(["--tracker", "ace", "--weights", "x"])
     evaluate._track(arguments, None, None, Bars(True, io.StringIO()))
     assert asked[0][3]["ace"].every_slot and not ace_settings_of(arguments).every_slot
+    assert asked[0][3]["ace"].read_rate == "source"  # unless told otherwise
+    arguments.read_rate = "model"
+    evaluate._track(arguments, None, None, Bars(True, io.StringIO()))
+    assert asked[1][3]["ace"].read_rate == "model"
 
 
 @pytest.mark.parametrize("hands", ["left", "right"])
@@ -366,6 +370,17 @@ def test_a_steady_29_97_is_read_as_it_is():
     assert not reading.resampled and reading.count == 41
     uneven = np.cumsum(np.tile([1 / 60, 1 / 15], 20))
     assert plan_reading(fake.recording(fps=24.0, seconds=uneven), (64, 32), "repeat").resampled
+
+
+def test_every_frame_of_a_slow_recording_can_be_read():
+    """81 labels at 15 fps are 81 frames to the model, not 161."""
+    slow = fake.recording(fps=15.0, seconds=np.arange(81) / 15)
+    assert plan_reading(slow, fake.SIZE, "repeat").count == 161
+    assert plan_reading(slow, fake.SIZE, "repeat", every_frame=True).count == 81
+    found = run(slow, options=replace(OPTIONS, every_frame=True))
+    truth = motion(2.0 * np.arange(81))["joints"]  # in 1/30 s
+    np.testing.assert_allclose(found.joints_camera, truth, atol=2e-4)
+    assert not any("interpolated back" in note for note in found.provenance.notes)
 
 
 def test_without_a_hand_model_the_networks_joints_are_placed():

@@ -19,15 +19,17 @@ pytest.importorskip("hydra")
 
 from safetensors.torch import load_file
 
+from acehand_core.batch import ClipBatch
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.losses.objective import LossWeights
-from acehand_core.model import AceModel
+from acehand_core.model import AceModel, SolveOptions
 from acehand_core.training import checkpoints
+from acehand_core.training.batches import Batch
 from acehand_core.training.loop import Run, train
 from acehand_core.training.main import compose
 from acehand_core.training.step import DivergedError, TrainingModel, validate
 from acehand_core.weights.load import load_weights
-from tests.training_samples import store, targets, truth
+from tests.training_samples import HANDS, store, targets, truth
 
 
 @pytest.fixture(scope="module")
@@ -272,18 +274,21 @@ def test_validation_measures_joints_from_the_wrist(monkeypatch) -> None:
     p = truth(t)
     joints = p.joints + torch.tensor([1.0, 0.0, 0.0])
     joints[..., [4, 8, 12, 16, 20], :] += torch.tensor([0.003, 0.0, 0.004])
-    model = TrainingModel(None, None, None)
+    empty = AceModel.__new__(AceModel)
+    torch.nn.Module.__init__(empty)
+    model = TrainingModel(empty, HANDS, SolveOptions("intrinsics"))
     monkeypatch.setattr(model, "predict", lambda *_: dataclasses.replace(p, joints=joints))
-    batch = SimpleNamespace(clips=None, targets=t)
-    batch.to = lambda device: batch
-    alone = SimpleNamespace(device="cpu", reduce=lambda table, reduction: table)
+    alone = SimpleNamespace(device=torch.device("cpu"), reduce=lambda table, reduction: table)
 
-    found = validate(alone, model, [(batch, True), (batch, False)], LossWeights(), 3)
+    def validated(targets):
+        batch = Batch(ClipBatch(None, t.camera.size, t.camera), targets, ())
+        return validate(alone, model, [(batch, True), (batch, False)], LossWeights(), 3)
+
+    found = validated(t)
     assert found["wrist_aligned_mm"] == pytest.approx(5 * 5 / 21, rel=1e-4)
     assert found["loss"] > 0 and model.training
     blind = dataclasses.replace(t, joints_taught=torch.zeros_like(t.joints_taught))
-    batch.targets = blind
-    assert validate(alone, model, [(batch, True)], LossWeights(), 3)["wrist_aligned_mm"] == math.inf
+    assert validated(blind)["wrist_aligned_mm"] == math.inf
 
 
 @pytest.mark.parametrize("every", [1, 2])

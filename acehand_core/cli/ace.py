@@ -74,6 +74,10 @@ def add_ace_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--drop-tail", action="store_true", help="leave out up to three last frames, as released"
     )
+    group.add_argument(
+        "--read-rate", choices=("model", "source"),
+        help="30 frames a second, or the recording's own; default model, in evaluate source",
+    )  # fmt: skip
     group.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
     group.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N")
     group.add_argument("--batch", type=int, metavar="N", help="windows read at once")
@@ -96,7 +100,7 @@ def ace_settings_of(arguments: argparse.Namespace) -> AceSettings | None:
     names = (
         "variant", "base", "vae", "caption", "windows", "window_latents", "encode_width",
         "bearings", "solve", "fallback", "hand_model", "betas", "second_opinion", "drop_tail",
-        "precision", "device", "batch",
+        "read_rate", "precision", "device", "batch",
     )  # fmt: skip
     settings = AceSettings(Path(weights), **{name: getattr(arguments, name) for name in names})
     try:

@@ -163,11 +163,13 @@ def _track(arguments: argparse.Namespace, truth: GroundTruth, options: Any, bars
     if arguments.time < 0:
         raise InputError(f"--time {arguments.time}: valid are 0 or more passes.")
     chosen = ace.ace_settings_of(arguments)
+    if chosen is not None:
+        # The second scoring pass takes whatever a slot holds, present or not. Labels are of the
+        # dataset's own frames.
+        rate = chosen.read_rate or "source"
+        chosen = replace(chosen, every_slot=True, read_rate=rate)
     settings = TrackerSettings(
-        hands=arguments.hands,
-        hand_length_m=arguments.hand_length,
-        # The second scoring pass takes whatever a slot holds, present or not.
-        ace=None if chosen is None else replace(chosen, every_slot=True),
+        hands=arguments.hands, hand_length_m=arguments.hand_length, ace=chosen
     )
     tracker = (
         DoNothing() if arguments.tracker == DoNothing.name

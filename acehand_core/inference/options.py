@@ -31,6 +31,7 @@ class InferenceOptions:
         window_latents: length of a window.
         encode_width: width in pixels that frames are encoded at; 0 for the video's own.
         tail: what to do with frames beyond the last multiple of four (see ``plan_reading``).
+        every_frame: read the recording's own frames, not 30 a second.
         solve: how hands are placed; None as the released code does for the variant, and by rigid
             PnP where there is no hand model.
         second_opinion: also look at the mirrored clip, and multiply presence and visibility.
@@ -45,6 +46,7 @@ class InferenceOptions:
     window_latents: int = PAPER_LATENTS
     encode_width: int = DEFAULT_ENCODE_WIDTH
     tail: Tail = "repeat"
+    every_frame: bool = False
     solve: SolveOptions | None = None
     second_opinion: bool = False
     hands: Literal["both", "left", "right"] = "both"

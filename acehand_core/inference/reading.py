@@ -71,7 +71,9 @@ class Reading:
         return cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
 
 
-def plan_reading(recording: Recording, size: tuple[int, int], tail: Tail) -> Reading:
+def plan_reading(
+    recording: Recording, size: tuple[int, int], tail: Tail, every_frame: bool = False
+) -> Reading:
     """Return how to read a recording.
 
     Footage whose rate is not within 10 % of 30 fps, or irregular, is read at 30 fps (the frame
@@ -80,6 +82,8 @@ def plan_reading(recording: Recording, size: tuple[int, int], tail: Tail) -> Rea
     Args:
         tail: what to do with frames beyond the last multiple of four: "repeat" the last frame
             until they fill a latent, or "drop" them as the released code does.
+        every_frame: read the recording's own frames whatever its rate, as training reads a
+            dataset's and as tables are scored.
 
     Raises:
         InputError: there are no images, or too few frames for "drop".
@@ -87,7 +91,7 @@ def plan_reading(recording: Recording, size: tuple[int, int], tail: Tail) -> Rea
     if recording.frames is None:
         raise InputError(f"{recording.source}: the ace tracker needs a video; this input has none.")
     view, shown = recording, np.arange(len(recording))
-    resampled = not _is_near_model_rate(recording.timestamps_ns)
+    resampled = not (every_frame or _is_near_model_rate(recording.timestamps_ns))
     if resampled:
         view, shown = at_rate(recording, MODEL_FPS)
     if tail == "drop" and len(view) < MIN_FRAMES:

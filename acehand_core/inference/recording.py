@@ -92,9 +92,8 @@ def reconstruct(
     options = options or InferenceOptions()
     solve = options.solve or solve_options(model.config.variant, hands is not None)
     seen = _as_seen(recording, solve)
-    reading = plan_reading(
-        seen, encode_size(seen.width, seen.height, options.encode_width), options.tail
-    )
+    size = encode_size(seen.width, seen.height, options.encode_width)
+    reading = plan_reading(seen, size, options.tail, options.every_frame)
     windows = plan_windows(options.windows, reading.latents, options.window_latents)
     with _stores(work_dir, _key(seen, reading, weights, options), options) as passes:
         read_windows(

@@ -73,6 +73,7 @@ class AceTracker:
             window_latents=run_as.window_latents or PAPER_LATENTS,
             encode_width=width,
             tail="drop" if ace.drop_tail else "repeat",
+            every_frame=ace.read_rate == "source",
             solve=solve_options(ready.model.config.variant, hands is not None, run_as),
             second_opinion=ace.second_opinion,
             hands=self._settings.hands,

@@ -24,6 +24,7 @@ BEARINGS = ("intrinsics", "rays", "pinhole", "radial")
 SOLVES = ("mixed", "rigid", "inverse", "direct")
 FALLBACKS = ("released", "paper")
 HAND_MODELS = ("mano", "acehand")
+READ_RATES = ("model", "source")
 PRECISIONS = ("bfloat16", "float32")
 NATIVE = "native"
 #: Above it the trunk sees far more tokens than it was trained with.
@@ -45,6 +46,7 @@ class AceSettings:
         betas: file of a measured shape (see ``read_betas``).
         second_opinion: also look at the mirrored clip.
         drop_tail: leave out frames beyond the last multiple of four, as released.
+        read_rate: "model", 30 frames a second, or "source", every frame; None is "model".
         every_slot: also emit hands that count as absent, for scoring.
         precision, device, batch: how to compute; None chooses the device and batch.
     """
@@ -64,6 +66,7 @@ class AceSettings:
     betas: Path | None = None
     second_opinion: bool = False
     drop_tail: bool = False
+    read_rate: str | None = None
     every_slot: bool = False
     precision: str = "bfloat16"
     device: str | None = None
@@ -77,6 +80,7 @@ class AceSettings:
             ("--solve", self.solve, SOLVES),
             ("--fallback", self.fallback, FALLBACKS),
             ("--hand-model", self.hand_model, HAND_MODELS),
+            ("--read-rate", self.read_rate, READ_RATES),
             ("--precision", self.precision, PRECISIONS),
         ):
             if value is not None and value not in valid:
