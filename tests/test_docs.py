@@ -58,7 +58,7 @@ def test_flags() -> None:
     of_model = {a.option_strings[-1]: a for a in model_parser._actions}
     stated_of_model = stated_defaults("| ace flag | default")
     assert set(stated_of_model) == set(of_model)
-    for flag in ("--encode-width", "--windows", "--precision"):
+    for flag in ("--windows", "--precision"):
         assert stated_of_model[flag] == of_model[flag].default
     actual = {flag: action for flag, action in actual.items() if flag not in of_model}
     actual["--overlay"] = actual.pop("--no-overlay")

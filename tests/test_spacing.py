@@ -17,7 +17,7 @@ from retarget.limits import CommandLimits
 from retarget.objective import PoseObjective, Weights
 from retarget.robot import load_robot
 from retarget.simulate import self_penetration
-from retarget.spacing import CONTACT_M, NEAR_M, closest_points, spacing_of
+from retarget.spacing import CONTACT_M, NEAR_M, closest_points, nearest_to_boxes, spacing_of
 from retarget.trajectory import solve_trajectory
 
 HANDS = {side: load_robot("inspire").hand(side) for side in SIDES}
@@ -40,6 +40,30 @@ def test_closest_points_of_two_segments(corners):
     assert found <= grid.min() + 1e-9
     # A grid of 41 points misses the nearest by half a spacing along each segment at most.
     assert found >= grid.min() - (np.linalg.norm(b - a) + np.linalg.norm(d - c)) / 80 - 1e-9
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_nearest_to_boxes_by_hand(turned):
+    """A box of half sizes 1, 2, 3: beyond an edge, inside, on a face's side, and right through."""
+    a = np.array([[2, 3, 0], [0.5, 0, 0], [0.2, 1.9, 0.5], [-5, 0, 0]], float)
+    b = np.array([[2, 5, 0], [0.5, 0, 0], [0.2, 1.5, 0.5], [5, 0, 0]], float)
+    surface = np.array([[1, 2, 0], [1, 0, 0], [0.2, 2, 0.5]])
+    normal = np.array([[1, 1, 0], [1, 0, 0], [0, 1, 0]]) / np.array([[2**0.5], [1], [1]])
+    axes = np.array([[0, -1, 0], [1, 0, 0], [0, 0, 1.0]]) if turned else np.eye(3)
+    centre = np.array([0.1, -0.2, 0.3])
+
+    def placed(points):
+        return points @ axes.T + centre
+
+    point, nearest, outward, signed = nearest_to_boxes(
+        placed(a), placed(b), np.tile(axes, (4, 1, 1)), np.tile(centre, (4, 1)),
+        np.tile([1.0, 2.0, 3.0], (4, 1)),
+    )  # fmt: skip
+    # Inside, the third segment is deepest at its end: 0.5 under the side face, 0.8 the next.
+    assert signed == pytest.approx([2**0.5, -0.5, -0.5, -1], abs=1e-4)
+    assert nearest[:3] == pytest.approx(placed(surface), abs=1e-4)
+    assert outward[:3] == pytest.approx(normal @ axes.T, abs=1e-4)
+    assert point[[0, 3]] == pytest.approx(placed(np.array([[2, 3, 0], [0, 0, 0]])), abs=1e-4)
 
 
 def random_commands(hand, count, seed=0):
