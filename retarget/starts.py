@@ -16,9 +16,8 @@ from jaxtyping import Float, Int
 from retarget.limits import CommandLimits, Commands
 from retarget.objective import Follow, PoseObjective, Window
 
-#: Random starts beside the given one and the middle of the ranges; and how often poses of the path
-#: found so far are offered to the frames before and after.
-RANDOM_STARTS, PASSES = 14, 3
+#: Random starts beside the given one and the middle of the ranges.
+RANDOM_STARTS = 14
 #: A pose from another start than the given one is taken below this share of the cost.
 MUCH_BETTER = 0.5
 #: Frames solved together, of each start.
@@ -46,15 +45,7 @@ def best_path(
     shares = np.random.default_rng(0).uniform(0.1, 0.9, (RANDOM_STARTS, 1, len(span)))
     others = np.broadcast_to(limits.lower + shares * span, (RANDOM_STARTS, *start.shape))
     poses = _settled(objective, limits, np.stack([start, middle, *others]), frames)
-    path = _cheapest(objective, limits, poses, frames)
-    for _ in range(PASSES - 1):
-        later, earlier = np.roll(path, 1, axis=0), np.roll(path, -1, axis=0)
-        later[0], earlier[-1] = path[0], path[-1]
-        poses = np.concatenate(
-            [poses, _settled(objective, limits, np.stack([later, earlier]), frames)]
-        )
-        path = _cheapest(objective, limits, poses, frames)
-    return path
+    return _cheapest(objective, limits, poses, frames)
 
 
 def _alone(objective: PoseObjective, frames: Int[np.ndarray, "N"]) -> Window:
