@@ -109,6 +109,7 @@ class Destination:
         folder = extras.episode_folder(number)
         beside = {f"{folder}/{name}": path for name, path in staged.items()}
         self._writer.add_episode(values, task, videos, record, beside)
+        del values
         release_memory()  # pictures are drawn next
         return report, self.output / folder
 
