@@ -138,14 +138,7 @@ def training_data_of(path: Path, variant: Variant | None = None) -> TrainingData
 
     Raises what ``load_weights`` raises where nothing is there or the layout is not known.
     """
-    layout = detect(path)
-    if layout == "acehand":
-        return own.read_manifest(path).training_data
-    if layout == "repackaged":
-        return repackaged.training_data_of(path, repackaged.find_variant(path, variant))
-    if layout == "official":
-        return open_checkpoint(find_checkpoint(path, variant)).training_data
-    raise InputError(_only_a_piece(path, layout))
+    return _recorded(path, variant)[0]
 
 
 def inference_of(path: Path, variant: Variant | None = None) -> InferenceConfig:
@@ -153,13 +146,20 @@ def inference_of(path: Path, variant: Variant | None = None) -> InferenceConfig:
 
     Raises as ``training_data_of``.
     """
+    return _recorded(path, variant)[1]
+
+
+def _recorded(path: Path, variant: Variant | None) -> tuple[TrainingData, InferenceConfig]:
     layout = detect(path)
-    if layout == "acehand":
-        return own.read_manifest(path).inference
     if layout == "repackaged":
-        return repackaged.inference_of(path, repackaged.find_variant(path, variant))
+        found = repackaged.find_variant(path, variant)
+        return repackaged.training_data_of(path, found), repackaged.inference_of(path, found)
+    if layout == "acehand":
+        manifest = own.read_manifest(path)
+        return manifest.training_data, manifest.inference
     if layout == "official":
-        return open_checkpoint(find_checkpoint(path, variant)).inference
+        checkpoint = open_checkpoint(find_checkpoint(path, variant))
+        return checkpoint.training_data, checkpoint.inference
     raise InputError(_only_a_piece(path, layout))
 
 
