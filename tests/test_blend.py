@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from acehand_core.geometry import rotations
-from acehand_core.inference.assembly import assemble
+from acehand_core.inference.assembly import SourceFrames, assemble
 from acehand_core.inference.blend import Frames, exchanged, merge, mix
 from acehand_core.inference.reading import plan_reading
 from acehand_core.inference.windows import Window
@@ -104,9 +104,10 @@ def test_quality(presence, visible, trust, quality, flags):
     frames = Frames.empty(5, True)
     frames.wrist[:], frames.presence[:] = [0, 0, 0.5], presence
     frames.visible[:], frames.trust[:] = visible, trust
+    source = SourceFrames(reading, reading.recording.timestamps_ns)
     result = assemble(
-        frames, reading, reading.recording.timestamps_ns, fake.HANDS, np.zeros((2, 10)),
-        (True, True), True, lambda done, total: None,
+        frames, 0, source, range(5), fake.HANDS, np.zeros((2, 10)), (True, True), True,
+        lambda done, total: None,
     )  # fmt: skip
     np.testing.assert_allclose(result.quality, quality, atol=1e-6)
     assert (result.observed == flags[0]).all() and (result.filled == flags[1]).all()

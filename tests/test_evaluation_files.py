@@ -21,7 +21,7 @@ from acehand_core.evaluation.ground_truth import open_ground_truth
 from acehand_core.evaluation.models import HandLibrary
 from acehand_core.evaluation.predictions import find_predictions, read_prediction
 from acehand_core.evaluation.run import Options, evaluate_predictions, evaluate_tracker
-from acehand_core.evaluation.tracking import DoNothing, throughput, track_segment
+from acehand_core.evaluation.tracking import Decoding, DoNothing, throughput, track_segments
 from acehand_core.export.table import write_hand_motion
 from acehand_core.motion import Provenance
 
@@ -177,20 +177,25 @@ def test_duplicate_missing_and_unknown_segments(folders):
         find_predictions(guess, ["one"])
 
 
-def test_store_segments_and_decoding_windows(store, tmp_path):
+def test_store_segments_and_decoding_windows(store):
     """A window begins at its segment and moves back where the clip ends."""
     truth = open_ground_truth(store, length=8)
     assert truth.summary["count"] == 2
-    tracker = Late()
     first, second = truth.segments
-    for segment, wanted, seen in ((first, None, 8), (first, 10, 10), (second, 16, 16),
-                                  (second, 0, 20)):  # fmt: skip
-        motion = track_segment(tracker, truth, segment, wanted)
-        assert tracker.seen[-1] == seen
+    for segment, wanted, seen in ((first, None, 8), (first, 10, 10), (second, 16, 16)):
+        tracker = Late()
+        ((name, motion),) = track_segments(tracker, truth, [segment], Decoding(wanted))
+        assert (name, tracker.seen) == (segment, [seen])
         assert motion.provenance.settings["decoded_frames"] == seen
         assert (motion.timestamps_ns == truth.truth(segment).timestamps_ns).all()
     with pytest.raises(InputError, match="--decode-frames 5"):
-        track_segment(tracker, truth, first, 5)
+        list(track_segments(tracker, truth, [first], Decoding(5)))
+    # The whole clip is tracked once, whatever the order of its segments.
+    tracker = Late()
+    whole = dict(track_segments(tracker, truth, [second, first], Decoding(0)))
+    assert tracker.seen == [20] and list(whole) == [second, first]
+    for segment, motion in whole.items():
+        assert (motion.timestamps_ns == truth.truth(segment).timestamps_ns).all()
 
 
 def test_a_list_of_segments_names_itself(store, tmp_path):

@@ -454,9 +454,18 @@ def test_joints_alone_have_no_orientation_or_translation():
 
 def test_decoded_lengths_are_told_apart():
     truth = motion_of(still(3))
-    pairs = [(motion_of(still(3), settings={"decoded_frames": n}), truth) for n in (121, 81)]
-    rows = evaluate(*pairs)["decoded_length"]
-    assert [(row["frames"], row["segments"]) for row in rows] == [(81, 1), (121, 1)]
+    said = [
+        {"decoded_frames": 121, "decoded_latents": 31},
+        {"decoded_frames": 81, "decoded_latents": 21},
+        {"decoded_frames": 81, "decoded_latents": 22},
+        {"decoded_frames": 600, "decoded_latents": 151, "decoded_whole": True},
+        {"decoded_frames": 1000, "decoded_latents": 251, "decoded_whole": True},
+    ]  # fmt: skip
+    rows = evaluate(*[(motion_of(still(3), settings=one), truth) for one in said])
+    keys = ("frames", "whole", "latents", "segments")
+    assert [tuple(row[key] for key in keys) for row in rows["decoded_length"]] == [
+        (81, False, [21, 22], 2), (121, False, [31, 31], 1), (800, True, [151, 251], 2),
+    ]  # fmt: skip
 
 
 def test_ground_truth_that_cannot_be_scored_against():

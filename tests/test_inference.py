@@ -27,6 +27,7 @@ from acehand_core.data.native.mano_files import load_mano
 from acehand_core.decoder.config import DecoderConfig
 from acehand_core.encoder.vae import VideoEncoder
 from acehand_core.errors import InputError, SchemaError
+from acehand_core.evaluation.tracking import Decoding
 from acehand_core.export.resume import FinishedEpisodes
 from acehand_core.export.table import write_hand_motion
 from acehand_core.geometry import rotations
@@ -210,9 +211,11 @@ def test_evaluation_scores_every_slot(monkeypatch):
     evaluate._track(arguments, None, None, Bars(True, io.StringIO()))
     assert asked[0][3]["ace"].every_slot and not ace_settings_of(arguments).every_slot
     assert asked[0][3]["ace"].read_rate == "source"  # unless told otherwise
-    arguments.read_rate = "model"
+    assert asked[0][4] == Decoding()
+    arguments.read_rate, arguments.windows = "model", "blended"
     evaluate._track(arguments, None, None, Bars(True, io.StringIO()))
     assert asked[1][3]["ace"].read_rate == "model"
+    assert asked[1][4] == Decoding(in_windows=True)
 
 
 @pytest.mark.parametrize("hands", ["left", "right"])
@@ -503,8 +506,8 @@ def test_latents_are_held_only_while_a_window_needs_them(monkeypatch):
     held = []
     take = network._Look._take
 
-    def watched(self, latents, last):
-        take(self, latents, last)
+    def watched(self, latents):
+        take(self, latents)
         held.append(self._latents.shape[-3])
 
     monkeypatch.setattr(network._Look, "_take", watched)

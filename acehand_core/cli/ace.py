@@ -44,8 +44,8 @@ def add_ace_arguments(parser: argparse.ArgumentParser) -> None:
         help="or native; default as the weights were trained, 832 where they do not say",
     )  # fmt: skip
     group.add_argument(
-        "--windows", choices=("paper", "blended", "full"), default="paper",
-        help="as released; overlapping and cross-faded; or one pass (%(default)s)",
+        "--windows", choices=("paper", "blended", "full"),
+        help="as released; overlapping and cross-faded; or one pass (paper)",
     )  # fmt: skip
     group.add_argument(
         "--window-latents", type=int, metavar="N",
@@ -98,11 +98,12 @@ def ace_settings_of(arguments: argparse.Namespace) -> AceSettings | None:
     from acehand_core.trackers.ace_settings import AceSettings
 
     names = (
-        "variant", "base", "vae", "caption", "windows", "window_latents", "encode_width",
+        "variant", "base", "vae", "caption", "window_latents", "encode_width",
         "bearings", "solve", "fallback", "hand_model", "betas", "second_opinion", "drop_tail",
         "read_rate", "precision", "device", "batch",
     )  # fmt: skip
-    settings = AceSettings(Path(weights), **{name: getattr(arguments, name) for name in names})
+    values = {name: getattr(arguments, name) for name in names}
+    settings = AceSettings(Path(weights), windows=arguments.windows or "paper", **values)
     try:
         kind = settings.trained_on() if arguments.tracker == "auto" else "real"
     except AcehandError:  # said where they are used: a file of hands needs none

@@ -55,7 +55,8 @@ def _add_tracker(parser: argparse.ArgumentParser) -> None:
         "--decode-frames",
         type=int,
         metavar="N",
-        help="frames that the tracker sees at once, 0 for the whole recording (the segment's)",
+        help="frames that the tracker sees at once, 0 for the whole recording (the segment's; "
+        "with --windows the recording is cut as in any other run)",
     )
     group.add_argument(
         "--time", type=int, default=0, metavar="N", help="time N passes over the first segment"
@@ -157,7 +158,7 @@ def _track(arguments: argparse.Namespace, truth: GroundTruth, options: Any, bars
 
     from acehand_core.errors import InputError
     from acehand_core.evaluation.run import evaluate_tracker
-    from acehand_core.evaluation.tracking import DoNothing
+    from acehand_core.evaluation.tracking import Decoding, DoNothing
     from acehand_core.trackers.base import TrackerSettings, make_tracker
 
     if arguments.time < 0:
@@ -175,10 +176,10 @@ def _track(arguments: argparse.Namespace, truth: GroundTruth, options: Any, bars
         DoNothing() if arguments.tracker == DoNothing.name
         else make_tracker(arguments.tracker, settings)
     )  # fmt: skip
+    decoding = Decoding(arguments.decode_frames, in_windows=arguments.windows is not None)
     told = {"hands": settings.hands, "hand_length_m": settings.hand_length_m, "ace": settings.ace}
     return evaluate_tracker(
-        tracker, truth, options, told, arguments.decode_frames, arguments.keep, arguments.time,
-        bars,
+        tracker, truth, options, told, decoding, arguments.keep, arguments.time, bars,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,15 @@ from acehand_core.evaluation.protocol import PROTOCOLS, Protocol
 from acehand_core.evaluation.segment import SegmentScore, score_segment
 from acehand_core.evaluation.stored import check_evaluation
 from acehand_core.evaluation.summary import summarise
-from acehand_core.evaluation.tracking import Progress, Tracker, throughput, track_segment
+from acehand_core.evaluation.tracking import (
+    ONE_PASS,
+    Decoding,
+    Progress,
+    Tracker,
+    suited,
+    throughput,
+    track_segments,
+)
 from acehand_core.export.table import write_hand_motion
 from acehand_core.motion import HandMotion
 
@@ -75,7 +83,7 @@ def evaluate_tracker(
     truth: GroundTruth,
     options: Options,
     settings: Mapping[str, Any],
-    decode_frames: int | None = None,
+    decoding: Decoding = ONE_PASS,
     keep: Path | None = None,
     timing_passes: int = 0,
     progress: Progress = silent,
@@ -84,7 +92,7 @@ def evaluate_tracker(
 
     Args:
         settings: what the tracker was told; part of what kept predictions are recognised by.
-        decode_frames: see ``track_segment``.
+        decoding: see ``tracking.Decoding``, and ``tracking.suited`` for what is done by default.
         keep: folder for predictions; those of an interrupted run of the same kind are taken from
             there.
         timing_passes: passes to time on the first segment, 0 for none.
@@ -92,26 +100,38 @@ def evaluate_tracker(
     Raises:
         InputError: ``keep`` holds what another tracker, setting or list of segments made.
     """
+    decoding = suited(tracker, truth, decoding)
     made_by = {"tracker": tracker.name, "settings": dict(settings), "version": __version__,
-               "segments": dict(truth.summary), "decode_frames": decode_frames}  # fmt: skip
+               "segments": dict(truth.summary), "decoding": asdict(decoding)}  # fmt: skip
     if keep is not None:
         _claim(keep, made_by)
-    scores, motions, models = [], [], {}
-    for done, segment in enumerate(truth.segments):
-        progress("tracking", done, len(truth.segments))
+    kept = {} if keep is None else {s: keep / f"{s}{SUFFIX}" for s in truth.segments}
+    missing = [s for s in truth.segments if s not in kept or not kept[s].is_file()]
+    models: dict[str, str] = {}
+    for segment in truth.segments:
+        _one_hand_model(models, segment, truth.truth(segment))
+
+    done: dict[str, tuple[SegmentScore, tuple[str, str | None]]] = {}
+
+    def score(segment: str, motion: HandMotion, target: HandMotion) -> None:
+        scored = score_segment(segment, motion, target, options.library, options.protocol)
+        done[segment] = scored, _made_by(motion)
+        progress("tracking", len(done), len(truth.segments))
+
+    progress("tracking", 0, len(truth.segments))
+    for segment in truth.segments:
+        if segment not in missing:
+            target = truth.truth(segment)
+            score(segment, read_prediction(kept[segment], target, options.library), target)
+    for segment, motion in track_segments(tracker, truth, missing, decoding):
         target = truth.truth(segment)
-        _one_hand_model(models, segment, target)
-        kept = None if keep is None else keep / f"{segment}{SUFFIX}"
-        if kept is not None and kept.is_file():
-            motion = read_prediction(kept, target, options.library)
-        else:
-            motion = track_segment(tracker, truth, segment, decode_frames)
-            check_prediction(motion, target, f"{tracker.name}: {segment}", options.library)
-            if kept is not None:
-                write_hand_motion(motion, kept)
-        scores.append(score_segment(segment, motion, target, options.library, options.protocol))
-        motions.append(_made_by(motion))
-    progress("tracking", len(scores), len(scores))
+        check_prediction(motion, target, f"{tracker.name}: {segment}", options.library)
+        if segment in kept:
+            write_hand_motion(motion, kept[segment])
+        score(segment, motion, target)
+
+    scores = [done[segment][0] for segment in truth.segments]
+    motions = [done[segment][1] for segment in truth.segments]
     out = _result(scores, motions, next(iter(models)), truth, options)
     if timing_passes:
         progress("timing", 0, 1)

@@ -22,6 +22,15 @@ from acehand_core.types import SIDES, JointsCamera, PerHand, PerHandFlag
 
 
 @dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a tracker saw at once: frames, latents of its network, or the ``whole`` recording."""
+
+    frames: int
+    latents: int | None
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentScore:
     """Everything that metrics are averaged from, for one segment of T frames.
 
@@ -40,6 +49,7 @@ class SegmentScore:
             image diagonal, on-screen hands.
         jitter: (mean, number of second differences) per run and hand.
         placement: where hands are absolutely, second pass.
+        decoded: what the tracker saw at once, where the prediction says.
         conversion_mm: mean joint error of turning one hand model's parameters into the other's.
     """
 
@@ -64,7 +74,7 @@ class SegmentScore:
     pose_comparable: bool
     own_anchors: bool
     conversion_mm: float | None = None
-    decoded_frames: int | None = None
+    decoded: Decoded | None = None
 
     @property
     def missed(self) -> PerHandFlag:
@@ -138,7 +148,7 @@ def score_segment(
         pose_comparable=pose.comparable,
         own_anchors=own,
         conversion_mm=pose.error_mm,
-        decoded_frames=_decoded_frames(prediction),
+        decoded=_decoded(prediction),
     )  # fmt: skip
 
 
@@ -263,6 +273,10 @@ def _jitter(prediction: HandMotion, matched: PerHandFlag) -> tuple[tuple[float, 
     )
 
 
-def _decoded_frames(prediction: HandMotion) -> int | None:
-    value = prediction.provenance.settings.get("decoded_frames")
-    return int(value) if isinstance(value, int | float) else None
+def _decoded(prediction: HandMotion) -> Decoded | None:
+    said = prediction.provenance.settings
+    frames, latents = said.get("decoded_frames"), said.get("decoded_latents")
+    if not isinstance(frames, int):
+        return None
+    whole = said.get("decoded_whole") is True
+    return Decoded(frames, latents if isinstance(latents, int) else None, whole)

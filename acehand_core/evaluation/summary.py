@@ -212,14 +212,26 @@ def _radius(pool: Pool, protocol: Protocol, comparable: bool) -> list[dict[str, 
 
 
 def _decoded_length(scores: Sequence[SegmentScore]) -> list[dict[str, Any]]:
-    """Return MPJPE-p and Jitter by the number of frames that were decoded in one pass."""
+    """Return MPJPE-p and Jitter by the number of frames that were decoded in one pass.
+
+    Whole recordings are one row whatever their lengths, as in the paper's figure; its ``frames``
+    are the mean over segments. ``latents`` are the least and most that a network saw, or None.
+    """
+    groups: dict[tuple[bool, int], list[SegmentScore]] = {}
+    for score in scores:
+        if score.decoded is not None:
+            whole = score.decoded.whole
+            groups.setdefault((whole, 0 if whole else score.decoded.frames), []).append(score)
     out = []
-    for length in sorted({s.decoded_frames for s in scores if s.decoded_frames is not None}):
-        some = [score for score in scores if score.decoded_frames == length]
+    for (whole, _), some in sorted(groups.items(), key=lambda group: group[0]):
+        decoded = [score.decoded for score in some if score.decoded is not None]
+        latents = [one.latents for one in decoded if one.latents is not None]
         pool = Pool(some)
         runs = [mean for score in some for mean, _ in score.jitter]
         out.append({
-            "frames": length, "segments": len(some),
+            "frames": round(np.mean([one.frames for one in decoded])), "whole": whole,
+            "latents": [min(latents), max(latents)] if latents else None,
+            "segments": len(some),
             "mpjpe_p": _mean(pool.mpjpe_mm[pool.on_screen]),
             "jitter": _mean(np.array(runs, float)),
         })  # fmt: skip

@@ -1,10 +1,10 @@
-"""Running any tracker over the segments, and timing it."""
+"""Running any tracker over the recordings that segments are cut from, and timing it."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -30,6 +30,47 @@ class Tracker(Protocol):
     def track(self, recording: Recording, progress: Any = ...) -> HandMotion:
         """Return the hands of the recording."""
         ...
+
+
+@runtime_checkable
+class OnePassTracker(Tracker, Protocol):
+    """A tracker with a network that reads many frames at once, and can be told which.
+
+    ``trained_frames`` is how many it learned from, None where that is not known.
+    """
+
+    trained_frames: int | None
+
+    def track_passes(
+        self, recording: Recording, spans: Sequence[tuple[int, int]], progress: Any = ...
+    ) -> Iterator[HandMotion]:
+        """Yield the hands of parts of the recording, each read in one pass."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How much of a recording a tracker sees at once.
+
+    Attributes:
+        frames: so many from the segment's first on, moved back where the recording ends; 0 the
+            whole recording; None those of the segment (paper, "Decoded Sequence Length").
+        in_windows: the recording is tracked as any other, in the tracker's own windows.
+    """
+
+    frames: int | None = None
+    in_windows: bool = False
+
+    def __post_init__(self) -> None:
+        if self.in_windows and self.frames:
+            raise InputError(
+                f"--decode-frames {self.frames} reads a segment in one pass, --windows cuts the "
+                "recording; give one of them."
+            )
+
+
+#: As in the paper's tables: each segment by itself.
+ONE_PASS = Decoding()
 
 
 class DoNothing:
@@ -66,30 +107,82 @@ class DoNothing:
         )
 
 
-def track_segment(
-    tracker: Tracker, truth: GroundTruth, segment: str, decode_frames: int | None
-) -> HandMotion:
-    """Return a tracker's hands of one segment.
+def suited(tracker: Tracker, truth: GroundTruth, decoding: Decoding) -> Decoding:
+    """Return how to decode where nothing was asked for.
 
-    Args:
-        decode_frames: how many frames the tracker sees at once: None those of the segment, 0 the
-            whole clip, else so many from the segment's first on, moved back where the clip ends
-            (paper, "Decoded Sequence Length").
+    A tracker reads a segment in one pass, as in the paper's tables, but for weights that learned
+    from less: these read the recording in windows of the length that they learned from.
     """
-    clip, start, stop = truth.place(segment)
-    whole = truth.recording(clip)
-    first, last = _window(start, stop, len(whole), decode_frames)
-    seen = part(whole, first, last)
-    if seen.camera is not None and seen.camera.model != "pinhole":
-        seen = undistort(seen)
-    motion = tracker.track(seen)
-    rows = np.arange(start - first, stop - first)
+    if decoding != ONE_PASS or not isinstance(tracker, OnePassTracker):
+        return decoding
+    learned = tracker.trained_frames
+    places = [truth.place(segment) for segment in truth.segments]
+    longest = max(stop - start for _, start, stop in places)
+    return Decoding(in_windows=learned is not None and learned < longest)
+
+
+def track_segments(
+    tracker: Tracker,
+    truth: GroundTruth,
+    segments: Sequence[str],
+    decoding: Decoding = ONE_PASS,
+) -> Iterator[tuple[str, HandMotion]]:
+    """Yield the given segments, recording by recording, each with a tracker's hands.
+
+    A recording is tracked, or encoded, once however many segments it has.
+    """
+    by_clip: dict[str, list[str]] = {}
+    for segment in segments:
+        by_clip.setdefault(truth.place(segment)[0], []).append(segment)
+    for clip, of_clip in by_clip.items():
+        whole = truth.recording(clip)
+        if whole.camera is not None and whole.camera.model != "pinhole":
+            whole = undistort(whole)
+        yield from _tracked(tracker, whole, {s: truth.place(s)[1:] for s in of_clip}, decoding)
+
+
+def _tracked(
+    tracker: Tracker,
+    whole: Recording,
+    places: Mapping[str, tuple[int, int]],
+    decoding: Decoding,
+) -> Iterator[tuple[str, HandMotion]]:
+    """Yield the segments of a recording, given by start and stop, with their hands."""
+    one_pass = isinstance(tracker, OnePassTracker)
+    if decoding.in_windows or (decoding.frames == 0 and not one_pass):
+        motion = tracker.track(whole)
+        latents = motion.provenance.settings.get("decoded_latents")
+        seen = len(whole) if latents is None else min(len(whole), 4 * (latents - 1) + 1)
+        for segment, place in places.items():
+            yield segment, _cut(motion, place, 0, seen, decoding)
+        return
+
+    seen_for: dict[tuple[int, int], list[str]] = {}
+    for segment, place in places.items():
+        seen_for.setdefault(_span(*place, len(whole), decoding.frames), []).append(segment)
+    if one_pass:
+        motions = tracker.track_passes(whole, list(seen_for))
+    else:
+        motions = (tracker.track(part(whole, *span)) for span in seen_for)
+    for (first, stop), motion in zip(seen_for, motions, strict=True):
+        for segment in seen_for[first, stop]:
+            yield segment, _cut(motion, places[segment], first, stop - first, decoding)
+
+
+def _cut(
+    motion: HandMotion, place: tuple[int, int], first: int, seen: int, decoding: Decoding
+) -> HandMotion:
+    """Return a segment of a motion that begins at frame ``first`` of the recording."""
+    rows = np.arange(place[0] - first, place[1] - first)
     motion = motion.at(rows, motion.timestamps_ns[rows], motion.fps)
-    settings = dict(motion.provenance.settings) | {"decoded_frames": last - first}
+    whole = decoding.frames == 0 and not decoding.in_windows
+    settings = dict(motion.provenance.settings)
+    settings |= {"decoded_frames": seen, "decoded_whole": whole}
     return replace(motion, provenance=replace(motion.provenance, settings=settings))
 
 
-def _window(start: int, stop: int, total: int, decode_frames: int | None) -> tuple[int, int]:
+def _span(start: int, stop: int, total: int, decode_frames: int | None) -> tuple[int, int]:
+    """Return the frames that are seen at once for a segment: the first, and one past the last."""
     if decode_frames is None:
         return start, stop
     if decode_frames == 0:

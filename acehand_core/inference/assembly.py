@@ -63,8 +63,9 @@ Poser = Callable[[Frames, Bool[np.ndarray, "N 2"]], Posed]
 
 def assemble(
     frames: Frames,
-    reading: Reading,
-    timestamps_ns: TimestampsNs,
+    offset: int,
+    source: SourceFrames,
+    wished: range,
     hands: Hands | None,
     betas: Float[np.ndarray, "2 10"] | None,
     wanted: tuple[bool, bool],
@@ -72,15 +73,14 @@ def assemble(
     progress: Callable[[int, int], None],
     every_slot: bool = False,
 ) -> Result:
-    """Return the hands in every frame of the recording.
+    """Return the hands in the ``wished`` frames of the recording, T of them.
 
     A hand is present from a presence of 0.5 on (``GATE``); then it is observed if its visibility
     also reaches 0.5, else filled: the network's estimate of a hand out of sight. Quality is
     presence x visibility x trust where observed, 0.25 x presence where filled, 0 elsewhere.
 
     Args:
-        frames: at the model's rate.
-        timestamps_ns: of the recording as it was, T frames.
+        frames: at the model's rate, from its frame ``offset`` on.
         hands: the model the rotations belong to; None fits the default hand to the joints.
         betas: the shape; without it (default hand only) it is found from the joints.
         wanted: which slots to look for, left and right.
@@ -89,8 +89,7 @@ def assemble(
         every_slot: give the pose of absent hands too; their presence, flags and quality stay those
             of an absent hand.
     """
-    total = len(timestamps_ns)
-    source = _Times(reading, timestamps_ns)
+    total = len(wished)
     if hands is None:
         shape = _default_shapes(frames) if betas is None else betas
         pose: Poser = _DefaultHand(shape)
@@ -101,8 +100,9 @@ def assemble(
     errors = []
     for start in range(0, total, _ROWS):
         rows = slice(start, min(start + _ROWS, total))
-        part = source.rows(frames, rows)
-        asked = np.array(wanted) & (keep_tail | source.encoded[rows, None])
+        recorded = slice(wished.start + rows.start, wished.start + rows.stop)
+        part = source.rows(frames, recorded, offset)
+        asked = np.array(wanted) & (keep_tail | source.encoded[recorded, None])
         there = part.there & asked
         given = np.broadcast_to(asked, there.shape) if every_slot else there
         posed = pose(part, given)
@@ -114,8 +114,12 @@ def assemble(
     return Result(**out, fit_error_m=fit_error)
 
 
-class _Times:
-    """From frames of the recording to frames of the model."""
+class SourceFrames:
+    """Where each frame of the recording lies among those that the model read.
+
+    Args:
+        timestamps_ns: of the recording as it was.
+    """
 
     def __init__(self, reading: Reading, timestamps_ns: TimestampsNs) -> None:
         encoded = min(reading.count, len(reading.shown))
@@ -136,9 +140,18 @@ class _Times:
         self._after: Int[np.ndarray, "T"] = np.where(read, self._before, after)
         self._share = np.where(self._before == self._after, 0.0, np.clip(share, 0, 1))
 
-    def rows(self, frames: Frames, rows: slice) -> Frames:
-        """Return the hands in some frames of the recording."""
-        before, after, share = self._before[rows], self._after[rows], self._share[rows]
+    def needed(self, first: int, stop: int) -> tuple[int, int]:
+        """Return the model's frames, start and stop, that some of the recording's need."""
+        return int(self._before[first:stop].min()), int(self._after[first:stop].max()) + 1
+
+    def rows(self, frames: Frames, rows: slice, offset: int) -> Frames:
+        """Return the hands in some frames of the recording.
+
+        Args:
+            offset: which of the model's frames is the first of ``frames``.
+        """
+        before, after = self._before[rows] - offset, self._after[rows] - offset
+        share = self._share[rows]
         if not share.any():
             return frames.rows(before)
         return mix(frames.rows(before), frames.rows(after), share)

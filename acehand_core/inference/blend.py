@@ -97,15 +97,17 @@ def mix(
     )
 
 
-def merge(table: Frames, window: Window, values: Frames) -> int:
-    """Write a window's frames into the recording's, cross-fading as the plan says.
+def merge(table: Frames, window: Window, values: Frames, offset: int = 0) -> int:
+    """Write a window's frames into a table that begins at frame ``offset``.
+
+    Cross-fades as the plan says.
 
     Returns:
         In how many of the frames that it shares with earlier windows the two hands look exchanged
         (see ``exchanged``); such frames are cut over, not faded.
     """
-    begin = window.first_frame
-    old = table.rows(slice(begin, window.stop_frame))
+    begin = window.first_frame - offset
+    old = table.rows(slice(begin, window.stop_frame - offset))
     swapped = exchanged(old, values)
     # Most frames are taken whole; what is mixed is one run of frames.
     fading = np.flatnonzero((window.share > 0) & (window.share < 1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from itertools import takewhile
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -129,27 +130,30 @@ class _Look:
             return
         if self._pass.mirrored:
             frames = np.ascontiguousarray(frames[:, :, ::-1])
-        self._take(self._stream.push(frames), last=False)
+        self._take(self._stream.push(frames))
 
     def finish(self) -> None:
         """Read what is left."""
         if self._waiting:
-            self._take(self._stream.finish(), last=True)
+            self._take(self._stream.finish())
         assert not self._waiting, "the stream gave fewer latents than the frames make"
 
-    def _take(self, latents: torch.Tensor, last: bool) -> None:
+    def _take(self, latents: torch.Tensor) -> None:
         held = self._latents
         held = latents if held is None else torch.cat([held, latents], dim=-3)
         end = self._base + held.shape[-3]
-        while ready := [w for w in self._waiting[: self._batch] if w.stop <= end]:
-            if len(ready) < min(self._batch, len(self._waiting)) and not last:
-                break
-            self._read(ready, held)
-            self._waiting = self._waiting[len(ready) :]
+        while (batch := self._next_batch()) and batch[-1].stop <= end:
+            self._read(batch, held)
+            self._waiting = self._waiting[len(batch) :]
         keep = max(0, (self._waiting[0].start if self._waiting else end) - self._base)
         # A copy: a view would keep every latent that ever was. What warms up only is not kept.
         drop = min(keep, held.shape[-3])
         self._latents, self._base = held[..., drop:, :, :].clone(), self._base + drop
+
+    def _next_batch(self) -> list[Window]:
+        """Return the windows to read next: one tensor holds windows of one length only."""
+        ahead = self._waiting[: self._batch]
+        return list(takewhile(lambda w: w.stop - w.start == ahead[0].stop - ahead[0].start, ahead))
 
     def _clip_batch(self, clips: list[torch.Tensor], size: torch.Tensor) -> ClipBatch:
         if isinstance(self._encoder, PixelEncoder):

@@ -49,7 +49,7 @@ class Hands(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """All frames of the recording, and what was found out on the way.
+    """All frames of some windows, from frame ``offset`` on, and what was found out on the way.
 
     ``camera`` is in pixels of the recording: what the predicted rays describe, the median over
     windows; None where they describe nothing. ``exchanged`` counts frames in which two windows
@@ -58,6 +58,7 @@ class Placed:
     """
 
     frames: Frames
+    offset: int
     camera: Camera | None
     exchanged: int
     accepted_share: float
@@ -81,18 +82,19 @@ class PlacingSetup:
 
 def place_windows(windows: Sequence[Window], passes: Sequence[Pass], setup: PlacingSetup) -> Placed:
     """Place the hands of every window and lay the windows together."""
-    frames = Frames.empty(windows[-1].stop_frame, setup.hands is not None)
+    offset = windows[0].first_frame
+    frames = Frames.empty(windows[-1].stop_frame - offset, setup.hands is not None)
     exchanged, accepted, cameras = 0, [], []
     for window in windows:
         readout = _load(passes[0], window)
         values, share = _place(readout, setup)
         for other in passes[1:]:
             values = second_opinion(values, _arrays(other, window))
-        exchanged += merge(frames, window, values)
+        exchanged += merge(frames, window, values, offset)
         accepted.append(share)
         cameras.append(predicted_camera(readout, setup.source_size, setup.options))
     known = [c for c in cameras if c is not None]
-    return Placed(frames, _median_camera(known), exchanged, float(np.mean(accepted)))
+    return Placed(frames, offset, _median_camera(known), exchanged, float(np.mean(accepted)))
 
 
 def second_opinion(values: Frames, mirrored: Mapping[str, np.ndarray]) -> Frames:

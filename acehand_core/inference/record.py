@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from acehand_core.geometry.cameras import Camera
@@ -11,6 +12,7 @@ from acehand_core.inference.assembly import Result
 from acehand_core.inference.options import InferenceOptions, WeightsRecord
 from acehand_core.inference.placing import Placed
 from acehand_core.inference.reading import MODEL_FPS, Reading
+from acehand_core.inference.windows import Window
 from acehand_core.model import SolveOptions
 from acehand_core.motion import Provenance, Recording, library_versions
 from acehand_core.weights.config import ModelConfig
@@ -70,14 +72,19 @@ def provenance(
     options: InferenceOptions,
     solve: SolveOptions,
     config: ModelConfig,
+    windows: Sequence[Window],
     remarks: tuple[str, ...],
 ) -> Provenance:
-    """Return where the motion came from: source, weights, settings."""
+    """Return where the motion came from: source, weights, settings.
+
+    Of the settings, ``decoded_latents`` is what the network saw at once.
+    """
     settings = asdict(options) | {
         "variant": config.variant,
         "source": config.source,
         "encode_size": list(reading.size),
         "solve": asdict(solve),
+        "decoded_latents": max(window.stop - window.start for window in windows),
     }
     return Provenance(
         source=recording.name,

@@ -20,18 +20,26 @@ from jaxtyping import Float
 from acehand_core import __version__
 from acehand_core.batch import ClipBatch, Readout
 from acehand_core.data.calibration import fit_camera_to
+from acehand_core.data.selection import part
 from acehand_core.data.undistort import undistort
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.inference import record
-from acehand_core.inference.assembly import Result, assemble
+from acehand_core.inference.assembly import Result, SourceFrames, assemble
 from acehand_core.inference.network import Encoder, Pass, read_windows
 from acehand_core.inference.options import InferenceOptions, WeightsRecord, solve_options
 from acehand_core.inference.placing import Hands, Placed, PlacingSetup, place_windows
 from acehand_core.inference.reading import Reading, plan_reading
 from acehand_core.inference.shape import recording_betas
 from acehand_core.inference.store import WindowStore
-from acehand_core.inference.windows import Window, encode_size, plan_windows
+from acehand_core.inference.windows import (
+    Window,
+    check_latents,
+    encode_size,
+    latents_over,
+    plan_windows,
+    written_from,
+)
 from acehand_core.model import SolveOptions
 from acehand_core.motion import HandModelName, HandMotion, Provenance, Recording
 from acehand_core.weights.config import ModelConfig
@@ -89,37 +97,132 @@ def reconstruct(
     Raises:
         InputError: there are no images; or the weights need a camera and none is known.
     """
-    options = options or InferenceOptions()
-    solve = options.solve or solve_options(model.config.variant, hands is not None)
-    seen = _as_seen(recording, solve)
-    size = encode_size(seen.width, seen.height, options.encode_width)
-    reading = plan_reading(seen, size, options.tail, options.every_frame)
-    windows = plan_windows(options.windows, reading.latents, options.window_latents)
-    with _stores(work_dir, _key(seen, reading, weights, options), options) as passes:
-        read_windows(
-            reading, windows, model, encoder, passes, options.batch, _stage(progress, "hands")
-        )
+    job = _Job(recording, model, encoder, hands, weights, options or InferenceOptions(), betas)
+    windows = job.planned()
+    with job.read(windows, work_dir, progress) as passes:
+        whole = range(len(recording))
+        return job.motion(windows, passes, whole, _stage(progress, "poses"))
+
+
+def reconstruct_passes(
+    recording: Recording,
+    model: Model,
+    encoder: Encoder,
+    hands: NamedHands | None,
+    weights: WeightsRecord,
+    spans: Sequence[tuple[int, int]],
+    options: InferenceOptions | None = None,
+    betas: Float[np.ndarray, "2 10"] | None = None,
+    work_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Iterator[HandMotion]:
+    """Yield both hands of parts of a recording, each part read by the network in one pass.
+
+    The recording is encoded once, and each pass has the latents of the recording that lie over its
+    part: so the paper's segments are evaluated (section "Decoded Sequence Length"). A pass has a
+    shape of its own, unless ``betas`` gives one. ``options.windows`` does not count.
+
+    Args:
+        spans: first frame of each part and the frame after its last. Other arguments, and what is
+            raised, are those of ``reconstruct``.
+    """
+    job = _Job(recording, model, encoder, hands, weights, options or InferenceOptions(), betas)
+    windows = [job.over(*span) for span in spans]
+    distinct = {(window.start, window.stop): window for window in windows}
+    in_order = [distinct[key] for key in sorted(distinct)]
+    with job.read(in_order, work_dir, progress) as passes:
+        for span, window in zip(spans, windows, strict=True):
+            yield job.motion([window], passes, range(*span), _stage(None, "poses"))
+
+
+class _Job:
+    """One recording on its way through the model: how it is read, and with what."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        model: Model,
+        encoder: Encoder,
+        hands: NamedHands | None,
+        weights: WeightsRecord,
+        options: InferenceOptions,
+        betas: Float[np.ndarray, "2 10"] | None,
+    ) -> None:
+        self._recording, self._model, self._encoder = recording, model, encoder
+        self._hands, self._weights, self._options, self._betas = hands, weights, options, betas
+        self._solve = options.solve or solve_options(model.config.variant, hands is not None)
+        self._seen = _as_seen(recording, self._solve)
+        size = encode_size(self._seen.width, self._seen.height, options.encode_width)
+        self._reading = plan_reading(self._seen, size, options.tail, options.every_frame)
+        self._source = SourceFrames(self._reading, recording.timestamps_ns)
+
+    def planned(self) -> tuple[Window, ...]:
+        """Return the windows of the whole recording."""
+        options = self._options
+        return plan_windows(options.windows, self._reading.latents, options.window_latents)
+
+    def over(self, first: int, stop: int) -> Window:
+        """Return one window over frames of the recording. Raises InputError for too many."""
+        latents = latents_over(*self._source.needed(first, stop), self._reading.latents)
+        check_latents(latents[1] - latents[0])
+        return written_from(*latents, 0)
+
+    @contextmanager
+    def read(
+        self, windows: Sequence[Window], work_dir: Path | None, progress: Progress | None
+    ) -> Iterator[list[Pass]]:
+        """Yield the looks at the recording with the readouts of all windows in their stores."""
+        key = _key(self._seen, self._reading, self._weights, self._options)
+        with _stores(work_dir, key, self._options) as passes:
+            read_windows(
+                self._reading,
+                windows,
+                self._model,
+                self._encoder,
+                passes,
+                self._options.batch,
+                _stage(progress, "hands"),
+            )
+            yield passes
+
+    def motion(
+        self,
+        windows: Sequence[Window],
+        passes: Sequence[Pass],
+        rows: range,
+        progress: Callable[[int, int], None],
+    ) -> HandMotion:
+        """Return the hands that some windows show in some frames of the recording."""
+        hands, betas, seen, options = self._hands, self._betas, self._seen, self._options
         if hands is not None and betas is None:
             betas = _told_betas(windows, passes[0])
         setup = PlacingSetup(
-            hands, betas, seen.camera, (seen.width, seen.height), reading.size, solve
+            hands, betas, seen.camera, (seen.width, seen.height), self._reading.size, self._solve
         )
         placed = place_windows(windows, passes, setup)
-    result = assemble(
-        placed.frames,
-        reading,
-        recording.timestamps_ns,
-        hands,
-        betas,
-        options.wanted,
-        options.tail == "repeat",
-        _stage(progress, "poses"),
-        options.every_slot,
-    )
-    camera = _camera(recording, placed, solve)
-    notes = record.notes(recording, reading, placed, result, camera, solve, hands is None)
-    provenance = record.provenance(recording, reading, weights, options, solve, model.config, notes)
-    return _motion(recording, seen, result, hands, camera, provenance)
+        result = assemble(
+            placed.frames,
+            placed.offset,
+            self._source,
+            rows,
+            hands,
+            betas,
+            options.wanted,
+            options.tail == "repeat",
+            progress,
+            options.every_slot,
+        )
+
+        recording = part(self._recording, rows.start, rows.stop)
+        camera = _camera(recording, placed, self._solve)
+        notes = record.notes(
+            recording, self._reading, placed, result, camera, self._solve, hands is None
+        )
+        provenance = record.provenance(
+            recording, self._reading, self._weights, options, self._solve, self._model.config,
+            windows, notes,
+        )  # fmt: skip
+        return _motion(recording, seen, result, hands, camera, provenance)
 
 
 def _as_seen(recording: Recording, solve: SolveOptions) -> Recording:

@@ -140,18 +140,35 @@ def plan_windows(
         raise InputError(f"--windows {kind!r}; {nearest(kind, get_args(WindowKind))}")
     if kind == "full":
         width = count
-    if min(width, count) > MAX_LATENTS:
-        raise InputError(
-            f"{width} latents ({TEMPORAL_STRIDE * (width - 1) + 1} frames) in one pass; valid: up "
-            f"to {MAX_LATENTS}. Take --windows blended for long recordings."
-        )
+    check_latents(min(width, count))
     if kind == "blended":
         usual = min(OVERLAP_LATENTS, max(1, width // 2))
         return _blended(count, width, usual if overlap is None else overlap)
     return tuple(
-        _written_from(window.start, window.stop, window.write_from)
+        written_from(window.start, window.stop, window.write_from)
         for window in paper_plan(count, width)
     )
+
+
+def latents_over(first: int, stop: int, count: int) -> tuple[int, int]:
+    """Return the latents, start and stop, of one pass over frames ``first`` to ``stop - 1``.
+
+    Cut on the recording's own grid: 81 frames lie on 21 latents, or on 22 where the first frame is
+    not a latent's (paper, "Decoded Sequence Length"). Never less than two, and of ``count`` in all.
+    """
+    start = first // TEMPORAL_STRIDE
+    end = min(-(-(stop - 1) // TEMPORAL_STRIDE) + 1, count)
+    end = max(end, min(start + 2, count))
+    return min(start, end - 2), end
+
+
+def check_latents(count: int) -> None:
+    """Raise InputError for more latents in one pass than the trunk has positions for."""
+    if count > MAX_LATENTS:
+        raise InputError(
+            f"{count} latents ({TEMPORAL_STRIDE * (count - 1) + 1} frames) in one pass; valid: up "
+            f"to {MAX_LATENTS}. Take --windows blended for long recordings."
+        )
 
 
 def encode_size(width: int, height: int, encode_width: int) -> tuple[int, int]:
@@ -188,7 +205,7 @@ def encode_camera(camera: Camera, width: int, height: int) -> Camera:
     )
 
 
-def _written_from(start: int, stop: int, first: int) -> Window:
+def written_from(start: int, stop: int, first: int) -> Window:
     """Return a window that replaces everything from video frame ``first`` on."""
     frame = TEMPORAL_STRIDE * start + np.arange(TEMPORAL_STRIDE * (stop - start - 1) + 1)
     return Window(start, stop, (frame >= first).astype(float))
@@ -204,7 +221,7 @@ def _blended(count: int, width: int, overlap: int) -> tuple[Window, ...]:
     longest = TEMPORAL_STRIDE * (overlap - 1) + 1
     windows: list[Window] = []
     for start in starts:
-        window = _written_from(start, min(start + width, count), 0)
+        window = written_from(start, min(start + width, count), 0)
         if windows:
             # Fade in the middle of what two windows share: a window knows least at its ends.
             shared = windows[-1].stop_frame - window.first_frame

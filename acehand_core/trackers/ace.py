@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from acehand_core.errors import AcehandError, InputError, MissingDependencyError
@@ -45,6 +46,12 @@ class AceTracker:
         self.hand_model = "mano" if learned != "acehand" and has_mano() else "acehand"
         self._betas = None if ace.betas is None else read_betas(ace.betas, self.hand_model)
 
+    @property
+    def trained_frames(self) -> int | None:
+        """Frames of the windows that the weights learned from; None where they do not say."""
+        latents = self._ace.window_latents or self._ace.trained().window_latents
+        return None if latents is None else 4 * (latents - 1) + 1
+
     def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
         """Return both hands of the recording (see ``inference.recording.reconstruct``).
 
@@ -52,14 +59,39 @@ class AceTracker:
             InputError: there are no images, the weights cannot be used, or they need a camera and
                 none is known. MissingDependencyError: torch or diffusers is not installed.
         """
-        try:
-            from acehand_core.inference.options import InferenceOptions, solve_options
-            from acehand_core.inference.recording import reconstruct
-            from acehand_core.inference.windows import DEFAULT_ENCODE_WIDTH, PAPER_LATENTS
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"The ace tracker needs torch and diffusers ({error}); pip install '.[ace]'."
-            ) from error
+        inference, run = _inference(), self._run()
+        motion = inference.reconstruct(
+            recording, *run.parts, run.options, self._betas, self._settings.work_dir, progress
+        )
+        return run.noted(motion)
+
+    def track_passes(
+        self,
+        recording: Recording,
+        spans: Sequence[tuple[int, int]],
+        progress: Progress = no_progress,
+    ) -> Iterator[HandMotion]:
+        """Yield both hands of parts of the recording, each read by the network in one pass.
+
+        See ``inference.recording.reconstruct_passes``. Raises as ``track``.
+        """
+        inference, run = _inference(), self._run()
+        for motion in inference.reconstruct_passes(
+            recording,
+            *run.parts,
+            spans,
+            run.options,
+            self._betas,
+            self._settings.work_dir,
+            progress,
+        ):
+            yield run.noted(motion)
+
+    def _run(self) -> _Run:
+        """Return the model and how it is run: as trained, but for flags."""
+        from acehand_core.inference.options import InferenceOptions, solve_options
+        from acehand_core.inference.windows import DEFAULT_ENCODE_WIDTH, PAPER_LATENTS
+
         ace, ready = self._ace, _load(self._ace, self._ace.content())
         run_as, notes = ace.told(ready.trained)
         hands = None
@@ -81,19 +113,32 @@ class AceTracker:
             batch=ace.batch or ready.batch,
             precision=ace.precision,
         )
-        motion = reconstruct(
-            recording,
-            ready.model,
-            ready.encoder,
-            hands,
-            ready.weights,
-            options,
-            self._betas,
-            self._settings.work_dir,
-            progress,
-        )
-        remarks = (*notes, *motion.provenance.notes)
+        return _Run((ready.model, ready.encoder, hands, ready.weights), options, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """``parts`` are the model, its encoder, the hands in torch, and the weights' record."""
+
+    parts: tuple[Any, ...]
+    options: Any
+    notes: tuple[str, ...]
+
+    def noted(self, motion: HandMotion) -> HandMotion:
+        """Return the motion with what is to be said of the run."""
+        remarks = (*self.notes, *motion.provenance.notes)
         return replace(motion, provenance=replace(motion.provenance, notes=remarks))
+
+
+def _inference() -> Any:
+    """Return the module that reconstructs; torch is loaded here, not before."""
+    try:
+        from acehand_core.inference import recording
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"The ace tracker needs torch and diffusers ({error}); pip install '.[ace]'."
+        ) from error
+    return recording
 
 
 @functools.lru_cache(maxsize=1)  # one run may hold many recordings

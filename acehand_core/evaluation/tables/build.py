@@ -196,7 +196,11 @@ def _radius_lines(value: Mapping[str, Any]) -> Lines:
 
 
 def _length_lines(value: Mapping[str, Any]) -> Lines:
-    return [(f", {row['segments']} segments", row) for row in value.get("decoded_length") or []]
+    out: Lines = []
+    for row in value.get("decoded_length") or []:
+        whole = ", whole recordings" if row.get("whole") else ""
+        out.append((f"{whole}, {row['segments']} segments", row))
+    return out
 
 
 def _throughput_lines(value: Mapping[str, Any]) -> Lines:
