@@ -117,6 +117,23 @@ def radius(text: str) -> dict:
     return {"label": "tab:radius", "columns": ["share", "mpjpe", "ct"], "blocks": blocks}
 
 
+def conditions(text: str) -> dict:
+    """How the quoted rows were scored: segments of every dataset, and the size of its pictures."""
+    out = {}
+    for cells in lines(body(text, "tab:mix")):
+        if len(cells) == 7 and is_number(cells[5].replace("{,}", "")) and number(cells[5]):
+            name = clean(cells[0]).removesuffix(" (held out)")
+            out[name] = {"segments": int(number(cells[5])), "frames": 81, "split": "test"}
+    sizes = re.search(
+        r"resolutions are \$(\d+)\\times(\d+)\$ for ARCTIC and \$(\d+)\\times(\d+)\$ for HOT3D, "
+        r"and H2O and OakInk2 are resized to a width of \$(\d+)\$", text,
+    )  # fmt: skip
+    numbers = [int(value) for value in sizes.groups()]
+    out["ARCTIC"]["picture"], out["HOT3D"]["picture"] = numbers[:2], numbers[2:4]
+    out["H2O"]["width"] = out["OakInk2"]["width"] = numbers[4]
+    return out
+
+
 #: Numbers that stand in sentences: the words that a test looks for, then what they say.
 SENTENCES = {
     "length": {
@@ -199,7 +216,8 @@ def quoted(text: str) -> dict:
             for block, rows in table["blocks"].items()
         }
         tables[name] = {**table, "blocks": bare}
-    return {"source": "ACE-Ego-Hand, arXiv 2608.20308, LaTeX source", "tables": tables}
+    source = "ACE-Ego-Hand, arXiv 2608.20308, LaTeX source"
+    return {"source": source, "conditions": conditions(text), "tables": tables}
 
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ def test_a_known_perturbation_of_mano_labels(capsys, tmp_path, mano_file, name, 
     np.savez(raw / f"{name}--{clip}--000000.npz", **prediction(case))
     truth = ("--ground-truth", store, "--segments", chosen, "--mano", mano_file)
     acehand("evaluate", "import", "generic", raw, *truth, "--output", guess)
-    found = acehand("evaluate", "--predictions", guess, *truth)
+    found = acehand("evaluate", "--predictions", guess, *truth, "--picture-size", "stored")
     assert found["hand_model"] == "mano" and found["segments"]["sha256"] == listed["sha256"]
     assert found["counts"]["iv"] == case.truth.present.sum() and found["counts"]["fp"] == 0
     assert found["counts"]["unlabelled"] == case.unlabelled.sum() > 0

@@ -12,10 +12,10 @@ from evaluation_samples import CAMERA, SmallHand, motion_of, random_pair, still
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acehand_core.errors import SchemaError
+from acehand_core.errors import InputError, SchemaError
 from acehand_core.evaluation import boxes, hand_errors
 from acehand_core.evaluation.models import HandLibrary, canonical_joints
-from acehand_core.evaluation.protocol import PROTOCOLS
+from acehand_core.evaluation.protocol import PROTOCOLS, picture_size
 from acehand_core.evaluation.segment import score_segment
 from acehand_core.evaluation.summary import METRICS, mixture, summarise
 from acehand_core.geometry import rotations
@@ -466,6 +466,43 @@ def test_decoded_lengths_are_told_apart():
     assert [tuple(row[key] for key in keys) for row in rows["decoded_length"]] == [
         (81, False, [21, 22], 2), (121, False, [31, 31], 1), (800, True, [151, 251], 2),
     ]  # fmt: skip
+
+
+def test_pixels_are_counted_in_pictures_of_the_papers_size():
+    """An anchor 10 px to the right in 320 x 240 is 21 px off at 672 wide; a miss costs 826."""
+    truth = motion_of(still(3))
+    anchors = CAMERA.project(truth.joints_camera) + np.array([10.0, 0.0])
+    guess = replace(motion_of(still(3)), joints_image=anchors)
+    for picture, error in ((None, 10.0), ((672, 480), 21.0), ((320, 480), 10.0)):
+        score = score_segment("seg", guess, truth, SMALL, PAPER, picture)
+        np.testing.assert_allclose(score.epe_px, error, rtol=1e-5)
+        assert score.picture == (picture or (320, 240))
+    nothing = replace(guess, presence=np.zeros((3, 2)))
+    missed = score_segment("seg", nothing, truth, SMALL, PAPER, (672, 480))
+    np.testing.assert_allclose(missed.epe_px, 825.8, atol=0.05)  # sqrt(672^2 + 480^2)
+    square = score_segment("seg", nothing, truth, SMALL, PAPER, (480, 480))
+    np.testing.assert_allclose(square.epe_px, 678.8, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("asked", "dataset", "stored", "size"),
+    [
+        ("paper", "arctic", (2800, 2000), (672, 480)),
+        ("paper", "hot3d", (1408, 1408), (480, 480)),
+        ("paper", "h2o", (1280, 720), (832, 480)),  # 468 is no even number of latents
+        ("paper", "hoi4d", (1920, 1080), (1920, 1080)),
+        ("stored", "arctic", (2800, 2000), (2800, 2000)),
+        ("640x360", "arctic", (2800, 2000), (640, 360)),
+    ],
+)
+def test_sizes_of_picture(asked, dataset, stored, size):
+    assert picture_size(asked, dataset, *stored) == size
+
+
+@pytest.mark.parametrize("asked", ["big", "640", "0x10", "640x", "-1x5", "640X360"])
+def test_sizes_that_are_none(asked):
+    with pytest.raises(InputError, match="--picture-size"):
+        picture_size(asked, "arctic", 10, 10)
 
 
 def test_ground_truth_that_cannot_be_scored_against():

@@ -24,6 +24,7 @@ from acehand_core.evaluation.tables.build import (
     Entry,
     build_tables,
     check_study,
+    differences,
     quoted,
 )
 from acehand_core.evaluation.tables.text import latex, markdown
@@ -111,6 +112,47 @@ def test_every_quoted_row_says_where_it_is_from():
     main = quoted()["tables"]["main"]["blocks"]["ARCTIC"]
     own = {row["method"] for row in main if row["origin"] == "the paper's own run"}
     assert own == {"EgoForce", "ACE-Ego-Hand", "ACE-Ego-Hand (K-free)"}
+
+
+def scored(evaluation, **changes):
+    """The evaluation as if it were of these segments and pictures."""
+    value = json.loads(evaluation.read_text())
+    for name, entry in changes.items():
+        value[name] = entry if name != "segments" else value[name] | entry
+    return Entry("one.json", value)
+
+
+def test_rows_made_otherwise_than_the_quoted_ones_are_marked(evaluation, capsys, tmp_path):
+    """Numbers of the paper's Table "Training and evaluation data" and its appendix, by hand."""
+    size = {"width": 672, "height": 480, "diagonal_px": 825.8, "segments": 291}
+    paper = {"count": 291, "frames": 81, "split": "test"}
+    assert differences(scored(evaluation, segments=paper, pictures=[size])) == []
+    for changed, pictures, word in (
+        ({"count": 290}, [size], "segments: 290, the paper 291"),
+        ({"frames": 41}, [size], "frames a segment: 41, the paper 81"),
+        ({"split": "val"}, [size], "split: val, the paper test"),
+        ({}, [size | {"width": 832}], "pictures: 832 x 480, the paper 672 x 480"),
+        ({}, [], "pictures: not recorded, the paper 672 x 480"),
+    ):
+        other = scored(evaluation, segments=paper | changed, pictures=pictures)
+        assert differences(other) == [word]
+    wide = [{"width": 832, "height": 480, "diagonal_px": 960.5, "segments": 355}]
+    h2o = {"count": 355, "frames": 81, "split": "test"}
+    assert differences(scored(evaluation, dataset="h2o", segments=h2o, pictures=wide)) == []
+    hoi4d = {"count": 498, "frames": 81, "split": "test"}
+    told = differences(scored(evaluation, dataset="hoi4d", segments=hoi4d, pictures=wide))
+    assert told == ["pictures: 832 x 480, the paper does not say"]
+    assert differences(scored(evaluation, dataset="mine")) == []
+
+    run = Acehand(capsys, "report", evaluation, "--output", tmp_path / "report")
+    assert run.code == 0 and "warning: one.json does not compare" in run.err
+    for name in ("md", "tex", "html"):
+        text = (tmp_path / f"report/report.{name}").read_text()
+        assert "[1]* was not made as the quoted rows beside it: segments: 1, the paper 291" in text
+    rows = (tmp_path / "report/report.md").read_text().splitlines()
+    assert [row.split("|")[-2].strip() for row in rows if row.startswith("| A &lt;method")] == (
+        ["[1]*"] * len([row for row in rows if row.startswith("| A &lt;method")])
+    )
 
 
 def test_without_evaluations_there_are_only_quoted_rows():

@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import fake_ace as fake
 import numpy as np
@@ -208,12 +209,13 @@ def test_evaluation_scores_every_slot(monkeypatch):
     parser = argparse.ArgumentParser()
     evaluate.add_arguments(parser)
     arguments = parser.parse_args(["--tracker", "ace", "--weights", "x"])
-    evaluate._track(arguments, None, None, Bars(True, io.StringIO()))
+    truth = SimpleNamespace(dataset="made-up")
+    evaluate._track(arguments, truth, None, Bars(True, io.StringIO()))
     assert asked[0][3]["ace"].every_slot and not ace_settings_of(arguments).every_slot
     assert asked[0][3]["ace"].read_rate == "source"  # unless told otherwise
     assert asked[0][4] == Decoding()
     arguments.read_rate, arguments.windows = "model", "blended"
-    evaluate._track(arguments, None, None, Bars(True, io.StringIO()))
+    evaluate._track(arguments, truth, None, Bars(True, io.StringIO()))
     assert asked[1][3]["ace"].read_rate == "model"
     assert asked[1][4] == Decoding(in_windows=True)
 

@@ -59,7 +59,9 @@ def test_files_come_back_and_changes_are_noticed(tmp_path):
     path = tmp_path / "segments.json"
     write_segments(made, path)
     assert read_segments(path) == made
-    assert made.summary() == {"name": "d-test-81", "sha256": made.sha256, "count": 2}
+    assert made.summary() == {
+        "name": "d-test-81", "sha256": made.sha256, "count": 2, "split": "test", "frames": 81,
+    }  # fmt: skip
     assert made.by_id()["d--c0--000081"].start == 81
     with pytest.raises(OutputError, match="exists"):
         write_segments(made, path)

@@ -34,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--anchors", choices=("auto", "own", "reprojected"), default="auto",
         help="2D joints that EPE scores (%(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--picture-size", default="paper", metavar="SIZE",
+        help="pixels that EPE counts: paper (its size for its datasets), stored, or WxH "
+        "(%(default)s)",
+    )  # fmt: skip
     parser.add_argument("--label", metavar="TEXT", help="name of the method in reports")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the JSON there too")
     parser.add_argument("--overwrite", action="store_true", help="replace what is there")
@@ -116,7 +121,7 @@ def _evaluate(arguments: argparse.Namespace, bars: console.Bars) -> int:
     from acehand_core.atomic import check_free
     from acehand_core.errors import InputError
     from acehand_core.evaluation.models import HandLibrary
-    from acehand_core.evaluation.protocol import protocol_named
+    from acehand_core.evaluation.protocol import picture_size, protocol_named
     from acehand_core.evaluation.run import Options, evaluate_predictions, write_evaluation
 
     if (arguments.predictions is None) == (arguments.tracker is None):
@@ -126,7 +131,9 @@ def _evaluate(arguments: argparse.Namespace, bars: console.Bars) -> int:
     if arguments.output is not None:
         check_free(arguments.output, arguments.overwrite)
     protocol = replace(protocol_named(arguments.protocol), anchors=arguments.anchors)
-    options = Options(protocol, HandLibrary(arguments.mano), arguments.label)
+    library = HandLibrary(arguments.mano)
+    options = Options(protocol, library, arguments.label, arguments.picture_size)
+    picture_size(options.picture, "", 1, 1)  # refused before any work
     truth = _ground_truth(arguments)
     if arguments.tracker is not None:
         result = _track(arguments, truth, options, bars)
@@ -157,6 +164,7 @@ def _track(arguments: argparse.Namespace, truth: GroundTruth, options: Any, bars
     from dataclasses import replace
 
     from acehand_core.errors import InputError
+    from acehand_core.evaluation.protocol import PAPER_WIDTHS
     from acehand_core.evaluation.run import evaluate_tracker
     from acehand_core.evaluation.tracking import Decoding, DoNothing
     from acehand_core.trackers.base import TrackerSettings, make_tracker
@@ -169,6 +177,9 @@ def _track(arguments: argparse.Namespace, truth: GroundTruth, options: Any, bars
         # dataset's own frames.
         rate = chosen.read_rate or "source"
         chosen = replace(chosen, every_slot=True, read_rate=rate)
+        width = PAPER_WIDTHS.get(truth.dataset)
+        if width and chosen.encode_width is None and chosen.trained().encode_width is None:
+            chosen = replace(chosen, encode_width=str(width))
     settings = TrackerSettings(
         hands=arguments.hands, hand_length_m=arguments.hand_length, ace=chosen
     )

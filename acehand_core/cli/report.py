@@ -26,7 +26,12 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
     """Write report.md, report.tex and report.html."""
     from acehand_core.atomic import atomic_path, check_free
     from acehand_core.evaluation.run import read_evaluation
-    from acehand_core.evaluation.tables.build import Entry, build_tables, check_study
+    from acehand_core.evaluation.tables.build import (
+        Entry,
+        build_tables,
+        check_study,
+        differences,
+    )
     from acehand_core.evaluation.tables.page import page
     from acehand_core.evaluation.tables.text import latex, markdown
 
@@ -38,6 +43,9 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
     for path in files.values():
         check_free(path, arguments.overwrite)
     tables = build_tables(entries)
+    for entry in entries:
+        for other in differences(entry):
+            console.say(f"warning: {entry.file} does not compare with the quoted rows: {other}")
     for name, render in (("md", markdown), ("tex", latex), ("html", page)):
         with atomic_path(files[name], arguments.overwrite) as partial:
             partial.write_text(render(tables, entries), "utf-8")

@@ -82,7 +82,10 @@ class SegmentList:
 
     def summary(self) -> dict[str, Any]:
         """Return what every report says about the list."""
-        return {"name": self.name, "sha256": self.sha256, "count": len(self.segments)}
+        return {
+            "name": self.name, "sha256": self.sha256, "count": len(self.segments),
+            "split": self.split, "frames": self.length,
+        }  # fmt: skip
 
     def by_id(self) -> dict[str, Segment]:
         """Return the segments by identifier."""

@@ -21,7 +21,7 @@ from acehand_core.evaluation.predictions import (
     find_predictions,
     read_prediction,
 )
-from acehand_core.evaluation.protocol import PROTOCOLS, Protocol
+from acehand_core.evaluation.protocol import PROTOCOLS, Protocol, picture_size
 from acehand_core.evaluation.segment import SegmentScore, score_segment
 from acehand_core.evaluation.stored import check_evaluation
 from acehand_core.evaluation.summary import summarise
@@ -49,11 +49,26 @@ def silent(stage: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to score. ``label`` names the method in reports; without one its tracker does."""
+    """How to score.
+
+    Attributes:
+        label: names the method in reports; without one its tracker does.
+        picture: see ``protocol.picture_size``.
+    """
 
     protocol: Protocol = PROTOCOLS["paper"]
     library: HandLibrary = field(default_factory=HandLibrary)
     label: str | None = None
+    picture: str = "paper"
+
+    def score(
+        self, segment: str, motion: HandMotion, target: HandMotion, dataset: str
+    ) -> SegmentScore:
+        """Return the score of one segment."""
+        size = None
+        if target.camera is not None:
+            size = picture_size(self.picture, dataset, target.camera.width, target.camera.height)
+        return score_segment(segment, motion, target, self.library, self.protocol, size)
 
 
 def evaluate_predictions(
@@ -72,7 +87,7 @@ def evaluate_predictions(
         target = truth.truth(segment)
         _one_hand_model(models, segment, target)
         motion = read_prediction(files[segment], target, options.library)
-        scores.append(score_segment(segment, motion, target, options.library, options.protocol))
+        scores.append(options.score(segment, motion, target, truth.dataset))
         motions.append(_made_by(motion))
     progress("scoring", len(scores), len(scores))
     return _result(scores, motions, next(iter(models)), truth, options)
@@ -111,11 +126,10 @@ def evaluate_tracker(
     for segment in truth.segments:
         _one_hand_model(models, segment, truth.truth(segment))
 
-    done: dict[str, tuple[SegmentScore, tuple[str, str | None]]] = {}
+    done: dict[str, tuple[SegmentScore, MadeBy]] = {}
 
     def score(segment: str, motion: HandMotion, target: HandMotion) -> None:
-        scored = score_segment(segment, motion, target, options.library, options.protocol)
-        done[segment] = scored, _made_by(motion)
+        done[segment] = options.score(segment, motion, target, truth.dataset), _made_by(motion)
         progress("tracking", len(done), len(truth.segments))
 
     progress("tracking", 0, len(truth.segments))
@@ -188,19 +202,26 @@ def _one_hand_model(first_of: dict[str, str], segment: str, target: HandMotion) 
         )
 
 
-def _made_by(motion: HandMotion) -> tuple[str, str | None]:
-    return motion.provenance.tracker, motion.provenance.weights
+#: Tracker, weights, and the size of picture that a network saw; None where there is none.
+MadeBy = tuple[str, str | None, tuple[int, ...] | None]
+
+
+def _made_by(motion: HandMotion) -> MadeBy:
+    said = motion.provenance
+    size = said.settings.get("encode_size")
+    return said.tracker, said.weights, tuple(size) if isinstance(size, list | tuple) else None
 
 
 def _result(
     scores: list[SegmentScore],
-    motions: list[tuple[str, str | None]],
+    motions: list[MadeBy],
     model: str,
     truth: GroundTruth,
     options: Options,
 ) -> dict[str, Any]:
-    trackers = sorted({name for name, _ in motions})
-    weights = sorted({str(w) for _, w in motions if w is not None})
+    trackers = sorted({name for name, _, _ in motions})
+    weights = sorted({str(w) for _, w, _ in motions if w is not None})
+    sizes = sorted({size for _, _, size in motions if size is not None})
     summary = summarise(scores, options.protocol, truth.summary, model)
     return {
         "format": FORMAT,
@@ -210,6 +231,7 @@ def _result(
             "label": options.label or " + ".join(trackers),
             "trackers": trackers,
             "weights": weights,
+            "encode_sizes": [list(size) for size in sizes],
             "acehand": __version__,
         },
         **summary,

@@ -49,6 +49,7 @@ class SegmentScore:
             image diagonal, on-screen hands.
         jitter: (mean, number of second differences) per run and hand.
         placement: where hands are absolutely, second pass.
+        picture: width and height in pixels that EPE is measured at.
         decoded: what the tracker saw at once, where the prediction says.
         conversion_mm: mean joint error of turning one hand model's parameters into the other's.
     """
@@ -73,6 +74,7 @@ class SegmentScore:
     placement: Placement
     pose_comparable: bool
     own_anchors: bool
+    picture: tuple[int, int]
     conversion_mm: float | None = None
     decoded: Decoded | None = None
 
@@ -93,6 +95,7 @@ def score_segment(
     truth: HandMotion,
     library: HandLibrary,
     protocol: Protocol,
+    picture: tuple[int, int] | None = None,
 ) -> SegmentScore:
     """Score one segment.
 
@@ -102,6 +105,7 @@ def score_segment(
         truth: with the calibrated camera; a hand exists where it is known and its presence is above
             0.5, is unlabelled where it is not known and its presence is above 0, and is absent
             elsewhere.
+        picture: width and height in pixels that EPE is measured at; None those of the camera.
 
     Raises:
         SchemaError: the ground truth has no camera, hand model or placement.
@@ -128,8 +132,8 @@ def score_segment(
     second = np.where(emitted[..., None, None], prediction.joints_camera, stand_in)
     pose = comparable_pose(prediction, truth, emitted, library)
     own = uses_own_anchors(prediction, camera, protocol.anchors)
-    diagonal = math.hypot(camera.width, camera.height)
-    epe = _epe(prediction, truth, camera, in_image, matched, own, diagonal)
+    picture = picture or (camera.width, camera.height)
+    epe = _epe(prediction, truth, camera, in_image, matched, own, picture)
     joints = in_image.sum(-1).astype(float)
     return SegmentScore(
         identifier,
@@ -147,6 +151,7 @@ def score_segment(
         placement=placement(prediction.joints_camera, truth.joints_camera, emitted & exists),
         pose_comparable=pose.comparable,
         own_anchors=own,
+        picture=picture,
         conversion_mm=pose.error_mm,
         decoded=_decoded(prediction),
     )  # fmt: skip
@@ -207,9 +212,12 @@ def _epe(
     in_image: np.ndarray,
     matched: PerHandFlag,
     own: bool,
-    diagonal: float,
+    picture: tuple[int, int],
 ) -> PerHand:
     """Return the mean distance over a hand's joints in the image; the diagonal for a miss."""
+    diagonal = math.hypot(*picture)
+    # Plain ratios, as pictures are encoded: a shift between the conventions would cancel.
+    scale = np.array(picture) / (camera.width, camera.height)
     out = np.full(matched.shape, diagonal)
     if matched.any():
         pixels = camera.project(prediction.joints_camera[matched])
@@ -217,7 +225,7 @@ def _epe(
             anchors = prediction.joints_image[matched]
             pixels = np.where(np.isfinite(anchors).all(-1, keepdims=True), anchors, pixels)
         target = camera.project(truth.joints_camera[matched])
-        distance = hand_errors.epe_px(pixels, target, in_image[matched], diagonal)
+        distance = hand_errors.epe_px(pixels * scale, target * scale, in_image[matched], diagonal)
         out[matched] = np.nanmean(distance, axis=-1)
     return out
 

@@ -52,6 +52,7 @@ _NEEDED: dict[str, Any] = {
 #: What it may have. A list of one dict is a list of any number of such objects.
 _FURTHER: dict[str, Any] = {
     "anchors": _text,
+    "pictures": [{"width": _count, "height": _count, "segments": _count}],
     "matched": {"count": _count} | dict.fromkeys(("mpjpe", "pa", "epe", "go", "ct"), _number),
     "translation_m": {"iv": _number, "oos": _number},
     "out_of_sight_placement": _PLACEMENT,

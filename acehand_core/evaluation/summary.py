@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,6 +81,7 @@ def summarise(
         "protocol": protocol.name,
         "segments": dict(segments),
         "hand_model": hand_model,
+        "pictures": _pictures(scores),
         "metrics": metrics,
         "counts": counts,
         "per_side": {side: _counts(pool, slot) for slot, side in enumerate(SIDES)},
@@ -234,6 +236,18 @@ def _decoded_length(scores: Sequence[SegmentScore]) -> list[dict[str, Any]]:
             "segments": len(some),
             "mpjpe_p": _mean(pool.mpjpe_mm[pool.on_screen]),
             "jitter": _mean(np.array(runs, float)),
+        })  # fmt: skip
+    return out
+
+
+def _pictures(scores: Sequence[SegmentScore]) -> list[dict[str, Any]]:
+    """Return the sizes of picture that EPE is measured at, each with its diagonal."""
+    out = []
+    for width, height in sorted({score.picture for score in scores}):
+        count = sum(score.picture == (width, height) for score in scores)
+        out.append({
+            "width": width, "height": height, "diagonal_px": math.hypot(width, height),
+            "segments": count,
         })  # fmt: skip
     return out
 

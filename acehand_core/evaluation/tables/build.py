@@ -51,6 +51,8 @@ _OF_ITSELF = ("oos", "placement", "matched", "radius", "length", "throughput")
 STUDIES = ("features", "decoder", "tap", "sigma")
 _BLOCK_NAMES = ("ARCTIC", "HOT3D", "HOI4D", "H2O", "OakInk2")
 _MAIN = ("ARCTIC", "HOT3D", "HOI4D")
+#: Marks rows that do not compare with the quoted rows beside them; see ``differences``.
+OTHERWISE = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,32 @@ def quoted() -> dict[str, Any]:
     return json.loads(resources.files(__package__).joinpath("quoted.json").read_text("utf-8"))
 
 
+def differences(entry: Entry) -> list[str]:
+    """Return how an evaluation was made otherwise than the paper's rows of its dataset.
+
+    Empty where the paper has none. Its lists of segments are not published, so a list of as many
+    segments may still be another.
+    """
+    paper = quoted()["conditions"].get(entry.block)
+    if paper is None:
+        return []
+    said, out = entry.json["segments"], []
+    for name, what in (("count", "segments"), ("frames", "frames a segment"), ("split", "split")):
+        wanted = paper["segments" if name == "count" else name]
+        if said.get(name) != wanted:
+            has = "not recorded" if said.get(name) is None else said[name]
+            out.append(f"{what}: {has}, the paper {wanted}")
+    sizes = entry.json.get("pictures") or []
+    shown = ", ".join(f"{one['width']} x {one['height']}" for one in sizes) or "not recorded"
+    if "picture" in paper and shown != " x ".join(map(str, paper["picture"])):
+        out.append(f"pictures: {shown}, the paper {' x '.join(map(str, paper['picture']))}")
+    elif "width" in paper and {one["width"] for one in sizes} != {paper["width"]}:
+        out.append(f"pictures: {shown}, the paper {paper['width']} wide")
+    elif "picture" not in paper and "width" not in paper:
+        out.append(f"pictures: {shown}, the paper does not say")
+    return out
+
+
 def check_study(name: str) -> str:
     """Return the name of a table that takes given rows. Raises InputError for another."""
     if name not in STUDIES:
@@ -122,7 +150,8 @@ def build_tables(entries: Sequence[Entry]) -> list[Table]:
             for block, rows in data["blocks"].items():
                 table.blocks[block] = [_quoted_row(row, data["columns"], columns) for row in rows]
         for number, entry in enumerate(entries, 1):
-            for row in _rows_of(entry, name, columns, f"[{number}]"):
+            mark = f"[{number}]{OTHERWISE if differences(entry) else ''}"
+            for row in _rows_of(entry, name, columns, mark):
                 table.blocks.setdefault(_block(entry, name), []).append(row)
         out.append(table)
     return out

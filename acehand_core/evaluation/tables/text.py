@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from acehand_core.evaluation.tables.build import COLUMNS, Entry, Row, Table, quoted, shown
+from acehand_core.evaluation.tables.build import (
+    COLUMNS,
+    OTHERWISE,
+    Entry,
+    Row,
+    Table,
+    differences,
+    quoted,
+    shown,
+)
 
 QUOTED = "q"
 _LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
@@ -25,6 +34,11 @@ def legend(entries: Sequence[Entry]) -> list[str]:
             f"{segments['name']}, sha256 {segments['sha256']}; protocol {value['protocol']}, hand "
             f"model {value['hand_model']}, 2D joints {anchors}; {entry.file}"
         )
+        if other := differences(entry):
+            out.append(
+                f"[{number}]{OTHERWISE} was not made as the quoted rows beside it: "
+                + "; ".join(other)
+            )
     return out
 
 
