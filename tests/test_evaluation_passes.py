@@ -16,6 +16,7 @@ from runs import Acehand
 from acehand_core.batch import ClipBatch, pinhole_batch
 from acehand_core.data.clips.store import ClipStore
 from acehand_core.data.hand_table import read_hand_motion
+from acehand_core.data.selection import part
 from acehand_core.decoder.config import DecoderConfig
 from acehand_core.errors import InputError
 from acehand_core.evaluation.run import Options, evaluate_tracker
@@ -162,6 +163,34 @@ def test_decoded_length_is_what_the_network_sees(folder, frames):
     (row,) = result["decoded_length"]
     assert (row["frames"], row["whole"]) == ((150, True) if frames == 0 else (frames, False))
     assert row["latents"] == [min(latents), max(latents)] and row["segments"] == 2
+
+
+class Watcher(DoNothing):
+    """Remembers the cameras of what it was given."""
+
+    def __init__(self):
+        self.seen = []
+
+    def track(self, recording, progress=None):
+        self.seen.append(recording.camera.model)
+        return super().track(recording, progress)
+
+
+class PassWatcher(Watcher):
+    trained_frames = None
+
+    def track_passes(self, recording, spans, progress=None):
+        return (self.track(part(recording, *span)) for span in spans)
+
+
+def test_a_lens_is_undistorted_only_for_those_who_cannot_see_to_it():
+    """The paper's K-free configuration gets no camera information, so no picture made with it."""
+    truth = Truth(20, (0,), 13)
+    lens = Camera("kannala_brandt", *fake.SIZE, 40.0, 42.0, 31.0, 17.0, (0.01, 0.0, 0.0, 0.0))
+    truth._recording = replace(truth._recording, camera=lens)
+    for tracker, model in ((Watcher(), "pinhole"), (PassWatcher(), "kannala_brandt")):
+        dict(track_segments(tracker, truth, truth.segments))
+        assert tracker.seen == [model]
 
 
 def test_windows_cut_the_recording_as_in_any_other_run(folder):

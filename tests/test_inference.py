@@ -188,9 +188,12 @@ def test_every_slot_is_given_for_scoring(tmp_path):
     usual = run(fake.recording(49), model)
     found = run(fake.recording(49), model, options=every)
     assert np.isnan(usual.joints_camera[~usual.known]).all() and (~usual.known).any()
-    for name in ("presence", "visible", "quality", "observed", "filled", "joints_image"):
+    for name in ("presence", "visible", "quality", "observed", "filled"):
         np.testing.assert_array_equal(getattr(found, name), getattr(usual, name))
     truth = motion(np.arange(len(found)))
+    assert np.isnan(usual.joints_image[~usual.observed]).all()
+    pixels = fake.CAMERA.project(truth["joints"])
+    np.testing.assert_allclose(found.joints_image, pixels, atol=1e-3)
     np.testing.assert_allclose(found.joints_camera, truth["joints"], atol=2e-5)
     np.testing.assert_allclose(found.global_orient, truth["orient"], atol=2e-5)
     write_hand_motion(found, tmp_path / "x.parquet")

@@ -73,6 +73,22 @@ def test_processes_share_the_draw_of_one(stores) -> None:
     assert split == whole
 
 
+def test_a_dataset_for_every_process(stores) -> None:
+    """The clips of one process share a dataset; those of a step need not."""
+    mix = mixed(stores, a=1.0, b=1.0)
+    mix = dataclasses.replace(mix, settings=dataclasses.replace(SHORT, dataset_per="process"))
+    steps = [[Plan(mix, 3, 300, 2, 2, 2, rank).samples(step, part)
+              for part in range(2) for rank in range(2)] for step in range(300)]  # fmt: skip
+    names = [[{s.dataset for s in one} for one in step] for step in steps]
+    assert all(len(name) == 1 for step in names for name in step)
+    differ = np.mean([len(set.union(*step)) == 2 for step in names])
+    assert abs(differ - 0.875) < 0.08  # of four fair draws 2 / 16 are alike
+    copies = [step[0] == step[1] for step in steps if step[0][0].dataset == "a"]
+    assert np.mean(copies) < 0.1  # of 18 windows each, not the same ones for all
+    with pytest.raises(InputError, match="dataset_per is 'gpu'; valid: step, process"):
+        WindowSettings(dataset_per="gpu")
+
+
 def test_watched_windows_are_all_different_and_of_all_recordings(stores) -> None:
     mix = mixed(stores, a=1.0, b=1.0)
     few = mix.fixed(3, 4)

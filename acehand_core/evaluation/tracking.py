@@ -136,7 +136,9 @@ def track_segments(
         by_clip.setdefault(truth.place(segment)[0], []).append(segment)
     for clip, of_clip in by_clip.items():
         whole = truth.recording(clip)
-        if whole.camera is not None and whole.camera.model != "pinhole":
+        # A network that needs a pinhole sees to it; one that takes no calibration sees the lens.
+        distorted = whole.camera is not None and whole.camera.model != "pinhole"
+        if distorted and not isinstance(tracker, OnePassTracker):
             whole = undistort(whole)
         yield from _tracked(tracker, whole, {s: truth.place(s)[1:] for s in of_clip}, decoding)
 

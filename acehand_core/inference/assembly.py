@@ -86,8 +86,8 @@ def assemble(
         wanted: which slots to look for, left and right.
         keep_tail: False leaves out what lies behind the last encoded frame.
         progress: called with the frames done and the number of all.
-        every_slot: give the pose of absent hands too; their presence, flags and quality stay those
-            of an absent hand.
+        every_slot: give pose and anchors of absent hands too, and anchors of hands out of sight;
+            presence, flags and quality stay as they are.
     """
     total = len(wished)
     if hands is None:
@@ -106,7 +106,7 @@ def assemble(
         there = part.there & asked
         given = np.broadcast_to(asked, there.shape) if every_slot else there
         posed = pose(part, given)
-        _write(out, rows, part, posed, asked, given)
+        _write(out, rows, part, posed, asked, given, every_slot)
         errors.append(posed.error_m[there])
         progress(rows.stop, total)
     error = np.concatenate(errors)
@@ -240,6 +240,7 @@ def _write(
     posed: Posed,
     asked: Bool[np.ndarray, "N 2"],
     given: Bool[np.ndarray, "N 2"],
+    every_slot: bool,
 ) -> None:
     """Put some frames into the result; poses of hands that are not ``given`` stay NaN."""
     presence = np.where(asked, np.clip(frames.presence, 0, 1), 0.0)
@@ -254,4 +255,6 @@ def _write(
     for name in ("global_orient", "hand_pose", "translation", "joints"):
         value = getattr(posed, name)
         out[name][rows][given] = value[given]
-    out["anchors"][rows][observed] = frames.anchors[observed]
+    # Out of sight an anchor is no evidence, but a scorer may want what the network said.
+    seen = given if every_slot else observed
+    out["anchors"][rows][seen] = frames.anchors[seen]

@@ -36,8 +36,8 @@ class InferenceOptions:
             PnP where there is no hand model.
         second_opinion: also look at the mirrored clip, and multiply presence and visibility.
         hands: which hands to look for.
-        every_slot: also give the pose of hands that count as absent, as the paper's second scoring
-            pass has it (section "Metric Definitions and Penalty Protocol").
+        every_slot: also give the pose of hands that count as absent, and anchors that are out of
+            sight, as the paper scores them (section "Metric Definitions and Penalty Protocol").
         batch: windows read by the network at once.
         precision: what the backbone computes in; part of the settings that results depend on.
     """

@@ -147,8 +147,11 @@ class Plan:
 
     def samples(self, step: int, part: int) -> list[Sample]:
         """Return this process's samples of a part of a step."""
+        group = part * self.processes + self.rank
+        if self.mixture.settings.dataset_per == "process":
+            return self.mixture.draw(self.seed, step, self.per_process, group)
         total = self.per_process * self.processes * self.accumulation
-        first = (part * self.processes + self.rank) * self.per_process
+        first = group * self.per_process
         return self.mixture.draw(self.seed, step, total)[first : first + self.per_process]
 
 

@@ -30,12 +30,15 @@ class WindowSettings:
 
     ``aligned``: windows start at multiples of four frames, where cached latents do.
     ``weighting``: all recordings of a dataset are as likely (the paper's), or by their length.
+    ``dataset_per``: one dataset for the whole batch of a "step", or one for each "process" (and
+    each part that its gradients are accumulated over).
     """
 
     latents: int = 21
     image_frames: int = 5
     aligned: bool = True
     weighting: str = "recording"
+    dataset_per: str = "step"
 
     def __post_init__(self) -> None:
         if self.latents < 2:
@@ -44,6 +47,8 @@ class WindowSettings:
             raise InputError(f"image_frames is {self.image_frames}; valid: 1, 5, 9, ...")
         if self.weighting not in ("recording", "frame"):
             raise InputError(f"weighting is {self.weighting!r}; valid: recording, frame.")
+        if self.dataset_per not in ("step", "process"):
+            raise InputError(f"dataset_per is {self.dataset_per!r}; valid: step, process.")
 
     def frames(self, kind: Kind) -> int:
         """Return the frames of a window."""
@@ -85,16 +90,21 @@ class Mixture:
     settings: WindowSettings
     skipped: Mapping[str, int]
 
-    def draw(self, seed: int, step: int, count: int) -> list[Sample]:
-        """Return the whole batch of a step, over all processes, in order."""
-        rng = np.random.default_rng([seed, step + 1, 0, 0])
+    def draw(self, seed: int, step: int, count: int, group: int = 0) -> list[Sample]:
+        """Return ``count`` samples of one dataset and one size.
+
+        Group 0 is the whole batch of a step, over all processes and in order. With a dataset per
+        process the groups from 0 on are what each process reads at once.
+        """
+        rng = np.random.default_rng([seed, step + 1, group, 0])
         names = sorted(self.weights)
         shares = np.array([self.weights[name] for name in names], float)
         name = names[int(rng.choice(len(names), p=shares / shares.sum()))]
         buckets = self.buckets[name]
         sizes = np.array([self._mass(bucket).sum() for bucket in buckets], float)
         bucket = buckets[int(rng.choice(len(buckets), p=sizes / sizes.sum()))]
-        return [self._sample(bucket, seed, step, place) for place in range(count)]
+        places = range(group * count, (group + 1) * count)
+        return [self._sample(bucket, seed, step, place) for place in places]
 
     def fixed(self, seed: int, count: int) -> list[Sample]:
         """Return windows for watching a run: from all datasets in turn, the same every time.
