@@ -32,7 +32,8 @@ class ClipOptions:
 
     Attributes:
         images: "keep" pictures with their lens, "undistort" them to a pinhole of the same focal
-            length, "none" at all; "auto" does as the paper does with each dataset.
+            length, "none" at all; "auto" undistorts ARCTIC and HOT3D: the paper
+            calls Re:InterHand alone fisheye.
         width: pictures are made this wide, camera rescaled; None keeps the native size.
         quality: of stored video, see ``ClipWriter.write``.
         media: "copy" pictures into the clip, or only "reference" the user's own video where there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from html import escape
 
@@ -122,16 +123,19 @@ def _radius(table: Table, tables: Sequence[Table]) -> str:
 
 
 def _length(table: Table, tables: Sequence[Table]) -> str:
+    """Error and smoothness against the frames that are decoded in one pass (paper, its figure)."""
     out = []
-    for block, rows in table.blocks.items():
+    for (block, rows), (column, heading) in itertools.product(
+        table.blocks.items(), (("mpjpe_p", "MPJPE-p mm"), ("jitter", "Jitter mm/frame²"))
+    ):
         lines: dict[tuple[str, bool], list[tuple[float, float]]] = {}
         for row in rows:
-            frames, error = _column(table, row, "frames"), _column(table, row, "mpjpe_p")
+            frames, error = _column(table, row, "frames"), _column(table, row, column)
             method = row.label if row.quoted else row.label.rpartition(", ")[0]
             if frames is not None and error is not None:
                 lines.setdefault((method, row.quoted), []).append((frames, error))
         series = [Series(m, tuple(sorted(points)), q) for (m, q), points in lines.items()]
         if any(len(one.points) > 1 for one in series):  # a single length shows nothing
-            drawn = plot(series, "frames decoded in one pass", "MPJPE-p mm")
+            drawn = plot(series, "frames decoded in one pass", heading)
             out.append(f"<h3>{escape(block)}</h3>{drawn}")
     return "".join(out)
