@@ -23,16 +23,18 @@ from acehand_core.encoder.sources import (
 )
 from acehand_core.encoder.trunk import Trunk
 from acehand_core.errors import InputError
-from acehand_core.solver import (
-    bearings_torch,
-    camera_fit_torch,
-    placement_torch,
-    radial_torch,
-    rigid_torch,
-)
+from acehand_core.solver import bearings_torch, placement_torch, radial_torch, rigid_torch
 from acehand_core.solver.bearings_torch import Bearings
 from acehand_core.solver.placement_torch import Placement
-from acehand_core.weights.config import BearingSource, Fallback, ModelConfig, SolveKind, Variant
+from acehand_core.weights.config import (
+    BearingSource,
+    Fallback,
+    FitGuards,
+    ModelConfig,
+    RayCells,
+    SolveKind,
+    Variant,
+)
 from acehand_core.weights.loaded import LoadedWeights
 
 Joints = Float[torch.Tensor, "B N 2 21 3"]
@@ -48,11 +50,18 @@ class SolveOptions:
         solve: "mixed" PnP of the paper; "rigid" PnP of all joints against the anchors; or the
             ablations "inverse" and "direct", which ask no joint; see ``placement_torch``.
         fallback: where a rejected hand goes; see ``placement_torch.mixed_pnp``.
+        fit_guards: with bearings "pinhole", which fits are used: those within the "paper"'s two
+            guards, or (ours) only those of them without an "excess" over a radial lens; see
+            ``radial_torch.guarded_pinhole``. Other clips read the rays, cells at their centres.
+        ray_cells: with bearings "rays", where cells stand: the outer ones on the image's "edges",
+            as the released code reads them, or all at their "centres", as they are taught.
     """
 
     bearings: BearingSource
     solve: SolveKind = "mixed"
     fallback: Fallback = "released"
+    fit_guards: FitGuards = "excess"
+    ray_cells: RayCells = "edges"
 
 
 #: As the released code decodes.
@@ -166,7 +175,7 @@ def place(
     Raises:
         InputError: those bearings are asked for without a camera.
     """
-    return place_with(readout, joints, _bearings(readout, size, camera, options.bearings), options)
+    return place_with(readout, joints, _bearings(readout, size, camera, options), options)
 
 
 def place_with(
@@ -188,17 +197,18 @@ def _bearings(
     readout: Readout,
     size: Float[torch.Tensor, "B 2"],
     camera: PinholeBatch | None,
-    source: BearingSource,
+    options: SolveOptions,
 ) -> Bearings:
     anchors, head, rays = readout.anchors, readout.camera[..., :2], readout.rays
-    if source == "intrinsics":
+    if options.bearings == "intrinsics":
         if camera is None:
             raise InputError("bearings from intrinsics need a camera; give one, or use kfree.")
         return bearings_torch.calibrated_bearings(anchors, head, camera.focal, camera.centre, size)
-    if source == "pinhole":
-        fit = camera_fit_torch.fit_pinhole(rays)
+    if options.bearings == "pinhole":
+        fit = radial_torch.guarded_pinhole(rays, options.fit_guards)
         return bearings_torch.fitted_bearings(fit, rays, anchors, head, size)
-    if source == "radial":
+    if options.bearings == "radial":
         lens = radial_torch.fit_radial(rays)
         return bearings_torch.radial_bearings(lens, rays, anchors, head, size)
-    return bearings_torch.sampled_bearings(rays, anchors, head, size)
+    centres = options.ray_cells == "centres"
+    return bearings_torch.sampled_bearings(rays, anchors, head, size, centres)

@@ -53,6 +53,7 @@ BENCHMARKS = (
     Benchmark("retarget", "benchmarks/retarget.py --ablation", 8),
     Benchmark("retarget_hour", "benchmarks/retarget_hour.py", 1.5),
     Benchmark("solver", "benchmarks/solver.py", 0.3),
+    Benchmark("fit_guards", "benchmarks/fit_guards.py", 0.6),
     Benchmark("evaluate", "benchmarks/evaluate.py", 0.1),
     Benchmark("reconstruct", "benchmarks/reconstruct.py", 1.5),
     Benchmark("train_step", "benchmarks/train_step.py --clips 2", 0.2),

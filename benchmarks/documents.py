@@ -137,6 +137,7 @@ def _overfit(result: Result) -> str:
 
 def _overfit_kfree(result: Result) -> str:
     fit, field = result["terms"].get("fit"), result["ray_field"]
+    placed = f"{sum(field['placed_by_fit'])} of {len(field['placed_by_fit'])}"
     began = (
         f"`fit` is above 0 from step {fit['first_step']} on, where it is {fit['first']:.3f}, and "
         f"{fit['last']:.5f} at the end. " if fit else "`fit` was never above 0. "
@@ -148,9 +149,63 @@ def _overfit_kfree(result: Result) -> str:
         f"With `--kfree --steps {result['steps']}`, terms that do not pass: {failed}, after "
         f"{result['seconds']:.0f} s. {began}`ray` ends at {result['terms']['ray']['last']:.3f}; "
         f"the ray fields of the two clips are {degrees} degrees (mean over cells) from the truth "
-        f"and {misfit} from their own pinhole "
+        f"and {misfit} from their own pinhole. At the end {placed} clips have their hands placed "
+        f"by the fit "
         f"([overfit_kfree.json](../benchmarks/results/overfit_kfree.json); {record(result)})."
     )
+
+
+#: Of the cells of fit_guards.py, those of the documentation.
+_GUARD_ROWS = {
+    ("pinhole", 42): [("independent", 0), ("independent", 5)],
+    ("pinhole", 70): [("independent", 0), ("independent", 3), ("independent", 4),
+                      ("independent", 5), ("smooth over 2 tokens", 3),
+                      ("smooth over 3 tokens, fit right", 8)],
+    ("pinhole", 110): [("independent", 0), ("independent", 5), ("smooth over 2 tokens", 3),
+                       ("smooth over 5 tokens", 5), ("smooth over 3 tokens, fit right", 3),
+                       ("smooth over 3 tokens, fit right", 8)],
+    ("equidistant", 70): [("independent", 0), ("independent", 3)],
+    ("equidistant", 90): [("independent", 0), ("independent", 3), ("independent", 5),
+                          ("smooth over 2 tokens", 3)],
+    ("equidistant", 110): [("independent", 0), ("independent", 3), ("smooth over 2 tokens", 3)],
+    ("equidistant", 130): [("independent", 0), ("smooth over 2 tokens", 3)],
+    ("equidistant", 150): [("independent", 0), ("independent", 3)],
+    ("stereographic", 110): [("independent", 0), ("smooth over 2 tokens", 3)],
+}  # fmt: skip
+
+
+def _fit_guards(result: Result) -> str:
+    ways = ("paper", "before", "plain", "now")
+    rows = {(r["lens"], r["view"], r["error"], r["degrees"]): r for r in result["rows"]}
+    lines = [
+        "| lens, degrees across | error of the rays, degrees per axis | by the fit, mm | by the "
+        "field, mm | outer cells on the edge | the paper's two guards | misfit up to "
+        f"{result['before_degrees']:g} degrees (before) | plain excess up to "
+        f"{result['plain_degrees']:g} degrees | `excess` |", "|---|" + "---|" * 8,
+    ]  # fmt: skip
+    for lens, errors in _GUARD_ROWS.items():
+        for name, degrees in errors:
+            row = rows[(*lens, name, degrees)]
+            fit = "-" if row["fit_mm"] is None else f"{row['fit_mm']:.1f}"
+            cells = [f"{row[way]['accepted']:.0%}, {row[way]['mm']:.1f}" for way in ways]
+            error = f"{degrees} {name}" if degrees else "none"
+            lines.append(
+                f"| {lens[0]} {lens[1]} | {error} | {fit} | {row['field_mm']:.1f} | "
+                f"{row['edges_mm']:.1f} | {' | '.join(cells)} |"
+            )
+    lost = [
+        [row[way]["mm"] - min(row["paper"]["mm"], row["field_mm"]) for row in rows.values()]
+        for way in ways
+    ]
+    mean = ", ".join(f"{sum(values) / len(values):.1f}" for values in lost)
+    most = ", ".join(f"{max(values):.0f}" for values in lost)
+    return "\n".join(lines) + "\n\n" + _wrapped(
+        f"Of the last four columns: the share of fields whose hands the fit places, and the mean "
+        f"error of all hands, mm. To the better of fit and field they lose {mean} mm in the mean "
+        f"of all {len(rows)} pairs of lens and error, {most} mm in the worst ([fit_guards.json]"
+        f"(../benchmarks/results/fit_guards.json); {result['fields']} fields and {result['hands']} "
+        f"hands each; {record(result)})."
+    )  # fmt: skip
 
 
 def _bag(result: Result) -> str:
@@ -207,6 +262,7 @@ WRITERS: dict[str, Callable[[Result], str]] = {
     "train step": _train_step,
     "overfit": _overfit,
     "overfit kfree": _overfit_kfree,
+    "fit guards": _fit_guards,
     "bag": _bag,
     "evaluate": _evaluate,
     "recovery": _recovery,

@@ -30,7 +30,7 @@ from acehand_core.data.synthetic.job import SynthJob
 from acehand_core.data.synthetic.job import run as synth
 from acehand_core.losses.objective import TERMS, Masks, term_sums
 from acehand_core.losses.targets import Prediction, Targets
-from acehand_core.solver.camera_fit_torch import fit_pinhole
+from acehand_core.solver.radial_torch import guarded_pinhole
 from acehand_core.training.batches import Batch
 from acehand_core.training.loop import Run
 from acehand_core.training.main import compose
@@ -80,7 +80,8 @@ def field(run: Run, batch: Batch) -> dict[str, object]:
     """Return how far the ray field is from the truth and from its fitted pinhole, per clip."""
     rays = run.bare.model(batch.clips).rays
     rays = torch.cat([rays[:, :2], rays[:, 2:].clamp(min=MIN_RAY_DEPTH)], 1)
-    fit, cosine = fit_pinhole(rays), torch.cosine_similarity(rays, batch.targets.rays, dim=1)
+    fit = guarded_pinhole(rays, run.config.solver.fit_guards)
+    cosine = torch.cosine_similarity(rays, batch.targets.rays, dim=1)
     angle = torch.rad2deg(torch.acos(cosine.clamp(-1, 1))).flatten(1)
     return {
         "mean_degrees": [round(v, 2) for v in angle.mean(1).tolist()],

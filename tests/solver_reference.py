@@ -70,6 +70,35 @@ def fit_pinhole(rays, regression="bearing_on_pixel"):
     return focal, centre, np.mean(angles)
 
 
+def within_the_papers_guards(rays):
+    """On both axes the bearings' variance is 1e-4 or more and the focal length within 0.2..5."""
+    focal, _, _ = fit_pinhole(rays)
+    for axis in range(2):
+        bearings = rays[axis] / np.maximum(rays[2], 1e-6)
+        if np.var(bearings) < 1e-4 or not 0.2 < focal[axis] < 5:
+            return False
+    return True
+
+
+def excess_and_limit(rays, lens):
+    """Degrees that the pinhole adds to the misfit of a lens, a function from a place to its ray;
+    and degrees that it may."""
+    _, h, w = rays.shape
+    focal, centre, _ = fit_pinhole(rays)
+    squares, left = np.zeros(2), np.zeros((h, w, 3))
+    for i, j in np.ndindex(h, w):
+        place = np.array([(j + 0.5) / w, (i + 0.5) / h])
+        ray = rays[:, i, j] / np.linalg.norm(rays[:, i, j])
+        models = [np.append((place - centre) / focal, 1.0), lens(place)]
+        for k, model in enumerate(models):
+            cosine = ray @ model / np.linalg.norm(model)
+            squares[k] += np.degrees(np.arccos(np.clip(cosine, -1, 1))) ** 2 / (h * w)
+        left[i, j] = np.degrees(ray - models[1])
+    patches = [left[i : i + 3, j : j + 3].mean((0, 1)) for i in range(h - 2) for j in range(w - 2)]
+    error = np.mean([np.sum(patch**2) for patch in patches])
+    return np.sqrt(max(squares[0] - squares[1], 0)), np.sqrt(0.7**2 + error)
+
+
 def reported_intrinsics(ray_map, width, height):
     """(fx, fy, cx, cy) of (3, F, h, w): pixel centres on bearings of unit rays, all frames."""
     _, frames, h, w = ray_map.shape

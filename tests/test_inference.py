@@ -334,12 +334,15 @@ def test_without_images_there_is_nothing_to_do():
         run(fake.recording(frames=None))
 
 
-@pytest.mark.parametrize("bearings", ["rays", "pinhole", "radial"])
+@pytest.mark.parametrize("bearings", ["rays", "centres", "pinhole", "radial"])
 def test_kfree_brings_its_own_camera(bearings):
     model = FakeModel(ModelConfig(variant="kfree"))
-    options = replace(OPTIONS, solve=SolveOptions(bearings), encode_width=640)
+    solve = SolveOptions(bearings)
+    if bearings == "centres":
+        solve = SolveOptions("rays", ray_cells="centres")
+    options = replace(OPTIONS, solve=solve, encode_width=640)
     found = run(fake.recording(camera=None), model, options=options)
-    tolerance = {"rays": 0.03, "pinhole": 1e-4, "radial": 2e-3}[bearings]
+    tolerance = {"rays": 0.03, "centres": 1e-4, "pinhole": 1e-4, "radial": 2e-3}[bearings]
     truth = motion(np.arange(49))["joints"]
     np.testing.assert_allclose(found.joints_camera[:49], truth, atol=tolerance)
     camera = found.camera
@@ -625,8 +628,8 @@ def test_the_tracker_equals_its_parts_called_by_hand(weights_folder, monkeypatch
 
 
 TRAINED = {
-    "rays": InferenceConfig("rays", "mixed", "paper", "acehand", 64, 3),
-    "fitted": InferenceConfig("pinhole", "mixed", "released", "acehand", 0, 2),
+    "rays": InferenceConfig("rays", "mixed", "paper", "acehand", 64, 3, "excess", "centres"),
+    "fitted": InferenceConfig("pinhole", "mixed", "released", "acehand", 0, 2, "paper", "edges"),
     "direct": InferenceConfig("intrinsics", "direct", "released", "acehand", 96, 4),
 }
 
@@ -651,7 +654,9 @@ def test_weights_are_run_as_they_were_trained(name, weights_folder, tmp_path, mo
     ready = load_model(tmp_path / "weights", precision="float32")
     options = InferenceOptions(
         windows="paper", window_latents=trained.window_latents, encode_width=trained.encode_width,
-        solve=SolveOptions(trained.bearings, trained.solve, trained.fallback), precision="float32",
+        solve=SolveOptions(trained.bearings, trained.solve, trained.fallback,
+                           trained.fit_guards or "excess", trained.ray_cells or "edges"),
+        precision="float32",
     )  # fmt: skip
     expected = reconstruct(
         clip, ready.model, ready.encoder, TorchHands.acehand(), ready.weights, options
@@ -661,12 +666,17 @@ def test_weights_are_run_as_they_were_trained(name, weights_folder, tmp_path, mo
     np.testing.assert_array_equal(found.global_orient, expected.global_orient)
     said = found.provenance.settings
     assert said["solve"] == {"bearings": trained.bearings, "solve": trained.solve,
-                             "fallback": trained.fallback}  # fmt: skip
+                             "fallback": trained.fallback,
+                             "fit_guards": trained.fit_guards or "excess",
+                             "ray_cells": trained.ray_cells or "edges"}  # fmt: skip
     assert (said["window_latents"], said["hands"]) == (trained.window_latents, "both")
 
-    told = replace(settings, solve="rigid", encode_width="128", window_latents=5)
+    told = replace(settings, solve="rigid", encode_width="128", window_latents=5,
+                   fit_guards="excess", ray_cells="edges")  # fmt: skip
     other = AceTracker(TrackerSettings(), told).track(clip)
     assert other.provenance.settings["solve"]["solve"] == "rigid"
+    assert other.provenance.settings["solve"]["fit_guards"] == "excess"
+    assert other.provenance.settings["solve"]["ray_cells"] == "edges"
     assert other.provenance.settings["window_latents"] == 5
     notes = " ".join(other.provenance.notes)
     assert f"solve rigid; these weights were trained with {trained.solve}" in notes
@@ -681,6 +691,9 @@ def test_weights_that_say_nothing_are_run_as_released(weights_folder):
     assert solve_options("k", False, InferenceConfig(solve="direct")).solve == "direct"
     settings = AceSettings(weights_folder)
     assert settings.told(settings.trained()) == (InferenceConfig(), ())
+    # Of a field's cells as released; of fits, which the released code has none of, with our guards.
+    free = solve_options("kfree", True, InferenceConfig(bearings="pinhole"))
+    assert (free.fit_guards, free.ray_cells) == ("excess", "edges")
 
 
 @pytest.mark.parametrize("weights_folder", ["kfree"], indirect=True)
@@ -730,6 +743,8 @@ def test_a_mano_that_is_not_where_it_should_be_is_an_error(tmp_path, monkeypatch
         ({"encode_width": "wide"}, "native, or 32 to"),
         ({"solve": "rigit"}, "Did you mean 'rigid'"),
         ({"fallback": "papers"}, "Did you mean 'paper'"),
+        ({"fit_guards": "paper's"}, "Did you mean 'paper'"),
+        ({"ray_cells": "edge"}, "Did you mean 'edges'"),
         ({"hand_model": "manos"}, "Did you mean 'mano'"),
         ({"window_latents": 1}, "--window-latents 1; valid: 2 to"),
         ({"batch": 0}, "--batch 0"),
@@ -747,11 +762,12 @@ def test_flags_become_settings(tmp_path, monkeypatch):
     add_ace_arguments(parser)
     assert ace_settings_of(parser.parse_args([])) is None
     given = ["--weights", str(tmp_path), "--variant", "kfree", "--encode-width", "native",
-             "--windows", "blended", "--second-opinion", "--betas", "b.json"]  # fmt: skip
+             "--windows", "blended", "--second-opinion", "--betas", "b.json",
+             "--fit-guards", "paper", "--ray-cells", "centres"]  # fmt: skip
     settings = ace_settings_of(parser.parse_args(given))
     expected = AceSettings(
         tmp_path, variant="kfree", encode_width="native", windows="blended",
-        second_opinion=True, betas=Path("b.json"),
+        second_opinion=True, betas=Path("b.json"), fit_guards="paper", ray_cells="centres",
     )  # fmt: skip
     assert settings == expected and settings.encode_pixels == 0
     assert ace_settings_of(parser.parse_args(["--weights", "w"])) == AceSettings(Path("w"))

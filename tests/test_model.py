@@ -134,6 +134,41 @@ def test_kfree_needs_no_camera_and_k_does(readout, batch) -> None:
         place(readout, joints, batch.size, None, RELEASED["k"])
 
 
+def test_how_a_ray_field_is_used_is_an_option(readout, batch) -> None:
+    """Options of ``place`` against the camera or the field that they stand for."""
+    hands = TorchHands.acehand()
+    joints = hands.joints(readout.global_orient, readout.hand_pose, readout.betas)
+    rows, columns = (torch.arange(15) + 0.5) / 15, (torch.arange(21) + 0.5) / 21
+    y, x = torch.meshgrid(rows, columns, indexing="ij")
+    generator = torch.Generator().manual_seed(0)
+    anchors = 0.1 + 0.8 * torch.rand(readout.anchors.shape, generator=generator)
+    f = 96 / torch.tan(torch.deg2rad(torch.tensor(50.0)))
+    camera = PinholeBatch(torch.stack([f, f])[None], torch.tensor([[90.0, 66.0]]), SIZE)
+    # 192 x 128 pixels: 100 degrees across of a pinhole, 110 of an equidistant lens.
+    plane = torch.stack([192 * x - 90, 128 * y - 66])
+    pinhole = torch.cat([plane / f, torch.ones_like(x)[None]])
+    angles = plane / (96 / torch.deg2rad(torch.tensor(55.0)))
+    s = angles.norm(dim=0)
+    fisheye = torch.cat([angles / s * s.sin(), s.cos()[None]])
+
+    def placed(field, *options):
+        said = replace(readout, ray_map=field[None, :, None].expand(1, -1, 3, -1, -1))
+        return place(replace(said, anchors=anchors), joints, SIZE, camera, SolveOptions(*options))
+
+    truth = placed(pinhole, "intrinsics").solved
+
+    def far(field, bearings, *more):
+        found = placed(field, bearings, "mixed", "released", *more).solved
+        return float((found - truth).norm(dim=-1).mean())
+
+    assert far(pinhole, "pinhole", "excess") < 1e-4 and far(pinhole, "pinhole", "paper") < 1e-4
+    assert far(pinhole, "rays", "excess", "centres") < 1e-4 < 1e-3 < far(pinhole, "rays", "excess")
+    read = placed(fisheye, "rays", "mixed", "released", "excess", "centres").solved
+    torch.testing.assert_close(placed(fisheye, "pinhole").solved, read)
+    by_fit = placed(fisheye, "pinhole", "mixed", "released", "paper").solved
+    assert (by_fit - read).norm(dim=-1).mean() > 1e-3
+
+
 def test_only_pinholes_enter_the_model() -> None:
     pinhole = Camera("pinhole", 192, 128, 170.0, 165.0, 99.0, 60.0)
     table = pinhole_batch([pinhole])

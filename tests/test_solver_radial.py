@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import solver_reference as slow
 import torch
+from scipy.ndimage import gaussian_filter
 from torch.autograd import gradcheck
 
+from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.solver import bearings_torch, radial_torch
 from acehand_core.solver.camera_fit_torch import fit_pinhole
-from acehand_core.solver.radial_torch import RadialFit, fit_radial
+from acehand_core.solver.radial_torch import RadialFit, fit_radial, guarded_pinhole
 
 WIDTH, HEIGHT = 672, 480
 KANNALA = (0.08, -0.02, 0.004, -0.001)
@@ -239,3 +241,113 @@ def test_symmetry_and_precision():
     assert single.focal.dtype == torch.float32
     anchors = places().expand(3, -1, -1)
     assert degrees(single.rays(anchors.float()), fit.rays(anchors)).max() < 0.01
+
+
+# --- whether hands may be placed by the fitted pinhole ----------------------------------------
+
+#: Radius in the image, in focal lengths, to the angle from the axis.
+ANGLES = {"pinhole": np.arctan, "equidistant": lambda s: s}
+TOKENS = np.stack(np.meshgrid((np.arange(21) + 0.5) / 21, (np.arange(15) + 0.5) / 15), -1)
+
+
+def analytic(kind, view, noise=0.0, smooth=0.0, clips=1, seed=0):
+    """A lens's rays by its formula, ``view`` degrees across 672 pixels, centre (363, 216)."""
+    edge = np.radians(view / 2)
+    focal = 336 / {"pinhole": np.tan(edge), "equidistant": edge}[kind]
+    d = (TOKENS * [672, 480] - [363, 216]) / focal
+    s = np.linalg.norm(d, axis=-1, keepdims=True)
+    angle = ANGLES[kind](s)
+    ray = np.concatenate([d / s * np.sin(angle), np.cos(angle)], -1)
+    turn = np.random.default_rng(seed).normal(size=(clips, *ray.shape))
+    if smooth:
+        turn = gaussian_filter(turn, (0, smooth, smooth, 0))
+        turn /= turn.std()
+    turn *= np.radians(noise)
+    rays = ray + turn - np.sum(turn * ray, -1, keepdims=True) * ray
+    return torch.tensor(np.moveaxis(rays / np.linalg.norm(rays, axis=-1, keepdims=True), -1, 1))
+
+
+@pytest.mark.parametrize("view", [42, 70, 110])
+def test_noise_on_a_pinhole_does_not_keep_hands_from_its_fit(view):
+    for noise, smooth in ((0, 0), (4, 0), (5, 0), (5, 1), (3, 2)):
+        fit = guarded_pinhole(analytic("pinhole", view, noise, smooth, clips=20))
+        assert fit.valid.all(), (noise, smooth)
+        if noise > 3:  # where the gate once stood
+            assert fit.misfit.min() > np.radians(4.5)
+
+
+@pytest.mark.parametrize("view", [90, 110, 130])
+def test_fisheyes_do_not_pass_for_pinholes(view):
+    for noise in (0, 1, 3):
+        rays = analytic("equidistant", view, noise, clips=20)
+        fit, paper = guarded_pinhole(rays), guarded_pinhole(rays, "paper")
+        assert not fit.valid.any(), noise
+        assert paper.valid.all() and fit.within.all()  # the paper's guards let them through
+        for name in ("focal", "centre", "misfit", "within"):
+            assert torch.equal(getattr(fit, name), getattr(paper, name))
+
+
+def test_smooth_errors_that_leave_the_fit_right_do_not_count():
+    """In each axis' bearings, less the line through them: the fit is exact, the rays are off."""
+    exact = analytic("pinhole", 70)
+    bearing = (exact[:, :2] / exact[:, 2:]).numpy()
+    noisy = analytic("pinhole", 70, 8, smooth=3, clips=20)
+    wrong = (noisy[:, :2] / noisy[:, 2:]).numpy() - bearing
+    for axis in range(2):
+        along = TOKENS[..., axis] - 0.5
+        wrong[:, axis] -= wrong[:, axis].mean((1, 2), keepdims=True)
+        slope = (wrong[:, axis] * along).sum((1, 2), keepdims=True) / (along**2).sum()
+        wrong[:, axis] -= slope * along
+    rays = torch.tensor(np.concatenate([bearing + wrong, np.ones_like(wrong[:, :1])], 1))
+    fit, truth = guarded_pinhole(rays), fit_pinhole(exact)
+    assert fit.misfit.mean() > np.radians(7)
+    torch.testing.assert_close(fit.focal, truth.focal.expand(20, 2))
+    assert fit.valid.all()
+
+
+def test_the_papers_guards_and_no_others():
+    """Against the two worked out one token at a time, on either side of each."""
+    rays = [analytic("equidistant", 110)[0], analytic("pinhole", 70, 5.0)[0]]
+    plain = analytic("pinhole", 70)[0]
+    # Bearings of 70 degrees vary by 0.16 and 0.08: x by 0.02 is under the floor, by 0.04 over it,
+    # but then the focal length is 18 sides.
+    for x, y in ((0.02, 1.0), (0.04, 1.0), (0.13, 1.0), (1.0, 0.08), (1.0, 0.11), (4.0, 1.0)):
+        rays.append(plain * torch.tensor([x, y, 1.0]).double().view(3, 1, 1))
+    rays += [analytic("pinhole", 135.5)[0], analytic("pinhole", 137)[0]]
+    rays += [analytic("equidistant", view)[0] for view in (130, 150)]
+    expected = [slow.within_the_papers_guards(ray.numpy()) for ray in rays]
+    assert 0 < sum(expected) < len(expected)
+    fit = guarded_pinhole(torch.stack(rays), "paper")
+    assert fit.valid.tolist() == fit.within.tolist() == expected
+
+
+def test_what_a_pinhole_adds_is_weighed_against_the_fields_own_error():
+    """The decision against its definition, one token at a time, fields on either side of it."""
+    kinds = [("equidistant", view, noise, smooth) for view in (55, 62, 64, 66, 75, 90)
+             for noise, smooth in ((0, 0), (1, 0), (3, 0), (3, 2))]  # fmt: skip
+    rays = torch.cat([analytic(*kind, seed=n) for n, kind in enumerate(kinds)])
+    fit, lens = guarded_pinhole(rays), fit_radial(rays)
+    close = []
+    for n, ray in enumerate(rays.numpy()):
+        one = RadialFit(*(getattr(lens, f)[n : n + 1] for f in
+                          ("focal", "centre", "bend", "valid", "misfit")))  # fmt: skip
+        excess, limit = slow.excess_and_limit(
+            ray, lambda place, one=one: one.rays(torch.tensor(place).view(1, 1, 2))[0, 0].numpy()
+        )
+        assert fit.valid[n].item() == (excess <= limit), kinds[n]
+        close.append(excess / limit)
+    assert min(abs(np.array(close) - 1)) < 0.1 and 0.3 < fit.valid.double().mean() < 0.7
+
+
+def test_guards_have_no_gradient():
+    rays = analytic("pinhole", 70, 2.0).requires_grad_()
+    gradients = []
+    for fit in (fit_pinhole(rays), guarded_pinhole(rays)):
+        gradients += torch.autograd.grad(fit.focal.sum() + fit.centre.sum(), rays)
+        assert not fit.misfit.requires_grad
+    assert torch.equal(*gradients) and gradients[0].abs().max() > 0
+
+
+def test_unknown_guards_are_refused():
+    with pytest.raises(InputError, match="Did you mean 'paper'"):
+        guarded_pinhole(analytic("pinhole", 70), "papers")

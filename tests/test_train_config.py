@@ -11,7 +11,7 @@ from acehand_core.decoder.decoder import Decoder
 from acehand_core.encoder.sources import SourceSettings, make_source
 from acehand_core.encoder.video_backbones import VideoMae, VJepa2
 from acehand_core.errors import AcehandError
-from acehand_core.model import AceModel
+from acehand_core.model import AceModel, SolveOptions
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.estimate import step_size
 from acehand_core.training.main import CONF, compose
@@ -81,6 +81,7 @@ def test_every_setting_of_the_recipe_is_in_the_table_or_named_here() -> None:
     ours = {
         "optim.beta1", "optim.beta2", "optim.checkpointing", "optim.parallel",
         "losses.fit_warmup_steps", "losses.joint_readings", "solver.fallback",
+        "solver.fit_guards", "solver.ray_cells",
     }  # fmt: skip
     config = composed("standard").to_json()
     for group in ("optim", "losses", "solver"):
@@ -125,6 +126,11 @@ def test_ablations_of_the_paper() -> None:
     assert watched.root == "x" and watched.encode_width == 672
     rays = compose(["experiment=kfree", "solver=rays"])
     assert rays.losses.fit == 0 and rays.solver.bearings == "rays"
+    # Ours, unless the paper's guards or the released reading of the field are asked for.
+    options = composed("kfree").solver.options()
+    assert options == SolveOptions("pinhole", "mixed", "released", "excess", "centres")
+    papers = compose(["experiment=kfree", "solver.fit_guards=paper", "solver.ray_cells=edges"])
+    assert papers.solver.options() == SolveOptions("pinhole", "mixed", "released", "paper", "edges")
 
 
 #: Every row of the paper's tables of ablations: overrides; then bearings, solve, weight of L_fit,
@@ -208,6 +214,8 @@ def test_rows_of_the_papers_tables(overrides, expected, changes) -> None:
             ["experiment=tiny", "validation.sources.synthetic.weight=-1"],
             r"validation\.sources\.synthetic\.weight is -1",
         ),
+        (["solver.fit_guards=papers"], "fit_guards is 'papers'.*Did you mean 'paper'"),
+        (["solver.ray_cells=centers"], "ray_cells is 'centers'.*Did you mean 'centres'"),
         (["data.window.weighting=foo"], r"data\.window\.weighting is 'foo'; valid: recording"),
         (["data.window.image_frames=-3"], r"data\.window\.image_frames is -3"),
     ],

@@ -139,8 +139,8 @@ def test_weights_say_how_they_were_trained_to_be_run(tmp_path) -> None:
     """The solver, the hand model, the width of the pictures and the length of windows."""
     ways = {
         "rays": ["model.variant=kfree", "solver=rays"],
-        "fitted": ["model.variant=kfree", "solver=fitted"],
-        "direct": ["solve=direct"],
+        "fitted": ["model.variant=kfree", "solver=fitted", "solver.fit_guards=paper"],
+        "direct": ["solve=direct", "solver.ray_cells=edges"],
     }
     for name, more in ways.items():
         more = [f"run={tmp_path / name}", *more]
@@ -151,6 +151,8 @@ def test_weights_say_how_they_were_trained_to_be_run(tmp_path) -> None:
             bearings={"rays": "rays", "fitted": "pinhole", "direct": "intrinsics"}[name],
             solve="direct" if name == "direct" else "mixed", fallback="released",
             hand_model="acehand", encode_width=64, window_latents=2,
+            fit_guards="paper" if name == "fitted" else "excess",
+            ray_cells="edges" if name == "direct" else "centres",
         )  # fmt: skip
         for folder in (report.weights, exported):
             assert load_weights(folder).inference == expected

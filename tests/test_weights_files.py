@@ -133,7 +133,7 @@ def test_every_layout_keeps_what_the_model_was_trained_on(checkpoint: Path, tmp_
 
 
 def test_every_layout_keeps_how_the_model_is_run(checkpoint: Path, tmp_path: Path) -> None:
-    told = InferenceConfig("pinhole", "rigid", "paper", "acehand", 672, 21)
+    told = InferenceConfig("pinhole", "rigid", "paper", "acehand", 672, 21, "paper", "centres")
     pieces = checkpoint.parent / "Wan2.2-Fun-5B-Control"
     own.save_own(tmp_path / "own", replace(load_weights(checkpoint), inference=told))
     for target in TARGETS:
@@ -154,6 +154,8 @@ def test_how_a_model_is_run_is_checked(own_folder: Path, capsys) -> None:
         ({"bearing": "rays"}, "Did you mean 'bearings'"),
         ({"bearings": "ray"}, "bearings is 'ray'.*Did you mean 'rays'"),
         ({"hand_model": 3}, "hand_model is 3"),
+        ({"fit_guards": "papers"}, "fit_guards is 'papers'.*Did you mean 'paper'"),
+        ({"ray_cells": "edge"}, "ray_cells is 'edge'.*Did you mean 'edges'"),
         ({"encode_width": "832"}, "a whole number is needed"),
         ({"window_latents": 1}, "window_latents is 1; 2 or more"),
     ):

@@ -64,6 +64,14 @@ def add_ace_arguments(parser: argparse.ArgumentParser) -> None:
         help="where a hand goes whose anchors are rejected; default as trained",
     )  # fmt: skip
     group.add_argument(
+        "--fit-guards", choices=("paper", "excess"),
+        help="which fits --bearings pinhole uses; default as trained, excess where not recorded",
+    )  # fmt: skip
+    group.add_argument(
+        "--ray-cells", choices=("edges", "centres"),
+        help="where --bearings rays takes cells to stand; default as trained, edges as released",
+    )  # fmt: skip
+    group.add_argument(
         "--hand-model", choices=("mano", "acehand"),
         help="whose rotations the weights learned; default as they say, mano where they do not",
     )  # fmt: skip
@@ -99,8 +107,8 @@ def ace_settings_of(arguments: argparse.Namespace) -> AceSettings | None:
 
     names = (
         "variant", "base", "vae", "caption", "window_latents", "encode_width",
-        "bearings", "solve", "fallback", "hand_model", "betas", "second_opinion", "drop_tail",
-        "read_rate", "precision", "device", "batch",
+        "bearings", "solve", "fallback", "fit_guards", "ray_cells", "hand_model", "betas",
+        "second_opinion", "drop_tail", "read_rate", "precision", "device", "batch",
     )  # fmt: skip
     values = {name: getattr(arguments, name) for name in names}
     settings = AceSettings(Path(weights), windows=arguments.windows or "paper", **values)

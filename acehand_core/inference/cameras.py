@@ -9,8 +9,8 @@ from acehand_core.batch import Readout
 from acehand_core.errors import CalibrationError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.model import SolveOptions
-from acehand_core.solver.camera_fit_torch import fit_pinhole, reported_intrinsics
-from acehand_core.solver.radial_torch import RadialFit, fit_radial
+from acehand_core.solver.camera_fit_torch import reported_intrinsics
+from acehand_core.solver.radial_torch import RadialFit, fit_radial, guarded_pinhole
 
 
 def predicted_camera(
@@ -30,7 +30,7 @@ def predicted_camera(
         radial = fit_radial(readout.rays)
         return _kannala_brandt(radial, width, height) if bool(radial.valid[0]) else None
     if options.bearings == "pinhole":
-        fit = fit_pinhole(readout.rays)
+        fit = guarded_pinhole(readout.rays, options.fit_guards)
         if not bool(fit.valid[0]):
             return None
         scale = torch.tensor([width, height])

@@ -77,5 +77,9 @@ def solve_options(
     if solve == "mixed" and not has_hand_model:
         solve = "rigid"
     return SolveOptions(
-        trained.bearings or released.bearings, solve, trained.fallback or released.fallback
+        trained.bearings or released.bearings,
+        solve,
+        trained.fallback or released.fallback,
+        trained.fit_guards or released.fit_guards,
+        trained.ray_cells or released.ray_cells,
     )

@@ -80,7 +80,8 @@ def sampled_bearings(
 
     Args:
         rays: any length; a depth counts by its absolute value, at least ``MIN_RAY_DEPTH``.
-        cell_centres: cells stand at their centres, as the fit and the ray targets have it.
+        cell_centres: cells stand at their centres, as the fit and the ray targets have it. Beyond
+            the centres of the outer cells their bearing is held.
     """
 
     def bearing(place: torch.Tensor) -> torch.Tensor:

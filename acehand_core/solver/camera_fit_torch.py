@@ -6,7 +6,7 @@ A ray field is one direction per token, seen through the token's centre: column 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -21,10 +21,6 @@ VARIANCE_FLOOR = 1e-4
 #: Bracket on the focal length in image sides: 136 down to 11 degrees of view along that side. A
 #: field that reaches sideways (a fisheye) fits to a focal length of almost 0.
 FOCAL_BRACKET = (0.2, 5.0)
-#: Largest mean angle between the field and the fitted pinhole. Fisheyes between about 120 and 150
-#: degrees stay in the bracket while the fit is 5 to 14 degrees wrong; noise of 3 degrees per token
-#: and axis on a true pinhole leaves 3.7.
-MAX_MISFIT_DEGREES = 4.5
 #: Depths count from here up, as in the released report of the fit.
 MIN_RAY_DEPTH = 1e-6
 
@@ -37,9 +33,9 @@ class FittedPinhole:
     """One pinhole per clip in shares of the image: ``bearing = (anchor - centre) / focal``.
 
     Every number is finite, whether or not the clip is ``valid``. ``misfit`` is the mean
-    angle in radians between the field and the pinhole's rays, without a gradient. ``valid``: all
-    guards hold, so hands may be placed by the fit; ``within``: the paper's two hold, the floor and
-    the bracket, so that L_fit may teach it.
+    angle in radians between the field and the pinhole's rays, without a gradient. ``within``: the
+    paper's two guards hold, the floor and the bracket, so that L_fit may teach it; ``valid``: hands
+    may be placed by the fit, which ``radial_torch.guarded_pinhole`` may ask more for.
     """
 
     focal: Float[torch.Tensor, "B 2"]
@@ -47,6 +43,11 @@ class FittedPinhole:
     valid: Bool[torch.Tensor, "B"]
     misfit: Float[torch.Tensor, "B"]
     within: Bool[torch.Tensor, "B"]
+
+    def rays(self, anchors: Float[torch.Tensor, "B n 2"]) -> Float[torch.Tensor, "B n 3"]:
+        """Return rays of depth 1; anchors are 0..1 of the image."""
+        bearing = (anchors - self.centre[:, None]) / self.focal[:, None]
+        return torch.cat([bearing, torch.ones_like(bearing[..., :1])], dim=-1)
 
 
 def token_centres(like: Float[torch.Tensor, "*batch h w"]) -> Float[torch.Tensor, "h w 2"]:
@@ -62,7 +63,6 @@ def fit_pinhole(
     regression: str = "bearing_on_pixel",
     variance_floor: float = VARIANCE_FLOOR,
     bracket: tuple[float, float] = FOCAL_BRACKET,
-    max_misfit_degrees: float = MAX_MISFIT_DEGREES,
 ) -> FittedPinhole:
     """Fit focal lengths and principal point by one linear regression per axis.
 
@@ -81,8 +81,9 @@ def fit_pinhole(
       fields the two agree.)
     - The floor guards the variance of the bearings along their axis in either direction, though
       with bearings on pixels the bracket already implies it.
-    - A third guard, the misfit, because the two let medium fisheyes through. It guards the solve
-      only: the loss, which is to make a pinhole of the field, goes by the paper's two.
+
+    These are the paper's two guards and no more: medium fisheyes pass, see
+    ``radial_torch.guarded_pinhole``.
 
     Raises:
         InputError: an unknown ``regression``.
@@ -106,21 +107,18 @@ def fit_pinhole(
     else:
         focal = (covariance / variance.clamp(min=variance_floor)).clamp(low, high)
     centre = mean_p - focal * mean_b
+    within = ((variance >= variance_floor) & (focal > bracket[0]) & (focal < bracket[1])).all(1)
+    fit = FittedPinhole(focal, centre, within, torch.zeros_like(focal[:, 0]), within)
     with torch.no_grad():
-        misfit = _misfit(rays, (pixel - centre[:, None]) / focal[:, None])
-        within = (variance >= variance_floor) & (focal > bracket[0]) & (focal < bracket[1])
-        within = within.all(1)
-        valid = within & (misfit <= torch.pi / 180 * max_misfit_degrees)
-    return FittedPinhole(focal, centre, valid, misfit, within)
+        misfit = angles(rays, fit.rays(pixel)).mean(1)
+    return replace(fit, misfit=misfit)
 
 
-def _misfit(rays: Rays, bearing: Float[torch.Tensor, "B n 2"]) -> Float[torch.Tensor, "B"]:
-    """Return the mean angle between a field and the rays of bearings."""
+def angles(rays: Rays, model: Float[torch.Tensor, "B n 3"]) -> Float[torch.Tensor, "B n"]:
+    """Return the angles between a field and other rays of its tokens, of any length; radians."""
     field = rays.flatten(2).transpose(1, 2)
-    model = torch.cat([bearing, torch.ones_like(bearing[..., :1])], dim=-1)
     across = torch.linalg.cross(field, model).norm(dim=-1)
-    angle = torch.atan2(across, (field * model).sum(-1))
-    return angle.mean(1)
+    return torch.atan2(across, (field * model).sum(-1))
 
 
 def reported_intrinsics(

@@ -13,12 +13,20 @@ what is left. An odd polynomial of the angle alone would be a pinhole only appro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
 
-from acehand_core.solver.camera_fit_torch import VARIANCE_FLOOR, token_centres
+from acehand_core.errors import InputError, nearest
+from acehand_core.solver.camera_fit_torch import (
+    VARIANCE_FLOOR,
+    FittedPinhole,
+    angles,
+    fit_pinhole,
+    token_centres,
+)
 
 #: Beyond this angle to the optical axis a ray has no vote: bearings grow like its tangent.
 MAX_BEARING_ANGLE = 85 * torch.pi / 180
@@ -34,7 +42,13 @@ _Q_RANGE = (-0.4, 1.5)
 #: Median misfit above which a fit is refused; noise of 3 degrees per token and axis leaves 3.6.
 MAX_MISFIT_DEGREES = 5.0
 _SMALL = 1e-3
+#: What a pinhole may add to the misfit of an exact field; an equidistant lens of 60 degrees across
+#: makes it add 0.6.
+MAX_EXCESS_DEGREES = 0.7
+#: Tokens on each side of a patch: a hand covers as many or more, so reading it averages over them.
+_PATCH = 3
 
+Guards = Literal["paper", "excess"]
 Rays = Float[torch.Tensor, "B 3 h w"]
 Unknowns = Float[torch.Tensor, "B 6"]
 
@@ -105,6 +119,46 @@ def fit_radial(rays: Rays, steps: int = STEPS) -> RadialFit:
         valid = (spread >= VARIANCE_FLOOR) & sound
         valid &= misfit <= torch.pi / 180 * MAX_MISFIT_DEGREES
     return RadialFit(focal, centre, bend, valid, misfit)
+
+
+def guarded_pinhole(rays: Rays, guards: str = "excess") -> FittedPinhole:
+    """Fit a pinhole, and say by which clips' fits hands may be placed.
+
+    Args:
+        guards: "paper": the floor and the bracket of ``fit_pinhole``, nothing else. "excess": also,
+            the field must not show another lens. Of ``p`` and ``r``, the RMS angles of the field to
+            the pinhole and to a radial lens fitted to it, ``sqrt(p^2 - r^2)`` is what the pinhole
+            itself adds. It may be ``MAX_EXCESS_DEGREES`` at most, and as much more (in quadrature)
+            as reading a hand off the field would be wrong: the RMS of what the lens leaves,
+            averaged over 3 x 3 tokens. Noise of single tokens hardly adds to either, smooth errors
+            add to both. Guards have no gradient.
+
+    Raises:
+        InputError: unknown ``guards``.
+    """
+    if guards not in get_args(Guards):
+        raise InputError(f"guards {guards!r}; {nearest(str(guards), get_args(Guards))}")
+    fit = fit_pinhole(rays)
+    if guards == "paper":
+        return fit
+    with torch.no_grad():
+        squared_excess, squared_error = _excess(rays, fit)
+        limit = (torch.pi / 180 * MAX_EXCESS_DEGREES) ** 2 + squared_error
+        return replace(fit, valid=fit.within & (squared_excess <= limit))
+
+
+def _excess(
+    rays: Rays, fit: FittedPinhole
+) -> tuple[Float[torch.Tensor, "B"], Float[torch.Tensor, "B"]]:
+    """Return the square of the excess, and of what is wrong with a field where a hand is read."""
+    anchors = token_centres(rays).flatten(0, 1).expand(len(rays), -1, -1)
+    lens = fit_radial(rays).rays(anchors)
+    missed = [angles(rays, model).square().mean(1) for model in (fit.rays(anchors), lens)]
+    unit = torch.nn.functional.normalize(rays, dim=1)
+    left = unit - lens.transpose(1, 2).reshape(unit.shape)
+    h, w = rays.shape[2:]
+    patches = torch.nn.functional.avg_pool2d(left, (min(_PATCH, h), min(_PATCH, w)), stride=1)
+    return missed[0] - missed[1], patches.square().sum(1).mean((1, 2))
 
 
 def _angle_plane(rays: Rays) -> tuple[Float[torch.Tensor, "B n 2"], Float[torch.Tensor, "B n"]]:

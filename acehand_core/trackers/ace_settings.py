@@ -23,6 +23,8 @@ WINDOWS = ("paper", "blended", "full")
 BEARINGS = ("intrinsics", "rays", "pinhole", "radial")
 SOLVES = ("mixed", "rigid", "inverse", "direct")
 FALLBACKS = ("released", "paper")
+FIT_GUARDS = ("paper", "excess")
+RAY_CELLS = ("edges", "centres")
 HAND_MODELS = ("mano", "acehand")
 READ_RATES = ("model", "source")
 PRECISIONS = ("bfloat16", "float32")
@@ -41,8 +43,8 @@ class AceSettings:
         variant: "k" or "kfree", where ``weights`` holds both.
         base, vae, caption: pieces of the released model that are not beside the checkpoint.
         windows: see ``inference.windows.plan_windows``.
-        window_latents, encode_width (pixels, or "native"), bearings, solve, fallback, hand_model:
-            see ``weights.config.InferenceConfig``; None as the weights say.
+        window_latents, encode_width (pixels, or "native"), bearings, solve, fallback, fit_guards,
+            ray_cells, hand_model: see ``weights.config.InferenceConfig``; None as the weights say.
         betas: file of a measured shape (see ``read_betas``).
         second_opinion: also look at the mirrored clip.
         drop_tail: leave out frames beyond the last multiple of four, as released.
@@ -62,6 +64,8 @@ class AceSettings:
     bearings: str | None = None
     solve: str | None = None
     fallback: str | None = None
+    fit_guards: str | None = None
+    ray_cells: str | None = None
     hand_model: str | None = None
     betas: Path | None = None
     second_opinion: bool = False
@@ -79,6 +83,8 @@ class AceSettings:
             ("--bearings", self.bearings, BEARINGS),
             ("--solve", self.solve, SOLVES),
             ("--fallback", self.fallback, FALLBACKS),
+            ("--fit-guards", self.fit_guards, FIT_GUARDS),
+            ("--ray-cells", self.ray_cells, RAY_CELLS),
             ("--hand-model", self.hand_model, HAND_MODELS),
             ("--read-rate", self.read_rate, READ_RATES),
             ("--precision", self.precision, PRECISIONS),
@@ -144,6 +150,7 @@ class AceSettings:
         """Return how to run: as ``trained`` but for flags, and a sentence per flag that differs."""
         flags = {
             "bearings": self.bearings, "solve": self.solve, "fallback": self.fallback,
+            "fit_guards": self.fit_guards, "ray_cells": self.ray_cells,
             "hand_model": self.hand_model, "encode_width": self.encode_pixels,
             "window_latents": self.window_latents,
         }  # fmt: skip

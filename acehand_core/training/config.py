@@ -23,6 +23,8 @@ _CHOICES = {
     "bearings": ("intrinsics", "rays", "pinhole", "radial"),
     "solve": ("mixed", "rigid", "inverse", "direct"),
     "fallback": ("released", "paper"),
+    "fit_guards": ("paper", "excess"),
+    "ray_cells": ("edges", "centres"),
     "precision": ("bfloat16", "float32"),
     "parallel": ("ddp", "fsdp"),
     "hand": ("mano", "acehand"),
@@ -65,11 +67,17 @@ class StartConfig:
 
 @dataclass(frozen=True, slots=True)
 class SolverConfig:
-    """How hands are placed during training; see ``model.SolveOptions``."""
+    """How hands are placed during training; see ``model.SolveOptions``.
+
+    The released code reads rays with their outer cells on the "edges"; they are taught at their
+    centres, and read there unless it is to be repeated.
+    """
 
     bearings: str = "intrinsics"
     solve: str = "mixed"
     fallback: str = "released"
+    fit_guards: str = "excess"
+    ray_cells: str = "centres"
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -77,7 +85,7 @@ class SolverConfig:
 
     def options(self) -> SolveOptions:
         """Return the model's own options."""
-        return SolveOptions(self.bearings, self.solve, self.fallback)
+        return SolveOptions(**asdict(self))
 
 
 @dataclass(frozen=True, slots=True)

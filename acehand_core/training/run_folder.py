@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,7 @@ def run_as(folder: Path, config: TrainConfig) -> InferenceConfig:
             own = stored.get(name, (None,))
             widths |= {source.encode_width} if source.encode_width else set(own)
     return InferenceConfig(
-        bearings=config.solver.bearings,
-        solve=config.solver.solve,
-        fallback=config.solver.fallback,
+        **asdict(config.solver),
         hand_model=config.hand,
         encode_width=widths.pop() if len(widths) == 1 else None,
         window_latents=config.data.window.latents,

@@ -19,8 +19,9 @@ from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.losses.objective import TERMS, LossWeights, Masks, Sums, term_sums, total
 from acehand_core.losses.targets import Prediction, Targets
 from acehand_core.model import AceModel, SolveOptions, place_with
-from acehand_core.solver import bearings_torch, camera_fit_torch, radial_torch
+from acehand_core.solver import bearings_torch, radial_torch
 from acehand_core.solver.bearings_torch import Bearings
+from acehand_core.solver.camera_fit_torch import FittedPinhole
 from acehand_core.training.batches import Batch
 from acehand_core.training.config import OptimConfig
 from acehand_core.training.optim import rate
@@ -61,7 +62,7 @@ class TrainingModel(nn.Module):
         rays = _deep(readout.rays)
         fit = None
         if self.options.bearings == "pinhole":
-            fit = camera_fit_torch.fit_pinhole(rays)
+            fit = radial_torch.guarded_pinhole(rays, self.options.fit_guards)
         bearings = self._bearings(readout, rays, targets, fit)
         placed = place_with(readout, joints, bearings, self.options)
         if fit is None:
@@ -73,7 +74,7 @@ class TrainingModel(nn.Module):
         readout: Readout,
         rays: Float[torch.Tensor, "B 3 h w"],
         targets: Targets,
-        fit: camera_fit_torch.FittedPinhole | None,
+        fit: FittedPinhole | None,
     ) -> Bearings:
         anchors, head, size = readout.anchors, readout.camera[..., :2], targets.camera.size
         if fit is not None:
@@ -82,7 +83,8 @@ class TrainingModel(nn.Module):
             lens = radial_torch.fit_radial(rays)
             return bearings_torch.radial_bearings(lens, rays, anchors, head, size)
         if self.options.bearings == "rays":
-            return bearings_torch.sampled_bearings(rays, anchors, head, size)
+            centres = self.options.ray_cells == "centres"
+            return bearings_torch.sampled_bearings(rays, anchors, head, size, centres)
         if bool(targets.pinhole.all()):
             camera = targets.camera
             return bearings_torch.calibrated_bearings(

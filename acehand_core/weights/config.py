@@ -15,6 +15,10 @@ Variant = Literal["k", "kfree"]
 BearingSource = Literal["intrinsics", "rays", "pinhole", "radial"]
 SolveKind = Literal["mixed", "rigid", "inverse", "direct"]
 Fallback = Literal["released", "paper"]
+#: Which fitted pinholes place hands: ``solver.radial_torch.guarded_pinhole``.
+FitGuards = Literal["paper", "excess"]
+#: Where cells stand when bearings are read off the ray field.
+RayCells = Literal["edges", "centres"]
 TrainedHand = Literal["mano", "acehand"]
 
 
@@ -62,6 +66,7 @@ class InferenceConfig:
         hand_model: whose rotations it learned.
         encode_width: pixels that pictures were encoded at; 0 for their own width.
         window_latents: length of the windows that it learned from.
+        fit_guards, ray_cells: see ``model.SolveOptions``.
     """
 
     bearings: BearingSource | None = None
@@ -70,6 +75,8 @@ class InferenceConfig:
     hand_model: TrainedHand | None = None
     encode_width: int | None = None
     window_latents: int | None = None
+    fit_guards: FitGuards | None = None
+    ray_cells: RayCells | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``from_json`` reads."""
