@@ -15,6 +15,7 @@ from acehand_core.encoder import lora
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
+from acehand_core.inference.cameras import predicted_camera
 from acehand_core.model import RELEASED, AceModel, SolveOptions, place
 from acehand_core.weights.config import ModelConfig
 from acehand_core.weights.loaded import LoadedWeights
@@ -167,6 +168,10 @@ def test_how_a_ray_field_is_used_is_an_option(readout, batch) -> None:
     torch.testing.assert_close(placed(fisheye, "pinhole").solved, read)
     by_fit = placed(fisheye, "pinhole", "mixed", "released", "paper").solved
     assert (by_fit - read).norm(dim=-1).mean() > 1e-3
+    # The camera that is reported is the one that hands are placed by.
+    said = replace(readout, ray_map=fisheye[None, :, None])
+    assert predicted_camera(said, (192, 128), SolveOptions("pinhole")) is None
+    assert predicted_camera(said, (192, 128), SolveOptions("pinhole", fit_guards="paper"))
 
 
 def test_only_pinholes_enter_the_model() -> None:
