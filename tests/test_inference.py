@@ -337,9 +337,8 @@ def test_without_images_there_is_nothing_to_do():
 @pytest.mark.parametrize("bearings", ["rays", "centres", "pinhole", "radial"])
 def test_kfree_brings_its_own_camera(bearings):
     model = FakeModel(ModelConfig(variant="kfree"))
-    solve = SolveOptions(bearings)
-    if bearings == "centres":
-        solve = SolveOptions("rays", ray_cells="centres")
+    centres = SolveOptions("rays", ray_cells="centres")
+    solve = centres if bearings == "centres" else SolveOptions(bearings)
     options = replace(OPTIONS, solve=solve, encode_width=640)
     found = run(fake.recording(camera=None), model, options=options)
     tolerance = {"rays": 0.03, "centres": 1e-4, "pinhole": 1e-4, "radial": 2e-3}[bearings]
