@@ -264,7 +264,8 @@ def test_evaluation_without_flags_uses_what_was_trained(name, tmp_path, capsys, 
     camera = Camera("pinhole", 64, 32, view.fx * 64 / 96, view.fy * 32 / 64, view.cx * 64 / 96,
                     view.cy * 32 / 64)  # fmt: skip
     bearings = {"fitted": "pinhole", "rays": "rays"}.get(name, "intrinsics")
-    solve = SolveOptions(bearings, "direct" if name == "direct" else "mixed", "released")
+    how = "direct" if name == "direct" else "mixed"
+    solve = SolveOptions(bearings, how, "released", "excess", "centres")
     for start in (0, 9, 18):
         segment = f"synthetic--clip0--{start:06d}"
         found = read_hand_motion(tmp_path / "kept" / f"{segment}.parquet")
