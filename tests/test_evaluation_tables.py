@@ -27,6 +27,7 @@ from acehand_core.evaluation.tables.build import (
     differences,
     quoted,
 )
+from acehand_core.evaluation.tables.page import page
 from acehand_core.evaluation.tables.text import latex, markdown
 from acehand_core.export.table import write_hand_motion
 
@@ -275,6 +276,108 @@ def test_a_damaged_evaluation_is_refused_with_its_entry(
     run = Acehand(capsys, "report", broken, "--output", tmp_path / "other")
     assert run.code == 2 and f"{broken}: {message}" in run.err
     assert not (tmp_path / "other").exists()
+
+
+#: Axes of the paper's teaser in its order.
+RADAR = ("f1", "mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")
+
+
+def radars(entries) -> dict[str, dict[str, dict[int, float]]]:
+    """Return, per radar of a page and series, how far out its points are on each axis, rim 1.
+
+    Read off the picture: each radar is a title, then its axes as lines, then the series' points.
+    """
+    html = page(build_tables(entries), entries)
+    picture, legend = re.search(r'<svg.*?</svg>(?=<p class="legend">)(.*?)</p>', html).group(0, 1)
+    names = dict(re.findall(r'color:(#\w+)">[○●]</b> ([^<]+)</span>', legend))
+    out: dict[str, dict[str, dict[int, float]]] = {}
+    for part in picture.split('font-weight="600">')[1:]:
+        axes = np.array(
+            re.findall(r'<line x1="(.+?)" y1="(.+?)" x2="(.+?)" y2="(.+?)"', part), float
+        )
+        spokes = axes[:, 2:] - axes[:, :2]
+        found = out.setdefault(part.partition("<")[0], {})
+        for x, y, colour in re.findall(r'<circle cx="(.+?)" cy="(.+?)".+?stroke="(.+?)"', part):
+            place = np.array([float(x), float(y)]) - axes[0, :2]
+            length = np.hypot(*spokes[0])
+            axis = int(np.argmax(spokes @ place)) if np.hypot(*place) > 0.2 else -1
+            found.setdefault(names[colour], {})[axis] = np.hypot(*place) / length
+    return out
+
+
+def test_the_radar_shows_what_the_teaser_of_the_paper_says():
+    """ "Leads on six of the seven metrics ... and matches the strongest baseline on F1"."""
+    drawn = radars([])
+    assert list(drawn) == [
+        "Mean of ARCTIC, HOT3D, HOI4D", "ARCTIC", "HOT3D", "HOI4D", "H2O", "OakInk2",
+    ]  # fmt: skip
+    mean = drawn["Mean of ARCTIC, HOT3D, HOI4D"]
+    # Of the 12 rows the five with the lowest MPJPE-p; HaMeR, for one, is left out.
+    ours, *others = ("ACE-Ego-Hand", "ViDiHand", "WiLoR", "EgoForce")
+    assert set(mean) == {ours, *others, "ACE-Ego-Hand (K-free)"}
+    for axis, name in enumerate(RADAR):
+        best = max(mean[other][axis] for other in others)
+        if name == "f1":
+            assert mean[ours][axis] == pytest.approx(best, abs=2e-3)
+        else:
+            assert mean[ours][axis] > best + 0.05, name
+    # By hand from the main table: MPJPE-p 15.256, 12.888, 23.031 against 21.668, 21.514, 30.090;
+    # F1 1.000, 0.995, 0.985 (K-free, the best) against 0.999, 0.983, 0.990.
+    assert mean["ViDiHand"][1] == pytest.approx((51.175 / 3) / (73.272 / 3), abs=2e-3)
+    assert mean["ViDiHand"][0] == pytest.approx(2.972 / 2.980, abs=2e-3)
+    # HOT3D, EPE2D-p: the K-free row is the best with 6.067, then 6.418.
+    assert drawn["HOT3D"]["ACE-Ego-Hand (K-free)"][3] == pytest.approx(1, abs=2e-3)
+    assert drawn["HOT3D"][ours][3] == pytest.approx(6.067 / 6.418, abs=2e-3)
+
+
+def test_rows_that_were_run_stand_in_the_radar_of_their_dataset(evaluation):
+    value = json.loads(evaluation.read_text())
+    names = {"f1": 0.5, "mpjpe_p": 30.512, "pa_p": 7.474, "epe_p": 918.0, "go_p": None,
+             "ct_p": 0.0, "jitter": 5.4}  # fmt: skip
+    value["metrics"].update(names)
+    drawn = radars([Entry("one.json", value)])
+    label = "A &lt;method&gt;"
+    assert label not in drawn["HOT3D"] and label not in drawn["Mean of ARCTIC, HOT3D, HOI4D"]
+    mine = drawn["ARCTIC"][label]
+    # Against 1.000, 15.256, 7.474, 9.180 and 2.700; GO-p is not known; CT-p of 0 is the best.
+    assert {axis: round(v, 2) for axis, v in mine.items()} == {
+        0: 0.5, 1: 0.5, 2: 1.0, 3: 0.01, 5: 1.0, 6: 0.5,
+    }  # fmt: skip
+    assert drawn["ARCTIC"]["ViDiHand"][-1] == 0, "nothing but the centre is left beside a 0"
+
+
+def test_the_radar_tells_quoted_rows_from_others_and_says_how_it_is_scaled(evaluation):
+    entries = [Entry("one.json", json.loads(evaluation.read_text()))]
+    html = page(build_tables(entries), entries)
+    picture, legend = re.search(r'<svg.*?</svg>(?=<p class="legend">)(.*?)</p>', html).group(0, 1)
+    keys = re.findall(r'color:(#\w+)">([○●])</b> ([^<]+)<', legend)
+    assert [mark for _, mark, _ in keys] == ["○"] * 5 + ["●"]
+    for colour, mark, _ in keys:
+        lines = re.findall(rf'<poly[^>]*stroke="{colour}"[^>]*>', picture)
+        fills = set(re.findall(rf'<circle[^>]*fill="([^"]+)" stroke="{colour}"', picture))
+        assert lines and all(("dasharray" in line) == (mark == "○") for line in lines)
+        assert fills == {"#fff" if mark == "○" else colour}
+    assert "best / value of the radius" in html and "value / best" in html
+
+
+def test_a_mean_takes_all_three_datasets_or_is_not_known(evaluation):
+    value = json.loads(evaluation.read_text())
+    value["metrics"].update({"mpjpe_p": 34.116, "go_p": 20.0})
+    entries = []
+    for dataset in ("ARCTIC", "hot3d", "HOI4D"):
+        metrics = value["metrics"] | ({"go_p": None} if dataset == "hot3d" else {})
+        entries.append(Entry("one.json", {**value, "dataset": dataset, "metrics": metrics}))
+    mean = radars(entries)["Mean of ARCTIC, HOT3D, HOI4D"]["A &lt;method&gt;"]
+    assert mean[1] == pytest.approx(0.5, abs=2e-3), "the best quoted mean is 17.058"
+    assert 4 not in mean
+
+
+def test_two_evaluations_of_one_name_are_two_lines_of_the_radar(evaluation):
+    value = json.loads(evaluation.read_text())
+    value["dataset"] = "kitchen"  # no quoted rows there
+    entry = Entry("one.json", value)
+    assert "kitchen" not in radars([entry]), "one row alone compares with nothing"
+    assert set(radars([entry, entry])["kitchen"]) == {"A &lt;method&gt;", "A &lt;method&gt; (2)"}
 
 
 DOC = (Path(__file__).resolve().parent.parent / "docs" / "evaluation.md").read_text("utf-8")

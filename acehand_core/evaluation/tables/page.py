@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Sequence
 from html import escape
 
+from acehand_core.evaluation.summary import METRICS
 from acehand_core.evaluation.tables.build import COLUMNS, Entry, Row, Table, quoted, shown
-from acehand_core.evaluation.tables.plots import Series, bars, plot
+from acehand_core.evaluation.tables.plots import Series, Web, bars, plot, radar
 from acehand_core.evaluation.tables.text import legend
 
 _STYLE = """
@@ -20,13 +21,28 @@ th:first-child,td:first-child{text-align:left}th{background:#f4f4f5}
 tr.quoted td{color:#666;font-style:italic}tr.ours td{background:#eef6ff;font-weight:600}
 .legend span{margin-right:14px;white-space:nowrap}p.note{color:#555;overflow-wrap:anywhere}
 """
+#: The datasets that the paper averages over in its figures.
+_MAIN = ("ARCTIC", "HOT3D", "HOI4D")
+#: The axes of the radar in the paper's teaser, and how many of its rows are drawn.
+_AXES = ("f1", "mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")
+_QUOTED_DRAWN = 5
+_RADAR_NOTE = (
+    "Radar over the metrics of the paper's teaser figure. On every axis the best of the rows drawn "
+    "in that radar is at the rim, its value is written there, and the centre is 0: where lower is "
+    "better a row stands at best / value of the radius (half way: twice the best error), where "
+    "higher is better (F1) at value / best. Rings at a quarter, half and three quarters. So a "
+    "radar compares only the rows that are in it. The mean is that of each metric over ARCTIC, "
+    "HOT3D and HOI4D, for rows that have all three. Drawn are all rows that were run here "
+    "(solid lines, filled points) and, of those quoted from the paper (dashed, hollow), the "
+    f"{_QUOTED_DRAWN} with the lowest mean of MPJPE-p. A metric that is not known leaves a gap."
+)
 _RADIUS_MIDDLES = {"0.00-0.25": 0.125, "0.25-0.50": 0.375, "0.50-0.75": 0.625, ">0.75": 0.875}
 
 
 def page(tables: Sequence[Table], entries: Sequence[Entry]) -> str:
     """Return the page. Rows of the paper are grey and italic, rows that were run here blue."""
     parts = ["<h1>Evaluation</h1>", *(f'<p class="note">{escape(t)}</p>' for t in legend(entries))]
-    pictures = {"main": _speed, "oos": _strata, "radius": _radius, "length": _length}
+    pictures = {"main": _overview, "oos": _strata, "radius": _radius, "length": _length}
     for table in tables:
         if not table.blocks:
             continue
@@ -65,6 +81,79 @@ def _column(table: Table, row: Row, name: str) -> float | None:
     return row.values[table.columns.index(name)]
 
 
+#: Label, whether it is quoted, and the how manieth row of that label in its block.
+_Method = tuple[str, bool, int]
+_Values = dict[_Method, dict[str, float | None]]
+
+
+def _overview(table: Table, tables: Sequence[Table]) -> str:
+    return _radar(table, tables) + _speed(table, tables)
+
+
+def _radar(table: Table, tables: Sequence[Table]) -> str:
+    """Draw a radar of the main datasets' mean, and one of every dataset with rows to compare."""
+    extra = next(t for t in tables if t.name == "extra")
+    blocks = {
+        block: _by_method(one, rows)
+        for one in (table, extra) for block, rows in one.blocks.items()
+    }  # fmt: skip
+    means = _means([blocks.get(name, {}) for name in _MAIN])
+    rated = {m: v["mpjpe_p"] for m, v in means.items() if m[1] and v["mpjpe_p"] is not None}
+    drawn = sorted(rated, key=lambda method: rated[method])[:_QUOTED_DRAWN]
+    # Ours last: what is drawn last lies on top.
+    drawn += dict.fromkeys(m for block in blocks.values() for m in block if not m[1])
+
+    webs = []
+    for title, values in {"Mean of " + ", ".join(_MAIN): means, **blocks}.items():
+        if sum(method in values for method in drawn) > 1:
+            webs.append(_web(table, title, [values.get(method, {}) for method in drawn]))
+    names = [label if again == 1 else f"{label} ({again})" for label, _, again in drawn]
+    series = [Series(name, (), m[1]) for name, m in zip(names, drawn, strict=True)]
+    picture = radar(webs, [COLUMNS[name][0] for name in _AXES], series)
+    return f'<div class="wide">{picture}</div><p class="note">{escape(_RADAR_NOTE)}</p>'
+
+
+def _by_method(table: Table, rows: Sequence[Row]) -> _Values:
+    out: _Values = {}
+    for row in rows:
+        again = 1 + sum(method[:2] == (row.label, row.quoted) for method in out)
+        out[row.label, row.quoted, again] = {n: _column(table, row, n) for n in _AXES}
+    return out
+
+
+def _means(blocks: Sequence[_Values]) -> _Values:
+    """Return the means over blocks of the methods in all of them; None where one is not known."""
+    out: _Values = {}
+    for method in blocks[0]:
+        if all(method in block for block in blocks):
+            columns = {n: [block[method][n] for block in blocks] for n in _AXES}
+            out[method] = {n: _mean(column) for n, column in columns.items()}
+    return out
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def _web(table: Table, title: str, rows: Sequence[dict[str, float | None]]) -> Web:
+    better = {name: direction for name, _, direction in METRICS}
+    rims, columns = [], []
+    for name in _AXES:
+        values = [row.get(name) for row in rows]
+        known = [value for value in values if value is not None]
+        best = (max if better[name] > 0 else min)(known) if known else None
+        rims.append(shown(table, name, best))
+        columns.append([None if v is None else _share(v, best, better[name]) for v in values])
+    return Web(title, tuple(rims), tuple(zip(*columns, strict=True)))
+
+
+def _share(value: float, best: float, direction: int) -> float:
+    """Return how far out a value lies: 1 for the best; an error of 0 is best whatever it is of."""
+    over, under = (value, best) if direction > 0 else (best, value)
+    return over / under if under else float(direction < 0)
+
+
 def _speed(table: Table, tables: Sequence[Table]) -> str:
     """Accuracy against speed: MPJPE-p averaged over the main datasets, where both are known."""
     speed_table = next(t for t in tables if t.name == "throughput")
@@ -76,7 +165,7 @@ def _speed(table: Table, tables: Sequence[Table]) -> str:
     for (label, was_quoted), fps in speeds.items():
         errors = [
             _column(table, row, "mpjpe_p")
-            for block in ("ARCTIC", "HOT3D", "HOI4D")
+            for block in _MAIN
             for row in table.blocks.get(block, [])
             if (row.label, row.quoted) == (label, was_quoted)
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -92,8 +92,101 @@ def bars(groups: Sequence[tuple[str, Sequence[float], bool]], names: Sequence[st
     return _svg(parts, height) + _legend(keys)
 
 
-def _svg(parts: Sequence[str], height: float = _HEIGHT) -> str:
-    return (f'<svg viewBox="0 0 {_WIDTH:g} {height:g}" width="{_WIDTH:g}" height="{height:g}" '
+@dataclass(frozen=True, slots=True)
+class Web:
+    """One radar: ``rims`` says at every axis what its rim stands for.
+
+    ``values`` has one row per series and one number per axis: 0 in the middle, 1 at the rim, None
+    where nothing is known.
+    """
+
+    title: str
+    rims: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
+
+
+def radar(webs: Sequence[Web], axes: Sequence[str], series: Sequence[Series]) -> str:
+    """Return radars side by side as one picture, with one legend for all of them.
+
+    The first axis points up, the others follow clockwise. A line runs only between neighbours that
+    are both known.
+    """
+    if not webs:
+        return ""
+    across, side = min(3, len(webs)), 330.0
+    parts = []
+    for number, web in enumerate(webs):
+        row, column = divmod(number, across)
+        spokes = _Spokes((column + 0.5) * side, (row + 0.54) * side, 0.29 * side, len(axes))
+        title = escape(web.title)
+        parts.append(f'<text x="{spokes.x:.1f}" y="{row * side + 18:.1f}" text-anchor="middle" '
+                     f'font-weight="600">{title}</text>')  # fmt: skip
+        parts += _frame(spokes, axes, web.rims)
+        for index, (one, values) in enumerate(zip(series, web.values, strict=True)):
+            parts += _strand(one, COLOURS[index % len(COLOURS)], values, spokes)
+    height = -(-len(webs) // across) * side
+    return _svg(parts, height, across * side) + _legend(series)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spokes:
+    """Where a radar is in the picture."""
+
+    x: float
+    y: float
+    radius: float
+    count: int
+
+    def at(self, axis: int, value: float) -> tuple[float, float]:
+        """Return the place of a value, 1 at the rim, on an axis."""
+        turn, out = 2 * math.pi * axis / self.count, self.radius * value
+        return self.x + out * math.sin(turn), self.y - out * math.cos(turn)
+
+
+def _frame(spokes: _Spokes, axes: Sequence[str], rims: Sequence[str]) -> list[str]:
+    out = []
+    for ring in (0.25, 0.5, 0.75, 1.0):
+        outline = _points(spokes.at(axis, ring) for axis in range(spokes.count))
+        out.append(f'<polygon points="{outline}" fill="none" stroke="#ddd"/>')
+    for axis, (name, rim) in enumerate(zip(axes, rims, strict=True)):
+        (tip_x, tip_y), (x, y) = spokes.at(axis, 1.0), spokes.at(axis, 1.12)
+        out.append(f'<line x1="{spokes.x:.1f}" y1="{spokes.y:.1f}" x2="{tip_x:.1f}" '
+                   f'y2="{tip_y:.1f}" stroke="#ddd"/>')  # fmt: skip
+        beside = (x - spokes.x) / spokes.radius
+        anchor = "middle" if abs(beside) < 0.1 else "start" if beside > 0 else "end"
+        top = y - 10 if axis == 0 else y + 2
+        out += [_text(x, top, name, anchor), _text(x, top + 13, rim, anchor)]
+    return out
+
+
+def _strand(
+    series: Series, colour: str, values: Sequence[float | None], spokes: _Spokes
+) -> list[str]:
+    places = [None if v is None else spokes.at(axis, v) for axis, v in enumerate(values)]
+    dash, thick = (' stroke-dasharray="5 4"', 1.5) if series.quoted else ("", 2.5)
+    out = []
+    if None not in places:
+        out.append(f'<polygon points="{_points(places)}" fill="none" stroke="{colour}" '
+                   f'stroke-width="{thick}"{dash}/>')  # fmt: skip
+    else:
+        for start, end in zip(places, places[1:] + places[:1], strict=True):
+            if start is not None and end is not None:
+                out.append(f'<polyline points="{_points((start, end))}" fill="none" '
+                           f'stroke="{colour}" stroke-width="{thick}"{dash}/>')  # fmt: skip
+    fill = "#fff" if series.quoted else colour
+    for place in places:
+        if place is not None:
+            out.append(f'<circle cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="3" fill="{fill}" '
+                       f'stroke="{colour}" stroke-width="1.5"/>')  # fmt: skip
+    return out
+
+
+def _points(places: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+
+
+def _svg(parts: Sequence[str], height: float = _HEIGHT, width: float = _WIDTH) -> str:
+    return (f'<svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" '
             'role="img" font-size="12" font-family="sans-serif" fill="#222">'
             + "".join(parts) + "</svg>")  # fmt: skip
 
