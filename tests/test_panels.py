@@ -10,12 +10,18 @@ import numpy as np
 import pytest
 from retarget_samples import motion_of, moving_hands
 from runs import Acehand, Run, hands_file
+from test_clips import info, pictures
+from test_clips import motion as clip_motion
 from video_fixtures import write_video
 
 from acehand_core import rendering
+from acehand_core.data.clips.schema import StoreInfo
+from acehand_core.data.clips.store import ClipWriter
+from acehand_core.data.segments import segment_place
 from acehand_core.errors import InputError
 from acehand_core.export.panels import Panels, panel_names
 from acehand_core.export.scene import Layer, View, mesh_layer, outside_view, stack
+from acehand_core.export.table import write_hand_motion
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import Camera
 from acehand_core.rendering import RenderSettings
@@ -225,3 +231,153 @@ def test_render_an_episode_with_depth(tmp_path: Path, capsys) -> None:
     assert run.code == 2 and "4 depth pictures (.png) for 5 frames" in run.err
     run = Acehand(capsys, "render", out, "--episode", 3, "--output", tmp_path / "n")
     assert run.code == 2 and "no episode 3" in run.err
+
+
+def test_panels_side_by_side_share_the_view_from_outside(panels) -> None:
+    """The grid and the camera stand where they stand beside hands that are half a metre off."""
+    motion, _ = panels
+    off = motion.joints_camera + np.array([0.5, 0.0, 0.0])
+    far, gone = replace(motion, joints_camera=off), np.zeros((6, 2), bool)
+    none = replace(motion, observed=gone, filled=gone)
+    alone = [Panels(one, 320, 240).draw("third", 2) for one in (motion, far, none)]
+    both = (motion, far, none)
+    shared = [Panels(one, 320, 240, beside=both).draw("third", 2) for one in both]
+    empty = (shared[2] == shared[2][0, 0]).all(-1)
+    for picture in shared[:2]:
+        changed = (picture != shared[2]).any(-1)
+        assert 0 < changed.mean() < 0.1, "hands and their trails alone"
+    assert 0.5 < empty.mean() < 0.99, "grid and camera are drawn without hands too"
+    assert (alone[0] != alone[2]).any(-1).mean() > (shared[0] != shared[2]).any(-1).mean()
+    assert (shared[0] != alone[0]).any()
+
+
+def columns_of(path: Path, count: int, panels: int) -> list[list[np.ndarray]]:
+    """Return the pictures of a strip of ``count`` columns: of each moment and panel one row."""
+    strip = cv2.imread(str(path))[30:]
+    height = (len(strip) + 4) // round((len(strip) + 4) / (240 + 4)) - 4
+    assert strip.shape[1] == count * 320 + (count - 1) * 4
+    rows = [strip[top : top + height] for top in range(0, len(strip), height + 4)]
+    assert len(rows) % panels == 0
+    return [[row[:, 324 * k : 324 * k + 320] for k in range(count)] for row in rows]
+
+
+def test_inputs_stand_side_by_side(tmp_path: Path, capsys) -> None:
+    joints = moving_hands(6)
+    one = hands_file(tmp_path / "one.npz", 6)
+    same = hands_file(tmp_path / "same.npz", 6)
+    aside = hands_file(tmp_path / "aside.npz", 6, joints=joints + np.array([0.1, 0, 0]))
+    frames_of = [np.full((96, 128, 3), 60 + 20 * i, np.uint8) for i in range(6)]
+    video, out = write_video(tmp_path / "v.mp4", frames_of), tmp_path / "out"
+    run = Acehand(capsys, "render", one, same, aside, "--video", video, "--output", out,
+                  "--label", "ours", "--label", "ours", "--label", "theirs")  # fmt: skip
+    assert run.code == 0, run.err
+    rows = columns_of(out / "strip.png", 3, 2)
+    assert len(rows) == 2 * 4, "four moments of two panels"
+    for number, (first, second, third) in enumerate(rows):
+        body = np.s_[24:] if number % 2 == 0 else np.s_[:]  # the time is in the first picture
+        assert (first[body] == second[body]).all() and (first[body] != third[body]).any()
+    for first, _, third in rows[1::2]:
+        coloured = [np.argwhere(np.ptp(shot, axis=-1) > 60).mean(0) for shot in (first, third)]
+        shift = np.linalg.norm(coloured[1] - coloured[0])
+        assert shift > 15, "from outside, hands that are elsewhere are seen elsewhere"
+    grey = [row[0][-8, 8].astype(int) for row in rows[::2]]
+    assert np.abs(np.array(grey) - [[60], [100], [120], [160]]).max() < 12, "one time axis"
+
+    strip = cv2.imread(str(out / "strip.png"))
+    bands = [strip[:30, 324 * k : 324 * k + 320] for k in range(3)]
+    assert (bands[0] == bands[1]).all() and (bands[0] != bands[2]).any()
+    lit = np.flatnonzero((bands[2] > 120).any((0, 2)))
+    assert abs(lit.min() - (319 - lit.max())) <= 4, "a label is in the middle of its column"
+    film = cv2.VideoCapture(str(out / "render.mp4"))
+    size = [round(film.get(n)) for n in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT)]
+    assert size == [3 * 86, 30 + 2 * 64] and film.get(cv2.CAP_PROP_FRAME_COUNT) == 6
+
+
+def test_what_does_not_belong_side_by_side_is_refused(tmp_path: Path, capsys) -> None:
+    one = hands_file(tmp_path / "one.npz", 6)
+    short = hands_file(tmp_path / "short.npz", 5)
+    slow = hands_file(tmp_path / "slow.npz", 6, fps=15)
+    made = motion_of(moving_hands(6))
+    poses = np.tile(np.eye(4), (6, 1, 1))
+    tables = {}
+    for name, tracker, sha256, pose in (
+        ("a", "mediapipe", "1" * 64, None), ("b", "mediapipe", "2" * 64, None),
+        ("c", "ace", None, poses), ("d", "ace", None, poses + 0.1 * np.eye(4, k=3)),
+    ):  # fmt: skip
+        provenance = replace(made.provenance, source=f"{name}.mp4", tracker=tracker,
+                             source_sha256=sha256)  # fmt: skip
+        tables[name] = tmp_path / "p" / f"{name}.parquet"
+        write_hand_motion(replace(made, provenance=provenance, T_world_camera=pose), tables[name])
+    folder = tmp_path / "p"
+    for inputs, message in (
+        ((one, short), "5 frames, but"),
+        ((one, slow), "frame 1 is 33 ms from that of"),
+        ((tables["a"], tables["b"]), "made from b.mp4, but"),
+        ((tables["c"], tables["d"]), "different camera poses; give --camera-poses"),
+        ((one, one, "--label", "x"), "1 labels for 2 inputs"),
+        ((one, one, "--label", "x", "--label", "ü"), "only plain ASCII"),
+        ((folder, one), "4 tables of hands; choose one with --segment, for example --segment a"),
+        ((folder, one, "--segment", "e"), "no e.parquet; valid: a, b, c, d"),
+        ((one, "--segment", "a"), "neither is given"),
+        ((tmp_path / "none", one), "give a HandMotion table"),
+    ):
+        run = Acehand(capsys, "render", *inputs, "--no-moving", "--output", tmp_path / "no")
+        assert run.code == 2 and message in run.err, run.err
+    assert not (tmp_path / "no").exists()
+    (folder / "sub").mkdir()
+    (folder / "sub" / "a.parquet").write_bytes(tables["a"].read_bytes())
+    run = Acehand(capsys, "render", folder, "--segment", "a", "--output", tmp_path / "no")
+    assert run.code == 2 and "is there twice" in run.err
+
+
+def test_the_path_of_the_camera_that_one_input_knows_counts_for_all(tmp_path: Path) -> None:
+    made = motion_of(moving_hands(6))
+    turn = rotations.exp(np.linspace([0, 0, 0], [0, 1.0, 0], 6))
+    poses = frames.rigid(turn, np.linspace([0, 0, 0], [1.0, 0, 0], 6))
+    known, unknown = tmp_path / "known.parquet", tmp_path / "unknown.parquet"
+    write_hand_motion(replace(made, T_world_camera=poses), known)
+    write_hand_motion(made, unknown)
+    video = write_video(tmp_path / "v.mp4", [np.full((96, 128, 3), 60, np.uint8)] * 6)
+    for settings in (RenderSettings(tmp_path), RenderSettings(tmp_path, video=video)):
+        _, columns = rendering._columns([unknown, known], settings, lambda *_: None)
+        assert [c.label for c in columns] == ["unknown", "known"]
+        for column in columns:
+            np.testing.assert_allclose(column.motion.T_world_camera, poses)
+
+
+def test_predictions_over_the_frames_of_their_segment(tmp_path: Path, capsys) -> None:
+    """Kept predictions of an evaluation: the store gives pictures, camera and the true hands."""
+    stamps = np.arange(9) * 33_333_333
+    images, hands = pictures(9), replace(clip_motion(9), timestamps_ns=stamps)
+    writer = ClipWriter(tmp_path / "store", StoreInfo("arctic", "train", "test", "none", {}))
+    writer.write(info(frames=9), hands, images, quality="lossless")
+    assert segment_place("arctic--s01__box--0--000004", "arctic") == ("s01__box--0", 4)
+    name = "arctic--s01__box__0--000004"
+    guess = hands.at(np.arange(4, 9), stamps[:5], hands.fps)
+    write_hand_motion(guess, tmp_path / "kept" / "sub" / f"{name}.parquet")
+    write_hand_motion(guess, tmp_path / "kept" / "other.parquet")
+
+    def drawn(*more: object) -> Acehand:
+        return Acehand(capsys, "render", tmp_path / "kept", "--clips", tmp_path / "store",
+                       "--panels", "source,mesh", "--output", tmp_path / "out", "--overwrite",
+                       *more)  # fmt: skip
+
+    run = drawn("--segment", name)
+    assert run.code == 0, run.err
+    rows = columns_of(tmp_path / "out" / "strip.png", 2, 2)
+    for row, frame in zip(rows[::2], (4, 5, 7, 8), strict=True):
+        wanted = cv2.resize(images[frame][..., ::-1], (320, 240), interpolation=cv2.INTER_AREA)
+        assert (row[1] == wanted).all()
+    # The guess is the truth itself, so its column is the same but for the time in the corner.
+    assert all((row[0][24:] == row[1][24:]).all() for row in rows)
+    for more, message in (
+        (("--segment", "other"), "segment 'other': the name does not say which frames"),
+        (("--segment", name, "--video", "v.mp4"), "so --video"),
+        (("--segment", name, "--start", "1"), "do not apply"),
+    ):
+        run = drawn(*more)
+        assert run.code == 2 and message in run.err, run.err
+    late = tmp_path / "kept" / "arctic--s01__box__0--000005.parquet"
+    write_hand_motion(guess, late)
+    run = drawn("--segment", late.stem)
+    assert run.code == 2 and "5 frames from frame 5 on; clip 's01__box__0' has 9" in run.err

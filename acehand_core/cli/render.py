@@ -11,14 +11,25 @@ from acehand_core.cli import console, retarget, robots
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``acehand render``."""
     parser.add_argument(
-        "input", type=Path, metavar="HANDS|DATASET",
-        help="HandMotion .parquet, joints .npz, or a dataset with --episode",
+        "inputs", type=Path, nargs="+", metavar="HANDS|DATASET",
+        help="HandMotion .parquet, joints .npz, a folder of predictions, or a dataset with "
+        "--episode; several of one recording stand side by side",
+    )  # fmt: skip
+    parser.add_argument(
+        "--label", action="append", default=[], metavar="TEXT",
+        help="over an input's column, once per input; default their names",
     )  # fmt: skip
     parser.add_argument("--episode", type=int, default=0, metavar="N", help="of a dataset (0)")
     parser.add_argument("--video", type=Path, metavar="VIDEO", help="what the hands were seen in")
+    parser.add_argument("--segment", metavar="NAME", help="which table of a folder of predictions")
     parser.add_argument(
-        "--panels", default="source,mesh,robot,robot-third", metavar="LIST",
-        help="of source, mesh, robot, both, third, head, robot-third, robot-head (%(default)s)",
+        "--clips", type=Path, metavar="STORE",
+        help="store that the segment is from: its pictures, camera and true hands",
+    )  # fmt: skip
+    parser.add_argument(
+        "--panels", metavar="LIST",
+        help="of source, mesh, robot, both, third, head, robot-third, robot-head "
+        "(source,mesh,robot,robot-third; of several inputs mesh,third)",
     )  # fmt: skip
     parser.add_argument("--robot", default="inspire", help="robot name (%(default)s)")
     robots.add_model_argument(parser)
@@ -44,7 +55,7 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
     settings = RenderSettings(
         output=arguments.output,
-        panels=panel_names(arguments.panels),
+        panels=None if arguments.panels is None else panel_names(arguments.panels),
         robot=arguments.robot,
         robot_model=arguments.robot_model,
         calibration=arguments.calibration,
@@ -55,8 +66,11 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
         moving=arguments.moving,
         overwrite=arguments.overwrite,
         reading=retarget.reading_of(arguments),
+        labels=tuple(arguments.label),
+        segment=arguments.segment,
+        clips=arguments.clips,
     )
-    files = render(arguments.input, settings, bars)
+    files = render(arguments.inputs, settings, bars)
     bars.close()
     for file in files:
         console.say(str(file))

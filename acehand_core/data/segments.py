@@ -135,6 +135,21 @@ def make_segments(
     return SegmentList(name, dataset, split, length, stride, seed, count, tuple(segments))
 
 
+def segment_place(segment: str, dataset: str) -> tuple[str, int]:
+    """Return clip and first frame of a segment that is named as ``make_segments`` names it.
+
+    Raises:
+        InputError: it is not.
+    """
+    clip, _, first = segment.removeprefix(f"{dataset}--").rpartition("--")
+    if not segment.startswith(f"{dataset}--") or not clip or not first.isdecimal():
+        raise InputError(
+            f"segment {segment!r}: the name does not say which frames of which clip it is; valid: "
+            f"{dataset}--CLIP--FIRSTFRAME."
+        )
+    return clip, int(first)
+
+
 def write_segments(segments: SegmentList, path: Path, overwrite: bool = False) -> None:
     """Write a list as one JSON file, whole or not at all. Raises OutputError."""
     if path.exists() and not overwrite:

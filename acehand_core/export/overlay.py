@@ -29,6 +29,7 @@ _LIGHT = np.array([0.3, -0.5, -0.8]) / np.linalg.norm([0.3, -0.5, -0.8])
 _SHADES = 32
 _TEXT = (245, 245, 245)
 _PANEL = (24, 26, 30)
+_HEADER = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def paint_mesh(
     shade = np.clip(light * _SHADES, 0, _SHADES).astype(int)
     palette = [tuple(int(c * s / _SHADES) for c in colour) for s in range(_SHADES + 1)]
     # Four fractional bits; clipped far outside, where OpenCV's integers would overflow.
-    points = (np.clip(pixels, -8000, 8000) * 16).round().astype(np.int32)
+    points = (np.clip(np.nan_to_num(pixels), -8000, 8000) * 16).round().astype(np.int32)
     triangles = points[faces]
     for index in order:
         cv2.fillConvexPoly(
@@ -125,6 +126,17 @@ def put_caption(image: ImageRgb, text: str) -> None:
     for shift, colour in ((1, _PANEL), (0, _TEXT)):  # a shadow, readable on any picture
         place = (left + shift, bottom + shift)
         cv2.putText(image, text, place, cv2.FONT_HERSHEY_SIMPLEX, size, colour, 1, cv2.LINE_AA)
+
+
+def header(labels: Sequence[str], width: int, gap: int = 0) -> Picture:
+    """Return a line of labels, each in the middle of a column of ``width`` pixels."""
+    band = np.full((_HEADER, len(labels) * (width + gap) - gap, 3), _PANEL, np.uint8)
+    for index, label in enumerate(labels):
+        (needed, _), _ = cv2.getTextSize(label, cv2.FONT_HERSHEY_SIMPLEX, 0.6, 1)
+        size = 0.6 * min(1.0, 0.94 * width / max(needed, 1))
+        left = round(index * (width + gap) + (width - needed * size / 0.6) / 2)
+        cv2.putText(band, label, (left, 20), cv2.FONT_HERSHEY_SIMPLEX, size, _TEXT, 1, cv2.LINE_AA)
+    return band
 
 
 def contact_sheet(pictures: Sequence[ImageRgb], columns: int, title: str) -> Picture:

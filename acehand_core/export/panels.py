@@ -8,7 +8,7 @@ the paper's figures. Of everything that is drawn the nearer part covers the fart
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -62,9 +62,18 @@ class Panels:
     """Draws panels of one size; ``robot`` is needed for those with the robot only."""
 
     def __init__(
-        self, motion: HandMotion, width: int, height: int, robot: RobotLayer | None = None
+        self,
+        motion: HandMotion,
+        width: int,
+        height: int,
+        robot: RobotLayer | None = None,
+        beside: Sequence[HandMotion] = (),
     ) -> None:
         """Prepare the cameras.
+
+        Args:
+            beside: other hands of the same frames. The view from outside shows theirs too, so that
+                the panels of all of them have one view.
 
         Raises:
             InputError: the hands have no place before a camera.
@@ -79,8 +88,9 @@ class Panels:
         self._model = CapsuleHand() if motion.hand_model == "acehand" else None
         poses = motion.T_world_camera
         self._poses = np.tile(np.eye(4), (len(motion), 1, 1)) if poses is None else poses
-        self._wrists = self._wrist_trails()
-        points = self._wrists[np.isfinite(self._wrists).all(-1)]
+        self._wrists = self._wrist_trails(motion)
+        trails = np.concatenate([self._wrists, *map(self._wrist_trails, beside)])
+        points = trails[np.isfinite(trails).all(-1)]
         eyes = self._poses[:, :3, 3]
         room = np.array([0.0, 0.0, 0.1])
         shown = np.concatenate([points + room, points - room, eyes[:1]])
@@ -171,9 +181,8 @@ class Panels:
                 draw_skeleton(image, view.pixels(joints))
         return image
 
-    def _wrist_trails(self) -> np.ndarray:
-        """Return the wrists in the frame, (T, 2, 3), NaN where a hand is not known."""
-        motion = self._motion
+    def _wrist_trails(self, motion: HandMotion) -> np.ndarray:
+        """Return wrists in the frame, (T, 2, 3), NaN where a hand is not known."""
         wrists = motion.joints_camera[:, :, WRIST]
         wrists = np.einsum("tij,tsj->tsi", self._poses[:, :3, :3], wrists)
         wrists = wrists + self._poses[:, None, :3, 3]

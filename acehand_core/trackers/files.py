@@ -112,8 +112,8 @@ def refuse_flags(path: Path, given: Mapping[str, bool]) -> None:
         )
 
 
-def _only(motion: HandMotion, hands: Hands) -> HandMotion:
-    """Return the motion with the unwanted hand removed."""
+def only_hands(motion: HandMotion, hands: Hands) -> HandMotion:
+    """Return the motion without the hand that is not wanted."""
     if hands == "both":
         return motion
     wanted = np.array([side == hands for side in SIDES])
@@ -137,10 +137,10 @@ def read_motion_file(path: Path, hands: Hands = "both", as_stored: bool = False)
     that some frames lack are not used, for one motion has one frame; ``as_stored`` keeps them.
     """
     if path.suffix == ".parquet":
-        motion = _only(read_hand_motion(path), hands)
+        motion = only_hands(read_hand_motion(path), hands)
         return motion if as_stored else _posed_throughout(motion)
     if path.suffix == ".npz":
-        return _only(read_joints_file(path, hands), hands)
+        return only_hands(read_joints_file(path, hands), hands)
     raise InputError(f"{path}: a file of hands is a HandMotion table (.parquet) or joints (.npz).")
 
 
