@@ -1,4 +1,7 @@
-"""``acehand-train``: hydra composes the configuration, this checks it and runs it."""
+"""``acehand-train``: hydra composes the configuration, this checks it and runs it.
+
+``acehand-train plan`` says beforehand what a run needs.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +66,11 @@ def main() -> None:
     # hydra hands its errors on, instead of printing them and ending with exit code 1.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     try:
+        if sys.argv[1:2] == ["plan"]:
+            from acehand_core.training import plan
+
+            plan.run(sys.argv[2:])
+            return
         _check_shown(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_run)()
     except (HydraException, OmegaConfBaseException) as error:
