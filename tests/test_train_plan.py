@@ -98,8 +98,11 @@ SMALL = TrunkConfig(dim=48, ffn_dim=112, num_heads=2, num_layers=4, text_dim=32,
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize(
     ("trunk", "latents", "rows", "columns"),
-    [(SMALL, 3, 2, 3), (replace(SMALL, tap=0), 2, 5, 4), (TrunkConfig(), 21, 15, 21)],
-    ids=["small", "one block", "real"],
+    [
+        pytest.param(SMALL, 3, 2, 3, id="small"),
+        pytest.param(replace(SMALL, tap=0), 2, 5, 4, id="one block"),
+        pytest.param(TrunkConfig(), 21, 15, 21, id="real", marks=pytest.mark.slow),
+    ],
 )
 def test_operations_are_those_that_torch_counts(
     trunk, latents, rows, columns, checkpointing, monkeypatch
