@@ -1,0 +1,131 @@
+"""What docs/paper.md refers to exists, and its counts are right. Its verdicts no test can judge."""
+
+import argparse
+import ast
+import functools
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from acehand_core.cli.main import build_parser
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "docs" / "paper.md").read_text("utf-8")
+VERDICTS = ("equal", "ours by choice", "ambiguous", "not there")
+REFERENCE = re.compile(r"`([\w./-]+\.(?:py|yaml)):([\w.]+)`")
+#: ``name=value``, several with spaces between: settings of acehand-train.
+SETTINGS = re.compile(r"`([\w.]+=\w+(?: [\w.]+=\w+)*)`")
+
+
+def statements():
+    """Number, section, statement, where, verdict, remark of every row."""
+    rows = [line for line in TEXT.splitlines() if re.match(r"\| \d+ \|", line)]
+    return [[cell.strip() for cell in row[1:-1].split("|")] for row in rows]
+
+
+@functools.cache
+def names_in(path):
+    """What a module defines at its own level, and ``Class.name`` of what stands in its classes."""
+    return set(_defined(ast.parse(path.read_text("utf-8")).body))
+
+
+def _defined(body, prefix=""):
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield prefix + node.name
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            inside = (part for target in targets for part in ast.walk(target))
+            yield from (prefix + part.id for part in inside if isinstance(part, ast.Name))
+        if isinstance(node, ast.ClassDef):
+            yield from _defined(node.body, f"{prefix}{node.name}.")
+
+
+def exists(file, name):
+    path = ROOT / file
+    if not path.is_file():
+        return False
+    if path.suffix == ".py":
+        return name in names_in(path)
+    value = yaml.safe_load(path.read_text("utf-8"))
+    for key in name.split("."):
+        if not isinstance(value, dict) or key not in value:
+            return False
+        value = value[key]
+    return True
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "there"),
+    [
+        ("tests/test_paper_doc.py", "exists", True),
+        ("acehand_core/batch.py", "Readout.rays", True),
+        ("acehand_core/batch.py", "Readout.betas", True),
+        ("acehand_core/batch.py", "rays", False),
+        ("acehand_core/batch.py", "Readout.detach", False),
+        ("acehand_core/bath.py", "Readout", False),
+        ("acehand_core/training/conf/experiment/kfree.yaml", "losses.fit", True),
+        ("acehand_core/training/conf/experiment/kfree.yaml", "losses.fits", False),
+        ("acehand_core/training/conf/experiment/kfree.yaml", "losses.fit.weight", False),
+    ],
+)
+def test_a_reference_that_is_not_there_is_found_out(file, name, there):
+    assert exists(file, name) == there
+
+
+def test_every_reference_is_alive():
+    found = REFERENCE.findall(TEXT)
+    assert len(found) > 200
+    assert [f"{file}:{name}" for file, name in found if not exists(file, name)] == []
+
+
+def test_every_row_is_whole():
+    rows = statements()
+    assert [int(row[0]) for row in rows] == list(range(1, len(rows) + 1))
+    for row in rows:
+        number, section, statement, where, verdict, remark = row
+        assert re.match(r"\d|[A-E]\.\d|C", section) and statement, number
+        assert REFERENCE.sub("", where).strip(", ") == "" and REFERENCE.search(where), number
+        assert verdict in VERDICTS, number
+        assert remark or verdict == "equal", number
+    # Two rows that say the same would be counted twice.
+    said = Counter((row[1], row[2]) for row in rows)
+    assert [key for key, count in said.items() if count > 1] == []
+
+
+def test_the_counts_are_those_of_the_tables():
+    stated = dict(re.findall(r"^\| ([a-z ]+) \| (\d+) \|$", TEXT, re.MULTILINE))
+    counted = Counter(row[4] for row in statements())
+    expected = {verdict: str(counted[verdict]) for verdict in VERDICTS}
+    assert stated == expected | {"all": str(counted.total())}
+
+
+def flags(parser):
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from flags(inner)
+
+
+def test_every_flag_exists():
+    named = set(re.findall(r"--[\w-]+", " ".join(re.findall(r"`([^`]+)`", TEXT))))
+    assert len(named) > 8 and named <= set(flags(build_parser()))
+
+
+def test_every_setting_of_training_exists():
+    """By name: a group's file, or a field; tests/test_train_config.py composes them."""
+    files = ("acehand_core/training/config.py", "acehand_core/data/clips/windows.py")
+    fields = {name.partition(".")[2] for file in files for name in names_in(ROOT / file)}
+    settings = {word for line in SETTINGS.findall(TEXT) for word in line.split()}
+    assert len(settings) > 10
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        group = ROOT / "acehand_core/training/conf" / name
+        if "." in name:
+            assert name.rpartition(".")[2] in fields, setting
+        else:
+            assert (group / f"{value}.yaml").is_file(), setting
