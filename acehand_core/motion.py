@@ -312,6 +312,19 @@ class Verdict:
     reasons: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Course:
+    """What a controller is to do with one hand: N points, seconds from the start, rad and rad/s.
+
+    Cubic interpolation between points, as of a trajectory controller, keeps the limits that the
+    course was made for. It starts and ends at rest.
+    """
+
+    seconds: Float[np.ndarray, "N"]
+    positions: Float[np.ndarray, "N C"]
+    velocities: Float[np.ndarray, "N C"]
+
+
 @dataclass(frozen=True, slots=True)
 class ArmMotion:
     """An arm of J joints that carries one robot hand. Radians or metres, in the trajectory's frame.

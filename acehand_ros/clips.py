@@ -151,4 +151,4 @@ def convert_clip(
     if report.job.dataset is None or not numbers:
         return ClipResult(report, None)
     found = load_demonstrations(Path(report.job.dataset), options.job.robot, (numbers[-1],))
-    return ClipResult(report, next(iter(found), None))
+    return ClipResult(report, next((demonstration for demonstration, _ in found), None))

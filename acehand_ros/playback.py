@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-import numpy as np
-
+from acehand_core.bag_jobs.demonstrations import courses
 from acehand_core.errors import InputError, nearest
 from acehand_core.export.bag_messages import (
     Demonstration,
@@ -19,7 +18,11 @@ from acehand_core.export.bag_messages import (
     latched_messages,
     trajectory_messages,
 )
+from acehand_core.types import SIDES
 from acehand_ros.timeline import Timeline
+from retarget.limits import CommandLimits
+from retarget.qp import nearest_path
+from retarget.robot import Robot
 
 Stamps = Literal["recorded", "now"]
 _HUMAN = ("wrist_pose", "joints", "skeleton", "mesh", "camera_info")
@@ -55,13 +58,16 @@ class Playback:
     def __init__(
         self,
         demonstration: Demonstration,
+        robot: Robot,
         timeline: Timeline,
         outlet: Publishes,
         settings: PlayerSettings,
         now_ns: Callable[[], int],
         publish_clock: Callable[[int], None],
     ) -> None:
-        self._demonstration, self._timeline, self._outlet = demonstration, timeline, outlet
+        self._recorded, self._robot = demonstration, robot
+        self._timeline, self._outlet = timeline, outlet
+        self._demonstration = at_rate(demonstration, robot, timeline.rate)
         self._settings, self._now_ns, self._publish_clock = settings, now_ns, publish_clock
         self._lock = threading.RLock()
         self._wake = threading.Condition(self._lock)
@@ -112,6 +118,7 @@ class Playback:
         with self._wake:
             if name == "rate":
                 self._timeline.set_rate(float(value), now)
+                self._demonstration = at_rate(self._recorded, self._robot, float(value))
             elif name == "loop":
                 self._timeline.loop = bool(value)
             elif name == "paused":
@@ -142,7 +149,8 @@ class Playback:
                 self._publish_clock(clock_ns)
                 next_tick = max(next_tick + tick_s, time.monotonic() - tick_s)
             if due.restarted and due.frames:
-                self._outlet.publish(self._from(due.frames[0]), self._stamp())
+                # Not stamped: a controller starts a trajectory of stamp zero when it comes.
+                self._outlet.publish(self._from(due.frames[0]))
             for frame in due.frames:
                 self._outlet.publish(self._frame(frame), self._stamp())
             with self._wake:
@@ -166,7 +174,8 @@ class Playback:
 
     def _from(self, frame: int) -> list[PlainMessage]:
         """Return the trajectories of what is still to come, at the speed of play."""
-        return trajectory_messages(rest_of(self._demonstration, frame, self._timeline.rate))
+        rest = rest_of(self._recorded, self._robot, frame, self._timeline.rate)
+        return list(trajectory_messages(rest))
 
     def _frame(self, frame: int) -> list[PlainMessage]:
         settings = self._settings
@@ -179,33 +188,36 @@ class Playback:
         ]
 
 
-def rest_of(demonstration: Demonstration, frame: int, rate: float) -> Demonstration:
-    """Return the commands from a frame on, with their time stretched by ``1 / rate``.
+def at_rate(demonstration: Demonstration, robot: Robot, rate: float) -> Demonstration:
+    """Return a demonstration whose joints keep the robot's limits when played at a rate.
 
-    The first stamp stays the frame's own. Places and human hands are left out: a trajectory has
-    none.
+    Played faster than it was made, a hand that would be too fast follows as nearly as it can.
     """
-    stamps = demonstration.stamps_ns[frame:]
-    if rate != 1.0:
-        stamps = stamps[0] + np.round((stamps - stamps[0]) / rate).astype(np.int64)
+    if rate <= 1.0:
+        return demonstration
+    joints, commands = demonstration.joints.copy(), demonstration.commands.copy()
+    for slot, side in enumerate(SIDES):
+        if demonstration.known[:, slot].any():
+            hand = robot.hand(side)
+            limits = CommandLimits.of(hand, demonstration.fps * rate)
+            commands[:, slot] = nearest_path(limits, commands[:, slot].astype(float))
+            joints[:, slot] = hand.expand(commands[:, slot])
+    return replace(demonstration, joints=joints, commands=commands)
+
+
+def rest_of(demonstration: Demonstration, robot: Robot, frame: int, rate: float) -> Demonstration:
+    """Return what is still to come from a frame on, as a controller takes it at a rate."""
+    rest = slice(frame, None)
+    commands, known = demonstration.commands[rest], demonstration.known[rest]
     return replace(
         demonstration,
-        stamps_ns=stamps,
-        clock_ns=None,
-        log_ns=demonstration.log_ns[frame:],
-        joints=demonstration.joints[frame:],
-        commands=demonstration.commands[frame:],
-        confidence=demonstration.confidence[frame:],
-        T_camera_base=None,
-        T_camera_wrist=None,
-        T_world_camera=None,
-        motion=None,
+        courses=courses(robot, commands, known, demonstration.fps * rate),
     )
 
 
 def choose_episode(
-    demonstrations: Sequence[Demonstration], episode: int, source: str
-) -> Demonstration:
+    demonstrations: Sequence[tuple[Demonstration, Robot]], episode: int, source: str
+) -> tuple[Demonstration, Robot]:
     """Return one of a source's episodes.
 
     Raises:

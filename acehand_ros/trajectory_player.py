@@ -18,6 +18,7 @@ from acehand_ros.parameters import PLAYER, declare, refuse_bad_values
 from acehand_ros.playback import Playback, PlayerSettings, choose_episode
 from acehand_ros.status import ERROR, OK, diagnostics
 from acehand_ros.timeline import Timeline
+from retarget.robot import Robot
 
 _STATUS_S = 1.0
 
@@ -30,7 +31,9 @@ class TrajectoryPlayer:
         values = declare(node, PLAYER)
         self._exit = bool(values["exit_when_done"])
         self._source = str(values["source"])
-        demonstration = load_episode(self._source, str(values["robot"]), int(values["episode"]))
+        demonstration, robot = load_episode(
+            self._source, str(values["robot"]), int(values["episode"])
+        )
         self._outlet = Outlet(node)
         recorded = values["stamps"] == "recorded"
         clock = recorded and bool(values["publish_clock"])
@@ -51,7 +54,7 @@ class TrajectoryPlayer:
         if values["position"]:
             timeline.seek(float(values["position"]), time.monotonic_ns())
         self._playback = Playback(
-            demonstration, timeline, self._outlet, settings,
+            demonstration, robot, timeline, self._outlet, settings,
             lambda: runtime.now_ns(node), self._publish_clock,
         )  # fmt: skip
         refuse_bad_values(node, PLAYER, self._playback.set)
@@ -116,8 +119,8 @@ class TrajectoryPlayer:
         self._outlet.publish([diagnostics(name, level, state, values, now_ns)])
 
 
-def load_episode(source: str, robot: str, episode: int) -> Demonstration:
-    """Return one episode of a dataset, table of hands or bag.
+def load_episode(source: str, robot: str, episode: int) -> tuple[Demonstration, Robot]:
+    """Return one episode of a dataset, table of hands or bag, and the robot that it is for.
 
     Raises:
         InputError: the source is not named, cannot be read, or has no such episode.

@@ -98,10 +98,16 @@ def limit_violations(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> int:
     return int(outside.sum())
 
 
-def speed_violations(hand: HandSpec, commands: Commands, fps: float) -> int:
-    """Count driven joint-frames that move faster than the hand can."""
-    speed = np.abs(np.diff(commands, axis=0)) * fps
-    return int((speed > hand.command_velocity * (1 + SPEED_EPS)).sum())
+def speed_violations(
+    hand: HandSpec, commands: Commands, fps: float | Float[np.ndarray, "S"]
+) -> int:
+    """Count driven joint-frames that move faster than the hand can.
+
+    ``fps`` is one over the time of every step, or of each of the S = T - 1.
+    """
+    rate = np.broadcast_to(fps, max(0, len(commands) - 1))[:, None]
+    step = np.abs(np.diff(commands, axis=0))
+    return int((step > hand.command_velocity / rate * (1 + SPEED_EPS)).sum())
 
 
 def acceleration_violations(hand: HandSpec, commands: Commands, fps: float) -> int:

@@ -70,6 +70,9 @@ def retarget_motion(
 ) -> RobotTrajectory:
     """Make a robot hand follow each human hand of a motion, whose frames are ``1 / fps`` apart.
 
+    ``data.selection.steady`` makes frames so. Where the stamps are others, the limits of speed are
+    not kept between them; the count of the report and the verdict go by the stamps.
+
     Limits are kept exactly whatever the solver; ``tip_error_m`` is the distance of robot tips from
     calibrated human tips. The verdict covers the whole clip. Without ``base_limits`` every base is
     fixed to its palm, however that moves. ``calibrations`` are used for the sides that they have;
@@ -280,7 +283,8 @@ def _assemble(
         calibration=tuple(one.calibration if one else None for one in followed),
         limit_violations=sum(limit_violations(h, joints[:, i]) for i, h in enumerate(hands)),
         speed_violations=sum(
-            speed_violations(h, commands[:, i], motion.fps) for i, h in enumerate(hands)
+            speed_violations(h, commands[:, i], 1e9 / np.diff(motion.timestamps_ns))
+            for i, h in enumerate(hands)
         ),
         coupling_residual_rad=max(h.coupling_residual(joints[:, i]) for i, h in enumerate(hands)),
         solver=solver,

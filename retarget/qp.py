@@ -1,4 +1,4 @@
-"""One quadratic program over a run of frames: smooth, within limits, and clear of contact."""
+"""Quadratic programs over a run of frames: smooth, within limits, clear of contact, at rest."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import piqp
 import scipy.sparse as sp
 from jaxtyping import Float
 
+from acehand_core.motion import Course
+from retarget.hand_spec import HandSpec
 from retarget.limits import CommandLimits, Commands
 from retarget.spacing import Gaps
 
@@ -118,6 +120,73 @@ class TrajectoryProgram:
         solved = solver.solve() == piqp.PIQP_SOLVED
         step = np.asarray(solver.result.x[:size]).reshape(x.shape)
         return (step if solved else np.zeros_like(x)), solved
+
+
+def nearest_path(limits: CommandLimits, commands: Commands, at_rest: bool = False) -> Commands:
+    """Return the commands that keep every limit and are nearest in the sense of least squares.
+
+    Joints do not depend on each other: it is one banded program for each.
+
+    Args:
+        at_rest: the hand also comes from rest before the first command and to rest after the last.
+    """
+    if not at_rest and limits.kept_by(commands):
+        return commands
+    count = len(commands)
+    first, second = _differences(count, 1), _differences(count, 2) if count > 2 else None
+    rows = [first] if count > 1 else []
+    rows += [second] if second is not None else []
+    rows += [first[[0, -1]]] if at_rest and count > 1 else []
+    out = np.clip(commands, limits.lower, limits.upper)
+    if not rows:
+        return out
+    matrix = sp.vstack(rows).tocsc()
+    for joint, wanted in enumerate(commands.T):
+        bends = matrix.shape[0] - (count - 1)
+        bound = np.repeat([limits.step[joint], limits.bend[joint]], [count - 1, bends])
+        low, high = np.full(count, limits.lower[joint]), np.full(count, limits.upper[joint])
+        solver = piqp.SparseSolver()
+        solver.settings.eps_abs = solver.settings.eps_duality_gap_abs = TOLERANCE
+        identity = sp.eye_array(count).tocsc()
+        solver.setup(identity, -wanted, None, None, matrix, -bound, bound, low, high)
+        # Holding still keeps every limit, so there is always a solution.
+        if solver.solve() != piqp.PIQP_SOLVED:
+            raise ArithmeticError("The nearest path within limits was not found.")
+        out[:, joint] = np.asarray(solver.result.x)
+    return out
+
+
+def course(hand: HandSpec, commands: Commands, fps: float, begin_s: float) -> Course:
+    """Return commands ``1 / fps`` apart as a trajectory that begins and ends at rest.
+
+    The commands are followed as nearly as the limits let a hand (``nearest_path``). Points lie
+    between them: halfway, at the speed from one to the next. A cubic through such points has a
+    speed that changes linearly from one to the other, so speed and acceleration keep their limits
+    between points as they do at them. The first point is at ``begin_s``; command k is passed half a
+    frame after point k.
+    """
+    path = nearest_path(CommandLimits.of(hand, fps), commands, at_rest=True)
+    path = np.concatenate([path[:1], path, path[-1:]])
+    return Course(
+        seconds=begin_s + np.arange(len(path) - 1) / fps,
+        positions=(path[1:] + path[:-1]) / 2,
+        velocities=np.diff(path, axis=0) * fps,
+    )
+
+
+def lead_s(
+    hand: HandSpec, first: Float[np.ndarray, "C"], start: Float[np.ndarray, "C"] | None = None
+) -> float:
+    """Return the time that a hand at rest needs to get to its first point, and rest there.
+
+    Args:
+        start: where it is; None: it may be anywhere within its limits.
+    """
+    far = np.maximum(hand.command_upper - first, first - hand.command_lower)
+    reach = far if start is None else np.abs(first - start)
+    # A cubic from rest to rest over D in T is fastest at 1.5 D / T, and bends most at 6 D / T^2.
+    times = 1.5 * reach / hand.command_velocity, np.sqrt(6 * reach / hand.command_acceleration)
+    return float(np.max(times))
 
 
 def _gap_rows(gaps: Gaps, shape: tuple[int, int], unit: float) -> sp.csc_array:

@@ -22,7 +22,6 @@ from acehand_core.export.bag_messages import (
     frame_messages,
     latched_messages,
     trajectory_messages,
-    velocities,
 )
 from acehand_core.export.bag_writer import build
 from acehand_core.geometry.cameras import Camera
@@ -36,7 +35,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demonstration:
     joints = moving_hands(6)
     joints[3, 0] = np.nan  # the left hand is away for a frame
     np.savez(path, joints=joints, fps=30, frame="camera")
-    return replace(next(load_demonstrations(path)), camera=Camera.nominal(64, 48))
+    demo, _ = next(load_demonstrations(path))
+    return replace(demo, camera=Camera.nominal(64, 48))
 
 
 def said(demo: Demonstration) -> list:
@@ -72,8 +72,8 @@ def test_a_hand_that_is_away(demo: Demonstration) -> None:
     assert [m["action"] for m in markers] == [2, 2]
     children = {t["child_frame_id"] for t in topics["/tf"].fields["transforms"]}
     assert children == {"right_wrist", "right_base"}
-    held = topics["/left_hand/joint_states"].fields["position"]
-    assert np.isfinite(held).all() and len(held) == 12
+    assert "/left_hand/joint_states" not in topics
+    assert len(topics["/right_hand/joint_states"].fields["position"]) == 12
 
 
 def test_messages_hold_plain_floats(demo: Demonstration) -> None:
@@ -91,12 +91,6 @@ def test_messages_hold_plain_floats(demo: Demonstration) -> None:
 
     for message in said(demo):
         check(message.fields, message.topic)
-
-
-def test_speeds_against_differences(demo: Demonstration) -> None:
-    speeds = velocities(demo)
-    step = (demo.commands[2:] - demo.commands[:-2]) * 30 / 2
-    assert np.allclose(speeds[1:-1], step, atol=1e-4)
 
 
 def test_cameras_survive_the_way_through_ros() -> None:

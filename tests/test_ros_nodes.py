@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from acehand_core.bag_jobs.convert import ConvertReport
-from acehand_core.bag_jobs.demonstrations import load_demonstrations
+from acehand_core.bag_jobs.demonstrations import courses, load_demonstrations
 from acehand_core.cli import console
 from acehand_core.errors import (
     AcehandError,
@@ -26,23 +26,25 @@ from acehand_core.errors import (
 )
 from acehand_core.export.bag_messages import TOPICS, Demonstration, PlainMessage
 from acehand_core.export.report import Failure, JobReport
+from acehand_core.types import SIDES
 from acehand_ros import clips, launching, offline_bag
 from acehand_ros.options import clip_options, offline_options
 from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG, PLAYER
-from acehand_ros.playback import Playback, PlayerSettings, choose_episode, rest_of
+from acehand_ros.playback import Playback, PlayerSettings, at_rate, choose_episode, rest_of
 from acehand_ros.status import diagnostics, job_diagnostics
 from acehand_ros.timeline import Timeline
 from acehand_ros.worker import JobStatus
+from retarget.robot import load_robot
 
 TRUTH = Path(__file__).parents[1] / "examples" / "two_hands_truth.parquet"
 
 
 @pytest.fixture(scope="module")
 def demonstration() -> Demonstration:
-    whole = next(iter(load_demonstrations(TRUTH)))
+    whole, robot = next(iter(load_demonstrations(TRUTH)))
     # The first 13 frames, at 100 Hz: a test must not last.
-    short = cut(whole, 13)
-    return replace(short, stamps_ns=10**18 + 10_000_000 * np.arange(13))
+    short = replace(cut(whole, 13), stamps_ns=10**18 + 10_000_000 * np.arange(13), fps=100.0)
+    return replace(short, courses=courses(robot, short.commands, short.known, 100.0))
 
 
 def cut(demonstration: Demonstration, frames: int) -> Demonstration:
@@ -85,7 +87,8 @@ def playback(demonstration, outlet, clock=None, settings=None, **timeline) -> Pl
     line = Timeline(demonstration.stamps_ns, **options)
     settings = settings or PlayerSettings(clock_rate=None if clock is None else 200.0)
     ticks = [] if clock is None else clock
-    return Playback(demonstration, line, outlet, settings, lambda: 42, ticks.append)
+    robot = load_robot("inspire")
+    return Playback(demonstration, robot, line, outlet, settings, lambda: 42, ticks.append)
 
 
 def wait(condition, seconds: float = 20.0) -> None:
@@ -111,7 +114,7 @@ def test_everything_is_played_once_with_its_own_stamps(demonstration: Demonstrat
         states = outlet.of(f"/{side}_hand/joint_states")
         assert [stamp_ns(m) for m in states] == demonstration.stamps_ns.tolist()
         trajectories = outlet.of(f"/{side}_hand/joint_trajectory")
-        assert len(trajectories) == 1 and len(trajectories[0].fields["points"]) == 13
+        assert len(trajectories) == 1 and len(trajectories[0].fields["points"]) == 14
     assert len(clock) >= 10 and clock == sorted(clock)
     assert clock[0] >= 10**18 and clock[-1] <= 10**18 + 130_000_000
     latched = [m.topic for m, _ in outlet.all[:4]]
@@ -138,7 +141,7 @@ def test_pause_seek_and_close_in_time(demonstration: Demonstration) -> None:
     player.set("position", 0.05)
     wait(lambda: outlet.of("/left_hand/joint_states"))
     assert [stamp_ns(m) for m in outlet.of("/left_hand/joint_states")] == [10**18 + 50_000_000]
-    assert len(outlet.of("/left_hand/joint_trajectory")[0].fields["points"]) == 8
+    assert len(outlet.of("/left_hand/joint_trajectory")[0].fields["points"]) == 9
     with pytest.raises(InputError, match="valid"):
         player.set("position", 1.0)
     player.set("paused", False)
@@ -158,16 +161,34 @@ def test_a_failed_publish_ends_play_and_is_kept(demonstration: Demonstration) ->
 
 
 def test_the_rest_is_stretched(demonstration: Demonstration) -> None:
-    rest = rest_of(demonstration, 3, 0.5)
-    assert len(rest.stamps_ns) == 10 and rest.stamps_ns[0] == demonstration.stamps_ns[3]
-    assert np.diff(rest.stamps_ns).tolist() == [20_000_000] * 9
-    assert np.array_equal(rest.joints, demonstration.joints[3:])
+    rest = rest_of(demonstration, load_robot("inspire"), 3, 0.5).courses["left"]
+    assert len(rest.seconds) == 11 and np.allclose(np.diff(rest.seconds), 0.02)
+    assert np.allclose(rest.positions[0], demonstration.commands[3, 0])
+    assert not rest.velocities[[0, -1]].any()
+
+
+@pytest.mark.parametrize("rate", [1.5, 2.0, 4.0])
+def test_faster_than_the_hand_it_follows_as_fast_as_it_can(rate: float) -> None:
+    """The recorded hand closes at the limit of 3.2 rad/s; played faster it would break it."""
+    demonstration, robot = next(iter(load_demonstrations(TRUTH)))
+    hand = robot.hand("right")
+    seconds = 1 / (demonstration.fps * rate)
+    recorded = np.abs(np.diff(demonstration.commands[:, 1], axis=0)) / seconds
+    assert (recorded > hand.command_velocity).any()
+    played = at_rate(demonstration, robot, rate)
+    speed = np.abs(np.diff(played.commands, axis=0)) / seconds
+    assert (speed <= hand.command_velocity * (1 + 1e-6)).all()
+    for slot, side in enumerate(SIDES):
+        expected = robot.hand(side).expand(played.commands[:, slot])
+        np.testing.assert_allclose(played.joints[:, slot], expected)
+    assert at_rate(demonstration, robot, 1.0) is demonstration
 
 
 def test_no_such_episode(demonstration: Demonstration) -> None:
-    assert choose_episode([demonstration], 0, "x") is demonstration
+    found = demonstration, load_robot("inspire")
+    assert choose_episode([found], 0, "x") is found
     with pytest.raises(InputError, match="no episode 3; valid: 0, 1"):
-        choose_episode([demonstration, demonstration], 3, "x")
+        choose_episode([found, found], 3, "x")
 
 
 def values(table) -> dict:

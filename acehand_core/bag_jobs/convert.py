@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from acehand_core.atomic import check_free
 from acehand_core.bag_jobs.demonstrations import of_episode, robot_of
@@ -20,6 +21,7 @@ from acehand_core.data.bags.bag import Bag
 from acehand_core.data.bags.episodes import cuts
 from acehand_core.data.bags.recording import BagIndex, forget_indexes, index_bag
 from acehand_core.data.bags.records import Losses
+from acehand_core.data.selection import hands_at, poses_at
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
 from acehand_core.export.bag_messages import OPTICAL, SHARED, TOPICS, Demonstration
 from acehand_core.export.bag_writer import BagWriter, Storage
@@ -29,6 +31,7 @@ from acehand_core.export.report import Failure, JobReport
 from acehand_core.motion import Recording
 from acehand_core.pipeline import Clip, JobSettings, run_job
 from acehand_core.trackers.base import Progress, no_progress
+from acehand_core.types import TimestampsNs
 
 _REPORT_EVERY = 200
 
@@ -185,31 +188,36 @@ def _write_beside(
                 losses.remark(f"topics taken already, written as {', '.join(renamed.values())}")
             for episode in read_episodes(options.job.output, wanted, index.sha256):
                 robot = robot_of(episode, options.job.robot, options.job.robot_model)
-                demo = _on_clock(of_episode(episode, robot), index)
+                demo = _on_clock(of_episode(episode, robot), episode.source_ns, index)
                 del episode
                 release_memory()
                 write_demonstration(writer, demo, options.mesh, renamed, progress)
         return dict(writer.counts)
 
 
-def _on_clock(demo: Demonstration, index: BagIndex) -> Demonstration:
-    """Return the episode with the header stamps and receipt times of the frames it shows.
+def _on_clock(demo: Demonstration, source_ns: TimestampsNs, index: BagIndex) -> Demonstration:
+    """Return the episode at the pictures that it shows, with their header stamps and receipt times.
 
-    A frame that the dataset shows twice is said once.
+    Between two frames the robot moves on a line, so it is no faster than at their own times. A
+    picture that the dataset shows twice is said once.
+
+    Args:
+        source_ns: of every frame, the time of the picture that it shows.
     """
-    at = np.searchsorted(index.timestamps_ns, demo.stamps_ns)
+    at = np.searchsorted(index.timestamps_ns, source_ns)
     at = np.minimum(at, len(index.timestamps_ns) - 1)
-    if not np.array_equal(index.timestamps_ns[at], demo.stamps_ns):
+    if not np.array_equal(index.timestamps_ns[at], source_ns):
         raise InputError(f"{index.path}: has no frame at a time that the dataset names.")
-    keep = np.concatenate([[True], np.diff(at) > 0])
+    keep = np.flatnonzero(np.concatenate([[True], np.diff(at) > 0]))
     at = at[keep]
-    if not keep.all():  # else nothing is copied: a long episode's hands are large
-        demo = _frames_of(demo, np.flatnonzero(keep))
+    times = index.timestamps_ns[at]
+    if not np.array_equal(times, demo.stamps_ns):  # else nothing is copied: hands are large
+        demo = _at(demo, times, keep)
     return replace(
         demo,
         stamps_ns=index.header_ns[at],
         log_ns=index.log_ns[at],
-        clock_ns=index.timestamps_ns[at],
+        clock_ns=times,
         camera_frame=index.frame_id or OPTICAL,
         # Whoever named the camera's frame says where it is.
         publish_camera_tf=not index.frame_id,
@@ -217,15 +225,34 @@ def _on_clock(demo: Demonstration, index: BagIndex) -> Demonstration:
     )
 
 
-def _frames_of(demo: Demonstration, keep: np.ndarray) -> Demonstration:
-    names = ("stamps_ns", "log_ns", "joints", "commands", "confidence", "T_camera_base",
-             "T_camera_wrist", "T_world_camera")  # fmt: skip
-    values = {name: getattr(demo, name) for name in names}
-    taken = {name: None if value is None else value[keep] for name, value in values.items()}
+def _at(
+    demo: Demonstration, times: Int[np.ndarray, "N"], frames: Int[np.ndarray, "N"]
+) -> Demonstration:
+    """Return a demonstration at other times; ``frames`` are those that show the same pictures."""
     motion = demo.motion
-    if motion is not None:
-        motion = motion.at(keep, motion.timestamps_ns[keep], motion.fps)
-    return replace(demo, motion=motion, **taken)
+    poses = {
+        name: None if values is None else poses_at(values, demo.stamps_ns, times)
+        for name in ("T_camera_base", "T_camera_wrist", "T_world_camera")
+        for values in [getattr(demo, name)]
+    }
+    return replace(
+        demo,
+        stamps_ns=times,
+        log_ns=times,
+        joints=_on_lines(demo.joints, demo.stamps_ns, times),
+        commands=_on_lines(demo.commands, demo.stamps_ns, times),
+        confidence=demo.confidence[frames],
+        motion=None if motion is None else hands_at(motion, times, motion.fps),
+        **poses,
+    )
+
+
+def _on_lines(
+    values: Float[np.ndarray, "T 2 Q"], before: TimestampsNs, after: Int[np.ndarray, "N"]
+) -> Float[np.ndarray, "N 2 Q"]:
+    columns = values.reshape(len(values), -1).T
+    found = np.stack([np.interp(after, before, column) for column in columns], axis=1)
+    return found.reshape(len(after), *values.shape[1:])
 
 
 def _renamed(topics: Mapping[str, Any]) -> dict[str, str]:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from acehand_core.data.bags.bag import is_bag
+from acehand_core.data.selection import steady
 from acehand_core.errors import InputError
 from acehand_core.export.bag_messages import Demonstration
 from acehand_core.export.demonstrations import StoredEpisode, read_bag_joints, read_episodes
 from acehand_core.export.lerobot import is_dataset
 from acehand_core.geometry import frames
-from acehand_core.motion import HandMotion, RobotTrajectory
+from acehand_core.motion import Course, HandMotion, RobotTrajectory
 from acehand_core.trackers.choose import is_motion_file
 from acehand_core.trackers.files import read_motion_file
 from acehand_core.types import SIDES, Side
 from retarget.pipeline import retarget_motion
+from retarget.qp import course, lead_s
 from retarget.robot import Robot, load_robot, robot_names, split_variant
 from retarget.targets import hand_targets
 
@@ -31,8 +34,11 @@ def load_demonstrations(
     robot: str | None = None,
     episodes: tuple[int, ...] | None = None,
     models: Path | None = None,
-) -> Iterator[Demonstration]:
+) -> Iterator[tuple[Demonstration, Robot]]:
     """Yield the episodes of a dataset, a table of hands, or a bag with our joint states.
+
+    Their frames are ``1 / fps`` apart, so that the robot keeps its limits; those of a table or bag
+    are brought there from their true stamps.
 
     Args:
         path: dataset's folder, HandMotion .parquet, joints .npz, or bag.
@@ -46,16 +52,32 @@ def load_demonstrations(
     """
     if is_dataset(path):
         for episode in read_episodes(path, episodes):
-            yield of_episode(episode, robot_of(episode, robot, models))
+            known = robot_of(episode, robot, models)
+            yield of_episode(episode, known), known
     elif is_motion_file(path) and path.is_file():
-        motion = read_motion_file(path, "both")
+        motion = steady(read_motion_file(path, "both"))
         known = load_robot(robot or DEFAULT_ROBOT, models=models)
         trajectory = retarget_motion(motion, known)
-        yield demonstration(motion, trajectory, known, path.name, "hand motion")
+        yield demonstration(motion, trajectory, known, path.name, "hand motion"), known
     elif path.exists() and is_bag(path):
         demo = read_bag_joints(path)
         known = load_robot(robot or DEFAULT_ROBOT, models=models)
-        yield replace(demo, descriptions=_descriptions(known), base_links=_base_links(known))
+        driven = next(iter(known.hands.values())).command_joints
+        if missing := [name for name in driven if name not in demo.joint_names]:
+            raise InputError(
+                f"{path}: its joint states have no {missing[0]!r} of the robot {known.label!r}; "
+                f"they name {', '.join(demo.joint_names)}. Give the robot that they are of."
+            )
+        commands = demo.joints[:, :, [demo.joint_names.index(name) for name in driven]]
+        demo = replace(
+            demo,
+            command_joints=driven,
+            commands=commands,
+            courses=courses(known, commands, demo.known, demo.fps),
+            descriptions=_descriptions(known),
+            base_links=_base_links(known),
+        )
+        yield demo, known
     else:
         raise InputError(
             f"{path}: give a LeRobot dataset, a HandMotion table (.parquet), a joints file (.npz) "
@@ -76,12 +98,14 @@ def demonstration(
         task=task,
         stamps_ns=trajectory.timestamps_ns,
         log_ns=trajectory.timestamps_ns,
+        fps=trajectory.fps,
         robot=robot.name,
         joint_names=trajectory.joint_names,
         command_joints=trajectory.command_joints,
         joints=trajectory.joints,
         commands=trajectory.commands,
         confidence=trajectory.confidence,
+        courses=courses(robot, trajectory.commands, motion.known, trajectory.fps),
         T_camera_base=poses,
         T_camera_wrist=_wrists(motion),
         motion=motion,
@@ -93,6 +117,31 @@ def demonstration(
         descriptions=_descriptions(robot),
         base_links=_base_links(robot),
     )
+
+
+def courses(
+    robot: Robot,
+    commands: Float[np.ndarray, "T 2 C"],
+    known: Bool[np.ndarray, "T 2"],
+    fps: float,
+    start: Mapping[Side, Float[np.ndarray, "C"]] | None = None,
+) -> dict[Side, Course]:
+    """Return what a controller is to do with each hand that appears, from its first frame to last.
+
+    Both begin their clip at the same time after they are started.
+
+    Args:
+        start: where each hand is; None: not known.
+    """
+    made, begin = {}, 1 / fps
+    for slot, side in enumerate(SIDES):
+        rows = np.flatnonzero(known[:, slot])
+        if len(rows):
+            hand, seen = robot.hand(side), commands[rows[0] : rows[-1] + 1, slot].astype(float)
+            made[side] = course(hand, seen, fps, rows[0] / fps)
+            lead = lead_s(hand, made[side].positions[0], (start or {}).get(side))
+            begin = max(begin, lead - rows[0] / fps)
+    return {side: replace(one, seconds=one.seconds + begin) for side, one in made.items()}
 
 
 def robot_of(episode: StoredEpisode, given: str | None, models: Path | None) -> Robot:
@@ -117,6 +166,7 @@ def robot_of(episode: StoredEpisode, given: str | None, models: Path | None) -> 
 
 def of_episode(episode: StoredEpisode, robot: Robot) -> Demonstration:
     motion = episode.motion
+    known = episode.confidence > 0 if motion is None else motion.known
     poses, world = episode.T_frame_base, None
     if motion is not None and motion.T_world_camera is not None:
         world = motion.T_world_camera
@@ -129,12 +179,14 @@ def of_episode(episode: StoredEpisode, robot: Robot) -> Demonstration:
         task=episode.task,
         stamps_ns=episode.stamps_ns,
         log_ns=episode.stamps_ns,
+        fps=episode.fps,
         robot=robot.name,
         joint_names=episode.joint_names,
         command_joints=episode.command_joints,
         joints=episode.joints,
         commands=episode.commands,
         confidence=episode.confidence,
+        courses=courses(robot, episode.commands, known, episode.fps),
         T_camera_base=poses if motion is not None else None,
         T_camera_wrist=None if motion is None else _wrists(motion),
         motion=motion,

@@ -17,8 +17,8 @@ from acehand_core.export.bag_messages import (
     PlainMessage,
     diagnostics_messages,
     frame_messages,
-    joint_trajectory,
     latched_messages,
+    trajectory_messages,
 )
 from acehand_core.export.bag_writer import BagWriter, Storage
 from acehand_core.trackers.base import Progress, no_progress
@@ -78,7 +78,7 @@ def write_bag(
                 options.source, options.robot, options.episodes, options.robot_model
             )
             end_ns, notes = None, []
-            for demo in found:
+            for demo, _ in found:
                 demo, note = _after(demo, end_ns)
                 notes += note
                 end_ns = int(demo.log_ns[-1]) if end_ns is None else max(end_ns, demo.log_ns[-1])
@@ -115,8 +115,8 @@ def write_demonstration(
 
     for message in latched_messages(demo):
         put(message)
-    for slot in range(2):  # one at a time: over a long episode they are large
-        put(joint_trajectory(demo, slot))
+    for message in trajectory_messages(demo):
+        put(message)
     for index in range(len(demo)):
         for message in frame_messages(demo, index, mesh):
             put(message)

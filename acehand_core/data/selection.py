@@ -1,20 +1,25 @@
-"""Views of a recording: another rate or a part of it, without copying frames."""
+"""Views of a recording and its hands: another rate, or a part; pictures are never copied."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from acehand_core.data.video import VideoFrames
 from acehand_core.errors import InputError
-from acehand_core.motion import FrameSource, Recording
+from acehand_core.geometry import frames, rotations
+from acehand_core.motion import FrameSource, HandMotion, Recording
 from acehand_core.types import ImageRgb, TimestampsNs
 
 #: A view at a rate may repeat each frame this often, and a frame for an hour beyond that.
 _REPEATS, _HELD_S = 100, 3600
+#: Times closer than this are the same: stamps are often rounded to milliseconds.
+_SAME_TIME_NS = 1_000_000
+#: Hands are not thought to move on a line for longer than this.
+_BRIDGED_NS = 500_000_000
 
 
 def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, "N"]]:
@@ -35,10 +40,117 @@ def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, 
             "clock was set, or the pause is very long. Take a part (--start, "
             "--duration), or cut a bag at its pauses (--episodes gaps)."
         )
-    ticks = times[0] + np.round(np.arange(count) * 1e9 / fps).astype(np.int64)
+    at = ticks(int(times[0]), count, float(fps))
     middles = times[:-1] + np.diff(times) // 2
-    index = np.searchsorted(middles, ticks)
-    return _taken(recording, index, ticks, float(fps)), index
+    index = np.searchsorted(middles, at)
+    return _taken(recording, index, at, float(fps)), index
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """Where N times lie among stamps: the ``near`` frame, and for ``rows`` of them between two."""
+
+    near: Int[np.ndarray, "N"]
+    rows: Int[np.ndarray, "M"]
+    first: Int[np.ndarray, "M"]
+    second: Int[np.ndarray, "M"]
+    share: Float[np.ndarray, "M"]
+
+    @classmethod
+    def of(cls, stamps_ns: TimestampsNs, times_ns: Int[np.ndarray, "N"]) -> _Between:
+        last = len(stamps_ns) - 1
+        after = np.clip(np.searchsorted(stamps_ns, times_ns), min(1, last), last)
+        before = np.maximum(after - 1, 0)
+        gap, into = stamps_ns[after] - stamps_ns[before], times_ns - stamps_ns[before]
+        near = np.where(2 * into > gap, after, before)
+        off = np.abs(times_ns - stamps_ns[near]) > _SAME_TIME_NS
+        rows = np.flatnonzero(off & (into > 0) & (into < gap) & (gap <= _BRIDGED_NS))
+        return cls(near, rows, before[rows], after[rows], into[rows] / gap[rows])
+
+
+def hands_at(motion: HandMotion, timestamps_ns: TimestampsNs, fps: float) -> HandMotion:
+    """Return a motion at other times, from its own true ones.
+
+    Between two frames that both know a hand, it lies between them: rotations on the shortest turn,
+    places on a line. Elsewhere, across pauses of more than half a second, and within a millisecond
+    of a frame, it is the nearest frame's. Flags, scores and 2D joints are always the nearest
+    frame's: they belong to a picture.
+    """
+    place = _Between.of(motion.timestamps_ns, timestamps_ns)
+    out = motion.at(place.near, timestamps_ns, fps)
+    if not len(place.rows):
+        return out
+    both = motion.known[place.first] & motion.known[place.second]
+
+    def mixed(name: str, mix: Callable[..., np.ndarray]) -> np.ndarray:
+        values, kept = getattr(motion, name), getattr(out, name).copy()
+        a, b = values[place.first], values[place.second]
+        found = mix(a, b, place.share.reshape(-1, *[1] * (a.ndim - 1)))
+        per_hand = both.reshape(*both.shape, *[1] * (a.ndim - 2))
+        kept[place.rows] = np.where(per_hand, found, kept[place.rows])
+        return kept
+
+    poses = motion.T_world_camera
+    return replace(
+        out,
+        global_orient=mixed("global_orient", _turned),
+        hand_pose=mixed("hand_pose", _turned),
+        translation=mixed("translation", _on_line),
+        joints_camera=mixed("joints_camera", _on_line),
+        T_world_camera=None if poses is None else _poses_at(poses, place),
+    )
+
+
+def poses_at(
+    poses: Float[np.ndarray, "T *n 4 4"], stamps_ns: TimestampsNs, times_ns: Int[np.ndarray, "N"]
+) -> Float[np.ndarray, "N *n 4 4"]:
+    """Return rigid transforms at other times, as ``hands_at`` does; unknown ones are NaN."""
+    return _poses_at(poses, _Between.of(stamps_ns, times_ns))
+
+
+def _poses_at(
+    poses: Float[np.ndarray, "T *n 4 4"], place: _Between
+) -> Float[np.ndarray, "N *n 4 4"]:
+    out, a, b = poses[place.near], poses[place.first], poses[place.second]
+    share = place.share.reshape(-1, *[1] * (a.ndim - 1))
+    found = frames.rigid(
+        _turned(a[..., :3, :3], b[..., :3, :3], share),
+        _on_line(a[..., :3, 3], b[..., :3, 3], share[..., 0]),
+    )
+    known = np.isfinite(a).all((-1, -2)) & np.isfinite(b).all((-1, -2))
+    out[place.rows] = np.where(known[..., None, None], found, out[place.rows])
+    return out
+
+
+def _turned(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Return rotations between others; where one of the two is not known, the first."""
+    known = np.isfinite(a).all((-1, -2)) & np.isfinite(b).all((-1, -2))
+    out = a.copy()
+    shares = np.broadcast_to(share[..., 0, 0], known.shape)
+    out[known] = rotations.slerp(a[known], b[known], shares[known])
+    return out
+
+
+def _on_line(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
+    return (a + share * (b - a)).astype(a.dtype)
+
+
+def ticks(first_ns: int, count: int, fps: float) -> TimestampsNs:
+    """Return ``count`` times ``1 / fps`` apart, rounded to nanoseconds."""
+    return first_ns + np.round(np.arange(count) * 1e9 / fps).astype(np.int64)
+
+
+def steady(motion: HandMotion) -> HandMotion:
+    """Return the motion at times exactly ``1 / fps`` apart, from its first frame to its last.
+
+    Limits of speed are kept between frames that are as far apart as they are executed.
+    """
+    stamps = motion.timestamps_ns
+    count = 1 + int((stamps[-1] - stamps[0]) * motion.fps / 1e9 + 0.5)
+    times = ticks(int(stamps[0]), count, motion.fps)
+    if np.array_equal(times, stamps):
+        return motion
+    return hands_at(motion, times, motion.fps)
 
 
 def part(recording: Recording, start: int, stop: int) -> Recording:
@@ -65,12 +177,12 @@ def _taken(
     )
 
 
-def _frames(frames: FrameSource | None, index: Int[np.ndarray, "N"]) -> FrameSource | None:
-    if frames is None or np.array_equal(index, np.arange(len(frames))):
-        return frames
-    if isinstance(frames, VideoFrames):
-        return frames.select(index)
-    return _Taken(frames, index)
+def _frames(source: FrameSource | None, index: Int[np.ndarray, "N"]) -> FrameSource | None:
+    if source is None or np.array_equal(index, np.arange(len(source))):
+        return source
+    if isinstance(source, VideoFrames):
+        return source.select(index)
+    return _Taken(source, index)
 
 
 @dataclass(frozen=True, slots=True)

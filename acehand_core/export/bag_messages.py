@@ -7,7 +7,7 @@ quaternions xyzw, stamps of capture. Topics and frames: docs/ros2.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from acehand_core.errors import CalibrationError
 from acehand_core.export.bag_markers import MARKERS, mesh_markers, skeleton_markers
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import HandMotion
+from acehand_core.motion import Course, HandMotion
 from acehand_core.types import SIDES, CameraPoses, Side, TimestampsNs
 
 JOINT_STATE = "sensor_msgs/msg/JointState"
@@ -87,6 +87,8 @@ class Demonstration:
     """One episode of T frames: a robot hand per side, and the human hands where known.
 
     ``stamps_ns`` are times of capture, ``log_ns`` when messages of a frame count as received.
+    ``fps`` is the rate at which the commands are executed.
+    ``courses`` are the commands of the hands that appear, as a controller takes them.
     ``clock_ns`` are the times of capture on a clock that only goes forward, where that of the
     stamps was set back; None: the stamps.
     ``joint_names`` (Q) and ``command_joints`` (C) carry no side. ``T_camera_base`` and
@@ -99,12 +101,14 @@ class Demonstration:
     task: str
     stamps_ns: TimestampsNs
     log_ns: Int[np.ndarray, "T"]
+    fps: float
     robot: str
     joint_names: tuple[str, ...]
     command_joints: tuple[str, ...]
     joints: Float[np.ndarray, "T 2 Q"]
     commands: Float[np.ndarray, "T 2 C"]
     confidence: Float[np.ndarray, "T 2"]
+    courses: Mapping[Side, Course] = field(default_factory=dict, repr=False)
     clock_ns: Int[np.ndarray, "T"] | None = None
     T_camera_base: Float[np.ndarray, "T 2 4 4"] | None = None
     T_camera_wrist: Float[np.ndarray, "T 2 4 4"] | None = None
@@ -138,14 +142,6 @@ def joint_names(demo: Demonstration, side: Side) -> list[str]:
     return [f"{side}_{name}" for name in demo.joint_names]
 
 
-def velocities(demo: Demonstration) -> Float[np.ndarray, "T 2 C"]:
-    """Return the commands' speeds by central differences over the stamps; 0 for one frame."""
-    if len(demo) < 2:
-        return np.zeros_like(demo.commands)
-    seconds = (demo.times_ns - demo.times_ns[0]) / 1e9
-    return np.gradient(demo.commands.astype(np.float64), seconds, axis=0)
-
-
 def joint_state(demo: Demonstration, index: int, slot: int) -> PlainMessage:
     """Return all joints of one hand at one frame."""
     side = SIDES[slot]
@@ -159,33 +155,31 @@ def joint_state(demo: Demonstration, index: int, slot: int) -> PlainMessage:
     return _message(f"/{side}_hand/joint_states", demo, index, content)
 
 
-def joint_trajectory(demo: Demonstration, slot: int) -> PlainMessage:
-    """Return the six commands of one hand over the clip, with velocities.
+def trajectory_messages(demo: Demonstration) -> Iterator[PlainMessage]:
+    """Yield the driven joints of each hand that appears over the clip, as a controller takes them.
 
-    ``time_from_start`` counts from the header's stamp, the first frame's.
+    The stamp is zero: to be started when it is received. ``time_from_start`` leaves the hand the
+    time to come to the first point.
     """
-    side, speeds, times = SIDES[slot], velocities(demo), demo.times_ns
-    points = [
-        {
-            "positions": _floats(demo.commands[i, slot]),
-            "velocities": _floats(speeds[i, slot]),
-            "accelerations": [],
-            "effort": [],
-            "time_from_start": _time(int(times[i] - times[0])),
+    for side, course in demo.courses.items():
+        points = [
+            {
+                "positions": _floats(position),
+                "velocities": _floats(velocity),
+                "accelerations": [],
+                "effort": [],
+                "time_from_start": _time(round(seconds * 1e9)),
+            }
+            for seconds, position, velocity in zip(
+                course.seconds.tolist(), course.positions, course.velocities, strict=True
+            )
+        ]
+        content = {
+            "header": _header(0, ""),
+            "joint_names": [f"{side}_{name}" for name in demo.command_joints],
+            "points": points,
         }
-        for i in range(len(demo))
-    ]
-    content = {
-        "header": _header(int(demo.stamps_ns[0]), ""),
-        "joint_names": [f"{side}_{name}" for name in demo.command_joints],
-        "points": points,
-    }
-    return _message(f"/{side}_hand/joint_trajectory", demo, 0, content)
-
-
-def trajectory_messages(demo: Demonstration) -> list[PlainMessage]:
-    """Return the clip's trajectory of each hand."""
-    return [joint_trajectory(demo, slot) for slot in range(2)]
+        yield _message(f"/{side}_hand/joint_trajectory", demo, 0, content)
 
 
 def latched_messages(demo: Demonstration) -> list[PlainMessage]:
@@ -203,12 +197,12 @@ def latched_messages(demo: Demonstration) -> list[PlainMessage]:
 
 
 def frame_messages(demo: Demonstration, index: int, mesh: bool = True) -> list[PlainMessage]:
-    """Return everything that is said about one frame.
+    """Return everything that is said about one frame; of the joints of absent hands nothing.
 
     ``mesh`` adds the hand's surface, at most ``MESH_HZ`` times a second, where the hand model is
     the default one.
     """
-    out = [joint_state(demo, index, slot) for slot in range(2)]
+    out = [joint_state(demo, index, slot) for slot in range(2) if demo.known[index, slot]]
     transforms = []
     if demo.T_camera_wrist is not None:
         transforms = _transforms(demo, index)
@@ -309,7 +303,7 @@ def _quality(demo: Demonstration, index: int, slot: int) -> dict[str, Any]:
     return {
         "level": _OK if present else _WARN,
         "name": f"acehand: {side} hand",
-        "message": "followed" if present else "absent; the last pose is held",
+        "message": "followed" if present else "absent; not commanded",
         "hardware_id": demo.robot,
         "values": _values(values),
     }

@@ -15,12 +15,13 @@ from jaxtyping import Float
 
 from acehand_core.data.bags.bag import Bag
 from acehand_core.data.bags.records import Losses
-from acehand_core.data.bags.times import frame_times
+from acehand_core.data.bags.times import frame_rate, frame_times
 from acehand_core.data.bags.typestore import decode
 from acehand_core.data.hand_table import read_hand_motion
+from acehand_core.data.selection import ticks
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.export import lerobot_format as layout
-from acehand_core.export.bag_messages import JOINT_STATE, JOINT_TRAJECTORY, STRING, Demonstration
+from acehand_core.export.bag_messages import JOINT_STATE, STRING, Demonstration
 from acehand_core.export.extras import HANDS, REPORT, episode_folder
 from acehand_core.export.resume import JOB
 from acehand_core.geometry import frames, rotations
@@ -34,15 +35,19 @@ _BASE = 9  # position and six numbers of rotation before the joints of observati
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredEpisode:
-    """One episode of T frames of a dataset. Stamps are the source's own.
+    """One episode of T frames of a dataset.
 
+    ``stamps_ns`` are ``1 / fps`` apart, as the robot executes it; ``source_ns`` are the stamps of
+    the pictures that the frames show, which may repeat.
     ``motion`` is the table kept beside it, or None where that is missing.
     """
 
     name: str
     task: str
     robot: str
+    fps: float
     stamps_ns: TimestampsNs
+    source_ns: TimestampsNs
     joint_names: tuple[str, ...]
     command_joints: tuple[str, ...]
     joints: Float[np.ndarray, "T 2 Q"]
@@ -115,11 +120,16 @@ def _episode(
     report = layout.read_json(report_file) if report_file.is_file() else {}
     names = features["observation.joints.robot"]["names"]
     state_names = features["observation.state"]["names"]
+    motion = read_hand_motion(motion_file) if motion_file.is_file() else None
+    source_ns = column("observation.source_timestamp_ns").reshape(-1)
+    start_ns = int(source_ns[0] if motion is None else motion.timestamps_ns[0])
     return StoredEpisode(
         name=f"{dataset.name}, episode {number}",
         task=tasks[int(table["task_index"][0].as_py())],
         robot=str(info.get("robot_type") or record.get("robot") or ""),
-        stamps_ns=column("observation.source_timestamp_ns").reshape(-1),
+        fps=float(info["fps"]),
+        stamps_ns=ticks(start_ns, len(source_ns), float(info["fps"])),
+        source_ns=source_ns,
         joint_names=_unsided(names),
         command_joints=_unsided(state_names)[offset:],
         joints=joints.reshape(len(joints), 2, -1).astype(np.float64),
@@ -127,14 +137,16 @@ def _episode(
         confidence=column("observation.hand.confidence").astype(np.float64),
         frame=frame,
         T_frame_base=poses,
-        motion=read_hand_motion(motion_file) if motion_file.is_file() else None,
+        motion=motion,
         verdict=str(report.get("verdict", "pass")),
         reasons=tuple(report.get("reasons", ())),
     )
 
 
 def read_bag_joints(path: Path) -> Demonstration:
-    """Return what a bag of ours says about the robot: joint states of both hands, and commands.
+    """Return what a bag of ours says about the robot: joint states of both hands.
+
+    All joints count as commands; which are driven, the robot says.
 
     Raises:
         InputError: the bag has no joint states of ours.
@@ -143,26 +155,21 @@ def read_bag_joints(path: Path) -> Demonstration:
         topics = bag.topics
         states = {f"/{side}_hand/joint_states" for side in SIDES}
         other = {f"/acehand{name}" for name in states}
-        wanted = other if other <= topics.keys() else states
+        wanted = other if other & topics.keys() else states
         wanted = {n for n in wanted if n in topics and topics[n].msgtype == JOINT_STATE}
-        if len(wanted) != 2:
+        if not wanted:
             raise InputError(
-                f"{path}: no joint states of both hands; valid: {', '.join(sorted(states))}."
+                f"{path}: no joint states of a hand; valid: {', '.join(sorted(states))}."
             )
         rows: dict[str, _Rows] = {side: {} for side in SIDES}
         seen: Counter[tuple[str, int]] = Counter()
         names: dict[str, list[str]] = {}
-        commands: list[str] = []
         task = "hand motion"
-        trajectories = {n for n, t in topics.items() if t.msgtype == JOINT_TRAJECTORY}
         extra = {n for n in topics if n.endswith("/acehand/task") and topics[n].msgtype == STRING}
-        for message in bag.messages(wanted | trajectories | extra, Losses()):
+        for message in bag.messages(wanted | extra, Losses()):
             content = decode(message.data, topics[message.topic].msgtype)
             if message.topic in extra:
                 task = content.data or task
-                continue
-            if message.topic in trajectories:
-                commands = commands or list(content.joint_names)
                 continue
             side = "left" if "left_hand" in message.topic else "right"
             stamp = content.header.stamp.sec * 10**9 + content.header.stamp.nanosec
@@ -172,39 +179,59 @@ def read_bag_joints(path: Path) -> Demonstration:
                 message.log_ns, np.array(content.position, np.float64)
             )  # fmt: skip
             seen[side, stamp] += 1
-    return _from_states(path, rows, names, commands, task)
+    return _from_states(path, rows, names, task)
 
 
 def _from_states(
     path: Path,
     rows: Mapping[str, _Rows],
     names: Mapping[str, list[str]],
-    commands: list[str],
     task: str,
 ) -> Demonstration:
-    both = [key for key in rows["left"] if key in rows["right"]]
-    if not both:
-        raise InputError(f"{path}: no joint states of both hands at one time.")
-    joint_names = tuple(name.removeprefix("left_") for name in names["left"])
-    if [f"right_{name}" for name in joint_names] != names["right"]:
-        raise InputError(f"{path}: the hands' joint names differ: {names}.")
-    logs = np.array([rows["left"][key][0] for key in both], np.int64)
-    times = frame_times(np.array([stamp for stamp, _ in both], np.int64), logs)
-    joints = np.stack([[rows[side][both[i]][1] for side in SIDES] for i in times.order])
-    driven = tuple(n.split("_", 1)[1] for n in commands) or joint_names
-    columns = [joint_names.index(name) for name in driven if name in joint_names]
+    """Return both hands at a steady rate; where one says nothing, it is absent and keeps still."""
+    every = sorted(set(rows["left"]) | set(rows["right"]), key=lambda key: (_log(rows, key), key))
+    if not every:
+        raise InputError(f"{path}: its topics of joint states are empty.")
+    unsided = {s: tuple(n.removeprefix(f"{s}_") for n in names[s]) for s in SIDES if s in names}
+    joint_names = next(iter(unsided.values()))
+    if any(other != joint_names for other in unsided.values()):
+        raise InputError(f"{path}: the hands' joint names differ: {dict(names)}.")
+    logs = np.array([_log(rows, key) for key in every], np.int64)
+    times = frame_times(np.array([stamp for stamp, _ in every], np.int64), logs)
+    fps = frame_rate(times.timestamps_ns)
+    first = int(times.timestamps_ns[0])
+    count = 1 + round(float(times.timestamps_ns[-1] - first) * fps / 1e9)
+    at = ticks(first, count, fps)
+
+    joints, said = np.zeros((count, 2, len(joint_names))), np.zeros((count, 2), bool)
+    for slot, side in enumerate(SIDES):
+        there = [i for i, row in enumerate(times.order) if every[row] in rows[side]]
+        if not there:
+            continue
+        stamps = times.timestamps_ns[there]
+        values = np.stack([rows[side][every[times.order[i]]][1] for i in there])
+        joints[:, slot] = np.stack([np.interp(at, stamps, column) for column in values.T], axis=1)
+        middles = stamps[:-1] + np.diff(stamps) // 2
+        nearest = stamps[np.searchsorted(middles, at)]
+        said[:, slot] = np.abs(at - nearest) <= 0.75e9 / fps
     return Demonstration(
         name=str(path),
         task=task,
-        stamps_ns=times.timestamps_ns,
-        log_ns=logs[times.order],
+        stamps_ns=at,
+        log_ns=at,
+        fps=fps,
         robot="",
         joint_names=joint_names,
-        command_joints=tuple(joint_names[i] for i in columns),
+        command_joints=joint_names,
         joints=joints,
-        commands=joints[:, :, columns],
-        confidence=np.ones((len(joints), 2)),
+        commands=joints,
+        confidence=said.astype(float),
     )
+
+
+def _log(rows: Mapping[str, _Rows], key: tuple[int, int]) -> int:
+    """Return when the first of both hands' messages of one stamp was received."""
+    return min(rows[side][key][0] for side in SIDES if key in rows[side])
 
 
 def _poses(values: Float[np.ndarray, "T 2 9"]) -> Float[np.ndarray, "T 2 4 4"]:

@@ -52,6 +52,12 @@ def log(rotation: Rotation) -> RotationVector:
     return scale * q[..., 1:]
 
 
+def slerp(a: Rotation, b: Rotation, share: np.ndarray) -> Rotation:
+    """Return the rotation that is ``share`` (*batch) of the shortest turn from ``a`` to ``b``."""
+    turn = log(np.swapaxes(a, -1, -2) @ b)
+    return a @ exp(share[..., None] * turn)
+
+
 def to_quaternion(rotation: Rotation) -> Quaternion:
     """Return the wxyz unit quaternion with the largest component positive.
 

@@ -25,7 +25,7 @@ from acehand_core.data.bags.recording import index_bag
 from acehand_core.data.bags.records import Losses
 from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.data.recordings import expand_inputs, recording_sha256
-from acehand_core.data.selection import at_rate, part
+from acehand_core.data.selection import at_rate, hands_at, part
 from acehand_core.errors import AcehandError, Interrupted, NoHandError, OutputError
 from acehand_core.export import extras, lerobot
 from acehand_core.export.destination import Destination
@@ -243,7 +243,7 @@ class _Job:
                 start, stop = job.part
                 view = part(source.view, start, stop)
                 index = source.index[start:stop]
-                episode = motion.at(index, view.timestamps_ns, view.fps)
+                episode = hands_at(motion, view.timestamps_ns, view.fps)
                 trajectory = self._follow(episode, calibrations)
                 self._recorded_s += len(view) / view.fps
                 given = source.recording.source
@@ -271,8 +271,7 @@ class _Job:
             made = self._stored(number)
             if made is None:
                 motion, calibrations = tracked = tracked or self._track(source)
-                index = source.index[slice(*job.part)]
-                made = motion.at(index, view.timestamps_ns, view.fps), calibrations
+                made = hands_at(motion, view.timestamps_ns, view.fps), calibrations
             episode, calibrations = made
             trajectory = self._follow(episode, calibrations)
             text = self._calibration_text(calibrations, source.recording)

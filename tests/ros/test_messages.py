@@ -28,7 +28,8 @@ TRUTH = Path(__file__).parents[2] / "examples" / "two_hands_truth.parquet"
 
 @pytest.fixture(scope="module")
 def demonstration() -> Demonstration:
-    return next(iter(load_demonstrations(TRUTH)))
+    demo, _ = next(iter(load_demonstrations(TRUTH)))
+    return demo
 
 
 def messages(demonstration: Demonstration) -> list[Any]:

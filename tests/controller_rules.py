@@ -1,0 +1,119 @@
+"""What joint_trajectory_controller asks of a trajectory and how it follows one, for tests.
+
+Read from ros2_controllers, branch jazzy, joint_trajectory_controller 4.42:
+``src/joint_trajectory_controller.cpp`` (``validate_trajectory_msg``, defaults of its parameters)
+and ``src/trajectory.cpp`` (``sample``, ``interpolate_between_points``). Written anew in numpy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+#: The controller's own comparison: std::numeric_limits<float>::epsilon().
+EPSILON = float(np.finfo(np.float32).eps)
+
+
+@dataclass
+class Trajectory:
+    """A JointTrajectory of N points; ``velocities`` and ``accelerations`` may be empty rows."""
+
+    stamp_ns: int
+    names: list[str]
+    at_ns: list[int]
+    positions: list[list[float]]
+    velocities: list[list[float]]
+    accelerations: list[list[float]]
+    effort: list[list[float]]
+
+    @classmethod
+    def of(cls, message) -> Trajectory:
+        """Take a message of rosbags or rclpy, or the fields of a plain one."""
+
+        def get(value, name):
+            return value[name] if isinstance(value, dict) else getattr(value, name)
+
+        def ns(value):
+            return get(value, "sec") * 10**9 + get(value, "nanosec")
+
+        points = get(message, "points")
+        columns = {
+            name: [list(get(point, name)) for point in points]
+            for name in ("positions", "velocities", "accelerations", "effort")
+        }
+        return cls(
+            ns(get(get(message, "header"), "stamp")), list(get(message, "joint_names")),
+            [ns(get(point, "time_from_start")) for point in points], **columns,
+        )  # fmt: skip
+
+
+def refusals(t: Trajectory, joints: list[str], now_ns: int) -> list[str]:
+    """Return why a controller of these joints, with default parameters, would not take it."""
+    if len(t.names) != len(joints):
+        return ["joints don't match the controller's"]
+    if not t.names:
+        return ["empty joint names"]
+    if not t.at_ns:
+        return ["empty trajectory"]
+    out = [f"{name} is not a joint of the controller" for name in t.names if name not in joints]
+    out += [f"last velocity is {v}" for v in t.velocities[-1] if abs(v) > EPSILON]
+    if t.stamp_ns != 0 and t.stamp_ns + t.at_ns[-1] < now_ns:
+        out.append("ends in the past")
+    for i, at in enumerate(t.at_ns):
+        if i > 0 and at <= t.at_ns[i - 1]:
+            out.append(f"points {i - 1} and {i} are not strictly increasing")
+        if len(t.positions[i]) != len(t.names):
+            out.append(f"positions at point {i}")
+        for name in ("velocities", "accelerations"):
+            if getattr(t, name)[i] and len(getattr(t, name)[i]) != len(t.names):
+                out.append(f"{name} at point {i}")
+        if t.effort[i]:
+            out.append(f"effort at point {i}")
+    return out
+
+
+def followed(t: Trajectory, start: np.ndarray, period_s: float) -> np.ndarray:
+    """Return the controller's reference every cycle, from a hand at rest at ``start`` on.
+
+    With positions and velocities alone it is a cubic between points.
+    """
+    assert all(t.velocities) and not any(t.accelerations)
+    times = np.concatenate([[0.0], np.array(t.at_ns) / 1e9])
+    positions = np.concatenate([[start], t.positions])
+    velocities = np.concatenate([[np.zeros(len(start))], t.velocities])
+    out = [start]
+    for now in np.arange(period_s, times[-1] + period_s, period_s):
+        i = min(int(np.searchsorted(times, now, side="right")) - 1, len(times) - 2)
+        length = times[i + 1] - times[i]
+        x = min((now - times[i]) / length, 1.0)
+        p, q = positions[i], positions[i + 1]
+        v, w = length * velocities[i], length * velocities[i + 1]
+        # The cubic with these values and slopes at 0 and 1.
+        out.append(p + v * x + (3 * (q - p) - 2 * v - w) * x**2 + (2 * (p - q) + v + w) * x**3)
+    return np.array(out)
+
+
+def check_controller_takes(message, hand, times=None, period_s=0.001) -> None:
+    """Assert that a controller takes a trajectory, and keeps the hand's limits while it follows.
+
+    Args:
+        times: of the recording's frames, ns; the trajectory lasts as long.
+    """
+    t = Trajectory.of(message)
+    joints = [f"{hand.side}_{name}" for name in hand.command_joints]
+    assert refusals(t, joints, now_ns=2 * 10**18) == []
+    assert np.isfinite(t.positions).all() and np.isfinite(t.velocities).all()
+    for start in (hand.command_lower, hand.command_upper, np.array(t.positions[0])):
+        path = followed(t, np.array(start, float), period_s)
+        speed = np.diff(path, axis=0) / period_s
+        assert (np.abs(speed) <= hand.command_velocity * (1 + 1e-6)).all()
+        bend = np.abs(np.diff(speed, axis=0)) / period_s
+        assert (bend <= hand.command_acceleration * (1 + 1e-3)).all()
+        assert (path >= hand.command_lower - 1e-6).all()
+        assert (path <= hand.command_upper + 1e-6).all()
+        np.testing.assert_allclose(path[-1], t.positions[-1], atol=1e-9)
+    if times is not None:
+        lasts = (t.at_ns[-1] - t.at_ns[0]) / 1e9
+        frame = (times[-1] - times[0]) / max(1, len(times) - 1) / 1e9
+        assert abs(lasts - (times[-1] - times[0]) / 1e9 - frame) < 0.1 * frame
