@@ -165,3 +165,23 @@ class DirectoryLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def abandoned(path: Path, kind: str) -> Iterator[Path]:
+    """Yield the folders ``.NAME.KIND-*`` that killed writers of ``path`` left beside it.
+
+    Each is locked while the caller has it. Folders that a running process holds are left out, and
+    all of them where the system has no locks to tell. Raises OSError.
+    """
+    if not path.parent.is_dir():
+        return
+    for folder in sorted(path.parent.iterdir()):
+        if not folder.name.startswith(f".{path.name}.{kind}-") or not folder.is_dir():
+            continue
+        try:
+            lock = DirectoryLock(folder)
+        except LockedError:
+            continue
+        with lock:
+            if lock.held:
+                yield folder

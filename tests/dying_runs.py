@@ -1,11 +1,13 @@
 """The main job in a process that is killed, as by the system, at a chosen moment.
 
-python dying_runs.py MOMENT ARGUMENTS...   ARGUMENTS are those of acehand-retarget
+python dying_runs.py MOMENT ARGUMENTS...   ARGUMENTS are those of acehand-retarget, or of acehand
 
 drawing      an episode is in place, none of its pictures is begun
 sheet        the contact sheet is written but has not got its name
 overlay      the overlay is written but has not got its name
 statistics   the last episode is in place, the exact statistics are not
+
+and of ``acehand bag convert`` those in ``BAG``.
 """
 
 from __future__ import annotations
@@ -13,14 +15,50 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from acehand_core import atomic
-from acehand_core.cli import retarget
+from acehand_core.bag_jobs import convert
+from acehand_core.cli import console, retarget
+from acehand_core.cli.main import main as acehand
+from acehand_core.export import bag_writer, lerobot_writer
+from acehand_core.export.bag_writer import BagWriter
 from acehand_core.export.lerobot_writer import LeRobotWriter
 from acehand_core.pipeline import job
+from acehand_core.trackers.files import FileTracker
 
 NAMES = {"sheet": "contact_sheet.png.partial", "overlay": "overlay.mp4.partial"}
+
+#: Moments of a conversion: what is called then, and which of its calls it is.
+BAG: dict[str, tuple[Any, str, Callable[..., bool]]] = {
+    "index": (console.Bars, "__call__", lambda _, stage, done, total: stage == "index the bag"),
+    "track": (FileTracker, "track", lambda *_: True),
+    "retarget": (console.Bars, "__call__", lambda _, stage, *__: stage == "retarget"),
+    "pictures": (job, "draw", lambda *_: True),
+    "second": (LeRobotWriter, "add_episode", lambda writer, *_: writer.total_episodes == 1),
+    "statistics": (lerobot_writer, "dataset_stats", lambda *_: True),
+    "dataset": (convert, "_write_beside", lambda *_: True),
+    "copy": (console.Bars, "__call__", lambda _, stage, *__: stage == "copy the bag"),
+    "write": (console.Bars, "__call__", lambda _, stage, n, __: (stage, n) == (WRITE, 3)),
+    "place": (BagWriter, "_put_in_place", lambda *_: True),
+    "placed": (bag_writer, "sync", lambda path: (path / "dataset").is_dir()),
+}  # fmt: skip
+WRITE = "write messages"
+
+
+def at(moment: str, act: Callable[[], None]) -> tuple[Any, str, Callable[..., Any]]:
+    """Return what to put where so that a conversion does ``act`` at a moment, before that."""
+    where, name, when = BAG[moment]
+    whole = getattr(where, name)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if when(*arguments):
+            act()
+        return whole(*arguments, **named)
+
+    return where, name, call
 
 
 def die(*_: object, **__: object) -> None:
@@ -28,6 +66,9 @@ def die(*_: object, **__: object) -> None:
 
 
 def main(moment: str, arguments: list[str]) -> int:
+    if arguments[0] == "bag":
+        setattr(*at(moment, die))
+        return acehand(arguments)
     if moment == "drawing":
         job.draw = die
     elif moment == "statistics":

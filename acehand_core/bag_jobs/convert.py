@@ -24,10 +24,12 @@ from acehand_core.data.bags.records import Losses
 from acehand_core.data.selection import hands_at, poses_at
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
 from acehand_core.export.bag_messages import OPTICAL, SHARED, TOPICS, Demonstration
-from acehand_core.export.bag_writer import BagWriter, Storage
+from acehand_core.export.bag_writer import BagWriter, Storage, clean_beside, load_library
 from acehand_core.export.demonstrations import read_episodes
+from acehand_core.export.lerobot import is_dataset
 from acehand_core.export.memory import release_memory
 from acehand_core.export.report import Failure, JobReport
+from acehand_core.export.resume import BagOrigin, episode_contents
 from acehand_core.motion import Recording
 from acehand_core.pipeline import Clip, JobSettings, run_job
 from acehand_core.trackers.base import Progress, no_progress
@@ -55,6 +57,11 @@ class ConvertOptions:
     episode_topic: str | None = None
     storage: Storage = "mcap"
     mesh: bool = True
+
+    def origin(self, index: BagIndex, episodes: Mapping[int, str]) -> BagOrigin:
+        """Return what the written bag is made from."""
+        settings = {"storage": self.storage, "mesh": self.mesh}
+        return BagOrigin(index.sha256, settings, episodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +95,26 @@ def convert_bag(
 ) -> ConvertReport:
     """Make a dataset of a bag and, if wanted, a bag with the original topics and ours.
 
+    A resumed run leaves a bag that is complete as it is, writes one that is not there, and writes
+    one anew that lacks episodes which the dataset has by now.
+
     Raises:
         InputError: the bag, its topics or the episodes are not usable: nothing was written.
-        OutputError: a place to write to is taken. A bag that cannot be written later on is a
-            failure in the report of the job, which tells of the dataset.
+        OutputError: a place to write to is taken, on resuming by something else than the bag of
+            this conversion. A bag that cannot be written later on is a failure in the report of
+            the job, which tells of the dataset.
         Interrupted: stopped; its report is a ``ConvertReport`` of what was finished.
     """
     if options.bag_output is not None:
-        check_free(options.bag_output, options.job.existing == "overwrite")
+        load_library()
+        clean_beside(options.bag_output)
+        if options.job.existing != "resume":
+            check_free(options.bag_output, options.job.existing == "overwrite")
         _check_not_inside(options)
     progress = stoppable(progress, cancel)
     try:
         index = index_bag(options.bag, options.job.reading.bag, progress)
+        _check_resumed(options, index)
         return _convert(options, index, progress)
     except Interrupted:
         raise
@@ -130,10 +145,10 @@ def _convert(options: ConvertOptions, index: BagIndex, progress: Progress) -> Co
     except Interrupted as stop:
         raise Interrupted(report(stop.report, None, Losses())) from stop
     passed = Losses()
-    release_memory()
-    if options.bag_output is None or done.dataset is None or job.dry_run:
-        return report(done, None, passed)
     try:
+        release_memory()
+        if options.bag_output is None or done.dataset is None or job.dry_run:
+            return report(done, None, passed)
         written = _write_beside(options, options.bag_output, index, done, progress, passed)
     except KeyboardInterrupt as stop:
         raise Interrupted(report(done, None, passed)) from stop
@@ -165,14 +180,26 @@ def _write_beside(
     progress: Progress,
     losses: Losses,
 ) -> dict[str, int]:
-    """Write the original topics as they are, and what the dataset's episodes of this bag say."""
-    # A resumed run has episodes of earlier runs, too; one that appends must not repeat them.
-    numbers = tuple(e.episode_index for e in done.episodes if e.episode_index is not None)
-    wanted = None if done.skipped else numbers
+    """Write the original topics as they are, and what the dataset's episodes of this bag say.
+
+    Returns the messages by topic, also where a resumed run finds all of it written.
+    """
+    made = (e.episode_index for e in done.episodes if e.episode_index is not None)
+    numbers = tuple(sorted({*made, *done.skipped_episodes}))
+    origin = options.origin(index, episode_contents(options.job.output, numbers))
+    overwrite = options.job.existing == "overwrite"
+    if options.job.existing == "resume" and output.exists():
+        there, counts = BagOrigin.of_bag(output)
+        if there == origin:
+            losses.remark(f"{output}: complete already, left as it is")
+            return counts
+        there.check_fits(output, origin)
+        losses.remark(f"{output}: lacked episodes that the dataset has, written anew")
+        overwrite = True
     with Bag(options.bag) as bag:
-        overwrite = options.job.existing == "overwrite"
         topics = bag.topics
         with BagWriter(output, options.storage, overwrite, bag.definitions) as writer:
+            writer.describe(origin.custom_data())
             for topic in topics.values():
                 writer.add_topic(topic)
             total = max(sum(bag.counts.values()), 1)
@@ -186,7 +213,7 @@ def _write_beside(
             renamed = _renamed(topics)
             if renamed:
                 losses.remark(f"topics taken already, written as {', '.join(renamed.values())}")
-            for episode in read_episodes(options.job.output, wanted, index.sha256):
+            for episode in read_episodes(options.job.output, numbers):
                 robot = robot_of(episode, options.job.robot, options.job.robot_model)
                 demo = _on_clock(of_episode(episode, robot), episode.source_ns, index)
                 del episode
@@ -268,6 +295,16 @@ def _renamed(topics: Mapping[str, Any]) -> dict[str, str]:
             new += "_"
         out[name] = new
     return out
+
+
+def _check_resumed(options: ConvertOptions, index: BagIndex) -> None:
+    """Refuse, before any work, what stands where a resumed run would write its bag."""
+    output, dataset = options.bag_output, options.job.output
+    if options.job.existing != "resume" or output is None or not output.exists():
+        return
+    there, _ = BagOrigin.of_bag(output)
+    contents = episode_contents(dataset) if is_dataset(dataset) else {}
+    there.check_fits(output, options.origin(index, contents))
 
 
 def _check_not_inside(options: ConvertOptions) -> None:

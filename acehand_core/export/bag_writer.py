@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import yaml
 
-from acehand_core.atomic import check_free, output_errors, sync
+from acehand_core.atomic import DirectoryLock, abandoned, check_free, output_errors, sync
 from acehand_core.data.bags.records import Data, Topic, needs_rosbags
 from acehand_core.data.bags.typestore import LATEST, type_hash, typestore
 from acehand_core.errors import InputError, OutputError, SchemaError
@@ -27,7 +28,11 @@ class BagWriter:
     """A new bag that appears at ``path`` when it is complete, or not at all.
 
     ``path`` ending in .mcap gives a bare file, anything else a folder with metadata.yaml. Use as a
-    context manager; leaving it by an exception removes what was written.
+    context manager; leaving it by an exception removes what was written. What a killed writer of
+    ``path`` left beside it is removed first.
+
+    Until it is complete it is the hidden folder ``.NAME.partial-PID``. With ``keep_partial`` that
+    stays where the bag cannot be completed, for who records what cannot be had again.
 
     Raises:
         OutputError: ``path`` exists, or cannot be written. InputError: .mcap with another storage.
@@ -41,15 +46,16 @@ class BagWriter:
         overwrite: bool = False,
         distro: str = LATEST,
         compress: bool = True,
+        keep_partial: bool = False,
     ) -> None:
-        try:
-            from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
-        except ImportError as error:
-            raise needs_rosbags("writing a bag") from error
+        load_library()
+        from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
+
         self.path = path
         self._bare = path.suffix == ".mcap"
         if self._bare and storage != "mcap":
             raise InputError(f"{path}: a bare file is mcap; give a folder's name for {storage}.")
+        clean_beside(path)
         check_free(path, overwrite)
         if overwrite and path.is_dir() and not (path / "metadata.yaml").is_file():
             raise OutputError(f"{path} is a folder but no bag, so it is not overwritten.")
@@ -58,11 +64,13 @@ class BagWriter:
             path.stem if self._bare else path.name
         )
         self._connections: dict[str, tuple[str, Any]] = {}
+        self._overwrite, self._keep_partial = overwrite, keep_partial
         self.counts: Counter[str] = Counter()
         with output_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(self._partial.parent, ignore_errors=True)
-            self._partial.parent.mkdir()
+            self._partial.parent.mkdir(exist_ok=True)
+            self._lock = DirectoryLock(self._partial.parent)
+            shutil.rmtree(self._partial, ignore_errors=True)
             plugin = StoragePlugin.MCAP if storage == "mcap" else StoragePlugin.SQLITE3
             self._writer: Any = Writer(
                 self._partial, version=_METADATA_VERSION, storage_plugin=plugin
@@ -88,26 +96,57 @@ class BagWriter:
         data = self._store.serialize_cdr(content, message.msgtype)
         self._write(connection, name, message.time_ns, data)
 
+    def describe(self, custom: Mapping[str, str]) -> None:
+        """Keep texts by name in the bag's metadata (rosbag2's custom_data)."""
+        for name, text in custom.items():
+            self._writer.set_custom_data(name, text)
+
     def close(self) -> None:
         """Complete the bag and let it appear. Raises OutputError."""
-        with output_errors(self.path):
-            try:
+        try:
+            with output_errors(self.path):
                 self._writer.close()
                 made = self._partial
                 if self._bare:
                     made = next(self._partial.glob("*.mcap"))
-                sync(made)
-                if self.path.exists():
-                    _remove(self.path)
-                made.replace(self.path)
+                for file in (made, *made.rglob("*")):
+                    sync(file)
+                self._put_in_place(made)
                 sync(self.path.parent)
-            finally:
-                shutil.rmtree(self._partial.parent, ignore_errors=True)
+        except BaseException:
+            self._let_go(self._keep_partial)
+            raise
+        self._let_go(False)
 
     def abort(self) -> None:
         """Remove what was written."""
-        self._writer.abort()
-        shutil.rmtree(self._partial.parent, ignore_errors=True)
+        try:
+            self._writer.abort()
+        finally:
+            self._let_go(False)
+
+    def _put_in_place(self, made: Path) -> None:
+        """Rename ``made`` to the path; a folder that it replaces is set aside until then."""
+        check_free(self.path, self._overwrite)  # it may have come meanwhile
+        if not self.path.is_dir():
+            if made.is_dir():
+                self.path.unlink(missing_ok=True)
+            made.replace(self.path)
+            return
+        aside = self.path.with_name(f".{self.path.name}.replaced-{os.getpid()}")
+        with DirectoryLock(self.path):
+            self.path.rename(aside)
+            try:
+                made.rename(self.path)
+            except BaseException:
+                aside.rename(self.path)
+                raise
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def _let_go(self, keep: bool) -> None:
+        if not keep:
+            shutil.rmtree(self._partial.parent, ignore_errors=True)
+        self._lock.release()
 
     def __enter__(self) -> BagWriter:
         return self
@@ -145,6 +184,18 @@ class BagWriter:
         self._connections[name] = msgtype, connection
         self.counts[name] += 0
         return connection
+
+
+def load_library() -> None:
+    """Load what writes bags. Raises MissingDependencyError.
+
+    A renderer's drivers bring a zstd of their own, which one loaded after them would use: called
+    before any work, the same bag has the same bytes, whatever else the process did.
+    """
+    try:
+        import rosbags.rosbag2  # noqa: F401
+    except ImportError as error:
+        raise needs_rosbags("writing a bag") from error
 
 
 def build(store: Any, msgtype: str, fields: Any) -> Any:
@@ -242,8 +293,13 @@ def _qos(topic: Topic | None, spec: TopicSpec | None) -> list[Any]:
     ]  # fmt: skip
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+def clean_beside(path: Path) -> None:
+    """Remove or restore what killed writers of a bag left beside it. Raises OutputError."""
+    with output_errors(path):
+        for folder in abandoned(path, "replaced"):
+            if path.exists():
+                shutil.rmtree(folder)
+            else:
+                folder.rename(path)
+        for folder in abandoned(path, "partial"):
+            shutil.rmtree(folder)

@@ -23,7 +23,6 @@ from acehand_core.errors import InputError, SchemaError
 from acehand_core.export import lerobot_format as layout
 from acehand_core.export.bag_messages import JOINT_STATE, STRING, Demonstration
 from acehand_core.export.extras import HANDS, REPORT, episode_folder
-from acehand_core.export.resume import JOB
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import HandMotion
 from acehand_core.types import SIDES, TimestampsNs
@@ -60,14 +59,11 @@ class StoredEpisode:
     reasons: tuple[str, ...]
 
 
-def read_episodes(
-    dataset: Path, wanted: tuple[int, ...] | None, source_sha256: str | None = None
-) -> Iterator[StoredEpisode]:
+def read_episodes(dataset: Path, wanted: tuple[int, ...] | None) -> Iterator[StoredEpisode]:
     """Yield episodes of a dataset, one in memory at a time.
 
     Args:
         wanted: their numbers; None: all.
-        source_sha256: only those that were made from the file or bag of that content.
 
     Raises:
         InputError: there is no such episode. SchemaError: it is no dataset of ours.
@@ -89,8 +85,6 @@ def read_episodes(
             columns=[*needed, "episode_index", "task_index"], use_threads=False,
         )  # fmt: skip
         record = json.loads((table.schema.metadata or {}).get(layout.PROVENANCE_KEY, b"{}"))
-        if source_sha256 is not None and record.get(JOB, {}).get("input_sha256") != source_sha256:
-            continue
         yield _episode(dataset, number, table, features, record, tasks, info)
 
 

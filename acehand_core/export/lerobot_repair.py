@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from acehand_core.atomic import DirectoryLock, LockedError, output_errors
+from acehand_core.atomic import DirectoryLock, abandoned, output_errors
 from acehand_core.errors import AcehandError, InputError, SchemaError
 from acehand_core.export import extras
 from acehand_core.export import lerobot_format as layout
@@ -46,25 +46,14 @@ def clean_siblings(root: Path) -> list[str]:
     Folders that a running process still holds are left alone. Raises OSError.
     """
     done = []
-    if not root.parent.is_dir():
-        return done
-    for path in sorted(root.parent.iterdir()):
-        partial = path.name.startswith(f".{root.name}.partial-")
-        replaced = path.name.startswith(f".{root.name}.replaced-")
-        if not (partial or replaced) or not path.is_dir():
-            continue
-        try:
-            with DirectoryLock(path) as lock:
-                if not lock.held:
-                    continue
-                if replaced and not root.exists():
-                    path.rename(root)
-                    done.append(f"{root}: restored from {path.name}")
-                else:
-                    shutil.rmtree(path)
-                    done.append(f"removed {path}")
-        except LockedError:
-            continue  # in use
+    for kind in ("partial", "replaced"):
+        for path in abandoned(root, kind):
+            if kind == "replaced" and not root.exists():
+                path.rename(root)
+                done.append(f"{root}: restored from {path.name}")
+            else:
+                shutil.rmtree(path)
+                done.append(f"removed {path}")
     return done
 
 

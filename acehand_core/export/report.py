@@ -39,6 +39,7 @@ class JobReport:
     """A whole run. ``lost_messages`` counts by topic what bags among the inputs lost.
 
     ``notes`` says in sentences what was found, decided and lost on reading them.
+    ``skipped_episodes`` are the numbers of those that a resumed run found in the dataset.
     """
 
     dataset: str | None
@@ -50,6 +51,7 @@ class JobReport:
     extra: dict[str, Any] = field(default_factory=dict)
     lost_messages: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    skipped_episodes: tuple[int, ...] = ()
 
     @property
     def exit_code(self) -> int:

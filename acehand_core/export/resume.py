@@ -1,27 +1,33 @@
 """What stands at the output already, and which episodes of it an interrupted run need not repeat.
 
 The record of every episode keeps, under ``JOB``, what it was made from (content of the input, cut,
-part of a recording that is split) and the settings that change its content.
+part of a recording that is split) and the settings that change its content. A bag made of a dataset
+keeps, as custom data ``BAG_ORIGIN``, which episodes it has the messages of.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from acehand_core.data.bags.bag import Bag
 from acehand_core.data.content_hash import content_sha256
 from acehand_core.errors import InputError, OutputError
 from acehand_core.export import lerobot
-from acehand_core.export.extras import missing_files
-from acehand_core.export.lerobot_format import INFO_PATH, read_json
+from acehand_core.export import lerobot_format as layout
+from acehand_core.export.extras import HANDS, episode_folder, missing_files
 
 Existing = Literal["refuse", "append", "overwrite", "resume"]
 
 #: Entry of an episode's record.
 JOB = "job"
+#: Name of the custom data (rosbag2) of a bag that was made of a dataset.
+BAG_ORIGIN = "acehand_origin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,8 @@ class FinishedEpisodes:
         jobs = tuple(EpisodeJob(**entry) for entry in entries.values())
         missing = {number: missing_files(dataset, number) for number in entries}
         missing = {number: names for number, names in missing.items() if names}
-        return cls(jobs, read_json(dataset / INFO_PATH)["fps"], tuple(entries), missing)
+        fps = layout.read_json(dataset / layout.INFO_PATH)["fps"]
+        return cls(jobs, fps, tuple(entries), missing)
 
     def numbers_of(self, job: EpisodeJob) -> list[int]:
         """Return the numbers of this episode, whatever its input is called and wherever it lay."""
@@ -106,6 +113,84 @@ class FinishedEpisodes:
                 f"{path}: its episode in the dataset was made with other settings: "
                 f"{differences}. Resume with the same ones, or --append it as another episode."
             )
+
+
+@dataclass(frozen=True, slots=True)
+class BagOrigin:
+    """What a converted bag was made from.
+
+    ``source_sha256`` is the content of the bag that was converted, ``settings`` are named like the
+    flags, and ``episodes`` has the content of each of the dataset's episodes, by number.
+    """
+
+    source_sha256: str
+    settings: Mapping[str, Any]
+    episodes: Mapping[int, str]
+
+    @classmethod
+    def of_bag(cls, path: Path) -> tuple[BagOrigin, dict[str, int]]:
+        """Return what a bag says of itself, and its messages by topic.
+
+        Raises:
+            OutputError: it is no bag, or not one that was made of a dataset.
+        """
+        try:
+            with Bag(path) as bag:
+                content, counts = json.loads(bag.custom_data[BAG_ORIGIN]), bag.counts
+            episodes = {int(number): str(sha256) for number, sha256 in content["episodes"].items()}
+            return cls(content["source_sha256"], content["settings"], episodes), counts
+        except (InputError, KeyError, ValueError, TypeError, AttributeError) as error:
+            raise OutputError(
+                f"{path} exists and is no bag that --resume could complete: it does not say which "
+                "dataset it was made of. Move it away, or choose another name."
+            ) from error
+
+    def custom_data(self) -> dict[str, str]:
+        """Return what a bag keeps of this."""
+        return {BAG_ORIGIN: json.dumps(asdict(self), sort_keys=True)}
+
+    def check_fits(self, path: Path, wanted: BagOrigin) -> None:
+        """Refuse a bag at ``path`` that cannot have become what is wanted.
+
+        One that only lacks episodes fits.
+
+        Raises:
+            OutputError: says what differs.
+        """
+        differences = [
+            f"--{name} was {self.settings.get(name)!r}, not {value!r}"
+            for name, value in wanted.settings.items()
+            if self.settings.get(name) != value
+        ]
+        if self.source_sha256 != wanted.source_sha256:
+            differences.append("it was made from another bag")
+        others = [
+            number for number, sha256 in self.episodes.items()
+            if wanted.episodes.get(number) != sha256
+        ]  # fmt: skip
+        if others:
+            numbers = ", ".join(map(str, others))
+            differences.append(f"the dataset has no such episode {numbers} of this bag")
+        if differences:
+            raise OutputError(
+                f"{path} exists and is not the bag of this conversion: {'; '.join(differences)}. "
+                "Resume with what it was made of, move it away, or choose another name."
+            )
+
+
+def episode_contents(dataset: Path, numbers: Iterable[int] | None = None) -> dict[int, str]:
+    """Return a hash of each episode's data and hands, by number (None: of all).
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    rows = {row["episode_index"]: row for row in layout.read_episode_rows(dataset)}
+    out = {}
+    for number in sorted(rows) if numbers is None else numbers:
+        files = (layout.data_file(rows[number]), f"{episode_folder(number)}/{HANDS}")
+        found = [content_sha256(dataset / name) for name in files if (dataset / name).is_file()]
+        out[number] = hashlib.sha256(" ".join(found).encode()).hexdigest()
+    return out
 
 
 def identity(value: str | Path | None) -> str | None:

@@ -114,6 +114,7 @@ class _Job:
         self._episodes: list[EpisodeReport] = []
         self._failures: list[Failure] = []
         self._skipped: list[str] = []
+        self._skipped_episodes: list[int] = []
         self._recorded_s = 0.0
         self._losses = Losses()
 
@@ -142,8 +143,9 @@ class _Job:
 
     def report(self, seconds: float) -> JobReport:
         """Return what was done."""
+        there = self._destination.has_episodes or bool(self._skipped)
         return JobReport(
-            dataset=str(self._settings.output) if self._destination.has_episodes else None,
+            dataset=str(self._settings.output) if there else None,
             seconds=seconds,
             recorded_seconds=self._recorded_s,
             episodes=tuple(self._episodes),
@@ -151,6 +153,7 @@ class _Job:
             skipped=tuple(self._skipped),
             lost_messages=dict(self._losses.by_topic),
             notes=self._losses.sentences(),
+            skipped_episodes=tuple(self._skipped_episodes),
         )
 
     def check_resumed(self, paths: Sequence[Path]) -> None:
@@ -223,6 +226,8 @@ class _Job:
         ]
         made = [(job, self._finished.numbers_of(job)) for job in jobs]
         todo = tuple(job for job, numbers in made if not numbers)
+        # Of one that was appended more than once the last is the interrupted run's.
+        self._skipped_episodes += [numbers[-1] for _, numbers in made if numbers]
         missing = self._finished.missing
         unfinished = {n: job for job, numbers in made for n in numbers if n in missing}
         if len(todo) < len(jobs):

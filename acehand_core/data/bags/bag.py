@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
@@ -123,6 +124,17 @@ class Bag:
             entry["topic_metadata"]["name"]: int(entry.get("message_count") or 0)
             for entry in self._metadata.get("topics_with_message_count") or ()
         }
+
+    @property
+    def custom_data(self) -> dict[str, str]:
+        """Texts by name that whoever wrote the bag kept in its metadata; a bare .db3 has none."""
+        metadata = self._metadata
+        if not metadata and isinstance(self._files[0], McapFile):
+            text = self._files[0].metadata("rosbag2").get("serialized_metadata", "")
+            with contextlib.suppress(yaml.YAMLError):
+                metadata = yaml.safe_load(text)
+        custom = metadata.get("custom_data") if isinstance(metadata, dict) else None
+        return {str(k): str(v) for k, v in custom.items()} if isinstance(custom, dict) else {}
 
     @property
     def distro(self) -> str:

@@ -24,6 +24,8 @@ from acehand_core.data.bags.mcap_records import (
     MAGIC,
     MESSAGE,
     MESSAGE_INDEX,
+    METADATA,
+    METADATA_INDEX,
     PRIVATE,
     SCHEMA,
     STATISTICS,
@@ -77,6 +79,7 @@ class McapFile:
         self._channels: dict[int, Topic] = {}
         self._chunk_channels: dict[int, frozenset[int]] = {}
         self._held: OrderedDict[int, bytes] = OrderedDict()
+        self._metadata_at: list[int] = []
         self.counts: dict[str, int] | None = None
         self._check_start()
         if not self._read_summary():
@@ -86,6 +89,21 @@ class McapFile:
     def topics(self) -> tuple[Topic, ...]:
         """Topics in the order of their channels; two channels of one topic count once."""
         return tuple({t.name: t for _, t in sorted(self._channels.items())}.values())
+
+    def metadata(self, wanted: str) -> dict[str, str]:
+        """Return the texts of a metadata record; empty where the summary names no such record."""
+        for position in self._metadata_at:
+            record = self._record(position)
+            if record is None or record.op != METADATA:
+                continue
+            body = self._at(record.body, record.size)
+            try:
+                name, at = string_at(body, 0)
+                if name == wanted:
+                    return string_map_at(body, at)
+            except (struct.error, UnicodeDecodeError):
+                continue
+        return {}
 
     def close(self) -> None:
         """Let go of the file."""
@@ -152,6 +170,8 @@ class McapFile:
                 elif record.op == STATISTICS:
                     (size,) = struct.unpack_from("<I", body, 42)
                     counts = dict(struct.iter_unpack("<HQ", body[46 : 46 + size]))
+                elif record.op == METADATA_INDEX:
+                    self._metadata_at.append(struct.unpack_from("<Q", body)[0])
             except (struct.error, UnicodeDecodeError, KeyError):
                 return False
             position = record.body + record.size

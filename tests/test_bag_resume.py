@@ -1,0 +1,318 @@
+"""Conversions of bags that were interrupted or killed: resumed, dataset and bag are complete."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import dying_runs
+import pytest
+from bag_samples import START, SampleBag, pictures, stamps
+from lerobot_samples import names_in, snapshot
+from rosbags.rosbag2 import Reader
+from runs import Acehand, hands_file
+
+from acehand_core.bag_jobs.convert import ConvertReport, convert_bag
+from acehand_core.cli.main import main as acehand
+from acehand_core.data.bags.bag import Bag
+from acehand_core.errors import OutputError
+from acehand_core.export.bag_writer import BagWriter, clean_beside
+from acehand_core.export.lerobot_check import check_dataset
+from acehand_core.trackers.base import Progress
+from acehand_ros import offline_bag
+from acehand_ros.options import offline_options
+from acehand_ros.parameters import OFFLINE_BAG
+from acehand_ros.worker import Worker
+
+TESTS = Path(__file__).resolve().parent
+#: Frames of each of the two episodes.
+COUNT = 4
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A bag of two episodes with a pause between them, and the hands of either."""
+    folder = tmp_path_factory.mktemp("inputs")
+    times = [*stamps(COUNT), *stamps(COUNT, start=START + 5 * 10**9)]
+    with SampleBag(folder / "bag") as bag:
+        for image, ns in zip(pictures(2 * COUNT), times, strict=True):
+            bag.image(image, ns)
+            bag.camera_info(ns)
+    return folder / "bag", hands_file(folder / "hands.npz", COUNT)
+
+
+def job(inputs: tuple[Path, Path], folder: Path, *more: object, out: str = "out") -> list[object]:
+    bag, hands = inputs
+    return ["bag", "convert", bag, "--tracker", hands, "--output", folder / "dataset",
+            "--bag-output", folder / out, "--episodes", "gaps", "--no-overlay", *more]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run that nobody stops writes: dataset/, out/, out.mcap."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert acehand([*map(str, job(inputs, folder)), "--quiet"]) == 0
+    again = job(inputs, folder, "--resume", out="out.mcap")
+    assert acehand([*map(str, again), "--quiet"]) == 0
+    return folder
+
+
+def assert_complete(
+    capsys: pytest.CaptureFixture[str],
+    inputs: tuple[Path, Path],
+    folder: Path,
+    whole: Path,
+    *more: object,
+    out: str = "out",
+) -> None:
+    """Resume, compare all bytes with an uninterrupted run, and see that once more changes none."""
+    run = Acehand(capsys, *job(inputs, folder, "--resume", *more, out=out))
+    assert run.code == 0 and run.json["bag"] == str(folder / out), run.err
+    assert run.json["dataset"] == str(folder / "dataset")
+    assert names_in(folder) == ["dataset", out], "nothing hidden is left"
+    made = snapshot(folder)
+    tops = ("dataset", out)
+    expected = {n: data for n, data in snapshot(whole).items() if n.split("/")[0] in tops}
+    assert made == expected
+    assert check_dataset(folder / "dataset") == []
+
+    again = Acehand(capsys, *job(inputs, folder, "--resume", *more, out=out))
+    assert again.code == 0 and len(again.json["skipped"]) == 2
+    assert f"{folder / out}: complete already, left as it is" in again.json["notes"]
+    assert again.json["topics"]["written"] == {
+        **again.json["topics"]["written"], "/cam/image_raw": 2 * COUNT,
+        "/left_hand/joint_states": 2 * COUNT,
+    }  # fmt: skip
+    assert snapshot(folder) == made
+
+
+def messages(bag: Path) -> list[tuple[str, int, bytes]]:
+    """Read a bag with rosbags' own reader."""
+    with Reader(bag) as reader:
+        return [
+            (connection.topic, time, bytes(data)) for connection, time, data in reader.messages()
+        ]
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def moments(*fast: str) -> list[Any]:
+    """Return all moments, marked slow but for some."""
+    slow = pytest.mark.slow
+    return [m if m in fast else pytest.param(m, marks=slow) for m in dying_runs.BAG]
+
+
+@pytest.mark.parametrize("moment", moments("second", "dataset", "write", "placed"))
+def test_an_interrupted_conversion_is_completed(
+    moment: str,
+    inputs: tuple[Path, Path],
+    whole: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(*dying_runs.at(moment, interrupt))
+        run = Acehand(capsys, *job(inputs, tmp_path))
+    assert run.code == 130 and run.json["bag"] is None
+    # What is there has its final name: nothing but the work of an unfinished tracking is hidden.
+    assert set(names_in(tmp_path)) <= {"dataset", "out", ".dataset.acehand-work"}
+    assert (tmp_path / "out").exists() == (moment == "placed")
+    assert_complete(capsys, inputs, tmp_path, whole)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+@pytest.mark.parametrize("moment", moments("write"))
+def test_a_killed_conversion_is_completed(
+    moment: str,
+    inputs: tuple[Path, Path],
+    whole: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    done = subprocess.run(
+        [sys.executable, str(TESTS / "dying_runs.py"), moment,
+         *map(str, job(inputs, tmp_path, out="out.mcap")), "--quiet"],
+        env=os.environ | {"PYTHONPATH": str(TESTS.parent)},
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert (tmp_path / "out.mcap").exists() == (moment == "placed")
+    assert_complete(capsys, inputs, tmp_path, whole, out="out.mcap")
+
+
+def test_bags_of_sqlite_are_completed_too(
+    inputs: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sqlite = ("--storage", "sqlite3", "--no-mesh")
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    assert Acehand(capsys, *job(inputs, tmp_path / "whole", *sqlite)).code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(*dying_runs.at("write", interrupt))
+        assert Acehand(capsys, *job(inputs, tmp_path / "stopped", *sqlite)).code == 130
+    assert_complete(capsys, inputs, tmp_path / "stopped", tmp_path / "whole", *sqlite)
+
+
+def refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[object], folder: Path, *texts: str
+) -> None:
+    """See that a resumed run ends with exit code 4 and these texts, and changes nothing."""
+    before = snapshot(folder)
+    run = Acehand(capsys, *arguments)
+    assert run.code == 4 and run.json["bag"] is None, run.err
+    for text in (str(folder / "out"), *texts):
+        assert text in run.messages, run.messages
+    assert snapshot(folder) == before
+
+
+def test_another_bag_in_its_place_is_refused(
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(whole / "dataset", tmp_path / "dataset")
+    place = tmp_path / "out"
+    unknown = "does not say which dataset it was made of"
+    place.mkdir()
+    (place / "mine.txt").write_text("not a bag")
+    refused(capsys, job(inputs, tmp_path, "--resume"), tmp_path, unknown)
+    shutil.rmtree(place)
+    with BagWriter(place) as writer:
+        writer.write_raw("/x", "std_msgs/msg/String", 1, bytes(12))
+    refused(capsys, job(inputs, tmp_path, "--resume"), tmp_path, unknown)
+    shutil.rmtree(place)
+
+    shutil.copytree(whole / "out", place)
+    other = ("--resume", "--storage", "sqlite3", "--no-mesh")
+    refused(
+        capsys, job(inputs, tmp_path, *other), tmp_path,
+        "--storage was 'mcap', not 'sqlite3'", "--mesh was True, not False",
+    )  # fmt: skip
+    with SampleBag(tmp_path / "another") as bag:
+        for image, ns in zip(pictures(COUNT), stamps(COUNT), strict=True):
+            bag.image(image, ns)
+    another = job((tmp_path / "another", inputs[1]), tmp_path, "--resume")
+    refused(capsys, another, tmp_path, "made from another bag")
+    shutil.rmtree(tmp_path / "dataset")
+    refused(capsys, job(inputs, tmp_path, "--resume"), tmp_path, "no such episode 0, 1 of this bag")
+
+
+def test_a_bag_of_other_hands_is_refused(
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The dataset was made anew, with an episode of the same number."""
+    shutil.copytree(whole / "out", tmp_path / "out")
+    hands = hands_file(tmp_path / "hands.npz", COUNT, fps=20)
+    first = job((inputs[0], hands), tmp_path, "--hands", "left", out="first")
+    assert Acehand(capsys, *first).code == 0
+    again = job((inputs[0], hands), tmp_path, "--hands", "left", "--resume")
+    refused(capsys, again, tmp_path, "no such episode 0, 1 of this bag")
+
+
+def test_a_bag_without_the_newest_episodes_is_written_anew(
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "times.csv"
+    folder = tmp_path / "made"
+    folder.mkdir()
+    table.write_text(f"start_s,end_s\n0,{(COUNT - 1) / 30 + 0.01}\n")
+    arguments = job(inputs, folder)
+    arguments[arguments.index("gaps")] = table
+    assert Acehand(capsys, *arguments).code == 0
+    topics = [topic for topic, _, _ in messages(folder / "out")]
+    assert topics.count("/left_hand/joint_states") == COUNT
+    run = Acehand(capsys, *job(inputs, folder, "--resume"))
+    assert run.code == 0 and [e["episode_index"] for e in run.json["episodes"]] == [1]
+    assert any("written anew" in note for note in run.json["notes"])
+    assert run.json["topics"]["written"]["/left_hand/joint_states"] == 2 * COUNT
+    assert names_in(folder) == ["dataset", "out"]
+    assert messages(folder / "out") == messages(whole / "out")
+
+
+def test_an_interrupted_append_has_its_own_episodes_only(
+    inputs: tuple[Path, Path],
+    whole: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The dataset has the same recording already, made with the same settings."""
+    for name in ("whole", "stopped"):
+        shutil.copytree(whole / "dataset", tmp_path / name / "dataset")
+    assert Acehand(capsys, *job(inputs, tmp_path / "whole", "--append")).code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(*dying_runs.at("copy", interrupt))
+        assert Acehand(capsys, *job(inputs, tmp_path / "stopped", "--append")).code == 130
+    run = Acehand(capsys, *job(inputs, tmp_path / "stopped", "--resume"))
+    assert run.code == 0 and run.json["topics"]["written"]["/left_hand/joint_states"] == 2 * COUNT
+    assert snapshot(tmp_path / "stopped" / "out") == snapshot(tmp_path / "whole" / "out")
+
+
+def test_a_bag_that_was_set_aside_comes_back(whole: Path, tmp_path: Path) -> None:
+    """Killed while it replaced a bag: the old one is whole, under its name, at the next look."""
+    before = snapshot(whole / "out")
+    shutil.copytree(whole / "out", tmp_path / ".out.replaced-1")
+    shutil.copytree(whole / "out", tmp_path / ".out.partial-1")
+    clean_beside(tmp_path / "out")
+    assert names_in(tmp_path) == ["out"] and snapshot(tmp_path / "out") == before
+
+
+def test_a_bag_that_another_process_writes_is_left_alone(tmp_path: Path) -> None:
+    with BagWriter(tmp_path / "out") as first:
+        first.write_raw("/x", "std_msgs/msg/String", 1, bytes(12))
+        clean_beside(tmp_path / "out")
+        with pytest.raises(OutputError, match="another process is writing"):
+            BagWriter(tmp_path / "out")
+    assert Bag(tmp_path / "out").counts == {"/x": 1}
+
+
+def test_what_came_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    writer = BagWriter(tmp_path / "out")
+    writer.write_raw("/x", "std_msgs/msg/String", 1, bytes(12))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "theirs").write_text("came first")
+    with pytest.raises(OutputError, match="exists"):
+        writer.close()
+    assert names_in(tmp_path) == ["out"] and names_in(tmp_path / "out") == ["theirs"]
+
+
+def test_the_node_resumes(inputs: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
+    """offline_bag with existing:=resume, stopped while it writes messages; without ROS."""
+    bag, hands = inputs
+    values = {parameter.name: parameter.default for parameter in OFFLINE_BAG} | {
+        "bag": str(bag), "output_dir": str(tmp_path / "dataset"), "tracker": str(hands),
+        "episodes": "gaps", "bag_output": str(tmp_path / "out"),
+    }  # fmt: skip
+
+    def run(existing: str, stop_at: str = "") -> tuple[int, str]:
+        options, worker = offline_options({**values, "existing": existing}), Worker()
+
+        def work(progress: Progress, cancel: threading.Event) -> ConvertReport:
+            def told(stage: str, done: int, total: int) -> None:
+                progress(stage, done, total)
+                if stage == stop_at:
+                    worker.cancel()
+
+            return convert_bag(options, told, cancel)
+
+        worker.start(work)
+        worker.join()
+        return offline_bag.exit_code(worker.status), offline_bag.summary(worker.status)
+
+    assert run("resume", "write messages")[0] == 130
+    assert names_in(tmp_path) == ["dataset"]
+    code, said = run("resume")
+    assert code == 0 and str(tmp_path / "out") in said and str(tmp_path / "dataset") in said
+    assert messages(tmp_path / "out") == messages(whole / "out")
+    before = snapshot(tmp_path)
+    assert run("resume")[0] == 0 and snapshot(tmp_path) == before
