@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from acehand_core.errors import EXIT_OK, AcehandError, InputError, OutputError
+from acehand_core.errors import EXIT_OK, AcehandError, InputError
 from acehand_core.export.bag_messages import (
     diagnostics_messages,
     latched_messages,
@@ -19,12 +19,12 @@ from acehand_core.types import SIDES
 from acehand_ros import runtime
 from acehand_ros.clips import (
     CAMERA_INFO,
+    ClipFolder,
     ClipRecorder,
     ClipResult,
     camera_info_topic,
     convert_clip,
     image_msgtype,
-    next_clip,
 )
 from acehand_ros.messages import DIAGNOSTICS, Outlet
 from acehand_ros.offline_bag import exit_code, summary
@@ -48,6 +48,7 @@ class ClipRecorderNode:
         )
         ace_settings(self._values)  # refused now, not after the first clip
         self._clip, self._worker, self._outlet = ClipRecorder(), Worker(), Outlet(node)
+        self._clips: ClipFolder | None = None
         self._subscriptions: list[Any] = []
         self._active = self._ended = False
         self._told: JobStatus = self._worker.status
@@ -61,8 +62,10 @@ class ClipRecorderNode:
         node.create_timer(_LOOK_S, self._look_for_camera)
         node.app = self
         if self._values["autostart"]:
-            node.trigger_configure()
-            node.trigger_activate()
+            for step in (node.trigger_configure, node.trigger_activate):
+                step()
+                if node.error is not None:
+                    raise node.error
 
     @property
     def finished(self) -> bool:
@@ -72,23 +75,23 @@ class ClipRecorderNode:
     def close(self, interrupted: bool) -> int:
         """Close an open clip, which stays, and stop the work."""
         if self._clip.recording:
-            path = self._clip.stop()
-            self._node.get_logger().info(f"{path}: kept, {self._clip.images} images, not converted")
+            self._keep("not converted")
         self._worker.cancel()
         self._worker.join()
         self._tell()
+        if self._clips is not None:
+            self._clips.close()
         return self._exit_code
 
     def configure(self) -> None:
-        """Make the output folder and advertise the topics.
+        """Take the output folder, recover clips that were not closed, and advertise the topics.
 
         Raises:
-            OutputError: there can be no such folder.
+            OutputError: there can be no such folder, or another recorder has it.
         """
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"{self._folder}: {error.strerror or error}.") from error
+        self._clips = self._clips or ClipFolder(self._folder)
+        for sentence in self._clips.recover():
+            self._node.get_logger().warning(sentence)
         self._outlet.open([f"/{side}_hand/joint_trajectory" for side in SIDES])
         self._outlet.open([DIAGNOSTICS])
 
@@ -105,14 +108,19 @@ class ClipRecorderNode:
         for subscription in self._subscriptions:
             self._node.destroy_subscription(subscription)
         self._subscriptions = []
-        if self._clip.recording:
+        if self._clip.recording and self._clip.images:
             self._stop()
+        elif self._clip.recording:
+            self._keep("not converted")
 
     def cleanup(self) -> None:
         """Take the topics down; work that is under way is cancelled."""
         self._worker.cancel()
         self._worker.join()
         self._outlet.close()
+        if self._clips is not None:
+            self._clips.close()
+            self._clips = None
 
     def _look_for_camera(self) -> None:
         """Subscribe as soon as it is known which type of image the topic carries."""
@@ -155,22 +163,35 @@ class ClipRecorderNode:
         except AcehandError as error:
             self._node.get_logger().error(str(error))
             if self._clip.recording:
-                self._clip.stop()
+                self._keep("not converted, since it ended early")
+
+    def _keep(self, why: str) -> None:
+        """Close an open clip without converting it, and say what became of it."""
+        log = self._node.get_logger()
+        try:
+            path = self._clip.stop()
+        except AcehandError as error:
+            log.error(str(error))
+            return
+        if path is None:
+            log.info(f"{self._clip.path}: no image came, nothing was kept")
+        else:
+            log.info(f"{path}: kept, {self._clip.images} images, {why}")
 
     def _start(self) -> str:
-        if not self._active:
+        if not self._active or self._clips is None:
             raise InputError("The node is not active; `ros2 lifecycle set` can activate it.")
         if self._worker.running:
             raise InputError("The last clip is still being converted; ~/cancel stops that.")
-        path = next_clip(self._folder / "clips")
+        path = self._clips.next_clip()
         self._clip.start(path)
         return f"recording {path}"
 
     def _stop(self) -> str:
         clip = self._clip.stop()
-        if not self._clip.images:
+        if clip is None:
             topic = self._values["image_topic"]
-            raise InputError(f"{clip}: no image came on {topic}; the clip is empty.")
+            raise InputError(f"{self._clip.path}: no image came on {topic}; nothing was kept.")
         info = self._info_topic if self._clip.camera_infos else ""
         info = self._node.resolve_topic_name(info) if info else ""
         topic = self._node.resolve_topic_name(self._values["image_topic"])

@@ -1,19 +1,26 @@
 """Clips of a live camera: recorded as bags, converted like any bag. No ROS.
 
 Messages are kept as they arrive, serialized, so a clip costs no memory and loses no stamp, and the
-conversion is the one that every other bag takes.
+conversion is the one that every other bag takes. One recorder at a time has a folder of clips; what
+it leaves unfinished where it is killed becomes a clip when the next one opens the folder.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.bag_jobs.convert import ConvertOptions, ConvertReport, convert_bag
 from acehand_core.bag_jobs.demonstrations import load_demonstrations
-from acehand_core.errors import InputError
+from acehand_core.data.bags.bag import Bag
+from acehand_core.data.bags.records import Losses
+from acehand_core.errors import InputError, OutputError
 from acehand_core.export.bag_messages import Demonstration
 from acehand_core.export.bag_writer import BagWriter
 from acehand_core.trackers.base import Progress
@@ -21,15 +28,97 @@ from acehand_core.trackers.base import Progress
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
 _COMPRESSED_SUFFIX = "/compressed"
+#: Clips in a folder: whole, or hidden while they are recorded (``BagWriter``).
+_CLIP = re.compile(r"\.?(clip_\d{6})(?!\d)")
+_UNFINISHED = re.compile(r"\.(clip_\d{6})\.partial-\d+")
 
 
 def next_clip(folder: Path) -> Path:
     """Return the first free clip name in a folder: clip_000000, clip_000001, ..."""
-    taken = {path.name for path in folder.glob("clip_*")} if folder.is_dir() else set()
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    taken = {found[1] for name in names if (found := _CLIP.match(name))}
     number = 0
     while f"clip_{number:06d}" in taken:
         number += 1
     return folder / f"clip_{number:06d}"
+
+
+class ClipFolder:
+    """The folder of one recorder: ``clips`` in it, and what is made of them. Locked until closed.
+
+    Raises:
+        OutputError: there can be no such folder, or another recorder has it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+        with output_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock = DirectoryLock(folder)
+            except LockedError as error:
+                raise OutputError(
+                    f"{folder}: another clip_recorder records to it; give this one an "
+                    "output_dir of its own."
+                ) from error
+
+    def next_clip(self) -> Path:
+        """Return where the next clip goes."""
+        return next_clip(self.path / "clips")
+
+    def recover(self) -> Iterator[str]:
+        """Make clips of what a killed recorder left unfinished; yield what became of each."""
+        folder = self.path / "clips"
+        work = folder / ".recovering"  # of an earlier attempt; what it was made from is still there
+        shutil.rmtree(work, ignore_errors=True)
+        for left in sorted(folder.iterdir()) if folder.is_dir() else ():
+            found = _UNFINISHED.fullmatch(left.name)
+            if found is None:
+                continue
+            if not self._lock.held:
+                yield f"{left}: a clip that was not closed, or that is being recorded; left alone"
+                continue
+            try:
+                target = folder / found[1]
+                yield _recover(left, work, next_clip(folder) if target.exists() else target)
+            except OutputError as error:
+                yield f"{left}: a clip that was not closed stays until the next start: {error}"
+        shutil.rmtree(work, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let others record to the folder. Safe to call twice."""
+        self._lock.release()
+
+
+def _recover(left: Path, work: Path, target: Path) -> str:
+    """Make a clip of an unfinished one, which then vanishes; return what was done."""
+    bag_path = left / left.name.split(".")[1]
+    if not any(file.stat().st_size for file in bag_path.glob("*") if file.is_file()):
+        with output_errors(left):
+            shutil.rmtree(left)
+        return f"{left}: removed; nothing of this clip had reached the disk"
+    recorder = ClipRecorder()
+    try:
+        bag = Bag(bag_path)
+    except InputError as error:
+        aside = target.with_name(f"{target.name}_unreadable")
+        with output_errors(aside):
+            left.rename(aside)
+        return f"{aside}: a clip that was not closed cannot be read: {error}"
+    with bag:
+        topics = bag.topics
+        recorder.start(work / target.name)
+        for message in bag.messages(None, Losses()):
+            msgtype = topics[message.topic].msgtype
+            recorder.add(message.topic, msgtype, message.log_ns, bytes(message.data))
+    made = recorder.stop()
+    with output_errors(target):
+        if made is not None:
+            made.rename(target)
+        shutil.rmtree(left)
+    if made is None:
+        return f"{left}: removed; this clip had no image"
+    return f"{target}: recovered, {recorder.images} images of a clip that was not closed"
 
 
 def camera_info_topic(image_topic: str) -> str:
@@ -81,10 +170,8 @@ class ClipRecorder:
         """
         if self._writer is not None:
             raise InputError("A clip is being recorded already; ~/stop ends it.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        writer = BagWriter(path)
-        writer.__enter__()
-        self._writer, self.path, self._first_ns = writer, path, None
+        self._writer, self.path = BagWriter(path, keep_partial=True), path
+        self._first_ns = None
         self.images = self.camera_infos = 0
 
     def add(self, topic: str, msgtype: str, time_ns: int, data: bytes) -> None:
@@ -106,8 +193,8 @@ class ClipRecorder:
         """Return how long the clip is, from its first image."""
         return 0.0 if self._first_ns is None else (now_ns - self._first_ns) / 1e9
 
-    def stop(self) -> Path:
-        """Close the clip and return it.
+    def stop(self) -> Path | None:
+        """Close the clip and return it; None where no image came: then nothing is kept.
 
         Raises:
             InputError: none is open. OutputError: it cannot be closed.
@@ -115,7 +202,15 @@ class ClipRecorder:
         if self._writer is None or self.path is None:
             raise InputError("No clip is being recorded; ~/start begins one.")
         writer, self._writer = self._writer, None
-        writer.__exit__(None, None, None)
+        if not self.images:
+            writer.abort()
+            return None
+        try:
+            writer.close()
+        except OutputError as error:
+            raise OutputError(
+                f"{error} What is on the disk becomes a clip when a clip_recorder next starts here."
+            ) from error
         return self.path
 
 

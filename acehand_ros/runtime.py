@@ -87,17 +87,21 @@ def _node(name: str, lifecycle: bool) -> Any:
 def _lifecycle_node(name: str) -> Any:
     """Return a life-cycle node whose transitions call the app that sets itself as ``node.app``.
 
-    The class stands in a function since its base is rclpy's.
+    ``node.error`` is why the last one failed, None where it did not. The class stands in a function
+    since its base is rclpy's.
     """
     from rclpy.lifecycle import Node, TransitionCallbackReturn
 
     class LifecycleNode(Node):
         app: Any = None
+        error: AcehandError | None = None
 
         def step(self, action: Callable[[], None]) -> TransitionCallbackReturn:
+            self.error = None
             try:
                 action()
             except AcehandError as error:
+                self.error = error
                 self.get_logger().error(str(error))
                 return TransitionCallbackReturn.FAILURE
             return TransitionCallbackReturn.SUCCESS

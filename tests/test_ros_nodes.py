@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib.util
+import random
 import re
 import subprocess
 import sys
@@ -36,7 +38,8 @@ from acehand_ros.timeline import Timeline
 from acehand_ros.worker import JobStatus
 from retarget.robot import load_robot
 
-TRUTH = Path(__file__).parents[1] / "examples" / "two_hands_truth.parquet"
+ROOT = Path(__file__).parents[1]
+TRUTH = ROOT / "examples" / "two_hands_truth.parquet"
 
 
 @pytest.fixture(scope="module")
@@ -245,6 +248,9 @@ def test_clip_names_are_never_used_twice(tmp_path: Path) -> None:
     (tmp_path / "clip_000000").mkdir()
     (tmp_path / "clip_000001").touch()
     assert clips.next_clip(tmp_path).name == "clip_000002"
+    (tmp_path / ".clip_000002.partial-17").mkdir()
+    (tmp_path / "clip_000003_unreadable").mkdir()
+    assert clips.next_clip(tmp_path).name == "clip_000004"
 
 
 def test_what_the_camera_publishes() -> None:
@@ -278,6 +284,129 @@ def test_a_recorded_clip_holds_the_bytes_as_they_came(tmp_path: Path) -> None:
     with Reader(path) as reader:
         found = [(c.topic, t, bytes(d)) for c, t, d in reader.messages() if c.topic == "/camera"]
     assert found == [("/camera", 10**18 + i * 10**8, bytes([i] * 40)) for i in range(3)]
+
+
+def test_a_clip_without_an_image_leaves_nothing(tmp_path: Path) -> None:
+    recorder = clips.ClipRecorder()
+    recorder.start(tmp_path / "clip_000000")
+    recorder.add("/info", clips.CAMERA_INFO, 10**18, b"1234")
+    assert recorder.stop() is None and not recorder.recording
+    assert list(tmp_path.iterdir()) == []
+    assert clips.next_clip(tmp_path).name == "clip_000000"
+
+
+#: A recorder in a process of its own: it opens the folder, says so, and records until it is killed.
+RECORDER = """
+import random, sys, time
+from pathlib import Path
+from acehand_core.errors import AcehandError
+from acehand_ros.clips import IMAGE, ClipFolder, ClipRecorder
+
+try:
+    folder = ClipFolder(Path(sys.argv[1]))
+except AcehandError as error:
+    sys.exit(str(error))
+recorder = ClipRecorder()
+recorder.start(folder.next_clip())
+for index in range(int(sys.argv[2])):
+    recorder.add("/camera", IMAGE, 10**18 + index * 10**8, random.Random(index).randbytes(400_000))
+print("recording", flush=True)
+time.sleep(600)
+"""
+
+
+def other_recorder(folder: Path, images: int = 0) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", RECORDER, str(folder), str(images)]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def recorded(path: Path) -> list[tuple[str, int, bytes]]:
+    """Read a bag with rosbags' own reader, which wants metadata.yaml and an index."""
+    from rosbags.rosbag2 import Reader
+
+    with Reader(path) as reader:
+        return [(c.topic, time, bytes(data)) for c, time, data in reader.messages()]
+
+
+def test_one_recorder_has_a_folder(tmp_path: Path) -> None:
+    mine = clips.ClipFolder(tmp_path)
+    with pytest.raises(OutputError, match="another clip_recorder records to it; give this one"):
+        clips.ClipFolder(tmp_path)
+    other = other_recorder(tmp_path)
+    _, said = other.communicate(timeout=60)
+    assert other.returncode == 1 and "another clip_recorder records to it" in said
+    mine.close()
+    clips.ClipFolder(tmp_path).close()
+
+
+def test_a_clip_survives_the_kill_of_its_recorder(tmp_path: Path) -> None:
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "clips" / "clip_000000").touch()
+    other = other_recorder(tmp_path, 7)
+    assert other.stdout is not None and other.stdout.readline() == "recording\n"
+    with pytest.raises(OutputError, match="another clip_recorder"):
+        clips.ClipFolder(tmp_path)
+    other.kill()
+    other.communicate()
+    mine = clips.ClipFolder(tmp_path)
+    assert mine.next_clip().name == "clip_000002"  # not the one that is to be recovered
+    (said,) = mine.recover()
+    # A chunk is written once it holds more than 1 MiB: here three of these images.
+    path = tmp_path / "clips" / "clip_000001"
+    assert said == f"{path}: recovered, 6 images of a clip that was not closed"
+    assert recorded(path) == [
+        ("/camera", 10**18 + i * 10**8, random.Random(i).randbytes(400_000)) for i in range(6)
+    ]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["clip_000000", "clip_000001"]
+    assert list(mine.recover()) == []
+    assert sorted(p.name for p in path.parent.iterdir()) == ["clip_000000", "clip_000001"]
+    mine.close()
+
+
+def test_what_is_left_of_a_clip_that_cannot_be_recovered(tmp_path: Path) -> None:
+    """Of a recorder killed at once there is nothing; what cannot be read gets a name one sees."""
+    folder = tmp_path / "clips"
+    empty, torn = (folder / f".clip_{n:06d}.partial-17" / f"clip_{n:06d}" for n in (0, 1))
+    for path, content in ((empty, b""), (torn, b"\x89MCAP0")):
+        path.mkdir(parents=True)
+        (path / f"{path.name}.mcap").write_bytes(content)
+    mine = clips.ClipFolder(tmp_path)
+    first, second = mine.recover()
+    assert "nothing of this clip had reached the disk" in first and not empty.parent.exists()
+    assert [path.name for path in folder.iterdir()] == ["clip_000001_unreadable"]
+    assert str(folder / "clip_000001_unreadable") in second and "no MCAP file" in second
+    (kept,) = folder.rglob("*.mcap")
+    assert kept.read_bytes() == b"\x89MCAP0"
+    mine.close()
+
+
+def test_a_clip_that_fills_the_disk_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rosbags.rosbag2 import storage_mcap
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    mine, recorder = clips.ClipFolder(tmp_path), clips.ClipRecorder()
+    recorder.start(mine.next_clip())
+    for index in range(4):
+        recorder.add(
+            "/camera", clips.IMAGE, 10**18 + index, random.Random(index).randbytes(400_000)
+        )
+    with monkeypatch.context() as patch:
+        patch.setattr(storage_mcap.McapWriter, "close_chunk", full)
+        with pytest.raises(OutputError, match=r"No space left.*when a clip_recorder next starts"):
+            recorder.stop()
+    assert not (tmp_path / "clips" / "clip_000000").exists()
+    mine.close()
+    again = clips.ClipFolder(tmp_path)
+    (said,) = again.recover()
+    assert "recovered, 3 images" in said
+    assert len(recorded(tmp_path / "clips" / "clip_000000")) == 3
+    again.close()
 
 
 def test_diagnostics_say_how_far_and_how_it_ended() -> None:
@@ -320,15 +449,14 @@ def test_without_ros_the_nodes_say_what_is_missing() -> None:
     code = "from acehand_ros.offline_bag import main\nraise SystemExit(main())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False,
-        cwd=Path(__file__).parents[1],
+        cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "needs ROS 2" in done.stderr
 
 
 def test_the_documentation_names_every_topic_and_argument() -> None:
-    root = Path(__file__).parents[1]
-    text = (root / "docs" / "ros2.md").read_text("utf-8")
+    text = (ROOT / "docs" / "ros2.md").read_text("utf-8")
     rows = re.findall(r"^\| `(/[\w/{},]+)`(?:, `(/\w+)`)? \| ([\w/]+) \|", text, re.MULTILINE)
     stated = {}
     for first, second, kind in rows:
@@ -340,7 +468,7 @@ def test_the_documentation_names_every_topic_and_argument() -> None:
     assert stated == {name: spec.msgtype for name, spec in TOPICS.items()}
     tables = {"offline_bag": OFFLINE_BAG, "clip": CLIP_RECORDER, "replay": PLAYER}
     for name, table in tables.items():
-        source = (root / "launch" / f"{name}.launch.py").read_text("utf-8")
+        source = (ROOT / "launch" / f"{name}.launch.py").read_text("utf-8")
         shown = re.findall(r'"(\w+)"', source[source.index("SHOWN =") : source.index("# fmt")])
         launching.pick(table, shown)  # refuses what is no parameter
         if name == "offline_bag":

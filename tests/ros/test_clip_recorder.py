@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import pytest
 from controller_rules import check_controller_takes
 from ros_process import Process, call, spin_until, trigger
+from rosbags.rosbag2 import Reader
 from test_offline_bag import EXAMPLE, START, STEP, Told, image_fields
 
 from acehand_core.data.video import open_video
 from acehand_core.export.bag_messages import PlainMessage
 from acehand_core.export.lerobot_check import check_dataset
+from acehand_ros.clips import ClipFolder
 from acehand_ros.messages import to_ros
 from retarget.robot import load_robot
 
@@ -97,7 +100,44 @@ def test_no_image_and_the_life_cycle(node: Any, start: Start, tmp_path: Path) ->
     assert trigger(node, "/clip_recorder/start").success
     empty = trigger(node, "/clip_recorder/stop")
     assert not empty.success and "no image came" in empty.message
+    assert list((tmp_path / "clips").iterdir()) == []
+    assert trigger(node, "/clip_recorder/start").success
     assert change(Transition.TRANSITION_DEACTIVATE) and state() == "inactive"
+    assert list((tmp_path / "clips").iterdir()) == []
+    # Whoever cleans up lets another have the folder.
+    second = start("clip_recorder", output_dir=tmp_path, image_topic=TOPIC)
+    code, output = second.wait(60)
+    assert code == 4 and "another clip_recorder records to it" in output, output
+    assert "Traceback" not in output
+    assert change(Transition.TRANSITION_CLEANUP) and state() == "unconfigured"
+    ClipFolder(tmp_path).close()
+
+
+def test_a_killed_recorder_loses_no_clip(node: Any, start: Start, tmp_path: Path) -> None:
+    """Its clip is there, under its own number, when the next recorder has started."""
+    told, camera = Told(node, "clip_recorder"), Camera(node, 6)
+    killed = start("clip_recorder", output_dir=tmp_path, image_topic=TOPIC)
+    spin_until(node, lambda: camera.publisher.get_subscription_count() == 1, 60)
+    assert trigger(node, "/clip_recorder/start").success
+    camera.timer.reset()
+    spin_until(node, lambda: (told.all or [{}])[-1].get("images") == "6", 30)
+    killed.popen.kill()
+    killed.wait(10)
+    assert [path.name[:12] for path in (tmp_path / "clips").iterdir()] == [".clip_000000"]
+
+    again = start(
+        "clip_recorder", output_dir=tmp_path, image_topic=TOPIC, exit_when_done=True,
+        record_at_start=True,
+    )  # fmt: skip
+    spin_until(node, lambda: "clip_000001" in told.all[-1].get("clip", ""), 60)
+    again.popen.send_signal(signal.SIGINT)
+    _, output = again.wait(60)
+    assert "clip_000000: recovered, " in output and "nothing was kept" in output, output
+    assert [path.name for path in (tmp_path / "clips").iterdir()] == ["clip_000000"]
+    with Reader(tmp_path / "clips" / "clip_000000") as reader:
+        frames = sum(1 for _ in reader.messages())
+    # What is in memory is lost: at most 1 MiB, which is less than two of these pictures.
+    assert 4 <= frames <= 6
 
 
 @pytest.mark.parametrize("parameters", [{"device": "cuda"}, {"duration": -1.0}])

@@ -83,6 +83,14 @@ def test_a_bag_becomes_a_dataset_and_a_bag(
     assert told.all[-1]["episodes"] == "1" and told.all[-1]["lost_messages"] == "0"
     assert list(check_dataset(tmp_path / "data")) == []
     assert (tmp_path / "data_bag" / "metadata.yaml").is_file()
+    shutil.rmtree(tmp_path / "data_bag")
+    again = start(
+        "offline_bag", bag=bag, output_dir=tmp_path / "data", task="wave", mesh=False,
+        existing="resume",
+    )  # fmt: skip
+    code, output = again.wait(120)
+    assert code == 0 and f'"bag": "{tmp_path / "data_bag"}"' in output, output
+    assert (tmp_path / "data_bag" / "metadata.yaml").is_file()
 
 
 def test_start_and_cancel_by_service(node: Any, start: Start, tmp_path: Path) -> None:
