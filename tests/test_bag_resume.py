@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dying_runs
+import numpy as np
 import pytest
 from bag_samples import START, SampleBag, pictures, stamps
 from lerobot_samples import names_in, snapshot
@@ -256,6 +257,25 @@ def test_an_interrupted_append_has_its_own_episodes_only(
     run = Acehand(capsys, *job(inputs, tmp_path / "stopped", "--resume"))
     assert run.code == 0 and run.json["topics"]["written"]["/left_hand/joint_states"] == 2 * COUNT
     assert snapshot(tmp_path / "stopped" / "out") == snapshot(tmp_path / "whole" / "out")
+
+
+@pytest.mark.parametrize("existing", ["--append", "--resume"])
+def test_a_bag_without_hands_gives_no_bag(
+    existing: str,
+    inputs: tuple[Path, Path],
+    whole: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also where the dataset has episodes of others: nothing of ours could be in it."""
+    shutil.copytree(whole / "dataset", tmp_path / "dataset")
+    nowhere = hands_file(tmp_path / "nowhere.npz", COUNT, joints=np.full((COUNT, 2, 21, 3), np.nan))
+    with SampleBag(tmp_path / "empty") as bag:
+        for image, ns in zip(pictures(COUNT), stamps(COUNT), strict=True):
+            bag.image(image, ns)
+    run = Acehand(capsys, *job((tmp_path / "empty", nowhere), tmp_path, existing))
+    assert run.code == 3 and run.json["bag"] is None and "no hand" in run.messages, run.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_bag_that_was_set_aside_comes_back(whole: Path, tmp_path: Path) -> None:

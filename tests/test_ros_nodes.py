@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from acehand_core import atomic
 from acehand_core.bag_jobs.convert import ConvertReport
 from acehand_core.bag_jobs.demonstrations import courses, load_demonstrations
 from acehand_core.cli import console
@@ -380,6 +381,21 @@ def test_what_is_left_of_a_clip_that_cannot_be_recovered(tmp_path: Path) -> None
     (kept,) = folder.rglob("*.mcap")
     assert kept.read_bytes() == b"\x89MCAP0"
     mine.close()
+
+
+def test_without_locks_nothing_is_taken_from_anybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be told whether an open clip is still being recorded."""
+    monkeypatch.setattr(atomic, "fcntl", None)
+    left = tmp_path / "clips" / ".clip_000000.partial-17"
+    left.mkdir(parents=True)
+    first, second = clips.ClipFolder(tmp_path), clips.ClipFolder(tmp_path)
+    for folder in (first, second):
+        (said,) = folder.recover()
+        assert str(left) in said and "left alone" in said
+        assert folder.next_clip().name == "clip_000001"
+    assert [path.name for path in left.parent.iterdir()] == [left.name]
 
 
 def test_a_clip_that_fills_the_disk_is_kept(

@@ -147,9 +147,11 @@ def _convert(options: ConvertOptions, index: BagIndex, progress: Progress) -> Co
     passed = Losses()
     try:
         release_memory()
-        if options.bag_output is None or done.dataset is None or job.dry_run:
+        made = (e.episode_index for e in done.episodes if e.episode_index is not None)
+        numbers = tuple(sorted({*made, *done.skipped_episodes}))
+        if options.bag_output is None or not numbers or job.dry_run:
             return report(done, None, passed)
-        written = _write_beside(options, options.bag_output, index, done, progress, passed)
+        written = _write_beside(options, options.bag_output, index, numbers, progress, passed)
     except KeyboardInterrupt as stop:
         raise Interrupted(report(done, None, passed)) from stop
     except AcehandError as error:  # the dataset is complete all the same
@@ -176,16 +178,14 @@ def _write_beside(
     options: ConvertOptions,
     output: Path,
     index: BagIndex,
-    done: JobReport,
+    numbers: tuple[int, ...],
     progress: Progress,
     losses: Losses,
 ) -> dict[str, int]:
-    """Write the original topics as they are, and what the dataset's episodes of this bag say.
+    """Write the original topics as they are, and what these episodes of the dataset say.
 
     Returns the messages by topic, also where a resumed run finds all of it written.
     """
-    made = (e.episode_index for e in done.episodes if e.episode_index is not None)
-    numbers = tuple(sorted({*made, *done.skipped_episodes}))
     origin = options.origin(index, episode_contents(options.job.output, numbers))
     overwrite = options.job.existing == "overwrite"
     if options.job.existing == "resume" and output.exists():

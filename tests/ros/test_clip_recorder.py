@@ -134,6 +134,7 @@ def test_a_killed_recorder_loses_no_clip(node: Any, start: Start, tmp_path: Path
     _, output = again.wait(60)
     assert "clip_000000: recovered, " in output and "nothing was kept" in output, output
     assert [path.name for path in (tmp_path / "clips").iterdir()] == ["clip_000000"]
+    assert not (tmp_path / "dataset").exists()  # who wants it converts it
     with Reader(tmp_path / "clips" / "clip_000000") as reader:
         frames = sum(1 for _ in reader.messages())
     # What is in memory is lost: at most 1 MiB, which is less than two of these pictures.
