@@ -23,7 +23,7 @@ setup(
     package_data={
         "acehand_core.evaluation.tables": ["*.json"],
         "acehand_core.hand": ["assets/*.npz"],
-        "acehand_ros": ["config/*"],
+        "acehand_ros": ["config/*", "config/controllers/*.yaml"],
         "acehand_core.training": ["conf/*.yaml", "conf/*/*.yaml"],
         "retarget": ["*.json"],
         "robots": ["*/*.yaml", "*/*.xml", "*/*.urdf", "*/*.json"],
@@ -33,6 +33,10 @@ setup(
         (f"share/{ROS_PACKAGE}", ["package.xml"]),
         (f"share/{ROS_PACKAGE}/launch", files("launch", "*.launch.py")),
         (f"share/{ROS_PACKAGE}/config", files("acehand_ros/config", "acehand.*")),
+        (
+            f"share/{ROS_PACKAGE}/config/controllers",
+            files("acehand_ros/config/controllers", "*.yaml"),
+        ),
     ],
     entry_points={
         "console_scripts": [

@@ -7,7 +7,7 @@ quaternions xyzw, stamps of capture. Topics and frames: docs/ros2.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,24 +162,26 @@ def trajectory_messages(demo: Demonstration) -> Iterator[PlainMessage]:
     time to come to the first point.
     """
     for side, course in demo.courses.items():
-        points = [
-            {
-                "positions": _floats(position),
-                "velocities": _floats(velocity),
-                "accelerations": [],
-                "effort": [],
-                "time_from_start": _time(round(seconds * 1e9)),
-            }
-            for seconds, position, velocity in zip(
-                course.seconds.tolist(), course.positions, course.velocities, strict=True
-            )
-        ]
-        content = {
-            "header": _header(0, ""),
-            "joint_names": [f"{side}_{name}" for name in demo.command_joints],
-            "points": points,
-        }
+        names = [f"{side}_{name}" for name in demo.command_joints]
+        content = trajectory_fields(names, course)
         yield _message(f"/{side}_hand/joint_trajectory", demo, 0, content)
+
+
+def trajectory_fields(names: Sequence[str], course: Course, stamp_ns: int = 0) -> dict[str, Any]:
+    """Return the fields of a JointTrajectory; ``stamp_ns`` is when it starts, 0: on receipt."""
+    points = [
+        {
+            "positions": _floats(position),
+            "velocities": _floats(velocity),
+            "accelerations": [],
+            "effort": [],
+            "time_from_start": _time(round(seconds * 1e9)),
+        }
+        for seconds, position, velocity in zip(
+            course.seconds.tolist(), course.positions, course.velocities, strict=True
+        )
+    ]
+    return {"header": _header(stamp_ns, ""), "joint_names": list(names), "points": points}
 
 
 def latched_messages(demo: Demonstration) -> list[PlainMessage]:
