@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from acehand_core.errors import InputError, nearest
@@ -32,8 +33,15 @@ def pick(table: Table, names: Iterable[str]) -> list[Parameter]:
     return [known[name] for name in names]
 
 
-def arguments(parameters: Iterable[Parameter], required: Iterable[str] = ()) -> list[Any]:
-    """Return launch arguments with the parameters' names, defaults, descriptions and choices."""
+def arguments(
+    parameters: Iterable[Parameter],
+    required: Iterable[str] = (),
+    defaults: Mapping[str, str] = MappingProxyType({}),
+) -> list[Any]:
+    """Return launch arguments with the parameters' names, defaults, descriptions and choices.
+
+    ``defaults`` are other ones than the nodes'.
+    """
     from launch.actions import DeclareLaunchArgument
 
     required = set(required)
@@ -45,7 +53,11 @@ def arguments(parameters: Iterable[Parameter], required: Iterable[str] = ()) -> 
         out.append(
             DeclareLaunchArgument(
                 parameter.name,
-                default_value=None if parameter.name in required else text(parameter.default),
+                default_value=(
+                    None
+                    if parameter.name in required
+                    else defaults.get(parameter.name, text(parameter.default))
+                ),
                 description=description(parameter),
                 choices=choices,
             )

@@ -151,6 +151,23 @@ PLAYER: Table = (
     Parameter("wait_for_subscriber", 0.0, "wait up to so many seconds for one before starting",
               low=0.0, high=60.0),
     Parameter("exit_when_done", False, "end the node at the end of the episode"),
+    Parameter(
+        "output", "topics", "what moves the hands: topics for whoever listens, goals (action) for "
+        "trajectory controllers, commands (forward) for forward_command and position groups",
+        ("topics", "action", "forward"),
+    ),
+    Parameter(
+        "controllers", "",
+        "joint map: inspire, renesas_inspire_rh56 or a YAML file; empty: our names",
+    ),
+    Parameter("hands", "both", "which hands output:=action or forward moves",
+              ("both", "left", "right")),
+    Parameter("left_controller", "", "the left hand's controller; empty: the joint map's"),
+    Parameter("right_controller", "", "the right hand's controller; empty: the joint map's"),
+    Parameter("wait_for_controller", 10.0, "seconds to wait for controllers and joint states",
+              low=0.0, high=600.0),
+    Parameter("path_tolerance", 0.0, "output:=action: largest error on the way in the controller's "
+              "unit, beyond which it ends the goal; 0: the controller's own", low=0.0, high=1e4),
 )  # fmt: skip
 
 

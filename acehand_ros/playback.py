@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
+
+import numpy as np
+from jaxtyping import Float
 
 from acehand_core.bag_jobs.demonstrations import courses
 from acehand_core.errors import InputError, nearest
@@ -18,7 +21,7 @@ from acehand_core.export.bag_messages import (
     latched_messages,
     trajectory_messages,
 )
-from acehand_core.types import SIDES
+from acehand_core.types import SIDES, Side
 from acehand_ros.timeline import Timeline
 from retarget.limits import CommandLimits
 from retarget.qp import nearest_path
@@ -26,6 +29,22 @@ from retarget.robot import Robot
 
 Stamps = Literal["recorded", "now"]
 _HUMAN = ("wrist_pose", "joints", "skeleton", "mesh", "camera_info")
+
+
+class Drives(Protocol):
+    """What moves a robot's hands (``acehand_ros.drive``)."""
+
+    problem: str | None
+    on_problem: Callable[[], None]
+
+    @property
+    def busy(self) -> bool: ...
+
+    def begin(self, frame: int, rate: float) -> float: ...
+
+    def stop(self) -> None: ...
+
+    def step(self) -> float | None: ...
 
 
 class Publishes(Protocol):
@@ -53,6 +72,8 @@ class Playback:
     Args:
         now_ns: what "now" is for stamps (the node's clock).
         publish_clock: told the playhead in the recording's time, at ``clock_rate``.
+        drive: moves the hands, instead of trajectories being published; play waits for it at every
+            start, is paused by its problems and ended when it has ended.
     """
 
     def __init__(
@@ -64,6 +85,7 @@ class Playback:
         settings: PlayerSettings,
         now_ns: Callable[[], int],
         publish_clock: Callable[[int], None],
+        drive: Drives | None = None,
     ) -> None:
         self._recorded, self._robot = demonstration, robot
         self._timeline, self._outlet = timeline, outlet
@@ -73,11 +95,15 @@ class Playback:
         self._wake = threading.Condition(self._lock)
         self._closed = self._ended = False
         self._thread = threading.Thread(target=self._run, name="playback")
+        self._drive = drive
+        if drive is not None:
+            drive.on_problem = lambda: self.set("paused", True)
         self.error: BaseException | None = None
 
     def prepare(self) -> None:
         """Advertise every topic there will be."""
-        self._outlet.prepare([*self._frame(0), *self._from(0)])
+        trajectories = [] if self._drive is not None else self._from(0)
+        self._outlet.prepare([*self._frame(0), *trajectories])
 
     def start(self) -> None:
         """Publish what is latched and begin."""
@@ -86,17 +112,20 @@ class Playback:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop publishing."""
+        """Stop publishing and driving."""
         with self._wake:
             self._closed = True
             self._wake.notify_all()
         if self._thread.is_alive():
             self._thread.join()
+        if self._drive is not None:
+            self._drive.stop()
 
     @property
     def ended(self) -> bool:
         """Whether the end was reached (and no loop, seek or resume has left it)."""
-        return self._ended or self.error is not None
+        driven = self._drive is not None and self._drive.busy
+        return (self._ended and not driven) or self.error is not None
 
     @property
     def paused(self) -> bool:
@@ -125,6 +154,10 @@ class Playback:
                 (self._timeline.pause if value else self._timeline.resume)(now)
             elif name == "position":
                 self._timeline.seek(float(value), now)
+            if self._drive is not None and name != "loop":
+                # From where the hands then are: what was sent was for another time.
+                self._drive.stop()
+                self._timeline.again()
             self._ended = False
             self._wake.notify_all()
 
@@ -148,7 +181,11 @@ class Playback:
             if tick_s is not None and (time.monotonic() >= next_tick or due.frames):
                 self._publish_clock(clock_ns)
                 next_tick = max(next_tick + tick_s, time.monotonic() - tick_s)
-            if due.restarted and due.frames:
+            if self._drive is not None and due.restarted and due.frames and not self.paused:
+                self._begin(self._drive, due.frames[0])
+                continue
+            driving_s = None if self._drive is None else self._drive.step()
+            if self._drive is None and due.restarted and due.frames:
                 # Not stamped: a controller starts a trajectory of stamp zero when it comes.
                 self._outlet.publish(self._from(due.frames[0]))
             for frame in due.frames:
@@ -160,7 +197,18 @@ class Playback:
                 if tick_s is not None:
                     ahead = max(0.0, next_tick - time.monotonic())
                     wait = ahead if wait is None else min(wait, ahead)
+                if driving_s is not None:
+                    wait = driving_s if wait is None else min(wait, driving_s)
                 self._wake.wait(wait)
+
+    def _begin(self, drive: Drives, frame: int) -> None:
+        """Let the hands come to a frame, and play on from it when they are there."""
+        until_ns = round(drive.begin(frame, self._timeline.rate) * 1e9) + time.monotonic_ns()
+        with self._wake:
+            if self._timeline.paused or self._timeline.starting:
+                drive.stop()  # changed meanwhile
+            else:
+                self._timeline.hold(frame, until_ns)
 
     def _stamp(self) -> int | None:
         return self._now_ns() if self._settings.stamps == "now" else None
@@ -205,13 +253,23 @@ def at_rate(demonstration: Demonstration, robot: Robot, rate: float) -> Demonstr
     return replace(demonstration, joints=joints, commands=commands)
 
 
-def rest_of(demonstration: Demonstration, robot: Robot, frame: int, rate: float) -> Demonstration:
-    """Return what is still to come from a frame on, as a controller takes it at a rate."""
+def rest_of(
+    demonstration: Demonstration,
+    robot: Robot,
+    frame: int,
+    rate: float,
+    start: Mapping[Side, Float[np.ndarray, "C"]] | None = None,
+) -> Demonstration:
+    """Return what is still to come from a frame on, as a controller takes it at a rate.
+
+    Args:
+        start: where the hands are; None: not known.
+    """
     rest = slice(frame, None)
     commands, known = demonstration.commands[rest], demonstration.known[rest]
     return replace(
         demonstration,
-        courses=courses(robot, commands, known, demonstration.fps * rate),
+        courses=courses(robot, commands, known, demonstration.fps * rate, start),
     )
 
 

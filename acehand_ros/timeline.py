@@ -57,7 +57,7 @@ class Timeline:
         """Return the playhead in ns from the first stamp."""
         if self._paused or self._anchor_ns is None:
             return self._origin_ns
-        gone = int((now_ns - self._anchor_ns) * self.rate)
+        gone = max(0, int((now_ns - self._anchor_ns) * self.rate))
         return min(self._origin_ns + gone, self.length_ns)
 
     def stamp_ns(self, now_ns: int) -> int:
@@ -90,6 +90,20 @@ class Timeline:
         self._move(self.position_ns(now_ns), now_ns)
         self.rate = rate
 
+    @property
+    def starting(self) -> bool:
+        """Whether the next frame is one at which play starts anew."""
+        return self._restarted
+
+    def again(self) -> None:
+        """Count the next frame as one at which play starts anew."""
+        self._restarted = True
+
+    def hold(self, frame: int, until_ns: int) -> None:
+        """Play on from a frame at a time to come."""
+        self._move(int(self._offsets[frame]), until_ns)
+        self._next = frame
+
     def seek(self, seconds: float, now_ns: int) -> None:
         """Move to a time; the first frame from there on is published even when paused.
 
@@ -110,7 +124,7 @@ class Timeline:
             self._single = False
             frame, self._next = self._next, self._next + 1
             return Due((frame,), self._take_restart(), False)
-        if self._paused or self._anchor_ns is None:
+        if self._paused or self._anchor_ns is None or now_ns < self._anchor_ns:
             return Due((), False, False)
         position = self.position_ns(now_ns)
         stop = int(np.searchsorted(self._offsets, position, side="right"))
@@ -139,6 +153,8 @@ class Timeline:
             return 0.0
         if self._paused or self._anchor_ns is None:
             return None
+        if now_ns < self._anchor_ns:
+            return (self._anchor_ns - now_ns) / _NS
         position = self.position_ns(now_ns)
         if self._next < self.frames:
             target = int(self._offsets[self._next])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from acehand_core.errors import EXIT_OK, EXIT_SOME_FAILED, InputError
 from acehand_core.export.bag_messages import Demonstration
 from acehand_core.types import SIDES
 from acehand_ros import runtime
+from acehand_ros.drive import ActionDrive, Drive, ForwardDrive
+from acehand_ros.joint_maps import choose_hands, read_joint_maps
 from acehand_ros.messages import Outlet
 from acehand_ros.parameters import PLAYER, declare, refuse_bad_values
 from acehand_ros.playback import Playback, PlayerSettings, choose_episode
@@ -30,6 +33,7 @@ class TrajectoryPlayer:
         self._node = node
         values = declare(node, PLAYER)
         self._exit = bool(values["exit_when_done"])
+        self._said: str | None = None  # the problem that was logged
         self._source = str(values["source"])
         demonstration, robot = load_episode(
             self._source, str(values["robot"]), int(values["episode"])
@@ -53,9 +57,13 @@ class TrajectoryPlayer:
         )
         if values["position"]:
             timeline.seek(float(values["position"]), time.monotonic_ns())
+        self._controllers: Any = None
+        self._drive = None if values["output"] == "topics" else self._driven(
+            demonstration, robot, values
+        )  # fmt: skip
         self._playback = Playback(
             demonstration, robot, timeline, self._outlet, settings,
-            lambda: runtime.now_ns(node), self._publish_clock,
+            lambda: runtime.now_ns(node), self._publish_clock, self._drive,
         )  # fmt: skip
         refuse_bad_values(node, PLAYER, self._playback.set)
         for name, action in (
@@ -73,16 +81,44 @@ class TrajectoryPlayer:
     @property
     def finished(self) -> bool:
         """Whether the episode is over, where that ends the node."""
-        return self._playback.error is not None or (self._exit and self._playback.ended)
+        stopped = self._drive is not None and self._drive.problem is not None
+        over = stopped or self._playback.ended
+        return self._playback.error is not None or (self._exit and over)
 
     def close(self, interrupted: bool) -> int:
         """Stop playing."""
+        if self._controllers is not None:
+            self._controllers.close()
         self._playback.close()
         self._tell()
         if self._playback.error is not None:
             self._node.get_logger().fatal(f"{self._source}: {self._playback.error}")
             return EXIT_SOME_FAILED
-        return EXIT_OK
+        failed = self._drive is not None and self._drive.problem is not None
+        return EXIT_SOME_FAILED if failed else EXIT_OK
+
+    def _driven(
+        self, demonstration: Demonstration, robot: Robot, values: Mapping[str, Any]
+    ) -> Drive:
+        from acehand_ros.control_client import RosControllers
+
+        names = {side: values[f"{side}_controller"] for side in SIDES}
+        maps = read_joint_maps(values["controllers"], robot)
+        maps = choose_hands(maps, values["hands"], names)
+        maps = {side: one for side, one in maps.items() if side in demonstration.courses}
+        if not maps:
+            seen = ", ".join(demonstration.courses) or "none"
+            raise InputError(f"{self._source}: no {values['hands']} hand in it; it has: {seen}.")
+        action = values["output"] == "action"
+        self._controllers = RosControllers(
+            self._node, maps, action, values["wait_for_controller"], values["path_tolerance"]
+        )
+        now = functools.partial(runtime.now_ns, self._node)
+        if not action:
+            return ForwardDrive(demonstration, robot, maps, self._controllers, now)
+        drive = ActionDrive(demonstration, robot, maps, self._controllers, now)
+        self._controllers.drive = drive
+        return drive
 
     def _publish_clock(self, time_ns: int) -> None:
         from rosgraph_msgs.msg import Clock
@@ -115,6 +151,14 @@ class TrajectoryPlayer:
         state = "paused" if playback.paused else "ended" if playback.ended else "playing"
         level = OK if playback.error is None else ERROR
         values = {"source": self._source, "position_s": f"{playback.position_s():.3f}"}
+        if self._drive is not None:
+            values |= self._drive.values()
+            problem = self._drive.problem
+            if problem is not None:
+                state, level = problem, ERROR
+            if problem is not None and problem != self._said:
+                self._node.get_logger().error(f"{problem} The hands hold; ~/resume begins anew.")
+            self._said = problem
         name, now_ns = self._node.get_name(), runtime.now_ns(self._node)
         self._outlet.publish([diagnostics(name, level, state, values, now_ns)])
 

@@ -17,7 +17,8 @@ SHOWN = launching.pick(
     (
         "source", "robot", "episode", "rate", "loop", "paused", "position", "stamps",
         "publish_clock", "clock_rate", "publish_tf", "markers", "mesh", "wait_for_subscriber",
-        "exit_when_done",
+        "exit_when_done", "output", "controllers", "hands", "left_controller", "right_controller",
+        "wait_for_controller", "path_tolerance",
     ),
 )  # fmt: skip
 

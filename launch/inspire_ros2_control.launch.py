@@ -1,0 +1,118 @@
+"""The hands under ros2_control, moved by the player: on mock hardware, or on a driver's.
+
+ros2 launch acehand_ros inspire_ros2_control.launch.py source:=dataset
+ros2 launch acehand_ros inspire_ros2_control.launch.py source:=dataset hardware:=PACKAGE/PLUGIN
+"""
+
+import tempfile
+from pathlib import Path
+
+import yaml
+from launch.actions import DeclareLaunchArgument, EmitEvent, OpaqueFunction, RegisterEventHandler
+from launch.event_handlers import OnProcessExit
+from launch.events import Shutdown
+from launch_ros.actions import Node
+from launch_ros.parameter_descriptions import ParameterValue
+
+from acehand_ros import control, launching
+from acehand_ros.parameters import PLAYER
+from launch import LaunchDescription
+from retarget.robot import load_robot
+
+SHOWN = launching.pick(
+    PLAYER,
+    (
+        "source", "robot", "hands", "episode", "rate", "loop", "paused", "position", "output",
+        "wait_for_controller", "markers", "exit_when_done",
+    ),
+)  # fmt: skip
+OWN = (
+    ("hardware", control.MOCK, "plugin of ros2_control that moves the hands", None),
+    ("hardware_parameters", "", "of the plugin: NAME=VALUE,left.NAME=VALUE", None),
+    ("update_rate", "100", "of the controllers, in Hz", None),
+    ("path_tolerance", "0.2", "largest error on the way before a goal is ended, in rad", None),
+    ("goal_tolerance", "0.05", "largest error at the end, in rad", None),
+    ("player", "true", "false: controllers alone, for another player", ("true", "false")),
+    ("view", "none", "what shows the topics, if it is installed", ("none", "auto",
+     *launching.VIEWERS)),
+)  # fmt: skip
+DEFAULTS = {"source": "", "output": "action", "wait_for_controller": "30.0", "markers": "false"}
+
+
+def start(context):
+    """Start controllers; when they run, the player; end with the player."""
+    given = context.launch_configurations
+    robot = load_robot(given["robot"])
+    hardware = control.hardware_parameters(given["hardware_parameters"])
+    urdf = control.description(robot, given["hands"], given["hardware"], hardware)
+    kind = "forward" if given["output"] == "forward" else "action"
+    parameters = control.controller_parameters(
+        robot, given["hands"], kind, int(given["update_rate"]),
+        float(given["path_tolerance"]), float(given["goal_tolerance"]),
+    )  # fmt: skip
+    file = Path(tempfile.mkdtemp(prefix="acehand_")) / "controllers.yaml"
+    file.write_text(yaml.safe_dump(parameters), "utf-8")
+    publisher = Node(
+        package="robot_state_publisher",
+        executable="robot_state_publisher",
+        parameters=[{"robot_description": ParameterValue(urdf, value_type=str)}],
+    )
+    manager = Node(
+        package="controller_manager",
+        executable="ros2_control_node",
+        parameters=[str(file)],
+        output="screen",
+    )
+    names = [name for name in parameters if name != "controller_manager"]
+    spawner = Node(
+        package="controller_manager",
+        executable="spawner",
+        arguments=["joint_state_broadcaster", *names, "--param-file", str(file)],
+        output="screen",
+    )
+    player = Node(
+        package=launching.PACKAGE,
+        executable="trajectory_player",
+        name="trajectory_player",
+        output="screen",
+        parameters=[
+            launching.values(SHOWN),
+            {"stamps": "now", "publish_clock": False, "publish_tf": False},
+        ],
+    )
+
+    def spawned(event, _):
+        if event.returncode != 0:
+            reason = f"the controllers did not start: exit code {event.returncode}"
+            return [EmitEvent(event=Shutdown(reason=reason))]
+        return [player] if given["player"] == "true" else []
+
+    def ended(what):
+        return EmitEvent(event=Shutdown(reason=f"{what} has ended"))
+
+    return [
+        publisher,
+        manager,
+        spawner,
+        RegisterEventHandler(OnProcessExit(target_action=spawner, on_exit=spawned)),
+        RegisterEventHandler(OnProcessExit(target_action=manager,
+                                           on_exit=[ended("ros2_control_node")])),
+        RegisterEventHandler(OnProcessExit(target_action=player,
+                                           on_exit=[ended("trajectory_player")])),
+        *launching.viewer(given["view"], False),
+    ]  # fmt: skip
+
+
+def generate_launch_description():
+    """Return the arguments and the nodes."""
+    own = [
+        DeclareLaunchArgument(name, default_value=default, description=text, choices=choices)
+        for name, default, text, choices in OWN
+    ]
+    return LaunchDescription(
+        [
+            *launching.arguments(SHOWN, defaults=DEFAULTS),
+            *own,
+            OpaqueFunction(function=start),
+        ]
+    )
