@@ -121,8 +121,13 @@ class RosControllers:
             if future.result().accepted:
                 future.result().cancel_goal_async()
 
-        if side in self._goals:
-            self._goals.pop(side).add_done_callback(accepted)
+        sent = self._goals.pop(side, None)
+        if sent is not None and sent.done():
+            accepted(
+                sent
+            )  # at once: a callback waits for the node to spin, which may be at its end
+        elif sent is not None:
+            sent.add_done_callback(accepted)
 
     def command(self, side: Side, values: Any) -> None:
         """Send positions."""

@@ -95,6 +95,13 @@ class ActionDrive(_Drive):
         self._goal = 0
         self._active: dict[Side, int] = {}
         self._errors: dict[Side, float] = {}
+        self._stopped_by = 0.0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a problem has stopped the hands, the others' goals included if they answer."""
+        late = time.monotonic() > self._stopped_by
+        return self.problem is not None and (late or not self._active)
 
     @property
     def busy(self) -> bool:
@@ -150,6 +157,7 @@ class ActionDrive(_Drive):
             if problem is None or goal != self._goal:
                 return  # succeeded, or we had stopped it
             self.problem = f"{side} hand: {problem}"
+            self._stopped_by = time.monotonic() + _CANCEL_S
         self.stop()
         self.on_problem()
 
@@ -166,6 +174,11 @@ class ForwardDrive(_Drive):
         super().__init__(*args)
         self._commands: dict[Side, Float[np.ndarray, "K C"]] = {}
         self._period_s, self._started_s, self._next = 1.0, 0.0, 0
+
+    @property
+    def stopped(self) -> bool:
+        """Nothing is heard of controllers that only forward."""
+        return False
 
     @property
     def busy(self) -> bool:

@@ -81,7 +81,7 @@ class TrajectoryPlayer:
     @property
     def finished(self) -> bool:
         """Whether the episode is over, where that ends the node."""
-        stopped = self._drive is not None and self._drive.problem is not None
+        stopped = self._drive is not None and self._drive.stopped
         over = stopped or self._playback.ended
         return self._playback.error is not None or (self._exit and over)
 

@@ -91,9 +91,11 @@ def test_when_one_goal_fails_the_other_is_cancelled_and_nothing_more_is_sent(loa
     drive.result("left", goal, "left_hand ended the goal: PATH_TOLERANCE_VIOLATED")
     assert controllers.cancelled == ["right"]
     assert told == ["left hand: left_hand ended the goal: PATH_TOLERANCE_VIOLATED"]
-    assert drive.busy  # until the other has stopped
+    assert drive.busy and not drive.stopped  # until the other has stopped
     drive.result("right", goal, "cancelled")
-    assert not drive.busy and told == [drive.problem] and len(controllers.sent) == 2
+    assert (
+        drive.stopped and not drive.busy and told == [drive.problem] and len(controllers.sent) == 2
+    )
     drive.begin(10, 1.0)  # by the user's wish
     assert drive.problem is None and len(controllers.sent) == 4 and controllers.measured == 2
 
