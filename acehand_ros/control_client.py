@@ -198,5 +198,5 @@ class RosControllers:
 
     def _reason(self, side: Side, result: Any) -> str:
         code = _CODES.get(result.error_code, str(result.error_code))
-        text = result.error_string.strip()
-        return f"{self._maps[side].controller} ended the goal: {code}{': ' if text else ''}{text}"
+        text = result.error_string.strip().rstrip(".")
+        return f"{self._maps[side].controller} ended the goal: {code}{': ' if text else ''}{text}."

@@ -485,6 +485,7 @@ def test_the_documentation_names_every_topic_and_argument() -> None:
     assert stated.pop("/clock") == "rosgraph_msgs/msg/Clock"
     assert stated == {name: spec.msgtype for name, spec in TOPICS.items()}
     tables = {"offline_bag": OFFLINE_BAG, "clip": CLIP_RECORDER, "replay": PLAYER}
+    tables["inspire_ros2_control"] = PLAYER
     for name, table in tables.items():
         source = (ROOT / "launch" / f"{name}.launch.py").read_text("utf-8")
         shown = re.findall(r'"(\w+)"', source[source.index("SHOWN =") : source.index("# fmt")])
