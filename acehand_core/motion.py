@@ -130,6 +130,7 @@ class Recording:
     mirrored, undistorted): one file read in two ways gives two sets of pictures. ``task`` is what
     the recording itself says that is done in it. ``source`` is the input as it was given, for
     messages; ``name`` is what results call it, by default the file's name without its folders.
+    ``camera_frame`` is the ROS frame that a bag's pictures name, "" where none is named.
     """
 
     source: str
@@ -145,6 +146,7 @@ class Recording:
     processing: Mapping[str, Any] = field(default_factory=dict)
     task: str | None = None
     name: str = ""
+    camera_frame: str = ""
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -11,9 +11,9 @@ from typing import Any
 
 from acehand_core.errors import EXIT_OK, AcehandError, InputError
 from acehand_core.export.bag_messages import (
-    diagnostics_messages,
     latched_messages,
     trajectory_messages,
+    verdict_status,
 )
 from acehand_core.types import SIDES
 from acehand_ros import runtime
@@ -43,13 +43,16 @@ class ClipRecorderNode:
         self._node = node
         self._values: dict[str, Any] = dict(declare(node, CLIP_RECORDER))
         self._folder = Path(self._values["output_dir"]).expanduser()
-        self._info_topic = self._values["camera_info_topic"] or camera_info_topic(
-            self._values["image_topic"]
+        # Beside the images as they are called after remapping, which image_transport does too.
+        self._image_topic = node.resolve_topic_name(self._values["image_topic"])
+        self._info_topic = node.resolve_topic_name(
+            self._values["camera_info_topic"] or camera_info_topic(self._image_topic)
         )
         ace_settings(self._values)  # refused now, not after the first clip
         self._clip, self._worker, self._outlet = ClipRecorder(), Worker(), Outlet(node)
         self._clips: ClipFolder | None = None
         self._subscriptions: list[Any] = []
+        self._verdict: list[dict[str, Any]] = []  # of the last clip
         self._active = self._ended = False
         self._told: JobStatus = self._worker.status
         self._exit_code = EXIT_OK
@@ -126,7 +129,7 @@ class ClipRecorderNode:
         """Subscribe as soon as it is known which type of image the topic carries."""
         if not self._active or self._subscriptions:
             return
-        topic = self._node.resolve_topic_name(self._values["image_topic"])
+        topic = self._image_topic
         graph = dict(self._node.get_topic_names_and_types())
         try:
             msgtype = image_msgtype(topic, self._values["image_type"], graph)
@@ -135,7 +138,7 @@ class ClipRecorderNode:
             return
         if msgtype is not None:
             self._subscribe(topic, msgtype)
-            self._subscribe(self._node.resolve_topic_name(self._info_topic), CAMERA_INFO)
+            self._subscribe(self._info_topic, CAMERA_INFO)
             self._node.get_logger().info(f"listening to {topic} ({msgtype})")
 
     def _subscribe(self, topic: str, msgtype: str) -> None:
@@ -190,12 +193,10 @@ class ClipRecorderNode:
     def _stop(self) -> str:
         clip = self._clip.stop()
         if clip is None:
-            topic = self._values["image_topic"]
+            topic = self._image_topic
             raise InputError(f"{self._clip.path}: no image came on {topic}; nothing was kept.")
         info = self._info_topic if self._clip.camera_infos else ""
-        info = self._node.resolve_topic_name(info) if info else ""
-        topic = self._node.resolve_topic_name(self._values["image_topic"])
-        values: Mapping[str, Any] = {**self._values, "image_topic": topic}
+        values: Mapping[str, Any] = {**self._values, "image_topic": self._image_topic}
         options = clip_options(values, clip, self._folder / "bags" / clip.name, info)
         self._worker.start(lambda progress, cancel: convert_clip(options, progress, cancel))
         return f"{clip}: {self._clip.images} images, converting"
@@ -215,7 +216,7 @@ class ClipRecorderNode:
             values = {"clip": self._clip.path, "images": self._clip.images, "seconds": length}
             self._outlet.publish([diagnostics(name, OK, "recording", values, now_ns)])
         else:
-            self._outlet.publish([job_diagnostics(name, status, now_ns)])
+            self._outlet.publish([job_diagnostics(name, status, now_ns, self._verdict)])
         if status.state not in ("idle", "running") and status != self._told:
             self._told = status
             self._publish_clip(status)
@@ -223,13 +224,17 @@ class ClipRecorderNode:
     def _publish_clip(self, status: JobStatus) -> None:
         """Publish the trajectory of a clip whose work has ended, and say how it went."""
         log = self._node.get_logger()
-        (log.error if status.state == "failed" else log.info)(summary(status))
+        # rclpy raises where one line logs at two levels.
+        if status.state == "failed":
+            log.error(summary(status))
+        else:
+            log.info(summary(status))
         result = status.report
         if isinstance(result, ClipResult) and result.demonstration is not None:
             demonstration = result.demonstration
             self._outlet.publish(latched_messages(demonstration))
             self._outlet.publish(trajectory_messages(demonstration))
-            self._outlet.publish(diagnostics_messages(demonstration))
+            self._verdict = [verdict_status(demonstration)]
         self._exit_code, self._ended = exit_code(status), True
 
 

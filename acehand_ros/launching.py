@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import yaml
+
 from acehand_core.errors import InputError, nearest
+from acehand_core.export.bag_messages import CAMERA_LINK
 from acehand_ros.parameters import Parameter, Table
 
 PACKAGE = "acehand_ros"
@@ -90,6 +95,24 @@ def values(parameters: Iterable[Parameter]) -> dict[str, Any]:
     }
 
 
+def end_with(node: Any, name: str, then: Iterable[Any] | None = None) -> Any:
+    """Return what ends a launch with a node; ``then`` is done instead where it went well.
+
+    ``ros2 launch`` exits with 1 where an event handler raises, and with 0 for any other end,
+    whatever the node's own exit code.
+    """
+    from launch.actions import EmitEvent, RegisterEventHandler
+    from launch.event_handlers import OnProcessExit
+    from launch.events import Shutdown
+
+    def done(event: Any, _: Any) -> list[Any]:
+        if event.returncode != 0:
+            raise RuntimeError(f"{name} ended with exit code {event.returncode}")
+        return list(then or [EmitEvent(event=Shutdown(reason=f"{name} is done"))])
+
+    return RegisterEventHandler(OnProcessExit(target_action=node, on_exit=done))
+
+
 def installed(package: str) -> bool:
     """Return whether a ROS package is on the ament path."""
     from ament_index_python.packages import PackageNotFoundError, get_package_prefix
@@ -108,7 +131,39 @@ def share(*parts: str) -> Path:
     return Path(get_package_share_directory(PACKAGE), *parts)
 
 
-def viewer(choice: str, use_sim_time: bool) -> list[Any]:
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a viewer shows: topics of a namespace, seen from a frame, and pictures if any."""
+
+    namespace: str = ""
+    frame_prefix: str = ""
+    fixed_frame: str = CAMERA_LINK
+    image_topic: str = ""
+
+
+def rviz_config(scene: Scene) -> dict[str, Any]:
+    """Return the RViz configuration of this package for a scene."""
+    config = yaml.safe_load((Path(__file__).parent / "config" / "acehand.rviz").read_text("utf-8"))
+    manager = config["Visualization Manager"]
+    manager["Global Options"]["Fixed Frame"] = scene.frame_prefix + scene.fixed_frame
+    namespace = scene.namespace.strip("/")
+    kept = []
+    for display in manager["Displays"]:
+        topic = display.get("Topic") or display.get("Description Topic")
+        if display["Class"].endswith("/Image"):
+            if not scene.image_topic:
+                continue
+            topic["Value"] = scene.image_topic
+        elif topic is not None and namespace:
+            topic["Value"] = f"/{namespace}{topic['Value']}"
+        if "TF Prefix" in display:
+            display["TF Prefix"] = scene.frame_prefix.rstrip("/")  # RViz adds the slash
+        kept.append(display)
+    manager["Displays"] = kept
+    return config
+
+
+def viewer(choice: str, use_sim_time: bool, scene: Scene) -> list[Any]:
     """Return what shows the topics: the viewer chosen, or the first one that is installed."""
     from launch.actions import LogInfo
     from launch_ros.actions import Node
@@ -119,12 +174,14 @@ def viewer(choice: str, use_sim_time: bool) -> list[Any]:
     for name in wanted:
         package, executable = VIEWERS[name]
         if installed(package):
-            config = ["-d", str(share("config", "acehand.rviz"))] if name == "rviz" else []
+            config = ["-d", _written(rviz_config(scene))] if name == "rviz" else []
             return [
                 Node(
                     package=package,
                     executable=executable,
+                    namespace=scene.namespace,
                     arguments=config,
+                    remappings=own_clock(scene.namespace),
                     parameters=[{"use_sim_time": use_sim_time}],
                 )
             ]
@@ -132,7 +189,54 @@ def viewer(choice: str, use_sim_time: bool) -> list[Any]:
     return [LogInfo(msg=f"No viewer is started: install {packages} for one.")]
 
 
-def state_publishers(robot: str, use_sim_time: bool) -> list[Any]:
+def _written(config: Mapping[str, Any]) -> str:
+    """Return a file of this session that holds a viewer's configuration."""
+    with tempfile.NamedTemporaryFile("w", suffix=".rviz", delete=False) as file:
+        yaml.safe_dump(config, file, sort_keys=False)
+    return file.name
+
+
+def scene_arguments() -> list[Any]:
+    """Return the launch arguments of a scene that the source can answer, too."""
+    from launch.actions import DeclareLaunchArgument
+
+    return [
+        DeclareLaunchArgument(
+            "fixed_frame",
+            default_value="",
+            description="RViz's fixed frame, without frame_prefix; empty: the source's camera",
+        ),
+        DeclareLaunchArgument(
+            "picture_topic",
+            default_value="",
+            description="pictures that RViz shows, if somebody plays them; empty: the source's",
+        ),
+    ]
+
+
+def namespace_argument() -> Any:
+    """Return the launch argument ``namespace``: two robots side by side need one each."""
+    from launch.actions import DeclareLaunchArgument
+
+    return DeclareLaunchArgument(
+        "namespace",
+        default_value="",
+        description="ROS namespace of nodes and topics, for example robot1; /clock goes there too",
+    )
+
+
+def own_clock(namespace: str) -> list[tuple[str, str]]:
+    """Return the remappings of a launch in a namespace: its time is its own.
+
+    Nodes listen to /clock, whatever their namespace; two recordings have two times.
+    """
+    namespace = namespace.strip("/")
+    return [("/clock", f"/{namespace}/clock")] if namespace else []
+
+
+def state_publishers(
+    robot: str, use_sim_time: bool, namespace: str, frame_prefix: str
+) -> list[Any]:
     """Return a robot_state_publisher per hand: joint states in, frames of all links out."""
     from launch.actions import LogInfo
     from launch_ros.actions import Node
@@ -144,12 +248,14 @@ def state_publishers(robot: str, use_sim_time: bool) -> list[Any]:
         Node(
             package="robot_state_publisher",
             executable="robot_state_publisher",
-            namespace=f"{side}_hand",
+            namespace=f"{namespace}/{side}_hand" if namespace else f"{side}_hand",
+            remappings=own_clock(namespace),
             parameters=[
                 {
                     "robot_description": ParameterValue(urdf, value_type=str),
                     "use_sim_time": use_sim_time,
                     "publish_frequency": 100.0,
+                    "frame_prefix": frame_prefix,
                 }
             ],
         )

@@ -6,12 +6,13 @@ import array
 import functools
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from acehand_core.errors import AcehandError
-from acehand_core.export.bag_messages import TOPICS, PlainMessage, TopicSpec
+from acehand_core.export.bag_messages import SHARED, TOPICS, PlainMessage, TopicSpec
 
 DIAGNOSTICS = "/diagnostics"
 _ROS_HELP = (
@@ -80,6 +81,26 @@ def stamp_fields(stamp_ns: int) -> dict[str, int]:
     return {"sec": stamp_ns // 1_000_000_000, "nanosec": stamp_ns % 1_000_000_000}
 
 
+def live_topic(topic: str) -> str:
+    """Return what a node calls a topic of a bag: relative to its namespace, unless it is shared.
+
+    /diagnostics, /tf and /tf_static are one for all by convention, unless they are remapped.
+    """
+    return topic if topic in SHARED else topic.removeprefix("/")
+
+
+def in_namespace(message: PlainMessage, namespace: str) -> PlainMessage:
+    """Return a message on /diagnostics with the node's namespace before the names of its statuses.
+
+    There two nodes of a name, in two namespaces, have nothing else that tells them apart.
+    """
+    prefix = namespace.strip("/")
+    if message.topic != DIAGNOSTICS or not prefix:
+        return message
+    status = [{**one, "name": f"{prefix}/{one['name']}"} for one in message.fields["status"]]
+    return replace(message, fields={**message.fields, "status": status})
+
+
 def quality(spec: TopicSpec) -> Any:
     """Return the QoS profile of a topic of ours."""
     from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
@@ -97,6 +118,8 @@ def quality(spec: TopicSpec) -> Any:
 
 class Outlet:
     """Publishes plain messages on the topics that they name; publishers are made when needed.
+
+    Topics are named as in a bag; what they are called live, ``live_topic`` says.
 
     What is latched and meant to be found late is remembered per ROS by depth, so a topic with
     several messages (/tf_static) must fit its depth.
@@ -119,8 +142,10 @@ class Outlet:
 
     def publish(self, messages: Iterable[PlainMessage], stamp_ns: int | None = None) -> None:
         """Publish messages, stamped anew if ``stamp_ns`` is given."""
+        namespace = self._node.get_namespace()
         for message in messages:
-            self._publisher(message.topic, message.msgtype).publish(to_ros(message, stamp_ns))
+            told = to_ros(in_namespace(message, namespace), stamp_ns)
+            self._publisher(message.topic, message.msgtype).publish(told)
 
     def has_subscriber(self, topic: str) -> bool:
         """Whether somebody listens to a topic that was opened."""
@@ -139,5 +164,5 @@ class Outlet:
 
             profile = quality(TOPICS[topic]) if topic in TOPICS else 10
             kind = get_message(msgtype)
-            self._publishers[topic] = self._node.create_publisher(kind, topic, profile)
+            self._publishers[topic] = self._node.create_publisher(kind, live_topic(topic), profile)
         return self._publishers[topic]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from acehand_core import errors
@@ -11,7 +11,7 @@ from acehand_core.errors import AcehandError, InputError
 from acehand_ros import runtime
 from acehand_ros.messages import DIAGNOSTICS, Outlet
 from acehand_ros.options import offline_options
-from acehand_ros.parameters import OFFLINE_BAG, declare
+from acehand_ros.parameters import OFFLINE_BAG, declare, refuse_bad_values
 from acehand_ros.status import job_diagnostics, report_values
 from acehand_ros.worker import JobStatus, Worker
 
@@ -19,15 +19,19 @@ _DIAGNOSTICS_S = 0.5
 
 
 class OfflineBag:
-    """Converts on ~/start (or at once), stops on ~/cancel; what is finished then stays."""
+    """Converts on ~/start (or at once), stops on ~/cancel; what is finished then stays.
+
+    Parameters may be set at any time and hold for the next ~/start, of which there may be many.
+    """
 
     def __init__(self, node: Any) -> None:
         self._node = node
-        self._values: Mapping[str, Any] = declare(node, OFFLINE_BAG)
+        self._values: dict[str, Any] = dict(declare(node, OFFLINE_BAG))
         self._worker = Worker()
         self._outlet = Outlet(node)
         self._outlet.open([DIAGNOSTICS])
         self._told: JobStatus | None = None
+        refuse_bad_values(node, OFFLINE_BAG, self._values.__setitem__)
         runtime.add_trigger(node, "start", self._start)
         runtime.add_trigger(node, "cancel", self._cancel)
         node.create_timer(_DIAGNOSTICS_S, self._tell)
@@ -53,6 +57,7 @@ class OfflineBag:
 
         options = offline_options(self._values)
         self._worker.start(lambda progress, cancel: convert_bag(options, progress, cancel))
+        self._told = None
         return f"converting {options.bag}"
 
     def _cancel(self) -> str:
@@ -69,7 +74,11 @@ class OfflineBag:
         now_ns = runtime.now_ns(self._node)
         self._outlet.publish([job_diagnostics(self._node.get_name(), status, now_ns)])
         if status.state not in ("idle", "running") and status != self._told:
-            (log.error if status.state == "failed" else log.info)(summary(status))
+            # rclpy raises where one line logs at two levels.
+            if status.state == "failed":
+                log.error(summary(status))
+            else:
+                log.info(summary(status))
         self._told = status
 
 

@@ -6,10 +6,12 @@ what each is for and what it may be.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from acehand_core.data.bags.episodes import MODES
 from acehand_core.errors import InputError, nearest
 
 Value = str | bool | int | float
@@ -84,7 +86,7 @@ _TOPICS: Table = (
     ),
 )
 
-OFFLINE_BAG: Table = (
+_OFFLINE_BAG: Table = (
     Parameter("bag", "", "the recording: a rosbag2 folder (mcap or sqlite3) or a bare .mcap file"),
     Parameter("output_dir", "", "folder of the LeRobot dataset to make"),
     *_WORK,
@@ -107,8 +109,11 @@ OFFLINE_BAG: Table = (
     Parameter("exit_when_done", True, "end the node, with an exit code, when the job has ended"),
 )  # fmt: skip
 
+#: All but autostart hold for the next start.
+OFFLINE_BAG: Table = tuple(replace(p, changeable=p.name != "autostart") for p in _OFFLINE_BAG)
+
 CLIP_RECORDER: Table = (
-    Parameter("image_topic", "/camera/image_raw", "images of the live camera"),
+    Parameter("image_topic", "camera/image_raw", "images of the live camera"),
     Parameter(
         "image_type", "auto", "message type of the images; auto: as published",
         ("auto", "raw", "compressed"),
@@ -146,6 +151,8 @@ PLAYER: Table = (
     Parameter("publish_clock", True, "publish /clock in the recording's time (stamps:=recorded)"),
     Parameter("clock_rate", 100.0, "rate of /clock in Hz", low=1.0, high=1000.0),
     Parameter("publish_tf", True, "publish the camera, wrist and base frames"),
+    Parameter("publish_description", True, "publish the robot_description of each hand"),
+    Parameter("frame_prefix", "", "put before the name of every frame, for example robot1/"),
     Parameter("markers", True, "publish the skeleton, 21 joints and camera of the human hand"),
     Parameter("mesh", False, "publish the surface of the human hand as well"),
     Parameter("wait_for_subscriber", 0.0, "wait up to so many seconds for one before starting",
@@ -169,6 +176,42 @@ PLAYER: Table = (
     Parameter("path_tolerance", 0.0, "output:=action: largest error on the way in the controller's "
               "unit, beyond which it ends the goal; 0: the controller's own", low=0.0, high=1e4),
 )  # fmt: skip
+
+
+_KNOWN = {parameter.name: parameter for parameter in (*CLIP_RECORDER, *OFFLINE_BAG)}
+_EXISTING = _KNOWN["existing"].choices
+#: An option of a command, and a value if one seems to follow.
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)(?: ('[^']*'|[\w.]+))?")
+
+
+def as_parameters(text: str) -> str:
+    """Return a message of the acehand commands with parameters of a node for their options.
+
+    An option that is no parameter stays, and the message then ends with a sentence that says so.
+    """
+    others: list[str] = []
+
+    def name(match: re.Match[str]) -> str:
+        option, value = match[1], match[2] or ""
+        left = f" {value}" if value else ""
+        if option in _EXISTING:
+            return f"existing:={option}{left}"
+        parameter = _KNOWN.get("output_dir" if option == "output" else option.replace("-", "_"))
+        if parameter is None:
+            others.append(f"--{option}")
+            return match[0]
+        words = MODES if parameter.name == "episodes" else parameter.choices
+        if value[:1].isdigit() or value[:1] == "'" or value.isupper() or value in words:
+            return f"{parameter.name}:={value}"
+        return f"{parameter.name}:={left}"
+
+    out = _OPTION.sub(name, text)
+    if not others:
+        return out
+    return (
+        f"{out} ({', '.join(dict.fromkeys(others))}: only for the acehand commands; "
+        "the nodes have no such parameter.)"
+    )
 
 
 def check(table: Table, values: Mapping[str, Any]) -> None:

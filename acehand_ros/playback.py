@@ -16,10 +16,11 @@ from acehand_core.errors import InputError, nearest
 from acehand_core.export.bag_messages import (
     Demonstration,
     PlainMessage,
-    diagnostics_messages,
     frame_messages,
     latched_messages,
+    quality_status,
     trajectory_messages,
+    verdict_status,
 )
 from acehand_core.types import SIDES, Side
 from acehand_ros.timeline import Timeline
@@ -62,6 +63,7 @@ class PlayerSettings:
     stamps: Stamps = "recorded"
     clock_rate: float | None = 100.0
     tf: bool = True
+    descriptions: bool = True
     markers: bool = True
     mesh: bool = False
 
@@ -136,6 +138,14 @@ class Playback:
         """Return the playhead in seconds from the start."""
         with self._lock:
             return self._timeline.position_ns(time.monotonic_ns()) / 1e9
+
+    def status(self) -> list[dict[str, Any]]:
+        """Return the diagnostics of each hand where the playhead is, and of the whole episode."""
+        with self._lock:
+            demo = self._demonstration
+            stamp_ns = self._timeline.stamp_ns(time.monotonic_ns())
+        index = int(np.searchsorted(demo.stamps_ns, stamp_ns, side="right")) - 1
+        return [*quality_status(demo, max(index, 0)), verdict_status(demo)]
 
     def set(self, name: str, value: Any) -> None:
         """Change the parameter ``rate``, ``loop``, ``paused`` or ``position``.
@@ -214,11 +224,12 @@ class Playback:
         return self._now_ns() if self._settings.stamps == "now" else None
 
     def _latched(self) -> list[PlainMessage]:
-        messages = [
-            *latched_messages(self._demonstration),
-            *diagnostics_messages(self._demonstration),
+        return [
+            m
+            for m in latched_messages(self._demonstration)
+            if (self._settings.tf or m.topic != "/tf_static")
+            and (self._settings.descriptions or not m.topic.endswith("/robot_description"))
         ]
-        return [m for m in messages if self._settings.tf or m.topic != "/tf_static"]
 
     def _from(self, frame: int) -> list[PlainMessage]:
         """Return the trajectories of what is still to come, at the speed of play."""

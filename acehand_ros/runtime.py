@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from acehand_core.errors import AcehandError, exit_code
 from acehand_ros.messages import need_ros
+from acehand_ros.parameters import as_parameters
 
 _SPIN_S = 0.1
 
@@ -66,7 +67,7 @@ def run(
     except AcehandError as error:
         if node is None:
             raise
-        node.get_logger().fatal(str(error))
+        node.get_logger().fatal(as_parameters(str(error)))
         return exit_code(error)
     finally:
         if node is not None:
@@ -102,7 +103,7 @@ def _lifecycle_node(name: str) -> Any:
                 action()
             except AcehandError as error:
                 self.error = error
-                self.get_logger().error(str(error))
+                self.get_logger().error(as_parameters(str(error)))
                 return TransitionCallbackReturn.FAILURE
             return TransitionCallbackReturn.SUCCESS
 
@@ -134,7 +135,7 @@ def answer(response: Any, action: Callable[[], str]) -> Any:
     try:
         response.message, response.success = action(), True
     except AcehandError as error:
-        response.message, response.success = str(error), False
+        response.message, response.success = as_parameters(str(error)), False
     return response
 
 

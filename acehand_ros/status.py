@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acehand_core.export.bag_messages import PlainMessage
 from acehand_ros.messages import DIAGNOSTICS, stamp_fields
+from acehand_ros.parameters import as_parameters
 from acehand_ros.worker import JobStatus
 
 OK, WARN, ERROR = 0, 1, 2
@@ -14,9 +15,14 @@ _LEVELS = {"idle": OK, "running": OK, "done": OK, "cancelled": WARN, "failed": E
 
 
 def diagnostics(
-    name: str, level: int, message: str, values: Mapping[str, Any], now_ns: int
+    name: str,
+    level: int,
+    message: str,
+    values: Mapping[str, Any],
+    now_ns: int,
+    more: Sequence[Mapping[str, Any]] = (),
 ) -> PlainMessage:
-    """Return a DiagnosticArray with one status."""
+    """Return a DiagnosticArray with a node's status, and ``more`` of them."""
     status = {
         "level": level,
         "name": name,
@@ -25,12 +31,14 @@ def diagnostics(
         "values": [{"key": key, "value": str(value)} for key, value in values.items()],
     }
     header = {"stamp": stamp_fields(now_ns), "frame_id": ""}
-    fields = {"header": header, "status": [status]}
+    fields = {"header": header, "status": [status, *more]}
     return PlainMessage(DIAGNOSTICS, "diagnostic_msgs/msg/DiagnosticArray", now_ns, fields)
 
 
-def job_diagnostics(name: str, status: JobStatus, now_ns: int) -> PlainMessage:
-    """Return how far a job is, or how it ended."""
+def job_diagnostics(
+    name: str, status: JobStatus, now_ns: int, more: Sequence[Mapping[str, Any]] = ()
+) -> PlainMessage:
+    """Return how far a job is, or how it ended, and ``more`` of such statuses."""
     values: dict[str, Any] = {"state": status.state}
     if status.stage:
         values["stage"] = status.stage
@@ -42,7 +50,7 @@ def job_diagnostics(name: str, status: JobStatus, now_ns: int) -> PlainMessage:
         values |= report_values(status.report)
         if status.state == "done" and values.get("failures"):
             level, message = WARN, values["failures"]
-    return diagnostics(name, level, message, values, now_ns)
+    return diagnostics(name, level, message, values, now_ns, more)
 
 
 def _progress_text(status: JobStatus) -> str:
@@ -63,5 +71,5 @@ def report_values(report: Any) -> dict[str, Any]:
         "lost_messages": sum(report.lost_messages.values()),
     }
     if job.failures:
-        values["failures"] = " ".join(str(failure.error) for failure in job.failures)
+        values["failures"] = as_parameters(" ".join(str(failure.error) for failure in job.failures))
     return values

@@ -11,7 +11,7 @@ from typing import Any
 
 from acehand_core.bag_jobs.demonstrations import load_demonstrations
 from acehand_core.errors import EXIT_OK, EXIT_SOME_FAILED, InputError
-from acehand_core.export.bag_messages import Demonstration
+from acehand_core.export.bag_messages import Demonstration, with_frame_prefix
 from acehand_core.types import SIDES
 from acehand_ros import runtime
 from acehand_ros.drive import ActionDrive, Drive, ForwardDrive
@@ -38,6 +38,7 @@ class TrajectoryPlayer:
         demonstration, robot = load_episode(
             self._source, str(values["robot"]), int(values["episode"])
         )
+        demonstration = with_frame_prefix(demonstration, str(values["frame_prefix"]))
         self._outlet = Outlet(node)
         recorded = values["stamps"] == "recorded"
         clock = recorded and bool(values["publish_clock"])
@@ -46,6 +47,7 @@ class TrajectoryPlayer:
             stamps="recorded" if recorded else "now",
             clock_rate=float(values["clock_rate"]) if clock else None,
             tf=bool(values["publish_tf"]),
+            descriptions=bool(values["publish_description"]),
             markers=bool(values["markers"]),
             mesh=bool(values["mesh"]),
         )
@@ -160,7 +162,8 @@ class TrajectoryPlayer:
                 self._node.get_logger().error(f"{problem} The hands hold; ~/resume begins anew.")
             self._said = problem
         name, now_ns = self._node.get_name(), runtime.now_ns(self._node)
-        self._outlet.publish([diagnostics(name, level, state, values, now_ns)])
+        told = diagnostics(name, level, state, values, now_ns, playback.status())
+        self._outlet.publish([told])
 
 
 def load_episode(source: str, robot: str, episode: int) -> tuple[Demonstration, Robot]:

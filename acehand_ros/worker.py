@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from acehand_core.errors import AcehandError, InputError, Interrupted
 from acehand_core.trackers.base import Progress
+from acehand_ros.parameters import as_parameters
 
 JobState = Literal["idle", "running", "done", "failed", "cancelled"]
 #: What a worker runs: gets a progress callback and an event that asks it to stop.
@@ -17,7 +18,10 @@ Work = Callable[[Progress, threading.Event], Any]
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """Where a job is. ``total`` 0: the stage has no length; ``report``: what it returned."""
+    """Where a job is. ``total`` 0: the stage has no length; ``report``: what it returned.
+
+    ``message`` names parameters, where the commands that do the same name options.
+    """
 
     state: JobState = "idle"
     stage: str = ""
@@ -91,7 +95,7 @@ class Worker:
             report = stop.report if isinstance(stop, Interrupted) else None
             self._end("cancelled", "cancelled; what was finished stays", report, None)
         except AcehandError as error:
-            self._end("failed", str(error), None, error)
+            self._end("failed", as_parameters(str(error)), None, error)
         except Exception as error:  # the node must live on and say so
             self._end("failed", f"{type(error).__name__}: {error}", None, error)
         else:
@@ -100,7 +104,7 @@ class Worker:
     def _progress(self, stage: str, done: int, total: int) -> None:
         with self._lock:
             if total == 0:
-                self._remarks.append(stage)
+                self._remarks.append(as_parameters(stage))
             else:
                 self._status = replace(self._status, stage=stage, done=done, total=total)
 

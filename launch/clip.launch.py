@@ -5,9 +5,7 @@ ros2 service call /clip_recorder/start std_srvs/srv/Trigger
 ros2 service call /clip_recorder/stop std_srvs/srv/Trigger
 """
 
-from launch.actions import DeclareLaunchArgument, EmitEvent, OpaqueFunction, RegisterEventHandler
-from launch.event_handlers import OnProcessExit
-from launch.events import Shutdown
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch_ros.actions import LifecycleNode
 
 from acehand_ros import launching
@@ -26,20 +24,24 @@ SHOWN = launching.pick(
 
 def start(context):
     """Start the node and a viewer, and end with the node."""
-    sim_time = context.launch_configurations["use_sim_time"] == "true"
+    given = context.launch_configurations
+    sim_time, namespace = given["use_sim_time"] == "true", given["namespace"]
     recorder = LifecycleNode(
         package=launching.PACKAGE,
         executable="clip_recorder",
         name="clip_recorder",
-        namespace="",
+        namespace=namespace,
         output="screen",
         parameters=[launching.values(SHOWN), {"use_sim_time": sim_time}],
+        remappings=launching.own_clock(namespace),
     )
-    ended = EmitEvent(event=Shutdown(reason="clip_recorder has ended"))
+    topic = given["image_topic"]
+    pictures = topic if topic.startswith("/") else f"{namespace and '/'}{namespace}/{topic}"
+    scene = launching.Scene(namespace, image_topic=pictures)
     return [
         recorder,
-        RegisterEventHandler(OnProcessExit(target_action=recorder, on_exit=[ended])),
-        *launching.viewer(context.launch_configurations["view"], sim_time),
+        launching.end_with(recorder, "clip_recorder"),
+        *launching.viewer(given["view"], sim_time, scene),
     ]
 
 
@@ -48,6 +50,7 @@ def generate_launch_description():
     return LaunchDescription(
         [
             *launching.arguments(SHOWN),
+            launching.namespace_argument(),
             DeclareLaunchArgument(
                 "use_sim_time",
                 default_value="false",

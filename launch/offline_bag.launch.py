@@ -3,20 +3,12 @@
 ros2 launch acehand_ros offline_bag.launch.py bag:=recording output_dir:=dataset
 """
 
-from launch.actions import (
-    DeclareLaunchArgument,
-    EmitEvent,
-    IncludeLaunchDescription,
-    OpaqueFunction,
-    RegisterEventHandler,
-)
-from launch.event_handlers import OnProcessExit
-from launch.events import Shutdown
+from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, OpaqueFunction
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch_ros.actions import Node
 
 from acehand_ros import launching
-from acehand_ros.parameters import OFFLINE_BAG
+from acehand_ros.parameters import OFFLINE_BAG, PLAYER
 from launch import LaunchDescription
 
 SHOWN = launching.pick(
@@ -32,32 +24,26 @@ PLAY = ("play", "false", "replay the result when it is done", ("true", "false"))
 
 def start(context):
     """Start the node; when it is done, replay or end, and end at once when it fails."""
-    configurations = context.launch_configurations
+    given = context.launch_configurations
     convert = Node(
         package=launching.PACKAGE,
         executable="offline_bag",
         name="offline_bag",
+        namespace=given["namespace"],
         output="screen",
         parameters=[launching.values(SHOWN)],
     )
-
-    def done(event, _):
-        if event.returncode != 0:
-            reason = f"offline_bag ended with exit code {event.returncode}"
-            return [EmitEvent(event=Shutdown(reason=reason))]
-        if configurations["play"] == "false":
-            return [EmitEvent(event=Shutdown(reason="offline_bag is done"))]
-        return [
-            IncludeLaunchDescription(
-                PythonLaunchDescriptionSource(str(launching.share("launch", "replay.launch.py"))),
-                launch_arguments={
-                    "source": configurations["output_dir"],
-                    "robot": configurations["robot"],
-                }.items(),
-            )
-        ]
-
-    return [convert, RegisterEventHandler(OnProcessExit(target_action=convert, on_exit=done))]
+    replay = IncludeLaunchDescription(
+        PythonLaunchDescriptionSource(str(launching.share("launch", "replay.launch.py"))),
+        launch_arguments={
+            "source": given["output_dir"],
+            "robot": given["robot"],
+            "namespace": given["namespace"],
+            "frame_prefix": given["frame_prefix"],
+        }.items(),
+    )
+    then = [replay] if given["play"] == "true" else None
+    return [convert, launching.end_with(convert, "offline_bag", then)]
 
 
 def generate_launch_description():
@@ -66,6 +52,8 @@ def generate_launch_description():
     return LaunchDescription(
         [
             *launching.arguments(SHOWN, required=("bag", "output_dir")),
+            launching.namespace_argument(),
+            *launching.arguments(launching.pick(PLAYER, ("frame_prefix",))),
             DeclareLaunchArgument(
                 name, default_value=default, description=description, choices=choices
             ),

@@ -3,11 +3,12 @@
 ros2 launch acehand_ros replay.launch.py source:=dataset episode:=0 rate:=0.5
 """
 
-from launch.actions import DeclareLaunchArgument, EmitEvent, OpaqueFunction, RegisterEventHandler
-from launch.event_handlers import OnProcessExit
-from launch.events import Shutdown
+from pathlib import Path
+
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch_ros.actions import Node
 
+from acehand_core.bag_jobs.demonstrations import seen_by
 from acehand_ros import launching
 from acehand_ros.parameters import PLAYER
 from launch import LaunchDescription
@@ -16,7 +17,8 @@ SHOWN = launching.pick(
     PLAYER,
     (
         "source", "robot", "episode", "rate", "loop", "paused", "position", "stamps",
-        "publish_clock", "clock_rate", "publish_tf", "markers", "mesh", "wait_for_subscriber",
+        "publish_clock", "clock_rate", "publish_tf", "frame_prefix", "markers", "mesh",
+        "wait_for_subscriber",
         "exit_when_done", "output", "controllers", "hands", "left_controller", "right_controller",
         "wait_for_controller", "path_tolerance",
     ),
@@ -27,20 +29,31 @@ def start(context):
     """Start the player, the link frames and a viewer; end with the player."""
     given = context.launch_configurations
     sim_time = given["stamps"] == "recorded" and given["publish_clock"] == "true"
+    namespace, prefix = given["namespace"], given["frame_prefix"]
+    links = given["robot_state_publisher"] == "true"
+    published = links and launching.installed("robot_state_publisher")
     player = Node(
         package=launching.PACKAGE,
         executable="trajectory_player",
         name="trajectory_player",
+        namespace=namespace,
         output="screen",
-        parameters=[launching.values(SHOWN)],
+        # robot_state_publisher publishes the descriptions, too, where it is started.
+        parameters=[launching.values(SHOWN), {"publish_description": not published}],
+        remappings=launching.own_clock(namespace),
     )
-    ended = EmitEvent(event=Shutdown(reason="trajectory_player has ended"))
-    links = given["robot_state_publisher"] == "true"
+    frame, pictures = seen_by(Path(given["source"]).expanduser(), int(given["episode"]))
+    scene = launching.Scene(
+        namespace,
+        prefix,
+        given["fixed_frame"] or frame,
+        given["picture_topic"] or pictures or "",
+    )
     return [
         player,
-        RegisterEventHandler(OnProcessExit(target_action=player, on_exit=[ended])),
-        *(launching.state_publishers(given["robot"], sim_time) if links else ()),
-        *launching.viewer(given["view"], sim_time),
+        launching.end_with(player, "trajectory_player"),
+        *(launching.state_publishers(given["robot"], sim_time, namespace, prefix) if links else ()),
+        *launching.viewer(given["view"], sim_time, scene),
     ]
 
 
@@ -49,6 +62,8 @@ def generate_launch_description():
     return LaunchDescription(
         [
             *launching.arguments(SHOWN, required=("source",)),
+            launching.namespace_argument(),
+            *launching.scene_arguments(),
             DeclareLaunchArgument(
                 "robot_state_publisher",
                 default_value="true",

@@ -23,7 +23,7 @@ from rosbags.highlevel import AnyReader
 from runs import Acehand, Run, hands_file
 
 from acehand_core.bag_jobs.convert import ConvertOptions, convert_bag
-from acehand_core.bag_jobs.demonstrations import load_demonstrations
+from acehand_core.bag_jobs.demonstrations import load_demonstrations, seen_by
 from acehand_core.data.bags.info import bag_info
 from acehand_core.data.bags.options import BagReading
 from acehand_core.data.bags.recording import index_bag
@@ -193,6 +193,17 @@ def test_our_messages_are_on_the_recordings_clock(converted: Path) -> None:
         check_controller_takes(trajectory, robot.hand(side), times=stamps(COUNT))
 
 
+def test_the_dataset_remembers_the_camera(converted: Path, recorded: Path) -> None:
+    demo, _ = next(load_demonstrations(converted / "dataset"))
+    with AnyReader([recorded]) as reader:
+        wanted = [c for c in reader.connections if c.topic == TOPIC]
+        connection, _, raw = next(reader.messages(wanted))
+        named = reader.deserialize(raw, connection.msgtype).header.frame_id
+    assert named and demo.camera_frame == named and not demo.publish_camera_tf
+    assert seen_by(converted / "dataset") == (named, TOPIC)
+    assert seen_by(converted / "out") == (named, TOPIC)
+
+
 def test_the_hands_in_the_messages(converted: Path) -> None:
     table = converted / "dataset" / "acehand" / "episode_000000" / "hand_motion.parquet"
     motion = read_hand_motion(table)
@@ -257,7 +268,10 @@ def test_bag_write_of_a_dataset(
         "--distro", "humble",
     )  # fmt: skip
     assert run.code == 0 and run.json["topics"]["/left_hand/joint_states"] == COUNT
-    static = messages(out, "/tf_static")[0][1].transforms[0]
+    assert "/tf_static" not in run.json["topics"]  # the pictures named their camera's frame
+    truth = Path(__file__).parents[1] / "examples" / "two_hands_truth.parquet"
+    assert Acehand(capsys, "bag", "write", truth, "--output", tmp_path / "of_table").code == 0
+    static = messages(tmp_path / "of_table", "/tf_static")[0][1].transforms[0]
     assert (static.header.frame_id, static.child_frame_id) == ("camera_link",
                                                                "camera_optical_frame")  # fmt: skip
     # z of the optical frame looks along x of the camera's body, x to the right, y down.

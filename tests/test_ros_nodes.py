@@ -18,8 +18,10 @@ import pytest
 
 from acehand_core import atomic
 from acehand_core.bag_jobs.convert import ConvertReport
-from acehand_core.bag_jobs.demonstrations import courses, load_demonstrations
+from acehand_core.bag_jobs.demonstrations import courses, load_demonstrations, seen_by
+from acehand_core.bag_jobs.write import WriteOptions, write_bag
 from acehand_core.cli import console
+from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.errors import (
     AcehandError,
     InputError,
@@ -27,16 +29,26 @@ from acehand_core.errors import (
     NoHandError,
     OutputError,
 )
-from acehand_core.export.bag_messages import TOPICS, Demonstration, PlainMessage
+from acehand_core.export.bag_messages import (
+    TOPICS,
+    Demonstration,
+    PlainMessage,
+    frame_messages,
+    latched_messages,
+    with_frame_prefix,
+)
 from acehand_core.export.report import Failure, JobReport
+from acehand_core.export.resume import prepare_output
+from acehand_core.export.table import write_hand_motion
 from acehand_core.types import SIDES
 from acehand_ros import clips, launching, offline_bag
+from acehand_ros.messages import in_namespace, live_topic
 from acehand_ros.options import clip_options, offline_options
-from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG, PLAYER
+from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG, PLAYER, as_parameters
 from acehand_ros.playback import Playback, PlayerSettings, at_rate, choose_episode, rest_of
-from acehand_ros.status import diagnostics, job_diagnostics
+from acehand_ros.status import diagnostics, job_diagnostics, report_values
 from acehand_ros.timeline import Timeline
-from acehand_ros.worker import JobStatus
+from acehand_ros.worker import JobStatus, Worker
 from retarget.robot import load_robot
 
 ROOT = Path(__file__).parents[1]
@@ -132,12 +144,102 @@ def test_now_stamps_no_frames_no_human_hand(demonstration: Demonstration) -> Non
     player.start()
     wait(lambda: player.ended)
     player.close()
-    stamps = {m.topic.rpartition("/")[2]: stamp for m, stamp in outlet.all}
-    assert stamps.pop("joint_trajectory") is None  # it keeps its own, zero
-    assert set(stamps.values()) == {42}
+    # A trajectory keeps its stamp of zero: a controller starts it when it comes.
+    stamped = [(m, at) for m, at in outlet.all if not m.topic.endswith("joint_trajectory")]
+    assert {stamp for _, stamp in stamped} == {42}
     topics = {message.topic for message, _ in outlet.all}
     assert not topics & {"/tf", "/tf_static", "/left_hand/skeleton", "/left_hand/wrist_pose"}
     assert "/left_hand/joint_states" in topics
+
+
+def frames_named(value) -> set[str]:
+    """Every frame in a message's fields."""
+    if isinstance(value, dict):
+        own = {v for k, v in value.items() if k in ("frame_id", "child_frame_id") and v}
+        return own.union(*(frames_named(inner) for inner in value.values()))
+    return set().union(*map(frames_named, value)) if isinstance(value, list) else set()
+
+
+def test_a_prefix_goes_before_every_frame() -> None:
+    whole = next(iter(load_demonstrations(TRUTH)))[0]
+    poses = np.tile(np.eye(4), (len(whole), 1, 1))
+    moving = replace(whole, T_world_camera=poses, world_frame="map")
+
+    def frames(demo: Demonstration) -> set[str]:
+        messages = [*latched_messages(demo), *frame_messages(demo, 20)]
+        return set().union(*(frames_named(message.fields) for message in messages))
+
+    without = frames(moving)
+    assert without >= {"map", "camera_link", "camera_optical_frame", "left_wrist", "right_wrist"}
+    assert frames(with_frame_prefix(moving, "a/")) == {f"a/{frame}" for frame in without}
+
+
+def test_topics_are_relative_to_the_node_but_for_the_shared_ones() -> None:
+    found = {name for name in TOPICS if live_topic(name).startswith("/")}
+    assert found == {"/diagnostics", "/tf", "/tf_static"}
+    assert live_topic("/left_hand/joint_states") == "left_hand/joint_states"
+    plain = diagnostics("n", 0, "m", {}, 5)
+    assert in_namespace(plain, "/") == plain
+    status = in_namespace(plain, "/cell/one").fields["status"][0]
+    assert status == {**plain.fields["status"][0], "name": "cell/one/n"}
+
+
+def test_a_bag_of_ours_gives_the_hands_and_their_places_back(tmp_path: Path) -> None:
+    write_bag(WriteOptions(TRUTH, tmp_path / "bag", mesh=False))
+    table, bag = (next(iter(load_demonstrations(p)))[0] for p in (TRUTH, tmp_path / "bag"))
+    assert np.array_equal(table.stamps_ns, bag.stamps_ns)
+    np.testing.assert_allclose(bag.T_camera_wrist, table.T_camera_wrist, atol=1e-9)
+    np.testing.assert_allclose(bag.T_camera_base, table.T_camera_base, atol=1e-9)
+    np.testing.assert_allclose(bag.motion.joints_camera, table.motion.joints_camera, atol=1e-9)
+    said = [{m.topic for m in frame_messages(demo, 20)} for demo in (table, bag)]
+    assert said[0] - said[1] == {"/acehand/camera_info"}
+    assert seen_by(tmp_path / "bag") == ("camera_optical_frame", None)
+
+
+def test_a_table_says_which_frame_its_pictures_named(tmp_path: Path) -> None:
+    motion = read_hand_motion(TRUTH)
+    said = {"camera_frame": "head_optical", "image_topic": "/head/image"}
+    named = replace(motion, provenance=replace(motion.provenance, settings=said))
+    write_hand_motion(named, tmp_path / "hands.parquet", False)
+    demo = next(iter(load_demonstrations(tmp_path / "hands.parquet")))[0]
+    assert demo.camera_frame == "head_optical" and not demo.publish_camera_tf
+    assert seen_by(tmp_path / "hands.parquet") == ("head_optical", "/head/image")
+    assert seen_by(TRUTH) == ("camera_link", None) == seen_by(tmp_path / "nothing")
+
+
+def test_rviz_shows_topics_and_frames_that_there_are() -> None:
+    demo = with_frame_prefix(next(iter(load_demonstrations(TRUTH)))[0], "one/")
+    scene = launching.Scene("one", "one/", "camera_link", "/head/image")
+    config = launching.rviz_config(scene)["Visualization Manager"]
+    messages = [*latched_messages(demo), *frame_messages(demo, 20)]
+    frames = set().union(*(frames_named(message.fields) for message in messages))
+    assert config["Global Options"]["Fixed Frame"] in frames
+    topics = [
+        (display.get("Topic") or display["Description Topic"])["Value"]
+        for display in config["Displays"]
+        if "Topic" in display or "Description Topic" in display
+    ]
+    assert topics.pop() == "/head/image"
+    assert len(topics) == 6 and {t.removeprefix("/one") for t in topics} <= TOPICS.keys()
+    assert all(topic.startswith("/one/") for topic in topics)
+    prefixes = {d["TF Prefix"] for d in config["Displays"] if "TF Prefix" in d}
+    assert prefixes == {"one"}
+    without = launching.rviz_config(launching.Scene())["Visualization Manager"]
+    assert not [d for d in without["Displays"] if d["Class"].endswith("/Image")]
+
+
+def test_the_player_leaves_descriptions_to_others_and_tells_quality_where_it_is(
+    demonstration: Demonstration,
+) -> None:
+    outlet = Collected()
+    settings = PlayerSettings(clock_rate=None, descriptions=False)
+    player = playback(demonstration, outlet, settings=settings, paused=True)
+    player.start()
+    player.close()
+    assert [m.topic for m, _ in outlet.all if m.topic.endswith("robot_description")] == []
+    left, right, verdict = player.status()
+    assert left["name"] == "acehand: left hand" and right["message"] == "followed"
+    assert verdict["name"] == "acehand: verdict"
 
 
 def test_pause_seek_and_close_in_time(demonstration: Demonstration) -> None:
@@ -265,6 +367,7 @@ def test_what_the_camera_publishes() -> None:
         clips.image_msgtype("/a", "auto", graph)
     assert clips.camera_info_topic("/cam/image_raw") == "/cam/camera_info"
     assert clips.camera_info_topic("/cam/image_raw/compressed") == "/cam/camera_info"
+    assert clips.camera_info_topic("/image") == "/camera_info"
 
 
 def test_a_recorded_clip_holds_the_bytes_as_they_came(tmp_path: Path) -> None:
@@ -435,6 +538,44 @@ def test_diagnostics_say_how_far_and_how_it_ended() -> None:
     plain = diagnostics("n", 1, "m", {"a": 1}, 3 * 10**9 + 7)
     assert plain.fields["header"]["stamp"] == {"sec": 3, "nanosec": 7}
     assert plain.fields["status"][0]["values"] == [{"key": "a", "value": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "d: use --append, --overwrite, --resume or another name.",
+            "d: use existing:=append, existing:=overwrite, existing:=resume or another name.",
+        ),
+        ("choose one with --image-topic.", "choose one with image_topic:=."),
+        ("--hand-length 9: too long", "hand_length:=9: too long"),
+        ("--camera-info-topic '/a': none", "camera_info_topic:='/a': none"),
+        ("--episodes topic needs --episode-topic; x", "episodes:=topic needs episode_topic:=; x"),
+        ("give it an --output of its own.", "give it an output_dir:= of its own."),
+        ("a--camera/b--c.mcap: no such bag.", "a--camera/b--c.mcap: no such bag."),
+        (
+            "give --camera, or --tracker FILE.",
+            "give --camera, or tracker:=FILE. (--camera: only for the acehand commands; the nodes "
+            "have no such parameter.)",
+        ),
+    ],
+)
+def test_messages_name_parameters(said: str, told: str) -> None:
+    assert as_parameters(said) == told
+
+
+def test_failures_of_a_job_name_parameters(tmp_path: Path) -> None:
+    def work(progress, cancel):
+        prepare_output(tmp_path, "refuse", tmp_path / "work")
+
+    worker = Worker()
+    worker.start(work)
+    assert worker.join(20)
+    assert "use existing:=append, existing:=overwrite" in worker.status.message
+    failure = Failure("bag", InputError("bag: choose one with --image-topic."))
+    job = JobReport(None, 0.0, 0.0, (), (failure,))
+    told = report_values(ConvertReport(job, None, {}, {}, ()))
+    assert told["failures"] == "bag: choose one with image_topic:=."
 
 
 ERRORS = (

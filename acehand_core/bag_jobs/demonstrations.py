@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from acehand_core.data.bags.bag import is_bag
+from acehand_core.data.bags.bag import Bag, is_bag
+from acehand_core.data.bags.topics import choose_image_topic
 from acehand_core.data.selection import steady
-from acehand_core.errors import InputError
-from acehand_core.export.bag_messages import Demonstration
-from acehand_core.export.demonstrations import StoredEpisode, read_bag_joints, read_episodes
-from acehand_core.export.lerobot import is_dataset
+from acehand_core.errors import AcehandError, InputError
+from acehand_core.export.bag_messages import CAMERA_LINK, Demonstration
+from acehand_core.export.demonstrations import (
+    StoredEpisode,
+    read_bag_joints,
+    read_episodes,
+    read_wrist_frame,
+)
+from acehand_core.export.lerobot import is_dataset, read_provenance
 from acehand_core.geometry import frames
 from acehand_core.motion import Course, HandMotion, RobotTrajectory
 from acehand_core.trackers.choose import is_motion_file
@@ -112,6 +119,7 @@ def demonstration(
         camera=motion.camera,
         T_world_camera=motion.T_world_camera,
         world_frame=None if motion.T_world_camera is None else "world",
+        **_camera_frame(motion),
         verdict=verdict.status if verdict else "pass",
         reasons=verdict.reasons if verdict else (),
         descriptions=_descriptions(robot),
@@ -193,11 +201,41 @@ def of_episode(episode: StoredEpisode, robot: Robot) -> Demonstration:
         camera=None if motion is None else motion.camera,
         T_world_camera=world,
         world_frame=None if world is None else "world",
+        **_camera_frame(motion),
         verdict=episode.verdict,
         reasons=episode.reasons,
         descriptions=_descriptions(robot),
         base_links=_base_links(robot),
     )
+
+
+def _camera_frame(motion: HandMotion | None) -> dict[str, Any]:
+    """Return the frame that the pictures named: then somebody else says where it is."""
+    named = "" if motion is None else motion.provenance.settings.get("camera_frame", "")
+    return {"camera_frame": named, "publish_camera_tf": False} if named else {}
+
+
+def seen_by(source: Path, episode: int = 0) -> tuple[str, str | None]:
+    """Return the TF frame in which a source's hands are, and the topic of its pictures if any.
+
+    Quick: neither the hands nor the pictures are read. Of a source that cannot be read, the
+    defaults: who plays it says what is wrong.
+    """
+    frame, topic = CAMERA_LINK, None
+    try:
+        if is_dataset(source):
+            record = read_provenance(source)[episode] or {}
+        elif is_motion_file(source) and source.is_file():
+            record = asdict(read_motion_file(source, "both").provenance)
+        else:
+            frame = read_wrist_frame(source) or frame
+            with Bag(source) as bag:
+                topic = choose_image_topic(bag.topics, {}, None, str(source)).topic.name
+            return frame, topic
+        said = record.get("settings", {})
+        return said.get("camera_frame") or frame, said.get("image_topic")
+    except (AcehandError, OSError, LookupError):
+        return frame, topic
 
 
 def _wrists(motion: HandMotion) -> np.ndarray | None:

@@ -8,7 +8,7 @@ quaternions xyzw, stamps of capture. Topics and frames: docs/ros2.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ TOPICS: Mapping[str, TopicSpec] = {
     "/tf": TopicSpec(TF, depth=100),
     "/tf_static": TopicSpec(TF, latched=True, depth=1),
 }
-#: Topics that are shared with whoever else writes the bag.
+#: Topics that are shared with whoever else writes the bag, or publishes beside a node of ours.
 SHARED = ("/diagnostics", "/tf", "/tf_static")
 
 
@@ -95,6 +95,7 @@ class Demonstration:
     ``T_camera_wrist`` (NaN where a hand is absent) are None where nothing has a place.
     ``camera_frame`` is the optical frame; ``publish_camera_tf`` says whether it is put below
     camera_link here, ``world_frame`` whether ``T_world_camera`` is to be published and as what.
+    ``frame_prefix`` goes before the frames that are named here; see ``with_frame_prefix``.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Demonstration:
     reasons: tuple[str, ...] = ()
     descriptions: Mapping[Side, str] = field(default_factory=dict, repr=False)
     base_links: Mapping[Side, str] = field(default_factory=dict)
+    frame_prefix: str = ""
 
     def __len__(self) -> int:
         return len(self.stamps_ns)
@@ -135,6 +137,17 @@ class Demonstration:
     def known(self) -> Bool[np.ndarray, "T 2"]:
         """Where a hand was measured or filled."""
         return self.confidence > 0 if self.motion is None else self.motion.known
+
+
+def with_frame_prefix(demo: Demonstration, prefix: str) -> Demonstration:
+    """Return a demonstration with a prefix before every frame, as robot_state_publisher puts it."""
+    return replace(
+        demo,
+        frame_prefix=prefix + demo.frame_prefix,
+        camera_frame=prefix + demo.camera_frame,
+        world_frame=None if demo.world_frame is None else prefix + demo.world_frame,
+        base_links={side: prefix + link for side, link in demo.base_links.items()},
+    )
 
 
 def joint_names(demo: Demonstration, side: Side) -> list[str]:
@@ -192,8 +205,10 @@ def latched_messages(demo: Demonstration) -> list[PlainMessage]:
     ]
     out.append(_message("/acehand/task", demo, 0, {"data": demo.task}))
     if demo.publish_camera_tf and demo.T_camera_wrist is not None:
-        fixed = _transform(int(demo.stamps_ns[0]), CAMERA_LINK, demo.camera_frame,
-                           (0.0, 0.0, 0.0), _OPTICAL_TURN)  # fmt: skip
+        fixed = _transform(
+            int(demo.stamps_ns[0]), _camera_link(demo), demo.camera_frame,
+            (0.0, 0.0, 0.0), _OPTICAL_TURN,
+        )  # fmt: skip
         out.append(_message("/tf_static", demo, 0, {"transforms": [fixed]}))
     return out
 
@@ -226,24 +241,32 @@ def diagnostics_messages(demo: Demonstration) -> list[PlainMessage]:
     """Return quality once a second, and the verdict at the end."""
     out, step = [], max(1, round(_rate(demo) / _DIAGNOSTICS_HZ))
     for index in range(0, len(demo), step):
-        status = [_quality(demo, index, slot) for slot in range(2)]
-        out.append(_diagnostics(demo, index, status))
-    verdict = {
+        out.append(_diagnostics(demo, index, quality_status(demo, index)))
+    out.append(_diagnostics(demo, len(demo) - 1, [verdict_status(demo)]))
+    return out
+
+
+def quality_status(demo: Demonstration, index: int) -> list[dict[str, Any]]:
+    """Return the diagnostic status of each hand at one frame."""
+    return [_quality(demo, index, slot) for slot in range(2)]
+
+
+def verdict_status(demo: Demonstration) -> dict[str, Any]:
+    """Return the diagnostic status of the whole episode."""
+    return {
         "level": _LEVELS.get(demo.verdict, _WARN),
         "name": "acehand: verdict",
         "message": f"{demo.verdict}: {'; '.join(demo.reasons)}" if demo.reasons else demo.verdict,
         "hardware_id": demo.robot,
         "values": _values({"task": demo.task, "frames": len(demo), "source": demo.name}),
     }
-    out.append(_diagnostics(demo, len(demo) - 1, [verdict]))
-    return out
 
 
 def _hand_messages(demo: Demonstration, index: int, slot: int, mesh: bool) -> list[PlainMessage]:
     side, stamp = SIDES[slot], int(demo.stamps_ns[index])
     motion, known = demo.motion, bool(demo.known[index, slot])
     placed = demo.T_camera_wrist is not None
-    frame = demo.camera_frame if placed else f"{side}_wrist"
+    frame = demo.camera_frame if placed else _wrist(demo, side)
     header = _header(stamp, frame)
     out = []
     if demo.T_camera_wrist is not None and np.isfinite(demo.T_camera_wrist[index, slot]).all():
@@ -269,6 +292,14 @@ def _hand_messages(demo: Demonstration, index: int, slot: int, mesh: bool) -> li
     return out
 
 
+def _camera_link(demo: Demonstration) -> str:
+    return f"{demo.frame_prefix}{CAMERA_LINK}"
+
+
+def _wrist(demo: Demonstration, side: Side) -> str:
+    return f"{demo.frame_prefix}{side}_wrist"
+
+
 def _transforms(demo: Demonstration, index: int) -> list[dict[str, Any]]:
     stamp, out = int(demo.stamps_ns[index]), []
     if demo.T_world_camera is not None and demo.world_frame is not None:
@@ -278,17 +309,17 @@ def _transforms(demo: Demonstration, index: int) -> list[dict[str, Any]]:
             # camera_link lies above the optical frame, which alone has a measured place.
             turn = rotations.from_quaternion(np.array(_OPTICAL_TURN)[[3, 0, 1, 2]])
             pose = pose @ frames.inverse(frames.rigid(turn, np.zeros(3)))
-            child = CAMERA_LINK
+            child = _camera_link(demo)
         out.append(_rigid(stamp, demo.world_frame, child, pose))
     for slot, side in enumerate(SIDES):
         assert demo.T_camera_wrist is not None
         wrist = demo.T_camera_wrist[index, slot]
         if not np.isfinite(wrist).all():
             continue
-        out.append(_rigid(stamp, demo.camera_frame, f"{side}_wrist", wrist))
+        out.append(_rigid(stamp, demo.camera_frame, _wrist(demo, side), wrist))
         if demo.T_camera_base is not None and side in demo.base_links:
             base = frames.inverse(wrist) @ demo.T_camera_base[index, slot]
-            out.append(_rigid(stamp, f"{side}_wrist", demo.base_links[side], base))
+            out.append(_rigid(stamp, _wrist(demo, side), demo.base_links[side], base))
     return out
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,26 @@ from acehand_core.data.bags.records import Losses
 from acehand_core.data.bags.times import frame_rate, frame_times
 from acehand_core.data.bags.typestore import decode
 from acehand_core.data.hand_table import read_hand_motion
-from acehand_core.data.selection import ticks
+from acehand_core.data.selection import hands_at, poses_at, ticks
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.export import lerobot_format as layout
-from acehand_core.export.bag_messages import JOINT_STATE, STRING, Demonstration
+from acehand_core.export.bag_messages import (
+    JOINT_STATE,
+    OPTICAL,
+    POSE,
+    POSES,
+    STRING,
+    TF,
+    Demonstration,
+)
 from acehand_core.export.extras import HANDS, REPORT, episode_folder
 from acehand_core.geometry import frames, rotations
-from acehand_core.motion import HandMotion
-from acehand_core.types import SIDES, TimestampsNs
+from acehand_core.motion import HandMotion, Provenance
+from acehand_core.types import SIDES, JointsCamera, TimestampsNs
 
 #: Time of receipt and positions of joint states, by stamp and how often it came before.
 _Rows = dict[tuple[int, int], tuple[int, np.ndarray]]
+JOINTS = 21
 _BASE = 9  # position and six numbers of rotation before the joints of observation.state
 
 
@@ -138,9 +147,11 @@ def _episode(
 
 
 def read_bag_joints(path: Path) -> Demonstration:
-    """Return what a bag of ours says about the robot: joint states of both hands.
+    """Return what a bag of ours says: joint states of both hands, and the human hands if there.
 
-    All joints count as commands; which are driven, the robot says.
+    All joints count as commands; which are driven, the robot says. Wrists (and with them the frame
+    of the camera), 21 joints and the robots' places at the wrists are read where the bag has them;
+    camera and world are not.
 
     Raises:
         InputError: the bag has no joint states of ours.
@@ -148,41 +159,98 @@ def read_bag_joints(path: Path) -> Demonstration:
     with Bag(path) as bag:
         topics = bag.topics
         states = {f"/{side}_hand/joint_states" for side in SIDES}
-        other = {f"/acehand{name}" for name in states}
-        wanted = other if other & topics.keys() else states
+        before = "/acehand" if {f"/acehand{name}" for name in states} & topics.keys() else ""
+        wanted = {f"{before}{name}" for name in states}
         wanted = {n for n in wanted if n in topics and topics[n].msgtype == JOINT_STATE}
         if not wanted:
             raise InputError(
                 f"{path}: no joint states of a hand; valid: {', '.join(sorted(states))}."
             )
-        rows: dict[str, _Rows] = {side: {} for side in SIDES}
-        seen: Counter[tuple[str, int]] = Counter()
-        names: dict[str, list[str]] = {}
-        task = "hand motion"
+        kinds = {"joint_states": JOINT_STATE, "wrist_pose": POSE, "joints": POSES}
+        places = {f"{before}/{side}_hand/{name}": (side, name) for side in SIDES for name in kinds}
+        places = {n: p for n, p in places.items() if n in topics}
+        places = {n: p for n, p in places.items() if topics[n].msgtype == kinds[p[1]]}
         extra = {n for n in topics if n.endswith("/acehand/task") and topics[n].msgtype == STRING}
-        for message in bag.messages(wanted | extra, Losses()):
+        extra |= {"/tf"} if "/tf" in topics and topics["/tf"].msgtype == TF else set()
+        read = _Read()
+        for message in bag.messages(places.keys() | extra, Losses()):
             content = decode(message.data, topics[message.topic].msgtype)
-            if message.topic in extra:
-                task = content.data or task
-                continue
-            side = "left" if "left_hand" in message.topic else "right"
-            stamp = content.header.stamp.sec * 10**9 + content.header.stamp.nanosec
-            names.setdefault(side, list(content.name))
-            # Where the clock was set back, a stamp comes more than once.
-            rows[side][stamp, seen[side, stamp]] = (
-                message.log_ns, np.array(content.position, np.float64)
-            )  # fmt: skip
-            seen[side, stamp] += 1
-    return _from_states(path, rows, names, task)
+            if message.topic == "/tf":
+                read.add_bases(content)
+            elif message.topic in extra:
+                read.task = content.data or read.task
+            else:
+                read.add(*places[message.topic], content, message.log_ns)
+    return _from_states(path, read)
 
 
-def _from_states(
-    path: Path,
-    rows: Mapping[str, _Rows],
-    names: Mapping[str, list[str]],
-    task: str,
-) -> Demonstration:
+def read_wrist_frame(path: Path) -> str | None:
+    """Return the frame in which a bag of ours has its wrists, or None: it has no wrist.
+
+    Raises:
+        InputError: it is no bag.
+    """
+    with Bag(path) as bag:
+        wanted = {
+            name
+            for name, topic in bag.topics.items()
+            if topic.msgtype == POSE and name.endswith("_hand/wrist_pose")
+        }
+        for message in bag.messages(wanted, Losses()) if wanted else ():
+            return str(decode(message.data, POSE).header.frame_id)
+    return None
+
+
+#: A header's stamp, and how often it came before: where the clock was set back, more than once.
+_Key = tuple[int, int]
+
+
+class _Read:
+    """What a bag said of each hand, by key; ``names`` are those of the joint states."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, _Rows] = {side: {} for side in SIDES}
+        self.names: dict[str, list[str]] = {}
+        self.wrists: dict[str, dict[_Key, np.ndarray]] = {side: {} for side in SIDES}
+        self.hands: dict[str, dict[_Key, np.ndarray]] = {side: {} for side in SIDES}
+        self.bases: dict[str, dict[_Key, np.ndarray]] = {side: {} for side in SIDES}
+        self.task, self.camera_frame = "hand motion", ""
+        self._seen: Counter[tuple[str, str, int]] = Counter()
+
+    def add(self, side: str, name: str, content: Any, log_ns: int) -> None:
+        key = self._key(side, name, content.header.stamp)
+        if name == "joint_states":
+            self.names.setdefault(side, list(content.name))
+            self.rows[side][key] = log_ns, np.array(content.position, np.float64)
+        elif name == "wrist_pose":
+            self.camera_frame = self.camera_frame or content.header.frame_id
+            self.wrists[side][key] = _rigid(content.pose.position, content.pose.orientation)
+        elif len(content.poses) == JOINTS:
+            points = [(p.position.x, p.position.y, p.position.z) for p in content.poses]
+            self.hands[side][key] = np.array(points, np.float64)
+
+    def add_bases(self, content: Any) -> None:
+        for one in content.transforms:
+            side, _, wrist = one.header.frame_id.partition("_")
+            if side in SIDES and wrist == "wrist":
+                key = self._key(side, "base", one.header.stamp)
+                self.bases[side][key] = _rigid(one.transform.translation, one.transform.rotation)
+
+    def _key(self, side: str, name: str, stamp: Any) -> _Key:
+        at = stamp.sec * 10**9 + stamp.nanosec
+        self._seen[side, name, at] += 1
+        return at, self._seen[side, name, at] - 1
+
+
+def _rigid(position: Any, turn: Any) -> Float[np.ndarray, "4 4"]:
+    quaternion = np.array([turn.w, turn.x, turn.y, turn.z], np.float64)
+    place = np.array([position.x, position.y, position.z], np.float64)
+    return frames.rigid(rotations.from_quaternion(quaternion), place)
+
+
+def _from_states(path: Path, read: _Read) -> Demonstration:
     """Return both hands at a steady rate; where one says nothing, it is absent and keeps still."""
+    rows, names = read.rows, read.names
     every = sorted(set(rows["left"]) | set(rows["right"]), key=lambda key: (_log(rows, key), key))
     if not every:
         raise InputError(f"{path}: its topics of joint states are empty.")
@@ -208,9 +276,35 @@ def _from_states(
         middles = stamps[:-1] + np.diff(stamps) // 2
         nearest = stamps[np.searchsorted(middles, at)]
         said[:, slot] = np.abs(at - nearest) <= 0.75e9 / fps
+
+    keys = [every[row] for row in times.order]
+    found = times.timestamps_ns
+    wrists = bases = None
+    if any(read.wrists.values()):
+        seen = _per_frame(read.wrists, keys, (4, 4))
+        wrists = poses_at(seen, found, at)
+        wrists[~said] = np.nan
+        if any(read.bases.values()):
+            bases = poses_at(seen @ _per_frame(read.bases, keys, (4, 4)), found, at)
+    motion = None
+    if any(read.hands.values()):
+        motion = _hands(
+            path, _per_frame(read.hands, keys, (JOINTS, 3)), found, fps, wrists is not None
+        )
+        known = said.astype(float)
+        motion = replace(
+            hands_at(motion, at, fps), observed=said, filled=np.zeros_like(said),
+            presence=known, visible=known, quality=known,
+        )  # fmt: skip
+    frame = read.camera_frame or OPTICAL
     return Demonstration(
+        T_camera_base=bases,
+        T_camera_wrist=wrists,
+        motion=motion,
+        camera_frame=frame,
+        publish_camera_tf=frame == OPTICAL,
         name=str(path),
-        task=task,
+        task=read.task,
         stamps_ns=at,
         log_ns=at,
         fps=fps,
@@ -220,6 +314,43 @@ def _from_states(
         joints=joints,
         commands=joints,
         confidence=said.astype(float),
+    )
+
+
+def _per_frame(
+    said: Mapping[str, Mapping[_Key, np.ndarray]], keys: Sequence[_Key], shape: tuple[int, ...]
+) -> np.ndarray:
+    """Return what was said of each hand at each frame (N, 2, *shape), NaN where nothing was."""
+    out = np.full((len(keys), 2, *shape), np.nan)
+    for slot, side in enumerate(SIDES):
+        for row, key in enumerate(keys):
+            if key in said[side]:
+                out[row, slot] = said[side][key]
+    return out
+
+
+def _hands(
+    path: Path, joints: JointsCamera, stamps_ns: TimestampsNs, fps: float, placed: bool
+) -> HandMotion:
+    """Return the human hands of joints alone: rotations and what pictures showed are not known."""
+    count, known = len(joints), np.isfinite(joints).all((-1, -2))
+    return HandMotion(
+        timestamps_ns=stamps_ns,
+        fps=fps,
+        presence=known.astype(float),
+        visible=known.astype(float),
+        quality=known.astype(float),
+        observed=known,
+        filled=np.zeros_like(known),
+        global_orient=np.full((count, 2, 3, 3), np.nan),
+        hand_pose=np.full((count, 2, 15, 3, 3), np.nan),
+        betas=np.zeros((2, 10)),
+        translation=np.full((count, 2, 3), np.nan),
+        joints_camera=joints,
+        joints_image=np.full((count, 2, JOINTS, 2), np.nan),
+        hand_model="none",
+        provenance=Provenance(path.name, None, "bag"),
+        placed=placed,
     )
 
 

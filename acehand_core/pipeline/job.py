@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -302,7 +302,9 @@ class _Job:
 
     def _track(self, source: _Source) -> tuple[HandMotion, dict[Side, Calibration]]:
         """Return the hands of the whole recording, and the calibrations all episodes share."""
-        motion = source.tracker.track(source.recording, self._progress)
+        motion = _of_camera(
+            source.tracker.track(source.recording, self._progress), source.recording
+        )
         release_memory()
         if all(hand_targets(motion, side) is None for side in SIDES):
             known = int(motion.known.any(axis=1).sum())
@@ -393,3 +395,13 @@ class _Job:
                 yield videos()
             finally:
                 stop.set()
+
+
+def _of_camera(motion: HandMotion, recording: Recording) -> HandMotion:
+    """Return a motion that says which topic and frame of a bag its pictures are of."""
+    topic = recording.processing.get("topic")
+    if topic is None:
+        return motion
+    said = {"image_topic": topic, "camera_frame": recording.camera_frame}
+    settings = {**motion.provenance.settings, **said}
+    return replace(motion, provenance=replace(motion.provenance, settings=settings))

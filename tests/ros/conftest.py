@@ -15,7 +15,7 @@ os.environ["ROS_PYTHON_CHECK_FIELDS"] = "1"
 os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 os.environ["ROS_DOMAIN_ID"] = str(1 + os.getpid() % 100)  # runs side by side do not meet
 
-from ros_process import Process
+from ros_process import Launched, Process
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,8 +42,8 @@ def start() -> Iterator[Callable[..., Process]]:
     """Start nodes that are ended with the test."""
     started: list[Process] = []
 
-    def begin(module: str, **parameters: Any) -> Process:
-        started.append(Process(module, parameters))
+    def begin(module: str, remap: dict[str, str] | None = None, **parameters: Any) -> Process:
+        started.append(Process(module, parameters, remap))
         return started[-1]
 
     yield begin
@@ -51,3 +51,17 @@ def start() -> Iterator[Callable[..., Process]]:
         if process.popen.poll() is None:
             process.popen.kill()
         process.popen.communicate()
+
+
+@pytest.fixture
+def launch() -> Iterator[Callable[..., Launched]]:
+    """Start launch files that are ended with the test."""
+    started: list[Launched] = []
+
+    def begin(name: str, **arguments: Any) -> Launched:
+        started.append(Launched(name, arguments))
+        return started[-1]
+
+    yield begin
+    for launched in started:
+        launched.stop()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,13 +45,19 @@ def trigger(node: Any, name: str) -> Any:
 
 
 class Process:
-    """One of our nodes in a process of its own, as ``ros2 run`` starts it."""
+    """One of our nodes in a process of its own, as ``ros2 run`` starts it.
 
-    def __init__(self, module: str, parameters: dict[str, Any]) -> None:
+    ``remap`` are the names that are given as ``-r``: topics, and ``__ns``.
+    """
+
+    def __init__(
+        self, module: str, parameters: dict[str, Any], remap: Mapping[str, str] | None = None
+    ) -> None:
         code = f"import sys; from acehand_ros.{module} import main; sys.exit(main(sys.argv))"
         settings = [text for key, value in parameters.items() for text in ("-p", _set(key, value))]
+        names = [text for key, to in (remap or {}).items() for text in ("-r", f"{key}:={to}")]
         self.popen = subprocess.Popen(
-            [sys.executable, "-c", code, "--ros-args", *settings],
+            [sys.executable, "-c", code, "--ros-args", *settings, *names],
             env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -60,6 +70,42 @@ class Process:
         return self.popen.returncode, out
 
 
+class Launched(Process):
+    """A launch file of ours, as ``ros2 launch`` starts it from a sourced colcon workspace."""
+
+    def __init__(self, name: str, arguments: Mapping[str, Any]) -> None:
+        from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
+
+        try:
+            get_package_share_directory("acehand_ros")
+        except PackageNotFoundError:
+            pytest.skip("acehand_ros is not installed in a sourced colcon workspace")
+        if shutil.which("ros2") is None:
+            pytest.skip("the ros2 command is not installed")
+        given = [f"{key}:={_text(value)}" for key, value in arguments.items()]
+        self.popen = subprocess.Popen(
+            ["ros2", "launch", "acehand_ros", f"{name}.launch.py", *given],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def stop(self) -> None:
+        """Send SIGINT to launch, as Ctrl-C does, and wait for its end and that of its nodes."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGINT)
+        try:
+            self.popen.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.popen.pid, signal.SIGKILL)
+            self.popen.communicate()
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _set(name: str, value: Any) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = _text(value)
     return f"{name}:='{text}'" if isinstance(value, str | Path) else f"{name}:={text}"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from ros_process import Process, spin_until, trigger
+from ros_process import Launched, Process, spin_until, trigger
 
 from acehand_core.data.video import open_video
 from acehand_core.export.bag_messages import PlainMessage
@@ -113,33 +113,78 @@ def test_start_and_cancel_by_service(node: Any, start: Start, tmp_path: Path) ->
     assert "Traceback" not in output
 
 
+def test_it_starts_again_with_other_parameters(
+    node: Any, start: Start, bag: Path, tmp_path: Path
+) -> None:
+    from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
+    from rcl_interfaces.srv import SetParameters
+
+    def set_text(name: str, value: object) -> Any:
+        given = ParameterValue(type=ParameterType.PARAMETER_STRING, string_value=str(value))
+        request = SetParameters.Request(parameters=[Parameter(name=name, value=given)])
+        future = client.call_async(request)
+        spin_until(node, future.done, 20)
+        return future.result().results[0]
+
+    client = node.create_client(SetParameters, "/offline_bag/set_parameters")
+    told = Told(node, "offline_bag")
+    work = start(
+        "offline_bag", bag=tmp_path / "none", output_dir=tmp_path / "one", mesh=False,
+        exit_when_done=False, bag_output="none",
+    )  # fmt: skip
+    spin_until(node, lambda: told.state == "failed", 60)
+    assert client.wait_for_service(timeout_sec=20)
+    refused = set_text("storage", "tape")
+    assert not refused.successful and "mcap" in refused.reason
+    assert set_text("bag", bag).successful
+    assert set_text("output_dir", tmp_path / "two").successful
+    assert trigger(node, "/offline_bag/start").success
+    spin_until(node, lambda: told.state == "running", 20)
+    spin_until(node, lambda: told.state == "done", 120)
+    assert list(check_dataset(tmp_path / "two")) == []
+    work.popen.send_signal(signal.SIGINT)
+    code, output = work.wait(20)
+    assert code == 0, output
+
+
 def test_what_is_wrong_is_said_and_is_the_exit_code(
     start: Start, bag: Path, tmp_path: Path
 ) -> None:
     missing = start("offline_bag", bag=tmp_path / "none", output_dir=tmp_path / "a")
     topic = start("offline_bag", bag=bag, output_dir=tmp_path / "b", image_topic="/wrong")
-    for process, sentence in ((missing, "none"), (topic, "/wrong")):
-        code, output = process.wait(120)
-        assert code in (1, 2), output
-        assert sentence in output and "Traceback" not in output
+    (tmp_path / "taken").mkdir()
+    taken = start("offline_bag", bag=bag, output_dir=tmp_path / "taken")
+    for process, code, sentence in (
+        (missing, 2, "none"), (topic, 2, "/wrong"), (taken, 4, "use existing:=append"),
+    ):  # fmt: skip
+        ended, output = process.wait(120)
+        assert ended == code, output
+        assert sentence in output and "Traceback" not in output and "--" not in output
     assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
 
 
-def test_the_launch_file(bag: Path, tmp_path: Path) -> None:
+def test_the_launch_file(launch: Callable[..., Launched], bag: Path, tmp_path: Path) -> None:
     """``ros2 launch`` of the colcon-installed package finishes by itself."""
-    from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
+    made = tmp_path / "data"
+    code, output = launch("offline_bag", bag=bag, output_dir=made, task=12, mesh=False).wait(240)
+    assert code == 0, output
+    assert "process has finished cleanly" in output
+    assert list(check_dataset(made)) == []
 
-    try:
-        get_package_share_directory("acehand_ros")
-    except PackageNotFoundError:
-        pytest.skip("acehand_ros is not installed in a sourced colcon workspace")
-    if shutil.which("ros2") is None:
-        pytest.skip("the ros2 command is not installed")
-    command = ["ros2", "launch", "acehand_ros", "offline_bag.launch.py"]
-    done = subprocess.run(
-        [*command, f"bag:={bag}", f"output_dir:={tmp_path / 'data'}", "task:=12", "mesh:=false"],
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "process has finished cleanly" in done.stdout + done.stderr
-    assert list(check_dataset(tmp_path / "data")) == []
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("offline_bag", {"bag": "/nonexist", "output_dir": "data"}),
+        ("replay", {"source": "/nonexist", "view": "none"}),
+        ("clip", {"device": "cuda", "output_dir": "clips"}),
+    ],
+)
+def test_launch_exits_with_an_error_where_the_node_does(
+    launch: Callable[..., Launched], tmp_path: Path, name: str, arguments: dict[str, str]
+) -> None:
+    if "output_dir" in arguments:
+        arguments = {**arguments, "output_dir": str(tmp_path / arguments["output_dir"])}
+    code, output = launch(name, **arguments).wait(120)
+    assert code == 1, output
+    assert "ended with exit code 2" in output and "Traceback" not in output

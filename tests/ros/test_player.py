@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from controller_rules import check_controller_takes
-from ros_process import Process, call, spin_until, trigger
+from ros_process import Launched, Process, call, spin_until, trigger
 
 from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.export.table import write_hand_motion
@@ -183,6 +183,39 @@ def test_who_comes_late_still_gets_what_is_latched(node: Any, start: Start, tabl
     assert '<robot name="inspire_right">' in late["/right_hand/robot_description"].messages[0].data
     assert '<robot name="inspire_left">' in late["/left_hand/robot_description"].messages[0].data
     assert len(late["/right_hand/joint_trajectory"].messages[0].points) == FRAMES + 1
+
+
+def test_quality_is_told_as_long_as_it_plays(node: Any, start: Start, table: Path) -> None:
+    from diagnostic_msgs.msg import DiagnosticArray
+
+    heard = listen(node)
+    start("trajectory_player", source=table, markers=False, loop=True)
+    spin_until(node, lambda: len(heard["right"].all) >= 10, 60)
+    told = Heard(node, DiagnosticArray, "/diagnostics")
+    spin_until(node, lambda: len(told.all) >= 2, 20)
+    for message in told.messages[:2]:
+        named = {status.name: status for status in message.status}
+        assert set(named) == {
+            "trajectory_player", "acehand: left hand", "acehand: right hand", "acehand: verdict",
+        }  # fmt: skip
+        assert named["acehand: right hand"].message == "followed"
+        assert named["acehand: verdict"].message.startswith("pass")
+
+
+def test_one_publisher_of_each_description(
+    node: Any, launch: Callable[..., Launched], table: Path
+) -> None:
+    from sensor_msgs.msg import JointState
+
+    # A namespace of its own: publishers of a killed process stay known for a while.
+    states = Heard(node, JointState, "/alone/right_hand/joint_states")
+    launch("replay", source=table, view="none", loop=True, namespace="alone")
+    topics = [f"/alone/{side}_hand/robot_description" for side in SIDES]
+    spin_until(node, lambda: len(states.all) > 30, 60)
+    spin_until(node, lambda: all(node.count_publishers(topic) for topic in topics), 20)
+    for topic in topics:
+        (publisher,) = node.get_publishers_info_by_topic(topic)
+        assert publisher.node_name == "robot_state_publisher"
 
 
 def spin_for(node: Any, seconds: float) -> None:

@@ -73,6 +73,7 @@ class BagIndex:
             T_world_camera=self.T_world_camera,
             notes=self.notes,
             processing={"topic": self.topics["image"], "mirrored": mirrored},
+            camera_frame=self.frame_id,
         )
 
 
