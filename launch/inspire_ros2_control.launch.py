@@ -8,9 +8,8 @@ import tempfile
 from pathlib import Path
 
 import yaml
-from launch.actions import DeclareLaunchArgument, EmitEvent, OpaqueFunction, RegisterEventHandler
+from launch.actions import DeclareLaunchArgument, OpaqueFunction, RegisterEventHandler
 from launch.event_handlers import OnProcessExit
-from launch.events import Shutdown
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 
@@ -83,23 +82,17 @@ def start(context):
 
     def spawned(event, _):
         if event.returncode != 0:
-            reason = f"the controllers did not start: exit code {event.returncode}"
-            return [EmitEvent(event=Shutdown(reason=reason))]
+            raise RuntimeError(f"the controllers did not start: exit code {event.returncode}")
         return [player] if given["player"] == "true" else []
-
-    def ended(what):
-        return EmitEvent(event=Shutdown(reason=f"{what} has ended"))
 
     return [
         publisher,
         manager,
         spawner,
         RegisterEventHandler(OnProcessExit(target_action=spawner, on_exit=spawned)),
-        RegisterEventHandler(OnProcessExit(target_action=manager,
-                                           on_exit=[ended("ros2_control_node")])),
-        RegisterEventHandler(OnProcessExit(target_action=player,
-                                           on_exit=[ended("trajectory_player")])),
-        *launching.viewer(given["view"], False),
+        launching.end_with(manager, "ros2_control_node"),
+        launching.end_with(player, "trajectory_player"),
+        *launching.viewer(given["view"], False, launching.Scene()),
     ]  # fmt: skip
 
 
