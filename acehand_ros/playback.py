@@ -96,6 +96,7 @@ class Playback:
         self._lock = threading.RLock()
         self._wake = threading.Condition(self._lock)
         self._closed = self._ended = False
+        self._changes = 0
         self._thread = threading.Thread(target=self._run, name="playback")
         self._drive = drive
         if drive is not None:
@@ -169,6 +170,7 @@ class Playback:
                 self._drive.stop()
                 self._timeline.again()
             self._ended = False
+            self._changes += 1
             self._wake.notify_all()
 
     def _run(self) -> None:
@@ -187,7 +189,7 @@ class Playback:
                 now = time.monotonic_ns()
                 due = self._timeline.due(now)
                 clock_ns = self._timeline.stamp_ns(now)
-                self._ended = self._ended or due.ended
+                changes = self._changes
             if tick_s is not None and (time.monotonic() >= next_tick or due.frames):
                 self._publish_clock(clock_ns)
                 next_tick = max(next_tick + tick_s, time.monotonic() - tick_s)
@@ -203,6 +205,8 @@ class Playback:
             with self._wake:
                 if self._closed:
                     return
+                if changes == self._changes:  # the end, once all is published, and not left since
+                    self._ended = self._ended or due.ended
                 wait = self._timeline.wait_s(time.monotonic_ns()) if not self._ended else None
                 if tick_s is not None:
                     ahead = max(0.0, next_tick - time.monotonic())
