@@ -190,7 +190,7 @@ def viewer(choice: str, use_sim_time: bool, scene: Scene) -> list[Any]:
 
 
 def _written(config: Mapping[str, Any]) -> str:
-    """Return a file of this session that holds a viewer's configuration."""
+    """Return a temporary file that holds a viewer's configuration."""
     with tempfile.NamedTemporaryFile("w", suffix=".rviz", delete=False) as file:
         yaml.safe_dump(config, file, sort_keys=False)
     return file.name

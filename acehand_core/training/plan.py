@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -452,7 +453,7 @@ def run(arguments: Sequence[str]) -> None:
     given = parser.parse_intermixed_args(arguments)
     sizes = dict(map(_size, given.size))
     value = plan(compose(given.overrides), given.gpu, given.mfu, sizes)
-    print(json.dumps(value) if given.json else "\n".join(lines(value)))
+    sys.stdout.write((json.dumps(value) if given.json else "\n".join(lines(value))) + "\n")
 
 
 def _size(text: str) -> tuple[str, Size]:
