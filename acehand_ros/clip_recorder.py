@@ -9,12 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from acehand_core.bags.messages import latched_messages, trajectory_messages, verdict_status
 from acehand_core.errors import EXIT_OK, AcehandError, InputError
-from acehand_core.export.bag_messages import (
-    latched_messages,
-    trajectory_messages,
-    verdict_status,
-)
 from acehand_core.types import SIDES
 from acehand_ros import runtime
 from acehand_ros.clips import (

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.atomic import DirectoryLock, LockedError, output_errors
-from acehand_core.bag_jobs.convert import ConvertOptions, ConvertReport, convert_bag
-from acehand_core.bag_jobs.demonstrations import load_demonstrations
-from acehand_core.data.bags.bag import Bag
-from acehand_core.data.bags.records import Losses
+from acehand_core.bags.bag import Bag
+from acehand_core.bags.messages import Demonstration
+from acehand_core.bags.records import Losses
+from acehand_core.bags.writer import BagWriter
 from acehand_core.errors import InputError, OutputError
-from acehand_core.export.bag_messages import Demonstration
-from acehand_core.export.bag_writer import BagWriter
+from acehand_core.pipeline.bag_convert import ConvertOptions, ConvertReport, convert_bag
+from acehand_core.pipeline.bag_write import load_demonstrations
 from acehand_core.trackers.base import Progress
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
+from acehand_core.bags.messages import CAMERA_LINK
 from acehand_core.errors import InputError, nearest
-from acehand_core.export.bag_messages import CAMERA_LINK
 from acehand_ros.parameters import Parameter, Table
 
 PACKAGE = "acehand_ros"

@@ -1,4 +1,4 @@
-"""Plain messages (``acehand_core.export.bag_messages``) as rclpy messages, and their publishers."""
+"""Plain messages (``acehand_core.bags.messages``) as rclpy messages, and their publishers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from acehand_core.bags.messages import SHARED, TOPICS, PlainMessage, TopicSpec
 from acehand_core.errors import AcehandError
-from acehand_core.export.bag_messages import SHARED, TOPICS, PlainMessage, TopicSpec
 
 DIAGNOSTICS = "/diagnostics"
 _ROS_HELP = (

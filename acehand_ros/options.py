@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from acehand_core.bag_jobs.convert import ConvertOptions
-from acehand_core.data.bags.options import BagReading
-from acehand_core.data.recordings import RecordingOptions
+from acehand_core.bags.records import BagReading
 from acehand_core.errors import InputError
 from acehand_core.pipeline import JobSettings
+from acehand_core.pipeline.bag_convert import ConvertOptions
+from acehand_core.recordings.registry import RecordingOptions
 from acehand_core.trackers.ace_settings import AceSettings
 
 NO_BAG = "none"

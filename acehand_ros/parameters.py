@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acehand_core.data.bags.episodes import MODES
 from acehand_core.errors import InputError, nearest
+from acehand_core.pipeline.bag_episodes import MODES
 
 Value = str | bool | int | float
 

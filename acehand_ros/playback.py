@@ -11,9 +11,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from jaxtyping import Float
 
-from acehand_core.bag_jobs.demonstrations import courses
-from acehand_core.errors import InputError, nearest
-from acehand_core.export.bag_messages import (
+from acehand_core.bags.messages import (
     Demonstration,
     PlainMessage,
     frame_messages,
@@ -22,6 +20,8 @@ from acehand_core.export.bag_messages import (
     trajectory_messages,
     verdict_status,
 )
+from acehand_core.errors import InputError, nearest
+from acehand_core.pipeline.bag_write import courses
 from acehand_core.types import SIDES, Side
 from acehand_ros.timeline import Timeline
 from retarget.limits import CommandLimits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from acehand_core.export.bag_messages import PlainMessage
+from acehand_core.bags.messages import PlainMessage
 from acehand_ros.messages import DIAGNOSTICS, stamp_fields
 from acehand_ros.parameters import as_parameters
 from acehand_ros.worker import JobStatus

@@ -88,7 +88,7 @@ def write_bag(path: Path, images: list[np.ndarray], times: list[int], kind: str)
 
 def source_images() -> list[np.ndarray]:
     """Return the frames of the rendered example."""
-    from acehand_core.data.video import open_video
+    from acehand_core.recordings.video import open_video
 
     recording = open_video(VIDEO)
     return list(recording.frames.read(0, len(recording)))
@@ -98,8 +98,8 @@ def reading(folder: Path, kind: str, runs: int) -> dict[str, float]:
     """Time reading every picture once: rosbags alone, and as a Recording."""
     from bag_samples import stamps
 
-    from acehand_core.data.bags.options import BagReading
-    from acehand_core.data.bags.recording import forget_indexes, index_bag
+    from acehand_core.bags.records import BagReading
+    from acehand_core.recordings.bag import forget_indexes, index_bag
 
     path = folder / f"reading_{kind}"
     write_bag(path, source_images(), stamps(300), kind)

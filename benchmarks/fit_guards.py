@@ -28,10 +28,10 @@ from scipy.ndimage import gaussian_filter
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.solver.bearings_torch import Bearings, calibrated_bearings, sampled_bearings
-from acehand_core.solver.camera_fit_torch import FittedPinhole, token_centres
-from acehand_core.solver.placement_torch import mixed_pnp
-from acehand_core.solver.radial_torch import fit_radial, guarded_pinhole
+from acehand_core.model.placement.bearings import Bearings, calibrated_bearings, sampled_bearings
+from acehand_core.model.placement.camera_fit import FittedPinhole, token_centres
+from acehand_core.model.placement.pnp import mixed_pnp
+from acehand_core.model.placement.radial import fit_radial, guarded_pinhole
 from benchmarks import provenance
 
 WIDTH, HEIGHT, COLUMNS, ROWS = 672, 480, 21, 15

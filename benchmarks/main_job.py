@@ -67,7 +67,7 @@ def timed_job(video: Path, runs: int, *flags: str) -> tuple[float, dict]:
 
 def mediapipe_alone(video: Path) -> tuple[float, int, float]:
     """Return the time of one pass of MediaPipe, the number of frames and the clip's length."""
-    from acehand_core.data.video import open_video
+    from acehand_core.recordings.video import open_video
     from acehand_core.trackers.mediapipe.detector import Detector
 
     recording = open_video(video)

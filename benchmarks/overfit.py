@@ -24,17 +24,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout fi
 
 import torch
 
-from acehand_core.batch import Readout
-from acehand_core.data.synthetic.episode import SynthOptions
-from acehand_core.data.synthetic.job import SynthJob
-from acehand_core.data.synthetic.job import run as synth
-from acehand_core.losses.objective import TERMS, Masks, term_sums
-from acehand_core.losses.targets import Prediction, Targets
-from acehand_core.solver.radial_torch import guarded_pinhole
+from acehand_core.model.batch import Readout
+from acehand_core.model.placement.radial import guarded_pinhole
+from acehand_core.synthetic.episode import SynthOptions
+from acehand_core.synthetic.job import SynthJob
+from acehand_core.synthetic.job import run as synth
 from acehand_core.training.batches import Batch
 from acehand_core.training.loop import Run
+from acehand_core.training.losses import TERMS, Masks, term_sums
 from acehand_core.training.main import compose
 from acehand_core.training.step import MIN_RAY_DEPTH, optimise
+from acehand_core.training.targets import Prediction, Targets
 from benchmarks import provenance
 
 #: The clips of which two are learned.

@@ -25,19 +25,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout fi
 import numpy as np
 import torch
 
-from acehand_core.batch import ClipBatch, Readout, pinhole_batch
-from acehand_core.decoder.config import DecoderConfig
-from acehand_core.encoder.config import TrunkConfig, VaeConfig
-from acehand_core.encoder.vae import VideoEncoder
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.inference.options import InferenceOptions, WeightsRecord
-from acehand_core.inference.recording import reconstruct
-from acehand_core.model import RELEASED, AceModel, place
+from acehand_core.model.batch import ClipBatch, Readout, pinhole_batch
+from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
+from acehand_core.model.encoder.vae import VideoEncoder
+from acehand_core.model.inference.options import InferenceOptions, WeightsRecord
+from acehand_core.model.inference.recording import reconstruct
+from acehand_core.model.network import RELEASED, AceModel, place
+from acehand_core.model.weights import layouts
+from acehand_core.model.weights.loaded import LoadedWeights
 from acehand_core.motion import Recording
-from acehand_core.weights import layouts
-from acehand_core.weights.config import ModelConfig
-from acehand_core.weights.loaded import LoadedWeights
 from benchmarks import provenance
 
 SHORT_S, LONG_S = 60, 600

@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
 
-from acehand_core.data.synthetic.episode import SynthOptions
-from acehand_core.data.synthetic.job import SynthJob, run
+from acehand_core.synthetic.episode import SynthOptions
+from acehand_core.synthetic.job import SynthJob, run
 from benchmarks import provenance
 
 CASES = {

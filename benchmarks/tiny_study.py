@@ -31,11 +31,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout fi
 
 import numpy as np
 
-from acehand_core.data.clips.schema import Split
-from acehand_core.data.clips.store import ClipStore
-from acehand_core.data.synthetic.episode import SynthOptions
-from acehand_core.data.synthetic.job import SynthJob
-from acehand_core.data.synthetic.job import run as synth
+from acehand_core.datasets.clips.schema import Split
+from acehand_core.datasets.clips.store import ClipStore
+from acehand_core.synthetic.episode import SynthOptions
+from acehand_core.synthetic.job import SynthJob
+from acehand_core.synthetic.job import run as synth
 from benchmarks import provenance
 
 FRAMES = 81
@@ -131,7 +131,7 @@ def score_model(run: Path, config: Any, val: ClipStore) -> dict[str, float]:
     """Return the metrics of a run's last checkpoint."""
     import torch
 
-    from acehand_core.data.clips.windows import Sample
+    from acehand_core.datasets.clips.windows import Sample
     from acehand_core.training.batches import Reader
     from acehand_core.training.loop import Run
 

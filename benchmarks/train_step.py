@@ -22,13 +22,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout fi
 import torch
 from training_samples import targets
 
-from acehand_core.batch import ClipBatch
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.losses.objective import LossWeights, Masks, total
-from acehand_core.model import SolveOptions
+from acehand_core.model.batch import ClipBatch
+from acehand_core.model.network import SolveOptions
 from acehand_core.training import build
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.estimate import step_size
+from acehand_core.training.losses import LossWeights, Masks, total
 from acehand_core.training.main import compose
 from acehand_core.training.optim import make_optimizer
 from acehand_core.training.step import TrainingModel

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from acehand_core.cli import retarget
-from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import HandMotion
+from acehand_core.recordings.hand_table import read_hand_motion
 from acehand_core.types import SIDES
 
 HERE = Path(__file__).resolve().parent

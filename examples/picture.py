@@ -8,8 +8,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from acehand_core.data.video import open_video
-from acehand_core.export.overlay import write_png
+from acehand_core.drawing.overlay import write_png
+from acehand_core.recordings.video import open_video
 
 FRAMES = (12, 66)
 WIDTH = 1000

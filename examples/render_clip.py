@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from acehand_core.data.synthetic.clip import render_clip, write_video
-from acehand_core.data.synthetic.stories import two_hands
-from acehand_core.export.table import write_hand_motion
 from acehand_core.geometry.cameras import Camera
+from acehand_core.recordings.hand_table import write_hand_motion
+from acehand_core.synthetic.clip import render_clip, write_video
+from acehand_core.synthetic.stories import two_hands
 
 #: The camera the clip is seen through, 68 degrees wide; also in the metadata of the truth.
 CAMERA = Camera.nominal(640, 480, 68.0)

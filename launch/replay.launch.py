@@ -8,7 +8,7 @@ from pathlib import Path
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch_ros.actions import Node
 
-from acehand_core.bag_jobs.demonstrations import seen_by
+from acehand_core.pipeline.bag_write import seen_by
 from acehand_ros import launching
 from acehand_ros.parameters import PLAYER
 from launch import LaunchDescription

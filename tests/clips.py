@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.data.video import open_video
+from acehand_core.recordings.video import open_video
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "two_hands.mp4"

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core import atomic
-from acehand_core.bag_jobs import convert
+from acehand_core.bags import writer as bag_writer
+from acehand_core.bags.writer import BagWriter
 from acehand_core.cli import console, retarget
 from acehand_core.cli.main import main as acehand
-from acehand_core.export import bag_writer, lerobot_writer
-from acehand_core.export.bag_writer import BagWriter
-from acehand_core.export.lerobot_writer import LeRobotWriter
-from acehand_core.pipeline import job
+from acehand_core.lerobot import writer as lerobot_writer
+from acehand_core.lerobot.writer import LeRobotWriter
+from acehand_core.pipeline import bag_convert, job
 from acehand_core.trackers.files import FileTracker
 
 NAMES = {"sheet": "contact_sheet.png.partial", "overlay": "overlay.mp4.partial"}
@@ -39,7 +39,7 @@ BAG: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "pictures": (job, "draw", lambda *_: True),
     "second": (LeRobotWriter, "add_episode", lambda writer, *_: writer.total_episodes == 1),
     "statistics": (lerobot_writer, "dataset_stats", lambda *_: True),
-    "dataset": (convert, "_write_beside", lambda *_: True),
+    "dataset": (bag_convert, "_write_beside", lambda *_: True),
     "copy": (console.Bars, "__call__", lambda _, stage, *__: stage == "copy the bag"),
     "write": (console.Bars, "__call__", lambda _, stage, n, __: (stage, n) == (WRITE, 3)),
     "place": (BagWriter, "_put_in_place", lambda *_: True),

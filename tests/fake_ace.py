@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from acehand_core.batch import Readout
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.inference.options import WeightsRecord
+from acehand_core.model.batch import Readout
+from acehand_core.model.config import ModelConfig
+from acehand_core.model.inference.options import WeightsRecord
 from acehand_core.motion import Recording
-from acehand_core.weights.config import ModelConfig
 
 SIZE = (64, 32)
 CAMERA = Camera("pinhole", *SIZE, 40.0, 42.0, 31.0, 17.0)

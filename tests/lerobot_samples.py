@@ -19,8 +19,8 @@ import av
 import numpy as np
 import pyarrow.parquet as pq
 
-from acehand_core.export import lerobot_format as layout
-from acehand_core.export.lerobot import (
+from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.dataset import (
     FeatureSpec,
     LeRobotWriter,
     create,

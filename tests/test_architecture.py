@@ -13,84 +13,63 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("acehand_core", "retarget", "acehand_ros")
 
-#: Room -> rooms it may import. ``types``, ``errors`` and ``atomic`` are free for all.
+#: Package -> packages it may import. ``types``, ``errors`` and ``atomic`` are free for all.
 ALLOWED = {
     "geometry": set(),
     "motion": {"geometry"},
-    "hand": {"geometry"},
-    "solver": {"geometry"},
-    "batch": {"geometry"},
-    "encoder": {"batch", "geometry"},
-    "decoder": {"batch", "geometry"},
-    "weights": {"encoder", "decoder"},
-    "model": {"encoder", "decoder", "solver", "hand", "batch", "weights"},
-    "inference": {
-        "model",
-        "data",
-        "motion",
-        "weights",
-        "encoder",
-        "decoder",
-        "batch",
-        "solver",
-        "hand",
-        "geometry",
-        "data.native",
-    },
-    "losses": {"batch", "geometry", "hand"},
-    "training": {
-        "model",
-        "losses",
-        "data",
-        "data.native",
-        "inference",
-        "weights",
-        "encoder",
-        "decoder",
-        "batch",
-        "solver",
-        "hand",
-        "geometry",
-        "motion",
-    },
-    "data": {"motion", "geometry"},
-    "data.native": {"motion", "geometry", "data", "hand"},
-    "data.synthetic": {"motion", "geometry", "data", "hand"},
-    "trackers": {"motion", "data", "hand", "solver", "inference", "model", "weights"},
-    "evaluation": {"motion", "geometry", "hand", "data", "data.native", "export"},
-    "export": {"motion", "data", "hand", "geometry"},
+    "files": set(),
+    "hand": {"geometry", "files"},
+    "bags": {"motion", "geometry", "hand"},
+    "recordings": {"motion", "geometry", "files", "bags"},
+    "datasets": {"motion", "geometry", "files", "hand", "recordings"},
+    "synthetic": {"motion", "geometry", "files", "hand", "recordings", "datasets"},
+    "lerobot": {"motion", "geometry", "files", "hand", "bags", "recordings"},
+    "model": {"motion", "geometry", "files", "hand", "recordings"},
+    "training": {"motion", "geometry", "files", "hand", "recordings", "datasets", "model"},
+    "trackers": {"motion", "geometry", "files", "hand", "recordings", "model"},
     "retarget": {"motion", "geometry", "hand.skeleton"},
-    "pipeline": {"motion", "data", "trackers", "retarget", "export"},
-    "rendering": {"motion", "data", "trackers", "retarget", "export"},
-    "bag_jobs": {"motion", "data", "trackers", "retarget", "export", "pipeline", "geometry"},
+    "drawing": {
+        "motion",
+        "geometry",
+        "hand",
+        "recordings",
+        "datasets",
+        "lerobot",
+        "trackers",
+        "retarget",
+    },
+    "evaluation": {"motion", "geometry", "files", "hand", "recordings", "datasets"},
+    "pipeline": {
+        "motion",
+        "geometry",
+        "hand",
+        "bags",
+        "recordings",
+        "lerobot",
+        "trackers",
+        "retarget",
+        "drawing",
+    },
     "cli": {
         "motion",
-        "data",
-        "data.synthetic",
-        "data.native",
-        "trackers",
-        "retarget",
-        "export",
-        "pipeline",
-        "rendering",
-        "bag_jobs",
-        "weights",
-        "inference",
-        "evaluation",
+        "hand",
+        "bags",
+        "recordings",
+        "datasets",
+        "synthetic",
+        "lerobot",
+        "model",
         "training",
-    },
-    "acehand_ros": {
-        "motion",
-        "data",
         "trackers",
         "retarget",
-        "export",
+        "drawing",
+        "evaluation",
         "pipeline",
-        "bag_jobs",
     },
+    "acehand_ros": {"motion", "bags", "recordings", "trackers", "retarget", "pipeline"},
 }
 FREE = {"types", "errors", "atomic", "version", "__version__"}
-#: Libraries that a room may import only inside the function that needs them.
+#: Libraries that a package may import only inside the function that needs them.
 LAZY = {
     "torch",
     "diffusers",
@@ -113,25 +92,23 @@ LAZY = {
     "wandb",
 }
 
-#: Rooms that are torch: they, and ``*_torch.py`` elsewhere, may import it at the top.
-TORCH_ROOMS = {"batch", "encoder", "decoder", "weights", "model", "inference", "losses", "training"}
-#: What of that the rooms of torch may import at the top: the libraries that they wrap.
+#: Packages that are torch: they, and ``*_torch.py`` elsewhere, may import it at the top.
+TORCH_PACKAGES = {"model", "training"}
+#: What of that the packages of torch may import at the top: the libraries that they wrap.
 TORCH_LIBRARIES = {"torch", "diffusers", "peft", "safetensors"}
 
 
 def modules() -> list[Path]:
-    return sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
+    return sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))
 
 
-def room(name: str) -> str:
-    """Return the room of a dotted module name of ours."""
+def package(name: str) -> str:
+    """Return the package of a dotted module name of ours."""
     parts = name.split(".")
     if parts[0] != "acehand_core":
         return parts[0]
     if len(parts) == 1:
         return "version"
-    if parts[1] == "data" and len(parts) > 2 and parts[2] in ("native", "synthetic"):
-        return ".".join(parts[1:3])
     return parts[1]
 
 
@@ -161,16 +138,18 @@ def imports(path: Path) -> list[tuple[str, bool, int]]:
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_follow_the_table(path: Path) -> None:
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    own = room(name)
+    own = package(name)
     for target, top, line in imports(path):
         where = f"{path.relative_to(ROOT)}:{line}"
         library = target.split(".")[0]
-        free = library in TORCH_LIBRARIES and (own in TORCH_ROOMS or path.stem.endswith("_torch"))
+        free = library in TORCH_LIBRARIES and (
+            own in TORCH_PACKAGES or path.stem.endswith("_torch")
+        )
         if library in LAZY and not free:
             assert not top, f"{where}: {target} must be imported where it is needed"
         if target.split(".")[0] not in PACKAGES or own in FREE:
             continue
-        other = room(target)
+        other = package(target)
         if other in FREE or other == own:
             continue
         allowed = other in ALLOWED[own] or any(

@@ -12,8 +12,8 @@ from runs import Run, hands_file
 from test_base import FPS, wandering
 
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.export.lerobot_check import check_dataset
 from acehand_core.geometry import frames, rotations
+from acehand_core.lerobot.check import check_dataset
 from retarget import arm_solver
 from retarget.arm import ASSUMED_SPEED, load_arm, pose_points
 from retarget.arm_solver import follow_path, place_arm, solve_arm

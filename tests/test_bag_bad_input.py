@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from bag_samples import IMAGE, START, TOPIC, SampleBag, pictures, simple_bag, stamps
 
-from acehand_core.data.bags.bag import Bag
-from acehand_core.data.bags.info import bag_info
-from acehand_core.data.bags.options import BagReading
-from acehand_core.data.bags.recording import BagIndex, index_bag
+from acehand_core.bags.bag import Bag
+from acehand_core.bags.records import BagReading
+from acehand_core.bags.topics import bag_info
 from acehand_core.errors import CalibrationError, InputError, OutputError
+from acehand_core.recordings.bag import BagIndex, index_bag
 
 
 def index_of(path: Path, **reading: str) -> BagIndex:

@@ -22,18 +22,18 @@ from fake_motion import ARRAYS
 from rosbags.highlevel import AnyReader
 from runs import Acehand, Run, hands_file
 
-from acehand_core.bag_jobs.convert import ConvertOptions, convert_bag
-from acehand_core.bag_jobs.demonstrations import load_demonstrations, seen_by
-from acehand_core.data.bags.info import bag_info
-from acehand_core.data.bags.options import BagReading
-from acehand_core.data.bags.recording import index_bag
-from acehand_core.data.bags.typestore import typestore
-from acehand_core.data.hand_table import read_hand_motion
-from acehand_core.data.selection import part
-from acehand_core.data.video import open_video
+from acehand_core.bags.records import BagReading
+from acehand_core.bags.topics import bag_info
+from acehand_core.bags.typestore import typestore
 from acehand_core.errors import Interrupted
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.pipeline import JobSettings
+from acehand_core.pipeline.bag_convert import ConvertOptions, convert_bag
+from acehand_core.pipeline.bag_write import load_demonstrations, seen_by
+from acehand_core.recordings.bag import index_bag
+from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.selection import part
+from acehand_core.recordings.video import open_video
 from acehand_core.trackers import choose
 from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker

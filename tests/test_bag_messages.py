@@ -11,11 +11,8 @@ import pytest
 import yaml
 from retarget_samples import moving_hands
 
-from acehand_core.bag_jobs.demonstrations import load_demonstrations
-from acehand_core.data.bags.camera_info import camera_info_fields, camera_of
-from acehand_core.data.bags.typestore import DISTROS, typestore
-from acehand_core.errors import CalibrationError, SchemaError
-from acehand_core.export.bag_messages import (
+from acehand_core.bags.images import camera_info_fields, camera_of
+from acehand_core.bags.messages import (
     TOPICS,
     Demonstration,
     diagnostics_messages,
@@ -23,8 +20,11 @@ from acehand_core.export.bag_messages import (
     latched_messages,
     trajectory_messages,
 )
-from acehand_core.export.bag_writer import build
+from acehand_core.bags.typestore import DISTROS, typestore
+from acehand_core.bags.writer import build
+from acehand_core.errors import CalibrationError, SchemaError
 from acehand_core.geometry.cameras import Camera
+from acehand_core.pipeline.bag_write import load_demonstrations
 
 CONFIG = Path(__file__).resolve().parent.parent / "acehand_ros" / "config"
 

@@ -20,16 +20,22 @@ from bag_samples import (
     stamps,
 )
 
-from acehand_core.data.bags.bag import Bag, is_bag
-from acehand_core.data.bags.images import ENCODINGS
-from acehand_core.data.bags.info import bag_info
-from acehand_core.data.bags.options import BagReading
-from acehand_core.data.bags.recording import BagIndex, forget_indexes, index_bag
-from acehand_core.data.bags.times import frame_rate, frame_times, missing_frames
-from acehand_core.data.bags.typestore import COMPRESSED_VIDEO, DISTROS, FFMPEG_PACKET
-from acehand_core.data.recordings import RecordingOptions, expand_inputs, open_recording
+from acehand_core.bags.bag import Bag, is_bag
+from acehand_core.bags.images import ENCODINGS
+from acehand_core.bags.records import BagReading
+from acehand_core.bags.topics import bag_info
+from acehand_core.bags.typestore import COMPRESSED_VIDEO, DISTROS, FFMPEG_PACKET
 from acehand_core.errors import CalibrationError, InputError
 from acehand_core.geometry import frames, rotations
+from acehand_core.recordings.bag import (
+    BagIndex,
+    forget_indexes,
+    frame_rate,
+    frame_times,
+    index_bag,
+    missing_frames,
+)
+from acehand_core.recordings.registry import RecordingOptions, expand_inputs, open_recording
 
 
 def index_of(path: Path, **reading: str) -> BagIndex:

@@ -19,12 +19,12 @@ from lerobot_samples import names_in, snapshot
 from rosbags.rosbag2 import Reader
 from runs import Acehand, hands_file
 
-from acehand_core.bag_jobs.convert import ConvertReport, convert_bag
+from acehand_core.bags.bag import Bag
+from acehand_core.bags.writer import BagWriter, clean_beside
 from acehand_core.cli.main import main as acehand
-from acehand_core.data.bags.bag import Bag
 from acehand_core.errors import OutputError
-from acehand_core.export.bag_writer import BagWriter, clean_beside
-from acehand_core.export.lerobot_check import check_dataset
+from acehand_core.lerobot.check import check_dataset
+from acehand_core.pipeline.bag_convert import ConvertReport, convert_bag
 from acehand_core.trackers.base import Progress
 from acehand_ros import offline_bag
 from acehand_ros.options import offline_options

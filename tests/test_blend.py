@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from acehand_core.geometry import rotations
-from acehand_core.inference.assembly import SourceFrames, assemble
-from acehand_core.inference.blend import Frames, exchanged, merge, mix
-from acehand_core.inference.reading import plan_reading
-from acehand_core.inference.windows import Window
+from acehand_core.model.inference.assembly import SourceFrames, assemble
+from acehand_core.model.inference.blend import Frames, exchanged, merge, mix
+from acehand_core.model.inference.options import plan_reading
+from acehand_core.model.inference.windows import Window
 
 
 def account(left, right, count: int = 1, depth: float = 0.5) -> Frames:

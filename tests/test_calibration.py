@@ -9,15 +9,15 @@ import pyarrow.parquet
 import pytest
 from scipy.spatial.transform import Rotation, Slerp
 
-from acehand_core.data.calibration import (
+from acehand_core.errors import CalibrationError
+from acehand_core.geometry.cameras import Camera
+from acehand_core.recordings.cameras import (
     POSE_COLUMNS,
     fit_camera_to,
     load_camera,
     load_camera_poses,
     parse_intrinsics,
 )
-from acehand_core.errors import CalibrationError
-from acehand_core.geometry.cameras import Camera
 
 FISHEYE = {
     "model": "kannala_brandt", "width": 848, "height": 800, "fx": 286, "fy": 286.2, "cx": 421.3,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from acehand_core.cli.main import main
-from acehand_core.data.synthetic import gestures
+from acehand_core.synthetic import gestures
 from acehand_core.types import SIDES
 from retarget import canonical
 from retarget.kinematics import KinematicTree
@@ -27,7 +27,7 @@ def test_the_poses_are_those_of_the_hand_model():
     assert list(kept) == list(now)
     for name, joints in now.items():
         assert np.array(kept[name]) == pytest.approx(np.array(joints), abs=1.5e-5), (
-            "stale: python -m acehand_core.data.synthetic.gestures > retarget/human_poses.json"
+            "stale: python -m acehand_core.synthetic.gestures > retarget/human_poses.json"
         )
 
 

@@ -23,10 +23,10 @@ from video_fixtures import write_audio, write_video
 
 from acehand_core.cli import retarget
 from acehand_core.cli.main import main as acehand
-from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.errors import OutputError
-from acehand_core.export.lerobot import LeRobotWriter, read_provenance
-from acehand_core.export.lerobot_check import check_dataset
+from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.dataset import LeRobotWriter, read_provenance
+from acehand_core.recordings.hand_table import read_hand_motion
 from retarget.robot import find_robot_file
 
 X264 = {"preset": "ultrafast", "crf": "18"}

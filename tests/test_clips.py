@@ -7,12 +7,12 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from acehand_core.data.clips import media
-from acehand_core.data.clips import store as clips
-from acehand_core.data.clips.schema import ClipInfo, Reference, StoreInfo, Supervision, clip_id
-from acehand_core.data.clips.store import ClipStore, ClipWriter
-from acehand_core.data.content_hash import content_sha256
+from acehand_core.datasets.clips import media
+from acehand_core.datasets.clips import store as clips
+from acehand_core.datasets.clips.schema import ClipInfo, Reference, StoreInfo, Supervision, clip_id
+from acehand_core.datasets.clips.store import ClipStore, ClipWriter
 from acehand_core.errors import InputError, OutputError, SchemaError
+from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry.cameras import Camera
 from tests.fake_motion import random_motion
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from retarget_samples import moving_hands
 
-from acehand_core.bag_jobs.demonstrations import courses, load_demonstrations
-from acehand_core.data.selection import hands_at, poses_at, steady, ticks
-from acehand_core.export.bag_messages import frame_messages, trajectory_messages
+from acehand_core.bags.messages import frame_messages, trajectory_messages
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.pipeline.bag_write import courses, load_demonstrations
+from acehand_core.recordings.selection import hands_at, poses_at, steady, ticks
 from acehand_core.trackers.files import read_motion_file
 from acehand_core.types import SIDES
 from acehand_ros.playback import at_rate, rest_of
@@ -108,7 +108,7 @@ def test_ragged_recordings_become_steady_trajectories(table, tmp_path, jitter, d
     motion = read_motion_file(table, "both")
     stamps, kept = ragged(3, len(motion), jitter=jitter, drop=drop)
     lost = motion.at(kept, stamps, motion.fps)
-    from acehand_core.export.table import write_hand_motion
+    from acehand_core.recordings.hand_table import write_hand_motion
 
     write_hand_motion(lost, tmp_path / "lost.parquet")
     demo, robot = next(load_demonstrations(tmp_path / "lost.parquet"))

@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 
 from acehand_core.cli import data
-from acehand_core.data.native import arctic, freihand, h2o, hoi4d, hot3d_recordings, interhand
-from acehand_core.data.native import oakink2 as oak
-from acehand_core.data.native.paper_counts import PAPER, PAPER_SEGMENTS, compare
-from acehand_core.data.native.protocol import Item
-from acehand_core.data.native.registry import READERS
-from acehand_core.data.native.splits import TEST_SHARE, hashed_split
+from acehand_core.datasets.readers import arctic, freihand, h2o, hoi4d, hot3d_recordings, interhand
+from acehand_core.datasets.readers import oakink2 as oak
+from acehand_core.datasets.readers.protocol import Item
+from acehand_core.datasets.readers.run import READERS
+from acehand_core.datasets.readers.splits import (
+    PAPER,
+    PAPER_SEGMENTS,
+    TEST_SHARE,
+    compare,
+    hashed_split,
+)
 
 TEXT = (Path(__file__).resolve().parent.parent / "docs" / "datasets.md").read_text("utf-8")
 

@@ -7,12 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from acehand_core.batch import Readout
-from acehand_core.decoder.attention import rotary_angles, rotate
-from acehand_core.decoder.config import DecoderConfig
-from acehand_core.decoder.decoder import Decoder, over_time, soft_argmax
-from acehand_core.decoder.tokens import RayEncoding, ray_angles
 from acehand_core.errors import InputError
+from acehand_core.model.batch import Readout
+from acehand_core.model.config import DecoderConfig
+from acehand_core.model.decoder import (
+    Decoder,
+    RayEncoding,
+    over_time,
+    ray_angles,
+    rotary_angles,
+    rotate,
+    soft_argmax,
+)
 
 TINY = DecoderConfig(feature_dim=24, width=32, num_heads=2)
 VARIANTS = {

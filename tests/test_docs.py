@@ -15,13 +15,13 @@ from runs import hands_file
 from acehand_core.cli import ace, console, retarget
 from acehand_core.cli import main as acehand_cli
 from acehand_core.cli.main import main as acehand
-from acehand_core.data.calibration import POSE_COLUMNS
-from acehand_core.data.hand_table import COLUMNS
 from acehand_core.errors import InputError
-from acehand_core.export.features import Layout, features
-from acehand_core.export.report import Failure, JobReport
 from acehand_core.geometry.cameras import Camera, CameraModel
+from acehand_core.lerobot.features import Layout, features
 from acehand_core.pipeline import JobSettings, run_job
+from acehand_core.pipeline.report import Failure, JobReport
+from acehand_core.recordings.cameras import POSE_COLUMNS
+from acehand_core.recordings.hand_table import COLUMNS
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker
 from acehand_core.trackers.files import JOINT_FILE_KEYS, REACHES_M

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from controller_rules import Trajectory, followed, refusals
 
-from acehand_core.bag_jobs.demonstrations import load_demonstrations
 from acehand_core.errors import InputError
+from acehand_core.pipeline.bag_write import load_demonstrations
 from acehand_ros import control
 from acehand_ros.drive import START_NS, ActionDrive, ForwardDrive
 from acehand_ros.joint_maps import own_names, read_joint_maps

@@ -10,10 +10,10 @@ import tiny_model
 import torch
 from peft.tuners.lora import LoraLayer
 
-from acehand_core.encoder import lora
-from acehand_core.encoder.config import TrunkConfig
-from acehand_core.encoder.trunk import Trunk
 from acehand_core.errors import InputError, SchemaError
+from acehand_core.model.config import TrunkConfig
+from acehand_core.model.encoder import trunk as lora
+from acehand_core.model.encoder.trunk import Trunk
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_a_prefix_has_the_same_latents(encoder, frames, latents, count) -> None:
 
 def test_diffusers_encodes_the_same(encoder, frames, latents) -> None:
     """One plain call of the whole autoencoder's ``_encode`` on the same weights."""
-    from acehand_core.encoder.vae import LATENT_MEAN, LATENT_STD
+    from acehand_core.model.encoder.vae import LATENT_MEAN, LATENT_STD
 
     pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None].float() / 255 * 2 - 1
     vae = encoder.vae

@@ -12,18 +12,17 @@ import pytest
 from evaluation_samples import CAMERA, motion_of, still
 from runs import Acehand
 
-from acehand_core.data.clips.schema import ClipInfo, StoreInfo
-from acehand_core.data.clips.store import ClipStore, ClipWriter, made_from
-from acehand_core.data.hand_table import read_hand_motion
-from acehand_core.data.segments import make_segments, write_segments
+from acehand_core.datasets.clips.schema import ClipInfo, StoreInfo
+from acehand_core.datasets.clips.store import ClipStore, ClipWriter, made_from
+from acehand_core.datasets.segments import make_segments, write_segments
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.evaluation.ground_truth import open_ground_truth
 from acehand_core.evaluation.models import HandLibrary
 from acehand_core.evaluation.predictions import find_predictions, read_prediction
 from acehand_core.evaluation.run import Options, evaluate_predictions, evaluate_tracker
 from acehand_core.evaluation.tracking import Decoding, DoNothing, throughput, track_segments
-from acehand_core.export.table import write_hand_motion
 from acehand_core.motion import Provenance
+from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
 
 TRUTH = motion_of(still(6))
 

@@ -12,16 +12,15 @@ import pytest
 from evaluation_samples import CAMERA, motion_of
 from runs import Acehand
 
-from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
 from acehand_core.evaluation.ground_truth import open_ground_truth
 from acehand_core.evaluation.importing import METHODS, import_predictions
-from acehand_core.evaluation.importing.crops import full_translation
+from acehand_core.evaluation.importing.records import full_translation
 from acehand_core.evaluation.models import HandLibrary
 from acehand_core.evaluation.run import Options, evaluate_predictions
-from acehand_core.export.table import write_hand_motion
 from acehand_core.geometry import rotations
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
 from acehand_core.types import SIDES
 
 M = np.diag([-1.0, 1.0, 1.0])

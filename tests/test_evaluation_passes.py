@@ -13,25 +13,24 @@ import torch
 from evaluation_samples import motion_of, still
 from runs import Acehand
 
-from acehand_core.batch import ClipBatch, pinhole_batch
-from acehand_core.data.clips.store import ClipStore
-from acehand_core.data.hand_table import read_hand_motion
-from acehand_core.data.selection import part
-from acehand_core.decoder.config import DecoderConfig
+from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.errors import InputError
 from acehand_core.evaluation.run import Options, evaluate_tracker
 from acehand_core.evaluation.tracking import Decoding, DoNothing, suited, track_segments
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.inference.loading import load_model
-from acehand_core.inference.windows import latents_over
-from acehand_core.model import SolveOptions, place
+from acehand_core.model.batch import ClipBatch, pinhole_batch
+from acehand_core.model.config import DecoderConfig, InferenceConfig, ModelConfig
+from acehand_core.model.inference.loading import load_model
+from acehand_core.model.inference.windows import latents_over
+from acehand_core.model.network import SolveOptions, place
+from acehand_core.model.weights import layouts, own
+from acehand_core.model.weights.loaded import LoadedWeights
+from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.selection import part
 from acehand_core.trackers.ace import AceTracker
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.weights import layouts, own
-from acehand_core.weights.config import InferenceConfig, ModelConfig
-from acehand_core.weights.loaded import LoadedWeights
 
 
 class Truth:

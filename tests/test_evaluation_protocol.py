@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.evaluation import boxes, hand_errors
+from acehand_core.evaluation import hand_errors
 from acehand_core.evaluation.models import HandLibrary, canonical_joints
 from acehand_core.evaluation.protocol import PROTOCOLS, picture_size
 from acehand_core.evaluation.segment import score_segment
@@ -234,10 +234,10 @@ def test_hands_behind_the_camera_are_out_of_sight():
     assert out["counts"] == counted(tp=2, iv=2, oos=2, frames=2)
     # A hand across the camera plane has a box of its front part alone.
     points = np.array([[[0.0, 0.0, 1.0], [0.1, 0.1, 1.0], [5.0, 5.0, -1.0], [0.0, 0.0, 0.01]]])
-    box = boxes.boxes_around(points, CAMERA, 0.01)
+    box = hand_errors.boxes_around(points, CAMERA, 0.01)
     assert np.allclose(box, [[159.5, 119.5, 189.5, 149.5]])
-    assert np.isnan(boxes.boxes_around(-points, CAMERA, 0.01)[0]).sum() == 0
-    assert np.isnan(boxes.boxes_around(points - (0, 0, 2), CAMERA, 0.01)).all()
+    assert np.isnan(hand_errors.boxes_around(-points, CAMERA, 0.01)[0]).sum() == 0
+    assert np.isnan(hand_errors.boxes_around(points - (0, 0, 2), CAMERA, 0.01)).all()
 
 
 def test_the_second_pass_has_no_gate_and_no_matching():
@@ -314,7 +314,7 @@ def test_anchors_and_the_rule_without_intrinsics():
 def test_epe_counts_joints_in_the_image_only():
     """The hand is half outside; a joint outside may be anywhere."""
     truth = motion_of(still(1, left=(-0.32, 0.0, 0.6), right=None))
-    inside = boxes.joints_in_image(truth.joints_camera[0, 0], CAMERA, 0.01)
+    inside = hand_errors.joints_in_image(truth.joints_camera[0, 0], CAMERA, 0.01)
     assert 0 < inside.sum() < 21
     anchors = CAMERA.project(truth.joints_camera)
     anchors[0, 0, inside] += (0.0, 4.0)
@@ -353,7 +353,7 @@ def test_the_gate_at_its_borders():
         return out
 
     def seen(pixel, depth=1.0):
-        return bool(boxes.joints_in_image(joints(pixel, depth), CAMERA, 0.01).any())
+        return bool(hand_errors.joints_in_image(joints(pixel, depth), CAMERA, 0.01).any())
 
     assert seen((1e-6, 100)) and not seen((-1e-6, 100))
     assert seen((319.999, 100)) and not seen((320.001, 100))
@@ -362,17 +362,19 @@ def test_the_gate_at_its_borders():
 
 
 def test_dilation_is_a_tenth_of_the_size():
-    assert np.allclose(boxes.dilated(np.array([0.0, 0, 100, 20]), 0.1), [-5, -1, 105, 21])
+    assert np.allclose(hand_errors.dilated(np.array([0.0, 0, 100, 20]), 0.1), [-5, -1, 105, 21])
     # Boxes that meet only because of it are a match; just beyond they are not.
     a, b = np.array([0.0, 0, 100, 20]), np.array([104.0, 0, 204, 20])
-    assert boxes.overlap(b, a) == 0 and boxes.overlap(b, boxes.dilated(a, 0.1)) > 0
-    assert boxes.overlap(b + np.array([2, 0, 2, 0]), boxes.dilated(a, 0.1)) == 0
+    assert (
+        hand_errors.overlap(b, a) == 0 and hand_errors.overlap(b, hand_errors.dilated(a, 0.1)) > 0
+    )
+    assert hand_errors.overlap(b + np.array([2, 0, 2, 0]), hand_errors.dilated(a, 0.1)) == 0
 
 
 def test_overlap_by_hand():
     a, b = np.array([0.0, 0, 2, 2]), np.array([1.0, 1, 3, 3])
-    assert boxes.overlap(a, b) == pytest.approx(1 / 7)
-    assert boxes.overlap(a, np.full(4, np.nan)) == 0
+    assert hand_errors.overlap(a, b) == pytest.approx(1 / 7)
+    assert hand_errors.overlap(a, np.full(4, np.nan)) == 0
 
 
 def test_procrustes_undoes_a_similarity_but_not_a_mirror():

@@ -25,11 +25,12 @@ from acehand_core.evaluation.tables.build import (
     build_tables,
     check_study,
     differences,
+    latex,
+    markdown,
     quoted,
 )
 from acehand_core.evaluation.tables.page import page
-from acehand_core.evaluation.tables.text import latex, markdown
-from acehand_core.export.table import write_hand_motion
+from acehand_core.recordings.hand_table import write_hand_motion
 
 
 @pytest.fixture

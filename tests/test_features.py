@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from retarget_samples import motion_of, moving_hands
 
-from acehand_core.export.features import Layout, columns, features
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES
+from acehand_core.lerobot.features import Layout, columns, features
 from acehand_core.motion import HandMotion, held_index, rotation_6d
 from retarget.pipeline import retarget_motion
 from retarget.robot import load_robot

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from acehand_core.data.synthetic.gestures import fast_hand, pinching_hand
 from acehand_core.hand.skeleton import finger_keypoints
+from acehand_core.synthetic.gestures import fast_hand, pinching_hand
 from acehand_core.types import SIDES
 
 

@@ -13,26 +13,23 @@ import pytest
 import torch
 from weights_samples import Release
 
-from acehand_core.data.native.mano_files import load_mano
-from acehand_core.decoder.config import DecoderConfig
-from acehand_core.encoder.config import TrunkConfig, VaeConfig
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.inference.golden import cases
-from acehand_core.inference.golden.end_to_end import GivenLatents, recording_of
-from acehand_core.inference.golden.recipe import Recipe
-from acehand_core.inference.options import InferenceOptions, WeightsRecord
-from acehand_core.inference.recording import reconstruct
-from acehand_core.model import RELEASED, AceModel
+from acehand_core.hand.mano_files import load_mano
+from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
+from acehand_core.model.golden import cases
+from acehand_core.model.golden.end_to_end import GivenLatents, Recipe, recording_of
+from acehand_core.model.inference.options import InferenceOptions, WeightsRecord
+from acehand_core.model.inference.recording import reconstruct
+from acehand_core.model.network import RELEASED, AceModel
+from acehand_core.model.weights.loaded import from_official_tensors
 from acehand_core.motion import Recording
 from acehand_core.trackers import ace as ace_tracker
 from acehand_core.trackers.ace import AceTracker
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.types import SIDES
-from acehand_core.weights.config import ModelConfig
-from acehand_core.weights.loaded import from_official_tensors
 
 DRAWN = WeightsRecord("drawn", "0" * 64)
 

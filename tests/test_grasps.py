@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from grasp_measures import KINDS, grasps, signed_distance
 
-from acehand_core.data.synthetic import decor, solids, surfaces
-from acehand_core.data.synthetic.furnish import Prop
-from acehand_core.data.synthetic.touch import Touch
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.synthetic import appearance, solids, surfaces
+from acehand_core.synthetic.furniture import Prop
+from acehand_core.synthetic.touch import Touch
 from acehand_core.types import SIDES
 
 PROPS = (
@@ -111,4 +111,4 @@ def test_touch_points_are_the_hands_and_move_as_their_slopes_say(side):
 
 def test_objects_of_every_kind_are_taken():
     rng = np.random.default_rng(0)
-    assert {decor.an_object(rng, "one").kind for _ in range(100)} == set(KINDS) - {"shared"}
+    assert {appearance.an_object(rng, "one").kind for _ in range(100)} == set(KINDS) - {"shared"}

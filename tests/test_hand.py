@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acehand_core.geometry import rotations
-from acehand_core.hand import anthropometry, articulation
+from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.protocol import HandModel
+from acehand_core.hand.shape import HandModel
 from acehand_core.hand.skeleton import (
     BONES,
     FINGERS,
@@ -129,7 +129,7 @@ def bone_lengths(betas):
 
 def unit(name):
     betas = np.zeros(10)
-    betas[anthropometry.SHAPE_NAMES.index(name)] = 1
+    betas[articulation.SHAPE_NAMES.index(name)] = 1
     return betas
 
 
@@ -138,7 +138,7 @@ def test_mean_hand_has_the_published_proportions():
     lengths = bone_lengths(ZERO)
     for finger in FINGERS:
         chain = finger_keypoints(finger)
-        for part, expected in enumerate(anthropometry.SEGMENT_LENGTHS_MM[finger]):
+        for part, expected in enumerate(articulation.SEGMENT_LENGTHS_MM[finger]):
             assert lengths[chain[part], chain[part + 1]] == pytest.approx(expected * 1e-3)
 
 

@@ -8,10 +8,11 @@ from complexity import calls
 from scipy.spatial import cKDTree
 
 from acehand_core.geometry import rotations
-from acehand_core.hand import articulation, authoring, skin_field
-from acehand_core.hand.anthropometry import SHAPE_NAMES, Proportions, rest_keypoints
+from acehand_core.hand import articulation
+from acehand_core.hand.articulation import SHAPE_NAMES, Proportions, rest_keypoints
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import DISTALS, FINGER_JOINT_NAMES, TIPS
+from tools.hand_asset import authoring, skin_field
 
 HAND = CapsuleHand()
 ZERO = np.zeros(10)

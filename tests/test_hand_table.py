@@ -12,10 +12,15 @@ from fake_motion import CAMERA, assert_same_bits, random_motion
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acehand_core.data.hand_table import COLUMNS, read_hand_motion, to_table
 from acehand_core.errors import AcehandError, InputError, OutputError, SchemaError
-from acehand_core.export.table import write_hand_motion, write_joints_file
 from acehand_core.geometry.cameras import Camera
+from acehand_core.recordings.hand_table import (
+    COLUMNS,
+    read_hand_motion,
+    to_table,
+    write_hand_motion,
+    write_joints_file,
+)
 from acehand_core.trackers.files import read_motion_file
 
 

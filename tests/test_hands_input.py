@@ -11,9 +11,8 @@ from retarget_samples import motion_of, moving_hands
 from runs import Acehand, Run, hands_file
 from video_fixtures import write_video
 
-from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.errors import SchemaError
-from acehand_core.export.table import write_hand_motion
+from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
 from acehand_core.trackers.files import read_joints_file
 
 

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acehand_core.data.native.mano_files import load_mano
 from acehand_core.geometry import rotations, rotations_torch
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.hands_torch import TorchHands
+from acehand_core.hand.mano_files import load_mano
 from acehand_core.types import SIDES
 
 

@@ -11,10 +11,10 @@ import native_samples
 import numpy as np
 import pytest
 
-from acehand_core.data.native import hot3d, hot3d_files
-from acehand_core.data.native.mano_files import load_mano
+from acehand_core.datasets.readers import hot3d, hot3d_files
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
+from acehand_core.hand.mano_files import load_mano
 
 SEQUENCE = "hot3d_aria_P0003_c701bd11"
 

@@ -17,45 +17,39 @@ import torch
 from clips import EXAMPLE
 from fake_ace import FakeEncoder, FakeModel, motion
 
-from acehand_core.batch import ClipBatch, Readout, pinhole_batch
 from acehand_core.cli import evaluate
 from acehand_core.cli.ace import ace_settings_of, add_ace_arguments
 from acehand_core.cli.console import Bars
 from acehand_core.cli.main import main
-from acehand_core.data.content_hash import content_sha256
-from acehand_core.data.hand_table import read_hand_motion
-from acehand_core.data.native.mano_files import load_mano
-from acehand_core.decoder.config import DecoderConfig
-from acehand_core.encoder.vae import VideoEncoder
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.evaluation.tracking import Decoding
-from acehand_core.export.resume import FinishedEpisodes
-from acehand_core.export.table import write_hand_motion
+from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.inference import hand_files, network
-from acehand_core.inference.blend import Frames, exchanged, mix
-from acehand_core.inference.loading import load_model
-from acehand_core.inference.options import InferenceOptions, solve_options
-from acehand_core.inference.pixels import PixelEncoder, unpack
-from acehand_core.inference.reading import plan_reading
-from acehand_core.inference.recording import reconstruct
-from acehand_core.inference.shape import recording_betas
-from acehand_core.inference.windows import latents_of
-from acehand_core.model import RELEASED, AceModel, SolveOptions, place
+from acehand_core.hand.mano_files import load_mano
+from acehand_core.lerobot.resume import FinishedEpisodes
+from acehand_core.model.batch import ClipBatch, Readout, pinhole_batch
+from acehand_core.model.config import DecoderConfig, InferenceConfig, ModelConfig
+from acehand_core.model.encoder.vae import VideoEncoder
+from acehand_core.model.inference import loading, passes
+from acehand_core.model.inference.blend import Frames, exchanged, mix, recording_betas
+from acehand_core.model.inference.loading import PixelEncoder, load_model, unpack
+from acehand_core.model.inference.options import InferenceOptions, plan_reading, solve_options
+from acehand_core.model.inference.recording import reconstruct
+from acehand_core.model.inference.windows import latents_of
+from acehand_core.model.network import RELEASED, AceModel, SolveOptions, place
+from acehand_core.model.weights import layouts, own
+from acehand_core.model.weights.load import convert, load_weights, sort_sources
+from acehand_core.model.weights.loaded import LoadedWeights
+from acehand_core.model.weights.training_data import TrainingSource
 from acehand_core.motion import HandMotion
+from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
 from acehand_core.trackers import ace as ace_tracker
 from acehand_core.trackers.ace import AceTracker
 from acehand_core.trackers.ace_settings import AceSettings, read_betas
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
-from acehand_core.weights import layouts, own
-from acehand_core.weights.config import InferenceConfig, ModelConfig
-from acehand_core.weights.convert import convert, sort_sources
-from acehand_core.weights.load import load_weights
-from acehand_core.weights.loaded import LoadedWeights
-from acehand_core.weights.training_data import TrainingSource
 
 OPTIONS = InferenceOptions(encode_width=0)
 
@@ -511,13 +505,13 @@ def test_a_hand_that_one_account_lacks_is_not_mixed():
 
 def test_latents_are_held_only_while_a_window_needs_them(monkeypatch):
     held = []
-    take = network._Look._take
+    take = passes._Look._take
 
     def watched(self, latents):
         take(self, latents)
         held.append(self._latents.shape[-3])
 
-    monkeypatch.setattr(network._Look, "_take", watched)
+    monkeypatch.setattr(passes._Look, "_take", watched)
     run(fake.recording(2000), options=replace(OPTIONS, windows="blended"))
     assert max(held) < 22 + 4
 
@@ -557,11 +551,11 @@ def test_a_network_that_reads_frames_gets_them():
 
 def test_a_stream_that_starts_late_gives_the_same_latents():
     encoder = tiny_model.encoder()
-    late, count = 5, network.WARM_UP_LATENTS + 8
+    late, count = 5, passes.WARM_UP_LATENTS + 8
     frames = np.random.default_rng(0).integers(0, 256, (4 * (late + count) + 1, 32, 32, 3), "u1")
     whole = encoder.encode(frames, round_to_half=False)
     fresh = encoder.encode(frames[4 * late :], round_to_half=False)
-    warm = network.WARM_UP_LATENTS
+    warm = passes.WARM_UP_LATENTS
     torch.testing.assert_close(fresh[:, warm:], whole[:, late + warm :], rtol=0, atol=2e-5)
     assert (fresh[:, :8] - whole[:, late : late + 8]).abs().max() > 1e-3
 
@@ -861,8 +855,8 @@ def test_changed_weights_are_noticed_when_resuming(weights_folder, tmp_path, mon
 def test_manos_pose_includes_its_mean(golden_folder, monkeypatch):
     monkeypatch.setenv("ACEHAND_MANO", str(golden_folder / "mano_synthetic.npz"))
     hand = load_mano()
-    assert hand_files.has_mano()
-    found = run(fake.recording(9), hands=hand_files.mano_hands.__wrapped__())
+    assert loading.has_mano()
+    found = run(fake.recording(9), hands=loading.mano_hands.__wrapped__())
     assert found.hand_model == "mano" and not found.left_shapedirs_fixed
     for slot, side in enumerate(("left", "right")):
         shape = np.broadcast_to(found.betas[slot], (9, 10))

@@ -10,7 +10,7 @@ from acehand_core.hand import articulation, landmark_fit
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.landmark_fit import Evidence, Pose
 from acehand_core.hand.skeleton import BONES
-from acehand_core.solver import pnp
+from acehand_core.trackers.mediapipe import pnp
 
 SEEDS = st.integers(0, 2**32 - 1)
 HAND = CapsuleHand()

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acehand_core.errors import InputError, OutputError, SchemaError, VideoError
-from acehand_core.export import lerobot_format as layout
-from acehand_core.export.lerobot import (
+from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.dataset import (
     FeatureSpec,
     create,
     max_episode_frames,
@@ -24,8 +25,7 @@ from acehand_core.export.lerobot import (
     read_provenance,
     video_feature,
 )
-from acehand_core.export.lerobot_check import check_dataset
-from acehand_core.export.lerobot_stats import QUANTILES, feature_stats, image_stats, merge
+from acehand_core.lerobot.stats import QUANTILES, feature_stats, image_stats, merge
 
 EPISODES, MORE, EGO = samples.EPISODES, samples.MORE, samples.EGO
 

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.export import lerobot_format as layout
-from acehand_core.export.lerobot_check import check_dataset
-from acehand_core.export.lerobot_repair import SET_ASIDE, repair
-from acehand_core.export.transaction import STAGING
+from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.repair import SET_ASIDE, repair
+from acehand_core.lerobot.transaction import STAGING
 
 EGO = samples.EGO
 DATA = "data/chunk-000/file-{:03d}.parquet"

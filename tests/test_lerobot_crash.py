@@ -14,12 +14,12 @@ import lerobot_samples as samples
 import pytest
 
 from acehand_core.errors import InputError, OutputError, SchemaError, UnsafeFileError
-from acehand_core.export import lerobot_format as layout
-from acehand_core.export import transaction
-from acehand_core.export.lerobot import open_for_append, read_provenance
-from acehand_core.export.lerobot_check import check_dataset
-from acehand_core.export.lerobot_repair import repair
-from acehand_core.export.transaction import STAGING
+from acehand_core.lerobot import format as layout
+from acehand_core.lerobot import transaction
+from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.dataset import open_for_append, read_provenance
+from acehand_core.lerobot.repair import repair
+from acehand_core.lerobot.transaction import STAGING
 
 EPISODES, MORE = samples.EPISODES, samples.MORE
 TESTS = Path(__file__).resolve().parent

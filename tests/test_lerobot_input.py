@@ -14,12 +14,12 @@ import pytest
 from runs import Run
 from video_fixtures import write_video
 
-from acehand_core.data import lerobot_videos
-from acehand_core.data.recordings import RecordingOptions, expand_inputs, open_recording
 from acehand_core.errors import InputError, SchemaError, VideoError
-from acehand_core.export import lerobot_format as layout
-from acehand_core.export.lerobot import create, video_feature
-from acehand_core.export.lerobot_check import check_dataset
+from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.dataset import create, video_feature
+from acehand_core.recordings import lerobot_video
+from acehand_core.recordings.registry import RecordingOptions, expand_inputs, open_recording
 
 EGO = "observation.images.head"
 LENGTHS, STARTS = (8, 6, 7), (0, 30, 60)
@@ -78,7 +78,7 @@ def test_every_episode_is_an_input(version_3: Path, whole: list[np.ndarray]) -> 
         shown = recording.frames.read(0, length)
         for image, true in zip(shown, whole[start : start + length], strict=True):
             assert np.abs(image.astype(int) - true).mean() < 3
-        assert lerobot_videos.episode_sha256(path) == recording.sha256
+        assert lerobot_video.episode_sha256(path) == recording.sha256
         hashes.add(recording.sha256)
     assert len(hashes) == 3
     cut = open_recording(paths[2], RecordingOptions(start_s=0.1, duration_s=0.1))

@@ -18,9 +18,9 @@ import pytest
 from clips import EXAMPLE
 
 from acehand_core.cli import retarget
-from acehand_core.export import lerobot_format as layout
-from acehand_core.export.lerobot_check import check_dataset
-from acehand_core.export.lerobot_repair import repair
+from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.repair import repair
 
 pytestmark = pytest.mark.lerobot
 HERE = Path(__file__).resolve().parent

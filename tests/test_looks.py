@@ -16,13 +16,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from video_fixtures import write_video
 
-from acehand_core.data.recordings import RecordingOptions, open_recording
 from acehand_core.errors import OutputError
 from acehand_core.motion import FrameSource
+from acehand_core.recordings.registry import RecordingOptions, open_recording
 from acehand_core.trackers.base import no_progress
-from acehand_core.trackers.mediapipe import detector, looks
-from acehand_core.trackers.mediapipe.cache import SegmentCache
-from acehand_core.trackers.mediapipe.detector import Detector
+from acehand_core.trackers.mediapipe import detector, redetection
+from acehand_core.trackers.mediapipe.detector import Detector, SegmentCache
 from acehand_core.trackers.mediapipe.slots import assign_slots
 from acehand_core.trackers.mediapipe.tracker import cache_key
 
@@ -102,7 +101,11 @@ class FakeDetector(Detector):
             self.locked.add(number)
             if cropped:  # always around the last sighting, so in the middle
                 where = np.array(image.shape[1::-1]) / 2 - 0.5
-                out.append(detection(where, p_right, looks.CROP_PIXELS / looks.CROP_SIZES, look))
+                out.append(
+                    detection(
+                        where, p_right, redetection.CROP_PIXELS / redetection.CROP_SIZES, look
+                    )
+                )
             else:
                 out.append(detection(centre[frame], p_right, 40.0, look, seed=frame))
         return out
@@ -117,8 +120,8 @@ def hand(plain, p_right=0.95, centre=(300.0, 200.0)):
 def network(monkeypatch):
     """Installs a fake network; its hands are set by the test."""
     fake = Network([])
-    monkeypatch.setattr(looks, "Detector", fake.detector)
-    monkeypatch.setattr(looks, "SEGMENT_FRAMES", 10)
+    monkeypatch.setattr(redetection, "Detector", fake.detector)
+    monkeypatch.setattr(redetection, "SEGMENT_FRAMES", 10)
     return fake
 
 
@@ -153,7 +156,7 @@ def test_segments_are_a_single_pass(network, count):
     """Every frame once, in its place; the network starts afresh in each segment."""
     network.hands = [hand(np.full(count, 0.6), 0.9), hand(np.full(count, 0.7), 0.1, (100, 100))]
     frames = Frames(count)
-    found = looks.forward_pass(frames, no_progress, NO_CACHE)
+    found = redetection.forward_pass(frames, no_progress, NO_CACHE)
     assert sorted(frames.read_frames) == list(range(count))
     expected = [
         [detection(c[t], p, 40.0, "forward", seed=t) for c, p, _ in network.hands]
@@ -170,7 +173,7 @@ def test_the_number_of_processors_does_not_matter(network, monkeypatch, seed):
     results = []
     for cpus in (1, 2, 7, None):
         monkeypatch.setattr(os, "cpu_count", lambda cpus=cpus: cpus)
-        results.append(looks.forward_pass(Frames(95), no_progress, NO_CACHE))
+        results.append(redetection.forward_pass(Frames(95), no_progress, NO_CACHE))
     assert all(same(results[0], other) for other in results[1:])
     assert sum(map(len, results[0])) > 20
 
@@ -178,7 +181,7 @@ def test_the_number_of_processors_does_not_matter(network, monkeypatch, seed):
 def test_progress_counts_every_frame_once(network):
     network.hands = [hand(np.ones(47))]
     told = []
-    looks.forward_pass(Frames(47), lambda *message: told.append(message), NO_CACHE)
+    redetection.forward_pass(Frames(47), lambda *message: told.append(message), NO_CACHE)
     assert told == [("track", done, 47) for done in range(1, 48)]
 
 
@@ -192,13 +195,13 @@ def test_a_failing_network_ends_all_workers(network, monkeypatch):
             threading.Event().wait(0.001)
             return super().__call__(image, look)
 
-    monkeypatch.setattr(looks, "Detector", lambda **o: Broken(network, **o))
+    monkeypatch.setattr(redetection, "Detector", lambda **o: Broken(network, **o))
     network.hands = [hand(np.ones(800))]
     for segment, most in ((10, 400), (200, 400)):  # between segments and within
-        monkeypatch.setattr(looks, "SEGMENT_FRAMES", segment)
+        monkeypatch.setattr(redetection, "SEGMENT_FRAMES", segment)
         network.calls.clear()
         with pytest.raises(RuntimeError, match="graph failed"):
-            looks.forward_pass(Frames(800), no_progress, NO_CACHE)
+            redetection.forward_pass(Frames(800), no_progress, NO_CACHE)
         assert network.open_detectors == 0
         assert len(network.calls) < most
 
@@ -216,21 +219,21 @@ def run_until(done, frames, cache):
             raise Stopped
 
     with pytest.raises(Stopped):
-        looks.forward_pass(frames, progress, cache)
+        redetection.forward_pass(frames, progress, cache)
 
 
 @pytest.mark.parametrize("cpus", [1, 3])
 def test_an_interrupted_pass_goes_on_where_it_stopped(network, monkeypatch, tmp_path, cpus):
     monkeypatch.setattr(os, "cpu_count", lambda: cpus)
     network.hands = random_hands(5, 100)
-    expected = looks.forward_pass(Frames(100), no_progress, NO_CACHE)
+    expected = redetection.forward_pass(Frames(100), no_progress, NO_CACHE)
     cache = SegmentCache(tmp_path / "work", {"source": "a"})
     run_until(57, Frames(100), cache)
     kept = {p.name[-13:-4] for p in (tmp_path / "work").glob("*.npz")}
     # One unfinished segment per worker at most.
     assert 57 // 10 - cpus <= len(kept) <= 5
     second, told = Frames(100), []
-    found = looks.forward_pass(second, lambda *m: told.append(m[1]), cache)
+    found = redetection.forward_pass(second, lambda *m: told.append(m[1]), cache)
     assert same(found, expected)
     missing = {
         t for s in range(0, 100, 10) if f"{s + 10:09d}" not in kept for t in range(s, s + 10)
@@ -238,13 +241,15 @@ def test_an_interrupted_pass_goes_on_where_it_stopped(network, monkeypatch, tmp_
     assert sorted(second.read_frames) == sorted(missing)
     assert told == sorted(told) and told[-1] == 100
     third = Frames(100)
-    assert same(looks.forward_pass(third, no_progress, cache), expected)
+    assert same(redetection.forward_pass(third, no_progress, cache), expected)
     assert third.read_frames == []
 
 
 def test_only_the_same_key_finds_a_segment(network, tmp_path):
     network.hands = [hand(np.ones(10))]
-    looks.forward_pass(Frames(10), no_progress, SegmentCache(tmp_path, {"source": "a", "n": 1}))
+    redetection.forward_pass(
+        Frames(10), no_progress, SegmentCache(tmp_path, {"source": "a", "n": 1})
+    )
     assert SegmentCache(tmp_path, {"n": 1, "source": "a"}).get(0, 10) is not None
     assert SegmentCache(tmp_path, {"source": "b", "n": 1}).get(0, 10) is None
     assert SegmentCache(tmp_path, {"source": "a", "n": 1}).get(0, 9) is None
@@ -304,7 +309,7 @@ def test_what_is_put_comes_back_to_the_bit(tmp_path_factory, seed, counts):
 def test_a_damaged_file_is_computed_again(network, tmp_path):
     network.hands = random_hands(1, 20)
     cache = SegmentCache(tmp_path, {})
-    expected = looks.forward_pass(Frames(20), no_progress, cache)
+    expected = redetection.forward_pass(Frames(20), no_progress, cache)
     path = sorted(tmp_path.glob("*.npz"))[1]
     whole = path.read_bytes()
     flipped = bytearray(whole)
@@ -320,7 +325,7 @@ def test_a_damaged_file_is_computed_again(network, tmp_path):
     for content in damaged:
         path.write_bytes(content)
         frames = Frames(20)
-        assert same(looks.forward_pass(frames, no_progress, cache), expected)
+        assert same(redetection.forward_pass(frames, no_progress, cache), expected)
         assert sorted(frames.read_frames) == list(range(10, 20))
         assert path.read_bytes() != content  # and mended
 
@@ -353,7 +358,7 @@ def test_a_folder_that_cannot_be_written_says_so(tmp_path):
 def test_gaps_are_the_empty_runs_beside_a_sighting(seen):
     one = detection()
     slots = [[one if s else None for s in pair] for pair in seen]
-    gaps = looks.find_gaps(slots)
+    gaps = redetection.find_gaps(slots)
     covered = [set(), set()]
     for gap in gaps:
         assert gap.start < gap.stop
@@ -374,10 +379,10 @@ def test_gaps_are_the_empty_runs_beside_a_sighting(seen):
 
 def look_again(network, frames, slot=RIGHT, fps=30.0):
     """Forward pass, then a second look; returns (slots before, {frame: detection})."""
-    slots = assign_slots(looks.forward_pass(frames, no_progress, NO_CACHE))
+    slots = assign_slots(redetection.forward_pass(frames, no_progress, NO_CACHE))
     network.calls.clear()
     frames.read_frames.clear()
-    found = list(looks.look_again(frames, looks.find_gaps(slots), fps, no_progress))
+    found = list(redetection.look_again(frames, redetection.find_gaps(slots), fps, no_progress))
     return slots, dict(found)
 
 
@@ -421,9 +426,9 @@ def test_each_walk_starts_afresh(network, monkeypatch):
             super().reset()
             walks.append(len(network.calls))
 
-    gap = looks.Gap(RIGHT, 3, 5, detection(size=40), detection(size=40))
-    monkeypatch.setattr(looks, "Detector", lambda **o: Watched(network, **o))
-    list(looks.look_again(Frames(25), [gap, gap], 30.0, no_progress))
+    gap = redetection.Gap(RIGHT, 3, 5, detection(size=40), detection(size=40))
+    monkeypatch.setattr(redetection, "Detector", lambda **o: Watched(network, **o))
+    list(redetection.look_again(Frames(25), [gap, gap], 30.0, no_progress))
     following = [i for i, (look, _) in enumerate(network.calls) if look != "crop"]
     starts = [i for i in following if i == 0 or network.calls[i - 1][0] != network.calls[i][0]]
     assert walks == starts and len(walks) == 4
@@ -438,10 +443,10 @@ def test_a_crop_sees_what_the_whole_image_does_not(network):
     assert {d.look for d in found.values()} == {"crop"}
     # The fake network says "in the middle of the crop": where that is, and how large.
     before = detection((300, 200), size=40.0, seed=19)
-    side = int(looks.CROP_SIZES * before.size)
+    side = int(redetection.CROP_SIZES * before.size)
     middle = np.round(before.pixels.mean(0) - side / 2) + (side - 1) / 2
     np.testing.assert_allclose(found[20].pixels.mean(0), middle, atol=1e-6)
-    assert found[20].size == pytest.approx(side / looks.CROP_SIZES)
+    assert found[20].size == pytest.approx(side / redetection.CROP_SIZES)
 
 
 def test_only_the_gap_and_its_edge_are_looked_at(network):
@@ -450,12 +455,12 @@ def test_only_the_gap_and_its_edge_are_looked_at(network):
     frames = Frames(230)
     _, found = look_again(network, frames)
     assert found == {}
-    assert min(frames.read_frames) >= 100 - looks.RUN_UP
-    assert max(frames.read_frames) < 130 + looks.RUN_UP
-    walk = looks.RUN_UP + looks.GIVE_UP
+    assert min(frames.read_frames) >= 100 - redetection.RUN_UP
+    assert max(frames.read_frames) < 130 + redetection.RUN_UP
+    walk = redetection.RUN_UP + redetection.GIVE_UP
     per_look = {look: sum(call[0] == look for call in network.calls) for look in
                 ("forward again", "backward", "crop")}  # fmt: skip
-    assert per_look == {"forward again": walk, "backward": walk, "crop": 2 * looks.GIVE_UP}
+    assert per_look == {"forward again": walk, "backward": walk, "crop": 2 * redetection.GIVE_UP}
 
 
 def test_walks_end_at_their_reach(network):
@@ -463,7 +468,7 @@ def test_walks_end_at_their_reach(network):
     plain = np.r_[np.full(10, 0.9), np.full(300, 0.3), np.full(10, 0.9)]
     network.hands = [hand(plain)]
     _, found = look_again(network, Frames(320), fps=10.0)
-    reach = round(looks.REACH_S * 10)
+    reach = round(redetection.REACH_S * 10)
     assert set(found) == {*range(10, 10 + reach), *range(310 - reach, 310)}
 
 
@@ -493,14 +498,14 @@ def test_a_second_look_takes_only_what_is_expected(
     network, monkeypatch, p_right, centre, size, taken
 ):
     one = detection((300, 200), 0.95, 40)
-    gap = looks.Gap(RIGHT, 3, 4, one, None)
+    gap = redetection.Gap(RIGHT, 3, 4, one, None)
 
     class Scripted(FakeDetector):
         def __call__(self, image, look):
             return [] if look == "crop" else [detection(centre, p_right, size, look)]
 
-    monkeypatch.setattr(looks, "Detector", lambda **o: Scripted(network, **o))
-    found = list(looks.look_again(Frames(10), [gap], 30.0, no_progress))
+    monkeypatch.setattr(redetection, "Detector", lambda **o: Scripted(network, **o))
+    found = list(redetection.look_again(Frames(10), [gap], 30.0, no_progress))
     assert [frame for frame, _ in found] == ([3] if taken else [])
 
 
@@ -525,14 +530,14 @@ def test_crops_map_back_to_the_source_exactly(x, y, size, width, height):
     """The corners of a crop are the corners of the piece of image it shows."""
     image = np.zeros((height, width, 3), np.uint8)
     around = detection((x, y), size=size)  # its rms is rounded otherwise at another place
-    crop, scale, corner = looks._crop(image, around)
+    crop, scale, corner = redetection._crop(image, around)
     edges = np.array([[-0.5, -0.5], [crop.shape[1] - 0.5, crop.shape[0] - 0.5]])
     low, high = (edges + 0.5) / scale - 0.5 + corner
     np.testing.assert_allclose(low, np.round(low - 0.5) + 0.5, atol=1e-9)  # between pixels
     np.testing.assert_allclose(high, np.round(high - 0.5) + 0.5, atol=1e-9)
     assert (low >= -0.5).all() and (high <= np.array([width, height]) - 0.5 + 1e-9).all()
-    assert max(crop.shape[:2]) == looks.CROP_PIXELS
-    side = min(max(int(looks.CROP_SIZES * around.size), 32), max(width, height))
+    assert max(crop.shape[:2]) == redetection.CROP_PIXELS
+    side = min(max(int(redetection.CROP_SIZES * around.size), 32), max(width, height))
     np.testing.assert_allclose(high - low, np.minimum(side, [width, height]), atol=1e-9)
 
 
@@ -540,7 +545,7 @@ def test_pixels_of_a_crop_show_what_lies_there():
     """A slope of brightness tells the place: what a crop shows is what was asked for."""
     image = np.zeros((200, 250, 3), np.uint8)
     image[..., 0], image[..., 1] = np.arange(250), np.arange(200)[:, None]
-    crop, scale, corner = looks._crop(image, detection((140, 90), size=30))
+    crop, scale, corner = redetection._crop(image, detection((140, 90), size=30))
     for at in ([40, 50], [300, 222], [400, 17]):
         place = (np.array(at) + 0.5) / scale - 0.5 + corner
         np.testing.assert_allclose(crop[at[1], at[0], :2], place, atol=1.0)

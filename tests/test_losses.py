@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 import torch
 
-from acehand_core.batch import ClipBatch
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations_torch
-from acehand_core.losses import terms
-from acehand_core.losses.objective import TERMS, LossWeights, Masks, term_sums, total
-from acehand_core.losses.targets import Targets
-from acehand_core.model import AceModel, SolveOptions
+from acehand_core.model.batch import ClipBatch
+from acehand_core.model.network import AceModel, SolveOptions
+from acehand_core.training import losses
+from acehand_core.training.losses import TERMS, LossWeights, Masks, term_sums, total
 from acehand_core.training.step import TrainingModel
+from acehand_core.training.targets import Targets
 from tests.training_samples import HANDS, moved, targets, truth, turns
 
 YES = torch.tensor([True])
@@ -51,7 +51,7 @@ def test_every_term_sees_an_error_and_its_gradient_is_finite() -> None:
 def test_the_geodesic_at_its_edges(angle) -> None:
     axis = torch.nn.functional.normalize(torch.tensor([[1.0, 2.0, -0.5]]), dim=-1)
     R = rotations_torch.exp(axis * angle).requires_grad_()
-    value = terms.geodesic(R, torch.eye(3)[None], YES)
+    value = losses.geodesic(R, torch.eye(3)[None], YES)
     value.backward()
     assert abs(float(value.detach()) - angle) < 2e-3 and R.grad.isfinite().all()
     assert R.grad.abs().max() < 1e3
@@ -94,16 +94,16 @@ def test_known_values() -> None:
     assert float(found["pres"]) == pytest.approx(0.693147, rel=1e-4)
     R = turns(torch.Generator().manual_seed(0), 1, size=1.0)
     quarter = rotations_torch.exp(torch.tensor([[0.0, 0.0, torch.pi / 2]]))
-    assert float(terms.geodesic(R @ quarter, R, YES)) == pytest.approx(torch.pi / 2, rel=1e-5)
-    assert float(terms.matrix_squared(quarter, torch.eye(3)[None], YES)) == pytest.approx(4 / 9)
+    assert float(losses.geodesic(R @ quarter, R, YES)) == pytest.approx(torch.pi / 2, rel=1e-5)
+    assert float(losses.matrix_squared(quarter, torch.eye(3)[None], YES)) == pytest.approx(4 / 9)
     wave = torch.zeros(1, 3, 2, 21, 3)
     wave[:, 1] = 0.01
-    assert float(terms.acceleration(wave, torch.ones(1, 1, 2, dtype=torch.bool))) == pytest.approx(
+    assert float(losses.acceleration(wave, torch.ones(1, 1, 2, dtype=torch.bool))) == pytest.approx(
         2 * 0.02
     )
     field = torch.tensor([1.0, 0, 1.0]).view(1, 3, 1, 1)
     ahead = torch.tensor([0.0, 0, 1.0]).view(1, 3, 1, 1)
-    assert float(terms.rays(field, ahead, YES)) == pytest.approx(1 - 0.5**0.5)
+    assert float(losses.rays(field, ahead, YES)) == pytest.approx(1 - 0.5**0.5)
 
 
 #: Paper, appendix "Loss Weights". L_rot: geodesic and matrix 1 each, shape 0.1. L_joint: 10
@@ -164,7 +164,7 @@ def test_image_terms_by_hand() -> None:
     # depth counts as 0.05 m: u = 0.8 * 0.1 / 0.05 + 0.5 = 2.1, v = 1.2 * -0.05 / 0.05 + 0.4 = -0.8.
     points = torch.tensor([[[0.1, -0.05, 0.5], [0.1, -0.05, -3.0]]])
     focal, centre = torch.tensor([[0.8, 1.2]]), torch.tensor([[0.5, 0.4]])
-    projected = terms.project(points, focal, centre)
+    projected = losses.project(points, focal, centre)
     torch.testing.assert_close(projected, torch.tensor([[[0.66, 0.28], [2.1, -0.8]]]))
 
 
@@ -201,21 +201,21 @@ def test_bearings_of_two_pinholes_by_hand() -> None:
     """Three rows and two columns of tokens; their centres are at 1/4, 3/4 and 1/6, 1/2, 5/6."""
     at, one = torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 1.0]])
     # x/z: 1/4 and 3/4 at focal length 1, half of it at 2. Means: |1/2 - 1/4| = 1/4 in x, 0 in y.
-    value = terms.bearings(torch.tensor([[2.0, 1.0]]), at, one, at, (3, 2), YES)
+    value = losses.bearings(torch.tensor([[2.0, 1.0]]), at, one, at, (3, 2), YES)
     assert float(value) == pytest.approx(1 / 8)
     # y/z: 1/6, 1/2 and 5/6, mean 1/2; a fourth of it at 4: 3/8 in y, 0 in x.
-    value = terms.bearings(torch.tensor([[1.0, 4.0]]), at, one, at, (3, 2), YES)
+    value = losses.bearings(torch.tensor([[1.0, 4.0]]), at, one, at, (3, 2), YES)
     assert float(value) == pytest.approx(3 / 16)
     # A centre 0.2 off moves every bearing by 0.2 / 0.5 in x.
     half = torch.tensor([[0.5, 0.5]])
-    value = terms.bearings(half, at + torch.tensor([[0.2, 0.0]]), half, at, (3, 2), YES)
+    value = losses.bearings(half, at + torch.tensor([[0.2, 0.0]]), half, at, (3, 2), YES)
     assert float(value) == pytest.approx(0.2)
 
 
 def test_rays_that_start_at_zero_have_a_bounded_gradient() -> None:
     t = targets()
     zero = torch.zeros_like(t.rays).requires_grad_()
-    terms.rays(zero, t.rays, t.rays_taught).backward()
+    losses.rays(zero, t.rays, t.rays_taught).backward()
     assert zero.grad.isfinite().all() and 0 < zero.grad.norm() < 20
 
 

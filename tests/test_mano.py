@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from acehand_core.data.native.mano_files import find_mano, load_mano
 from acehand_core.errors import InputError, MissingDependencyError, SchemaError, UnsafeFileError
 from acehand_core.geometry import rotations
 from acehand_core.hand.mano import ManoArrays, ManoHand, shapedirs_need_repair
+from acehand_core.hand.mano_files import find_mano, load_mano
 from acehand_core.types import SIDES
 
 EYE = np.eye(3)
@@ -328,7 +328,7 @@ def test_where_to_get_mano(tmp_path, monkeypatch):
 
 def test_importing_is_light():
     code = (
-        "import sys, acehand_core.hand.mano, acehand_core.data.native.mano_files\n"
+        "import sys, acehand_core.hand.mano, acehand_core.hand.mano_files\n"
         "assert not {'torch', 'smplx', 'chumpy', 'scipy.sparse'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,17 +8,16 @@ import pytest
 import tiny_model
 import torch
 
-from acehand_core.batch import ClipBatch, PinholeBatch, Readout, pinhole_batch
-from acehand_core.decoder.config import DecoderConfig
-from acehand_core.decoder.decoder import Decoder
-from acehand_core.encoder import lora
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.inference.cameras import predicted_camera
-from acehand_core.model import RELEASED, AceModel, SolveOptions, place
-from acehand_core.weights.config import ModelConfig
-from acehand_core.weights.loaded import LoadedWeights
+from acehand_core.model.batch import ClipBatch, PinholeBatch, Readout, pinhole_batch
+from acehand_core.model.config import DecoderConfig, ModelConfig
+from acehand_core.model.decoder import Decoder
+from acehand_core.model.encoder import trunk
+from acehand_core.model.inference.placing import predicted_camera
+from acehand_core.model.network import RELEASED, AceModel, SolveOptions, place
+from acehand_core.model.weights.loaded import LoadedWeights
 
 SIZE = torch.tensor([[192.0, 128.0]])
 CONFIG = ModelConfig(
@@ -32,10 +31,10 @@ def weights(seed: int = 0) -> LoadedWeights:
     """Random weights of the tiny model, adapters included."""
     generator = torch.Generator().manual_seed(seed)
     adapted = tiny_model.trunk()
-    lora.add_adapters(adapted)
+    trunk.add_adapters(adapted)
     adapters = {
         name: 0.2 * torch.randn(p.shape, generator=generator)
-        for name, p in lora.adapter_parameters(adapted)
+        for name, p in trunk.adapter_parameters(adapted)
     }
     torch.manual_seed(seed)
     decoder = Decoder(CONFIG.decoder)

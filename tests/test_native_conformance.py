@@ -17,15 +17,14 @@ import native_samples
 import numpy as np
 import pytest
 
-from acehand_core.data.clips.store import ClipStore
-from acehand_core.data.native import registry
-from acehand_core.data.native.clip_pictures import ClipOptions
-from acehand_core.data.native.conventions import to_camera
-from acehand_core.data.native.convert import hand_motion, mano_source
-from acehand_core.data.native.mano_files import load_mano
-from acehand_core.data.native.protocol import Convention, ManoTrack, ReadOptions
-from acehand_core.data.native.run import RunOptions, run
-from acehand_core.data.native.splits import hashed_split
+from acehand_core.datasets.clips.store import ClipStore
+from acehand_core.datasets.readers import run as registry
+from acehand_core.datasets.readers.conventions import to_camera
+from acehand_core.datasets.readers.convert import hand_motion, mano_source
+from acehand_core.datasets.readers.pictures import ClipOptions
+from acehand_core.datasets.readers.protocol import Convention, ManoTrack, ReadOptions
+from acehand_core.datasets.readers.run import RunOptions, run
+from acehand_core.datasets.readers.splits import hashed_split
 from acehand_core.errors import (
     InputError,
     Interrupted,
@@ -34,6 +33,7 @@ from acehand_core.errors import (
 )
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.mano import shapedirs_need_repair
+from acehand_core.hand.mano_files import load_mano
 
 pytest.importorskip("smplx")
 pytest.importorskip("torch")
@@ -479,8 +479,7 @@ def test_a_malicious_pickle_runs_nothing(name, mano_file, tmp_path):
 def test_tensors_inside_pickles_are_read_and_nothing_else(tmp_path):
     import torch
 
-    from acehand_core.data.torch_pickle import TORCH_PKL
-    from acehand_core.data.unpickle import restricted_load
+    from acehand_core.files.unpickling import TORCH_PKL, restricted_load
 
     base = torch.arange(24.0).reshape(4, 6)
     value = {
@@ -726,7 +725,7 @@ def test_real_hot3d_sample_through_the_reader(shared, mano_file, tmp_path):
 
 
 def test_a_turned_lens_is_exact():
-    from acehand_core.data.native.turned import TURN, turned_camera
+    from acehand_core.datasets.readers.pictures import TURN, turned_camera
     from acehand_core.geometry.cameras import Camera
 
     random = np.random.default_rng(0)

@@ -15,11 +15,11 @@ from clips import example_frames
 from runs import Acehand, Run, hands_file
 from video_fixtures import write_video
 
-from acehand_core.data.recordings import RecordingOptions, expand_inputs, open_recording
-from acehand_core.export import lerobot_format as layout
-from acehand_core.export.demonstrations import read_episodes
-from acehand_core.export.lerobot_check import check_dataset
-from acehand_core.export.lerobot_repair import repair
+from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.repair import repair
+from acehand_core.pipeline.demonstrations import read_episodes
+from acehand_core.recordings.registry import RecordingOptions, expand_inputs, open_recording
 
 COUNT = 6
 JOINTS = "observation.hand.joints_camera"

@@ -14,19 +14,19 @@ from test_clips import info, pictures
 from test_clips import motion as clip_motion
 from video_fixtures import write_video
 
-from acehand_core import rendering
-from acehand_core.data.clips.schema import StoreInfo
-from acehand_core.data.clips.store import ClipWriter
-from acehand_core.data.segments import segment_place
+from acehand_core.datasets.clips.schema import StoreInfo
+from acehand_core.datasets.clips.store import ClipWriter
+from acehand_core.datasets.segments import segment_place
+from acehand_core.drawing import films
+from acehand_core.drawing.films import RenderSettings
+from acehand_core.drawing.panels import Panels, panel_names
+from acehand_core.drawing.robot_view import RobotRenderer
+from acehand_core.drawing.scene import Layer, View, mesh_layer, outside_view, stack
 from acehand_core.errors import InputError
-from acehand_core.export.panels import Panels, panel_names
-from acehand_core.export.scene import Layer, View, mesh_layer, outside_view, stack
-from acehand_core.export.table import write_hand_motion
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import Camera
-from acehand_core.rendering import RenderSettings
+from acehand_core.recordings.hand_table import write_hand_motion
 from retarget.calibration_file import known_calibrations
-from retarget.render import RobotRenderer
 from retarget.robot import load_robot
 
 SIZE = (64, 48)
@@ -161,7 +161,7 @@ def test_panel_names() -> None:
 
 
 def test_render_command(tmp_path: Path, capsys) -> None:
-    from acehand_core.data.recordings import RecordingOptions, open_recording
+    from acehand_core.recordings.registry import RecordingOptions, open_recording
 
     hands = hands_file(tmp_path / "hands.npz", 6)
     frames_of = [np.full((96, 128, 3), 120, np.uint8)] * 6
@@ -197,7 +197,7 @@ def test_render_part_of_an_episode(tmp_path: Path, capsys) -> None:
     assert np.abs(corner - [130, 160, 190]).max() < 12
     kept = out / "acehand" / "episode_000001" / "calibration.json"
     for robot, used in (("inspire", known_calibrations(kept, load_robot("inspire"))), ("leap", {})):
-        found = rendering._calibrations(out, RenderSettings(out, episode=1), load_robot(robot))
+        found = films._calibrations(out, RenderSettings(out, episode=1), load_robot(robot))
         assert found.keys() == used.keys()
         assert all(np.array_equal(found[s].rotation, used[s].rotation) for s in used)
     late = Acehand(capsys, *drawn, "--start", 5, "--output", tmp_path / "late")
@@ -339,7 +339,7 @@ def test_the_path_of_the_camera_that_one_input_knows_counts_for_all(tmp_path: Pa
     write_hand_motion(made, unknown)
     video = write_video(tmp_path / "v.mp4", [np.full((96, 128, 3), 60, np.uint8)] * 6)
     for settings in (RenderSettings(tmp_path), RenderSettings(tmp_path, video=video)):
-        _, columns = rendering._columns([unknown, known], settings, lambda *_: None)
+        _, columns = films._columns([unknown, known], settings, lambda *_: None)
         assert [c.label for c in columns] == ["unknown", "known"]
         for column in columns:
             np.testing.assert_allclose(column.motion.T_world_camera, poses)

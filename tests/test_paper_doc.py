@@ -62,10 +62,10 @@ def exists(file, name):
     ("file", "name", "there"),
     [
         ("tests/test_paper_doc.py", "exists", True),
-        ("acehand_core/batch.py", "Readout.rays", True),
-        ("acehand_core/batch.py", "Readout.betas", True),
-        ("acehand_core/batch.py", "rays", False),
-        ("acehand_core/batch.py", "Readout.detach", False),
+        ("acehand_core/model/batch.py", "Readout.rays", True),
+        ("acehand_core/model/batch.py", "Readout.betas", True),
+        ("acehand_core/model/batch.py", "rays", False),
+        ("acehand_core/model/batch.py", "Readout.detach", False),
         ("acehand_core/bath.py", "Readout", False),
         ("acehand_core/training/conf/experiment/kfree.yaml", "losses.fit", True),
         ("acehand_core/training/conf/experiment/kfree.yaml", "losses.fits", False),
@@ -118,7 +118,7 @@ def test_every_flag_exists():
 
 def test_every_setting_of_training_exists():
     """By name: a group's file, or a field; tests/test_train_config.py composes them."""
-    files = ("acehand_core/training/config.py", "acehand_core/data/clips/windows.py")
+    files = ("acehand_core/training/config.py", "acehand_core/datasets/clips/windows.py")
     fields = {name.partition(".")[2] for file in files for name in names_in(ROOT / file)}
     settings = {word for line in SETTINGS.findall(TEXT) for word in line.split()}
     assert len(settings) > 10

@@ -7,9 +7,9 @@ import pytest
 from retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands, targets_of
 from scipy.optimize import least_squares
 
-from acehand_core.data.synthetic.gestures import pinching_hand
 from acehand_core.geometry import frames
 from acehand_core.hand.skeleton import finger_keypoints
+from acehand_core.synthetic.gestures import pinching_hand
 from acehand_core.types import SIDES
 from retarget.calibration import calibrate
 from retarget.kinematics import KinematicTree

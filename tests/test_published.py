@@ -15,10 +15,10 @@ from clips import example_frames
 from runs import Acehand, Run, hands_file
 from video_fixtures import write_video
 
-from acehand_core.data.hand_table import read_hand_motion
-from acehand_core.export.lerobot import read_provenance
-from acehand_core.export.resume import JOB
+from acehand_core.lerobot.dataset import read_provenance
+from acehand_core.lerobot.resume import JOB
 from acehand_core.motion import Provenance, Recording, without_folder
+from acehand_core.recordings.hand_table import read_hand_motion
 
 #: A folder that nobody else's files name.
 MAKER = "jane-q-maker"

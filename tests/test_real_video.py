@@ -15,10 +15,10 @@ import pytest
 from video_fixtures import write_video
 
 from acehand_core.cli import retarget
-from acehand_core.data.hand_table import read_hand_motion
-from acehand_core.data.video import open_video
-from acehand_core.export.lerobot_check import check_dataset
+from acehand_core.lerobot.check import check_dataset
 from acehand_core.motion import FrameSource, HandMotion
+from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.video import open_video
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 

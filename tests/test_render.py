@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from acehand_core.drawing.robot_view import RobotRenderer, composite, portrait
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.geometry.cameras import Camera
 from retarget.kinematics import KinematicTree
-from retarget.render import RobotRenderer, composite, portrait
 from retarget.robot import load_robot
 
 pytest.importorskip("mujoco")
@@ -198,7 +198,7 @@ def test_closing_twice_is_harmless(robot, renderer):
 PROBE = """
 import numpy as np
 from acehand_core.errors import MissingDependencyError
-from retarget.render import RobotRenderer
+from acehand_core.drawing.robot_view import RobotRenderer
 from retarget.robot import load_robot
 try:
     RobotRenderer(load_robot("inspire"), 64, 48).close()

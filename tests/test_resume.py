@@ -11,9 +11,9 @@ import pytest
 from runs import Run, hands_file
 from video_fixtures import write_video
 
-from acehand_core.export.lerobot import LeRobotWriter, read_provenance
-from acehand_core.export.lerobot_check import check_dataset
-from acehand_core.export.resume import JOB
+from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.dataset import LeRobotWriter, read_provenance
+from acehand_core.lerobot.resume import JOB
 from acehand_core.pipeline import job as pipeline
 
 

@@ -11,7 +11,7 @@ import pytest
 from retarget_samples import moving_hands
 from runs import Acehand, Run, hands_file
 
-from acehand_core.export.lerobot import read_provenance
+from acehand_core.lerobot.dataset import read_provenance
 
 
 def column(dataset: Path, name: str) -> np.ndarray:

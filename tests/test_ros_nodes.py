@@ -17,19 +17,7 @@ import numpy as np
 import pytest
 
 from acehand_core import atomic
-from acehand_core.bag_jobs.convert import ConvertReport
-from acehand_core.bag_jobs.demonstrations import courses, load_demonstrations, seen_by
-from acehand_core.bag_jobs.write import WriteOptions, write_bag
-from acehand_core.cli import console
-from acehand_core.data.hand_table import read_hand_motion
-from acehand_core.errors import (
-    AcehandError,
-    InputError,
-    MissingDependencyError,
-    NoHandError,
-    OutputError,
-)
-from acehand_core.export.bag_messages import (
+from acehand_core.bags.messages import (
     TOPICS,
     Demonstration,
     PlainMessage,
@@ -37,9 +25,25 @@ from acehand_core.export.bag_messages import (
     latched_messages,
     with_frame_prefix,
 )
-from acehand_core.export.report import Failure, JobReport
-from acehand_core.export.resume import prepare_output
-from acehand_core.export.table import write_hand_motion
+from acehand_core.cli import console
+from acehand_core.errors import (
+    AcehandError,
+    InputError,
+    MissingDependencyError,
+    NoHandError,
+    OutputError,
+)
+from acehand_core.lerobot.resume import prepare_output
+from acehand_core.pipeline.bag_convert import ConvertReport
+from acehand_core.pipeline.bag_write import (
+    WriteOptions,
+    courses,
+    load_demonstrations,
+    seen_by,
+    write_bag,
+)
+from acehand_core.pipeline.report import Failure, JobReport
+from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
 from acehand_core.types import SIDES
 from acehand_ros import clips, launching, offline_bag
 from acehand_ros.messages import in_namespace, live_topic

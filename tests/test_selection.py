@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from video_fixtures import read_number, write_video
 
-from acehand_core.data.recordings import RecordingOptions, expand_inputs, open_recording
-from acehand_core.data.selection import _Taken, at_rate, part
 from acehand_core.errors import CalibrationError, InputError, VideoError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, Recording
+from acehand_core.recordings.registry import RecordingOptions, expand_inputs, open_recording
+from acehand_core.recordings.selection import _Taken, at_rate, part
 
 
 class Numbers:

@@ -13,7 +13,7 @@ from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.solver import pnp, smoothing
+from acehand_core.trackers.mediapipe import pnp, smoothing
 
 SEEDS = st.integers(0, 2**32 - 1)
 PINHOLE = Camera("pinhole", 640, 480, 500.0, 520.0, 300.0, 250.0)

@@ -9,9 +9,10 @@ from torch.autograd import gradcheck
 
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.solver import bearings_torch, radial_torch
-from acehand_core.solver.camera_fit_torch import fit_pinhole
-from acehand_core.solver.radial_torch import RadialFit, fit_radial, guarded_pinhole
+from acehand_core.model.placement import bearings
+from acehand_core.model.placement import radial as radial_torch
+from acehand_core.model.placement.camera_fit import fit_pinhole
+from acehand_core.model.placement.radial import RadialFit, fit_radial, guarded_pinhole
 
 WIDTH, HEIGHT = 672, 480
 KANNALA = (0.08, -0.02, 0.004, -0.001)
@@ -167,7 +168,7 @@ def test_bearings_end_before_ninety_degrees_and_rays_do_not():
     np.testing.assert_allclose(rays[4], [np.sin(2.0), 0, np.cos(2.0)], atol=1e-12)
     uv = torch.zeros(1, 1, 2, 2).double()
     crowd = anchors[0, [1] * 15 + [3] * 6].expand(1, 1, 2, 21, 2).clone()
-    found = bearings_torch.radial_bearings(
+    found = bearings.radial_bearings(
         lens(), torch.ones(1, 3, 4, 5).double(), crowd, uv, torch.tensor([[600.0, 400.0]]).double()
     )
     assert found.usable.sum(-1).tolist() == [[[15, 15]]]
@@ -192,8 +193,8 @@ def test_fields_without_a_lens_are_refused_with_finite_numbers(fault):
     assert all(torch.isfinite(x).all() for x in (fit.focal, fit.centre, fit.bend, rays.grad))
     anchors, uv = places(21).expand(2, 1, 2, 21, 2), torch.zeros(2, 1, 2, 2).double()
     size = torch.tensor([[672.0, 480.0]] * 2).double()
-    found = bearings_torch.radial_bearings(fit, rays, anchors, uv, size)
-    field_alone = bearings_torch.sampled_bearings(rays, anchors, uv, size, cell_centres=True)
+    found = bearings.radial_bearings(fit, rays, anchors, uv, size)
+    field_alone = bearings.sampled_bearings(rays, anchors, uv, size, cell_centres=True)
     assert torch.equal(found.joints[0], field_alone.joints[0])
     assert not torch.equal(found.joints[1], field_alone.joints[1])
 

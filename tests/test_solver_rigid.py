@@ -13,9 +13,10 @@ from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.solver import bearings_torch, pnp, rigid_torch
-from acehand_core.solver.placement_torch import mixed_pnp
-from acehand_core.solver.rigid_torch import RigidSettings, rigid_pnp
+from acehand_core.model.placement import bearings as bearings_torch
+from acehand_core.model.placement import pnp as rigid_torch
+from acehand_core.model.placement.pnp import RigidSettings, mixed_pnp, rigid_pnp
+from acehand_core.trackers.mediapipe import pnp
 
 SIZE, FOCAL, CENTRE = (672.0, 480.0), 520.0, (336.0, 240.0)
 #: Evidence alone: no prior, no robust weights.

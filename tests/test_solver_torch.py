@@ -11,11 +11,12 @@ from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.model import RELEASED
-from acehand_core.solver import bearings_torch, pnp
-from acehand_core.solver.camera_fit_torch import FittedPinhole, fit_pinhole, reported_intrinsics
-from acehand_core.solver.placement_torch import direct, inverse_projection, mixed_pnp
-from acehand_core.solver.radial_torch import RadialFit, guarded_pinhole
+from acehand_core.model.network import RELEASED
+from acehand_core.model.placement import bearings as bearings_torch
+from acehand_core.model.placement.camera_fit import FittedPinhole, fit_pinhole, reported_intrinsics
+from acehand_core.model.placement.pnp import direct, inverse_projection, mixed_pnp
+from acehand_core.model.placement.radial import RadialFit, guarded_pinhole
+from acehand_core.trackers.mediapipe import pnp
 
 WIDTH, HEIGHT, FOCAL = 672.0, 480.0, (520.0, 540.0)
 CENTRE = (330.0, 250.0)

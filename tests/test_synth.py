@@ -17,26 +17,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acehand_core.cli.main import main as acehand
-from acehand_core.data.clips.store import ClipStore
-from acehand_core.data.synthetic import job as jobs
-from acehand_core.data.synthetic.body import MAX_WRIST_BEND, Body, elbow_within_limits
-from acehand_core.data.synthetic.clip import pose_clip
-from acehand_core.data.synthetic.episode import SynthOptions, episode
-from acehand_core.data.synthetic.film import film, truth_of
-from acehand_core.data.synthetic.furnish import Prop
-from acehand_core.data.synthetic.grasp import enclose
-from acehand_core.data.synthetic.lens import MAX_ANGLE, Lens, random_camera
-from acehand_core.data.synthetic.real_motion import read_real_motion
-from acehand_core.data.synthetic.scene import Look, Moment, Quality, Room, Scene
-from acehand_core.data.synthetic.script import CameraKey, camera_path, elbow_path, hand_path
-from acehand_core.data.synthetic.sensor import Sensor
+from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.errors import InputError, MissingDependencyError, SchemaError
-from acehand_core.export.table import write_hand_motion
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import BONES
+from acehand_core.recordings.hand_table import write_hand_motion
+from acehand_core.synthetic import job as jobs
+from acehand_core.synthetic.clip import pose_clip
+from acehand_core.synthetic.episode import SynthOptions, episode
+from acehand_core.synthetic.film import film, truth_of
+from acehand_core.synthetic.furniture import Prop
+from acehand_core.synthetic.grasp import enclose
+from acehand_core.synthetic.lens import MAX_ANGLE, Lens, Sensor, random_camera
+from acehand_core.synthetic.real_motion import read_real_motion
+from acehand_core.synthetic.scene import Look, Moment, Quality, Room, Scene
+from acehand_core.synthetic.script import (
+    MAX_WRIST_BEND,
+    Body,
+    CameraKey,
+    camera_path,
+    elbow_path,
+    elbow_within_limits,
+    hand_path,
+)
 from acehand_core.types import SIDES
 
 OPTIONS = SynthOptions(128, 96, frames=5)
@@ -469,7 +475,7 @@ def nap(job, index, real):
     time.sleep(600)
 
 if __name__ == "__main__":
-    from acehand_core.data.synthetic import job
+    from acehand_core.synthetic import job
     import napping
     job._attempt = napping.nap
     job.run(job.SynthJob(Path(sys.argv[1]), clips=4, processes=2))
@@ -547,7 +553,7 @@ def test_mistakes_are_named(flags, message, tmp_path, capsys):
 
 def test_mujoco_is_not_imported_before_something_is_drawn():
     code = (
-        "import sys; import acehand_core.data.synthetic.job, acehand_core.data.synthetic.film;"
+        "import sys; import acehand_core.synthetic.job, acehand_core.synthetic.film;"
         "assert 'mujoco' not in sys.modules and 'torch' not in sys.modules"
     )
     root = Path(__file__).resolve().parent.parent

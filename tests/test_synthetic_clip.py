@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from grasp_measures import measure, signed_distance
 
-from acehand_core.data.hand_table import read_hand_motion
-from acehand_core.data.synthetic.clip import pose_clip, render_clip, write_video
-from acehand_core.data.synthetic.grasp import bend, reach
-from acehand_core.data.synthetic.scene import Moment, Prop, Scene
-from acehand_core.data.synthetic.script import CameraKey, HandKey, Script, hand_rotation
-from acehand_core.data.synthetic.stories import one_hand, two_hands
 from acehand_core.errors import CalibrationError, InputError, MissingDependencyError, SchemaError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.articulation import angles_to_pose
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.synthetic.clip import pose_clip, render_clip, write_video
+from acehand_core.synthetic.grasp import bend, reach
+from acehand_core.synthetic.scene import Moment, Prop, Scene
+from acehand_core.synthetic.script import CameraKey, HandKey, Script, hand_rotation
+from acehand_core.synthetic.stories import one_hand, two_hands
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SMALL = Camera("pinhole", 160, 120, 118.0, 112.0, 74.0, 63.0)  # off-centre and not square
@@ -276,7 +276,7 @@ def test_mistakes_are_named():
 
 def test_mujoco_is_not_imported_before_a_scene_is_built():
     code = (
-        "import sys; import acehand_core.data.synthetic.clip, acehand_core.data.synthetic.stories;"
+        "import sys; import acehand_core.synthetic.clip, acehand_core.synthetic.stories;"
         "assert 'mujoco' not in sys.modules and 'torch' not in sys.modules"
     )
     root = Path(__file__).resolve().parent.parent

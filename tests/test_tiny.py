@@ -5,16 +5,16 @@ import dataclasses
 import pytest
 import torch
 
-from acehand_core.batch import ClipBatch
-from acehand_core.decoder.decoder import Decoder
-from acehand_core.encoder.sources import SourceSettings, make_source
-from acehand_core.encoder.tiny import TinySource, rotary_angles, rotate
 from acehand_core.errors import InputError
-from acehand_core.model import AceModel
-from acehand_core.weights.config import ModelConfig, tiny_config
-from acehand_core.weights.load import load_weights
-from acehand_core.weights.loaded import LoadedWeights
-from acehand_core.weights.own import save_own
+from acehand_core.model.batch import ClipBatch
+from acehand_core.model.config import ModelConfig, tiny_config
+from acehand_core.model.decoder import Decoder
+from acehand_core.model.encoder.sources import SourceSettings, make_source
+from acehand_core.model.encoder.tiny import TinySource, rotary_angles, rotate
+from acehand_core.model.network import AceModel
+from acehand_core.model.weights.load import load_weights
+from acehand_core.model.weights.loaded import LoadedWeights
+from acehand_core.model.weights.own import save_own
 
 
 def build(config: ModelConfig, seed: int = 0) -> AceModel:

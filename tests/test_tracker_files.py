@@ -20,8 +20,8 @@ from acehand_core.errors import (
     SchemaError,
     UnsafeFileError,
 )
-from acehand_core.export.table import write_hand_motion
 from acehand_core.motion import Recording
+from acehand_core.recordings.hand_table import write_hand_motion
 from acehand_core.trackers import base
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker, tracker_names
 from acehand_core.trackers.choose import choose_tracker, is_motion_file

@@ -7,17 +7,17 @@ import torch
 
 pytest.importorskip("hydra")
 
-from acehand_core.decoder.decoder import Decoder
-from acehand_core.encoder.sources import SourceSettings, make_source
-from acehand_core.encoder.video_backbones import VideoMae, VJepa2
 from acehand_core.errors import AcehandError
-from acehand_core.model import AceModel, SolveOptions
+from acehand_core.model.config import ModelConfig
+from acehand_core.model.decoder import Decoder
+from acehand_core.model.encoder.sources import SourceSettings, make_source
+from acehand_core.model.encoder.video_backbones import VideoMae, VJepa2
+from acehand_core.model.network import AceModel, SolveOptions
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.estimate import step_size
 from acehand_core.training.main import CONF, compose
 from acehand_core.training.main import main as entry_point
 from acehand_core.training.optim import factor, rate
-from acehand_core.weights.config import ModelConfig
 
 #: Transcribed from the paper: appendix "Optimization", "Loss Weights", "Architecture", "Datasets".
 PAPER = {

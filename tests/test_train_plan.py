@@ -18,16 +18,14 @@ pytest.importorskip("hydra")
 pytest.importorskip("diffusers")
 pytest.importorskip("peft")
 
-from acehand_core.data.clips.schema import StoreInfo
-from acehand_core.data.clips.store import ClipWriter
-from acehand_core.decoder.decoder import Decoder
-from acehand_core.encoder.config import TrunkConfig
-from acehand_core.encoder.lora import add_adapters
-from acehand_core.encoder.trunk import Trunk
+from acehand_core.datasets.clips.schema import StoreInfo
+from acehand_core.datasets.clips.store import ClipWriter
+from acehand_core.model.config import ModelConfig, TrunkConfig
+from acehand_core.model.decoder import Decoder
+from acehand_core.model.encoder.trunk import Trunk, add_adapters
 from acehand_core.training.main import compose
 from acehand_core.training.main import main as entry_point
 from acehand_core.training.plan import GPUS, plan, trunk_flops
-from acehand_core.weights.config import ModelConfig
 
 
 @functools.cache

@@ -19,16 +19,16 @@ pytest.importorskip("hydra")
 
 from safetensors.torch import load_file
 
-from acehand_core.batch import ClipBatch
 from acehand_core.errors import InputError, OutputError, SchemaError
-from acehand_core.losses.objective import LossWeights
-from acehand_core.model import AceModel, SolveOptions
+from acehand_core.model.batch import ClipBatch
+from acehand_core.model.network import AceModel, SolveOptions
+from acehand_core.model.weights.load import load_weights
 from acehand_core.training import checkpoints
 from acehand_core.training.batches import Batch
 from acehand_core.training.loop import Run, train
+from acehand_core.training.losses import LossWeights
 from acehand_core.training.main import compose
 from acehand_core.training.step import DivergedError, TrainingModel, validate
-from acehand_core.weights.load import load_weights
 from tests.training_samples import HANDS, store, targets, truth
 
 

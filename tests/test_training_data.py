@@ -8,27 +8,28 @@ import torch
 
 pytest.importorskip("accelerate")
 
-from acehand_core.batch import ClipBatch
-from acehand_core.data.clips.schema import Supervision
-from acehand_core.data.clips.store import ClipStore
-from acehand_core.data.clips.windows import WindowSettings, mixture
-from acehand_core.encoder import lora
-from acehand_core.encoder.trunk import Trunk
+from acehand_core.datasets.clips.schema import Supervision
+from acehand_core.datasets.clips.store import ClipStore
+from acehand_core.datasets.clips.windows import WindowSettings, mixture
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.losses.objective import LossWeights, Masks, total
-from acehand_core.model import AceModel, SolveOptions
-from acehand_core.solver import bearings_torch, placement_torch
+from acehand_core.model.batch import ClipBatch
+from acehand_core.model.config import ModelConfig
+from acehand_core.model.encoder import trunk
+from acehand_core.model.encoder.trunk import Trunk
+from acehand_core.model.network import AceModel, SolveOptions
+from acehand_core.model.placement import bearings as bearings_torch
+from acehand_core.model.placement import pnp
+from acehand_core.model.weights.official_export import export_official
+from acehand_core.model.weights.own import load_own, save_own
 from acehand_core.training import build
 from acehand_core.training.batches import Plan, Reader, batches, shares
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.latents import LatentCache, encoder_key
+from acehand_core.training.losses import LossWeights, Masks, total
 from acehand_core.training.optim import group_of, make_optimizer
 from acehand_core.training.step import TrainingModel
-from acehand_core.training.truth import targets_of
-from acehand_core.weights.config import ModelConfig
-from acehand_core.weights.official_export import export_official
-from acehand_core.weights.own import load_own, save_own
+from acehand_core.training.targets import targets_of
 from tests import tiny_model
 from tests.training_samples import HANDS, camera, motion, store
 
@@ -153,7 +154,7 @@ def test_the_truth_solves_to_itself(stores) -> None:
     bearings = bearings_torch.calibrated_bearings(
         t.anchors, torch.zeros(1, 30, 2, 2), t.camera.focal, t.camera.centre, size
     )
-    placed = placement_torch.mixed_pnp(joints, t.translation[..., 2].log(), bearings)
+    placed = pnp.mixed_pnp(joints, t.translation[..., 2].log(), bearings)
     seen = placed.accepted
     assert 20 < int(seen[..., 0].sum()) < 30 and int(seen[..., 1].sum()) == 30
     torch.testing.assert_close(placed.translation[seen], t.translation[seen], atol=1e-4, rtol=0)
@@ -288,7 +289,7 @@ def test_checkpointing_changes_no_gradient(stores, tmp_path) -> None:
         assert isinstance(model.model.source, Trunk) and model.model.source.checkpointing == keep
         sums = model(batch.clips, batch.targets)
         total(sums, Masks.of(batch.targets).counts(), LossWeights(), 0).backward()
-        gradients.append([p.grad for _, p in lora.adapter_parameters(model.model.source)])
+        gradients.append([p.grad for _, p in trunk.adapter_parameters(model.model.source)])
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b)
 

@@ -16,19 +16,19 @@ from safetensors.torch import load_file
 
 from acehand_core.cli import console, weights
 from acehand_core.cli.ace import ace_settings_of, add_ace_arguments
-from acehand_core.data.clips.schema import StoreInfo
-from acehand_core.decoder.decoder import Decoder
+from acehand_core.datasets.clips.schema import StoreInfo
 from acehand_core.errors import InputError
-from acehand_core.model import AceModel
+from acehand_core.model.config import InferenceConfig, ModelConfig
+from acehand_core.model.decoder import Decoder
+from acehand_core.model.network import AceModel
+from acehand_core.model.weights import own
+from acehand_core.model.weights.load import load_weights
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import TrackerSettings, resolved_name
 from acehand_core.training import build, checkpoints
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.loop import Run, train
 from acehand_core.training.main import compose
-from acehand_core.weights import own
-from acehand_core.weights.config import InferenceConfig, ModelConfig
-from acehand_core.weights.load import load_weights
 from tests.training_samples import store
 
 SIZES = ModelConfig(

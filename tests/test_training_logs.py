@@ -9,10 +9,10 @@ import torch
 
 pytest.importorskip("accelerate")
 
-from acehand_core.data.clips.store import ClipStore
-from acehand_core.data.clips.windows import Sample
+from acehand_core.datasets.clips.store import ClipStore
+from acehand_core.datasets.clips.windows import Sample
 from acehand_core.geometry.cameras import Camera
-from acehand_core.training import checkpoints, logs, main, pictures
+from acehand_core.training import checkpoints, logs, main
 from acehand_core.training.batches import Reader
 from acehand_core.training.config import CheckpointConfig
 from acehand_core.training.loop import RunReport
@@ -27,7 +27,7 @@ def test_the_truth_is_drawn_where_its_anchors_are(tmp_path, view) -> None:
     reader = Reader({"synthetic": ClipStore(root)}, "tiny", HANDS)
     batch = reader.read([Sample("synthetic", "clip0", 0, 9, (64, 48))])
     inside = batch.targets.inside.numpy()
-    found = pictures.places(batch.targets.joints, batch, reader)[inside]
+    found = logs.places(batch.targets.joints, batch, reader)[inside]
     assert inside.sum() > 50
     np.testing.assert_allclose(found, batch.targets.anchors.numpy()[inside], atol=1e-4)
 

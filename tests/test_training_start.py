@@ -14,12 +14,12 @@ pytest.importorskip("hydra")
 from safetensors.torch import save_file
 
 from acehand_core.errors import AcehandError, InputError, OutputError, SchemaError
+from acehand_core.model.config import ModelConfig
+from acehand_core.model.weights import official
+from acehand_core.model.weights.own import load_own
 from acehand_core.training import batches, build, checkpoints
 from acehand_core.training.loop import Run, train
 from acehand_core.training.main import compose
-from acehand_core.weights import official
-from acehand_core.weights.config import ModelConfig
-from acehand_core.weights.own import load_own
 from tests import tiny_model
 from tests.training_samples import HANDS, store
 

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from video_fixtures import write_video
 
-from acehand_core.data import undistort as module
-from acehand_core.data.undistort import undistort, undistortion_maps, write_undistorted
-from acehand_core.data.video import open_video
 from acehand_core.errors import CalibrationError, OutputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording
+from acehand_core.recordings import cameras as module
+from acehand_core.recordings.cameras import undistort, undistortion_maps, write_undistorted
+from acehand_core.recordings.video import open_video
 
 BROWN = Camera(
     "brown_conrady", 320, 240, 240.0, 242.0, 165.0, 117.0, (-0.28, 0.07, 1e-3, -5e-4, 0.01)

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from video_fixtures import numbered_image, read_number, write_audio, write_video
 
-from acehand_core.data import video
-from acehand_core.data.selection import at_rate
-from acehand_core.data.video import find_videos, open_video
-from acehand_core.data.video_scan import repair_times
 from acehand_core.errors import InputError, VideoError
 from acehand_core.motion import Recording
+from acehand_core.recordings import video
+from acehand_core.recordings.selection import at_rate
+from acehand_core.recordings.video import find_videos, open_video
+from acehand_core.recordings.video_scan import repair_times
 
 #: One key frame in 250, and three frames of each four stored out of order.
 LONG_GOP = {

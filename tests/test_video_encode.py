@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 import video_fixtures as fixtures
 
-from acehand_core.data.selection import at_rate
-from acehand_core.data.video import open_video
 from acehand_core.errors import OutputError, SchemaError
-from acehand_core.export.video_encode import (
+from acehand_core.motion import Recording
+from acehand_core.recordings.selection import at_rate
+from acehand_core.recordings.video import open_video
+from acehand_core.recordings.video_encode import (
     DecodedSource,
     EncodingCancelledError,
     VideoEncoding,
     encode_video,
     even_size,
+    probe_video,
 )
-from acehand_core.export.video_probe import probe_video
-from acehand_core.motion import Recording
 
 
 class Images:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from retarget_samples import motion_of, moving_hands
 
+from acehand_core.drawing.views import SourceView
 from acehand_core.errors import MissingDependencyError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
@@ -15,7 +16,6 @@ from acehand_core.types import SIDES
 from retarget.kinematics import KinematicTree
 from retarget.pipeline import retarget_motion
 from retarget.robot import load_robot
-from retarget.views import SourceView
 
 WIDTH, HEIGHT = 160, 120
 CAMERA = Camera("pinhole", 320, 240, 260.0, 250.0, 150.0, 125.0)
@@ -138,6 +138,6 @@ def test_missing_opengl_is_said(placed, monkeypatch):
     def no_gl(*_):
         raise MissingDependencyError("no OpenGL")
 
-    monkeypatch.setattr("retarget.views.RobotRenderer", no_gl)
+    monkeypatch.setattr("acehand_core.drawing.views.RobotRenderer", no_gl)
     with pytest.raises(MissingDependencyError):
         SourceView(ROBOT, motion, trajectory, WIDTH, HEIGHT)

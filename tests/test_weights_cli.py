@@ -13,7 +13,7 @@ import weights_samples as samples
 from weights_samples import release
 
 from acehand_core.cli import console, weights
-from acehand_core.weights.load import load_weights
+from acehand_core.model.weights.load import load_weights
 
 
 def run(*words: str | Path) -> int:
@@ -109,7 +109,7 @@ def test_list_of_what_can_be_fetched(capsys: pytest.CaptureFixture[str]) -> None
 def test_fetch_prints_where_and_under_which_licence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from acehand_core.weights import fetch
+    from acehand_core.model.weights import fetch
 
     asked = []
 

@@ -27,7 +27,7 @@ RUN = """
 import json, sys
 from huggingface_hub import constants
 constants.DOWNLOAD_CHUNK_SIZE = 10_000  # what arrives is written in such pieces
-from acehand_core.weights.fetch import fetch
+from acehand_core.model.weights.fetch import fetch
 from acehand_core.errors import AcehandError
 for arguments in json.loads(sys.argv[1]):
     try:
@@ -241,7 +241,7 @@ def test_what_cannot_be_had_is_explained(hub: Hub, tmp_path: Path) -> None:
 
 def test_demanded_hashes_go_to_their_source() -> None:
     from acehand_core.errors import InputError
-    from acehand_core.weights.fetch import SOURCES, hashes_for
+    from acehand_core.model.weights.fetch import SOURCES, hashes_for
 
     stated = {"ace_ego_hand_k.pt": "1", "ace_ego_hand_kfree.pt": "2"}
     found = hashes_for(["official-k", "official-kfree"], stated)

@@ -17,22 +17,23 @@ from safetensors.torch import save_file
 from weights_samples import TINY, equal, release
 
 from acehand_core.cli.main import main
-from acehand_core.decoder.config import DecoderConfig
 from acehand_core.errors import InputError, OutputError, SchemaError
-from acehand_core.weights import hashes, layouts, loaded, official, own, repackaged
-from acehand_core.weights.config import InferenceConfig, ModelConfig
-from acehand_core.weights.convert import convert, save_official, sort_sources
-from acehand_core.weights.inspection import inspect, verify
-from acehand_core.weights.load import (
+from acehand_core.model.config import DecoderConfig, InferenceConfig, ModelConfig
+from acehand_core.model.weights import layouts, loaded, official, own, repackaged, storage
+from acehand_core.model.weights.inspection import inspect, verify
+from acehand_core.model.weights.load import (
+    convert,
     detect,
     identity,
     inference_of,
     load_weights,
+    save_official,
+    sort_sources,
     training_data_of,
 )
-from acehand_core.weights.loaded import LoadedWeights, from_official_tensors
-from acehand_core.weights.storage import store_of
-from acehand_core.weights.training_data import TrainingSource
+from acehand_core.model.weights.loaded import LoadedWeights, from_official_tensors
+from acehand_core.model.weights.storage import store_of
+from acehand_core.model.weights.training_data import TrainingSource
 
 TARGETS = ("official", "repackaged", "acehand")
 
@@ -101,14 +102,14 @@ def test_a_file_is_hashed_once_until_it_changes(
 
     monkeypatch.setattr(hashlib, "file_digest", counted)
     one = hashlib.sha256(b"one").hexdigest()
-    assert [hashes.sha256(path) for _ in range(2)] == [one] * 2
+    assert [storage.sha256(path) for _ in range(2)] == [one] * 2
     assert len(reads) == 2  # too young: it might change again within a tick of the clock
-    monkeypatch.setattr(hashes, "_SETTLED_S", -1.0)
-    assert [hashes.sha256(path) for _ in range(3)] == [one] * 3 and len(reads) == 3
+    monkeypatch.setattr(storage, "_SETTLED_S", -1.0)
+    assert [storage.sha256(path) for _ in range(3)] == [one] * 3 and len(reads) == 3
     before = path.stat()
     path.write_bytes(b"two")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert hashes.sha256(path) == hashlib.sha256(b"two").hexdigest()
+    assert storage.sha256(path) == hashlib.sha256(b"two").hexdigest()
 
 
 def test_every_layout_keeps_what_the_model_was_trained_on(checkpoint: Path, tmp_path: Path) -> None:
@@ -506,7 +507,7 @@ def test_drawn_values_depend_on_seed_and_name_alone(checkpoint: Path, tmp_path: 
 
 def test_initial_values_are_those_of_fresh_layers() -> None:
     """Against layers of PyTorch itself, by their spread."""
-    from acehand_core.weights.initial import initial
+    from acehand_core.model.weights.official_export import initial
 
     config = DecoderConfig(feature_dim=96, width=96, num_layers=2)
     shapes = official.projectors(config, 1)

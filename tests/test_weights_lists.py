@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from acehand_core.decoder.config import DecoderConfig
-from acehand_core.encoder.config import TrunkConfig, VaeConfig
 from acehand_core.errors import InputError
-from acehand_core.weights import layouts, names, official
-from acehand_core.weights.accounting import account, table
-from acehand_core.weights.config import ModelConfig
+from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
+from acehand_core.model.weights import layouts, names, official
+from acehand_core.model.weights.accounting import account, table
 
 VARIANTS = [
     {},
@@ -123,7 +121,7 @@ def test_repackaged_values_come_from_the_right_rows(golden_folder: Path) -> None
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_decoder_names_are_those_of_the_running_module(changes: dict[str, Any]) -> None:
-    from acehand_core.decoder.decoder import Decoder
+    from acehand_core.model.decoder import Decoder
 
     for config in (DecoderConfig(**changes), DecoderConfig(**SMALL, **changes)):
         with torch.device("meta"):
@@ -158,9 +156,8 @@ def test_decoder_round_trip(changes: dict[str, Any]) -> None:
 
 
 def test_encoder_names_are_those_of_the_running_modules() -> None:
-    from acehand_core.encoder.lora import adapter_parameters, add_adapters
-    from acehand_core.encoder.trunk import Trunk
-    from acehand_core.encoder.vae import VideoEncoder
+    from acehand_core.model.encoder.trunk import Trunk, adapter_parameters, add_adapters
+    from acehand_core.model.encoder.vae import VideoEncoder
 
     vae = VaeConfig(base_dim=8)
     assert layouts.live_vae(vae) == layouts.shapes_of(VideoEncoder(vae).vae.state_dict())
@@ -198,8 +195,8 @@ def test_accounting_is_the_papers() -> None:
 
 def test_accounting_of_the_running_model_at_released_sizes() -> None:
     """The modules themselves hold what the table says, counted without allocating them."""
-    from acehand_core.decoder.decoder import Decoder
-    from acehand_core.encoder.trunk import Trunk
+    from acehand_core.model.decoder import Decoder
+    from acehand_core.model.encoder.trunk import Trunk
 
     config = ModelConfig()
     with torch.device("meta"):

@@ -16,9 +16,8 @@ from safetensors.torch import load_file, save_file
 from weights_samples import release
 
 from acehand_core.errors import AcehandError, InputError, SchemaError, UnsafeFileError
-from acehand_core.weights.convert import convert, sort_sources
-from acehand_core.weights.inspection import verify
-from acehand_core.weights.load import load_weights
+from acehand_core.model.weights.inspection import verify
+from acehand_core.model.weights.load import convert, load_weights, sort_sources
 
 ROOT = Path(__file__).resolve().parent.parent
 

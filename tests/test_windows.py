@@ -8,7 +8,7 @@ import pytest
 
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.inference.windows import (
+from acehand_core.model.inference.windows import (
     OVERLAP_LATENTS,
     PAPER_LATENTS,
     encode_camera,

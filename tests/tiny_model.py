@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from acehand_core.encoder.config import TrunkConfig, VaeConfig
-from acehand_core.encoder.trunk import Trunk
-from acehand_core.encoder.vae import VideoEncoder
+from acehand_core.model.config import TrunkConfig, VaeConfig
+from acehand_core.model.encoder.trunk import Trunk
+from acehand_core.model.encoder.vae import VideoEncoder
 
 VAE = VaeConfig(base_dim=16)
 TRUNK = TrunkConfig(

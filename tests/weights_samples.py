@@ -11,10 +11,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from acehand_core.decoder.config import DecoderConfig
-from acehand_core.encoder.config import TrunkConfig, VaeConfig
-from acehand_core.weights import official
-from acehand_core.weights.config import ModelConfig
+from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
+from acehand_core.model.weights import official
 
 TINY = ModelConfig(
     variant="kfree",

@@ -39,7 +39,7 @@ def _add_info(parser: argparse.ArgumentParser) -> None:
 
 
 def _info(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.data.bags.info import bag_info
+    from acehand_core.bags.topics import bag_info
 
     info = bag_info(arguments.bag, progress=bars)
     bars.close()
@@ -83,7 +83,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 
 
 def _convert(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.bag_jobs.convert import ConvertOptions, convert_bag
+    from acehand_core.pipeline.bag_convert import ConvertOptions, convert_bag
 
     options = ConvertOptions(
         bag=arguments.bag,
@@ -125,8 +125,8 @@ def _add_write(parser: argparse.ArgumentParser) -> None:
 
 
 def _write(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.bag_jobs.write import WriteOptions, write_bag
-    from acehand_core.data.bags.typestore import LATEST
+    from acehand_core.bags.typestore import LATEST
+    from acehand_core.pipeline.bag_write import WriteOptions, write_bag
 
     options = WriteOptions(
         source=arguments.source,

@@ -62,9 +62,9 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 
 
 def _convert(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.data.native.clip_pictures import ClipOptions
-    from acehand_core.data.native.protocol import ReadOptions
-    from acehand_core.data.native.run import RunOptions, run
+    from acehand_core.datasets.readers.pictures import ClipOptions
+    from acehand_core.datasets.readers.protocol import ReadOptions
+    from acehand_core.datasets.readers.run import RunOptions, run
     from acehand_core.errors import InputError
 
     if arguments.jobs < 1 or (arguments.width is not None and arguments.width < 2):
@@ -96,7 +96,7 @@ def _convert(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
 
 def _mano_of(arguments: argparse.Namespace) -> Path | None:
-    from acehand_core.data.native.mano_files import ENVIRONMENT_VARIABLE, find_mano
+    from acehand_core.hand.mano_files import ENVIRONMENT_VARIABLE, find_mano
 
     if arguments.mano is None and not os.environ.get(ENVIRONMENT_VARIABLE):
         return None
@@ -151,8 +151,8 @@ def _add_segments(parser: argparse.ArgumentParser) -> None:
 
 
 def _segments(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.data.clips.store import ClipStore
-    from acehand_core.data.segments import make_segments, write_segments
+    from acehand_core.datasets.clips.store import ClipStore
+    from acehand_core.datasets.segments import make_segments, write_segments
 
     store = ClipStore(arguments.clips)
     info = store.info

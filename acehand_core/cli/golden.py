@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
     """Print one line per tensor and a JSON summary; exit 0 only if every case passes."""
-    from acehand_core.inference.golden.check import check_manifest
+    from acehand_core.model.golden.check import check_manifest
 
     cases = passed = 0
     worst = None

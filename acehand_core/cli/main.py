@@ -94,7 +94,11 @@ def _add_reconstruct(parser: argparse.ArgumentParser) -> None:
 
 def _reconstruct(arguments: argparse.Namespace, bars: console.Bars) -> int:
     from acehand_core.errors import NoHandError
-    from acehand_core.export.table import TABLE_SUFFIXES, check_table_path, write_hand_motion
+    from acehand_core.recordings.hand_table import (
+        TABLE_SUFFIXES,
+        check_table_path,
+        write_hand_motion,
+    )
     from acehand_core.trackers.base import TrackerSettings
     from acehand_core.trackers.choose import open_input
 
@@ -142,8 +146,8 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
 
 
 def _export_commands(arguments: argparse.Namespace) -> int:
-    from acehand_core.export.commands import write_commands
-    from acehand_core.export.table import check_table_path
+    from acehand_core.pipeline.report import write_commands
+    from acehand_core.recordings.hand_table import check_table_path
     from acehand_core.trackers.files import read_motion_file
     from acehand_core.types import SIDES
     from retarget.calibration_file import known_calibrations
@@ -183,7 +187,7 @@ def _export(arguments: argparse.Namespace, bars: console.Bars) -> int:
         raise InputError(
             "--robot-model, --calibration and --latency say how a robot follows: they need --robot."
         )
-    from acehand_core.export.table import (
+    from acehand_core.recordings.hand_table import (
         TABLE_SUFFIXES,
         check_table_path,
         write_hand_motion,
@@ -242,8 +246,8 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
 
 
 def _dataset(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.export.lerobot_check import check_dataset
-    from acehand_core.export.lerobot_repair import repair
+    from acehand_core.lerobot.check import check_dataset
+    from acehand_core.lerobot.repair import repair
 
     done = repair(arguments.folder) if arguments.action == "repair" else []
     for line in done:

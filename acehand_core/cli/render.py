@@ -50,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
     """Run ``acehand render``."""
-    from acehand_core.export.panels import panel_names
-    from acehand_core.rendering import RenderSettings, render
+    from acehand_core.drawing.films import RenderSettings, render
+    from acehand_core.drawing.panels import panel_names
 
     settings = RenderSettings(
         output=arguments.output,

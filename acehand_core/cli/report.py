@@ -31,9 +31,10 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
         build_tables,
         check_study,
         differences,
+        latex,
+        markdown,
     )
     from acehand_core.evaluation.tables.page import page
-    from acehand_core.evaluation.tables.text import latex, markdown
 
     entries = [Entry(path.name, read_evaluation(path)) for path in arguments.evaluations]
     for study, label, file in arguments.row:

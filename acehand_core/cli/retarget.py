@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from acehand_core.cli import ace, console, robots
 
 if TYPE_CHECKING:
-    from acehand_core.data.recordings import RecordingOptions
-    from acehand_core.export.report import JobReport
     from acehand_core.pipeline import JobSettings
+    from acehand_core.pipeline.report import JobReport
+    from acehand_core.recordings.registry import RecordingOptions
     from retarget.carry import ArmSettings
 
 DEFAULT_OUTPUT = "acehand_dataset"
@@ -232,8 +232,8 @@ def arm_of(arguments: argparse.Namespace) -> ArmSettings | None:
 
 def reading_of(arguments: argparse.Namespace) -> RecordingOptions:
     """Return how to read recordings for parsed flags."""
-    from acehand_core.data.bags.options import BagReading
-    from acehand_core.data.recordings import RecordingOptions
+    from acehand_core.bags.records import BagReading
+    from acehand_core.recordings.registry import RecordingOptions
 
     return RecordingOptions(
         intrinsics=arguments.intrinsics,

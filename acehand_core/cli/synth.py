@@ -43,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
     """Run ``acehand synth``."""
-    from acehand_core.data.clips.store import ClipStore
-    from acehand_core.data.synthetic import job
-    from acehand_core.data.synthetic.sheet import write_sheet
+    from acehand_core.datasets.clips.store import ClipStore
+    from acehand_core.drawing.synthetic_sheet import write_sheet
+    from acehand_core.synthetic import job
 
     work = _job(arguments)
     report = job.run(work, lambda done, total: bars("clips", done, total))
@@ -68,8 +68,8 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
 
 def _job(arguments: argparse.Namespace) -> Any:
-    from acehand_core.data.synthetic.episode import SynthOptions
-    from acehand_core.data.synthetic.job import SynthJob
+    from acehand_core.synthetic.episode import SynthOptions
+    from acehand_core.synthetic.job import SynthJob
 
     text = arguments.size or ("128x96" if arguments.fast else "640x480")
     size = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)

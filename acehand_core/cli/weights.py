@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from acehand_core.cli import console
 
 if TYPE_CHECKING:
-    from acehand_core.weights.config import ModelConfig
-    from acehand_core.weights.inspection import Inspection
+    from acehand_core.model.config import ModelConfig
+    from acehand_core.model.weights.inspection import Inspection
 
 _LAYOUTS = ("official", "repackaged", "acehand")
 
@@ -115,8 +115,8 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 def _fetch(arguments: argparse.Namespace, bars: console.Bars) -> int:
     from acehand_core.errors import InputError
-    from acehand_core.weights import licences
-    from acehand_core.weights.fetch import SOURCES, fetch, hashes_for
+    from acehand_core.model.weights import storage
+    from acehand_core.model.weights.fetch import SOURCES, fetch, hashes_for
 
     if arguments.list or not arguments.names:
         if not arguments.list:
@@ -132,7 +132,7 @@ def _fetch(arguments: argparse.Namespace, bars: console.Bars) -> int:
             }  # fmt: skip
             console.print_json({"sources": listed})
         return console.EXIT_OK
-    console.say(licences.NOT_BUNDLED)
+    console.say(storage.NOT_BUNDLED)
     done = []
     expected = hashes_for(arguments.names, _hashes(arguments.sha256))
     for name in arguments.names:
@@ -150,7 +150,7 @@ def _fetch(arguments: argparse.Namespace, bars: console.Bars) -> int:
 def _convert(arguments: argparse.Namespace, bars: console.Bars) -> int:
     import torch
 
-    from acehand_core.weights.convert import convert, sort_sources
+    from acehand_core.model.weights.load import convert, sort_sources
 
     sources = sort_sources(arguments.sources, arguments.base, arguments.vae, arguments.caption)
     dtypes = {None: None, "bf16": torch.bfloat16, "float32": torch.float32}
@@ -205,9 +205,9 @@ def _export(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
 def _inspect(arguments: argparse.Namespace, bars: console.Bars) -> int:
     from acehand_core.errors import InputError
-    from acehand_core.weights.accounting import account, table
-    from acehand_core.weights.config import ModelConfig
-    from acehand_core.weights.inspection import inspect
+    from acehand_core.model.config import ModelConfig
+    from acehand_core.model.weights.accounting import account, table
+    from acehand_core.model.weights.inspection import inspect
 
     if arguments.path is None and not arguments.accounting:
         raise InputError("give a PATH, or --accounting for the released model's table.")
@@ -230,7 +230,7 @@ def _inspect(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
 
 def _describe(found: Inspection) -> None:
-    from acehand_core.weights import training_data
+    from acehand_core.model.weights import training_data
 
     console.say(f"layout {found.layout}, variant {found.variant or 'either'}")
     console.say(f"  {found.licence or 'licence not stated'}")
@@ -258,7 +258,7 @@ def _describe(found: Inspection) -> None:
 
 
 def _verify(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.weights.inspection import verify
+    from acehand_core.model.weights.inspection import verify
 
     result = verify(arguments.path, arguments.variant, _hashes(arguments.sha256))
     if result.inspection is not None:
@@ -281,8 +281,8 @@ def _verify(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
 
 def _config(path: Path | None) -> ModelConfig | None:
-    from acehand_core.weights.config import ModelConfig
-    from acehand_core.weights.storage import read_json
+    from acehand_core.model.config import ModelConfig
+    from acehand_core.model.weights.storage import read_json
 
     return None if path is None else ModelConfig.from_json(read_json(path), str(path))
 

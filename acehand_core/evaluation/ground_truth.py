@@ -11,11 +11,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from acehand_core.data.clips.store import ClipStore
-from acehand_core.data.content_hash import content_sha256
-from acehand_core.data.hand_table import read_hand_motion
+from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.errors import InputError
+from acehand_core.files.safe_files import content_sha256
 from acehand_core.motion import HandMotion, Recording
+from acehand_core.recordings.hand_table import read_hand_motion
 
 #: Frames of a segment where nothing else is said: the paper's.
 SEGMENT_FRAMES = 81
@@ -88,7 +88,7 @@ class StoreTruth:
     def __init__(
         self, store: ClipStore, segments: Path | None = None, length: int = SEGMENT_FRAMES
     ) -> None:
-        from acehand_core.data.segments import make_segments, read_segments
+        from acehand_core.datasets.segments import make_segments, read_segments
 
         self._store = store
         info = store.info

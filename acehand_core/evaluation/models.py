@@ -9,7 +9,7 @@ import numpy as np
 from acehand_core.errors import MissingDependencyError
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.mano import ManoHand
-from acehand_core.hand.protocol import HandModel
+from acehand_core.hand.shape import HandModel
 from acehand_core.motion import HandModelName
 from acehand_core.types import SIDES, HandPose, Keypoints, Side
 
@@ -39,7 +39,7 @@ class HandLibrary:
             if name == "acehand":
                 self._models[key] = CapsuleHand()
             elif name == "mano":
-                from acehand_core.data.native.mano_files import load_mano
+                from acehand_core.hand.mano_files import load_mano
 
                 self._models[key] = load_mano(self._mano, left_shapedirs_fixed, "float64")
             else:

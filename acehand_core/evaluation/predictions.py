@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from acehand_core.data.hand_table import read_hand_motion
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.evaluation.models import HandLibrary
 from acehand_core.motion import HandMotion
+from acehand_core.recordings.hand_table import read_hand_motion
 from acehand_core.types import SIDES
 
 SUFFIX = ".parquet"

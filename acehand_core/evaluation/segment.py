@@ -10,11 +10,16 @@ from jaxtyping import Float
 
 from acehand_core.errors import SchemaError
 from acehand_core.evaluation import hand_errors
-from acehand_core.evaluation.boxes import boxes_around, dilated, joints_in_image
 from acehand_core.evaluation.comparable import comparable_pose, uses_own_anchors
-from acehand_core.evaluation.matching import match
+from acehand_core.evaluation.hand_errors import (
+    Placement,
+    boxes_around,
+    dilated,
+    joints_in_image,
+    match,
+    placement,
+)
 from acehand_core.evaluation.models import HandLibrary, both_canonical
-from acehand_core.evaluation.placement import Placement, placement
 from acehand_core.evaluation.protocol import Protocol
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandMotion

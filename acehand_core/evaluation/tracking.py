@@ -10,12 +10,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from acehand_core.data.selection import part
-from acehand_core.data.undistort import undistort
 from acehand_core.errors import InputError
 from acehand_core.evaluation.ground_truth import GroundTruth
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import HandModelName, HandMotion, Provenance, Recording
+from acehand_core.recordings.cameras import undistort
+from acehand_core.recordings.selection import part
 from acehand_core.types import ImageRgb
 
 Progress = Callable[[str, int, int], None]

@@ -14,7 +14,7 @@ from importlib import resources
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from acehand_core.hand import anthropometry
+from acehand_core.hand import articulation
 from acehand_core.hand.articulation import ANATOMICAL_TO_MODEL, MIRROR, pose_keypoints
 from acehand_core.hand.skeleton import TREE_TO_KEYPOINT
 from acehand_core.types import Betas, Faces, GlobalOrient, HandPose, Keypoints, Side, Vertices
@@ -54,13 +54,13 @@ def _mesh(side: Side) -> _Mesh:
 def _template(side: Side) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean rest keypoints (21, 3) and their change per beta (10, 21, 3), metres."""
 
-    def place(proportions: anthropometry.Proportions) -> np.ndarray:
-        points = anthropometry.rest_keypoints(proportions) @ ANATOMICAL_TO_MODEL.T * 1e-3
+    def place(proportions: articulation.Proportions) -> np.ndarray:
+        points = articulation.rest_keypoints(proportions) @ ANATOMICAL_TO_MODEL.T * 1e-3
         points = points - points[9]
         return points * MIRROR if side == "left" else points
 
-    gradients = np.stack([place(g) for g in anthropometry.proportion_gradients()])
-    return place(anthropometry.Proportions()), gradients
+    gradients = np.stack([place(g) for g in articulation.proportion_gradients()])
+    return place(articulation.Proportions()), gradients
 
 
 class CapsuleHand:

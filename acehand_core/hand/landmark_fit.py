@@ -15,7 +15,7 @@ from jaxtyping import Float
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.fit import Solution, solve
+from acehand_core.hand.pose_fit import Solution, solve
 from acehand_core.hand.skeleton import BONES, PALM
 from acehand_core.types import Side
 

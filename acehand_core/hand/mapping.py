@@ -13,8 +13,14 @@ from jaxtyping import Float
 
 from acehand_core.geometry import frames
 from acehand_core.hand.pose_fit import AcehandPoses, FreePoses, Poses
-from acehand_core.hand.protocol import HandModel
-from acehand_core.hand.shape import PALM, refine_shape, rest_shape, shape_from_lengths, shaped
+from acehand_core.hand.shape import (
+    PALM,
+    HandModel,
+    refine_shape,
+    rest_shape,
+    shape_from_lengths,
+    shaped,
+)
 from acehand_core.types import Betas, RigidTransform, Side
 
 _SHAPE_ROWS = 100  # as many frames as the shape is refined on

@@ -1,14 +1,50 @@
-"""One shape for many frames: betas from the distances that no pose changes."""
+"""One shape for many frames: betas from the distances that no pose changes.
+
+What every hand model offers; the rest of the project never asks which one it has.
+"""
 
 from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
 from acehand_core.hand.articulation import pose_keypoints
-from acehand_core.hand.protocol import HandModel
 from acehand_core.hand.skeleton import BONES, KNUCKLES, WRIST
-from acehand_core.types import Side
+from acehand_core.types import Betas, Faces, GlobalOrient, HandPose, Keypoints, Side, Vertices
+
+
+@runtime_checkable
+class HandModel(Protocol):
+    """A parametric hand: rotations and shape in, joints and mesh out.
+
+    ``global_orient`` turns the hand about its own rest-pose wrist J0(betas), which is not the
+    origin; ``hand_pose`` holds the rotation of each finger joint relative to its parent in MANO's
+    order, any mean pose already included. Nothing here adds a translation.
+    """
+
+    @property
+    def name(self) -> str:
+        """ "mano" or "acehand"; parameters of two models must never be mixed."""
+        ...
+
+    def joints(
+        self, side: Side, global_orient: GlobalOrient, hand_pose: HandPose, betas: Betas
+    ) -> Keypoints:
+        """Return the 21 keypoints in metres; leading axes broadcast."""
+        ...
+
+    def vertices(
+        self, side: Side, global_orient: GlobalOrient, hand_pose: HandPose, betas: Betas
+    ) -> Vertices:
+        """Return the skinned mesh in metres; leading axes broadcast."""
+        ...
+
+    def faces(self, side: Side) -> Faces:
+        """Return the triangles, counter-clockwise seen from outside."""
+        ...
+
 
 Shape = Float[np.ndarray, "10"]
 RestKeypoints = Float[np.ndarray, "21 3"]

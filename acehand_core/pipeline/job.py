@@ -20,22 +20,21 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from acehand_core.data.bags.bag import is_bag
-from acehand_core.data.bags.recording import index_bag
-from acehand_core.data.bags.records import Losses
-from acehand_core.data.hand_table import read_hand_motion
-from acehand_core.data.recordings import expand_inputs, recording_sha256
-from acehand_core.data.selection import at_rate, hands_at, part
+from acehand_core.bags.bag import is_bag
+from acehand_core.bags.records import Losses
 from acehand_core.errors import AcehandError, Interrupted, NoHandError, OutputError
-from acehand_core.export import extras, lerobot
-from acehand_core.export.destination import Destination
-from acehand_core.export.memory import release_memory
-from acehand_core.export.report import EpisodeReport, Failure, JobReport, episode_report
-from acehand_core.export.resume import EpisodeJob, FinishedEpisodes, identity, prepare_output
-from acehand_core.export.video_encode import encode_video
+from acehand_core.lerobot import dataset, resume
+from acehand_core.lerobot.resume import EpisodeJob, FinishedEpisodes, identity, prepare_output
 from acehand_core.motion import Calibration, HandMotion, Recording, RobotTrajectory
+from acehand_core.pipeline.destination import Destination, release_memory
 from acehand_core.pipeline.pictures import draw
+from acehand_core.pipeline.report import EpisodeReport, Failure, JobReport, episode_report
 from acehand_core.pipeline.settings import Clip, JobSettings
+from acehand_core.recordings.bag import index_bag
+from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.registry import expand_inputs, recording_sha256
+from acehand_core.recordings.selection import at_rate, hands_at, part
+from acehand_core.recordings.video_encode import encode_video
 from acehand_core.trackers.base import Progress, Tracker, no_progress
 from acehand_core.trackers.choose import open_input
 from acehand_core.types import SIDES, Side
@@ -218,7 +217,7 @@ class _Job:
             first, last = recording.timestamps_ns[[0, -1]] - whole.timestamps_ns[0]
             cut = (cut[0] + float(first) / 1e9, float(last - first) / 1e9 + 1 / recording.fps)
         view, index = at_rate(recording, self._fps)
-        limit = lerobot.max_episode_frames(self._fps)
+        limit = dataset.max_episode_frames(self._fps)
         shaping = self._shaping() | {"task": clip.task or settings.task}
         jobs = [
             EpisodeJob(recording.name, recording.sha256 or "", cut, frames, shaping)
@@ -259,7 +258,7 @@ class _Job:
                 stamps, video = motion.timestamps_ns[index], next(videos)
                 text = self._calibration_text(calibrations, source.recording)
                 overlay = self._settings.overlay and view.frames is not None
-                pictures = (extras.SHEET, extras.OVERLAY) if overlay else (extras.SHEET,)
+                pictures = (resume.SHEET, resume.OVERLAY) if overlay else (resume.SHEET,)
                 report, folder = self._destination.store(
                     job, given, episode, trajectory, stamps, video, source.task,
                     self._robot.license, text, pictures,
@@ -284,19 +283,19 @@ class _Job:
                 folder = self._destination.complete(
                     job, number, episode, trajectory, self._robot.license, text
                 )
-                if {extras.SHEET, extras.OVERLAY} & set(names):
+                if {resume.SHEET, resume.OVERLAY} & set(names):
                     self._draw(view, episode, trajectory, folder, self._settings.overlay)
             self._losses.remark(f"{source.recording.source}: episode {number} was interrupted; "
                                 f"made now: {', '.join(names)}")  # fmt: skip
 
     def _stored(self, number: int) -> tuple[HandMotion, dict[Side, Calibration]] | None:
         """Return the hands and calibrations kept beside an episode, None where they are not."""
-        folder = self._settings.output / extras.episode_folder(number)
+        folder = self._settings.output / resume.episode_folder(number)
         try:
-            motion = read_hand_motion(folder / extras.HANDS)
+            motion = read_hand_motion(folder / resume.HANDS)
             if self._settings.solver != "trajectory":
                 return motion, self._given_calibrations()
-            return motion, known_calibrations(folder / extras.CALIBRATION, self._robot)
+            return motion, known_calibrations(folder / resume.CALIBRATION, self._robot)
         except AcehandError:
             return None
 

@@ -8,24 +8,21 @@ from pathlib import Path
 import numpy as np
 
 from acehand_core.atomic import check_free
+from acehand_core.drawing.contact_sheet import EpisodePictures, RobotPicture, picture_size
+from acehand_core.drawing.overlay import write_png
+from acehand_core.drawing.robot_view import portrait
+from acehand_core.drawing.views import SourceView
 from acehand_core.errors import (
     InputError,
     MissingDependencyError,
 )
-from acehand_core.export.extras import OVERLAY, SHEET
-from acehand_core.export.overlay import write_png
-from acehand_core.export.pictures import EpisodePictures, RobotPicture, picture_size
+from acehand_core.lerobot.resume import OVERLAY, SHEET
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.settings import JobSettings
-from acehand_core.trackers.base import (
-    Progress,
-    no_progress,
-)
+from acehand_core.trackers.base import Progress, no_progress
 from acehand_core.trackers.choose import is_motion_file, open_input
 from retarget.pipeline import retarget_motion
-from retarget.render import portrait
 from retarget.robot import Robot, load_robot
-from retarget.views import SourceView
 
 
 def view_hands(

@@ -7,24 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from acehand_core.data.recordings import RecordingOptions
 from acehand_core.errors import (
     InputError,
 )
-from acehand_core.export.features import Layout
-from acehand_core.export.resume import (
-    Existing,
-    identity,
-)
-from acehand_core.export.video_encode import VideoEncoding, even_size
+from acehand_core.lerobot.features import Layout
+from acehand_core.lerobot.resume import Existing, identity
 from acehand_core.motion import Recording
+from acehand_core.recordings.registry import RecordingOptions
+from acehand_core.recordings.video_encode import VideoEncoding, even_size
 from acehand_core.trackers.ace_settings import AceSettings
-from acehand_core.trackers.base import (
-    Hands,
-    Tracker,
-    TrackerSettings,
-    resolved_name,
-)
+from acehand_core.trackers.base import Hands, Tracker, TrackerSettings, resolved_name
 from acehand_core.types import SIDES
 from retarget.arm import Arm
 from retarget.carry import ArmSettings

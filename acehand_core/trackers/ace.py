@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from acehand_core.errors import AcehandError, InputError, MissingDependencyError
-from acehand_core.inference.hand_files import default_hands, has_mano, mano_hands
+from acehand_core.model.inference.loading import default_hands, has_mano, mano_hands
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.trackers.ace_settings import AceSettings, read_betas
 from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
@@ -89,8 +89,8 @@ class AceTracker:
 
     def _run(self) -> _Run:
         """Return the model and how it is run: as trained, but for flags."""
-        from acehand_core.inference.options import InferenceOptions, solve_options
-        from acehand_core.inference.windows import DEFAULT_ENCODE_WIDTH, PAPER_LATENTS
+        from acehand_core.model.inference.options import InferenceOptions, solve_options
+        from acehand_core.model.inference.windows import DEFAULT_ENCODE_WIDTH, PAPER_LATENTS
 
         ace, ready = self._ace, _load(self._ace, self._ace.content())
         run_as, notes = ace.told(ready.trained)
@@ -133,7 +133,7 @@ class _Run:
 def _inference() -> Any:
     """Return the module that reconstructs; torch is loaded here, not before."""
     try:
-        from acehand_core.inference import recording
+        from acehand_core.model.inference import recording
     except ImportError as error:
         raise MissingDependencyError(
             f"The ace tracker needs torch and diffusers ({error}); pip install '.[ace]'."
@@ -143,7 +143,7 @@ def _inference() -> Any:
 
 @functools.lru_cache(maxsize=1)  # one run may hold many recordings
 def _load(ace: AceSettings, content: str) -> Any:
-    from acehand_core.inference.loading import load_model
+    from acehand_core.model.inference.loading import load_model
 
     return load_model(
         ace.weights, ace.variant, ace.base, ace.vae, ace.caption, ace.precision, ace.device

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from acehand_core.data.content_hash import content_sha256
 from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
+from acehand_core.files.safe_files import content_sha256
 from acehand_core.types import SIDES
 
 if TYPE_CHECKING:
-    from acehand_core.weights.config import InferenceConfig
+    from acehand_core.model.config import InferenceConfig
 
 VARIANTS = ("k", "kfree")
 WINDOWS = ("paper", "blended", "full")
@@ -138,7 +138,7 @@ class AceSettings:
 
         Raises as ``identity``.
         """
-        from acehand_core.weights.training_data import kind_of
+        from acehand_core.model.weights.training_data import kind_of
 
         return kind_of(_weights().training_data_of(self.weights, self.variant))
 
@@ -166,7 +166,7 @@ class AceSettings:
 def _weights() -> Any:
     """Return the module that reads weights; torch is loaded here, not before."""
     try:
-        from acehand_core.weights import load
+        from acehand_core.model.weights import load
     except ImportError as error:
         raise MissingDependencyError(
             f"The ace tracker needs torch and diffusers ({error}); pip install '.[ace]'."
@@ -185,7 +185,7 @@ def read_betas(path: Path, hand_model: str) -> Float[np.ndarray, "2 10"]:
             another hand model: they mean nothing there.
     """
     if path.suffix == ".parquet":
-        from acehand_core.data.hand_table import read_hand_motion
+        from acehand_core.recordings.hand_table import read_hand_motion
 
         motion = read_hand_motion(path)
         theirs, betas = motion.hand_model, motion.betas

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from acehand_core.data.recordings import RecordingOptions, open_recording, with_camera_poses
-from acehand_core.data.selection import part
-from acehand_core.data.video import frames_between
 from acehand_core.errors import InputError
 from acehand_core.motion import Recording
+from acehand_core.recordings.registry import RecordingOptions, open_recording, with_camera_poses
+from acehand_core.recordings.selection import part
+from acehand_core.recordings.video import frames_between
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker
 from acehand_core.trackers.files import FILE_SUFFIXES, FileTracker, refuse_flags
 

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from acehand_core.data.content_hash import content_sha256
-from acehand_core.data.hand_table import read_hand_motion
-from acehand_core.data.safe_files import safe_load_npz
 from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.files.safe_files import content_sha256, safe_load_npz
 from acehand_core.hand.skeleton import TIPS
 from acehand_core.motion import HandMotion, Provenance, Recording
+from acehand_core.recordings.hand_table import read_hand_motion
 from acehand_core.trackers.base import Hands, Progress, TrackerSettings, no_progress
 from acehand_core.types import SIDES
 

@@ -12,19 +12,18 @@ import torch
 from jaxtyping import Float, UInt8
 from torch.utils.data import DataLoader, Dataset
 
-from acehand_core.batch import ClipBatch, PinholeBatch
-from acehand_core.data.clips.schema import Clip, ClipInfo
-from acehand_core.data.clips.store import ClipStore
-from acehand_core.data.clips.windows import STRIDE, Mixture, Sample, mixture
-from acehand_core.encoder.config import TINY_TOKEN_PIXELS, TOKEN_PIXELS
-from acehand_core.encoder.sources import source_kind
+from acehand_core.datasets.clips.schema import Clip, ClipInfo
+from acehand_core.datasets.clips.store import ClipStore
+from acehand_core.datasets.clips.windows import STRIDE, Mixture, Sample, mixture
 from acehand_core.errors import AcehandError, InputError
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.inference.windows import encode_size
-from acehand_core.losses.targets import Targets
+from acehand_core.model.batch import ClipBatch, PinholeBatch
+from acehand_core.model.config import TINY_TOKEN_PIXELS, TOKEN_PIXELS
+from acehand_core.model.encoder.sources import source_kind
+from acehand_core.model.inference.windows import encode_size
 from acehand_core.training.config import DataConfig, SourceConfig
 from acehand_core.training.latents import LatentCache
-from acehand_core.training.truth import targets_of
+from acehand_core.training.targets import Targets, targets_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,23 +7,26 @@ from pathlib import Path
 
 import torch
 
-from acehand_core.data.native.mano_files import load_mano
-from acehand_core.decoder.decoder import Decoder
-from acehand_core.encoder.config import TrunkConfig
-from acehand_core.encoder.lora import adapter_parameters, add_adapters
-from acehand_core.encoder.sources import TRUNK_SOURCES, SourceSettings, make_source, source_kind
-from acehand_core.encoder.trunk import Trunk
-from acehand_core.encoder.vae import VideoEncoder
 from acehand_core.errors import InputError
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.model import AceModel, load_trunk
+from acehand_core.hand.mano_files import load_mano
+from acehand_core.model.config import AS_RELEASED, InferenceConfig, ModelConfig, TrunkConfig
+from acehand_core.model.decoder import Decoder
+from acehand_core.model.encoder.sources import (
+    TRUNK_SOURCES,
+    SourceSettings,
+    make_source,
+    source_kind,
+)
+from acehand_core.model.encoder.trunk import Trunk, adapter_parameters, add_adapters
+from acehand_core.model.encoder.vae import VideoEncoder
+from acehand_core.model.network import AceModel, load_trunk
+from acehand_core.model.weights import layouts
+from acehand_core.model.weights.load import load_weights
+from acehand_core.model.weights.loaded import LoadedWeights, OfficialStores, assemble
+from acehand_core.model.weights.official_files import open_base, open_vae, read_caption
+from acehand_core.model.weights.training_data import TrainingData
 from acehand_core.training.config import StartConfig, TrainConfig
-from acehand_core.weights import layouts
-from acehand_core.weights.config import AS_RELEASED, InferenceConfig, ModelConfig
-from acehand_core.weights.load import load_weights
-from acehand_core.weights.loaded import LoadedWeights, OfficialStores, assemble
-from acehand_core.weights.official_files import open_base, open_vae, read_caption
-from acehand_core.weights.training_data import TrainingData
 
 _LICENCE = "What the weights were trained from and on decides; see the run's provenance."
 _NEEDS_MANO = "hand 'mano' needs mano=FOLDER with MANO_LEFT.pkl and MANO_RIGHT.pkl."

@@ -26,10 +26,9 @@ from torch import nn
 
 from acehand_core.atomic import atomic_folder
 from acehand_core.errors import SchemaError
+from acehand_core.model.weights.storage import save_safetensors, sha256s
 from acehand_core.training.config import CheckpointConfig
-from acehand_core.training.sharding import like, whole
-from acehand_core.weights.hashes import sha256s
-from acehand_core.weights.storage import save_safetensors
+from acehand_core.training.optim import like, whole
 
 FOLDER = "checkpoints"
 _STATE, _TRAINED, _OPTIMIZER = "state.json", "trained.safetensors", "optimizer.safetensors"

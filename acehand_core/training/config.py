@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
-from acehand_core.data.clips.windows import WindowSettings
+from acehand_core.datasets.clips.windows import WindowSettings
 from acehand_core.errors import InputError, nearest
-from acehand_core.losses.objective import LossWeights
-from acehand_core.model import SolveOptions
-from acehand_core.weights.config import ModelConfig
+from acehand_core.model.config import ModelConfig
+from acehand_core.model.network import SolveOptions
+from acehand_core.training.losses import LossWeights
 
 _CHOICES = {
     "bearings": ("intrinsics", "rays", "pinhole", "radial"),

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from acehand_core.encoder.config import TEMPORAL_STRIDE, TOKEN_PIXELS
-from acehand_core.weights import accounting
-from acehand_core.weights.config import ModelConfig
+from acehand_core.model.config import TEMPORAL_STRIDE, TOKEN_PIXELS, ModelConfig
+from acehand_core.model.weights import accounting
 
 _FLOAT, _HALF = 4, 2
 #: AdamW: gradient and two moments beside the float32 weight.

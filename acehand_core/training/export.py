@@ -9,12 +9,12 @@ from pathlib import Path
 from torch import nn
 
 from acehand_core.errors import InputError
-from acehand_core.model import AceModel
+from acehand_core.model.network import AceModel
+from acehand_core.model.weights.own import save_own
 from acehand_core.training import build, checkpoints
 from acehand_core.training.checkpoints import Checkpoint
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.run_folder import run_as, trained_on
-from acehand_core.weights.own import save_own
 
 #: Sources whose own weights are not written: they are frozen and read from where they came from.
 NOT_WRITTEN = ("vjepa2", "videomae")

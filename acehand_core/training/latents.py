@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float
 
 from acehand_core.atomic import atomic_path
-from acehand_core.data.clips.schema import Clip, ClipInfo
-from acehand_core.data.clips.windows import STRIDE, Sample
-from acehand_core.encoder.vae import VideoEncoder
+from acehand_core.datasets.clips.schema import Clip, ClipInfo
+from acehand_core.datasets.clips.windows import STRIDE, Sample
 from acehand_core.errors import InputError, SchemaError
+from acehand_core.model.encoder.vae import VideoEncoder
 
 _CHUNK = 16
 Picture = Callable[[np.ndarray, tuple[int, int]], np.ndarray]

@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 
-from acehand_core.data.clips.store import ClipStore
-from acehand_core.encoder.sources import source_kind
+from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.errors import InputError
-from acehand_core.model import AceModel
-from acehand_core.training import batches, build, checkpoints, logs, pictures, sharding
+from acehand_core.model.encoder.sources import source_kind
+from acehand_core.model.network import AceModel
+from acehand_core.model.weights.loaded import LoadedWeights
+from acehand_core.model.weights.own import save_own
+from acehand_core.training import batches, build, checkpoints, logs
+from acehand_core.training import optim as sharding
 from acehand_core.training.batches import Batch, Plan, Reader
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.export import NOT_WRITTEN
@@ -28,8 +31,6 @@ from acehand_core.training.run_folder import (
     trained_on,
 )
 from acehand_core.training.step import SCORE, StepReport, TrainingModel, optimise, validate
-from acehand_core.weights.loaded import LoadedWeights
-from acehand_core.weights.own import save_own
 
 _VALIDATION_SEED = 1_000_003
 
@@ -223,11 +224,11 @@ class Run:
 
     def _draw(self, book: logs.Logs | None, fixed: list[Batch]) -> None:
         device = self.accelerator.device
-        sheets = [pictures.draw(self.bare, self._picture_reader, one, device) for one in fixed]
+        sheets = [logs.draw(self.bare, self._picture_reader, one, device) for one in fixed]
         if book is None:
             return
-        sheet = pictures.stacked(sheets)
-        pictures.save_png(self.folder / "pictures" / f"step-{self.step:08d}.png", sheet)
+        sheet = logs.stacked(sheets)
+        logs.save_png(self.folder / "pictures" / f"step-{self.step:08d}.png", sheet)
         book.picture(self.step, sheet)
 
     def _new_best(self) -> bool:

@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from acehand_core.data.clips.store import ClipStore
-from acehand_core.data.clips.windows import STRIDE, WindowSettings, mixture
-from acehand_core.data.native.paper_counts import PAPER
-from acehand_core.encoder.config import SPATIAL_STRIDE, TOKEN_PIXELS, TrunkConfig
-from acehand_core.encoder.sources import source_kind
+from acehand_core.datasets.clips.store import ClipStore
+from acehand_core.datasets.clips.windows import STRIDE, WindowSettings, mixture
+from acehand_core.datasets.readers.splits import PAPER
 from acehand_core.errors import InputError, nearest
-from acehand_core.inference.windows import encode_size
+from acehand_core.model.config import SPATIAL_STRIDE, TOKEN_PIXELS, TrunkConfig
+from acehand_core.model.encoder.sources import source_kind
+from acehand_core.model.inference.windows import encode_size
 from acehand_core.training.config import SourceConfig, TrainConfig
 from acehand_core.training.estimate import step_size
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.atomic import DirectoryLock, atomic_path, output_errors
-from acehand_core.data.clips.store import ClipStore
+from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.errors import InputError, OutputError
+from acehand_core.model.config import InferenceConfig
+from acehand_core.model.weights.loaded import LoadedWeights
+from acehand_core.model.weights.training_data import TrainingData, TrainingSource, joined
 from acehand_core.training import checkpoints, logs
 from acehand_core.training.config import TrainConfig
-from acehand_core.weights.config import InferenceConfig
-from acehand_core.weights.loaded import LoadedWeights
-from acehand_core.weights.training_data import TrainingData, TrainingSource, joined
 
 #: What may differ between a run and its continuation.
 _FREE = ("run", "device", "log", "checkpoints", "name")

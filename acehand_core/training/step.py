@@ -13,19 +13,19 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
-from acehand_core.batch import ClipBatch, Readout
 from acehand_core.errors import AcehandError
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.losses.objective import TERMS, LossWeights, Masks, Sums, term_sums, total
-from acehand_core.losses.targets import Prediction, Targets
-from acehand_core.model import AceModel, SolveOptions, place_with
-from acehand_core.solver import bearings_torch, radial_torch
-from acehand_core.solver.bearings_torch import Bearings
-from acehand_core.solver.camera_fit_torch import FittedPinhole
+from acehand_core.model.batch import ClipBatch, Readout
+from acehand_core.model.network import AceModel, SolveOptions, place_with
+from acehand_core.model.placement import bearings as bearings_torch
+from acehand_core.model.placement import radial
+from acehand_core.model.placement.bearings import Bearings
+from acehand_core.model.placement.camera_fit import FittedPinhole
 from acehand_core.training.batches import Batch
 from acehand_core.training.config import OptimConfig
-from acehand_core.training.optim import rate
-from acehand_core.training.sharding import unsynchronised, whole
+from acehand_core.training.losses import TERMS, LossWeights, Masks, Sums, term_sums, total
+from acehand_core.training.optim import rate, unsynchronised, whole
+from acehand_core.training.targets import Prediction, Targets
 
 #: The solve divides rays by their depth, which is 0 when training starts. From here up it counts as
 #: it is: rays of unit length less than 89 degrees off the axis.
@@ -62,7 +62,7 @@ class TrainingModel(nn.Module):
         rays = _deep(readout.rays)
         fit = None
         if self.options.bearings == "pinhole":
-            fit = radial_torch.guarded_pinhole(rays, self.options.fit_guards)
+            fit = radial.guarded_pinhole(rays, self.options.fit_guards)
         bearings = self._bearings(readout, rays, targets, fit)
         placed = place_with(readout, joints, bearings, self.options)
         if fit is None:
@@ -80,7 +80,7 @@ class TrainingModel(nn.Module):
         if fit is not None:
             return bearings_torch.fitted_bearings(fit, rays, anchors, head, size)
         if self.options.bearings == "radial":
-            lens = radial_torch.fit_radial(rays)
+            lens = radial.fit_radial(rays)
             return bearings_torch.radial_bearings(lens, rays, anchors, head, size)
         if self.options.bearings == "rays":
             centres = self.options.ray_cells == "centres"

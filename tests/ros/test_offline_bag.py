@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from ros_process import Launched, Process, spin_until, trigger
 
-from acehand_core.data.video import open_video
-from acehand_core.export.bag_messages import PlainMessage
-from acehand_core.export.bag_writer import BagWriter
-from acehand_core.export.lerobot_check import check_dataset
+from acehand_core.bags.messages import PlainMessage
+from acehand_core.bags.writer import BagWriter
+from acehand_core.lerobot.check import check_dataset
+from acehand_core.recordings.video import open_video
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two_hands.mp4"
 START, STEP = 1_700_000_000_000_000_000, 33_333_333

@@ -13,8 +13,7 @@ import pytest
 from controller_rules import check_controller_takes
 from ros_process import Launched, Process, call, spin_until, trigger
 
-from acehand_core.data.hand_table import read_hand_motion
-from acehand_core.export.table import write_hand_motion
+from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
 from retarget.robot import load_robot
 
 TRUTH = Path(__file__).parents[2] / "examples" / "two_hands_truth.parquet"

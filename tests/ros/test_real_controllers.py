@@ -15,10 +15,8 @@ import numpy as np
 import pytest
 from ros_process import ROOT, Process, spin_until, trigger
 
-from acehand_core.bag_jobs.demonstrations import load_demonstrations
-from acehand_core.bag_jobs.write import WriteOptions, write_bag
-from acehand_core.data.hand_table import read_hand_motion
-from acehand_core.export.table import write_hand_motion
+from acehand_core.pipeline.bag_write import WriteOptions, load_demonstrations, write_bag
+from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
 from acehand_core.types import SIDES
 from retarget.robot import load_robot
 

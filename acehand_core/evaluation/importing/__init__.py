@@ -15,15 +15,13 @@ import numpy as np
 from acehand_core.atomic import check_free
 from acehand_core.errors import InputError, nearest
 from acehand_core.evaluation.ground_truth import GroundTruth
-from acehand_core.evaluation.importing.dynhamr import read_dynhamr
 from acehand_core.evaluation.importing.generic import Generic
-from acehand_core.evaluation.importing.hamer import read_crops
-from acehand_core.evaluation.importing.hawor import read_hawor
+from acehand_core.evaluation.importing.methods import read_crops, read_dynhamr, read_hawor
 from acehand_core.evaluation.importing.records import Hands, to_motion
 from acehand_core.evaluation.models import HandLibrary
 from acehand_core.evaluation.predictions import SUFFIX, check_prediction
-from acehand_core.export.table import write_hand_motion
 from acehand_core.motion import HandMotion, Provenance
+from acehand_core.recordings.hand_table import write_hand_motion
 
 Reader = Callable[[Path, str, HandMotion, HandLibrary], tuple[Hands, list[str]]]
 Progress = Callable[[str, int, int], None]

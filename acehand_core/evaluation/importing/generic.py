@@ -11,12 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from acehand_core.data.safe_files import safe_load_npz
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.evaluation.importing.arrays import every_frame, take
-from acehand_core.evaluation.importing.crops import MIRROR, mirrored
-from acehand_core.evaluation.importing.records import Hands
+from acehand_core.evaluation.importing.records import MIRROR, Hands, every_frame, mirrored, take
 from acehand_core.evaluation.models import HandLibrary, rest_pose
+from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.mapping import change_frame
 from acehand_core.hand.skeleton import TREE_TO_KEYPOINT

@@ -1,14 +1,22 @@
-"""Hands as another method found them, any number per frame, and how they become a HandMotion."""
+"""Hands as another method found them, any number per frame, and how they become a HandMotion.
+
+Named arrays from a user's file, with their shapes checked.
+
+From a crop to the whole image, and from a mirrored right hand to a left one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from acehand_core.errors import SchemaError
+from acehand_core.errors import SchemaError, nearest
 from acehand_core.evaluation.models import HandLibrary
+from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandModelName, HandMotion, Provenance
 from acehand_core.types import SIDES, JointsImage
 
@@ -135,3 +143,91 @@ def _best(hands: Hands) -> Int[np.ndarray, "M"]:
     first = np.ones(len(order), bool)
     first[1:] = (np.diff(keys, axis=1) != 0).any(0)
     return order[first]
+
+
+def take(
+    data: Mapping[str, Any], name: str, where: str, *shapes: tuple[int | None, ...]
+) -> np.ndarray:
+    """Return an array of finite or NaN numbers of one of the shapes; None stands for any length.
+
+    Raises:
+        SchemaError: naming ``where`` and the entry: missing, not numbers, or of another shape.
+    """
+    if name not in data:
+        raise SchemaError(f"{where}: {name!r} is missing; {nearest(name, map(str, data))}")
+    try:
+        value = np.asarray(data[name], np.float64)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"{where}: {name!r} must hold numbers ({error}).") from error
+    for shape in shapes:
+        fits = zip(value.shape, shape, strict=False)
+        if value.ndim == len(shape) and all(n in (m, None) or m is None for m, n in fits):
+            return value
+    wanted = " or ".join(str(tuple("N" if n is None else n for n in s)) for s in shapes)
+    raise SchemaError(f"{where}: {name!r} has shape {value.shape}; {wanted} is needed.")
+
+
+def rows(value: np.ndarray, count: int, name: str, where: str) -> np.ndarray:
+    """Return the array if its first axis has ``count`` entries. Raises SchemaError."""
+    if len(value) != count:
+        raise SchemaError(f"{where}: {name!r} has {len(value)} rows; {count} are needed.")
+    return value
+
+
+def every_frame(count: int, wanted: int, name: str, where: str) -> None:
+    """Raise SchemaError unless an entry with a row per frame has all the segment's frames.
+
+    Such an entry says no frame numbers: with one frame more or less, all would be scored against
+    other frames than they were made of.
+    """
+    if count != wanted:
+        raise SchemaError(
+            f"{where}: {name!r} has {count} frames; the segment has {wanted}. Every frame needs a "
+            "row, in order and at the segment's rate; NaN where there is no hand."
+        )
+
+
+def flags(value: np.ndarray, name: str, where: str) -> np.ndarray:
+    """Return an array of zeros and ones as it is. Raises SchemaError for other numbers."""
+    if not np.isin(value, (0, 1)).all():
+        raise SchemaError(f"{where}: {name!r} must be 0 or 1.")
+    return value
+
+
+#: Mirrors x: left hands were seen as right hands by methods that own one hand model.
+MIRROR = np.diag([-1.0, 1.0, 1.0])
+
+
+def full_translation(
+    pred_cam: Float[np.ndarray, "N 3"],
+    box_center: Float[np.ndarray, "N 2"],
+    box_size: Float[np.ndarray, "N"],
+    right: Float[np.ndarray, "N"],
+    camera: Camera,
+) -> Float[np.ndarray, "N 3"]:
+    """Return the translation of the hand model in the camera frame, metres.
+
+    HaMeR, WiLoR and what follows them predict (s, tx, ty) of a square crop. A crop of side b at
+    scale s sees the hand at depth 2 f / (b s); tx and ty are metres beside the box's centre, whose
+    own offset follows from its distance to the principal point. The hand's size is the hand
+    model's, so the depth is metric only with the camera's true focal length: it is taken from
+    ``camera``, not from the file.
+
+    Args:
+        pred_cam: (s, tx, ty) as the network gave it, of the mirrored crop for a left hand.
+        box_center, box_size: pixels of the whole image; the side after enlarging.
+        right: 1 for right hands, 0 for left.
+        camera: a pinhole.
+    """
+    sign = 2 * right - 1
+    focal = 0.5 * (camera.fx + camera.fy)
+    size = box_size * pred_cam[:, 0] + 1e-9
+    offset = box_center - (camera.cx, camera.cy)
+    x = sign * pred_cam[:, 1] + 2 * offset[:, 0] / size
+    y = pred_cam[:, 2] + 2 * offset[:, 1] / size
+    return np.stack([x, y, 2 * focal / size], axis=1)
+
+
+def mirrored(rotation: Float[np.ndarray, "*batch 3 3"]) -> Float[np.ndarray, "*batch 3 3"]:
+    """Return the rotation of the mirrored hand: y and z of its rotation vector change sign."""
+    return MIRROR @ rotation @ MIRROR

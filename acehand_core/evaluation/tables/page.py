@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from html import escape
 
 from acehand_core.evaluation.summary import METRICS
-from acehand_core.evaluation.tables.build import COLUMNS, Entry, Row, Table, quoted, shown
+from acehand_core.evaluation.tables.build import COLUMNS, Entry, Row, Table, legend, quoted, shown
 from acehand_core.evaluation.tables.plots import Series, Web, bars, plot, radar
-from acehand_core.evaluation.tables.text import legend
 
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;color:#222;

@@ -13,8 +13,8 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.landmark_fit import Evidence, Pose
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import Camera
-from acehand_core.solver import pnp, smoothing
 from acehand_core.trackers.base import TrackerSettings
+from acehand_core.trackers.mediapipe import pnp, smoothing
 from acehand_core.trackers.mediapipe.detector import Detection
 from acehand_core.types import Side, TimestampsNs
 

@@ -9,8 +9,8 @@ import numpy as np
 from acehand_core.errors import InputError
 from acehand_core.motion import Camera, HandModelName, HandMotion, Provenance, Recording
 from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
-from acehand_core.trackers.mediapipe import detector, looks
-from acehand_core.trackers.mediapipe.cache import SegmentCache
+from acehand_core.trackers.mediapipe import detector, redetection
+from acehand_core.trackers.mediapipe.detector import SegmentCache
 from acehand_core.trackers.mediapipe.reconstruct import HandTrack, reconstruct
 from acehand_core.trackers.mediapipe.slots import Slots, assign_slots
 from acehand_core.types import SIDES
@@ -49,12 +49,14 @@ class MediaPipeTracker:
         """Look at the recording, then again where a hand was lost."""
         assert recording.frames is not None
         cache = SegmentCache(self._settings.work_dir, cache_key(recording))
-        found = looks.forward_pass(recording.frames, progress, cache)
+        found = redetection.forward_pass(recording.frames, progress, cache)
         slots = assign_slots(found)
-        gaps = looks.find_gaps(slots)
+        gaps = redetection.find_gaps(slots)
         if not gaps:
             return slots
-        for frame, detection in looks.look_again(recording.frames, gaps, recording.fps, progress):
+        for frame, detection in redetection.look_again(
+            recording.frames, gaps, recording.fps, progress
+        ):
             found[frame].append(detection)
         return assign_slots(found)
 

@@ -1,0 +1,415 @@
+"""What is told to ROS about a demonstration, as plain messages: built once, filled by anybody.
+
+A ``PlainMessage`` holds nested dicts with the field names of the ROS type. The bag writer turns
+them into serialized messages, a node into rclpy's. Conventions: REP-103 and REP-105, SI units,
+quaternions xyzw, stamps of capture. Topics and frames: docs/ros2.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from acehand_core.bags.images import CAMERA_INFO, camera_info_fields
+from acehand_core.bags.markers import MARKERS, mesh_markers, skeleton_markers
+from acehand_core.errors import CalibrationError
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import Course, HandMotion
+from acehand_core.types import SIDES, CameraPoses, Side, TimestampsNs
+
+JOINT_STATE = "sensor_msgs/msg/JointState"
+JOINT_TRAJECTORY = "trajectory_msgs/msg/JointTrajectory"
+POSE = "geometry_msgs/msg/PoseStamped"
+POSES = "geometry_msgs/msg/PoseArray"
+TF = "tf2_msgs/msg/TFMessage"
+DIAGNOSTICS = "diagnostic_msgs/msg/DiagnosticArray"
+STRING = "std_msgs/msg/String"
+#: REP-103: the body of the camera, and its optical frame below it.
+CAMERA_LINK, OPTICAL = "camera_link", "camera_optical_frame"
+#: rpy (-pi/2, 0, -pi/2) of the optical frame in the camera's body: xyzw.
+_OPTICAL_TURN = (-0.5, 0.5, -0.5, 0.5)
+#: Most meshes a second; they are large.
+MESH_HZ = 10.0
+_DIAGNOSTICS_HZ = 1.0
+_OK, _WARN, _ERROR = 0, 1, 2
+_LEVELS = {"pass": _OK, "warn": _WARN, "fail": _ERROR}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """A topic that is written: its type and what subscribers can rely on."""
+
+    msgtype: str
+    latched: bool = False
+    depth: int = 10
+    reliable: bool = True
+
+
+def _per_hand(name: str, spec: TopicSpec) -> dict[str, TopicSpec]:
+    return {f"/{side}_hand/{name}": spec for side in SIDES}
+
+
+TOPICS: Mapping[str, TopicSpec] = {
+    **_per_hand("joint_states", TopicSpec(JOINT_STATE)),
+    **_per_hand("joint_trajectory", TopicSpec(JOINT_TRAJECTORY, latched=True, depth=1)),
+    **_per_hand("wrist_pose", TopicSpec(POSE)),
+    **_per_hand("joints", TopicSpec(POSES)),
+    **_per_hand("skeleton", TopicSpec(MARKERS)),
+    **_per_hand("mesh", TopicSpec(MARKERS)),
+    **_per_hand("robot_description", TopicSpec(STRING, latched=True, depth=1)),
+    "/acehand/camera_info": TopicSpec(CAMERA_INFO),
+    "/acehand/task": TopicSpec(STRING, latched=True, depth=1),
+    "/diagnostics": TopicSpec(DIAGNOSTICS),
+    "/tf": TopicSpec(TF, depth=100),
+    "/tf_static": TopicSpec(TF, latched=True, depth=1),
+}
+#: Topics that are shared with whoever else writes the bag, or publishes beside a node of ours.
+SHARED = ("/diagnostics", "/tf", "/tf_static")
+
+
+@dataclass(frozen=True, slots=True)
+class PlainMessage:
+    """One message; ``time_ns`` is when it counts as received."""
+
+    topic: str
+    msgtype: str
+    time_ns: int
+    fields: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demonstration:
+    """One episode of T frames: a robot hand per side, and the human hands where known.
+
+    ``stamps_ns`` are times of capture, ``log_ns`` when messages of a frame count as received.
+    ``fps`` is the rate at which the commands are executed.
+    ``courses`` are the commands of the hands that appear, as a controller takes them.
+    ``clock_ns`` are the times of capture on a clock that only goes forward, where that of the
+    stamps was set back; None: the stamps.
+    ``joint_names`` (Q) and ``command_joints`` (C) carry no side. ``T_camera_base`` and
+    ``T_camera_wrist`` (NaN where a hand is absent) are None where nothing has a place.
+    ``camera_frame`` is the optical frame; ``publish_camera_tf`` says whether it is put below
+    camera_link here, ``world_frame`` whether ``T_world_camera`` is to be published and as what.
+    ``frame_prefix`` goes before the frames that are named here; see ``with_frame_prefix``.
+    """
+
+    name: str
+    task: str
+    stamps_ns: TimestampsNs
+    log_ns: Int[np.ndarray, "T"]
+    fps: float
+    robot: str
+    joint_names: tuple[str, ...]
+    command_joints: tuple[str, ...]
+    joints: Float[np.ndarray, "T 2 Q"]
+    commands: Float[np.ndarray, "T 2 C"]
+    confidence: Float[np.ndarray, "T 2"]
+    courses: Mapping[Side, Course] = field(default_factory=dict, repr=False)
+    clock_ns: Int[np.ndarray, "T"] | None = None
+    T_camera_base: Float[np.ndarray, "T 2 4 4"] | None = None
+    T_camera_wrist: Float[np.ndarray, "T 2 4 4"] | None = None
+    motion: HandMotion | None = None
+    camera: Camera | None = None
+    T_world_camera: CameraPoses | None = None
+    world_frame: str | None = None
+    camera_frame: str = OPTICAL
+    publish_camera_tf: bool = True
+    verdict: str = "pass"
+    reasons: tuple[str, ...] = ()
+    descriptions: Mapping[Side, str] = field(default_factory=dict, repr=False)
+    base_links: Mapping[Side, str] = field(default_factory=dict)
+    frame_prefix: str = ""
+
+    def __len__(self) -> int:
+        return len(self.stamps_ns)
+
+    @property
+    def times_ns(self) -> TimestampsNs:
+        """Times of capture that increase; see ``clock_ns``."""
+        return self.stamps_ns if self.clock_ns is None else self.clock_ns
+
+    @property
+    def known(self) -> Bool[np.ndarray, "T 2"]:
+        """Where a hand was measured or filled."""
+        return self.confidence > 0 if self.motion is None else self.motion.known
+
+
+def with_frame_prefix(demo: Demonstration, prefix: str) -> Demonstration:
+    """Return a demonstration with a prefix before every frame, as robot_state_publisher puts it."""
+    return replace(
+        demo,
+        frame_prefix=prefix + demo.frame_prefix,
+        camera_frame=prefix + demo.camera_frame,
+        world_frame=None if demo.world_frame is None else prefix + demo.world_frame,
+        base_links={side: prefix + link for side, link in demo.base_links.items()},
+    )
+
+
+def joint_names(demo: Demonstration, side: Side) -> list[str]:
+    """Return the names of all joints of one hand, as in its URDF."""
+    return [f"{side}_{name}" for name in demo.joint_names]
+
+
+def joint_state(demo: Demonstration, index: int, slot: int) -> PlainMessage:
+    """Return all joints of one hand at one frame."""
+    side = SIDES[slot]
+    content = {
+        "header": _header(int(demo.stamps_ns[index]), ""),
+        "name": joint_names(demo, side),
+        "position": _floats(demo.joints[index, slot]),
+        "velocity": [],
+        "effort": [],
+    }
+    return _message(f"/{side}_hand/joint_states", demo, index, content)
+
+
+def trajectory_messages(demo: Demonstration) -> Iterator[PlainMessage]:
+    """Yield the driven joints of each hand that appears over the clip, as a controller takes them.
+
+    The stamp is zero: to be started when it is received. ``time_from_start`` leaves the hand the
+    time to come to the first point.
+    """
+    for side, course in demo.courses.items():
+        names = [f"{side}_{name}" for name in demo.command_joints]
+        content = trajectory_fields(names, course)
+        yield _message(f"/{side}_hand/joint_trajectory", demo, 0, content)
+
+
+def trajectory_fields(names: Sequence[str], course: Course, stamp_ns: int = 0) -> dict[str, Any]:
+    """Return the fields of a JointTrajectory; ``stamp_ns`` is when it starts, 0: on receipt."""
+    points = [
+        {
+            "positions": _floats(position),
+            "velocities": _floats(velocity),
+            "accelerations": [],
+            "effort": [],
+            "time_from_start": _time(round(seconds * 1e9)),
+        }
+        for seconds, position, velocity in zip(
+            course.seconds.tolist(), course.positions, course.velocities, strict=True
+        )
+    ]
+    return {"header": _header(stamp_ns, ""), "joint_names": list(names), "points": points}
+
+
+def latched_messages(demo: Demonstration) -> list[PlainMessage]:
+    """Return what is said once: robot descriptions, the task, fixed transforms."""
+    out = [
+        _message(f"/{side}_hand/robot_description", demo, 0, {"data": text})
+        for side, text in demo.descriptions.items()
+    ]
+    out.append(_message("/acehand/task", demo, 0, {"data": demo.task}))
+    if demo.publish_camera_tf and demo.T_camera_wrist is not None:
+        fixed = _transform(
+            int(demo.stamps_ns[0]), _camera_link(demo), demo.camera_frame,
+            (0.0, 0.0, 0.0), _OPTICAL_TURN,
+        )  # fmt: skip
+        out.append(_message("/tf_static", demo, 0, {"transforms": [fixed]}))
+    return out
+
+
+def frame_messages(demo: Demonstration, index: int, mesh: bool = True) -> list[PlainMessage]:
+    """Return everything that is said about one frame; of the joints of absent hands nothing.
+
+    ``mesh`` adds the hand's surface, at most ``MESH_HZ`` times a second, where the hand model is
+    the default one.
+    """
+    out = [joint_state(demo, index, slot) for slot in range(2) if demo.known[index, slot]]
+    transforms = []
+    if demo.T_camera_wrist is not None:
+        transforms = _transforms(demo, index)
+    for slot in range(2):
+        out += _hand_messages(demo, index, slot, mesh)
+    if transforms:
+        out.append(_message("/tf", demo, index, {"transforms": transforms}))
+    if demo.camera is not None:
+        header = _header(int(demo.stamps_ns[index]), demo.camera_frame)
+        try:
+            content = {"header": header, **camera_info_fields(demo.camera)}
+        except CalibrationError:
+            return out  # ROS has no name for this lens
+        out.append(_message("/acehand/camera_info", demo, index, content))
+    return out
+
+
+def diagnostics_messages(demo: Demonstration) -> list[PlainMessage]:
+    """Return quality once a second, and the verdict at the end."""
+    out, step = [], max(1, round(_rate(demo) / _DIAGNOSTICS_HZ))
+    for index in range(0, len(demo), step):
+        out.append(_diagnostics(demo, index, quality_status(demo, index)))
+    out.append(_diagnostics(demo, len(demo) - 1, [verdict_status(demo)]))
+    return out
+
+
+def quality_status(demo: Demonstration, index: int) -> list[dict[str, Any]]:
+    """Return the diagnostic status of each hand at one frame."""
+    return [_quality(demo, index, slot) for slot in range(2)]
+
+
+def verdict_status(demo: Demonstration) -> dict[str, Any]:
+    """Return the diagnostic status of the whole episode."""
+    return {
+        "level": _LEVELS.get(demo.verdict, _WARN),
+        "name": "acehand: verdict",
+        "message": f"{demo.verdict}: {'; '.join(demo.reasons)}" if demo.reasons else demo.verdict,
+        "hardware_id": demo.robot,
+        "values": _values({"task": demo.task, "frames": len(demo), "source": demo.name}),
+    }
+
+
+def _hand_messages(demo: Demonstration, index: int, slot: int, mesh: bool) -> list[PlainMessage]:
+    side, stamp = SIDES[slot], int(demo.stamps_ns[index])
+    motion, known = demo.motion, bool(demo.known[index, slot])
+    placed = demo.T_camera_wrist is not None
+    frame = demo.camera_frame if placed else _wrist(demo, side)
+    header = _header(stamp, frame)
+    out = []
+    if demo.T_camera_wrist is not None and np.isfinite(demo.T_camera_wrist[index, slot]).all():
+        pose = {"header": header, "pose": _pose(demo.T_camera_wrist[index, slot])}
+        out.append(_message(f"/{side}_hand/wrist_pose", demo, index, pose))
+    if motion is None:
+        return out
+    points = motion.joints_camera[index, slot] if known else None
+    if points is not None and np.isfinite(points).all():
+        content = {"header": header, "poses": _joint_poses(points)}
+        out.append(_message(f"/{side}_hand/joints", demo, index, content))
+    else:
+        points = None
+    markers = skeleton_markers(header, side, points)
+    out.append(_message(f"/{side}_hand/skeleton", demo, index, {"markers": markers}))
+    if (
+        mesh
+        and motion.hand_model == "acehand"
+        and index % max(1, round(_rate(demo) / MESH_HZ)) == 0
+    ):
+        surface = mesh_markers(header, side, motion, index if points is not None else None)
+        out.append(_message(f"/{side}_hand/mesh", demo, index, {"markers": surface}))
+    return out
+
+
+def _camera_link(demo: Demonstration) -> str:
+    return f"{demo.frame_prefix}{CAMERA_LINK}"
+
+
+def _wrist(demo: Demonstration, side: Side) -> str:
+    return f"{demo.frame_prefix}{side}_wrist"
+
+
+def _transforms(demo: Demonstration, index: int) -> list[dict[str, Any]]:
+    stamp, out = int(demo.stamps_ns[index]), []
+    if demo.T_world_camera is not None and demo.world_frame is not None:
+        pose = demo.T_world_camera[index]
+        child = demo.camera_frame
+        if demo.publish_camera_tf:
+            # camera_link lies above the optical frame, which alone has a measured place.
+            turn = rotations.from_quaternion(np.array(_OPTICAL_TURN)[[3, 0, 1, 2]])
+            pose = pose @ frames.inverse(frames.rigid(turn, np.zeros(3)))
+            child = _camera_link(demo)
+        out.append(_rigid(stamp, demo.world_frame, child, pose))
+    for slot, side in enumerate(SIDES):
+        assert demo.T_camera_wrist is not None
+        wrist = demo.T_camera_wrist[index, slot]
+        if not np.isfinite(wrist).all():
+            continue
+        out.append(_rigid(stamp, demo.camera_frame, _wrist(demo, side), wrist))
+        if demo.T_camera_base is not None and side in demo.base_links:
+            base = frames.inverse(wrist) @ demo.T_camera_base[index, slot]
+            out.append(_rigid(stamp, _wrist(demo, side), demo.base_links[side], base))
+    return out
+
+
+def _quality(demo: Demonstration, index: int, slot: int) -> dict[str, Any]:
+    side, confidence = SIDES[slot], float(demo.confidence[index, slot])
+    values: dict[str, Any] = {"confidence": round(confidence, 4)}
+    if demo.motion is not None:
+        values |= {
+            "visible": round(float(demo.motion.visible[index, slot]), 4),
+            "observed": bool(demo.motion.observed[index, slot]),
+            "filled": bool(demo.motion.filled[index, slot]),
+        }
+    present = bool(demo.known[index, slot])
+    return {
+        "level": _OK if present else _WARN,
+        "name": f"acehand: {side} hand",
+        "message": "followed" if present else "absent; not commanded",
+        "hardware_id": demo.robot,
+        "values": _values(values),
+    }
+
+
+def _diagnostics(demo: Demonstration, index: int, status: list[dict[str, Any]]) -> PlainMessage:
+    content = {"header": _header(int(demo.stamps_ns[index]), ""), "status": status}
+    return _message("/diagnostics", demo, index, content)
+
+
+def _message(topic: str, demo: Demonstration, index: int, fields: dict[str, Any]) -> PlainMessage:
+    return PlainMessage(topic, TOPICS[topic].msgtype, int(demo.log_ns[index]), fields)
+
+
+def _rate(demo: Demonstration) -> float:
+    if len(demo) < 2:
+        return 1.0
+    step = float(np.median(np.diff(demo.times_ns)))
+    return 1e9 / step if step > 0 else 1.0
+
+
+def _header(stamp_ns: int, frame: str) -> dict[str, Any]:
+    return {"stamp": _time(stamp_ns), "frame_id": frame}
+
+
+def _time(ns: int) -> dict[str, int]:
+    return {"sec": ns // 10**9, "nanosec": ns % 10**9}
+
+
+def _floats(values: np.ndarray) -> list[float]:
+    return [float(value) for value in values]
+
+
+def _values(values: Mapping[str, Any]) -> list[dict[str, str]]:
+    return [{"key": key, "value": str(value)} for key, value in values.items()]
+
+
+def _pose(transform: Float[np.ndarray, "4 4"]) -> dict[str, Any]:
+    x, y, z = _floats(transform[:3, 3])
+    qw, qx, qy, qz = _floats(rotations.to_quaternion(transform[:3, :3]))
+    return {
+        "position": {"x": x, "y": y, "z": z},
+        "orientation": {"x": qx, "y": qy, "z": qz, "w": qw},
+    }
+
+
+def _joint_poses(points: Float[np.ndarray, "21 3"]) -> list[dict[str, Any]]:
+    """Return one pose per joint; only positions are known, so orientations are the identity."""
+    turn = {"x": 0.0, "y": 0.0, "z": 0.0, "w": 1.0}
+    return [{"position": dict(zip("xyz", _floats(p), strict=True)), "orientation": turn}
+            for p in points]  # fmt: skip
+
+
+def _rigid(
+    stamp_ns: int, parent: str, child: str, pose: Float[np.ndarray, "4 4"]
+) -> dict[str, Any]:
+    qw, qx, qy, qz = _floats(rotations.to_quaternion(pose[:3, :3]))
+    x, y, z = _floats(pose[:3, 3])
+    return _transform(stamp_ns, parent, child, (x, y, z), (qx, qy, qz, qw))
+
+
+def _transform(
+    stamp_ns: int,
+    parent: str,
+    child: str,
+    xyz: tuple[float, float, float],
+    xyzw: tuple[float, float, float, float],
+) -> dict[str, Any]:
+    return {
+        "header": _header(stamp_ns, parent),
+        "child_frame_id": child,
+        "transform": {
+            "translation": dict(zip("xyz", xyz, strict=True)),
+            "rotation": dict(zip("xyzw", xyzw, strict=True)),
+        },
+    }

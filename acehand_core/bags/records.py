@@ -1,0 +1,203 @@
+"""What the storages of a bag have in common: topics, messages, and what was lost on reading.
+
+How to read a bag: which topics, and which frame is the world.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+from acehand_core.errors import MissingDependencyError
+
+#: Where a message lies in its file; what the numbers mean is the storage's own business.
+Place = tuple[int, int, int]
+#: A serialized message; a view into a chunk spares a copy of every picture.
+Data = bytes | memoryview
+#: Called with stage, done and total as work goes on; may raise to stop it.
+Progress = Callable[[str, int, int], None]
+#: Stands for a topic in ``Losses`` where it is not known which topic lost messages.
+UNKNOWN_TOPIC = "*"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic of a bag. ``definition`` is the message definition's text, "" if not stored.
+
+    ``qos`` is the YAML of the offered profiles, as rosbag2 stores it.
+    """
+
+    name: str
+    msgtype: str
+    serialization: str = "cdr"
+    definition: str = ""
+    definition_format: Literal["ros2msg", "ros2idl", ""] = ""
+    qos: str = ""
+    type_hash: str = ""
+
+
+class Message(NamedTuple):
+    """One serialized message; ``log_ns`` is when it was received."""
+
+    topic: str
+    log_ns: int
+    data: Data
+    file: int
+    place: Place
+
+
+class BytesRead:
+    """Tells a progress callback how much of a bag was read, of ``passes`` times its size.
+
+    What was read is what came out of the files, so a compressed bag is ahead of itself.
+    """
+
+    def __init__(self, stage: str, path: Path, progress: Progress | None, passes: int = 1) -> None:
+        self._stage, self._progress, self._done = stage, progress, 0
+        files = [path] if path.is_file() else path.iterdir() if path.is_dir() else ()
+        self._size = max(1, sum(file.stat().st_size for file in files if file.is_file()))
+        self._total, self._end = passes * self._size, self._size
+        self.add(0)
+
+    def add(self, count: int) -> None:
+        """Count more bytes; raises what the callback raises."""
+        if self._progress is not None:
+            self._done = min(self._done + count, self._end - 1)
+            self._progress(self._stage, self._done, self._total)
+
+    def still(self) -> None:
+        """Tell that the work goes on, where no bytes can be counted."""
+        self.add(0)
+
+    def end_pass(self, number: int) -> None:
+        """Whatever was counted: the bag was read ``number`` times."""
+        self._done, self._end = number * self._size, (number + 1) * self._size
+        if self._progress is not None:
+            self._progress(self._stage, self._done, self._total)
+
+
+@dataclass(slots=True)
+class Losses:
+    """Messages that could not be used, by topic, and what happened in one sentence each."""
+
+    by_topic: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    remarks: list[str] = field(default_factory=list)
+    #: The part of ``by_topic`` that never came out of the files.
+    unread: Counter[str] = field(default_factory=Counter)
+
+    def lose(self, topic: str, reason: str, count: int = 1, unread: bool = False) -> None:
+        """Count messages of ``topic`` that are lost because of ``reason``."""
+        self.by_topic[topic] += count
+        self.reasons[f"{topic}: {reason}"] += count
+        if unread:
+            self.unread[topic] += count
+
+    def forget(self, topic: str) -> None:
+        """Take back every loss of one topic."""
+        for counts in (self.by_topic, self.unread):
+            counts.pop(topic, None)
+        for reason in [r for r in self.reasons if r.startswith(f"{topic}: ")]:
+            del self.reasons[reason]
+
+    def add(self, other: Losses) -> None:
+        """Take over what another one collected."""
+        self.by_topic.update(other.by_topic)
+        self.reasons.update(other.reasons)
+        self.unread.update(other.unread)
+        for remark in other.remarks:
+            self.remark(remark)
+
+    def remark(self, text: str) -> None:
+        """Keep a sentence about the bag, once."""
+        if text not in self.remarks:
+            self.remarks.append(text)
+
+    @property
+    def total(self) -> int:
+        """Number of lost messages."""
+        return sum(self.by_topic.values())
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return every remark and every loss, for people."""
+        lost = (f"{reason}: {count} lost" for reason, count in self.reasons.items())
+        return (*self.remarks, *lost)
+
+
+class StorageFile(Protocol):
+    """One file of a bag. Not for two threads at once."""
+
+    path: Path
+    topics: tuple[Topic, ...]
+    #: Messages by topic as the file counts them, or None where only reading tells.
+    counts: dict[str, int] | None
+
+    def messages(self, topics: Set[str] | None, losses: Losses) -> Iterator[Message]:
+        """Yield the messages of some topics (None: of all) as stored; ``file`` is 0."""
+        ...
+
+    def read(self, place: Place) -> Data:
+        """Return one message's data."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file."""
+        ...
+
+
+def zstd_module():
+    """Return the zstd library that comes with rosbags. Raises MissingDependencyError."""
+    try:
+        from backports import zstd
+    except ImportError as error:
+        raise needs_rosbags("a compressed bag") from error
+    return zstd
+
+
+def unpacked_message(data: Data, packed: bool) -> Data:
+    """Return one message's data, decompressed where it is packed with zstd.
+
+    ``packed``: metadata.yaml says so. Without it the frame's own mark tells: no CDR message begins
+    with it, since the first byte of CDR is 0.
+
+    Raises:
+        ValueError: it cannot be decompressed. MissingDependencyError: zstd is not installed.
+    """
+    if not packed and bytes(data[:4]) != _ZSTD_MAGIC:
+        return data
+    zstd = zstd_module()
+    try:
+        return zstd.decompress(data)
+    except zstd.ZstdError as error:
+        raise ValueError(str(error)) from error
+
+
+def needs_rosbags(what: str) -> MissingDependencyError:
+    """Return the error that says how to install what reads bags."""
+    return MissingDependencyError(f"{what} needs rosbags; install it with pip install acehand[ros]")
+
+
+@dataclass(frozen=True, slots=True)
+class BagReading:
+    """What a bag is read by; None: found by type.
+
+    Attributes:
+        image_topic: topic with the pictures.
+        camera_info_topic: topic with their calibration.
+        world_frame: TF frame in which the camera moves; "none" leaves transforms alone. None takes
+            map, world or odom where transforms or odometry lead from it to the camera.
+    """
+
+    image_topic: str | None = None
+    camera_info_topic: str | None = None
+    world_frame: str | None = None
+
+    def to_json(self) -> dict[str, str]:
+        """Return what was chosen, by flag."""
+        names = ("image_topic", "camera_info_topic", "world_frame")
+        values = {name.replace("_", "-"): getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,1 @@
+"""Labelled clips: readers of published datasets, the shared store, segments."""

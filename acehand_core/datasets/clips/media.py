@@ -1,0 +1,123 @@
+"""Pictures of a clip: written as mp4 or png, read as a ``FrameSource``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal
+
+import av
+import cv2
+import numpy as np
+
+from acehand_core.errors import SchemaError
+from acehand_core.recordings.video import VideoFrames, open_video
+from acehand_core.types import ImageRgb
+
+Quality = Literal["lossless", "visual"]
+
+VIDEO, IMAGE = "video.mp4", "image.png"
+#: "lossless" keeps RGB to the last bit; "visual" is 4:2:0 at a rate where differences do not show.
+_ENCODERS = {
+    "lossless": ("libx264rgb", "rgb24", {"crf": "0", "preset": "veryfast"}),
+    "visual": ("libx264", "yuv420p", {"crf": "12", "preset": "veryfast"}),
+}
+_GOP = 12
+
+
+class ImageFrames:
+    """One picture of (width, height) ``size``, from a png file, as a ``FrameSource``."""
+
+    def __init__(self, path: Path, size: tuple[int, int]) -> None:
+        self.path, self.size = path, size
+
+    def __len__(self) -> int:
+        return 1
+
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``start`` to ``stop - 1``."""
+        for index in range(start, stop):
+            yield self.at(index)
+
+    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``stop - 1`` down to ``start``."""
+        for index in reversed(range(start, stop)):
+            yield self.at(index)
+
+    def at(self, index: int) -> ImageRgb:
+        """Return the picture. Raises IndexError for another index than 0, SchemaError."""
+        if index != 0:
+            raise IndexError(f"{self.path}: frame {index} asked for; valid: 0.")
+        image = cv2.imread(str(self.path), cv2.IMREAD_COLOR)
+        if image is None:
+            raise SchemaError(f"{self.path}: not a readable picture.")
+        _check_size(self.path, image.shape[1::-1], self.size)
+        return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+
+
+def write_image(path: Path, image: ImageRgb) -> None:
+    """Write a png. Raises OSError."""
+    done, data = cv2.imencode(".png", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
+    if not done:
+        raise OSError("the picture could not be encoded")
+    path.write_bytes(data.tobytes())
+
+
+def write_video(path: Path, frames: Iterable[ImageRgb], fps: float, quality: Quality) -> int:
+    """Write frames as h264, key frames every 12, no B-frames; return how many.
+
+    Times in the file are k / fps; the clip's own timestamps are those of its hands.
+
+    Raises:
+        SchemaError: "visual" with an odd size.
+    """
+    encoder, pixel_format, options = _ENCODERS[quality]
+    rate = Fraction(fps).limit_denominator(1001)
+    count = 0
+    with av.open(f"file:{path}", "w", format="mp4") as container:
+        stream = None
+        for image in frames:
+            if stream is None:
+                height, width = image.shape[:2]
+                if quality == "visual" and (width % 2 or height % 2):
+                    raise SchemaError(
+                        f"{path}: pictures of {width} x {height}; quality 'visual' needs even "
+                        "sizes, 'lossless' does not."
+                    )
+                stream = container.add_stream(encoder, rate=rate, options=options)
+                stream.width, stream.height, stream.pix_fmt = width, height, pixel_format
+                stream.codec_context.gop_size, stream.codec_context.max_b_frames = _GOP, 0
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+            frame.pts, frame.time_base = count, 1 / rate
+            container.mux(stream.encode(frame))
+            count += 1
+        if stream is not None:
+            container.mux(stream.encode())
+    return count
+
+
+def open_frames(
+    path: Path, size: tuple[int, int], first: int = 0, stop: int | None = None
+) -> VideoFrames:
+    """Return frames of a video file by index.
+
+    Raises:
+        VideoError: not readable. SchemaError: not of (width, height) ``size``, or too short.
+    """
+    video = open_video(path)
+    frames = video.frames
+    assert isinstance(frames, VideoFrames)
+    _check_size(path, (video.width, video.height), size)
+    stop = len(frames) if stop is None else stop
+    if stop > len(frames):
+        raise SchemaError(f"{path}: frames up to {stop} are asked for; it has {len(frames)}.")
+    return frames.select(np.arange(first, stop))
+
+
+def _check_size(path: Path, found: tuple[int, ...], wanted: tuple[int, int]) -> None:
+    if tuple(found) != wanted:
+        raise SchemaError(
+            f"{path}: pictures of {found[0]} x {found[1]}; its clip is described as "
+            f"{wanted[0]} x {wanted[1]}."
+        )

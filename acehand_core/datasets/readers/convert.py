@@ -1,0 +1,349 @@
+"""One recording of a dataset as one clip of the shared format.
+
+Whether the files of a recording are the same as before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acehand_core.datasets.clips.schema import ClipInfo, Supervision, clip_id
+from acehand_core.datasets.clips.store import ClipStore, ClipWriter, made_from
+from acehand_core.datasets.readers import pictures
+from acehand_core.datasets.readers.conventions import CameraHands, ManoSource, to_camera
+from acehand_core.datasets.readers.protocol import Item, NativeRecording, Reader, ReadOptions
+from acehand_core.errors import InputError
+from acehand_core.files.safe_files import content_sha256
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.mano import ManoHand
+from acehand_core.hand.mano_files import load_mano
+from acehand_core.motion import HandMotion, Provenance
+
+#: Files above this size are told apart by size and time, not by content.
+_HASHED_BYTES = 64 << 20
+
+
+def fingerprints(paths: Sequence[Path]) -> list[str]:
+    """Return one line per file or folder; "absent" where there is none.
+
+    Files by content, large ones by size and time; folders by the names, sizes and times in them.
+    """
+    out = []
+    for path in paths:
+        if path.is_dir():
+            lines = sorted(
+                f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}"
+                for p in path.iterdir()
+                if p.is_file()
+            )
+            out.append(hashlib.sha256("\n".join(lines).encode()).hexdigest())
+        elif path.is_file():
+            status = path.stat()
+            out.append(_file_fingerprint(path, status.st_size, status.st_mtime_ns))
+        else:
+            out.append("absent")
+    return out
+
+
+@functools.lru_cache(maxsize=64)
+def _file_fingerprint(path: Path, size: int, mtime_ns: int) -> str:
+    if size > _HASHED_BYTES:
+        return f"{path.name} {size} {mtime_ns}"
+    return content_sha256(path)
+
+
+#: 4: unlabelled frames stay, masks of HOT3D, one meaning of ``visible``; 3: hands that are there
+#: without a pose; 2: empty clips keep their hand model.
+_VERSION = 4
+
+
+def convert_item(
+    reader: Reader,
+    item: Item,
+    writer: ClipWriter,
+    options: pictures.ClipOptions,
+    read: ReadOptions,
+) -> tuple[ClipInfo, bool]:
+    """Write one recording as a clip; return its description and whether it was there already.
+
+    Raises: what the reader raises; OutputError.
+    """
+    key = _key(reader, item, options, read)
+    name = clip_id(item.name)
+    if writer.has(name, key):
+        return ClipStore(writer.root).info_of(name), True
+    if options.images == "none":
+        read = replace(read, pictures=False)
+    native = reader.read(item, read)
+    hands = None
+    mano = mano_source(options.mano)
+    without: list[str] = []
+    if native.mano is not None:
+        hands = to_camera(native.mano, mano)
+        if mano is not None and native.mano.present.any():
+            native, without = _only_with_mano(native)
+    referred = pictures.reference(native, options)
+    if referred is None:
+        frames, camera, size, done = pictures.pictures(native, options)
+    else:
+        frames, camera, size, done = None, native.camera, (native.width, native.height), []
+    motion, complete = hand_motion(native, hands, camera, size, with_mano=mano is not None)
+    findings = [
+        *native.findings,
+        *(hands.findings if hands else ()),
+        *without,
+        *_agreement(native, hands),
+    ]
+    info = ClipInfo(
+        id=name,
+        dataset=item.dataset,
+        split=item.split,
+        kind="image" if native.still else "video",
+        frames=len(motion),
+        fps=native.fps,
+        width=size[0],
+        height=size[1],
+        camera=camera,
+        media="none" if referred is None else "reference",
+        reference=referred,
+        hand_model=motion.hand_model,
+        supervision=_supervision(native, motion, complete, camera),
+        left_shapedirs_fixed=motion.left_shapedirs_fixed,
+        source={
+            "recording": item.name,
+            "group": item.group,
+            **{k: v for k, v in item.key.items() if not Path(v).is_absolute()},
+            "native_fps": native.fps,
+            "native_size": [native.width, native.height],
+            "native_camera": native.camera.to_json() if native.camera else None,
+            "convention": dataclasses.asdict(native.mano.convention) if native.mano else None,
+            "pictures": done,
+            "unlabelled_frames": _unlabelled_frames(native, motion),
+            "left_out_frames": native.left_out,
+            "findings": findings,
+        },
+        made_from=key,
+    )
+    info = writer.write(info, motion, frames, extra=_native_arrays(native), quality=options.quality)
+    return info, False
+
+
+def hand_motion(
+    native: NativeRecording,
+    hands: CameraHands | None,
+    camera: Camera | None,
+    size: tuple[int, int],
+    with_mano: bool,
+) -> tuple[HandMotion, bool]:
+    """Return the labels as a HandMotion, and whether MANO's parameters are complete.
+
+    Joints are MANO's where MANO is known, else the dataset's own. Without complete parameters the
+    hand model is "none"; what is known of them stays. A recording of a MANO dataset in which nobody
+    shows a hand is a MANO clip like the others where ``with_mano`` says that MANO is there: its
+    frames are known to be empty, and a store has one hand model.
+
+    ``visible`` is the share of the keypoints inside the picture, hidden or not; of a hand whose
+    keypoints are not known 1 where it is labelled or the dataset says that some of it is seen.
+    """
+    count, present = len(native.timestamps_ns), native.present
+    if hands is None:
+        nan = np.full((count, 2), np.nan)
+        hands = CameraHands(
+            nan[..., None, None].repeat(3, 2).repeat(3, 3), np.full((count, 2, 15, 3, 3), np.nan),
+            np.zeros((2, 10)), nan[..., None].repeat(3, 2), np.full((count, 2, 21, 3), np.nan),
+            False,
+        )  # fmt: skip
+    joints = hands.joints_camera
+    known = np.isfinite(joints).all((-1, -2))
+    complete = native.mano is not None and bool(known[present].all())
+    complete &= with_mano or bool(present.any())
+    if not complete and native.joints_camera is not None:
+        joints = native.joints_camera
+    orient, pose = hands.global_orient, hands.hand_pose
+    if complete:
+        orient = np.where(present[..., None, None], orient, np.eye(3))
+        pose = np.where(present[..., None, None, None], pose, np.eye(3))
+    image = native.joints_image
+    scale = np.array(size) / (native.width, native.height)
+    if image is not None:
+        image = (image + 0.5) * scale - 0.5
+    if camera is not None and (image is None or camera.model != pictures.native_model(native)):
+        image = camera.project(joints)
+    if image is None:
+        image = np.full((count, 2, 21, 2), np.nan)
+    there = present.astype(np.float32)
+    if native.unposed is not None:
+        there = np.where(present, there, native.unposed).astype(np.float32)
+    motion = HandMotion(
+        timestamps_ns=native.timestamps_ns,
+        fps=native.fps,
+        presence=there,
+        visible=(_visible(native, joints, image, camera, size) * (there > 0.5)).astype(np.float32),
+        quality=present.astype(np.float32),
+        observed=present,
+        filled=np.zeros_like(present),
+        global_orient=orient,
+        hand_pose=pose,
+        betas=hands.betas,
+        translation=hands.translation,
+        joints_camera=joints,
+        joints_image=image,
+        hand_model="mano" if complete else "none",
+        provenance=_provenance(native, complete),
+        left_shapedirs_fixed=hands.left_shapedirs_fixed,
+        camera=camera,
+        T_world_camera=native.T_world_camera,
+    )
+    return motion, complete
+
+
+def _only_with_mano(native: NativeRecording) -> tuple[NativeRecording, list[str]]:
+    """Leave out hands that have joints but no MANO: a clip has one hand model throughout.
+
+    They are there all the same.
+    """
+    labelled = native.mano.present
+    count = int((native.present & ~labelled).sum())
+    if count == 0:
+        return native, []
+    text = f"{count} hands have joints but no MANO; they count as unlabelled (see native.npz)."
+    unposed = np.zeros(labelled.shape, np.float32) if native.unposed is None else native.unposed
+    unposed = np.where(native.present & ~labelled, 1, unposed).astype(np.float32)
+    return replace(native, present=labelled, unposed=unposed), [text]
+
+
+def mano_source(path: Path | None) -> ManoSource | None:
+    """Return how ``to_camera`` gets MANO; None without files."""
+    return None if path is None else functools.partial(_mano, path)
+
+
+@functools.lru_cache(maxsize=4)
+def _mano(path: Path, left_shapedirs_fixed: bool) -> ManoHand:
+    return load_mano(path, left_shapedirs_fixed=left_shapedirs_fixed, dtype="float64")
+
+
+def _visible(
+    native: NativeRecording,
+    joints: np.ndarray,
+    image: np.ndarray,
+    camera: Camera | None,
+    size: tuple[int, int],
+) -> np.ndarray:
+    """Return ``HandMotion.visible`` as ``hand_motion`` defines it; ``image`` are stored pixels."""
+    if camera is not None:
+        posed = np.isfinite(joints).any((-1, -2), keepdims=True)
+        image = np.where(posed, camera.project(joints), image)
+    inside = (image >= -0.5).all(-1) & (image < np.array(size) - 0.5).all(-1)
+    inside &= ~(joints[..., 2] <= 0)
+    known = np.isfinite(image).any((-1, -2))
+    said = native.present if native.visible is None else native.visible > 0
+    return np.where(known, inside.mean(-1), said)
+
+
+def _unlabelled_frames(native: NativeRecording, motion: HandMotion) -> int:
+    """Return in how many frames nothing is said of any hand that the dataset labels."""
+    slots = np.array(native.slots)
+    unlabelled = (motion.presence > 0) & ~motion.observed
+    return int((unlabelled[:, slots].all(1) & slots.any()).sum())
+
+
+def _supervision(
+    native: NativeRecording, motion: HandMotion, complete: bool, camera: Camera | None
+) -> Supervision:
+    present = native.present
+    taught = complete and bool(present.any())  # a clip without hands teaches that alone
+    joints = bool(np.isfinite(motion.joints_camera[present]).all()) and bool(present.any())
+    anchors = bool(np.isfinite(motion.joints_image[present]).any())
+    labelled = native.mano is not None or native.joints_camera is not None
+    fisheye = camera is not None and camera.model in ("kannala_brandt", "fisheye624")
+    return Supervision(
+        rotations=taught,
+        shape=taught,
+        translation=taught,
+        joints=joints,
+        anchors=anchors,
+        presence=labelled,
+        camera=camera is not None,
+        pinhole_fit=camera is not None and not fisheye,
+        slots=native.slots,
+    )
+
+
+def _agreement(native: NativeRecording, hands: CameraHands | None) -> list[str]:
+    """Say how far MANO's joints lie from the dataset's own, in 3D or in the picture."""
+    if hands is None or not np.isfinite(hands.joints_camera).any():
+        return []
+    out = []
+    if native.joints_camera is not None:
+        distance = np.linalg.norm(hands.joints_camera - native.joints_camera, axis=-1)
+        if np.isfinite(distance).any():
+            out.append(
+                f"MANO's joints lie {np.nanmean(distance) * 1e3:.2f} mm (mean) from the dataset's."
+            )
+    if native.joints_image is not None and native.camera is not None:
+        pixels = native.camera.project(hands.joints_camera) - native.joints_image
+        distance = np.linalg.norm(pixels, axis=-1)
+        if np.isfinite(distance).any():
+            out.append(f"MANO's joints project {np.nanmean(distance):.2f} px (mean) from kps2D.")
+    return out
+
+
+def _native_arrays(native: NativeRecording) -> dict[str, dict[str, np.ndarray]]:
+    """Return the labels as stored, beside the converted ones: nothing of them is lost."""
+    out: dict[str, np.ndarray] = {}
+    if native.mano is not None:
+        for name in ("present", "global_orient", "fingers", "betas", "translation"):
+            out[f"mano_{name}"] = np.array(getattr(native.mano, name))
+        if native.mano.T_camera_world is not None:
+            out["T_camera_world"] = native.mano.T_camera_world
+    if native.joints_camera is not None:
+        out["joints_camera"] = native.joints_camera
+    if native.joints_image is not None:
+        out["joints_image"] = native.joints_image
+    if native.visible is not None:
+        out["visible"] = native.visible
+    out |= native.stored
+    return {"native": out} if out else {}
+
+
+def _provenance(native: NativeRecording, complete: bool) -> Provenance:
+    licences = native.licences
+    if complete:
+        licences = (*licences, "MANO: non-commercial, https://mano.is.tue.mpg.de")
+    return Provenance(
+        source=native.item.name,
+        source_sha256=None,
+        tracker=f"{native.item.dataset} ground truth",
+        licenses=licences,
+    )
+
+
+def _key(reader: Reader, item: Item, options: pictures.ClipOptions, read: ReadOptions) -> str:
+    """Return what decides whether a clip must be made anew: inputs, settings and MANO."""
+    settings: dict[str, Any] = {
+        "version": _VERSION,
+        "item": [item.dataset, item.name, item.split],
+        "images": options.images,
+        "width": options.width,
+        "quality": options.quality,
+        "media": options.media,
+        "pictures": read.pictures,
+    }
+    mano = [] if options.mano is None else fingerprints([options.mano])
+    return made_from([*fingerprints(reader.sources(item)), "mano", *mano], settings)
+
+
+def check_mano(path: Path | None) -> None:
+    """Load MANO once before any work. Raises InputError, SchemaError or MissingDependencyError."""
+    if path is not None:
+        if not path.exists():
+            raise InputError(f"{path}: no such file or folder of MANO.")
+        _mano(path, False)

@@ -1,0 +1,98 @@
+"""Folders of egocentric video without labels: HoloAssist, Xperience-10M and others alike.
+
+Every video file below the folder is a recording. A camera file (docs/formats.md) named
+``<video>.camera.json`` or ``camera.json``, beside the video or in a folder above it, is its camera.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from acehand_core.datasets.readers.files import safe_name
+from acehand_core.datasets.readers.protocol import Item, NativeRecording, ReadOptions
+from acehand_core.errors import InputError
+from acehand_core.geometry.cameras import Camera
+from acehand_core.recordings.cameras import fit_camera_to, load_camera
+from acehand_core.recordings.video import EXTENSIONS, open_video
+
+
+class EgocentricReader:
+    """``Reader`` of plain recordings; nothing in them is labelled."""
+
+    title = "egocentric video"
+    views = ("video",)
+
+    def __init__(self, name: str = "egocentric") -> None:
+        self.name = name
+
+    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+        """List videos, by path."""
+        found = [
+            p for p in sorted(root.rglob("*")) if p.suffix.lower() in EXTENSIONS and p.is_file()
+        ]
+        if not found:
+            raise InputError(f"{root}: no video in it ({', '.join(EXTENSIONS)}).")
+        names = [safe_name(*p.relative_to(root).with_suffix("").parts) for p in found]
+        twice = {name for name in names if names.count(name) > 1}
+        # Two files that differ in suffix alone keep it in their names.
+        names = [
+            safe_name(n, p.suffix[1:]) if n in twice else n
+            for n, p in zip(names, found, strict=True)
+        ]
+        return [
+            Item(self.name, name, "test", path, {"root": str(root)})
+            for name, path in zip(names, found, strict=True)
+        ]
+
+    def sources(self, item: Item) -> Sequence[Path]:
+        """Return the files and folders that a recording is read from."""
+        camera = _camera_file(item)
+        return [item.path] if camera is None else [item.path, camera]
+
+    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
+        """Open one video; its frames are read when they are asked for."""
+        recording = open_video(item.path)
+        size = recording.width, recording.height
+        camera, path = None, _camera_file(item)
+        if path is not None:
+            camera = _fitted(path, *size)
+        count = len(recording)
+        return NativeRecording(
+            item=item,
+            timestamps_ns=recording.timestamps_ns,
+            fps=recording.fps,
+            width=size[0],
+            height=size[1],
+            frames=recording.frames,
+            camera=camera,
+            mano=None,
+            joints_camera=None,
+            joints_image=None,
+            present=np.zeros((count, 2), bool),
+            visible=None,
+            slots=(False, False),
+            licences=("unlabelled video: its own terms",),
+            findings=(
+                *recording.notes,
+                "no camera file; the camera is not known."
+                if path is None
+                else f"camera: {path.relative_to(item.key['root'])}.",
+            ),
+        )
+
+
+def _camera_file(item: Item) -> Path | None:
+    root = Path(item.key["root"])
+    names = [item.path.with_suffix(".camera.json")]
+    for folder in item.path.parents:
+        names.append(folder / "camera.json")
+        if folder == root:
+            break
+    return next((path for path in names if path.is_file()), None)
+
+
+def _fitted(path: Path, width: int, height: int) -> Camera:
+    return fit_camera_to(load_camera(path), width, height)

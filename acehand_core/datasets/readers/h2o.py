@@ -1,0 +1,179 @@
+"""H2O: two hands and objects, camera frame already; one text file per frame and kind of label.
+
+Layout: ``subject<n>/<scene>/<index>/cam<0..4>/{rgb,cam_pose,hand_pose,hand_pose_mano}/000000.*``
+and ``cam_intrinsics.txt``. cam4 is the egocentric camera; its pictures are plain pinhole ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from acehand_core.datasets.readers.files import read_numbers, safe_name, subfolders
+from acehand_core.datasets.readers.pictures import ImageFiles, image_size, numbered_images
+from acehand_core.datasets.readers.protocol import (
+    Convention,
+    Item,
+    ManoTrack,
+    NativeRecording,
+    ReadOptions,
+    Split,
+)
+from acehand_core.errors import InputError
+from acehand_core.geometry import rotations
+from acehand_core.geometry.cameras import Camera
+
+CONVENTION = Convention("vectors", True, "mano", False, "camera")
+_FPS = 30.0
+_PER_HAND = 62  # flag, translation 3, pose 48, betas 10
+_MANO_FOLDERS = ("hand_pose_mano", "hand_pose_MANO", "hand_pose_mano_v1_1")
+
+
+class H2OReader:
+    """``Reader`` of H2O. Test is subject 4, as in the paper and its own lists."""
+
+    name = "h2o"
+    title = "H2O"
+    views = ("cam4", "cam0", "cam1", "cam2", "cam3")
+
+    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+        """List recordings: one folder of a subject, scene and index."""
+        view = options.view or self.views[0]
+        subjects = [p for p in subfolders(root) if p.name.startswith("subject")]
+        if not subjects:
+            raise InputError(f"{root}: this does not look like H2O; no subject1/ .. subject4/.")
+        out = []
+        for subject in subjects:
+            for scene in subfolders(subject):
+                for index in subfolders(scene):
+                    folder = index / view
+                    if not (folder / "hand_pose").is_dir() and _mano_folder(folder) is None:
+                        continue
+                    out.append(
+                        Item(
+                            self.name,
+                            safe_name(subject.name, scene.name, index.name, view),
+                            _split(subject.name, scene.name),
+                            folder,
+                            {"view": view},
+                            subject.name,
+                        )
+                    )
+        return sorted(out, key=lambda item: item.name)
+
+    def sources(self, item: Item) -> Sequence[Path]:
+        """Return the files and folders that a recording is read from."""
+        names = ("rgb", "rgb256", "cam_pose", "hand_pose", *_MANO_FOLDERS, "cam_intrinsics.txt")
+        return [item.path / name for name in names]
+
+    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
+        """Read one recording."""
+        mano_folder, joint_folder = _mano_folder(item.path), item.path / "hand_pose"
+        labels = _numbered_text(mano_folder) | _numbered_text(joint_folder)
+        images = numbered_images(item.path / "rgb") or numbered_images(item.path / "rgb256")
+        wanted = sorted(images) if images else sorted(labels)
+        left_out = len(set(labels) - set(wanted))
+        if not wanted:
+            raise InputError(f"{item.path}: neither pictures nor labels.")
+        mano = _read_all(mano_folder, wanted, 2 * _PER_HAND)
+        joints = _read_all(joint_folder if joint_folder.is_dir() else None, wanted, 128)
+        joints = joints.reshape(-1, 2, 64)
+        hands = mano.reshape(-1, 2, _PER_HAND)
+        camera, findings = _camera(item.path, images, wanted)
+        has_joints = joints[..., 0] == 1
+        has_mano = hands[..., 0] == 1
+        if (has_joints != has_mano).any():
+            findings.append(
+                f"{int((has_joints != has_mano).sum())} hands have joints or MANO but not both."
+            )
+        unlabelled = len(set(images) - set(labels)) if images else 0
+        findings.append(f"{unlabelled} of {len(wanted)} pictures have no file of labels.")
+        if left_out:
+            findings.append(f"{left_out} labels have no picture and are left out.")
+        findings.append("30 frames per second are assumed: no file says it.")
+        rows = np.array(wanted)
+        T_world_camera, found = _camera_poses(item.path, wanted)
+        findings += found
+        return NativeRecording(
+            item=item,
+            timestamps_ns=np.round((rows - rows[0]) * 1e9 / _FPS).astype(np.int64),
+            fps=_FPS,
+            width=camera.width,
+            height=camera.height,
+            frames=ImageFiles([images[n] for n in wanted]) if images else None,
+            camera=camera,
+            mano=ManoTrack(
+                CONVENTION,
+                has_mano,
+                rotations.exp(np.nan_to_num(hands[..., 4:7])),
+                hands[..., 7:52],
+                hands[..., 52:62],
+                hands[..., 1:4],
+            ),
+            joints_camera=np.where(
+                has_joints[..., None, None], joints[..., 1:].reshape(-1, 2, 21, 3), np.nan
+            ),
+            joints_image=None,
+            present=has_mano | has_joints,
+            visible=None,
+            T_world_camera=T_world_camera,
+            licences=("H2O: non-commercial research, https://taeinkwon.com/projects/h2o",),
+            findings=tuple(findings),
+            # The flag 0 means "not annotated", not "no hand".
+            unposed=np.full(has_mano.shape, 0.5, np.float32),
+            left_out=left_out,
+        )
+
+
+def _split(subject: str, scene: str) -> Split:
+    if subject == "subject4":
+        return "test"
+    return "val" if subject == "subject3" and scene in ("k2", "o1", "o2") else "train"
+
+
+def _mano_folder(folder: Path) -> Path | None:
+    return next((folder / name for name in _MANO_FOLDERS if (folder / name).is_dir()), None)
+
+
+def _numbered_text(folder: Path | None) -> dict[int, Path]:
+    if folder is None or not folder.is_dir():
+        return {}
+    found = (p for p in folder.glob("*.txt") if p.stem.isdecimal())
+    return dict(sorted((int(p.stem), p) for p in found))
+
+
+def _read_all(folder: Path | None, wanted: list[int], count: int) -> np.ndarray:
+    """Return a row of numbers per frame; NaN where a frame has no file."""
+    files = _numbered_text(folder)
+    out = np.full((len(wanted), count), np.nan)
+    for row, number in enumerate(wanted):
+        if number in files:
+            out[row] = read_numbers(files[number], count)
+    return out
+
+
+def _camera(folder: Path, images: dict[int, Path], wanted: list[int]) -> tuple[Camera, list[str]]:
+    fx, fy, cx, cy, width, height = map(float, read_numbers(folder / "cam_intrinsics.txt", 6))
+    camera = Camera("pinhole", round(width), round(height), fx, fy, cx, cy)
+    if not images:
+        return camera, ["no pictures; every file of labels is a frame."]
+    size = image_size(images[wanted[0]])
+    if size == (camera.width, camera.height):
+        return camera, []
+    return camera.rescaled(*size), [
+        f"pictures are {size[0]} x {size[1]}, the calibration {round(width)} x {round(height)}; "
+        "the camera was rescaled."
+    ]
+
+
+def _camera_poses(folder: Path, wanted: list[int]) -> tuple[np.ndarray | None, list[str]]:
+    """Return ``T_world_camera``, or None where a frame lacks it, and what was found."""
+    files = _numbered_text(folder / "cam_pose")
+    missing = sum(number not in files for number in wanted)
+    if missing:
+        return None, [
+            f"{missing} of {len(wanted)} frames have no file in cam_pose: no camera poses are used."
+        ]
+    return np.stack([read_numbers(files[n], 16).reshape(4, 4) for n in wanted]), []

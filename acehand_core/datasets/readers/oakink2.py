@@ -1,0 +1,215 @@
+"""OakInk2: mocap-fitted hands as quaternions, one pickle per sequence with torch tensors in it.
+
+Layout: ``anno_preview/<token>.pkl`` and ``data/<token>/<camera serial>/<frame>.png|jpg``. Frame
+numbers count mocap frames at 120 Hz; pictures come at about every fourth. Every picture is a frame;
+one without a camera or without an entry in ``raw_mano`` has no label. Hand translations are wrist
+positions. The pickle is read by the restricted unpickler, without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acehand_core.datasets.readers.files import (
+    array,
+    flat,
+    get,
+    integer,
+    mapping,
+    need_folder,
+    safe_name,
+    subfolders,
+)
+from acehand_core.datasets.readers.pictures import ImageFiles, image_size, numbered_images
+from acehand_core.datasets.readers.protocol import (
+    Convention,
+    Item,
+    ManoTrack,
+    NativeRecording,
+    ReadOptions,
+)
+from acehand_core.datasets.readers.splits import hashed_split
+from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.files.unpickling import TORCH_PKL, restricted_load
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+
+CONVENTION = Convention("rotations", True, "wrist", False, "world")
+_MOCAP_HZ = 120.0
+_VIEWER_SIZE = (848, 480)
+_LABELS = ("anno_preview", "data/anno_preview")
+_PREFIXES = ("lh__", "rh__")
+
+
+class OakInk2Reader:
+    """``Reader`` of OakInk2. The paper's split is not published; ours is by hash of the token."""
+
+    name = "oakink2"
+    title = "OakInk2"
+    views = ("egocentric", "allocentric_top", "allocentric_left", "allocentric_right")
+
+    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+        """List sequences: one pickle each."""
+        folder = need_folder(root, _LABELS, self.title)
+        view = options.view or self.views[0]
+        out = []
+        for path in sorted(folder.glob("*.pkl")):
+            token = path.stem
+            name = safe_name(token.replace("++", "__"), view)
+            split = hashed_split(token, self.name)
+            out.append(Item(self.name, name, split, root, {"token": token, "view": view}))
+        return out
+
+    def sources(self, item: Item) -> Sequence[Path]:
+        """Return the files and folders that a recording is read from."""
+        token = item.key["token"]
+        folder = need_folder(item.path, _LABELS, self.title)
+        cameras = subfolders(item.path / "data" / token) + subfolders(item.path / token)
+        return [folder / f"{token}.pkl", *cameras]
+
+    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
+        """Read one sequence as seen by one camera."""
+        token, view = item.key["token"], item.key["view"]
+        folder = need_folder(item.path, _LABELS, self.title)
+        path = folder / f"{token}.pkl"
+        labels = restricted_load(path, TORCH_PKL, "OakInk2 annotation")
+        where = str(path)
+        serial, intrinsics, extrinsics, findings = _camera_tables(labels, view, where)
+        ids = _frame_ids(get(labels, "frame_id_list", where), f"{where} frame_id_list")
+        images = _images(item.path, token, serial, view)
+        shown = sorted(images) if images else sorted(set(ids))
+        posed = [n for n in shown if n in extrinsics and n in intrinsics]
+        if not posed:
+            raise InputError(f"{where}: no frame of {view} has a camera and a picture.")
+        left_out = len(set(ids) - set(shown))
+        findings += _count_findings(ids, posed, shown, images, left_out)
+        K = np.stack([array(intrinsics[n], (3, 3), f"{where} cam_intr") for n in posed])
+        T = np.full((len(shown), 4, 4), np.nan)
+        for row, number in zip(np.searchsorted(shown, posed), posed, strict=True):
+            T[row] = array(extrinsics[number], (4, 4), f"{where} cam_extr")
+        size = image_size(images[shown[0]]) if images else _VIEWER_SIZE
+        middle = K[len(K) // 2]
+        camera = Camera("pinhole", *size, *map(float, (middle[0, 0], middle[1, 1], *middle[:2, 2])))
+        if np.ptp(K, axis=0).max() > 0:
+            findings.append(f"intrinsics change by up to {np.ptp(K, axis=0).max():.3g} px.")
+        raw = mapping(get(labels, "raw_mano", where), f"{where} raw_mano")
+        track, unit = _hands(raw, shown, T, where)
+        findings += unit
+        labelled = np.array([n in raw for n in shown]) & np.isfinite(T).all((-1, -2))
+        rows = np.array(shown)
+        return NativeRecording(
+            item=item,
+            timestamps_ns=np.round((rows - rows[0]) * 1e9 / _MOCAP_HZ).astype(np.int64),
+            fps=_MOCAP_HZ / float(np.median(np.diff(rows))) if len(rows) > 1 else 30.0,
+            width=size[0],
+            height=size[1],
+            frames=ImageFiles([images[n] for n in shown]) if images else None,
+            camera=camera,
+            mano=track,
+            joints_camera=None,
+            joints_image=None,
+            present=track.present,
+            visible=None,
+            T_world_camera=frames.inverse(T),
+            licences=("OakInk2: CC BY-NC-SA 4.0 for data, https://oakink.net/v2",),
+            findings=tuple(findings),
+            unposed=np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
+            left_out=left_out,
+        )
+
+
+def _camera_tables(labels: dict, view: str, where: str) -> tuple[str, dict, dict, list[str]]:
+    """Return serial, frame to K, frame to world-to-camera; keyed by camera name or by serial."""
+    named = mapping(get(labels, "cam_def", where), f"{where} cam_def")
+    names = {str(k): str(v) for k, v in named.items()}
+    serials = [serial for serial, name in names.items() if name == view]
+    if not serials:
+        raise InputError(f"{where}: no camera {view!r}; {nearest(view, names.values())}")
+    intrinsics, extrinsics = (
+        mapping(get(labels, name, where), f"{where} {name}") for name in ("cam_intr", "cam_extr")
+    )
+    for key, how in ((view, "name"), (serials[0], "serial number")):
+        if key in intrinsics and key in extrinsics:
+            return (
+                serials[0],
+                mapping(intrinsics[key], f"{where} cam_intr {key}"),
+                mapping(extrinsics[key], f"{where} cam_extr {key}"),
+                [f"cameras are keyed by {how}."],
+            )
+    raise SchemaError(f"{where}: cam_intr and cam_extr have neither {view!r} nor {serials[0]!r}.")
+
+
+def _frame_ids(value: Any, where: str) -> list[int]:
+    if not isinstance(value, list | tuple | np.ndarray):
+        raise SchemaError(f"{where}: a list is needed, not {type(value).__name__}.")
+    return [integer(number, where) for number in value]
+
+
+def _images(root: Path, token: str, serial: str, view: str) -> dict[int, Path]:
+    for folder in (root / "data" / token, root / token):
+        for name in (serial, view):
+            if found := numbered_images(folder / name):
+                return found
+    return {}
+
+
+def _hands(raw: dict, shown: list[int], T: np.ndarray, where: str) -> tuple[ManoTrack, list[str]]:
+    """Return the labels of each frame and what was found; a hand needs the frame's camera."""
+    count = len(shown)
+    quaternion = np.full((count, 2, 16, 4), np.nan)
+    wrist, betas = np.full((count, 2, 3), np.nan), np.full((count, 2, 10), np.nan)
+    for row, number in enumerate(shown):
+        entry = mapping(raw.get(number, {}), f"{where} raw_mano[{number}]")
+        for slot, prefix in enumerate(_PREFIXES):
+            if f"{prefix}pose_coeffs" not in entry:
+                continue  # the format has no other sign of a missing hand
+            at = f"{where} raw_mano[{number}] {prefix}"
+            coefficients = flat(entry[f"{prefix}pose_coeffs"], 64, at + "pose_coeffs")
+            quaternion[row, slot] = coefficients.reshape(16, 4)
+            wrist[row, slot] = flat(get(entry, f"{prefix}tsl", at), 3, at + "tsl")
+            betas[row, slot] = flat(get(entry, f"{prefix}betas", at), 10, at + "betas")
+    present = np.isfinite(wrist).all(-1) & np.isfinite(T).all((-1, -2))[:, None]
+    length = np.linalg.norm(quaternion[present], axis=-1)
+    if length.size and abs(length - 1).max() > 1e-2:
+        raise SchemaError(f"{where}: quaternions of length {length.min():.3f}..{length.max():.3f}.")
+    quaternion[np.isnan(wrist).any(-1)] = (1.0, 0.0, 0.0, 0.0)
+    matrices = rotations.from_quaternion(quaternion)
+    camera_wrists = frames.apply(T, np.nan_to_num(wrist))[present]
+    distance = float(np.median(np.linalg.norm(camera_wrists, axis=-1))) if present.any() else 0.0
+    findings = [
+        f"wrists lie {distance:.2f} m from the camera in the median, so the unit is the metre."
+        if 0.05 < distance < 5
+        else f"wrists lie {distance:.2f} units from the camera in the median: not plausible metres."
+    ] if present.any() else []  # fmt: skip
+    findings.append(
+        f"hand missing in {int((~present[:, 0]).sum())} (left) and {int((~present[:, 1]).sum())} "
+        f"(right) of {count} frames."
+    )
+    return ManoTrack(
+        CONVENTION, present, matrices[:, :, 0], matrices[:, :, 1:], betas, wrist, T
+    ), findings
+
+
+def _count_findings(
+    ids: list[int], posed: list[int], shown: list[int], images: dict, left_out: int
+) -> list[str]:
+    steps = sorted(set(np.diff(shown).tolist())) if len(shown) > 1 else []
+    out = [f"frame numbers step by {', '.join(map(str, steps)) or 'nothing'} at 120 Hz."]
+    if len(posed) < len(shown):
+        out.append(
+            f"{len(shown) - len(posed)} of {len(shown)} frames have no camera and so no label."
+        )
+    if not images:
+        out.append(f"no pictures; a size of {_VIEWER_SIZE[0]} x {_VIEWER_SIZE[1]} is assumed.")
+    else:
+        suffixes = sorted({path.suffix for path in images.values()})
+        unlisted = len(set(shown) - set(ids))
+        out.append(
+            f"pictures are {', '.join(suffixes)}; {left_out} of {len(ids)} listed frames lack one "
+            f"and are left out; {unlisted} pictures are not listed."
+        )
+    return out

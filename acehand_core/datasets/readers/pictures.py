@@ -1,0 +1,335 @@
+"""Pictures of datasets as ``FrameSource``s: folders of images, members of a tar, a VRS stream.
+
+A quarter turn clockwise of pictures, their lens and the camera frame: Aria's are stored lying.
+
+The new camera frame has x where the old had -y and y where it had x.
+
+Pictures of a recording as a clip stores them: unchanged, undistorted, smaller, or elsewhere.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import cv2
+import numpy as np
+from jaxtyping import UInt8
+
+from acehand_core.datasets.clips.schema import Reference
+from acehand_core.datasets.readers.protocol import NativeRecording
+from acehand_core.errors import CalibrationError, InputError, MissingDependencyError, VideoError
+from acehand_core.files.safe_files import content_sha256
+from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import FrameSource
+from acehand_core.recordings.cameras import UndistortedFrames
+from acehand_core.recordings.video import VideoFrames
+from acehand_core.types import ImageRgb, TimestampsNs
+
+_IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+class _ByIndex:
+    """The part of ``FrameSource`` that follows from ``at`` and ``__len__``."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def at(self, index: int) -> ImageRgb:
+        """Return one frame."""
+        raise NotImplementedError
+
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``start`` to ``stop - 1``."""
+        return (self.at(index) for index in range(start, stop))
+
+    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``stop - 1`` down to ``start``."""
+        return (self.at(index) for index in range(stop - 1, start - 1, -1))
+
+
+class ImageFiles(_ByIndex):
+    """Image files in order, one per frame."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = tuple(paths)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def at(self, index: int) -> ImageRgb:
+        """Return one frame. Raises VideoError with the file named."""
+        path = self.paths[index]
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise VideoError(f"{path}: cannot be read ({error.strerror or error}).") from error
+        return decode(data, str(path))
+
+
+class TarImages(_ByIndex):
+    """Image members of an uncompressed tar, one per frame; nothing is unpacked."""
+
+    def __init__(self, archive: Path, members: Sequence[tuple[str, int, int]]) -> None:
+        """``members`` are name, offset of the data and size, as ``list_tar`` gives them."""
+        self.archive, self.members = archive, tuple(members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def at(self, index: int) -> ImageRgb:
+        """Return one frame. Raises VideoError with archive and member named."""
+        name, _, _ = self.members[index]
+        return decode(read_member(self.archive, self.members[index]), f"{self.archive}:{name}")
+
+
+def list_tar(archive: Path) -> dict[str, tuple[str, int, int]]:
+    """Return name to (name, offset, size) of every plain file of an uncompressed tar."""
+    try:
+        with tarfile.open(archive, "r:") as packed:
+            return {m.name: (m.name, m.offset_data, m.size) for m in packed if m.isreg()}
+    except (tarfile.TarError, EOFError) as error:
+        raise InputError(f"{archive}: not a readable tar ({error}).") from error
+    except OSError as error:
+        raise InputError(f"{archive}: cannot be read ({error.strerror or error}).") from error
+
+
+def read_member(archive: Path, member: tuple[str, int, int]) -> bytes:
+    """Return the bytes of one member."""
+    _, offset, size = member
+    with archive.open("rb") as file:
+        file.seek(offset)
+        return file.read(size)
+
+
+def decode(data: bytes, where: str) -> ImageRgb:
+    """Return a jpg or png as RGB, as it is stored: orientation tags are not applied."""
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    image = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
+    if image is None:
+        raise VideoError(f"{where}: not a readable jpg or png.")
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+
+
+def numbered_images(folder: Path) -> dict[int, Path]:
+    """Return the images of a folder whose names are numbers, by number, in order.
+
+    Raises InputError where a number has two images.
+    """
+    out: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.suffix.lower() in _IMAGE_SUFFIXES and path.stem.isdecimal():
+            if int(path.stem) in out:
+                raise InputError(f"{path}: {out[int(path.stem)].name} is the same frame.")
+            out[int(path.stem)] = path
+    return dict(sorted(out.items()))
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Return (width, height) of an image file."""
+    height, width, _ = ImageFiles([path]).at(0).shape
+    return width, height
+
+
+def open_vrs(path: Path, stream: str, timestamps_ns: TimestampsNs) -> FrameSource:
+    """Return the pictures of one stream of a VRS recording at time-code times.
+
+    Raises MissingDependencyError without projectaria-tools; InputError where a time has no picture.
+    """
+    try:
+        from projectaria_tools.core import data_provider
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{path}: reading VRS recordings needs projectaria-tools ({error}); install acehand's "
+            "extra 'vrs', or convert without pictures (--images none)."
+        ) from error
+    if data_provider.create_vrs_data_provider(str(path)) is None:
+        raise InputError(f"{path}: not a readable VRS recording.")
+    return VrsImages(path, stream, timestamps_ns)
+
+
+class VrsImages(_ByIndex):
+    """Pictures of one stream of an Aria recording, as stored: not turned, not undistorted."""
+
+    def __init__(self, path: Path, stream: str, timestamps_ns: TimestampsNs) -> None:
+        self.path, self.stream, self.timestamps_ns = path, stream, timestamps_ns
+        self._provider = None
+
+    def __reduce__(self) -> tuple:
+        return VrsImages, (self.path, self.stream, self.timestamps_ns)
+
+    def __len__(self) -> int:
+        return len(self.timestamps_ns)
+
+    def at(self, index: int) -> ImageRgb:
+        """Return one frame. Raises VideoError where the recording has none at exactly its time."""
+        from projectaria_tools.core import data_provider
+        from projectaria_tools.core.sensor_data import TimeDomain, TimeQueryOptions
+        from projectaria_tools.core.stream_id import StreamId
+
+        if self._provider is None:
+            self._provider = data_provider.create_vrs_data_provider(str(self.path))
+        wanted = int(self.timestamps_ns[index])
+        picture, record = self._provider.get_image_data_by_time_ns(
+            StreamId(self.stream), wanted, TimeDomain.TIME_CODE, TimeQueryOptions.CLOSEST
+        )
+        found = self._provider.convert_from_device_time_to_timecode_ns(record.capture_timestamp_ns)
+        if abs(found - wanted) > 1_000_000:
+            raise VideoError(
+                f"{self.path}: stream {self.stream} has no picture at {wanted} ns; the nearest is "
+                f"{abs(found - wanted) / 1e6:.1f} ms away."
+            )
+        image = np.asarray(picture.to_numpy_array())
+        return np.ascontiguousarray(
+            image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=-1)
+        )
+
+
+#: Maps points of the turned camera's frame to the camera's own.
+TURN = np.array([[0.0, 1, 0, 0], [-1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+
+
+class TurnedFrames:
+    """A ``FrameSource`` that shows another one's frames turned clockwise."""
+
+    def __init__(self, frames: FrameSource) -> None:
+        self._frames = frames
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``start`` to ``stop - 1``."""
+        return map(_turn, self._frames.read(start, stop))
+
+    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``stop - 1`` down to ``start``."""
+        return map(_turn, self._frames.read_reversed(start, stop))
+
+    def at(self, index: int) -> ImageRgb:
+        """Return one frame."""
+        return _turn(self._frames.at(index))
+
+
+def turned_camera(camera: Camera) -> Camera:
+    """Return the camera of the turned picture: exact, the lens numbers change places and signs.
+
+    Raises CalibrationError for Brown-Conrady lenses, which nothing here needs.
+    """
+    lens = camera.distortion
+    if camera.model == "fisheye624":
+        *radial, p1, p2, s1, s2, s3, s4 = lens
+        lens = (*radial, -p2, p1, -s3, -s4, s1, s2)
+    elif camera.model == "brown_conrady":
+        raise CalibrationError("A Brown-Conrady camera cannot be turned.")
+    return replace(
+        camera,
+        width=camera.height,
+        height=camera.width,
+        fx=camera.fy,
+        fy=camera.fx,
+        cx=camera.height - 1 - camera.cy,
+        cy=camera.cx,
+        distortion=lens,
+    )
+
+
+def _turn(image: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "W H 3"]:
+    return np.ascontiguousarray(np.rot90(image, 3))
+
+
+Images = Literal["auto", "keep", "undistort", "none"]
+#: Datasets that are videos and nothing else: these are referred to, not copied.
+PLAIN_RECORDINGS = ("egocentric", "holoassist", "xperience10m")
+#: Datasets whose distorted pictures the paper feeds undistorted; Re:InterHand's stay fisheye.
+_UNDISTORTED = ("arctic", "hot3d", "hot3d_clips")
+
+
+@dataclass(frozen=True, slots=True)
+class ClipOptions:
+    """How recordings become clips.
+
+    Attributes:
+        images: "keep" pictures with their lens, "undistort" them to a pinhole of the same focal
+            length, "none" at all; "auto" undistorts ARCTIC and HOT3D: the paper
+            calls Re:InterHand alone fisheye.
+        width: pictures are made this wide, camera rescaled; None keeps the native size.
+        quality: of stored video, see ``ClipWriter.write``.
+        media: "copy" pictures into the clip, or only "reference" the user's own video where there
+            is one and its pictures are not changed; "auto" refers to plain recordings alone.
+        mano: the user's MANO files; None converts without (see ``conventions.to_camera``).
+    """
+
+    images: Images = "auto"
+    width: int | None = None
+    quality: Literal["visual", "lossless"] = "visual"
+    media: Literal["auto", "copy", "reference"] = "auto"
+    mano: Path | None = None
+
+
+def native_model(native: NativeRecording) -> str:
+    """Return the camera model of the native pictures, or "" where it is not known."""
+    return native.camera.model if native.camera else ""
+
+
+def reference(native: NativeRecording, options: ClipOptions) -> Reference | None:
+    """Return a reference to the user's own video, where it is wanted and shows just this clip."""
+    wanted = options.media == "reference" or (
+        options.media == "auto" and native.item.dataset in PLAIN_RECORDINGS
+    )
+    frames = native.frames
+    if not wanted or options.images == "none" or not isinstance(frames, VideoFrames):
+        return None
+    if options.width not in (None, native.width):
+        return None
+    if options.images == "undistort" and native_model(native) not in ("", "pinhole"):
+        return None
+    first, count = int(frames.source_indices[0]), len(frames)
+    if not np.array_equal(frames.source_indices, np.arange(first, first + count)):
+        return None
+    path = frames.path.resolve()
+    return Reference(str(path), content_sha256(path), first, first + count)
+
+
+def pictures(
+    native: NativeRecording, options: ClipOptions
+) -> tuple[Iterator[ImageRgb] | None, Camera | None, tuple[int, int], list[str]]:
+    """Return pictures to store, their camera and size, and what was done to them."""
+    camera, source = native.camera, native.frames
+    size, done = (native.width, native.height), []
+    undistort = options.images == "undistort" or (
+        options.images == "auto" and native.item.dataset in _UNDISTORTED
+    )
+    if undistort and camera is not None and camera.model != "pinhole":
+        done.append(f"undistorted from {camera.model} to a pinhole of the same focal length")
+        source = None if source is None else UndistortedFrames(source, camera)
+        camera = camera.pinhole_like()
+    target = size
+    if options.width is not None and options.width != size[0]:
+        height = max(2, round(options.width * size[1] / size[0] / 2) * 2)
+        target = (options.width, height)
+        done.append(f"resized from {size[0]} x {size[1]} to {target[0]} x {target[1]}")
+        camera = None if camera is None else camera.rescaled(*target)
+    even = (target[0] - target[0] % 2, target[1] - target[1] % 2)
+    if not native.still and options.quality == "visual" and even != target:
+        done.append("the last column or row was cut off: the video format needs even sizes")
+    else:
+        even = target
+    camera = None if camera is None else camera.cropped(0, 0, *even)
+    if source is None or options.images == "none":
+        return None, camera, even, done
+    return _prepared(source, target, even), camera, even, done
+
+
+def _prepared(
+    source: FrameSource, target: tuple[int, int], even: tuple[int, int]
+) -> Iterator[ImageRgb]:
+    for image in source.read(0, len(source)):
+        if (image.shape[1], image.shape[0]) != target:
+            smaller = target[0] < image.shape[1]
+            how = cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
+            image = cv2.resize(image, target, interpolation=how)
+        yield np.ascontiguousarray(image[: even[1], : even[0]])

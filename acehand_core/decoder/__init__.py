@@ -1,1 +1,0 @@
-"""From features to the readout of both hands, frame by frame."""

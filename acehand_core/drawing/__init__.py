@@ -1,0 +1,1 @@
+"""Everything that is drawn: overlays, contact sheets, strips, the robot's views."""

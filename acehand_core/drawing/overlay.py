@@ -1,0 +1,190 @@
+"""Pictures of a result: mesh and skeleton over the source, the robot beside it, a contact sheet.
+
+Drawn on the CPU with OpenCV, so a machine without OpenGL still gets them; pictures of the robot
+come in as arrays and may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from jaxtyping import Float, Int
+
+from acehand_core.atomic import atomic_path
+from acehand_core.errors import OutputError
+from acehand_core.hand.shape import HandModel
+from acehand_core.hand.skeleton import BONES, FINGERS
+from acehand_core.motion import HandMotion
+from acehand_core.types import SIDES, ImageRgb, Picture, Side
+
+#: RGB: left blue, right orange; readable to most colour-blind eyes.
+HAND_COLOURS = {"left": (86, 156, 233), "right": (236, 140, 54)}
+FINGER_COLOURS = ((230, 85, 85), (240, 175, 60), (110, 200, 90), (80, 170, 230), (180, 110, 220))
+_MESH_OPACITY = 0.55
+_LIGHT = np.array([0.3, -0.5, -0.8]) / np.linalg.norm([0.3, -0.5, -0.8])
+_SHADES = 32
+_TEXT = (245, 245, 245)
+_PANEL = (24, 26, 30)
+_HEADER = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Painter:
+    """Draws one recording's hands; ``model`` is None where there is no mesh to draw."""
+
+    motion: HandMotion
+    model: HandModel | None
+    opacity: float = _MESH_OPACITY
+
+    def __call__(self, image: ImageRgb, frame: int) -> ImageRgb:
+        """Return the image with mesh and skeleton of both hands."""
+        out = image.copy()
+        slots = [s for s in (0, 1) if self.motion.known[frame, s]]
+        # The farther hand first, so that the nearer one covers it.
+        for slot in sorted(slots, key=lambda s: -self.motion.joints_camera[frame, s, 0, 2]):
+            self._mesh(out, frame, slot)
+        for slot in slots:
+            self._skeleton(out, frame, slot)
+        return out
+
+    def _mesh(self, image: ImageRgb, frame: int, slot: int) -> None:
+        motion, camera = self.motion, self.motion.camera
+        if self.model is None or camera is None or not motion.placed:
+            return
+        side: Side = SIDES[slot]
+        vertices = (
+            self.model.vertices(
+                side,
+                motion.global_orient[frame, slot],
+                motion.hand_pose[frame, slot],
+                motion.betas[slot],
+            )
+            + motion.translation[frame, slot]
+        )
+        layer = image.copy()
+        colour = HAND_COLOURS[side]
+        paint_mesh(layer, vertices, camera.project(vertices), self.model.faces(side), colour)
+        opacity = self.opacity * (1.0 if motion.observed[frame, slot] else 0.5)
+        cv2.addWeighted(layer, opacity, image, 1 - opacity, 0, dst=image)
+
+    def _skeleton(self, image: ImageRgb, frame: int, slot: int) -> None:
+        motion = self.motion
+        if motion.camera is not None and motion.placed:
+            draw_skeleton(image, motion.camera.project(motion.joints_camera[frame, slot]))
+        else:
+            draw_skeleton(image, motion.joints_image[frame, slot])
+
+
+def paint_mesh(
+    image: ImageRgb,
+    vertices: Float[np.ndarray, "V 3"],
+    pixels: Float[np.ndarray, "V 2"],
+    faces: Int[np.ndarray, "F 3"],
+    colour: tuple[int, int, int],
+) -> None:
+    """Paint a lit mesh into ``image``, far triangles first; back faces are left out."""
+    corners = vertices[faces]
+    normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+    seen = np.isfinite(pixels[faces]).all((1, 2)) & (np.sum(normals * corners[:, 0], axis=1) < 0)
+    faces, normals, corners = faces[seen], normals[seen], corners[seen]
+    order = np.argsort(-corners[..., 2].mean(1))
+    length = np.maximum(np.linalg.norm(normals, axis=1), 1e-12)
+    light = 0.45 + 0.55 * np.clip(normals @ _LIGHT / length, 0, 1)
+    shade = np.clip(light * _SHADES, 0, _SHADES).astype(int)
+    palette = [tuple(int(c * s / _SHADES) for c in colour) for s in range(_SHADES + 1)]
+    # Four fractional bits; clipped far outside, where OpenCV's integers would overflow.
+    points = (np.clip(np.nan_to_num(pixels), -8000, 8000) * 16).round().astype(np.int32)
+    triangles = points[faces]
+    for index in order:
+        cv2.fillConvexPoly(
+            image, triangles[index], palette[shade[index]], lineType=cv2.LINE_8, shift=4
+        )
+
+
+def draw_skeleton(image: ImageRgb, pixels: Float[np.ndarray, "21 2"]) -> None:
+    """Draw the bones that are known, one colour per finger."""
+    width = max(1, round(max(image.shape[:2]) / 640))
+    finite = np.isfinite(pixels).all(1)
+    points = (np.clip(np.nan_to_num(pixels), -8000, 8000) * 16).round().astype(int).tolist()
+    for parent, child in BONES:
+        if finite[parent] and finite[child]:
+            colour = FINGER_COLOURS[(child - 1) // 4]
+            cv2.line(image, points[parent], points[child], colour, width, cv2.LINE_AA, 4)
+    for joint in np.flatnonzero(finite):
+        colour = FINGER_COLOURS[(joint - 1) // 4] if joint else _TEXT
+        cv2.circle(image, points[joint], 16 * (width + 1), colour, -1, cv2.LINE_AA, 4)
+
+
+def put_caption(image: ImageRgb, text: str) -> None:
+    """Write one line into the upper left corner of a picture."""
+    size = max(0.4, image.shape[0] / 1100)
+    left, bottom = round(12 * size), round(32 * size)
+    for shift, colour in ((1, _PANEL), (0, _TEXT)):  # a shadow, readable on any picture
+        place = (left + shift, bottom + shift)
+        cv2.putText(image, text, place, cv2.FONT_HERSHEY_SIMPLEX, size, colour, 1, cv2.LINE_AA)
+
+
+def header(labels: Sequence[str], width: int, gap: int = 0) -> Picture:
+    """Return a line of labels, each in the middle of a column of ``width`` pixels."""
+    band = np.full((_HEADER, len(labels) * (width + gap) - gap, 3), _PANEL, np.uint8)
+    for index, label in enumerate(labels):
+        (needed, _), _ = cv2.getTextSize(label, cv2.FONT_HERSHEY_SIMPLEX, 0.6, 1)
+        size = 0.6 * min(1.0, 0.94 * width / max(needed, 1))
+        left = round(index * (width + gap) + (width - needed * size / 0.6) / 2)
+        cv2.putText(band, label, (left, 20), cv2.FONT_HERSHEY_SIMPLEX, size, _TEXT, 1, cv2.LINE_AA)
+    return band
+
+
+def contact_sheet(pictures: Sequence[ImageRgb], columns: int, title: str) -> Picture:
+    """Return pictures of one size in a grid below a title line."""
+    height, width = pictures[0].shape[:2]
+    rows = -(-len(pictures) // columns)
+    gap, head = 6, 40
+    sheet = np.empty((head + rows * (height + gap), columns * (width + gap) + gap, 3), np.uint8)
+    sheet[:] = _PANEL
+    place = (gap + 4, 27)
+    cv2.putText(sheet, title, place, cv2.FONT_HERSHEY_SIMPLEX, 0.6, _TEXT, 1, cv2.LINE_AA)
+    for index, picture in enumerate(pictures):
+        row, column = divmod(index, columns)
+        top, left = head + row * (height + gap), gap + column * (width + gap)
+        sheet[top : top + height, left : left + width] = picture
+    return sheet
+
+
+def write_png(image: ImageRgb, path: Path) -> None:
+    """Write a picture; it appears whole or not at all."""
+    done, data = cv2.imencode(".png", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
+    if not done:
+        raise OutputError(f"{path}: the picture could not be encoded.")
+    with atomic_path(path, overwrite=True) as partial:
+        partial.write_bytes(data.tobytes())
+
+
+class ArrayFrames:
+    """A FrameSource over pictures made one after another: they can be read once, in order."""
+
+    def __init__(self, pictures: Iterable[ImageRgb], count: int) -> None:
+        self._pictures, self._count = iter(pictures), count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield the next ``stop - start`` pictures."""
+        for _ in range(start, stop):
+            yield next(self._pictures)
+
+    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Pictures made on the way cannot be read backwards."""
+        raise NotImplementedError("Pictures made one after another are read forwards only.")
+
+    def at(self, index: int) -> ImageRgb:
+        """Pictures made on the way cannot be read again."""
+        raise NotImplementedError("Pictures made one after another are read forwards only.")
+
+
+assert len(FINGER_COLOURS) == len(FINGERS)

@@ -1,0 +1,238 @@
+"""Dyn-HaMR: the npz of its optimisation, world to camera, mirrored left hands.
+
+HaMeR, WiLoR and Hamba: one npz of crops per segment, dumped before their renderers.
+
+Their demos write pictures and meshes only, so a user saves what the model returned; docs/evaluation
+shows how. All three predict the same dictionary; a left hand is a mirrored right one.
+
+HaWoR: the JSON chunks of its camera-space stage, one folder of a video per segment.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+
+from acehand_core.errors import InputError, SchemaError
+from acehand_core.evaluation.importing.records import (
+    MIRROR,
+    Hands,
+    every_frame,
+    flags,
+    full_translation,
+    mirrored,
+    rows,
+    take,
+)
+from acehand_core.evaluation.models import HandLibrary
+from acehand_core.files.safe_files import safe_load_npz
+from acehand_core.geometry import frames, rotations
+from acehand_core.hand.mapping import change_frame
+from acehand_core.motion import HandMotion
+
+_RESULT = re.compile(r".*_(\d{6})_.*results\.npz")
+
+
+def read_dynhamr(
+    source: Path, segment: str, truth: HandMotion, library: HandLibrary
+) -> tuple[Hands, list[str]]:
+    """Return the hands of ``source/segment.npz``, or of the last result in ``source/segment/``.
+
+    B tracks over T frames. Hands run through the right MANO; those with ``is_right`` 0 are mirrored
+    in x after their translation is added. Points of a camera are ``cam_R p + cam_t``, and the turn
+    goes about the rest wrist, so MANO is needed.
+
+    Raises:
+        InputError, SchemaError: no such file, or an entry is missing or malformed.
+        MissingDependencyError: MANO is not configured.
+    """
+    path = _file(source, segment)
+    data, where = safe_load_npz(path), str(path)
+    orient = take(data, "root_orient", where, (None, None, 3))
+    tracks, count = orient.shape[:2]
+    every_frame(count, len(truth), "root_orient", where)  # its videos default to 25 per second
+    name = next((n for n in ("pose_body", "latent_pose") if n in data), "pose_body")
+    pose = rows(take(data, name, where, (None, count, 45), (None, count, 15, 3)), tracks, name,
+                where)  # fmt: skip
+
+    def entry(name: str, *tail: int) -> np.ndarray:
+        return rows(take(data, name, where, (None, *tail)), tracks, name, where)
+
+    right = flags(entry("is_right", count), "is_right", where)
+    betas = np.broadcast_to(entry("betas", 10)[:, None], (tracks, count, 10))
+    left = right == 0
+    turn = rotations.exp(orient)
+    bend = rotations.exp(pose.reshape(tracks, count, 15, 3))
+    turn = np.where(left[..., None, None], mirrored(turn), turn)
+    bend = np.where(left[..., None, None, None], mirrored(bend), bend)
+    trans = entry("trans", count, 3)
+    trans = np.where(left[..., None], trans @ MIRROR, trans)
+    T_camera_world = frames.rigid(entry("cam_R", count, 3, 3), entry("cam_t", count, 3))
+    turn, trans = change_frame(T_camera_world, turn, trans, _rest_wrists(betas, right, library))
+    frame = np.broadcast_to(np.arange(count), (tracks, count))
+    valid = np.isfinite(trans).all(-1) & np.isfinite(turn).all((-1, -2))
+    hands = Hands(
+        frame[valid], right[valid].astype(np.int64), np.ones(int(valid.sum())), turn[valid],
+        bend[valid], betas[valid], trans[valid],
+    )  # fmt: skip
+    return hands, [f"read from {path.name}; spans that it filled in are not marked there"]
+
+
+def _rest_wrists(betas: np.ndarray, right: np.ndarray, library: HandLibrary) -> np.ndarray:
+    """Return J0 of every hand, metres: where a hand of these betas has its wrist at rest."""
+    model = library.get("mano", True)
+    flat = np.broadcast_to(np.eye(3), (len(betas), 15, 3, 3))
+    eye = np.broadcast_to(np.eye(3), (len(betas), 3, 3))
+    both = [model.joints(side, eye, flat, betas[:, 0])[:, 0] for side in ("left", "right")]
+    return np.where(right[..., None] == 1, both[1][:, None], both[0][:, None])
+
+
+def _file(source: Path, segment: str) -> Path:
+    single, folder = source / f"{segment}.npz", source / segment
+    if single.is_file():
+        return single
+    numbered = [(int(found[1]), p) for p in sorted(folder.rglob("*results.npz"))
+                if (found := _RESULT.fullmatch(p.name))]  # fmt: skip
+    if not numbered:
+        raise InputError(
+            f"{single}: no such file, and no <name>_<iteration>_<stage>_results.npz in {folder}."
+        )
+    stages = {path.parent for _, path in numbered}
+    if len(stages) > 1:
+        raise SchemaError(
+            f"{folder}: results of several stages ({', '.join(sorted(p.name for p in stages))}); "
+            f"copy the one to score to {single}."
+        )
+    return max(numbered)[1]
+
+
+def read_crops(
+    source: Path, segment: str, truth: HandMotion, library: HandLibrary
+) -> tuple[Hands, list[str]]:
+    """Return the hands of ``source/segment.npz``, and what had to be assumed.
+
+    Entries, N hands: ``frame`` (N,) from 0, ``right`` (N,), ``box_center`` (N, 2) and ``box_size``
+    (N,) in pixels of the whole image, ``pred_cam`` (N, 3), ``global_orient`` (N[, 1], 3, 3),
+    ``hand_pose`` (N, 15, 3, 3), ``betas`` (N, 10); optional ``score`` (N,) and
+    ``pred_keypoints_3d`` (N, 21, 3), the model's joints before any translation or mirroring.
+
+    Raises:
+        InputError, SchemaError: there is no such file, or an entry is missing or malformed.
+    """
+    path = source / f"{segment}.npz"
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; each segment needs one, also without hands.")
+    data, where = safe_load_npz(path), str(path)
+    frame = take(data, "frame", where, (None,))
+    count = len(frame)
+
+    def entry(name: str, *shapes: tuple[int | None, ...]) -> np.ndarray:
+        return rows(take(data, name, where, *shapes), count, name, where)
+
+    right = flags(entry("right", (None,)), "right", where)
+    orient = entry("global_orient", (None, 3, 3), (None, 1, 3, 3)).reshape(-1, 3, 3)
+    pose = entry("hand_pose", (None, 15, 3, 3))
+    left = right == 0
+    orient = np.where(left[:, None, None], mirrored(orient), orient)
+    pose = np.where(left[:, None, None, None], mirrored(pose), pose)
+    assert truth.camera is not None
+    notes = ["depths use the ground truth's focal length, not the demo's"]
+    camera = truth.camera
+    if camera.model != "pinhole":
+        camera = camera.pinhole_like()
+        notes.append("taken as made on frames undistorted to a pinhole of the same focal length")
+    translation = full_translation(
+        entry("pred_cam", (None, 3)), entry("box_center", (None, 2)), entry("box_size", (None,)),
+        right, camera,
+    )  # fmt: skip
+    joints = None
+    if "pred_keypoints_3d" in data:
+        joints = entry("pred_keypoints_3d", (None, 21, 3))
+        joints = np.where(left[:, None, None], joints @ MIRROR, joints) + translation[:, None]
+    score = entry("score", (None,)) if "score" in data else np.ones(count)
+    hands = Hands(
+        frame.astype(np.int64), right.astype(np.int64), score, orient, pose,
+        entry("betas", (None, 10)), translation, joints,
+    )  # fmt: skip
+    return hands, notes
+
+
+_CHUNK = re.compile(r"(\d+)_(\d+)\.json")
+
+
+def read_hawor(
+    source: Path, segment: str, truth: HandMotion, library: HandLibrary
+) -> tuple[Hands, list[str]]:
+    """Return the hands of ``source/segment/cam_space/{0,1}/<first>_<last>.json``.
+
+    0 is left, 1 right; left hands are true left hands already (repaired shape directions); matrices
+    are absolute; ``init_trans`` is MANO's translation in the camera of each frame, metres. The
+    world results are not read: filled spans cannot be told apart there.
+
+    Raises:
+        InputError, SchemaError: no such folder, or a chunk is malformed.
+    """
+    folder = source / segment / "cam_space"
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; HaWoR writes cam_space/0 and cam_space/1.")
+    parts = [
+        _chunk(path, slot)
+        for slot in (0, 1)
+        for path in sorted((folder / str(slot)).glob("*.json"))
+    ]
+    empty = Hands(
+        np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, 3, 3)),
+        np.zeros((0, 15, 3, 3)), np.zeros((0, 10)), np.zeros((0, 3)),
+    )  # fmt: skip
+    parts = [empty, *parts]
+    names = ("frame", "slot", "score", "global_orient", "hand_pose", "betas", "translation")
+    hands = Hands(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
+    notes = _focal_note(source / segment / "est_focal.txt", truth)
+    short = len(truth) - 1 - int(hands.frame.max(initial=-1))
+    if len(hands.frame) and short > 0:
+        notes.append(
+            f"the last chunk ends {short} frames before a segment does; they count as without hands"
+        )
+    return hands, notes
+
+
+def _chunk(path: Path, slot: int) -> Hands:
+    found = _CHUNK.fullmatch(path.name)
+    if found is None:
+        raise SchemaError(f"{path}: HaWoR names chunks <first>_<last>.json.")
+    first, last = int(found[1]), int(found[2])
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise SchemaError(f"{path}: not readable JSON ({error}).") from error
+    if not isinstance(data, dict):
+        raise SchemaError(f"{path}: a JSON object is needed.")
+    count, where = last - first + 1, str(path)
+
+    def entry(name: str, *tail: int) -> np.ndarray:
+        value = take(data, name, where, (1, None, *tail))[0]
+        return rows(value, count, name, where)
+
+    return Hands(
+        np.arange(first, last + 1), np.full(count, slot), np.ones(count),
+        entry("init_root_orient", 3, 3), entry("init_hand_pose", 15, 3, 3),
+        entry("init_betas", 10), entry("init_trans", 3),
+    )  # fmt: skip
+
+
+def _focal_note(path: Path, truth: HandMotion) -> list[str]:
+    """Say so where HaWoR took another focal length than the camera's: depths scale with it."""
+    assert truth.camera is not None
+    true = 0.5 * (truth.camera.fx + truth.camera.fy)
+    if not path.is_file():
+        return ["no est_focal.txt: whether HaWoR knew the true focal length is not known"]
+    try:
+        used = float(path.read_text("utf-8").split()[0])
+    except (ValueError, IndexError, UnicodeDecodeError) as error:
+        raise SchemaError(f"{path}: one number is needed ({error}).") from error
+    if abs(used / true - 1) > 0.01:
+        return [f"HaWoR used a focal length of {used:g} px; the camera has {true:g} px"]
+    return []

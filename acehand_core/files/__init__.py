@@ -1,0 +1,1 @@
+"""Reading what users give: paths, pickles and archives, without running any of it."""

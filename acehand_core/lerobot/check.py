@@ -1,0 +1,302 @@
+"""Check a LeRobot v3 dataset: everything its reader relies on, and what its users trip over.
+
+Reads any v3.0 dataset of numbers and videos, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from acehand_core.errors import AcehandError, SchemaError
+from acehand_core.lerobot import format as layout
+from acehand_core.lerobot import resume
+from acehand_core.lerobot.check_files import Problem, check_data, check_videos
+from acehand_core.lerobot.stats import QUANTILES, STAT_NAMES, are_provisional, stat_shape
+from acehand_core.lerobot.transaction import STAGING
+
+Row = Mapping[str, Any]
+T = TypeVar("T")
+
+
+def check_dataset(root: Path, decode_all: bool = False) -> list[Problem]:
+    """Return every fault found in the dataset at ``root``; an empty list means that it is sound.
+
+    Every frame of every video is compared with the data by its packet's time, and decoded at both
+    edges of each episode, or everywhere with ``decode_all``. A broken info.json or episode table
+    hides what depends on it.
+    """
+    problems: list[Problem] = []
+    if (root / STAGING).exists():
+        problems.append(Problem(STAGING, "an addition was interrupted; run the repair"))
+    info = _guarded(problems, layout.INFO_PATH, lambda: layout.read_json(root / layout.INFO_PATH))
+    if info is None:
+        return problems
+    faults = list(check_info(info))
+    if faults:
+        return problems + faults
+    tasks = _guarded(problems, layout.TASKS_PATH, lambda: layout.read_tasks(root))
+    if tasks is not None:
+        problems += _check_tasks(info, tasks)
+    rows = _guarded(problems, "meta/episodes", lambda: _read_rows(root))
+    if rows is None:
+        return problems
+    faults = list(_check_rows(root, info, rows, tasks))
+    problems += faults
+    problems += _check_stats(root, info["features"], rows[-1]["dataset_to_index"])
+    if faults:
+        return problems
+    problems += check_data(root, info, rows, tasks or [])
+    problems += check_videos(root, info, rows, decode_all)
+    problems += _guarded(problems, "data", lambda: list(_check_finished(root, rows))) or []
+    return problems
+
+
+def _guarded(problems: list[Problem], path: str, read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except AcehandError as error:
+        problems.append(Problem(path, str(error)))
+        return None
+
+
+def check_info(info: Row) -> Iterator[Problem]:
+    """Yield the faults of info.json by itself."""
+
+    def problem(message: str) -> Problem:
+        return Problem(layout.INFO_PATH, message)
+
+    if not str(info.get("codebase_version")).startswith("v3."):
+        yield problem(f"codebase_version is {info.get('codebase_version')!r}, expected 'v3.0'")
+    for key in ("fps", "total_episodes", "total_frames", "total_tasks", "chunks_size"):
+        if type(info.get(key)) is not int or info[key] < 1:
+            yield problem(f"{key} must be a positive whole number, not {info.get(key)!r}")
+    if info.get("data_path") != layout.DATA_PATH:
+        yield problem(f"data_path is {info.get('data_path')!r}, expected {layout.DATA_PATH!r}")
+    if info.get("splits") != {"train": f"0:{info.get('total_episodes')}"}:
+        yield problem(f"splits are {info.get('splits')}, expected all episodes in train")
+    features = info.get("features")
+    if not isinstance(features, Mapping):
+        yield problem("features must be an object of key -> dtype, shape, names")
+        return
+    for key, feature in features.items():
+        fault = _feature_fault(key, feature)
+        if fault:
+            yield problem(f"feature {key!r}: {fault}")
+    for key, dtype in layout.MANDATORY.items():
+        feature = features.get(key)
+        if not feature or feature.get("dtype") != dtype or list(feature.get("shape", [])) != [1]:
+            yield problem(f"feature {key!r} must exist as {dtype} of shape [1]")
+    videos = any(isinstance(f, Mapping) and f.get("dtype") == "video" for f in features.values())
+    if videos and info.get("video_path") != layout.VIDEO_PATH:
+        yield problem(f"video_path is {info.get('video_path')!r}, expected {layout.VIDEO_PATH!r}")
+
+
+def _feature_fault(key: str, feature: Any) -> str | None:
+    if not isinstance(feature, Mapping) or not {"dtype", "shape", "names"} <= set(feature):
+        return "must be an object with dtype, shape and names"
+    shape, names = feature["shape"], feature["names"]
+    if "/" in key:
+        return "a key has no '/'"
+    if not isinstance(shape, Sequence) or layout.shape_problem(shape):
+        return f"shape {shape} must be a list of positive whole numbers"
+    if names is None:
+        return None
+    groups = list(names.values()) if isinstance(names, Mapping) else [names]
+    if not all(isinstance(g, list) and all(isinstance(x, str) for x in g) for g in groups):
+        return f"names {names} must be labels"
+    if isinstance(names, Mapping):  # axis -> labels, or one group of labels for a vector
+        lengths = [len(labels) for labels in groups]
+        fits = lengths == list(shape) or (len(shape) == 1 and sum(lengths) == shape[0])
+        return None if fits else f"names have {lengths} labels for shape {list(shape)}"
+    expected = len(shape) if feature["dtype"] in ("video", "image") else shape[0]
+    if len(names) != expected:
+        return f"{len(names)} names, expected {expected}"
+    return None
+
+
+def _check_tasks(info: Row, tasks: Sequence[str]) -> Iterator[Problem]:
+    if len(tasks) != info["total_tasks"]:
+        yield Problem(
+            layout.TASKS_PATH, f"{len(tasks)} tasks, info.json counts {info['total_tasks']}"
+        )
+    if len(set(tasks)) != len(tasks):
+        yield Problem(layout.TASKS_PATH, "the same task is listed twice")
+
+
+def _read_rows(root: Path) -> list[Row]:
+    """Return the rows of meta/episodes with the file each stands in. Raises SchemaError."""
+    rows: list[Row] = []
+    first: dict[str, Any] | None = None
+    for path in layout.parquet_files(root / "meta/episodes"):
+        table = layout.read_parquet(path)
+        columns = dict(zip(table.column_names, table.schema.types, strict=True))
+        first = first or columns
+        differing = sorted(key for key in {*first, *columns} if first.get(key) != columns.get(key))
+        if differing:
+            raise SchemaError(f"{path}: columns {differing} differ from those of the first file.")
+        name = path.relative_to(root).as_posix()
+        rows += [{**row, "path": name} for row in table.to_pylist()]
+    if not rows:
+        raise SchemaError(f"{root / 'meta/episodes'} holds no episode.")
+    return rows
+
+
+def _check_rows(
+    root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str] | None
+) -> Iterator[Problem]:
+    expected = expected_columns(info)
+    missing = sorted(expected - set(rows[0]))
+    if missing:
+        yield Problem(rows[0]["path"], f"columns are missing: {', '.join(missing)}")
+        return
+    for number, row in enumerate(rows):
+        odd = unusable(row, expected)
+        if odd:
+            yield Problem(row["path"], f"episode {number}: unusable values in {', '.join(odd)}")
+            return
+    if len(rows) != info["total_episodes"]:
+        yield Problem(
+            "meta/episodes", f"{len(rows)} episodes, info.json counts {info['total_episodes']}"
+        )
+    start = 0
+    for number, row in enumerate(rows):
+        for message in row_faults(root, info, row, number, start, tasks):
+            yield Problem(row["path"], f"episode {number}: {message}")
+        start = row["dataset_to_index"]
+    if start != info["total_frames"]:
+        yield Problem(
+            "meta/episodes", f"episodes end at frame {start}, info.json counts "
+            f"{info['total_frames']}"
+        )  # fmt: skip
+
+
+def expected_columns(info: Row) -> set[str]:
+    """Return the columns that meta/episodes needs."""
+    expected = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index"}
+    places = ["data", "meta/episodes"]
+    places += [f"videos/{key}" for key in layout.video_keys(info["features"])]
+    expected |= {f"{place}/{part}_index" for place in places for part in ("chunk", "file")}
+    expected |= {f"{place}/{edge}_timestamp" for place in places[2:] for edge in ("from", "to")}
+    measured = [key for key, feature in info["features"].items() if layout.has_stats(feature)]
+    expected |= {f"stats/{key}/{name}" for key in measured for name in STAT_NAMES}
+    return expected
+
+
+def unusable(row: Row, expected: set[str]) -> list[str]:
+    """Return the expected columns that a row lacks or has without a sensible value."""
+    return sorted(key for key in expected if key not in row or not _is_fit(key, row[key]))
+
+
+def _is_fit(key: str, value: Any) -> bool:
+    if key == "tasks":
+        return isinstance(value, list)
+    if key.startswith("stats/"):
+        return isinstance(value, list) and None not in value
+    if key.endswith("_timestamp"):
+        return isinstance(value, float) and math.isfinite(value)
+    return type(value) is int and value >= 0
+
+
+def row_faults(
+    root: Path, info: Row, row: Row, number: int, start: int, tasks: Sequence[str] | None
+) -> Iterator[str]:
+    """Yield what is wrong with row ``number`` of meta/episodes, due to begin at frame ``start``.
+
+    ``row`` also holds its own file's path (relative to the root) under "path".
+    """
+    if row["episode_index"] != number:
+        yield f"episode_index is {row['episode_index']}; the reader looks up by position"
+    length = row["dataset_to_index"] - row["dataset_from_index"]
+    if row["dataset_from_index"] != start or length != row["length"] or length < 1:
+        yield (
+            f"covers frames {row['dataset_from_index']} to {row['dataset_to_index']} with length "
+            f"{row['length']}; it must start at {start}"
+        )
+    own = layout.EPISODES_PATH.format(
+        chunk_index=row["meta/episodes/chunk_index"], file_index=row["meta/episodes/file_index"]
+    )
+    if own != row["path"]:
+        yield f"says that it stands in {own}"
+    unknown = [task for task in row["tasks"] if tasks is not None and task not in tasks]
+    if unknown or not row["tasks"]:
+        yield f"tasks {row['tasks']} are not all in {layout.TASKS_PATH}"
+    files = [layout.data_file(row)]
+    for key in layout.video_keys(info["features"]):
+        files.append(layout.video_file(row, key))
+        begin, end = (row[f"videos/{key}/{edge}_timestamp"] for edge in ("from", "to"))
+        if begin < 0 or abs(end - begin - row["length"] / info["fps"]) > layout.TOLERANCE_S:
+            yield f"{key}: {begin} s to {end} s is not {row['length']} frames at {info['fps']} fps"
+    for name in files:
+        if not (root / name).is_file():
+            yield f"{name} is missing"
+
+
+def _check_finished(root: Path, rows: Sequence[Row]) -> Iterator[Problem]:
+    """Yield what a writer of ours that was stopped has left to do."""
+    if are_provisional(root, rows):
+        yield Problem(
+            layout.STATS_PATH,
+            "quantiles are averages over the episodes, for the writer was stopped before it "
+            "computed them; run the repair, or the same command with --resume",
+        )
+    if not (root / resume.EXTRAS).is_dir():
+        return  # published without, or edited by lerobot's tools, which leave it behind
+    for number, row in enumerate(rows):
+        names = resume.missing_files(root, number)
+        if names and layout.read_record(root, row) is not None:
+            yield Problem(
+                resume.episode_folder(number),
+                f"unfinished: {', '.join(names)}, for the writer was stopped; they need the "
+                "recording: run the command that made the episode again, with --resume",
+            )
+
+
+def _check_stats(root: Path, features: Row, frames: int) -> Iterator[Problem]:
+    try:
+        content = layout.read_json(root / layout.STATS_PATH)
+    except SchemaError as error:
+        yield Problem(layout.STATS_PATH, str(error))
+        return
+    for key, feature in features.items():
+        if layout.has_stats(feature):
+            for message in _stat_faults(content.get(key), feature, frames):
+                yield Problem(layout.STATS_PATH, f"{key}: {message}")
+
+
+def _stat_faults(content: Any, feature: Row, frames: int) -> Iterator[str]:
+    content = content if isinstance(content, Mapping) else {}
+    missing = [name for name in STAT_NAMES if name not in content]
+    if missing:
+        yield f"{', '.join(missing)} missing"
+        return
+    try:
+        stats = {name: np.asarray(content[name], dtype=np.float64) for name in STAT_NAMES}
+    except (TypeError, ValueError):
+        yield "its statistics are not all lists of numbers"
+        return
+    for name, value in stats.items():
+        # lerobot pools axes, except in datasets that began with an episode of one frame.
+        if value.shape not in (stat_shape(feature, name), tuple(feature["shape"])):
+            yield f"{name} has shape {value.shape}, expected {stat_shape(feature, name)}"
+            return
+        if not np.isfinite(value).all():
+            yield f"{name} is not finite"
+            return
+    slack = 1e-6 + 1e-6 * np.maximum(np.abs(stats["min"]), np.abs(stats["max"]))
+    order = ["min", *QUANTILES, "max"]
+    for low, high in [*itertools.pairwise(order), ("min", "mean"), ("mean", "max")]:
+        if (stats[low] > stats[high] + slack).any():
+            yield f"{low} exceeds {high}"
+    if (stats["std"] < 0).any():
+        yield "std is negative"
+    if feature["dtype"] == "video":
+        if (stats["min"] < -1e-6).any() or (stats["max"] > 1 + 1e-6).any():
+            yield "pixel statistics must lie in 0..1"
+    elif stats["count"][0] != frames:
+        yield f"count is {int(stats['count'][0])}, the episodes have {frames} frames"

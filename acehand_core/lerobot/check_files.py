@@ -1,0 +1,277 @@
+"""Check the data and video files of a LeRobot v3 dataset against its metadata."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float, Int, Shaped
+
+from acehand_core.errors import AcehandError
+from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.stats import read_stats
+from acehand_core.recordings.video_encode import VideoFacts, probe_video
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault of a dataset: the file it is in (relative to the root) and what is wrong."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """All data files: the index columns end to end, and each file's rows."""
+
+    columns: dict[str, list[np.ndarray]] = field(default_factory=lambda: defaultdict(list))
+    rows_of: dict[str, tuple[int, int]] = field(default_factory=dict)
+    rows: int = 0
+
+
+def check_data(root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str]) -> list[Problem]:
+    """Return the faults of the data files, given rows of meta/episodes without faults."""
+    problems: list[Problem] = []
+    loaded = _Loaded()
+    ranges: dict[str, list[np.ndarray]] = defaultdict(list)
+    for path in layout.parquet_files(root / "data"):
+        name = path.relative_to(root).as_posix()
+        try:
+            table = layout.read_parquet(path)
+        except AcehandError as error:
+            problems.append(Problem(name, str(error)))
+            continue
+        faults = [*_schema_faults(table.schema, info["features"])]
+        if not faults:
+            faults = [*_value_faults(table, info["features"], loaded, ranges)]
+            loaded.rows_of[name] = (loaded.rows, loaded.rows + len(table))
+            loaded.rows += len(table)
+        problems += [Problem(name, fault) for fault in faults]
+    if problems:
+        return problems
+    if loaded.rows != info["total_frames"]:
+        message = f"{loaded.rows} rows, info.json counts {info['total_frames']}"
+        problems.append(Problem("data", message))
+    columns = {key: np.concatenate(parts) for key, parts in loaded.columns.items()}
+    for row in rows:
+        for fault in _episode_faults(columns, loaded, row, info["fps"], tasks):
+            problems.append(
+                Problem(layout.data_file(row), f"episode {row['episode_index']}: {fault}")
+            )
+    return problems + _stats_against(root, ranges)
+
+
+def _schema_faults(schema: pa.Schema, features: Row) -> Iterator[str]:
+    keys = [key for key, feature in features.items() if feature["dtype"] != "video"]
+    missing, extra = sorted(set(keys) - set(schema.names)), sorted(set(schema.names) - set(keys))
+    if missing or extra:
+        yield f"columns differ from info.json's features: missing {missing}, unknown {extra}"
+        return
+    for key in keys:
+        feature = features[key]
+        if feature["dtype"] not in layout.ARROW_TYPES:
+            continue
+        expected, found = _signature_of(feature), _signature(schema.field(key).type)
+        if expected != found:
+            yield (
+                f"column {key!r} is {schema.field(key).type}, info.json says "
+                f"{feature['dtype']} {feature['shape']}"
+            )
+
+
+def _signature_of(feature: Row) -> tuple[str, int]:
+    axes = 0 if list(feature["shape"]) == [1] else len(feature["shape"])
+    return str(layout.ARROW_TYPES[feature["dtype"]]), axes
+
+
+def _signature(kind: pa.DataType) -> tuple[str, int]:
+    """Return the innermost type and the depth of lists."""
+    depth = 0
+    while hasattr(kind, "value_type"):
+        kind, depth = kind.value_type, depth + 1
+    return str(kind), depth
+
+
+def _value_faults(
+    table: pa.Table, features: Row, loaded: _Loaded, ranges: dict[str, list[np.ndarray]]
+) -> Iterator[str]:
+    for key in table.column_names:
+        feature = features[key]
+        if feature["dtype"] not in layout.ARROW_TYPES:
+            continue
+        try:
+            values = layout.column_values(table[key], feature["shape"])
+        except ValueError as error:
+            yield f"column {key!r} does not have shape {feature['shape']}: {error}"
+            values = np.zeros((len(table), *feature["shape"]))
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            frame = int(np.argwhere(~np.isfinite(values))[0][0])
+            yield f"column {key!r} is NaN or infinite at row {frame}"
+        if key in layout.MANDATORY:
+            loaded.columns[key].append(values[:, 0])
+        elif len(values):
+            flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+            ranges[key].append(np.stack([flat.min(axis=0), flat.max(axis=0)]))
+
+
+def _episode_faults(
+    columns: Mapping[str, Shaped[np.ndarray, "N"]],
+    loaded: _Loaded,
+    row: Row,
+    fps: int,
+    tasks: Sequence[str],
+) -> Iterator[str]:
+    start, stop = row["dataset_from_index"], row["dataset_to_index"]
+    first, last = loaded.rows_of.get(layout.data_file(row), (0, 0))
+    if not first <= start < stop <= last:
+        yield f"frames {start} to {stop} are not in its file, which holds {first} to {last}"
+    part = {key: column[start:stop] for key, column in columns.items()}
+    count = np.arange(row["length"])
+    if len(part["index"]) != row["length"]:
+        return  # said by the line above
+    for key, expected in (
+        ("index", start + count),
+        ("frame_index", count),
+        ("episode_index", np.full(row["length"], row["episode_index"])),
+    ):
+        if (part[key] != expected).any():
+            at = int(np.argmax(part[key] != expected))
+            yield f"{key} is {part[key][at]} at frame {at}, expected {expected[at]}"
+    late = np.abs(part["timestamp"].astype(np.float64) - count / fps) > layout.TOLERANCE_S
+    if late.any():
+        at = int(np.argmax(late))
+        yield f"timestamp is {part['timestamp'][at]} at frame {at}, expected {at}/{fps} s"
+    for task in np.unique(part["task_index"]):
+        if not 0 <= task < len(tasks) or tasks[task] not in row["tasks"]:
+            yield f"task_index {task} is not one of the episode's tasks {row['tasks']}"
+
+
+def _stats_against(root: Path, ranges: Mapping[str, list[np.ndarray]]) -> list[Problem]:
+    """Compare stats.json's extremes with the data; stale statistics show there."""
+    stats = read_stats(root)  # nothing where it is broken: the check of the metadata says so
+    problems = []
+    for key, parts in ranges.items():
+        low = np.min([part[0] for part in parts], axis=0)
+        high = np.max([part[1] for part in parts], axis=0)
+        slack = 1e-6 + 1e-5 * np.maximum(np.abs(low), np.abs(high))
+        for name, value in (("min", low), ("max", high)):
+            said = stats.get(key, {}).get(name, value)
+            if said.shape == value.shape and (np.abs(said - value) > slack).any():
+                problems.append(
+                    Problem(layout.STATS_PATH, f"{key}: {name} is not that of the data")
+                )
+    return problems
+
+
+def check_videos(root: Path, info: Row, rows: Sequence[Row], decode_all: bool) -> Iterator[Problem]:
+    """Yield the faults of the video files, given rows of meta/episodes without faults."""
+    for key in layout.video_keys(info["features"]):
+        episodes: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            episodes[layout.video_file(row, key)].append(row)
+        for name, users in episodes.items():
+            try:
+                facts = probe_video(root / name)
+                faults = [*_video_faults(facts, info, key, users)]
+                if not faults:
+                    faults = [*_decoding_faults(facts, info["fps"], key, users, decode_all)]
+            except AcehandError as error:
+                faults = [str(error)]
+            yield from (Problem(name, fault) for fault in faults)
+
+
+def _video_faults(facts: VideoFacts, info: Row, key: str, users: Sequence[Row]) -> Iterator[str]:
+    feature = info["features"][key]
+    names = list(feature["names"] or layout.IMAGE_AXES)
+    axes = dict(zip(names, feature["shape"], strict=True))
+    size = (axes.get("width"), axes.get("height"))
+    if None not in size and size != (facts.width, facts.height):
+        yield f"{facts.width} x {facts.height} pixels, info.json says {size[0]} x {size[1]}"
+    frames = sum(row["length"] for row in users)
+    if len(facts.times_s) != frames:
+        yield f"{len(facts.times_s)} frames, its episodes have {frames}"
+    if not facts.starts_with_key_frame:
+        yield "does not start with a key frame"
+    for row in users:
+        late = late_frames(facts, row, key, info["fps"])
+        if len(late):
+            yield (
+                f"episode {row['episode_index']}: {len(late)} of {row['length']} frames are not "
+                f"within {layout.TOLERANCE_S} s of their time, the first is frame {late[0]}"
+            )
+
+
+def late_frames(facts: VideoFacts, row: Row, key: str, fps: int) -> Int[np.ndarray, "N"]:
+    """Return the frames of an episode that the reader would not find in its video."""
+    return np.flatnonzero(_distance(facts.times_s, _due(row, key, fps)) > layout.TOLERANCE_S)
+
+
+def _due(row: Row, key: str, fps: int) -> Float[np.ndarray, "T"]:
+    """Return when the reader will look for the episode's frames, in seconds of the file."""
+    stamps = (np.arange(row["length"]) / fps).astype(np.float32).astype(np.float64)
+    return row[f"videos/{key}/from_timestamp"] + stamps
+
+
+def _distance(times: Float[np.ndarray, "T"], due: Float[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
+    if not len(times):
+        return np.full(len(due), np.inf)
+    after = np.searchsorted(times, due).clip(0, len(times) - 1)
+    before = (after - 1).clip(0)
+    return np.minimum(np.abs(times[after] - due), np.abs(times[before] - due))
+
+
+def _decoding_faults(
+    facts: VideoFacts, fps: int, key: str, users: Sequence[Row], decode_all: bool
+) -> Iterator[str]:
+    due = [_due(row, key, fps) for row in users]
+    wanted = [stamps if decode_all else stamps[[0, -1]] for stamps in due]
+    for row, stamps in zip(users, wanted, strict=True):
+        missed = _undecodable(facts.path, stamps)
+        if missed:
+            yield (
+                f"episode {row['episode_index']}: {len(missed)} of {len(stamps)} frames tried "
+                f"cannot be decoded, the first at {missed[0]:.6f} s"
+            )
+
+
+def _undecodable(path: Path, stamps: Float[np.ndarray, "N"]) -> list[float]:
+    """Return those of the increasing times at which no frame comes out of the decoder."""
+    missed: list[float] = []
+    tried = 0
+    try:
+        with av.open(f"file:{path}", metadata_errors="ignore") as container:
+            stream = container.streams.video[0]
+            if len(stamps) > 2:
+                stream.thread_type = "AUTO"
+            frames: Iterator[av.VideoFrame] | None = None
+            shown = -np.inf
+            for stamp in stamps:
+                # Seek only where that saves decoding: at the first, and at a far last one.
+                if frames is None or stamp - shown > 2.0:
+                    offset = round(stamp / stream.time_base) - 1
+                    container.seek(max(offset, 0), backward=True, stream=stream)
+                    frames = container.decode(stream)
+                while shown < stamp - layout.TOLERANCE_S:
+                    frame = next(frames, None)
+                    if frame is None:
+                        break
+                    if frame.pts is not None and not frame.is_corrupt:
+                        shown = float(frame.pts * stream.time_base)
+                if abs(shown - stamp) > layout.TOLERANCE_S:
+                    missed.append(float(stamp))
+                tried += 1
+    except (OSError, av.FFmpegError):
+        missed += stamps[tried:].tolist()
+    return missed

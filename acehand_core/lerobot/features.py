@@ -1,0 +1,245 @@
+"""What a demonstration dataset holds: features with names, and their columns for one episode.
+
+Every feature is a flat vector: lerobot's edit tools fail on features of two or more axes. The axes
+that a vector was made of are in its ``info``, as ``axes``: reshaping the values (T, N) to
+(T, *lengths of the axes) gives them back. Datasets written before have those axes in their shape;
+they are added to as they are, see ``of_same_shape``.
+
+Both hands are always present. An absent hand holds its last valid pose (its first before it
+appears) and has confidence 0; one that never appears is the flat default hand at the origin.
+Rotations that are never known are the identity; nothing is NaN.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES, WRIST
+from acehand_core.lerobot.format import FeatureSpec, video_feature
+from acehand_core.motion import (
+    HandModelName,
+    HandMotion,
+    RobotTrajectory,
+    held_index,
+    rotation_6d,
+)
+from acehand_core.types import SIDES, JointsCamera
+
+IMAGE_KEY = "observation.images.ego"
+_AXES = ("x", "y", "z")
+_ROTATION = ("r11", "r21", "r31", "r12", "r22", "r32")
+_BETAS = tuple(f"beta{i}" for i in range(10))
+_CAMERA = ("fx", "fy", "cx", "cy", "width", "height")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What every episode of a dataset shares.
+
+    ``frame`` is that of base poses; "none" means there are none. ``image_size`` is (width, height)
+    of the encoded video, or None where there is none. Hands of two models are never mixed.
+    ``register_unit`` says what the robot's own controller takes. ``arm_joints`` are those of the
+    arm that carries each hand, if there is one. Registers are to be sent ``sent_ahead_s`` earlier
+    than the motion.
+    """
+
+    joint_names: tuple[str, ...]
+    command_names: tuple[str, ...]
+    command_joints: tuple[str, ...]
+    frame: Literal["camera", "world", "none"]
+    hand_model: HandModelName
+    image_size: tuple[int, int] | None
+    register_unit: str = "vendor register"
+    arm_joints: tuple[str, ...] = ()
+    sent_ahead_s: float = 0.0
+
+
+def features(layout: Layout) -> tuple[FeatureSpec, ...]:
+    """Return the features of a dataset, in the order of docs/formats.md."""
+    return tuple(_flat(spec) for spec in _by_axes(layout))
+
+
+def of_same_shape(layout: Layout, stored: Mapping[str, Any]) -> tuple[FeatureSpec, ...]:
+    """Return the features as a dataset has them: those of older datasets keep their axes.
+
+    ``stored`` is ``features`` of its info.json; whatever else differs is for the writer to name.
+    """
+
+    def has_axes(key: str) -> bool:
+        feature = stored.get(key)
+        shape = feature.get("shape") if isinstance(feature, Mapping) else None
+        return isinstance(shape, list) and len(shape) > 1
+
+    return tuple(spec if has_axes(spec.key) else _flat(spec) for spec in _by_axes(layout))
+
+
+def _flat(spec: FeatureSpec) -> FeatureSpec:
+    """Return a feature of several named axes as a vector with a name for every entry."""
+    if not isinstance(spec.names, Mapping):
+        return spec
+    names = tuple("_".join(labels) for labels in itertools.product(*spec.names.values()))
+    axes = {axis: list(labels) for axis, labels in spec.names.items()}
+    return FeatureSpec(spec.key, spec.dtype, (len(names),), names, {**spec.info, "axes": axes})
+
+
+def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
+    placed = layout.frame != "none"
+    model = {"hand_model": layout.hand_model}
+    state = _state_names(layout)
+    unit = {"unit": "base: m and rotation columns; joints: rad", "frame": layout.frame}
+    out = [
+        FeatureSpec("observation.state", "float32", (len(state),), state, unit),
+        FeatureSpec("action", "float32", (len(state),), state,
+                    {**unit, "meaning": "observation.state of the next frame"}),
+        _vector("observation.joints.robot", _sided(layout.joint_names), "rad"),
+        _registers(layout),
+        FeatureSpec(
+            "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist",
+            "float32", (2, 21, 3),
+            {"hand": SIDES, "joint": KEYPOINT_NAMES, "axis": _AXES}, {"unit": "m"},
+        ),
+    ]  # fmt: skip
+    if placed:
+        out += [
+            FeatureSpec("observation.hand.global_orient", "float32", (2, 6),
+                        {"hand": SIDES, "rotation": _ROTATION}, model),
+            FeatureSpec("observation.hand.hand_pose", "float32", (2, 15, 6),
+                        {"hand": SIDES, "joint": FINGER_JOINT_NAMES, "rotation": _ROTATION},
+                        model),
+            FeatureSpec("observation.hand.betas", "float32", (2, 10),
+                        {"hand": SIDES, "beta": _BETAS}, model),
+            FeatureSpec("observation.hand.translation", "float32", (2, 3),
+                        {"hand": SIDES, "axis": _AXES}, {**model, "unit": "m"}),
+        ]  # fmt: skip
+    out += [
+        _vector("observation.hand.confidence", SIDES, "0 to 1; 0 where the hand is absent"),
+        _vector("observation.hand.visible", SIDES, "share of the hand inside the image"),
+        _vector("observation.hand.filled", SIDES, "1 where gap filling wrote the hand"),
+    ]
+    if layout.arm_joints:
+        out.append(_vector("observation.arm.joints", _sided(layout.arm_joints), "rad, of slides m"))
+        out.append(_vector("observation.arm.reached", SIDES, "1 where the arm reaches the pose"))
+    if placed:
+        out.append(_vector("observation.camera", _CAMERA, "px"))
+    out.append(
+        FeatureSpec(
+            "observation.source_timestamp_ns", "int64", (1,), ("timestamp_ns",), {"unit": "ns"}
+        )
+    )
+    if layout.image_size is not None:
+        width, height = layout.image_size
+        out.append(video_feature(IMAGE_KEY, height, width))
+    return tuple(out)
+
+
+def columns(
+    motion: HandMotion, trajectory: RobotTrajectory, source_timestamps_ns: Int[np.ndarray, "T"]
+) -> Mapping[str, np.ndarray]:
+    """Return every feature but the video for one episode of T frames, each (T, N)."""
+    count = len(motion)
+    state = _state(trajectory)
+    known = motion.known
+    placed = trajectory.T_frame_base is not None
+    out = {
+        "observation.state": state,
+        "action": np.concatenate([state[1:], state[-1:]]),
+        "observation.joints.robot": trajectory.joints.reshape(count, -1),
+        "action.register": trajectory.registers.reshape(count, -1),
+        "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist": _joints(
+            motion
+        ),
+        "observation.hand.confidence": trajectory.confidence,
+        "observation.hand.visible": motion.visible,
+        "observation.hand.filled": motion.filled.astype(float),
+    }
+    arm = next((arm for arm in trajectory.arms if arm is not None), None)
+    if arm is not None:
+        still = np.zeros_like(arm.joints)  # of a hand that never appears
+        arms = [one.joints if one else still for one in trajectory.arms]
+        out["observation.arm.joints"] = np.concatenate(arms, axis=1)
+        reached = [one.reached if one else np.zeros(count, bool) for one in trajectory.arms]
+        out["observation.arm.reached"] = np.stack(reached, axis=1)
+    if placed:
+        camera = motion.camera
+        row = np.zeros(6) if camera is None else np.array(
+            [camera.fx, camera.fy, camera.cx, camera.cy, camera.width, camera.height]
+        )  # fmt: skip
+        out |= {
+            "observation.hand.global_orient": rotation_6d(
+                _held(motion.global_orient, known, np.eye(3))
+            ),
+            "observation.hand.hand_pose": rotation_6d(_held(motion.hand_pose, known, np.eye(3))),
+            "observation.hand.betas": np.broadcast_to(motion.betas, (count, 2, 10)),
+            "observation.hand.translation": _held(motion.translation, known),
+            "observation.camera": np.broadcast_to(row, (count, 6)),
+        }
+    out = {
+        key: np.ascontiguousarray(value, np.float32).reshape(count, -1)
+        for key, value in out.items()
+    }
+    out["observation.source_timestamp_ns"] = source_timestamps_ns.astype(np.int64)[:, None]
+    return out
+
+
+def _state(trajectory: RobotTrajectory) -> Float[np.ndarray, "T N"]:
+    """Base position, base rotation and driven joints, left then right."""
+    parts = []
+    for slot in range(2):
+        if trajectory.T_frame_base is not None:
+            base = trajectory.T_frame_base[:, slot]
+            parts += [base[:, :3, 3], rotation_6d(base[:, :3, :3])]
+        parts.append(trajectory.commands[:, slot])
+    return np.concatenate(parts, axis=1)
+
+
+def _state_names(layout: Layout) -> tuple[str, ...]:
+    base: tuple[str, ...] = ()
+    if layout.frame != "none":
+        base = tuple(f"base_{name}" for name in (*_AXES, *_ROTATION))
+    return _sided((*base, *layout.command_joints))
+
+
+def _sided(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{side}_{name}" for side in SIDES for name in names)
+
+
+def _registers(layout: Layout) -> FeatureSpec:
+    names = _sided(layout.command_names)
+    info: dict[str, str | float] = {"unit": layout.register_unit}
+    if layout.sent_ahead_s:  # such registers and others must not meet in one dataset
+        info["sent_ahead_s"] = layout.sent_ahead_s
+    return FeatureSpec("action.register", "float32", (len(names),), names, info)
+
+
+def _vector(key: str, names: tuple[str, ...], unit: str) -> FeatureSpec:
+    return FeatureSpec(key, "float32", (len(names),), names, {"unit": unit})
+
+
+def _joints(motion: HandMotion) -> JointsCamera:
+    """Held joints of both hands; a hand that is never known is the flat default hand."""
+    joints = _held(motion.joints_camera, motion.known)
+    for slot, side in enumerate(SIDES):
+        if not motion.known[:, slot].any():
+            betas = motion.betas[slot] if motion.hand_model == "acehand" else np.zeros(10)
+            rest = CapsuleHand().rest_keypoints(side, betas)
+            joints[:, slot] = rest if motion.placed else rest - rest[WRIST]
+    return joints
+
+
+def _held(
+    values: Float[np.ndarray, "T 2 ..."],
+    known: Bool[np.ndarray, "T 2"],
+    unknown: float | Float[np.ndarray, "3 3"] = 0.0,
+) -> np.ndarray:
+    """Repeat the last known value of each hand; ``unknown`` where there is none."""
+    index = np.stack([held_index(known[:, slot]) for slot in range(2)], axis=1)
+    held = values[index, np.arange(2)]
+    held[:, ~known.any(0)] = np.nan
+    return np.where(np.isfinite(held), held, unknown)

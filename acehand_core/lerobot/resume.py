@@ -1,0 +1,274 @@
+"""What stands at the output already, and which episodes of it an interrupted run need not repeat.
+
+The record of every episode keeps, under ``JOB``, what it was made from (content of the input, cut,
+part of a recording that is split) and the settings that change its content. A bag made of a dataset
+keeps, as custom data ``BAG_ORIGIN``, which episodes it has the messages of.
+
+What stands beside an episode's LeRobot files: hands, report, calibration and pictures.
+
+Hands, report and calibration appear together with the episode. Its pictures are drawn afterwards,
+which takes long enough to be interrupted: until all of them are there, the file ``PENDING`` says
+which are wanted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from acehand_core.bags.bag import Bag
+from acehand_core.errors import InputError, OutputError
+from acehand_core.files.safe_files import content_sha256
+from acehand_core.lerobot import dataset as lerobot
+from acehand_core.lerobot import format as layout
+
+#: Folder of a dataset that holds a folder per episode.
+EXTRAS = "acehand"
+HANDS, REPORT, CALIBRATION = "hand_motion.parquet", "report.json", "calibration.json"
+SHEET, OVERLAY = "contact_sheet.png", "overlay.mp4"
+PENDING = "pictures_pending.json"
+
+#: What every episode has; an overlay and a calibration only some.
+_ALWAYS = (HANDS, REPORT, SHEET)
+
+
+def episode_folder(number: int) -> str:
+    """Return the folder of an episode, relative to the dataset."""
+    return f"{EXTRAS}/episode_{number:06d}"
+
+
+def pending_bytes(pictures: Sequence[str]) -> bytes:
+    """Return the content of ``PENDING``."""
+    return (json.dumps({"pictures": list(pictures)}) + "\n").encode()
+
+
+def partial_files(folder: Path) -> list[Path]:
+    """Return what a killed process left of files that it was writing to a folder."""
+    return sorted(folder.glob(".*.partial-*"))
+
+
+def missing_files(dataset: Path, number: int) -> tuple[str, ...]:
+    """Return the names of files that an interrupted writer of ours did not come to or finish.
+
+    Writers before ``PENDING`` existed are known by what every episode has, and by an overlay that
+    was begun.
+    """
+    folder = dataset / episode_folder(number)
+    names = [name for name in _ALWAYS if not (folder / name).is_file()]
+    names += [OVERLAY for path in partial_files(folder) if path.name.startswith(f".{OVERLAY}.")]
+    pending = folder / PENDING
+    if pending.is_file():
+        names += _wanted(pending)
+    return tuple(name for name in (*_ALWAYS, OVERLAY) if name in names)
+
+
+def _wanted(pending: Path) -> list[str]:
+    try:
+        names = json.loads(pending.read_text("utf-8"))["pictures"]
+        return [name for name in names if name in (SHEET, OVERLAY)]
+    except (OSError, ValueError, TypeError, KeyError):  # damaged: the sheet at least is drawn
+        return [SHEET]
+
+
+Existing = Literal["refuse", "append", "overwrite", "resume"]
+
+#: Entry of an episode's record.
+JOB = "job"
+#: Name of the custom data (rosbag2) of a bag that was made of a dataset.
+BAG_ORIGIN = "acehand_origin"
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeJob:
+    """What one episode was made from.
+
+    ``input`` is what the input is called, not where it lies; ``cut`` is start and duration in
+    seconds (None: to the end), ``part`` the first frame and the one after the last, at the
+    dataset's rate. ``settings`` are named like the flags.
+    """
+
+    input: str
+    input_sha256: str
+    cut: tuple[float, float | None]
+    part: tuple[int, int]
+    settings: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry ``JOB`` of an episode's record."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedEpisodes:
+    """The episodes of the dataset that is resumed, and its rate; empty where nothing is.
+
+    ``missing`` has, by episode, the files that an interrupted run left out beside it.
+    """
+
+    jobs: tuple[EpisodeJob, ...] = ()
+    fps: int | None = None
+    numbers: tuple[int, ...] = ()
+    missing: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, dataset: Path) -> FinishedEpisodes:
+        """Read what a dataset holds; episodes of other programs are left out."""
+        records: Iterable[Mapping[str, Any] | None] = lerobot.read_provenance(dataset)
+        entries = {n: dict(r[JOB]) for n, r in enumerate(records) if r and JOB in r}
+        for entry in entries.values():
+            entry["cut"], entry["part"] = tuple(entry["cut"]), tuple(entry["part"])
+        jobs = tuple(EpisodeJob(**entry) for entry in entries.values())
+        missing = {number: missing_files(dataset, number) for number in entries}
+        missing = {number: names for number, names in missing.items() if names}
+        fps = layout.read_json(dataset / layout.INFO_PATH)["fps"]
+        return cls(jobs, fps, tuple(entries), missing)
+
+    def numbers_of(self, job: EpisodeJob) -> list[int]:
+        """Return the numbers of this episode, whatever its input is called and wherever it lay."""
+        return [
+            number
+            for number, other in zip(self.numbers, self.jobs, strict=True)
+            if (job.input_sha256, job.cut, job.part, job.settings)
+            == (other.input_sha256, other.cut, other.part, other.settings)
+        ]
+
+    def check_settings(
+        self,
+        origins: Sequence[tuple[Path, str]],
+        cut: tuple[float, float | None],
+        settings: Mapping[str, Any],
+    ) -> None:
+        """Refuse to go on with other settings than the inputs' finished episodes were made with.
+
+        ``origins``: each input and the hash of its content.
+
+        Raises:
+            InputError: names each setting that differs.
+        """
+        for path, sha256 in origins:
+            made = [
+                job.settings for job in self.jobs if (job.input_sha256, job.cut) == (sha256, cut)
+            ]
+            if not made or settings in made:
+                continue
+            theirs = made[-1]
+            differences = ", ".join(
+                f"--{name} is {settings.get(name)!r}, not {theirs.get(name)!r}"
+                for name in {**settings, **theirs}
+                if settings.get(name) != theirs.get(name)
+            )
+            raise InputError(
+                f"{path}: its episode in the dataset was made with other settings: "
+                f"{differences}. Resume with the same ones, or --append it as another episode."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class BagOrigin:
+    """What a converted bag was made from.
+
+    ``source_sha256`` is the content of the bag that was converted, ``settings`` are named like the
+    flags, and ``episodes`` has the content of each of the dataset's episodes, by number.
+    """
+
+    source_sha256: str
+    settings: Mapping[str, Any]
+    episodes: Mapping[int, str]
+
+    @classmethod
+    def of_bag(cls, path: Path) -> tuple[BagOrigin, dict[str, int]]:
+        """Return what a bag says of itself, and its messages by topic.
+
+        Raises:
+            OutputError: it is no bag, or not one that was made of a dataset.
+        """
+        try:
+            with Bag(path) as bag:
+                content, counts = json.loads(bag.custom_data[BAG_ORIGIN]), bag.counts
+            episodes = {int(number): str(sha256) for number, sha256 in content["episodes"].items()}
+            return cls(content["source_sha256"], content["settings"], episodes), counts
+        except (InputError, KeyError, ValueError, TypeError, AttributeError) as error:
+            raise OutputError(
+                f"{path} exists and is no bag that --resume could complete: it does not say which "
+                "dataset it was made of. Move it away, or choose another name."
+            ) from error
+
+    def custom_data(self) -> dict[str, str]:
+        """Return what a bag keeps of this."""
+        return {BAG_ORIGIN: json.dumps(asdict(self), sort_keys=True)}
+
+    def check_fits(self, path: Path, wanted: BagOrigin) -> None:
+        """Refuse a bag at ``path`` that cannot have become what is wanted.
+
+        One that only lacks episodes fits.
+
+        Raises:
+            OutputError: says what differs.
+        """
+        differences = [
+            f"--{name} was {self.settings.get(name)!r}, not {value!r}"
+            for name, value in wanted.settings.items()
+            if self.settings.get(name) != value
+        ]
+        if self.source_sha256 != wanted.source_sha256:
+            differences.append("it was made from another bag")
+        others = [
+            number for number, sha256 in self.episodes.items()
+            if wanted.episodes.get(number) != sha256
+        ]  # fmt: skip
+        if others:
+            numbers = ", ".join(map(str, others))
+            differences.append(f"the dataset has no such episode {numbers} of this bag")
+        if differences:
+            raise OutputError(
+                f"{path} exists and is not the bag of this conversion: {'; '.join(differences)}. "
+                "Resume with what it was made of, move it away, or choose another name."
+            )
+
+
+def episode_contents(dataset: Path, numbers: Iterable[int] | None = None) -> dict[int, str]:
+    """Return a hash of each episode's data and hands, by number (None: of all).
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    rows = {row["episode_index"]: row for row in layout.read_episode_rows(dataset)}
+    out = {}
+    for number in sorted(rows) if numbers is None else numbers:
+        files = (layout.data_file(rows[number]), f"{episode_folder(number)}/{HANDS}")
+        found = [content_sha256(dataset / name) for name in files if (dataset / name).is_file()]
+        out[number] = hashlib.sha256(" ".join(found).encode()).hexdigest()
+    return out
+
+
+def identity(value: str | Path | None) -> str | None:
+    """Return what tells one value of a setting from another: a file's content, else its text."""
+    if value is None or not Path(value).is_file():
+        return None if value is None else str(value)
+    return f"file {content_sha256(Path(value))[:16]}"
+
+
+def prepare_output(output: Path, existing: Existing, work_dir: Path) -> FinishedEpisodes:
+    """Check the output before any work; return what a resumed run may skip.
+
+    Partial results of an earlier run in ``work_dir`` are kept for a resumed one only.
+
+    Raises:
+        InputError: there is nothing to append to. OutputError: the output is taken.
+    """
+    if existing in ("append", "resume") and lerobot.is_dataset(output):
+        return FinishedEpisodes.of(output) if existing == "resume" else FinishedEpisodes()
+    if existing == "append":
+        raise InputError(f"{output}: there is no LeRobot dataset to append to.")
+    if existing == "overwrite" and output.exists() and not lerobot.is_dataset(output):
+        raise OutputError(f"{output}: not a LeRobot dataset, so it is not overwritten.")
+    if existing in ("refuse", "resume") and output.exists():
+        raise OutputError(f"{output} exists; use --append, --overwrite, --resume or another name.")
+    if existing != "resume":
+        shutil.rmtree(work_dir, ignore_errors=True)
+    return FinishedEpisodes()

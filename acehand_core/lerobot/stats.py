@@ -1,0 +1,250 @@
+"""Statistics of a LeRobot v3 dataset: per episode, merged, and exact over all frames.
+
+Every statistic is float64. A scalar feature gives [1], a vector of D values gives [D], and a
+feature of more axes is pooled over all but its last axis, as lerobot itself does (so that both can
+add episodes to one dataset). Images give (3, 1, 1) in [0, 1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from jaxtyping import Int
+
+from acehand_core.errors import SchemaError, VideoError
+from acehand_core.lerobot.format import (
+    ARROW_TYPES,
+    STATS_PATH,
+    column_values,
+    parquet_files,
+    read_json,
+    read_parquet,
+    read_record,
+)
+
+QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+STAT_NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
+
+#: Frames of a video that its statistics are taken from, and their longer side in pixels.
+SAMPLED_FRAMES = 64
+SAMPLED_SIDE = 160
+FEW_KEY_FRAMES = 16
+#: Above this many frames (memory) quantiles stay averages of the episodes' quantiles.
+EXACT_FRAMES = 50_000
+COLUMNS_AT_ONCE = 16
+#: Frames by which a quantile of the frame index may be off through rounding.
+_INDEX_SLACK = 0.01
+
+Stats = dict[str, np.ndarray]
+FeatureStats = dict[str, Stats]
+
+
+def feature_stats(values: np.ndarray) -> Stats:
+    """Return the statistics of a feature's values (N, *shape); std is the population's.
+
+    Quantiles interpolate linearly between order statistics. ``count`` is [N].
+    """
+    flat = values.reshape(len(values), -1) if values.ndim == 1 else values
+    flat = flat.reshape(-1, flat.shape[-1])
+    # A few columns at a time: of ten minutes of hands the copies would be a hundred megabytes.
+    parts = []
+    for first in range(0, flat.shape[1], COLUMNS_AT_ONCE):
+        some = flat[:, first : first + COLUMNS_AT_ONCE].astype(np.float64)
+        rows = [some.min(axis=0), some.max(axis=0), some.mean(axis=0), some.std(axis=0)]
+        parts.append([*rows, *np.quantile(some, list(QUANTILES.values()), axis=0)])
+
+    names = ("min", "max", "mean", "std", *QUANTILES)
+    joined = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    stats = dict(zip(names, joined, strict=True)) | {"count": np.array([len(values)])}
+    return {name: stats[name] for name in STAT_NAMES}
+
+
+def image_stats(path: Path) -> Stats:
+    """Return the statistics of an encoded video, each but ``count`` (3, 1, 1) in [0, 1].
+
+    At most ``SAMPLED_FRAMES`` key frames, evenly spread and shrunk to ``SAMPLED_SIDE`` by leaving
+    pixels out, stand for all; a video with few key frames is decoded whole instead. ``count`` is
+    the number of frames looked at. Raises VideoError when the file cannot be decoded.
+    """
+    try:
+        samples = _sample(path, key_frames=True)
+        if len(samples) < FEW_KEY_FRAMES:
+            samples = _sample(path, key_frames=False)
+    except (OSError, av.FFmpegError) as error:
+        raise VideoError(f"{path} cannot be decoded: {error}.") from error
+    if not samples:
+        raise VideoError(f"{path}: no frame can be decoded.")
+    histogram = np.zeros((3, 256), np.int64)
+    for image in samples:
+        for channel in range(3):
+            histogram[channel] += np.bincount(image[..., channel].ravel(), minlength=256)
+    channels = [_histogram_stats(counts) for counts in histogram]
+    stats = {
+        name: np.array([stat[name] for stat in channels]).reshape(3, 1, 1) / 255.0
+        for name in channels[0]
+    }
+    return stats | {"count": np.array([len(samples)])}
+
+
+def merge(parts: Sequence[Stats]) -> Stats:
+    """Return the statistics of several parts together.
+
+    Exact for min, max, mean, std and count. Quantiles are averaged by count, as lerobot does.
+    """
+    counts = np.array([float(part["count"][0]) for part in parts])
+    weights = (counts / counts.sum()).reshape(-1, *[1] * parts[0]["mean"].ndim)
+    means = np.stack([part["mean"] for part in parts])
+    mean = (weights * means).sum(axis=0)
+    spread = np.stack([part["std"] for part in parts]) ** 2 + (means - mean) ** 2
+    merged = {
+        "min": np.min([part["min"] for part in parts], axis=0),
+        "max": np.max([part["max"] for part in parts], axis=0),
+        "mean": mean,
+        "std": np.sqrt((weights * spread).sum(axis=0)),
+        "count": np.array([int(counts.sum())]),
+    }
+    for name in QUANTILES:
+        merged[name] = (weights * np.stack([part[name] for part in parts])).sum(axis=0)
+    return merged
+
+
+def dataset_stats(
+    root: Path, features: Mapping[str, Any], episodes: Sequence[Mapping[str, Any]]
+) -> FeatureStats:
+    """Return the statistics over the given rows of meta/episodes.
+
+    Up to ``EXACT_FRAMES`` frames everything but the images is computed from the data files, so
+    quantiles are exact; beyond, the episodes' own statistics are merged.
+    """
+    total = sum(row["length"] for row in episodes)
+    exact = [key for key, feature in features.items() if feature["dtype"] in ARROW_TYPES]
+    if total > EXACT_FRAMES:
+        exact = []
+    tables = [read_parquet(path, exact) for path in parquet_files(root / "data") if exact]
+    stats: FeatureStats = {}
+    for key, feature in features.items():
+        if key in exact:
+            values = [column_values(table[key], feature["shape"]) for table in tables]
+            stats[key] = feature_stats(np.concatenate(values)[:total])
+        else:
+            stats[key] = merge([episode_stats(row, key) for row in episodes])
+    return stats
+
+
+def are_provisional(root: Path, episodes: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a writer of ours was stopped before it computed the exact quantiles.
+
+    ``episodes`` are all rows of meta/episodes. The feature ``index`` counts 0, 1, 2, ..., so its
+    quantiles are known, and the average over two episodes or more always misses its first one.
+    lerobot's own tools average, too, but they leave no record of ours in the last data file
+    (those that add, delete or copy) or leave this feature alone (``recompute_stats``).
+    """
+    frames = episodes[-1]["dataset_to_index"] if episodes else 0
+    stats = read_stats(root).get("index", {})
+    if not 0 < frames <= EXACT_FRAMES or any(np.shape(stats.get(q)) != (1,) for q in QUANTILES):
+        return False
+    off = [abs(stats[name].item() - share * (frames - 1)) for name, share in QUANTILES.items()]
+    return max(off) > _INDEX_SLACK and read_record(root, episodes[-1]) is not None
+
+
+def episode_stats(row: Mapping[str, Any], key: str) -> Stats:
+    """Return one feature's statistics out of a row of meta/episodes. Raises SchemaError."""
+    try:
+        return {name: np.array(row[f"stats/{key}/{name}"]) for name in STAT_NAMES}
+    except KeyError as error:
+        raise SchemaError(
+            f"Episode {row.get('episode_index')}: meta/episodes has no column {error}."
+        ) from None
+
+
+def stat_shape(feature: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """Return the shape of one statistic of a feature of info.json."""
+    if name == "count":
+        return (1,)
+    return (3, 1, 1) if feature["dtype"] == "video" else (feature["shape"][-1],)
+
+
+def describes(stats: Mapping[str, Stats], features: Mapping[str, Any], frames: int) -> bool:
+    """Return whether every statistic of every feature is there, over this many frames."""
+    shapes_fit = all(
+        name in stats.get(key, {}) and stats[key][name].shape == stat_shape(feature, name)
+        for key, feature in features.items()
+        for name in STAT_NAMES
+    )
+    return shapes_fit and int(stats["index"]["count"][0]) == frames
+
+
+def stats_to_json(stats: Mapping[str, Stats]) -> dict[str, Any]:
+    """Return stats.json's content."""
+    return {
+        key: {name: value.tolist() for name, value in stat.items()} for key, stat in stats.items()
+    }
+
+
+def read_stats(root: Path) -> FeatureStats:
+    """Return what stats.json holds; nothing where it is broken, since it can be computed again."""
+    try:
+        return {
+            key: {name: np.asarray(value, dtype=np.float64) for name, value in stat.items()}
+            for key, stat in read_json(root / STATS_PATH).items()
+        }
+    except (SchemaError, AttributeError, TypeError, ValueError):
+        return {}
+
+
+def _sample(path: Path, key_frames: bool) -> list[np.ndarray]:
+    images: list[np.ndarray] = []
+    stride = 1
+    with av.open(f"file:{path}", metadata_errors="ignore") as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        if key_frames:
+            stream.codec_context.skip_frame = "NONKEY"
+        for number, frame in enumerate(container.decode(stream)):
+            if number % stride:
+                continue
+            images.append(_shrink(frame))
+            if len(images) > SAMPLED_FRAMES:  # thin out, so that memory stays bounded
+                images = images[::2]
+                stride *= 2
+    return images
+
+
+def _shrink(frame: av.VideoFrame) -> np.ndarray:
+    scale = max(1, round(max(frame.width, frame.height) / SAMPLED_SIDE))
+    small = frame.reformat(
+        width=max(1, frame.width // scale),
+        height=max(1, frame.height // scale),
+        format="rgb24",
+        interpolation="POINT",
+    )
+    return small.to_ndarray()
+
+
+def _histogram_stats(counts: Int[np.ndarray, "256"]) -> dict[str, float]:
+    """Return what ``feature_stats`` would, for pixel values given by their counts, in 0..255."""
+    total = int(counts.sum())
+    values = np.arange(256.0)
+    present = np.flatnonzero(counts)
+    mean = float(counts @ values) / total
+    cumulative = np.cumsum(counts)
+
+    def order_statistic(rank: int) -> float:
+        return float(np.searchsorted(cumulative, rank, side="right"))
+
+    stats = {
+        "min": float(present[0]),
+        "max": float(present[-1]),
+        "mean": mean,
+        "std": float(np.sqrt(counts @ (values - mean) ** 2 / total)),
+    }
+    for name, quantile in QUANTILES.items():
+        position = quantile * (total - 1)
+        low = order_statistic(int(position))
+        high = order_statistic(min(int(position) + 1, total - 1))
+        stats[name] = low + (high - low) * (position - int(position))
+    return stats

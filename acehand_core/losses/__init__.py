@@ -1,1 +1,0 @@
-"""What training minimises (paper section 3.4 and appendix "Loss Weights"). torch."""

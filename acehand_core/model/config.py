@@ -1,0 +1,273 @@
+"""What a set of weights is: sizes, which configuration it serves, and how it is to be run.
+
+Sizes of the encoder. The defaults are the released ones; tests use tiny ones.
+
+Sizes and variants of the decoder. The defaults are the paper's model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, is_dataclass
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from acehand_core.errors import InputError, SchemaError, nearest
+
+Precision = Literal["bfloat16", "float32"]
+
+#: Frames per latent after the first, and pixels per latent cell.
+TEMPORAL_STRIDE = 4
+SPATIAL_STRIDE = 16
+#: One decoder token covers this many pixels: the trunk's patches are 2 x 2 latent cells.
+TOKEN_PIXELS = 32
+#: The same of the tiny encoder (latents of 8 pixels).
+TINY_TOKEN_PIXELS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class VaeConfig:
+    """The Wan 2.2 video VAE; only its encoder is built."""
+
+    base_dim: int = 160
+    z_dim: int = 48
+
+
+@dataclass(frozen=True, slots=True)
+class TrunkConfig:
+    """The Wan 2.2 diffusion transformer, read after block ``tap`` (zero-indexed)."""
+
+    dim: int = 3072
+    ffn_dim: int = 14336
+    num_heads: int = 24
+    num_layers: int = 30
+    in_channels: int = 148
+    out_channels: int = 48
+    text_dim: int = 4096
+    text_length: int = 512
+    freq_dim: int = 256
+    tap: int = 15
+    #: 0 builds no adapters.
+    lora_rank: int = 64
+    lora_alpha: float = 64.0
+    #: Noise level at which the latents are read; the paper's table "Clean versus noised" tries 0.5.
+    sigma: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tap < self.num_layers:
+            raise InputError(f"tap {self.tap}: valid: 0 to {self.num_layers - 1}.")
+        if not 0 <= self.sigma <= 1:
+            raise InputError(f"sigma {self.sigma}: valid: 0 to 1.")
+        if self.dim % self.num_heads or self.dim // self.num_heads % 2:
+            raise InputError(f"{self.num_heads} heads do not divide width {self.dim} evenly.")
+
+    @property
+    def executed(self) -> int:
+        """Number of blocks that run; the others are neither loaded nor allocated."""
+        return self.tap + 1
+
+
+@dataclass(frozen=True, slots=True)
+class TinyConfig:
+    """The small encoder in place of the Wan ones (``encoder.tiny``); everything in it learns."""
+
+    #: Channels of the encoder's first convolution.
+    stem: int = 32
+    z_dim: int = 48
+    dim: int = 96
+    ffn_dim: int = 288
+    num_heads: int = 3
+    num_layers: int = 2
+    #: Off: tokens attend within their own latent frame only, with the same parameters.
+    temporal_attention: bool = True
+
+    def __post_init__(self) -> None:
+        if self.dim % self.num_heads or self.dim // self.num_heads % 2:
+            raise InputError(f"{self.num_heads} heads do not divide width {self.dim} evenly.")
+        if self.dim // self.num_heads < 6:
+            raise InputError(f"heads of {self.dim // self.num_heads} channels; valid: 6 or more.")
+
+
+SLOTS = 2
+JOINTS = 21
+FINGER_JOINTS = 15
+BETAS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    """The Bidirectional Spatiotemporal Decoder (paper section 3.2).
+
+    ``spatial_encoding`` to ``temporal_encoding`` are the ablations of the paper's table "Camera and
+    decoder ablations".
+    """
+
+    feature_dim: int = 3072
+    width: int = 384
+    num_heads: int = 8
+    num_layers: int = 4
+    mlp_ratio: int = 4
+    num_registers: int = 4
+    ray_frequencies: int = 8
+    #: Side of the learned grid that is resized to the tokens.
+    spatial_grid: int = 16
+    spatial_encoding: bool = True
+    queries: Literal["joint", "pooled"] = "joint"
+    shape_from: Literal["hands", "registers"] = "hands"
+    temporal_encoding: Literal["rotary", "absolute"] = "rotary"
+    #: Longest clip, in latent frames, that absolute positions are learned for.
+    max_latents: int = 64
+    #: Off: tokens attend within their own latent frame only, with the same parameters.
+    temporal_attention: bool = True
+
+    def __post_init__(self) -> None:
+        if self.width % self.num_heads or self.width // self.num_heads % 2:
+            raise InputError(f"{self.num_heads} heads do not divide width {self.width} evenly.")
+
+    @property
+    def head_width(self) -> int:
+        """Hidden width of the readout heads."""
+        return max(128, self.width // 2)
+
+
+#: "k" takes bearings from the given intrinsics, "kfree" from the predicted rays.
+Variant = Literal["k", "kfree"]
+BearingSource = Literal["intrinsics", "rays", "pinhole", "radial"]
+SolveKind = Literal["mixed", "rigid", "inverse", "direct"]
+Fallback = Literal["released", "paper"]
+#: Which fitted pinholes place hands: ``solver.radial_torch.guarded_pinhole``.
+FitGuards = Literal["paper", "excess"]
+#: Where cells stand when bearings are read off the ray field.
+RayCells = Literal["edges", "centres"]
+TrainedHand = Literal["mano", "acehand"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Sizes of one model."""
+
+    variant: Variant = "k"
+    #: Where the decoder's features come from; see ``encoder.sources``.
+    source: str = "wan"
+    vae: VaeConfig = field(default_factory=VaeConfig)
+    trunk: TrunkConfig = field(default_factory=TrunkConfig)
+    decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    #: Read where ``source`` is "tiny".
+    tiny: TinyConfig = field(default_factory=TinyConfig)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``from_json`` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any, where: str) -> ModelConfig:
+        """Read a config file's object. Raises SchemaError naming the field and what is valid."""
+        parts = {
+            "vae": VaeConfig,
+            "trunk": TrunkConfig,
+            "decoder": DecoderConfig,
+            "tiny": TinyConfig,
+        }
+        values = _checked(cls, data, where)
+        for name, kind in parts.items():
+            if name in values:
+                values[name] = kind(**_checked(kind, values[name], f"{where}: {name}"))
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceConfig:
+    """How a trained model is run unless told otherwise: as it was trained.
+
+    None means not recorded: then as the released code does.
+
+    Attributes:
+        bearings, solve, fallback: see ``model.SolveOptions``.
+        hand_model: whose rotations it learned.
+        encode_width: pixels that pictures were encoded at; 0 for their own width.
+        window_latents: length of the windows that it learned from.
+        fit_guards, ray_cells: see ``model.SolveOptions``.
+    """
+
+    bearings: BearingSource | None = None
+    solve: SolveKind | None = None
+    fallback: Fallback | None = None
+    hand_model: TrainedHand | None = None
+    encode_width: int | None = None
+    window_latents: int | None = None
+    fit_guards: FitGuards | None = None
+    ray_cells: RayCells | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``from_json`` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any, where: str) -> InferenceConfig:
+        """Read a config file's object, absent in files written before it was recorded.
+
+        Raises SchemaError naming the field and what is valid.
+        """
+        if data is None:
+            return cls()
+        values = _checked(cls, data, where)
+        least = {"encode_width": 0, "window_latents": 2}
+        for name, value in least.items():
+            if values.get(name) is not None and values[name] < value:
+                raise SchemaError(f"{where}: {name} is {values[name]}; {value} or more is needed.")
+        return cls(**values)
+
+    def describe(self) -> str:
+        """Return what is recorded in one line."""
+        recorded = {name: value for name, value in asdict(self).items() if value is not None}
+        if not recorded:
+            return "run as: not recorded; as the released code does"
+        return "run as: " + ", ".join(f"{k} {v}" for k, v in recorded.items())
+
+
+#: Of weights that say nothing.
+AS_RELEASED = InferenceConfig()
+
+
+def _checked(kind: type, data: Any, where: str) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise SchemaError(f"{where}: an object is needed, not {type(data).__name__}.")
+    hints = get_type_hints(kind)
+    for name, value in data.items():
+        if name not in hints:
+            raise SchemaError(f"{where}: unknown field {name!r}; {nearest(name, hints)}")
+        hint = hints[name]
+        if get_origin(hint) in (Union, UnionType):  # a value or nothing
+            if value is None:
+                continue
+            hint = get_args(hint)[0]
+        if get_origin(hint) is Literal:
+            if value not in get_args(hint):
+                raise SchemaError(
+                    f"{where}: {name} is {value!r}; {nearest(str(value), get_args(hint))}"
+                )
+            continue
+        expected = {float: (int, float)}.get(hint, dict if is_dataclass(hint) else hint)
+        if not isinstance(value, expected) or (hint is not bool and isinstance(value, bool)):
+            raise SchemaError(f"{where}: {name} is {value!r}; {_NAMES[hint]} is needed.")
+    return dict(data)
+
+
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_NAMES |= {kind: "an object" for kind in (VaeConfig, TrunkConfig, DecoderConfig, TinyConfig)}
+
+
+def tiny_config(variant: Variant = "k", temporal_attention: bool = True) -> ModelConfig:
+    """Return the sizes of the small model, for images of about 128 x 96 pixels.
+
+    Without ``temporal_attention`` neither transformer nor decoder attends across latent frames; the
+    parameters are the same.
+    """
+    return ModelConfig(
+        variant=variant,
+        source="tiny",
+        decoder=DecoderConfig(
+            feature_dim=TinyConfig().dim, width=96, num_heads=4, num_layers=2, spatial_grid=8,
+            temporal_attention=temporal_attention,
+        ),
+        tiny=TinyConfig(temporal_attention=temporal_attention),
+    )  # fmt: skip

@@ -1,0 +1,291 @@
+"""Frozen self-supervised video transformers as feature sources: V-JEPA 2 and VideoMAE.
+
+Rows of the paper's table "Feature-source ablation", which gives neither their sizes nor how they
+meet the token grid; both are chosen here. Each reads one tubelet per latent: with two frames a
+tubelet, latent i reads frames 4i - 2 and 4i (frame 0 twice for latent 0). That step of 2 lies
+between every frame and the step both were trained with (4 frames for VideoMAE, 4 images a second
+for V-JEPA 2), and needs no resampling in time. What lies between is not read.
+
+Loading video transformers through transformers: safetensors only, every tensor accounted for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import nn
+from torch.nn import functional
+
+from acehand_core.errors import InputError, MissingDependencyError, SchemaError
+from acehand_core.model.config import TEMPORAL_STRIDE
+from acehand_core.model.encoder.alternatives import Frames, token_grid
+
+#: Model type as config.json says it -> class, and what published files hold beyond it: the
+#: decoder that masked pre-training needed.
+_CLASSES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "vjepa2": ("VJEPA2Model", ()),
+    "videomae": ("VideoMAEModel", ("decoder.", "encoder_to_decoder.", "mask_token")),
+}
+
+
+def load_pretrained(kind: str, location: str, revision: str | None = None) -> nn.Module:
+    """Return a model of transformers with its weights, float32.
+
+    Args:
+        kind: "vjepa2" or "videomae".
+        location: a folder with config.json and safetensors, or a name on the hub; HF_HUB_OFFLINE
+            and the hub's cache are honoured.
+        revision: commit, tag or branch on the hub.
+
+    Raises:
+        MissingDependencyError: transformers is absent or too old.
+        InputError: nothing is there, it cannot be reached, or the files cannot be read.
+        SchemaError: another kind of model, or a tensor missing, unexpected or of another shape.
+    """
+    class_name, extras = _CLASSES[kind]
+    model_class, config_class, broken = _transformers(kind, class_name)
+    try:
+        config = config_class.from_pretrained(location, revision=revision)
+    except (OSError, ValueError) as error:
+        raise InputError(_unreadable(kind, location, error)) from error
+    if config.model_type != kind:
+        raise SchemaError(f"{location}: holds a {config.model_type} model; valid: {kind}.")
+    try:
+        model, report = model_class.from_pretrained(
+            location,
+            config=config,
+            revision=revision,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError, broken) as error:
+        raise InputError(_unreadable(kind, location, error)) from error
+    unexpected = {k for k in report["unexpected_keys"] if not k.startswith(extras)}
+    for problem, names in (
+        ("missing", report["missing_keys"]),
+        ("unexpected", unexpected),
+        ("of another shape", report["mismatched_keys"]),
+    ):
+        if names:
+            raise SchemaError(f"{location}: {_some(names)} {problem} for a {kind} model.")
+    return model.float()
+
+
+def _transformers(kind: str, class_name: str) -> tuple[Any, Any, type[Exception]]:
+    try:
+        import transformers
+        from safetensors import SafetensorError
+
+        return getattr(transformers, class_name), transformers.AutoConfig, SafetensorError
+    except (ImportError, AttributeError) as error:
+        raise MissingDependencyError(
+            f"The feature source {kind!r} needs transformers 5.0 or newer ({error}): "
+            "pip install 'acehand[ace]'."
+        ) from error
+
+
+def _some(names: Iterable[Any]) -> str:
+    # Names of another shape come as (name, shape in the file, shape needed).
+    listed = sorted(n if isinstance(n, str) else f"{n[0]} {tuple(n[1])}" for n in names)
+    rest = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return f"{', '.join(listed[:3])}{rest} {'is' if len(listed) == 1 else 'are'}"
+
+
+def _unreadable(kind: str, location: str, error: Exception) -> str:
+    reason = str(error).strip().splitlines()
+    return (
+        f"{location}: no weights of the feature source {kind!r} could be read here "
+        f"({reason[0] if reason else type(error).__name__}). Valid: a folder with config.json and "
+        "model.safetensors, or the name of such a model on the hub or in its cache."
+    )
+
+
+#: Both were trained on 0..1 RGB normalised with the mean and deviation of ImageNet.
+PIXEL_MEAN = (0.485, 0.456, 0.406)
+PIXEL_STD = (0.229, 0.224, 0.225)
+#: Positions of a frame are numbered as in a grid this wide, so that any smaller grid fits.
+_GRID = 1024
+
+Tokens = Float[torch.Tensor, "B C k h w"]
+
+
+class VideoBackbone(nn.Module):
+    """What the two share: which frames, windows over long clips, pixel values, and staying frozen.
+
+    Frozen means: no parameter asks for a gradient, none is computed, and ``train()`` leaves
+    dropout off. ``trained=True`` lifts all three. The arithmetic runs in the weights' precision
+    whatever the surrounding autocast, and features leave as float32.
+    """
+
+    needs = "frames"
+    name: str
+    default_location: str
+    #: Whether a window must have the length the model was trained with.
+    fixed_length: bool
+
+    def __init__(self, backbone: nn.Module, config: Any, window: int, trained: bool) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.feature_dim: int = config.hidden_size
+        self.patch = _side(config.patch_size, "patch_size")
+        self.tubelet: int = config.tubelet_size
+        if TEMPORAL_STRIDE % self.tubelet:
+            raise SchemaError(f"{self.name}: tubelet_size is {self.tubelet}; valid: 1, 2, 4.")
+        self.window = window
+        self.trained = trained
+        shape = (1, 3, 1, 1, 1)
+        self.register_buffer("mean", torch.tensor(PIXEL_MEAN).view(shape), persistent=False)
+        self.register_buffer("std", torch.tensor(PIXEL_STD).view(shape), persistent=False)
+        self.requires_grad_(trained)
+        self.train()
+
+    @classmethod
+    def from_pretrained(
+        cls, location: str | None = None, revision: str | None = None, trained: bool = False
+    ) -> VideoBackbone:
+        """Load weights from a folder or, by name, from the hub or its cache.
+
+        Raises what ``pretrained.load_pretrained`` raises.
+        """
+        return cls(load_pretrained(cls.name, location or cls.default_location, revision), trained)
+
+    def train(self, mode: bool = True) -> VideoBackbone:
+        """Switch to training only where training was asked for."""
+        return super().train(mode and self.trained)
+
+    def forward(self, clip: Frames) -> Float[torch.Tensor, "B C F h w"]:
+        """Return features on our token grid, float32.
+
+        Args:
+            clip: RGB frames, -1..1, 4k + 1 of them, sides multiples of 32 pixels.
+        """
+        count, h, w = token_grid(clip)
+        window = self.window if self.fixed_length else min(self.window, count)
+        starts = window_starts(count, window)
+        if len(starts) == 1:
+            return self._window(clip, 0, window, (h, w))[:, :, :count]
+        # Rises to the middle of a window: where two overlap, the one seen more centrally counts.
+        ramp = torch.arange(1.0, window + 1, device=clip.device)
+        ramp = torch.minimum(ramp, ramp.flip(0))
+        weight = ramp.new_zeros(count)
+        total = ramp.new_zeros(len(clip), self.feature_dim, count, h, w)
+        for start in starts:
+            span = slice(start, start + window)
+            tokens = self._window(clip, start, window, (h, w))
+            total[:, :, span] = total[:, :, span] + tokens * ramp.view(-1, 1, 1)
+            weight[span] += ramp
+        return total / weight.view(-1, 1, 1)
+
+    def _window(self, clip: Frames, start: int, length: int, grid: tuple[int, int]) -> Tokens:
+        """Features of latents ``start`` to ``start + length``; beyond the end the last is held."""
+        step = TEMPORAL_STRIDE // self.tubelet
+        last = TEMPORAL_STRIDE * torch.arange(start, start + length, device=clip.device)
+        offsets = step * torch.arange(1 - self.tubelet, 1, device=clip.device)
+        index = (last[:, None] + offsets).flatten().clamp(0, clip.shape[2] - 1)
+        grad = torch.is_grad_enabled() and self.trained
+        with torch.set_grad_enabled(grad), torch.autocast(clip.device.type, enabled=False):
+            pixels = ((clip[:, :, index].float() + 1) / 2 - self.mean) / self.std
+            return self._tokens(pixels, grid).float()
+
+    def _tokens(self, pixels: Frames, grid: tuple[int, int]) -> Tokens:
+        raise NotImplementedError
+
+
+class VJepa2(VideoBackbone):
+    """V-JEPA 2: the frozen encoder, its last layer after the final norm.
+
+    Positions are rotary, so the image keeps its shape: it is resized until a patch of 16 pixels
+    covers what one of our tokens covers (half size), and tokens coincide one to one. Rows and
+    columns beyond the 16 of the training crop continue the count, as in the original code. Clips
+    of up to 32 latents (64 frames read, as trained) are read in one piece.
+    """
+
+    name = "vjepa2"
+    default_location = "facebook/vjepa2-vitl-fpc64-256"
+    fixed_length = False
+
+    def __init__(self, model: nn.Module, trained: bool = False) -> None:
+        """``model``: a ``transformers.VJEPA2Model``; its predictor is dropped."""
+        config = model.config
+        super().__init__(
+            model.encoder, config, config.frames_per_clip // config.tubelet_size, trained
+        )
+        for layer in self.backbone.layer:
+            layer.attention.grid_size = _GRID
+
+    def _tokens(self, pixels: Frames, grid: tuple[int, int]) -> Tokens:
+        h, w = grid
+        video = _resize(pixels, (h * self.patch, w * self.patch)).transpose(1, 2)
+        hidden = self.backbone.embeddings(video)
+        # transformers numbers positions for square crops alone unless it is given them.
+        latent, row, column = torch.meshgrid(
+            *(torch.arange(n, device=pixels.device) for n in (hidden.shape[1] // (h * w), h, w)),
+            indexing="ij",
+        )
+        positions = ((latent * _GRID + row) * _GRID + column).flatten().expand(len(hidden), -1)
+        for layer in self.backbone.layer:
+            hidden = layer(hidden, position_mask=positions)[0]
+        hidden = self.backbone.layernorm(hidden)
+        return hidden.transpose(1, 2).unflatten(2, (-1, h, w))
+
+
+class VideoMae(VideoBackbone):
+    """VideoMAE: the frozen encoder, last layer.
+
+    Its positions are a table over one flat count of 8 tubelets of 14 x 14 patches, which cannot be
+    read between its entries: the whole image is resized to the training size (224 x 224, so its
+    aspect changes), 8 latents are read at a time, and the 14 x 14 features are resampled
+    bilinearly to our tokens, centre to centre. Windows overlap by at least 2 latents.
+    """
+
+    name = "videomae"
+    default_location = "MCG-NJU/videomae-large"
+    fixed_length = True
+
+    def __init__(self, model: nn.Module, trained: bool = False) -> None:
+        """``model``: a ``transformers.VideoMAEModel``."""
+        config = model.config
+        super().__init__(model, config, config.num_frames // config.tubelet_size, trained)
+        self.size = _side(config.image_size, "image_size")
+
+    def _tokens(self, pixels: Frames, grid: tuple[int, int]) -> Tokens:
+        video = _resize(pixels, (self.size, self.size)).transpose(1, 2)
+        dtype = next(self.backbone.parameters()).dtype
+        hidden = self.backbone(video.to(dtype)).last_hidden_state.float()
+        side = self.size // self.patch
+        return _resize(hidden.transpose(1, 2).unflatten(2, (-1, side, side)), grid)
+
+
+def window_starts(count: int, window: int) -> list[int]:
+    """Return the first latent of each window: as few as overlap by a quarter, evenly spread."""
+    if count <= window:
+        return [0]
+    overlap = window // 4
+    number = math.ceil((count - overlap) / (window - overlap))
+    return [round(i * (count - window) / (number - 1)) for i in range(number)]
+
+
+def _resize(
+    video: Float[torch.Tensor, "B C k H W"], size: tuple[int, int]
+) -> Float[torch.Tensor, "B C k h w"]:
+    """Resize every frame bilinearly, pixel centres to pixel centres, without aliasing."""
+    if tuple(video.shape[3:]) == size:
+        return video
+    images = video.transpose(1, 2).flatten(0, 1)
+    images = functional.interpolate(
+        images, size, mode="bilinear", align_corners=False, antialias=True
+    )
+    return images.unflatten(0, (len(video), -1)).transpose(1, 2)
+
+
+def _side(value: Any, what: str) -> int:
+    """Return the one side of a square, which transformers writes as a number or as a pair."""
+    sides = {value} if isinstance(value, int) else set(value)
+    if len(sides) != 1:
+        raise SchemaError(f"{what} is {value}; a square is needed.")
+    return sides.pop()

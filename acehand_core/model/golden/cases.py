@@ -1,0 +1,289 @@
+"""Run one case of a manifest through our code and return its outputs under the manifest's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from acehand_core.errors import SchemaError, nearest
+from acehand_core.geometry import rotations_torch
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.hands_torch import TorchHands
+from acehand_core.hand.mano import ManoHand
+from acehand_core.model.batch import PinholeBatch, Readout
+from acehand_core.model.config import (
+    DecoderConfig,
+    ModelConfig,
+    Precision,
+    TrunkConfig,
+    VaeConfig,
+    Variant,
+)
+from acehand_core.model.encoder.trunk import Trunk
+from acehand_core.model.encoder.vae import VideoEncoder
+from acehand_core.model.golden import end_to_end
+from acehand_core.model.golden.end_to_end import Recipe
+from acehand_core.model.inference.options import InferenceOptions
+from acehand_core.model.network import RELEASED, AceModel, load_trunk, place
+from acehand_core.model.placement.camera_fit import reported_intrinsics
+from acehand_core.model.weights.loaded import LoadedWeights, from_official_tensors
+from acehand_core.types import SIDES
+
+Arrays = Mapping[str, np.ndarray]
+Outputs = dict[str, np.ndarray]
+
+_VARIANTS: tuple[Variant, Variant] = ("k", "kfree")
+_TAP = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case: its manifest entry, the arrays of its file, and those its inputs come from.
+
+    ``drawn`` are the weights by component, official names; ``trained`` the patch embedding that a
+    checkpoint retrained.
+    """
+
+    name: str
+    kind: str
+    config: Mapping[str, Any]
+    inputs: Arrays
+    drawn: Mapping[str, Mapping[str, torch.Tensor]]
+    trained: Mapping[str, torch.Tensor]
+
+    @property
+    def precision(self) -> Precision:
+        """What the backbone computes in."""
+        return "bfloat16" if self.kind.endswith("_bf16") else "float32"
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Return an input as a tensor."""
+        return torch.from_numpy(np.asarray(self.inputs[f"in/{name}"]))
+
+
+def draw(case: str, entry: Mapping[str, Any], recipe: Recipe, inputs: Arrays) -> dict[str, dict]:
+    """Return every component of a case, overrides applied."""
+    components = {key.split("/")[1] for key in inputs if key.startswith("override/")}
+    components |= set(recipe.shapes.get(case, {}))
+    return {c: recipe.component(case, c, entry["seed"], inputs) for c in sorted(components)}
+
+
+def retrained(entry: Mapping[str, Any], recipe: Recipe, dit: Mapping[str, torch.Tensor]) -> dict:
+    """Return the tensors that a checkpoint's ``backbone_trainable`` redraws with another seed."""
+    names = entry.get("trained_delta", {}).get("seed_plus_1_for", ())
+    return {
+        name: torch.from_numpy(recipe.draw("dit", name, tuple(dit[name].shape), entry["seed"] + 1))
+        for name in names
+    }
+
+
+@torch.no_grad()
+def run(case: Case, mano: ManoHand) -> Outputs:
+    """Return a case's outputs, float32, named as in its file but for ``out/``.
+
+    Raises SchemaError for a kind that is not known.
+    """
+    runners: dict[str, Callable[[Case, ManoHand], Outputs]] = {
+        "vae": _vae, "dit": _dit, "projector": _projector, "e2e": _e2e, "mano": _mano, "pnp": _pnp,
+    }  # fmt: skip
+    kind = case.kind.removesuffix("_bf16")
+    if kind not in runners:
+        raise SchemaError(f"case {case.name}: kind {case.kind!r}; {nearest(kind, runners)}")
+    return runners[kind](case, mano)
+
+
+def _vae(case: Case, mano: ManoHand) -> Outputs:
+    encoder = _encoder(case, case.config["base_dim"])
+    # These references run without the release's half-precision hand-over.
+    latents = encoder.encode(case.inputs["in/frames_u8"], round_to_half=False)
+    return {"latents": latents.numpy()}
+
+
+def _encoder(case: Case, base_dim: int) -> VideoEncoder:
+    config = ModelConfig(vae=VaeConfig(base_dim=base_dim))
+    weights = from_official_tensors(config, vae=case.drawn["vae"])
+    return VideoEncoder.from_tensors(config.vae, weights.vae, "float32")
+
+
+def _dit(case: Case, mano: ManoHand) -> Outputs:
+    out = {}
+    for tap in case.config["taps"]:
+        trunk = _trunk(case, tap)
+        folded = trunk(case.tensor("latents"))
+        out[f"tokens_block{tap}"] = folded.flatten(2).transpose(1, 2).numpy()
+        out[f"folded_block{tap}"] = folded.numpy()
+    return out
+
+
+def _trunk(case: Case, tap: int) -> Trunk:
+    config = ModelConfig(trunk=_trunk_config(case, tap))
+    weights = from_official_tensors(
+        config,
+        dit=case.drawn["dit"],
+        backbone_trainable=_trainable(case),
+        caption=case.tensor("caption_embed"),
+    )
+    return load_trunk(weights, case.precision, merge=False)
+
+
+def _trunk_config(case: Case, tap: int) -> TrunkConfig:
+    config = case.config
+    rank, alpha = config["lora_rank"], config["lora_alpha"]
+    return TrunkConfig(**config["dit"], tap=tap, lora_rank=rank, lora_alpha=float(alpha))
+
+
+def _trainable(case: Case) -> dict[str, torch.Tensor] | None:
+    """Return what a checkpoint holds of the backbone, or None for the base model alone."""
+    if not case.config["lora_rank"]:
+        return None
+    head = {name: value for name, value in case.drawn["dit"].items() if name.startswith("head.")}
+    return {**case.drawn["lora"], **case.trained, **head}
+
+
+def _projector(case: Case, mano: ManoHand) -> Outputs:
+    hands, model = TorchHands.mano(mano), _model(case, None)
+    features = case.tensor("features")
+    ray_map = model.ray_head(features)
+    readout = model.decoder(features, ray_map)
+    frames = readout.presence.shape[1]
+    joints = hands.joints(readout.global_orient, readout.hand_pose, readout.betas)
+    width, height = _size(case)
+    out = _readout_outputs(readout)
+    out |= {
+        "ray_map": readout.ray_map,
+        "rays_mean": readout.rays,
+        "betas": readout.betas[:, None].expand(-1, frames, -1, -1),
+        "direct_joints_rootrel": readout.joints_relative,
+        "cam_raw": readout.camera,
+        "segment_betas": readout.betas,
+        "shape_token": readout.shape_token,
+        "pred_intrinsics": reported_intrinsics(readout.ray_map, width, height)[0],
+    }
+    for variant in _VARIANTS:
+        camera = _camera(case, variant, len(features))
+        placed = place(readout, joints, camera.size, camera, RELEASED[variant])
+        out[f"{variant}/cam_trans"] = placed.translation
+    return {name: value.numpy() for name, value in out.items()}
+
+
+def _e2e(case: Case, mano: ManoHand) -> Outputs:
+    out: dict[str, np.ndarray] = {}
+    if "rgb" in case.config:
+        frames = case.inputs["in/frames_u8"]
+        encoder = _encoder(case, case.config["rgb"]["base_dim"])
+        latents = encoder.encode(frames, chunk=4, round_to_half=False)
+        out["latents_before_f16"] = latents.numpy()
+    # Rounded to half: our own could fall on the other side of a rounding border.
+    latents = case.tensor("latents").float()
+    recording = end_to_end.recording_of(case.name, latents, _given_camera(case))
+    options = InferenceOptions(
+        windows="full" if case.config.get("mode") == "full" else "paper", precision=case.precision
+    )
+    # Adapters merged, as in every run of a user. The bfloat16 reference holds how the release
+    # rounds, with live ones: what is merged rounds elsewhere (docs/model.md, "Precision").
+    model = _model(case, _trunk_config(case, _TAP), merge=case.precision == "float32")
+    placed, said = end_to_end.outputs(recording, latents, model, TorchHands.mano(mano), options)
+    ray_maps = torch.cat([readout.ray_map for readout in said], dim=2)
+    fitted = reported_intrinsics(ray_maps, recording.width, recording.height)[0].numpy()
+    return out | placed | {f"{variant}/pred_intrinsics": fitted for variant in _VARIANTS}
+
+
+def _mano(case: Case, mano: ManoHand) -> Outputs:
+    hands = TorchHands.mano(mano)
+    orient, pose, betas = (case.tensor(n) for n in ("global_orient", "hand_pose", "betas"))
+    # One shape per clip in torch, one per row in the case: every row is a clip of one frame.
+    both = pose[:, None, None].expand(-1, -1, 2, -1, -1, -1)
+    joints = hands.joints(
+        orient[:, None, None].expand(-1, -1, 2, -1, -1), both, betas[:, None].expand(-1, 2, -1)
+    )
+    absolute = hands.absolute_pose(both)[:, 0].double().numpy()
+    out = {"hand_axis_angle": rotations_torch.log(pose).numpy()}
+    for slot, side in enumerate(SIDES):
+        out[f"{side}/joints21"] = joints[:, 0, slot].numpy()
+        out[f"{side}/vertices"] = mano.vertices(
+            side, orient.double().numpy(), absolute[:, slot], betas.double().numpy()
+        )
+    return out
+
+
+def _pnp(case: Case, mano: ManoHand) -> Outputs:
+    rows = len(case.inputs["in/cam_raw"])
+    as_clips = {name: case.tensor(name)[:, None] for name in
+                ("global_orient", "hand_pose", "cam_raw", "joints_2d")}  # fmt: skip
+    betas = case.tensor("betas")
+    joints = TorchHands.mano(mano).joints(as_clips["global_orient"], as_clips["hand_pose"], betas)
+    blank = torch.zeros(rows, 1, 2)
+    readout = Readout(
+        global_orient=as_clips["global_orient"],
+        hand_pose=as_clips["hand_pose"],
+        betas=betas,
+        anchors=as_clips["joints_2d"],
+        joints_relative=joints - joints[..., :1, :],
+        wrist=torch.zeros(rows, 1, 2, 3),
+        camera=as_clips["cam_raw"],
+        presence=blank,
+        visible=blank,
+        ray_map=case.tensor("rays")[None, :, None].expand(rows, -1, -1, -1, -1),
+        shape_token=torch.zeros(rows, 1),
+    )
+    out = {}
+    for variant in _VARIANTS:
+        camera = _camera(case, variant, rows)
+        placed = place(readout, joints, camera.size, camera, RELEASED[variant])
+        out[f"{variant}/cam_trans"] = placed.translation[:, 0].numpy()
+    return out
+
+
+def _model(case: Case, trunk: TrunkConfig | None, merge: bool = False) -> AceModel:
+    """Return the model of a case; without a trunk its features are inputs."""
+    config = case.config
+    feature_dim = config["feature_dim"] if trunk is None else trunk.dim
+    decoder = DecoderConfig(
+        feature_dim=feature_dim, width=config["hidden_dim"], num_heads=config["num_heads"]
+    )
+    weights: LoadedWeights = from_official_tensors(
+        ModelConfig(trunk=trunk or TrunkConfig(), decoder=decoder),
+        dit=case.drawn.get("dit"),
+        projectors=case.drawn["projectors"],
+        raymap_heads=case.drawn["raymap_heads"],
+        backbone_trainable=None if trunk is None else _trainable(case),
+        caption=None if trunk is None else case.tensor("caption_embed"),
+    )
+    return AceModel.from_weights(weights, case.precision, merge=merge)
+
+
+def _size(case: Case) -> tuple[int, int]:
+    camera = case.config["camera"]
+    return camera["image_width"], camera["image_height"]
+
+
+def _given_camera(case: Case) -> Camera:
+    camera = case.config["camera"]
+    numbers = (float(camera[name]) for name in ("fx", "fy", "cx", "cy"))
+    return Camera("pinhole", *_size(case), *numbers)
+
+
+def _camera(case: Case, variant: Variant, batch: int) -> PinholeBatch:
+    """Return the camera that the reference was given: K-free gets a placeholder of its size."""
+    camera = case.config["camera" if variant == "k" or "placeholder" not in case.config
+                         else "placeholder"]  # fmt: skip
+    rows = [[camera[n] for n in ("fx", "fy", "cx", "cy", "image_width", "image_height")]]
+    table = torch.tensor(rows, dtype=torch.float32).expand(batch, -1)
+    return PinholeBatch(table[:, :2], table[:, 2:4], table[:, 4:])
+
+
+def _readout_outputs(readout: Readout) -> dict[str, torch.Tensor]:
+    """Return what both the decoder alone and the whole model are compared in."""
+    return {
+        "global_orient": readout.global_orient,
+        "hand_pose": readout.hand_pose,
+        "direct_joints2d": readout.anchors,
+        "direct_joints_cam": readout.joints_relative + readout.wrist[..., None, :],
+        "direct_wrist_cam": readout.wrist,
+        "exists_2d": readout.visible,
+        "exists_3d": readout.presence,
+    }

@@ -1,0 +1,164 @@
+"""Compare every case of a manifest with our outputs, tensor by tensor."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acehand_core.errors import AcehandError, SchemaError, nearest
+from acehand_core.files.safe_files import safe_load_npz
+from acehand_core.hand.mano import ManoHand
+from acehand_core.hand.mano_files import load_mano
+from acehand_core.model.golden import cases
+from acehand_core.model.golden.end_to_end import Recipe, checksum, read_json
+
+MANIFEST_FORMAT = "ace-golden-1"
+#: How far bfloat16 may be from its reference, in units of that reference's own distance from
+#: float32: the rounding differs between machines.
+BF16_FACTOR = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCheck:
+    """One compared tensor. ``ratio`` is the difference in units of what is tolerated: the largest
+    difference, or for bfloat16 the worse of median and 95th percentile.
+    """
+
+    case: str
+    tensor: str
+    largest: float
+    ratio: float
+    problem: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is within tolerance and nothing else is wrong."""
+        return not self.problem and self.ratio <= 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the check as a summary shows it; what could not be compared has no numbers."""
+        known = np.isfinite(self.largest)
+        return {
+            "case": self.case, "tensor": self.tensor, "problem": self.problem,
+            "largest": self.largest if known else None, "ratio": self.ratio if known else None,
+        }  # fmt: skip
+
+
+def check_manifest(
+    folder: Path, only: Sequence[str] | None = None
+) -> Iterator[tuple[str, list[TensorCheck]]]:
+    """Yield each case's name and its checks, in the manifest's order.
+
+    Args:
+        folder: holds ``manifest.json`` and the files it names, or is that manifest.
+        only: names of the cases to run; default all.
+
+    Raises:
+        SchemaError: no readable manifest of the known format, or no case of such a name.
+    """
+    path = folder / "manifest.json" if folder.is_dir() else folder
+    manifest = read_json(path)
+    if manifest.get("format") != MANIFEST_FORMAT:
+        raise SchemaError(
+            f"{path}: format {manifest.get('format')!r}; {MANIFEST_FORMAT!r} is needed."
+        )
+    recipe = Recipe.read(path.parent)
+    mano = load_mano(path.parent / manifest["mano"])
+    entries = {entry["name"]: entry for entry in manifest["cases"]}
+    for name in only or ():
+        if name not in entries:
+            raise SchemaError(f"{path}: no case {name!r}; {nearest(name, entries)}")
+    for name in only or entries:
+        try:
+            yield name, list(_check_case(path.parent, entries[name], entries, recipe, mano))
+        except (AcehandError, KeyError, RuntimeError, ValueError) as error:
+            yield name, [_failure(name, "", f"{type(error).__name__}: {error}")]
+
+
+def _check_case(
+    folder: Path,
+    entry: Mapping[str, Any],
+    entries: Mapping[str, Mapping[str, Any]],
+    recipe: Recipe,
+    mano: ManoHand,
+) -> Iterator[TensorCheck]:
+    name = entry["name"]
+    outputs = _read(folder, entry)
+    # A bfloat16 case shares weights and inputs with a float32 one.
+    source = entry
+    if "inputs_from" in entry:
+        source = next(e for e in entries.values() if e["file"] == entry["inputs_from"])
+    inputs = outputs if source is entry else _read(folder, source)
+    drawn = cases.draw(source["name"], source, recipe, inputs)
+    for component, expected in source["recipe_check"].items():
+        if checksum(drawn[component]) != expected:
+            found = checksum(drawn[component])
+            yield _failure(name, component, f"recipe checksum {found}, not {expected}")
+            return
+    trained = cases.retrained(source, recipe, drawn.get("dit", {}))
+    case = cases.Case(name, entry["kind"], source["config"], inputs, drawn, trained)
+    ours = cases.run(case, mano)
+    stated = {key for key in entry["tensors"] if key.startswith("out/")}
+    stored = {key for key in outputs if key.startswith("out/")}
+    computed = {f"out/{key}" for key in ours}
+    for names, problem in (
+        (stated - computed, "not computed"),
+        (stated - stored, "not in the file"),
+        (stored - stated, "in the file, but not in the manifest"),
+    ):
+        for key in sorted(names):
+            yield _failure(name, key.removeprefix("out/"), problem)
+    for key in sorted(stated & stored & computed):
+        short, about = key.removeprefix("out/"), entry["tensors"][key]
+        yield _compare(name, short, ours[short], outputs[key], about, inputs)
+
+
+def _read(folder: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return a case's arrays. Raises SchemaError for a file that is not the manifest's."""
+    path = folder / entry["file"]
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise SchemaError(f"{path}: cannot be read: {error.strerror}.") from error
+    if digest != entry["sha256"]:
+        raise SchemaError(f"{path}: SHA-256 is {digest}, not {entry['sha256']}.")
+    return safe_load_npz(path)
+
+
+def _compare(
+    case: str,
+    key: str,
+    ours: np.ndarray,
+    theirs: np.ndarray,
+    about: Mapping[str, Any],
+    inputs: Mapping[str, np.ndarray],
+) -> TensorCheck:
+    if ours.shape != theirs.shape:
+        return _failure(case, key, f"shape {ours.shape}, not {theirs.shape}")
+    error = np.abs(ours.astype(np.float64) - theirs)
+    if not np.isfinite(error).all():
+        return _failure(case, key, "not finite")
+    if "suggested_atol" in about:
+        largest, tolerance = float(error.max()), float(about["suggested_atol"])
+        return TensorCheck(case, key, largest, _share(largest, tolerance))
+    fragile = inputs.get(f"dbg/{key.rpartition('/')[0]}/fragile")
+    if key.endswith("cam_trans") and fragile is not None:
+        error = error[~fragile]  # rows whose gates rounding may flip
+    median = BF16_FACTOR * about["bf16_vs_f32_median_abs"]
+    p95 = BF16_FACTOR * about["bf16_vs_f32_p95_abs"]
+    ratio = max(_share(np.median(error), median), _share(np.quantile(error, 0.95), p95))
+    return TensorCheck(case, key, float(error.max()), ratio)
+
+
+def _failure(case: str, tensor: str, problem: str) -> TensorCheck:
+    return TensorCheck(case, tensor, np.inf, np.inf, problem)
+
+
+def _share(value: float, tolerated: float) -> float:
+    """Return value / tolerated, where nothing is all of a tolerance of nothing."""
+    return float(value / tolerated) if tolerated > 0 else (1.0 if value <= 0 else np.inf)

@@ -1,0 +1,313 @@
+"""Downloading the weights of others from the Hugging Face hub into its own cache.
+
+Interrupted downloads go on where they stopped; ``HF_HOME`` and ``HF_HUB_OFFLINE`` are honoured.
+Every file is compared with the SHA-256 that the hub, the cache or the caller states.
+
+Files of the Hugging Face hub in its own cache, with downloads that survive being interrupted.
+
+The hub's client starts a file anew in every process. Large files are therefore fetched here, into a
+partial file that the next run goes on with, and handed to the client's cache when their SHA-256 is
+right; the client then finds them there as if it had fetched them itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
+from acehand_core.model.weights import storage
+from acehand_core.model.weights.storage import sha256
+
+_PARTIAL = ".acehand-partial"
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A file as the hub describes it. Large ones have a SHA-256, small ones git's hash, or none."""
+
+    name: str
+    sha256: str | None
+    git_sha1: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The files of one commit; ``folder`` when they are in the cache already.
+
+    ``asked`` is the revision as the caller named it: under that name the cache finds it again.
+    """
+
+    repo: str
+    asked: str | None
+    commit: str
+    folder: Path | None
+    remotes: list[Remote]
+
+
+def client() -> Any:
+    """Return ``huggingface_hub``. Raises MissingDependencyError."""
+    try:
+        import huggingface_hub
+        import huggingface_hub.constants
+        import huggingface_hub.errors
+        import huggingface_hub.file_download
+        import huggingface_hub.utils
+    except ImportError as error:
+        raise MissingDependencyError(
+            "fetching weights needs huggingface_hub: pip install '.[ace]' in the checkout."
+        ) from error
+    return huggingface_hub
+
+
+def describe(
+    repo: str, revision: str | None, patterns: tuple[str, ...], matches: Callable[[str], bool]
+) -> Snapshot:
+    """Ask the hub which files there are, or, where it is switched off, look into the cache."""
+    hub = client()
+    if not hub.is_offline_mode():
+        info = hub.HfApi().model_info(repo, revision=revision, files_metadata=True)
+        remotes = []
+        for file in info.siblings or ():
+            if matches(file.rfilename):
+                large = file.lfs.sha256 if file.lfs is not None else None
+                remotes.append(Remote(file.rfilename, large, None if large else file.blob_id))
+        return Snapshot(repo, revision, info.sha, None, remotes)
+    folder = Path(
+        hub.snapshot_download(
+            repo, revision=revision, allow_patterns=list(patterns), local_files_only=True
+        )
+    )
+    remotes = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and matches(name):
+            # The cache names a file's contents by its hash: SHA-256 of large ones, git's of others.
+            blob = path.resolve().name
+            large = blob if re.fullmatch(r"[0-9a-f]{64}", blob) else None
+            small = blob if re.fullmatch(r"[0-9a-f]{40}", blob) else None
+            remotes.append(Remote(name, large, small))
+    return Snapshot(repo, revision, folder.name, folder, remotes)
+
+
+def obtain(snapshot: Snapshot, remote: Remote) -> tuple[Path, str]:
+    """Return a file of the cache and its SHA-256, fetching it first where that is allowed.
+
+    A damaged copy is fetched once more. Raises SchemaError when it is still damaged.
+    """
+    for again in (False, True):
+        if snapshot.folder is not None:
+            path = snapshot.folder / remote.name
+        else:
+            path = _download(snapshot, remote, again)
+        digest = sha256(path)
+        if _is_right(path, digest, remote):
+            return path, digest
+        if snapshot.folder is not None:
+            break
+    raise SchemaError(f"{path}: its hash is not the one that the hub states: damaged.")
+
+
+def _download(snapshot: Snapshot, remote: Remote, again: bool) -> Path:
+    hub = client()
+    if remote.sha256 is not None:
+        folder = hub.file_download.repo_folder_name(repo_id=snapshot.repo, repo_type="model")
+        blobs = Path(hub.constants.HF_HUB_CACHE) / folder / "blobs"
+        blob = blobs / remote.sha256
+        if again:
+            blob.unlink(missing_ok=True)
+        if not blob.exists():
+            _resume(snapshot, remote, blob)
+    path = hub.hf_hub_download(
+        snapshot.repo, remote.name, revision=snapshot.asked,
+        force_download=again and remote.sha256 is None,
+    )  # fmt: skip
+    return Path(path)
+
+
+def _resume(snapshot: Snapshot, remote: Remote, blob: Path) -> None:
+    """Go on with a partial file until it is whole and right, then make it a blob of the cache."""
+    hub = client()
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    partial = blob.with_name(blob.name + _PARTIAL)
+    url = hub.hf_hub_url(snapshot.repo, remote.name, revision=snapshot.commit)
+    found = hub.get_hf_file_metadata(url)
+    headers = hub.utils.build_hf_headers()
+    if urlsplit(found.location).netloc != urlsplit(url).netloc:
+        headers.pop("authorization", None)  # not for the storage behind the hub
+    with hub.utils.WeakFileLock(partial.with_suffix(".lock")), partial.open("ab") as stream:
+        hub.file_download.http_get(
+            found.location, stream, resume_size=stream.tell(), headers=headers,
+            expected_size=found.size, displayed_filename=remote.name,
+        )  # fmt: skip
+    if sha256(partial) != remote.sha256:
+        partial.unlink()
+        raise SchemaError(
+            f"{remote.name} of {snapshot.repo}: what arrived is not what the hub states (SHA-256 "
+            f"{remote.sha256}); it was removed. Run again."
+        )
+    partial.replace(blob)
+
+
+def _is_right(path: Path, digest: str, remote: Remote) -> bool:
+    if remote.sha256 is not None:
+        return digest == remote.sha256
+    if remote.git_sha1 is not None:
+        content = path.read_bytes()
+        header = f"blob {len(content)}\0".encode()
+        return hashlib.sha1(header + content, usedforsecurity=False).hexdigest() == remote.git_sha1
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Something to fetch. ``files`` are patterns, ``needed`` are names that must be there."""
+
+    repo: str
+    files: tuple[str, ...]
+    needed: tuple[str, ...]
+    gigabytes: float
+    licence: str
+    about: str
+
+
+_RELEASE = "acerobotics2025/ACE-Ego-Hand"
+_REPACKAGED = "blanchon/ACE-Ego-Hand-Safetensors"
+_WAN_FILES = ("config.json", "diffusion_pytorch_model*.safetensors*", "Wan2.2_VAE.pth")
+_CAPTION = "caption_embedding.safetensors"
+
+SOURCES: dict[str, Source] = {
+    "official-k": Source(
+        _RELEASE, ("ace_ego_hand_k.pt",), ("ace_ego_hand_k.pt",), 0.7, storage.CHECKPOINT,
+        "released checkpoint for footage with a calibration",
+    ),
+    "official-kfree": Source(
+        _RELEASE, ("ace_ego_hand_kfree.pt",), ("ace_ego_hand_kfree.pt",), 0.7,
+        storage.CHECKPOINT, "released checkpoint for footage without a calibration",
+    ),
+    "wan-base": Source(
+        "alibaba-pai/Wan2.2-Fun-5B-Control", _WAN_FILES, ("config.json", "Wan2.2_VAE.pth"), 12.8,
+        storage.BASE, "base transformer and video VAE that the released checkpoints need",
+    ),
+    "caption": Source(
+        _REPACKAGED, (_CAPTION,), (_CAPTION,), 0.001, storage.RELEASED,
+        "caption embedding that the released checkpoints need",
+    ),
+    "repackaged": Source(
+        _REPACKAGED, ("dit/*", "vae/*", "k/*", "kfree/*", _CAPTION),
+        ("dit/model.safetensors", "vae/model.safetensors", _CAPTION), 6.5, storage.RELEASED,
+        "both released models as safetensors, only what runs; needs nothing else",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Where the files are. ``unchecked`` are those that nobody states a hash for."""
+
+    name: str
+    repo: str
+    revision: str
+    folder: Path
+    files: dict[str, Path]
+    sha256s: dict[str, str]
+    unchecked: tuple[str, ...]
+    licence: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain types."""
+        return {
+            "name": self.name, "repo": self.repo, "revision": self.revision,
+            "folder": str(self.folder), "sha256": self.sha256s,
+            "unchecked": list(self.unchecked), "licence": self.licence,
+        }  # fmt: skip
+
+
+def fetch(
+    name: str,
+    revision: str | None = None,
+    expected: Mapping[str, str] | None = None,
+    quiet: bool = False,
+) -> Fetched:
+    """Fetch a source, or find it in the cache when the hub is switched off; check every hash.
+
+    Args:
+        revision: branch, tag or commit; default the repository's main branch.
+        expected: file name -> SHA-256 that the caller demands.
+
+    Raises:
+        InputError: unknown name, no connection, or not in the cache.
+        SchemaError: a file's hash is wrong, after one more download.
+        MissingDependencyError: huggingface_hub is not installed.
+    """
+    if name not in SOURCES:
+        raise InputError(f"no weights are called {name!r}; {nearest(name, SOURCES)}")
+    source, library = SOURCES[name], client()
+    if quiet:
+        library.utils.disable_progress_bars()
+    files, digests = {}, {}
+    try:
+        snapshot = describe(
+            source.repo, revision, source.files, lambda file: _matches(source, file)
+        )
+        _check_names(name, source, [remote.name for remote in snapshot.remotes], expected or {})
+        for remote in snapshot.remotes:
+            path, digest = obtain(snapshot, remote)
+            files[remote.name], digests[remote.name] = path, digest
+            wanted = (expected or {}).get(remote.name, digest).lower()
+            if digest != wanted:
+                raise SchemaError(f"{path}: SHA-256 is {digest}, not {wanted} as demanded.")
+    except (library.errors.HTTPError, OSError) as error:
+        raise InputError(_not_here(name, source, error)) from error
+    stated = {r.name for r in snapshot.remotes if r.sha256 or r.git_sha1}
+    return Fetched(
+        name, source.repo, snapshot.commit, _root(files), files, digests,
+        tuple(sorted(files.keys() - stated)), source.licence,
+    )  # fmt: skip
+
+
+def hashes_for(names: list[str], stated: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return per source the demanded hashes of its files. Raises InputError for one of none."""
+    out: dict[str, dict[str, str]] = {name: {} for name in names}
+    for file, digest in stated.items():
+        owners = [name for name in names if name in SOURCES and _matches(SOURCES[name], file)]
+        if not owners:
+            raise InputError(f"--sha256 {file}: {', '.join(names)} has no such file.")
+        for name in owners:
+            out[name][file] = digest
+    return out
+
+
+def _matches(source: Source, name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in source.files)
+
+
+def _check_names(name: str, source: Source, found: list[str], expected: Mapping[str, str]) -> None:
+    for needed in source.needed:
+        if needed not in found:
+            listed = ", ".join(sorted(found)) or "nothing"
+            raise InputError(f"{name}: {source.repo} has no {needed} (found: {listed}).")
+    for wanted in expected:
+        if wanted not in found:
+            raise InputError(f"{name}: no file {wanted!r} to compare; {nearest(wanted, found)}")
+
+
+def _root(files: Mapping[str, Path]) -> Path:
+    """Return the snapshot's folder, which is named after its commit."""
+    name, path = next(iter(files.items()))
+    return path.parents[len(Path(name).parts) - 1]
+
+
+def _not_here(name: str, source: Source, error: Exception) -> str:
+    reason = str(error).strip().split("\n", 1)[0]
+    return (
+        f"{name}: cannot get {source.repo} ({reason}). With HF_HUB_OFFLINE set, only what is in "
+        "the cache (HF_HOME) can be had; else check the connection and run again: downloads "
+        "resume."
+    )

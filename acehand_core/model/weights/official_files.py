@@ -1,0 +1,292 @@
+"""The released files: checkpoint, base transformer, video VAE and caption embedding."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from acehand_core.errors import InputError, SchemaError
+from acehand_core.model.config import InferenceConfig, ModelConfig, Variant
+from acehand_core.model.weights import accounting, official, storage, training_data
+from acehand_core.model.weights.loaded import (
+    Caption,
+    ComponentReport,
+    LoadedWeights,
+    OfficialStores,
+    assemble,
+)
+from acehand_core.model.weights.storage import (
+    INDEX_SUFFIX,
+    TensorStore,
+    open_pickle,
+    open_safetensors,
+    read_json,
+    sha256s,
+    store_of,
+)
+from acehand_core.model.weights.training_data import TrainingData
+
+#: Key of a checkpoint under which ours say how they were made; plain types only.
+RECORD = "acehand"
+VAE_FILE = "Wan2.2_VAE.pth"
+CAPTION_KEY = "caption_embedding"
+_CAPTION_FILES = ("caption_embed.pt", "caption_embedding.safetensors")
+#: The base of 5 B stands in the folder itself; other releases of the family have two of them.
+_BASE_FOLDERS = ("", "low_noise_model", "transformer")
+_BASE_STEM = "diffusion_pytorch_model.safetensors"
+_BASE_PLACES = ("Wan2.2-Fun-5B-Control", _BASE_STEM, _BASE_STEM + INDEX_SUFFIX)
+_VARIANT_IN_NAME = re.compile(r"(?:^|[_\-.])(kfree|k)(?=[_\-.]|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """An opened ``ace_ego_hand_*.pt``: its parts, other keys, and our record if it has one."""
+
+    path: Path
+    parts: dict[str, TensorStore]
+    ignored: tuple[str, ...]
+    record: dict[str, Any]
+
+    @property
+    def variant(self) -> str | None:
+        """Which configuration it serves, from its record or its name."""
+        recorded = self.record.get("config", {}).get("variant")
+        found = _VARIANT_IN_NAME.findall(self.path.stem)
+        return recorded or (found[-1] if found else None)
+
+    @property
+    def training_data(self) -> TrainingData:
+        """What it was trained on: as our record says, else it is a released one."""
+        if not self.record:
+            return training_data.RELEASED
+        where = f"{self.path}: {RECORD}"
+        return training_data.from_json(self.record.get("training_data"), where)
+
+    @property
+    def inference(self) -> InferenceConfig:
+        """How it is to be run: as our record says."""
+        where = f"{self.path}: {RECORD}: inference"
+        return InferenceConfig.from_json(self.record.get("inference"), where)
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open a checkpoint without reading its values.
+
+    Raises:
+        SchemaError: it lacks a part, or a part is not a dict of tensors.
+        UnsafeFileError, InputError: see ``open_pickle``.
+    """
+    data = open_pickle(path)
+    if not isinstance(data, dict) or "projectors" not in data:
+        found = ", ".join(map(str, data)) if isinstance(data, dict) else type(data).__name__
+        raise SchemaError(f"{path}: no checkpoint: key 'projectors' is missing; found: {found}.")
+    parts = {}
+    for key in official.CHECKPOINT_KEYS:
+        if data.get(key) is None:
+            raise SchemaError(
+                f"{path}: key {key!r} is missing; found: {', '.join(map(str, data))}."
+            )
+        if not isinstance(data[key], dict):
+            raise SchemaError(f"{path}: {key} is a {type(data[key]).__name__}, not a dict.")
+        parts[key] = store_of(data[key], f"{path}, {key}", (path,))
+    record = data.get(RECORD, {})
+    if not isinstance(record, dict) or not isinstance(record.get("config", {}), dict):
+        raise SchemaError(f"{path}: key {RECORD!r} is not a record of ours.")
+    others = (str(k) for k in data if k not in (*official.CHECKPOINT_KEYS, RECORD))
+    return Checkpoint(path, parts, tuple(others), record)
+
+
+def base_file(path: Path) -> Path | None:
+    """Return the transformer's file (or index of shards) in a base folder, or None."""
+    if path.is_file():
+        return path
+    for folder in _BASE_FOLDERS:
+        for name in (_BASE_STEM, _BASE_STEM + INDEX_SUFFIX):
+            if (path / folder / name).is_file():
+                return path / folder / name
+    return None
+
+
+def base_settings(path: Path) -> Path | None:
+    """Return the ``config.json`` beside the transformer's file, or None without one."""
+    file = base_file(path)
+    settings = None if file is None else file.parent / "config.json"
+    return settings if settings is not None and settings.is_file() else None
+
+
+def open_base(path: Path) -> TensorStore:
+    """Open the base transformer, a folder or its file. Raises InputError when it is not there."""
+    file = base_file(path)
+    if file is None:
+        raise InputError(
+            f"{path}: no {_BASE_STEM} (or its {INDEX_SUFFIX}) here; valid: the folder of "
+            "Wan2.2-Fun-5B-Control (acehand weights fetch wan-base)."
+        )
+    return open_safetensors(file)
+
+
+def open_vae(path: Path) -> TensorStore:
+    """Open ``Wan2.2_VAE.pth`` or the same as safetensors; a ``model.`` before all names is cut."""
+    if path.suffix == ".safetensors":
+        store = open_safetensors(path)
+    else:
+        data = open_pickle(path)
+        if not isinstance(data, dict):
+            raise SchemaError(f"{path}: a {type(data).__name__}, not a dict of tensors.")
+        store = store_of(data, str(path), (path,))
+    prefix = "model."
+    if not store.shapes or not all(name.startswith(prefix) for name in store.shapes):
+        return store
+    return TensorStore(
+        store.where,
+        {name.removeprefix(prefix): shape for name, shape in store.shapes.items()},
+        {name.removeprefix(prefix): dtype for name, dtype in store.dtypes.items()},
+        store.files,
+        lambda name: store.fetch(prefix + name),
+    )
+
+
+def read_caption(path: Path) -> Caption:
+    """Read a caption embedding: safetensors, or a ``.pt`` of a tensor or of a dict with ``embed``.
+
+    Raises SchemaError when there is none, or see ``open_pickle``.
+    """
+    if path.suffix == ".safetensors":
+        found = open_safetensors(path)
+        if set(found.shapes) != {CAPTION_KEY}:
+            raise SchemaError(
+                f"{path}: holds {', '.join(sorted(found.shapes)) or 'nothing'}; valid: "
+                f"{CAPTION_KEY} alone."
+            )
+        tensor = found.fetch(CAPTION_KEY)
+    else:
+        data = open_pickle(path)
+        tensor = data.get("embed") if isinstance(data, dict) else data
+    if not isinstance(tensor, torch.Tensor) or tensor.ndim != 2 or not tensor.is_floating_point():
+        raise SchemaError(f"{path}: no caption embedding; a tensor (tokens, width) is needed.")
+    return tensor.detach()
+
+
+def load_official(
+    checkpoint: Path,
+    variant: Variant | None = None,
+    base: Path | None = None,
+    vae: Path | None = None,
+    caption: Path | None = None,
+    config: ModelConfig | None = None,
+    check_hashes: bool = True,
+) -> LoadedWeights:
+    """Load released files, strictly. What is not given is looked for beside the checkpoint.
+
+    Args:
+        config: sizes; else from the checkpoint's record, else read off the tensors.
+        check_hashes: hash every file, which reads all of it.
+
+    Raises:
+        InputError: a file is missing or the variant is not known.
+        SchemaError: names each missing, unexpected or wrong tensor and its file.
+        UnsafeFileError: a file asks for code to be run.
+    """
+    opened = open_checkpoint(checkpoint)
+    variant = choose_variant(variant, opened.variant, str(checkpoint))
+    base, vae, caption = pieces_of(checkpoint, base, vae, caption)
+    stores = OfficialStores(
+        dit=open_base(base), vae=open_vae(vae), caption=read_caption(caption), **opened.parts
+    )
+    config, notes = checkpoint_config(opened, variant, config, base, stores)
+    weights = assemble(config, stores)
+    files = {f.name: f for f in (checkpoint, vae, caption, *stores.dit.files)}
+    keys = ComponentReport("checkpoint", str(checkpoint), ignored=opened.ignored)
+    report = replace(
+        weights.report,
+        components=(keys, *weights.report.components),
+        notes=notes,
+        filled=tuple(opened.record.get("filled_live", ())),
+    )
+    licence = str(opened.record.get("licence") or storage.RELEASED)
+    digests = sha256s(files) if check_hashes else {}
+    return replace(
+        weights, report=report, licence=licence, sha256s=digests,
+        training_data=opened.training_data, inference=opened.inference,
+    )  # fmt: skip
+
+
+def pieces_of(
+    checkpoint: Path, base: Path | None, vae: Path | None, caption: Path | None
+) -> tuple[Path, Path, Path]:
+    """Return base, VAE and caption, looked for beside the checkpoint where they are not given.
+
+    Raises InputError for one that is not there.
+    """
+    base = base or _beside(checkpoint, _BASE_PLACES, "--base DIR", "wan-base")
+    vae = vae or _vae_of(base)
+    return base, vae, caption or _beside(checkpoint, _CAPTION_FILES, "--caption FILE", "caption")
+
+
+def checkpoint_config(
+    checkpoint: Checkpoint,
+    variant: Variant,
+    config: ModelConfig | None,
+    base: Path | None,
+    stores: OfficialStores,
+) -> tuple[ModelConfig, tuple[str, ...]]:
+    """Return the sizes of a model of released files, and notes on what was assumed."""
+    if config is not None:
+        return replace(config, variant=variant), ()
+    if "config" in checkpoint.record:
+        where = f"{checkpoint.path}: {RECORD}: config"
+        return ModelConfig.from_json(checkpoint.record["config"], where), ()
+    return released_sizes(variant, base_file(base) if base is not None else None, stores)
+
+
+def released_sizes(
+    variant: Variant, base: Path | None, stores: OfficialStores
+) -> tuple[ModelConfig, tuple[str, ...]]:
+    """Return the sizes read off released files, and notes on what was assumed.
+
+    ``base`` is the transformer's file; the ``config.json`` beside it tells what tensors do not.
+    """
+
+    def shapes(store: TensorStore | None) -> dict[str, tuple[int, ...]] | None:
+        return None if store is None else store.shapes
+
+    settings = base_settings(base) if base is not None else None
+    return accounting.infer(
+        variant,
+        dit=shapes(stores.dit),
+        vae=shapes(stores.vae),
+        projectors=shapes(stores.projectors),
+        backbone_trainable=shapes(stores.backbone_trainable),
+        base_config=read_json(settings) if settings is not None else None,
+    )
+
+
+def choose_variant(asked: str | None, found: str | None, where: str) -> Variant:
+    """Return the variant, or raise InputError when it is unknown or the two disagree."""
+    if asked is not None and found is not None and asked != found:
+        raise InputError(f"{where} holds the variant {found}, not {asked}.")
+    variant = asked or found
+    if variant not in ("k", "kfree"):
+        raise InputError(f"{where}: which variant this is, is not known; valid: --variant k|kfree.")
+    return variant
+
+
+def _vae_of(base: Path) -> Path:
+    folder = base if base.is_dir() else base.parent
+    if not (folder / VAE_FILE).is_file():
+        raise InputError(f"{folder}: no {VAE_FILE} here; give it with --vae FILE.")
+    return folder / VAE_FILE
+
+
+def _beside(checkpoint: Path, candidates: tuple[str, ...], flag: str, fetched: str) -> Path:
+    for name in candidates:
+        if (checkpoint.parent / name).exists():
+            return checkpoint.parent / name
+    raise InputError(
+        f"{checkpoint}: no {' or '.join(candidates)} beside it; give it with {flag} "
+        f"(acehand weights fetch {fetched})."
+    )

@@ -1,0 +1,259 @@
+"""Files of tensors: opened without reading the values, and never running code.
+
+SHA-256 of files, and lists of them. Needs no torch.
+
+Whose weights these are. None of them is part of this project or comes with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import re
+import time
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from acehand_core.errors import InputError, SchemaError, UnsafeFileError
+
+SUMS_FILE = "SHA256SUMS"
+#: What is known of files in this process, by everything that the system says of them. The time of
+#: the last change of an inode cannot be set, so other content is never taken for this.
+_known: dict[tuple[str, int, int, int, int, int], str] = {}
+#: Time stamps of file systems are this coarse at most: a file as young as that may change again
+#: and keep its stamps.
+_SETTLED_S = 3.0
+
+
+def write_sums(folder: Path) -> None:
+    """Write ``SHA256SUMS`` over all files of a folder, as ``sha256sum --check`` reads it."""
+    files = {f.relative_to(folder).as_posix(): f for f in sorted(folder.rglob("*")) if f.is_file()}
+    lines = (f"{digest}  {name}\n" for name, digest in sha256s(files).items())
+    (folder / SUMS_FILE).write_text("".join(lines), "utf-8")
+
+
+def read_sums(folder: Path) -> dict[str, str]:
+    """Return what ``SHA256SUMS`` of a folder says, nothing without one.
+
+    Raises SchemaError for another format, UnsafeFileError for a path outside the folder.
+    """
+    path = folder / SUMS_FILE
+    if not path.is_file():
+        return {}
+    found = re.findall(r"^([0-9a-f]{64}) [ *](.+)$", path.read_text("utf-8"), re.MULTILINE)
+    if len(found) != len(path.read_text("utf-8").splitlines()):
+        raise SchemaError(f"{path}: not a list of SHA-256 as sha256sum writes it.")
+    for _, name in found:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise UnsafeFileError(f"{path}: names {name!r}, which is outside the folder.")
+    return {name: digest for digest, name in found}
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal. Raises InputError.
+
+    A file of gigabytes is read once in a process, unless it changes.
+    """
+    try:
+        with path.open("rb") as stream:
+            before = _state(path, stream.fileno())
+            if before in _known:
+                return _known[before]
+            started = time.time()
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            settled = started - max(before[4], before[5]) / 1e9 > _SETTLED_S
+            if settled and _state(path, stream.fileno()) == before:
+                _known[before] = digest
+            return digest
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+
+
+def _state(path: Path, descriptor: int) -> tuple[str, int, int, int, int, int]:
+    """Return what changes when a file does: path, device, inode, size, and both times of change."""
+    found = os.fstat(descriptor)
+    times = found.st_mtime_ns, found.st_ctime_ns
+    return str(path), found.st_dev, found.st_ino, found.st_size, *times
+
+
+def sha256s(files: Mapping[str, Path]) -> dict[str, str]:
+    """Return the SHA-256 of several files, by the given labels; they are read side by side."""
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(files, pool.map(sha256, files.values()), strict=True))
+
+
+CHECKPOINT = (
+    "ACE-Ego-Hand checkpoint: CC BY-NC 4.0 (no commercial use; derived from MANO and research "
+    "datasets)"
+)
+BASE = "Wan2.2-Fun-5B-Control transformer and Wan 2.2 VAE: Apache-2.0"
+RELEASED = f"{CHECKPOINT}; {BASE}"
+NOT_BUNDLED = (
+    "The weights are the work of others and are not part of acehand; you fetch them yourself and "
+    "their licences bind what you do with them."
+)
+
+
+def text(licence: str) -> str:
+    """Return what ``LICENSE.txt`` beside converted weights says."""
+    return (
+        f"Licence of the weights in this folder:\n\n    {licence or 'not stated by the source'}\n\n"
+        "They were converted to another file format and not changed otherwise. The licence of\n"
+        "the software that converted them (Apache-2.0) does not apply to them.\n"
+    )
+
+
+INDEX_SUFFIX = ".index.json"
+_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStore:
+    """Named tensors of a file, or of all shards of one; values are read when asked for.
+
+    A tensor read from a safetensors file is a private view of the file on the disk: pages that
+    are never touched are never read, and writing to the tensor does not reach the file.
+    """
+
+    where: str
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, str]
+    files: tuple[Path, ...]
+    fetch: Callable[[str], torch.Tensor]
+
+    def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """Return these tensors."""
+        return {name: self.fetch(name) for name in names}
+
+
+def open_safetensors(path: Path) -> TensorStore:
+    """Open a safetensors file, or the shards behind a ``*.index.json``.
+
+    Raises:
+        SchemaError: damaged, truncated, or shards and index disagree.
+        UnsafeFileError: the index names a file outside its folder.
+        InputError: a file is not there.
+    """
+    if path.name.endswith(INDEX_SUFFIX):
+        return _open_shards(path)
+    try:
+        handle = safe_open(str(path), framework="pt", device="cpu")
+        slices = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise SchemaError(
+            f"{path}: damaged, truncated or no safetensors file ({error})."
+        ) from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error}).") from error
+    shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
+    dtypes = {n: _DTYPES.get(part.get_dtype(), part.get_dtype()) for n, part in slices.items()}
+    return TensorStore(str(path), shapes, dtypes, (path,), handle.get_tensor)
+
+
+def _open_shards(index: Path) -> TensorStore:
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
+        raise SchemaError(f"{index}: 'weight_map' must map tensor names to file names.")
+    stores = {}
+    for file in sorted(set(files.values())):
+        if Path(file).name != file:
+            raise UnsafeFileError(f"{index}: names the file {file!r}; valid are plain file names.")
+        if not (index.parent / file).is_file():
+            raise InputError(f"{index}: the shard {file} is missing.")
+        stores[file] = open_safetensors(index.parent / file)
+    for file, store in stores.items():
+        listed = {name for name, where in files.items() if where == file}
+        for name in sorted(listed ^ store.shapes.keys()):
+            lacks = "lists a tensor it lacks" if name in listed else "does not list its tensor"
+            raise SchemaError(f"{store.where}: the index {index.name} {lacks}: {name!r}.")
+    return TensorStore(
+        str(index),
+        {name: stores[file].shapes[name] for name, file in files.items()},
+        {name: stores[file].dtypes[name] for name, file in files.items()},
+        (index, *(index.parent / file for file in stores)),
+        lambda name: stores[files[name]].fetch(name),
+    )
+
+
+def open_pickle(path: Path) -> Any:
+    """Return the object in a ``torch.save`` file: tensors and plain values, nothing else.
+
+    Tensors of a current (zip) file are private views of the file and read when touched.
+
+    Raises:
+        UnsafeFileError: it asks for anything but tensors and plain values.
+        SchemaError: damaged or truncated. InputError: it cannot be read.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file.")
+    lazily = zipfile.is_zipfile(path)
+    try:
+        with warnings.catch_warnings():  # about pickles that are refused anyway
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=lazily)
+    except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = f"asks for {found[1]}" if found else "holds more than tensors and plain values"
+        raise UnsafeFileError(
+            f"{path}: {what}, which could run code; it is refused. Valid: a torch.save file of "
+            "tensors and plain values, or safetensors."
+        ) from error
+    except PermissionError as error:
+        raise InputError(f"{path}: cannot be read ({error}).") from error
+    except (OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError) as error:
+        reason = str(error).split("\n", 1)[0][:120] or type(error).__name__
+        raise SchemaError(
+            f"{path}: damaged, truncated or no torch.save file ({reason})."
+        ) from error
+
+
+def store_of(tensors: Mapping[str, Any], where: str, files: tuple[Path, ...] = ()) -> TensorStore:
+    """Return tensors in memory as a store. Raises SchemaError for a value that is no tensor."""
+    for name, value in tensors.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise SchemaError(f"{where}: {name!r} is a {type(value).__name__}, not a tensor.")
+        if value.layout != torch.strided or value.is_quantized:
+            raise SchemaError(f"{where}: tensor {name!r} is sparse or quantized; dense is needed.")
+    return TensorStore(
+        where,
+        {name: tuple(value.shape) for name, value in tensors.items()},
+        {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()},
+        files,
+        lambda name: tensors[name].detach(),
+    )
+
+
+def save_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write a safetensors file. Raises OSError."""
+    dense = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    path.touch()  # the library's own files are closed to all others
+    mode = path.stat().st_mode
+    try:
+        save_file(dense, str(path), metadata={"format": "pt"})
+        path.chmod(mode)
+    except SafetensorError as error:  # how the library reports a full disk
+        raise OSError(str(error)) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file. Raises InputError or SchemaError naming it."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except ValueError as error:
+        raise SchemaError(f"{path}: not JSON ({error}).") from error
+    if not isinstance(data, dict):
+        raise SchemaError(f"{path}: an object is needed, not {type(data).__name__}.")
+    return data

@@ -1,0 +1,313 @@
+"""A bag into a dataset and, if wanted, into another bag: what ``acehand bag convert`` calls.
+
+The written bag has the original topics and ours, on the recording's own clock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from acehand_core.atomic import check_free
+from acehand_core.bags.bag import Bag
+from acehand_core.bags.messages import OPTICAL, SHARED, TOPICS, Demonstration
+from acehand_core.bags.records import Losses
+from acehand_core.bags.writer import BagWriter, Storage, clean_beside, load_library
+from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
+from acehand_core.lerobot.dataset import is_dataset
+from acehand_core.lerobot.resume import BagOrigin, episode_contents
+from acehand_core.motion import Recording
+from acehand_core.pipeline import Clip, JobSettings, run_job
+from acehand_core.pipeline.bag_episodes import cuts
+from acehand_core.pipeline.bag_write import of_episode, robot_of, stoppable, write_demonstration
+from acehand_core.pipeline.demonstrations import read_episodes
+from acehand_core.pipeline.destination import release_memory
+from acehand_core.pipeline.report import Failure, JobReport
+from acehand_core.recordings.bag import BagIndex, forget_indexes, index_bag
+from acehand_core.recordings.selection import hands_at, poses_at
+from acehand_core.trackers.base import Progress, no_progress
+from acehand_core.types import TimestampsNs
+
+_REPORT_EVERY = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertOptions:
+    """How to convert a bag.
+
+    Attributes:
+        bag: folder of a rosbag2, .mcap or .db3.
+        job: the main job's settings; topics are chosen by ``job.reading.bag``.
+        bag_output: where to write a bag with the original topics and ours, or None.
+        episodes, episode_topic: see ``data.bags.episodes.cuts``.
+        storage: of the written bag. mesh: with the hands' surfaces.
+    """
+
+    bag: Path
+    job: JobSettings
+    bag_output: Path | None = None
+    episodes: str = "whole"
+    episode_topic: str | None = None
+    storage: Storage = "mcap"
+    mesh: bool = True
+
+    def origin(self, index: BagIndex, episodes: Mapping[int, str]) -> BagOrigin:
+        """Return what the written bag is made from."""
+        settings = {"storage": self.storage, "mesh": self.mesh}
+        return BagOrigin(index.sha256, settings, episodes)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertReport:
+    """A finished conversion. ``topics`` says what was read and how much was written.
+
+    ``lost_messages`` counts by topic what could not be used ("*": of an unknown topic).
+    """
+
+    job: JobReport
+    bag: str | None
+    topics: Mapping[str, Any]
+    lost_messages: Mapping[str, int]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``acehand bag convert --json`` prints."""
+        return {
+            **self.job.to_json(),
+            "bag": self.bag,
+            "topics": dict(self.topics),
+            "lost_messages": dict(self.lost_messages),
+            "notes": list(self.notes),
+        }
+
+
+def convert_bag(
+    options: ConvertOptions,
+    progress: Progress = no_progress,
+    cancel: threading.Event | None = None,
+) -> ConvertReport:
+    """Make a dataset of a bag and, if wanted, a bag with the original topics and ours.
+
+    A resumed run leaves a bag that is complete as it is, writes one that is not there, and writes
+    one anew that lacks episodes which the dataset has by now.
+
+    Raises:
+        InputError: the bag, its topics or the episodes are not usable: nothing was written.
+        OutputError: a place to write to is taken, on resuming by something else than the bag of
+            this conversion. A bag that cannot be written later on is a failure in the report of
+            the job, which tells of the dataset.
+        Interrupted: stopped; its report is a ``ConvertReport`` of what was finished.
+    """
+    if options.bag_output is not None:
+        load_library()
+        clean_beside(options.bag_output)
+        if options.job.existing != "resume":
+            check_free(options.bag_output, options.job.existing == "overwrite")
+        _check_not_inside(options)
+    progress = stoppable(progress, cancel)
+    try:
+        index = index_bag(options.bag, options.job.reading.bag, progress)
+        _check_resumed(options, index)
+        return _convert(options, index, progress)
+    except Interrupted:
+        raise
+    except KeyboardInterrupt as stop:
+        nothing = JobReport(None, 0.0, 0.0, ())
+        raise Interrupted(ConvertReport(nothing, None, {}, {}, ())) from stop
+    finally:
+        forget_indexes()
+
+
+def _convert(options: ConvertOptions, index: BagIndex, progress: Progress) -> ConvertReport:
+    clips = [Clip(c.start, c.stop, c.task) for c in
+             cuts(index, options.episodes, options.episode_topic)]  # fmt: skip
+    job = replace(options.job, split=_split(options, clips))
+
+    def report(done: JobReport, written: Mapping[str, int] | None, passed: Losses) -> ConvertReport:
+        lost = index.losses.by_topic | passed.by_topic
+        return ConvertReport(
+            job=done,
+            bag=None if written is None else str(options.bag_output),
+            topics={**index.topics, "written": dict(written or {})},
+            lost_messages=dict(lost),
+            notes=(*index.losses.sentences(), *passed.remarks),
+        )
+
+    try:
+        done = run_job([options.bag], job, progress)
+    except Interrupted as stop:
+        raise Interrupted(report(stop.report, None, Losses())) from stop
+    passed = Losses()
+    try:
+        release_memory()
+        made = (e.episode_index for e in done.episodes if e.episode_index is not None)
+        numbers = tuple(sorted({*made, *done.skipped_episodes}))
+        if options.bag_output is None or not numbers or job.dry_run:
+            return report(done, None, passed)
+        written = _write_beside(options, options.bag_output, index, numbers, progress, passed)
+    except KeyboardInterrupt as stop:
+        raise Interrupted(report(done, None, passed)) from stop
+    except AcehandError as error:  # the dataset is complete all the same
+        failures = (*done.failures, Failure(str(options.bag_output), error))
+        return report(replace(done, failures=failures), None, passed)
+    return report(done, written, passed)
+
+
+def _split(options: ConvertOptions, clips: list[Clip]) -> Callable[[Recording], list[Clip]] | None:
+    """Return how the main job cuts the bag; None where it takes it whole."""
+    reading = options.job.reading
+    if options.episodes == "whole":
+        return None
+    if reading.start_s is not None or reading.duration_s is not None:
+        raise InputError("--start and --duration do not go with --episodes; cut by a times.csv.")
+
+    def split(recording: Recording) -> list[Clip]:
+        return clips
+
+    return split
+
+
+def _write_beside(
+    options: ConvertOptions,
+    output: Path,
+    index: BagIndex,
+    numbers: tuple[int, ...],
+    progress: Progress,
+    losses: Losses,
+) -> dict[str, int]:
+    """Write the original topics as they are, and what these episodes of the dataset say.
+
+    Returns the messages by topic, also where a resumed run finds all of it written.
+    """
+    origin = options.origin(index, episode_contents(options.job.output, numbers))
+    overwrite = options.job.existing == "overwrite"
+    if options.job.existing == "resume" and output.exists():
+        there, counts = BagOrigin.of_bag(output)
+        if there == origin:
+            losses.remark(f"{output}: complete already, left as it is")
+            return counts
+        there.check_fits(output, origin)
+        losses.remark(f"{output}: lacked episodes that the dataset has, written anew")
+        overwrite = True
+    with Bag(options.bag) as bag:
+        topics = bag.topics
+        with BagWriter(output, options.storage, overwrite, bag.definitions) as writer:
+            writer.describe(origin.custom_data())
+            for topic in topics.values():
+                writer.add_topic(topic)
+            total = max(sum(bag.counts.values()), 1)
+            for count, message in enumerate(bag.messages(None, losses)):
+                writer.write_raw(
+                    message.topic, topics[message.topic].msgtype, message.log_ns, message.data
+                )
+                if count % _REPORT_EVERY == 0:
+                    progress("copy the bag", min(count, total - 1), total)
+            progress("copy the bag", total, total)
+            renamed = _renamed(topics)
+            if renamed:
+                losses.remark(f"topics taken already, written as {', '.join(renamed.values())}")
+            for episode in read_episodes(options.job.output, numbers):
+                robot = robot_of(episode, options.job.robot, options.job.robot_model)
+                demo = _on_clock(of_episode(episode, robot), episode.source_ns, index)
+                del episode
+                release_memory()
+                write_demonstration(writer, demo, options.mesh, renamed, progress)
+        return dict(writer.counts)
+
+
+def _on_clock(demo: Demonstration, source_ns: TimestampsNs, index: BagIndex) -> Demonstration:
+    """Return the episode at the pictures that it shows, with their header stamps and receipt times.
+
+    Between two frames the robot moves on a line, so it is no faster than at their own times. A
+    picture that the dataset shows twice is said once.
+
+    Args:
+        source_ns: of every frame, the time of the picture that it shows.
+    """
+    at = np.searchsorted(index.timestamps_ns, source_ns)
+    at = np.minimum(at, len(index.timestamps_ns) - 1)
+    if not np.array_equal(index.timestamps_ns[at], source_ns):
+        raise InputError(f"{index.path}: has no frame at a time that the dataset names.")
+    keep = np.flatnonzero(np.concatenate([[True], np.diff(at) > 0]))
+    at = at[keep]
+    times = index.timestamps_ns[at]
+    if not np.array_equal(times, demo.stamps_ns):  # else nothing is copied: hands are large
+        demo = _at(demo, times, keep)
+    return replace(
+        demo,
+        stamps_ns=index.header_ns[at],
+        log_ns=index.log_ns[at],
+        clock_ns=times,
+        camera_frame=index.frame_id or OPTICAL,
+        # Whoever named the camera's frame says where it is.
+        publish_camera_tf=not index.frame_id,
+        T_world_camera=None if index.world is not None else demo.T_world_camera,
+    )
+
+
+def _at(
+    demo: Demonstration, times: Int[np.ndarray, "N"], frames: Int[np.ndarray, "N"]
+) -> Demonstration:
+    """Return a demonstration at other times; ``frames`` are those that show the same pictures."""
+    motion = demo.motion
+    poses = {
+        name: None if values is None else poses_at(values, demo.stamps_ns, times)
+        for name in ("T_camera_base", "T_camera_wrist", "T_world_camera")
+        for values in [getattr(demo, name)]
+    }
+    return replace(
+        demo,
+        stamps_ns=times,
+        log_ns=times,
+        joints=_on_lines(demo.joints, demo.stamps_ns, times),
+        commands=_on_lines(demo.commands, demo.stamps_ns, times),
+        confidence=demo.confidence[frames],
+        motion=None if motion is None else hands_at(motion, times, motion.fps),
+        **poses,
+    )
+
+
+def _on_lines(
+    values: Float[np.ndarray, "T 2 Q"], before: TimestampsNs, after: Int[np.ndarray, "N"]
+) -> Float[np.ndarray, "N 2 Q"]:
+    columns = values.reshape(len(values), -1).T
+    found = np.stack([np.interp(after, before, column) for column in columns], axis=1)
+    return found.reshape(len(after), *values.shape[1:])
+
+
+def _renamed(topics: Mapping[str, Any]) -> dict[str, str]:
+    """Return other names for topics of ours that the bag has already."""
+    out = {}
+    for name in TOPICS:
+        if name not in topics:
+            continue
+        if name in SHARED and topics[name].msgtype == TOPICS[name].msgtype:
+            continue
+        new = f"/acehand{name}"
+        while new in topics:
+            new += "_"
+        out[name] = new
+    return out
+
+
+def _check_resumed(options: ConvertOptions, index: BagIndex) -> None:
+    """Refuse, before any work, what stands where a resumed run would write its bag."""
+    output, dataset = options.bag_output, options.job.output
+    if options.job.existing != "resume" or output is None or not output.exists():
+        return
+    there, _ = BagOrigin.of_bag(output)
+    contents = episode_contents(dataset) if is_dataset(dataset) else {}
+    there.check_fits(output, options.origin(index, contents))
+
+
+def _check_not_inside(options: ConvertOptions) -> None:
+    assert options.bag_output is not None
+    output, bag = options.bag_output.absolute(), options.bag.absolute()
+    if output == bag or output.is_relative_to(bag):
+        raise OutputError(f"{options.bag_output}: lies in the bag that is read; choose another.")

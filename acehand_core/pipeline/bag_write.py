@@ -1,0 +1,394 @@
+"""What a dataset, a table of hands or a bag of ours says to ROS: one ``Demonstration`` each.
+
+A dataset, a table of hands or a joints file into a bag: what ``acehand bag write`` calls.
+"""
+
+from __future__ import annotations
+
+import threading
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from acehand_core.atomic import check_free
+from acehand_core.bags.bag import Bag, is_bag
+from acehand_core.bags.messages import (
+    CAMERA_LINK,
+    Demonstration,
+    PlainMessage,
+    diagnostics_messages,
+    frame_messages,
+    latched_messages,
+    trajectory_messages,
+)
+from acehand_core.bags.topics import choose_image_topic
+from acehand_core.bags.typestore import LATEST
+from acehand_core.bags.writer import BagWriter, Storage
+from acehand_core.errors import AcehandError, InputError, Interrupted
+from acehand_core.geometry import frames
+from acehand_core.lerobot.dataset import is_dataset, read_provenance
+from acehand_core.motion import Course, HandMotion, RobotTrajectory
+from acehand_core.pipeline.demonstrations import (
+    StoredEpisode,
+    read_bag_joints,
+    read_episodes,
+    read_wrist_frame,
+)
+from acehand_core.recordings.selection import steady
+from acehand_core.trackers.base import Progress, no_progress
+from acehand_core.trackers.choose import is_motion_file
+from acehand_core.trackers.files import read_motion_file
+from acehand_core.types import SIDES, Side
+from retarget.pipeline import retarget_motion
+from retarget.qp import course, lead_s
+from retarget.robot import Robot, load_robot, robot_names, split_variant
+from retarget.targets import hand_targets
+
+DEFAULT_ROBOT = "inspire"
+
+
+def load_demonstrations(
+    path: Path,
+    robot: str | None = None,
+    episodes: tuple[int, ...] | None = None,
+    models: Path | None = None,
+) -> Iterator[tuple[Demonstration, Robot]]:
+    """Yield the episodes of a dataset, a table of hands, or a bag with our joint states.
+
+    Their frames are ``1 / fps`` apart, so that the robot keeps its limits; those of a table or bag
+    are brought there from their true stamps.
+
+    Args:
+        path: dataset's folder, HandMotion .parquet, joints .npz, or bag.
+        robot: follows the hands of a table; None: inspire. A dataset names its own robot, and one
+            that is not packaged is found if it is given here as a robot.yaml.
+        episodes: numbers of the wanted episodes; None: all.
+        models: the robot's own model file, see ``load_robot``.
+
+    Raises:
+        InputError: it is none of these, or has no such episode.
+    """
+    if is_dataset(path):
+        for episode in read_episodes(path, episodes):
+            known = robot_of(episode, robot, models)
+            yield of_episode(episode, known), known
+    elif is_motion_file(path) and path.is_file():
+        motion = steady(read_motion_file(path, "both"))
+        known = load_robot(robot or DEFAULT_ROBOT, models=models)
+        trajectory = retarget_motion(motion, known)
+        yield demonstration(motion, trajectory, known, path.name, "hand motion"), known
+    elif path.exists() and is_bag(path):
+        demo = read_bag_joints(path)
+        known = load_robot(robot or DEFAULT_ROBOT, models=models)
+        driven = next(iter(known.hands.values())).command_joints
+        if missing := [name for name in driven if name not in demo.joint_names]:
+            raise InputError(
+                f"{path}: its joint states have no {missing[0]!r} of the robot {known.label!r}; "
+                f"they name {', '.join(demo.joint_names)}. Give the robot that they are of."
+            )
+        commands = demo.joints[:, :, [demo.joint_names.index(name) for name in driven]]
+        demo = replace(
+            demo,
+            command_joints=driven,
+            commands=commands,
+            courses=courses(known, commands, demo.known, demo.fps),
+            descriptions=_descriptions(known),
+            base_links=_base_links(known),
+        )
+        yield demo, known
+    else:
+        raise InputError(
+            f"{path}: give a LeRobot dataset, a HandMotion table (.parquet), a joints file (.npz) "
+            "or a bag with joint states of ours."
+        )
+
+
+def demonstration(
+    motion: HandMotion, trajectory: RobotTrajectory, robot: Robot, name: str, task: str
+) -> Demonstration:
+    """Return what is told to ROS about a motion and the robot that follows it."""
+    poses = trajectory.T_frame_base
+    if poses is not None and trajectory.frame == "world" and motion.T_world_camera is not None:
+        poses = frames.inverse(motion.T_world_camera)[:, None] @ poses
+    verdict = trajectory.verdict
+    return Demonstration(
+        name=name,
+        task=task,
+        stamps_ns=trajectory.timestamps_ns,
+        log_ns=trajectory.timestamps_ns,
+        fps=trajectory.fps,
+        robot=robot.name,
+        joint_names=trajectory.joint_names,
+        command_joints=trajectory.command_joints,
+        joints=trajectory.joints,
+        commands=trajectory.commands,
+        confidence=trajectory.confidence,
+        courses=courses(robot, trajectory.commands, motion.known, trajectory.fps),
+        T_camera_base=poses,
+        T_camera_wrist=_wrists(motion),
+        motion=motion,
+        camera=motion.camera,
+        T_world_camera=motion.T_world_camera,
+        world_frame=None if motion.T_world_camera is None else "world",
+        **_camera_frame(motion),
+        verdict=verdict.status if verdict else "pass",
+        reasons=verdict.reasons if verdict else (),
+        descriptions=_descriptions(robot),
+        base_links=_base_links(robot),
+    )
+
+
+def courses(
+    robot: Robot,
+    commands: Float[np.ndarray, "T 2 C"],
+    known: Bool[np.ndarray, "T 2"],
+    fps: float,
+    start: Mapping[Side, Float[np.ndarray, "C"]] | None = None,
+) -> dict[Side, Course]:
+    """Return what a controller is to do with each hand that appears, from its first frame to last.
+
+    Both begin their clip at the same time after they are started.
+
+    Args:
+        start: where each hand is; None: not known.
+    """
+    made, begin = {}, 1 / fps
+    for slot, side in enumerate(SIDES):
+        rows = np.flatnonzero(known[:, slot])
+        if len(rows):
+            hand, seen = robot.hand(side), commands[rows[0] : rows[-1] + 1, slot].astype(float)
+            made[side] = course(hand, seen, fps, rows[0] / fps)
+            lead = lead_s(hand, made[side].positions[0], (start or {}).get(side))
+            begin = max(begin, lead - rows[0] / fps)
+    return {side: replace(one, seconds=one.seconds + begin) for side, one in made.items()}
+
+
+def robot_of(episode: StoredEpisode, given: str | None, models: Path | None) -> Robot:
+    """Return the robot of an episode: the given one if it is the same, else the packaged one.
+
+    Raises:
+        InputError: it is another one than the given and none that is packaged.
+    """
+    if not episode.robot:
+        return load_robot(given or DEFAULT_ROBOT, models=models)
+    robot = None if given is None else load_robot(given, models=models)
+    if robot is not None and robot.label == episode.robot:
+        return robot
+    if split_variant(episode.robot)[0] not in robot_names():
+        other = "" if robot is None else f"; {given} is {robot.label!r}"
+        raise InputError(
+            f"{episode.name}: made for the robot {episode.robot!r}, which does not come with "
+            f"acehand. Give its robot.yaml as the robot{other}."
+        )
+    return load_robot(episode.robot, models=models)
+
+
+def of_episode(episode: StoredEpisode, robot: Robot) -> Demonstration:
+    motion = episode.motion
+    known = episode.confidence > 0 if motion is None else motion.known
+    poses, world = episode.T_frame_base, None
+    if motion is not None and motion.T_world_camera is not None:
+        world = motion.T_world_camera
+        if poses is not None and episode.frame == "world":
+            poses = frames.inverse(world)[:, None] @ poses
+    elif episode.frame == "world":
+        poses = None  # the camera's place is not stored, so base and camera cannot be joined
+    return Demonstration(
+        name=episode.name,
+        task=episode.task,
+        stamps_ns=episode.stamps_ns,
+        log_ns=episode.stamps_ns,
+        fps=episode.fps,
+        robot=robot.name,
+        joint_names=episode.joint_names,
+        command_joints=episode.command_joints,
+        joints=episode.joints,
+        commands=episode.commands,
+        confidence=episode.confidence,
+        courses=courses(robot, episode.commands, known, episode.fps),
+        T_camera_base=poses if motion is not None else None,
+        T_camera_wrist=None if motion is None else _wrists(motion),
+        motion=motion,
+        camera=None if motion is None else motion.camera,
+        T_world_camera=world,
+        world_frame=None if world is None else "world",
+        **_camera_frame(motion),
+        verdict=episode.verdict,
+        reasons=episode.reasons,
+        descriptions=_descriptions(robot),
+        base_links=_base_links(robot),
+    )
+
+
+def _camera_frame(motion: HandMotion | None) -> dict[str, Any]:
+    """Return the frame that the pictures named: then somebody else says where it is."""
+    named = "" if motion is None else motion.provenance.settings.get("camera_frame", "")
+    return {"camera_frame": named, "publish_camera_tf": False} if named else {}
+
+
+def seen_by(source: Path, episode: int = 0) -> tuple[str, str | None]:
+    """Return the TF frame in which a source's hands are, and the topic of its pictures if any.
+
+    Quick: neither the hands nor the pictures are read. Of a source that cannot be read, the
+    defaults: who plays it says what is wrong.
+    """
+    frame, topic = CAMERA_LINK, None
+    try:
+        if is_dataset(source):
+            record = read_provenance(source)[episode] or {}
+        elif is_motion_file(source) and source.is_file():
+            record = asdict(read_motion_file(source, "both").provenance)
+        else:
+            frame = read_wrist_frame(source) or frame
+            with Bag(source) as bag:
+                topic = choose_image_topic(bag.topics, {}, None, str(source)).topic.name
+            return frame, topic
+        said = record.get("settings", {})
+        return said.get("camera_frame") or frame, said.get("image_topic")
+    except (AcehandError, OSError, LookupError):
+        return frame, topic
+
+
+def _wrists(motion: HandMotion) -> np.ndarray | None:
+    """Return the palm frame of both hands in the camera frame, NaN where absent (T, 2, 4, 4)."""
+    if not motion.placed:
+        return None
+    out = np.full((len(motion), 2, 4, 4), np.nan)
+    for slot, side in enumerate(SIDES):
+        targets = hand_targets(motion, side)
+        if targets is not None and targets.T_camera_hand is not None:
+            out[targets.active, slot] = targets.T_camera_hand[targets.active]
+    return out
+
+
+def _descriptions(robot: Robot) -> dict[Side, str]:
+    return {side: hand.urdf_path.read_text("utf-8") for side, hand in robot.hands.items()}
+
+
+def _base_links(robot: Robot) -> dict[Side, str]:
+    """Return the link of each hand's URDF that no joint moves."""
+    out: dict[Side, str] = {}
+    for side, text in _descriptions(robot).items():
+        root = ElementTree.fromstring(text)
+        moved = {joint.find("child").get("link") for joint in root.iter("joint")
+                 if joint.find("child") is not None}  # fmt: skip
+        out[side] = next(
+            link.get("name") for link in root.findall("link") if link.get("name") not in moved
+        )
+    return out
+
+
+#: Between episodes of a written bag that would lie on top of each other.
+PAUSE_NS = 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What to turn into a bag: a dataset's folder, a HandMotion table or a joints file."""
+
+    source: Path
+    output: Path
+    robot: str | None = None
+    robot_model: Path | None = None
+    episodes: tuple[int, ...] | None = None
+    storage: Storage = "mcap"
+    mesh: bool = True
+    overwrite: bool = False
+    distro: str = LATEST
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReport:
+    """A written bag: messages by topic. ``notes`` name the episodes whose stamps were moved."""
+
+    bag: str
+    topics: Mapping[str, int]
+    messages: int
+    lost_messages: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``acehand bag write --json`` prints."""
+        return asdict(self)
+
+
+def write_bag(
+    options: WriteOptions,
+    progress: Progress = no_progress,
+    cancel: threading.Event | None = None,
+) -> WriteReport:
+    """Make a bag of a dataset or of a table of hands.
+
+    Raises:
+        InputError: it is neither, or has no such episode. OutputError: the bag cannot be written.
+        Interrupted: stopped; nothing was written.
+    """
+    progress = stoppable(progress, cancel)
+    check_free(options.output, options.overwrite)
+    try:
+        with BagWriter(
+            options.output, options.storage, options.overwrite, options.distro
+        ) as writer:
+            found = load_demonstrations(
+                options.source, options.robot, options.episodes, options.robot_model
+            )
+            end_ns, notes = None, []
+            for demo, _ in found:
+                demo, note = _after(demo, end_ns)
+                notes += note
+                end_ns = int(demo.log_ns[-1]) if end_ns is None else max(end_ns, demo.log_ns[-1])
+                write_demonstration(writer, demo, options.mesh, {}, progress)
+            if not writer.counts:
+                raise InputError(f"{options.source}: there is no episode to write.")
+    except KeyboardInterrupt as stop:
+        raise Interrupted(WriteReport(str(options.output), {}, 0, {})) from stop
+    counts = dict(writer.counts)
+    return WriteReport(str(options.output), counts, sum(counts.values()), {}, tuple(notes))
+
+
+def _after(demo: Demonstration, end_ns: int | None) -> tuple[Demonstration, list[str]]:
+    """Return an episode that begins after ``end_ns``, and a note where it had to be moved.
+
+    Every episode of a video begins at stamp 0; in a bag there is one clock for all of them.
+    """
+    if end_ns is None or min(demo.log_ns[0], demo.stamps_ns[0]) > end_ns:
+        return demo, []
+    shift = end_ns + PAUSE_NS - int(min(demo.log_ns[0], demo.stamps_ns[0]))
+    note = f"{demo.name}: moved on by {shift / 1e9:.3f} s, since another episode has its times"
+    return replace(demo, stamps_ns=demo.stamps_ns + shift, log_ns=demo.log_ns + shift), [note]
+
+
+def write_demonstration(
+    writer: BagWriter,
+    demo: Demonstration,
+    mesh: bool,
+    renamed: Mapping[str, str],
+    progress: Progress,
+) -> None:
+    def put(message: PlainMessage) -> None:
+        writer.write(message, renamed.get(message.topic))
+
+    for message in latched_messages(demo):
+        put(message)
+    for message in trajectory_messages(demo):
+        put(message)
+    for index in range(len(demo)):
+        for message in frame_messages(demo, index, mesh):
+            put(message)
+        progress("write messages", index + 1, len(demo))
+    for message in diagnostics_messages(demo):
+        put(message)
+
+
+def stoppable(progress: Progress, cancel: threading.Event | None) -> Progress:
+    def call(stage: str, done: int, total: int) -> None:
+        if cancel is not None and cancel.is_set():
+            raise KeyboardInterrupt
+        progress(stage, done, total)
+
+    return call

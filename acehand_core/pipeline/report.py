@@ -1,0 +1,266 @@
+"""What a run says about itself: one entry per episode, one JSON object per run.
+
+Robot commands as a table that a hand's own program can play back.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from acehand_core import errors
+from acehand_core.atomic import atomic_path
+from acehand_core.errors import OutputError
+from acehand_core.hand.skeleton import FINGERS
+from acehand_core.motion import ArmMotion, FlexionReport, HandMotion, RobotTrajectory
+from acehand_core.types import SIDES, Side
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeReport:
+    """One finished episode. ``json`` is its entry in the run's JSON object."""
+
+    source: str
+    episode_index: int | None
+    verdict: str
+    reasons: tuple[str, ...]
+    json: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An input that gave no episode, and why."""
+
+    source: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """A whole run. ``lost_messages`` counts by topic what bags among the inputs lost.
+
+    ``notes`` says in sentences what was found, decided and lost on reading them.
+    ``skipped_episodes`` are the numbers of those that a resumed run found in the dataset.
+    """
+
+    dataset: str | None
+    seconds: float
+    recorded_seconds: float
+    episodes: tuple[EpisodeReport, ...]
+    failures: tuple[Failure, ...] = ()
+    skipped: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+    lost_messages: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    skipped_episodes: tuple[int, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command or node that ran it to its end (docs/formats.md)."""
+        if not self.failures:
+            return errors.EXIT_OK
+        codes = {errors.exit_code(failure.error) for failure in self.failures}
+        if errors.EXIT_OUTPUT in codes:
+            return errors.EXIT_OUTPUT
+        if self.episodes or self.skipped:
+            return errors.EXIT_SOME_FAILED
+        return errors.EXIT_NO_HAND if codes == {errors.EXIT_NO_HAND} else errors.EXIT_INPUT
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``--json`` prints (docs/formats.md)."""
+        factor = self.recorded_seconds / self.seconds if self.seconds > 0 else 0.0
+        out: dict[str, Any] = {
+            "dataset": self.dataset,
+            "seconds": round(self.seconds, 3),
+            "realtime_factor": round(factor, 3),
+            "episodes": [episode.json for episode in self.episodes],
+            **self.extra,
+        }
+        if self.lost_messages:
+            out["lost_messages"] = dict(self.lost_messages)
+        if self.notes:
+            out["notes"] = list(self.notes)
+        if self.skipped:
+            out["skipped"] = list(self.skipped)
+        if self.failures:
+            out["errors"] = [{"source": f.source, "message": str(f.error)} for f in self.failures]
+        return out
+
+
+def episode_report(
+    source: str, motion: HandMotion, trajectory: RobotTrajectory, episode_index: int | None
+) -> EpisodeReport:
+    """Measure one episode made from the input ``source``.
+
+    Values of an absent hand, and of what cannot be known, are None.
+    """
+    error_mm = trajectory.tip_error_m[trajectory.active] * 1e3
+    reports = [report for report in trajectory.replay if report is not None]
+    verdict = trajectory.verdict
+    assert verdict is not None
+    known = max(int(motion.known.sum()), 1)
+    entry = {
+        "source": source,
+        "frames": len(motion),
+        "fps": _whole(motion.fps),
+        "tracker": motion.provenance.tracker,
+        "coverage": {
+            side: _number(motion.observed[:, slot].mean(), 4) for slot, side in enumerate(SIDES)
+        },
+        "filled_share": _number(motion.filled.sum() / known, 4),
+        "reprojection_px": _spread(reprojection_px(motion), ("median", "p95")),
+        "tip_error_mm": _spread(error_mm, ("mean", "p95")),
+        "flexion_deg": {
+            side: _flexion(one) for side, one in zip(SIDES, trajectory.flexion, strict=True)
+        },
+        "limit_violations": trajectory.limit_violations,
+        "speed_violations": trajectory.speed_violations,
+        "coupling_residual_rad": trajectory.coupling_residual_rad,
+        "physics": {
+            "rms_tracking_rad": _worst([r.rms_tracking_rad for r in reports], 5),
+            "rms_tracking_m": _worst([r.rms_tracking_m for r in reports], 6),
+            "max_penetration_mm": _worst([r.max_penetration_mm for r in reports], 3),
+            "commanded_penetration_mm": _worst([r.commanded_penetration_mm for r in reports], 3),
+            "saturation_share": _worst([r.saturation_share for r in reports], 5),
+        },
+        "verdict": verdict.status,
+        "reasons": list(verdict.reasons),
+    }
+    if any(trajectory.arms):
+        entry["arm"] = {
+            side: _arm(arm, trajectory.active[:, slot])
+            for slot, (side, arm) in enumerate(zip(SIDES, trajectory.arms, strict=True))
+        }
+    if episode_index is not None:
+        entry["episode_index"] = episode_index
+    return EpisodeReport(source, episode_index, verdict.status, verdict.reasons, entry)
+
+
+def _flexion(report: FlexionReport | None) -> dict[str, dict[str, float]] | None:
+    if report is None:
+        return None
+    columns = zip(report.human_deg, report.robot_deg, report.error_deg, strict=True)
+    return {
+        finger: {"human": _number(human, 1), "robot": _number(robot, 1), "error": _number(error, 1)}
+        for finger, (human, robot, error) in zip(report.fingers, columns, strict=True)
+    }
+
+
+def _arm(arm: ArmMotion | None, active: Bool[np.ndarray, "T"]) -> dict[str, Any] | None:
+    if arm is None:
+        return None
+    return {
+        "model": arm.model,
+        "link": arm.link,
+        "reached_share": _number(arm.reached[active].mean(), 4),
+        "unreached_frames": int((active & ~arm.reached).sum()),
+        "position_error_mm": _spread(arm.position_error_m * 1e3, ("mean", "p95")),
+        "T_frame_arm": arm.T_frame_arm.round(6).tolist(),
+        "notes": list(arm.notes),
+    }
+
+
+def episode_provenance(
+    motion: HandMotion, trajectory: RobotTrajectory, robot_license: str
+) -> dict[str, Any]:
+    """Return what every file of an episode says about where it came from."""
+    record = asdict(motion.provenance)
+    record["licenses"] = [*record["licenses"], f"robot model {trajectory.robot}: {robot_license}"]
+    record |= {"robot": trajectory.robot, "solver": trajectory.solver, "frame": trajectory.frame}
+    record["calibration"] = {
+        side: None if c is None else {
+            "scale": c.scale,
+            "rotation": c.rotation.tolist(),
+            "translation": c.translation.tolist(),
+            "residual_m": c.residual_m,
+            "anchors_m": dict(zip(FINGERS, c.anchors.tolist(), strict=True)),
+            "lengths": dict(zip(FINGERS, c.lengths.tolist(), strict=True)),
+        }
+        for side, c in zip(SIDES, trajectory.calibration, strict=True)
+    }  # fmt: skip
+    return record
+
+
+def reprojection_px(motion: HandMotion) -> Float[np.ndarray, "N"]:
+    """Return the distances, in source pixels, of the fitted joints from the tracker's own evidence.
+
+    Observed hands only; empty where there is no image evidence or no placement.
+    """
+    if motion.camera is None or not motion.placed:
+        return np.zeros(0)
+    projected = motion.camera.project(motion.joints_camera[motion.observed])
+    distance = np.linalg.norm(projected - motion.joints_image[motion.observed], axis=-1)
+    return distance[np.isfinite(distance)]
+
+
+def _spread(values: np.ndarray, names: tuple[str, str]) -> dict[str, float | None]:
+    values = values[np.isfinite(values)]
+    measures = {"median": np.median, "mean": np.mean, "p95": lambda v: np.percentile(v, 95)}
+    return {n: _number(measures[n](values), 3) if len(values) else None for n in names}
+
+
+def _worst(values: list[float], digits: int) -> float | None:
+    return _number(max(values), digits) if values else None
+
+
+def _number(value: float, digits: int) -> float:
+    return round(float(value), digits)
+
+
+def _whole(value: float) -> float | int:
+    return int(value) if float(value).is_integer() else value
+
+
+def write_commands(
+    trajectory: RobotTrajectory,
+    path: Path,
+    sides: Sequence[Side] = SIDES,
+    whole: bool = False,
+    overwrite: bool = False,
+) -> tuple[str, ...]:
+    """Write ``.csv``: one row per frame, one column per command in the vendor's order and unit.
+
+    The first column is ``time_s`` from the first frame on. Only hands that appear are written;
+    where one is absent for a while its last pose stands, and ``{side}_active`` is 0.
+
+    Args:
+        whole: the controller takes whole numbers; values are rounded.
+
+    Returns:
+        The columns.
+
+    Raises:
+        OutputError: another suffix, no such hand, or the file exists or cannot be written.
+    """
+    if path.suffix != ".csv":
+        raise OutputError(f"{path}: commands are written as .csv.")
+    slots = [SIDES.index(side) for side in sides]
+    slots = [slot for slot in slots if trajectory.active[:, slot].any()]
+    if not slots:
+        raise OutputError(f"{path}: no {' or '.join(sides)} hand appears, so nothing is written.")
+    names = ["time_s"]
+    columns = [(trajectory.timestamps_ns - trajectory.timestamps_ns[0]) / 1e9]
+    for slot in slots:
+        names += [f"{SIDES[slot]}_{name}" for name in (*trajectory.command_names, "active")]
+        columns += [*trajectory.registers[:, slot].T, trajectory.active[:, slot]]
+    with (
+        atomic_path(path, overwrite) as partial,
+        partial.open("w", newline="", encoding="utf-8") as file,
+    ):
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        for time, *values in zip(*columns, strict=True):
+            writer.writerow([f"{time:.6f}", *(_text(value, whole) for value in values)])
+    return tuple(names)
+
+
+def _text(value: float | bool | np.bool_, whole: bool) -> str:
+    if whole or isinstance(value, np.bool_):
+        return str(round(float(value)))
+    return f"{value:.6g}"

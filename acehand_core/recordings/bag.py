@@ -1,0 +1,320 @@
+"""A bag as a recording: its pictures in the order they were taken, and their camera.
+
+When frames were taken: header stamps in order, repaired where they cannot be right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+from scipy.ndimage import median_filter
+
+from acehand_core.bags.bag import Bag
+from acehand_core.bags.frames import BagFrames, PacketFrames
+from acehand_core.bags.records import BagReading, BytesRead, Losses, Progress
+from acehand_core.bags.scan import Scan, scan_bag
+from acehand_core.bags.topics import choose_camera_info, choose_image_topic
+from acehand_core.errors import CalibrationError
+from acehand_core.files.safe_files import content_sha256
+from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import Recording
+from acehand_core.recordings.cameras import fit_camera_to
+from acehand_core.types import CameraPoses, TimestampsNs
+
+#: A stamp that is off by more than this is wrong; less is a late message.
+JUMP_NS = 1_000_000_000
+#: Rates closer to a usual one than this are taken for it.
+_RATE_TOLERANCE = 2e-4
+
+
+@dataclass(frozen=True, slots=True)
+class FrameTimes:
+    """Increasing times of T frames, made from N >= T stamps.
+
+    ``stamps_ns`` (T,) are the stamps of the frames on the clock that set them, unset and wrong ones
+    replaced; they jump where that clock was set. ``order`` (T,) says which message each frame is.
+    ``breaks`` are frames before which the recording's clock was set back. ``duplicates`` counts
+    messages left out because another has the same stamp; ``late`` those that came after a later
+    one; ``repaired`` stamps that were replaced.
+    """
+
+    timestamps_ns: TimestampsNs
+    stamps_ns: Int[np.ndarray, "T"]
+    order: Int[np.ndarray, "T"]
+    breaks: tuple[int, ...]
+    duplicates: int
+    late: int
+    repaired: int
+    from_log: bool
+
+
+def frame_times(stamps_ns: Int[np.ndarray, "N"], log_ns: Int[np.ndarray, "N"]) -> FrameTimes:
+    """Order frames by header stamp.
+
+    ``stamps_ns`` and ``log_ns`` (time of receipt) are given as stored. Where no stamp was set, the
+    time of receipt counts. A single stamp that is off by more than a second is replaced by its time
+    of receipt and the usual delay. Where the clock was set back, what follows is moved on, so that
+    the times of receipt decide how long the break was; the stamps themselves are not lost, they
+    stay with the messages.
+    """
+    from_log = len(stamps_ns) > 1 and (
+        not stamps_ns.any() or bool((stamps_ns == stamps_ns[0]).all())
+    )
+    stamps = np.array(log_ns if from_log else stamps_ns, np.int64)
+    repaired, jumps, said = 0, [], stamps
+    if not from_log and len(stamps) > 2:
+        delay = stamps - log_ns
+        origin = delay[0]
+        usual = median_filter((delay - origin).astype(np.float64), 5, mode="nearest")
+        usual = usual.astype(np.int64) + origin
+        wrong = np.abs(delay - usual) > JUMP_NS
+        repaired = int(wrong.sum())
+        stamps[wrong] = (log_ns + usual)[wrong]
+        said = stamps.copy()
+        step = int(np.median(np.diff(stamps)))
+        for i in np.flatnonzero(np.diff(stamps) < -JUMP_NS) + 1:
+            pause = max(int(log_ns[i] - log_ns[i - 1]), step, 1)
+            stamps[i:] += stamps[i - 1] + pause - stamps[i]
+            jumps.append(int(i))
+    late = int((stamps < np.maximum.accumulate(stamps)).sum())
+    order = np.argsort(stamps, kind="stable")
+    times = stamps[order]
+    first = np.concatenate([[True], np.diff(times) > 0])
+    order, times = order[first], times[first]
+    breaks = tuple(int(np.searchsorted(times, stamps[i])) for i in jumps)
+    return FrameTimes(
+        timestamps_ns=times,
+        stamps_ns=said[order],
+        order=order,
+        breaks=breaks,
+        duplicates=int((~first).sum()),
+        late=late,
+        repaired=repaired,
+        from_log=from_log,
+    )
+
+
+def frame_rate(timestamps_ns: TimestampsNs) -> float:
+    """Return the nominal rate that stamps show; gaps do not count. 30 for a single frame."""
+    if len(timestamps_ns) < 2:
+        return 30.0
+    steps = np.diff(timestamps_ns)
+    typical = float(np.median(steps))
+    rate = 1e9 / float(steps[steps < 1.5 * typical].mean())
+    if round(rate) >= 1:
+        for usual in (float(round(rate)), round(rate) * 1000 / 1001):
+            if abs(rate / usual - 1) < _RATE_TOLERANCE:
+                return usual
+    return rate
+
+
+def missing_frames(timestamps_ns: TimestampsNs, fps: float) -> int:
+    """Return how many frames the gaps of up to a second had room for."""
+    steps = np.diff(timestamps_ns) * fps / 1e9
+    steps = steps[(steps > 1.5) & (steps <= fps)]
+    return int((np.round(steps) - 1).sum())
+
+
+_STAGE = "index the bag"
+_MIXED = "pictures of another size"
+
+
+@dataclass(frozen=True, slots=True)
+class BagIndex:
+    """The T usable pictures of a bag.
+
+    ``timestamps_ns`` increase; ``header_ns`` and ``log_ns`` (T,) are the header stamp (an unset or
+    wrong one replaced, see ``frame_times``) and the time of receipt of the message that each frame
+    comes from. ``topics`` says what was read as what,
+    ``losses`` what could not be used.
+    """
+
+    path: Path
+    sha256: str
+    timestamps_ns: TimestampsNs
+    header_ns: Int[np.ndarray, "T"]
+    log_ns: Int[np.ndarray, "T"]
+    breaks: tuple[int, ...]
+    fps: float
+    width: int
+    height: int
+    frame_id: str
+    camera: Camera | None
+    world: str | None
+    T_world_camera: CameraPoses | None
+    frames: BagFrames
+    topics: Mapping[str, str | None]
+    losses: Losses
+    notes: tuple[str, ...]
+
+    def recording(self, mirrored: bool = False) -> Recording:
+        """Return the whole bag as a recording; ``mirrored`` turns selfie pictures back."""
+        frames = self.frames
+        if mirrored:
+            frames = self.frames.mirrored()
+        return Recording(
+            source=str(self.path),
+            sha256=self.sha256,
+            timestamps_ns=self.timestamps_ns,
+            fps=self.fps,
+            width=self.width,
+            height=self.height,
+            frames=frames,
+            camera=self.camera,
+            T_world_camera=self.T_world_camera,
+            notes=self.notes,
+            processing={"topic": self.topics["image"], "mirrored": mirrored},
+            camera_frame=self.frame_id,
+        )
+
+
+_INDEXES_HELD = 2
+_held: OrderedDict[tuple[Path, BagReading, tuple[int, ...]], BagIndex] = OrderedDict()
+
+
+def index_bag(path: Path, reading: BagReading, progress: Progress | None = None) -> BagIndex:
+    """Return the index of a bag; asked again for an unchanged bag, the same one.
+
+    The bag is read twice, for the index and for its hash; ``progress`` counts the bytes.
+
+    Raises:
+        InputError: it is no bag, its topics are not clear, or nothing in it can be used.
+        CalibrationError: a named camera info topic or world frame cannot be used.
+    """
+    files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
+    state = tuple(v for file in files for v in (file.stat().st_size, file.stat().st_mtime_ns))
+    key = path, reading, state
+    index = _held.get(key)
+    if index is None:
+        index = _held[key] = _index(path, reading, BytesRead(_STAGE, path, progress, passes=2))
+        while len(_held) > _INDEXES_HELD:
+            _held.popitem(last=False)
+    return index
+
+
+def forget_indexes() -> None:
+    """Let go of the memory of indexes that were made."""
+    _held.clear()
+
+
+def _index(path: Path, reading: BagReading, read: BytesRead) -> BagIndex:
+    with Bag(path, read.still) as bag:
+        losses = bag.losses
+        counts = bag.counts if bag.counted else {}
+        choice = choose_image_topic(bag.topics, counts, reading.image_topic, str(path))
+        infos = choose_camera_info(
+            bag.topics, counts, choice.topic.name, reading.camera_info_topic, str(path)
+        )
+        scan = scan_bag(bag, choice.topic, infos, reading.world_frame != "none", losses, read.add)
+    read.end_pass(1)
+    if choice.note:
+        losses.remark(choice.note)
+    keep, size = _of_one_size(scan, losses)
+    stamps, logs = (np.array(values, np.int64)[keep] for values in (scan.stamps, scan.logs))
+    times = frame_times(stamps, logs)
+    _tell_about(times, scan.topic, losses)
+    order = keep[times.order]
+    fps = frame_rate(times.timestamps_ns)
+    missing = missing_frames(times.timestamps_ns, fps)
+    if missing:
+        losses.remark(f"{scan.topic}: about {missing} frames were dropped while recording")
+    info, camera = _camera(scan, size, reading, losses)
+    world, poses = _poses(scan, reading, times, losses)
+    frames = BagFrames(path, scan.topic, scan.msgtype, scan.table()[order], size, False, losses)
+    if scan.codec is not None:
+        frames = PacketFrames(frames, scan.codec, scan.table(), order, scan.keys)
+    sha256 = content_sha256(path, read.add)
+    read.end_pass(2)
+    return BagIndex(
+        path=path,
+        sha256=sha256,
+        timestamps_ns=times.timestamps_ns,
+        header_ns=times.stamps_ns,
+        log_ns=np.array(scan.logs, np.int64)[order],
+        breaks=times.breaks,
+        fps=fps,
+        width=size[0],
+        height=size[1],
+        frame_id=scan.frame_id,
+        camera=camera,
+        world=world,
+        T_world_camera=poses,
+        frames=frames,
+        topics={"image": scan.topic, "camera_info": info, "world_frame": world},
+        losses=losses,
+        notes=losses.sentences(),
+    )
+
+
+def _of_one_size(scan: Scan, losses: Losses) -> tuple[Int[np.ndarray, "K"], tuple[int, int]]:
+    """Return the messages of the commonest size; the others are counted as lost."""
+    sizes = [tuple(row) for row in scan.size_table().tolist()]
+    counts = Counter(sizes)
+    size = counts.most_common(1)[0][0]
+    for other, count in counts.items():
+        if other != size:
+            what = f"{_MIXED} ({other[0]} x {other[1]}, not {size[0]} x {size[1]})"
+            losses.lose(scan.topic, what, count)
+    return np.array([i for i, one in enumerate(sizes) if one == size], np.int64), size
+
+
+def _tell_about(times: FrameTimes, topic: str, losses: Losses) -> None:
+    if times.from_log:
+        losses.remark(f"{topic}: no header stamps; the time of receipt is used")
+    if times.late:
+        losses.remark(f"{topic}: {times.late} frames were out of order; sorted by header stamp")
+    if times.repaired:
+        losses.remark(
+            f"{topic}: {times.repaired} header stamps are off by more than a second; replaced by "
+            "the time of receipt"
+        )
+    for frame in times.breaks:
+        losses.remark(
+            f"{topic}: stamps jump backwards at frame {frame}; what follows is moved on by the "
+            "time of receipt"
+        )
+    if times.duplicates:
+        losses.lose(topic, "header stamp as of another frame", times.duplicates)
+
+
+def _camera(
+    scan: Scan, size: tuple[int, int], reading: BagReading, losses: Losses
+) -> tuple[str | None, Camera | None]:
+    """Return the topic and the camera that fits the pictures; a named topic must fit."""
+    named = reading.camera_info_topic is not None
+    for topic, camera in scan.cameras.items():
+        if camera is None:
+            losses.remark(f"{topic}: says that the camera is not calibrated")
+            continue
+        try:
+            return topic, fit_camera_to(camera, *size)
+        except CalibrationError as error:
+            if named:
+                raise
+            losses.remark(f"{topic}: not used: {error}")
+    if named:
+        raise CalibrationError(f"--camera-info-topic {reading.camera_info_topic!r}: no calibration "
+                               "can be read from it.")  # fmt: skip
+    losses.remark("no CameraInfo: the camera is not known")
+    return None, None
+
+
+def _poses(
+    scan: Scan, reading: BagReading, times: FrameTimes, losses: Losses
+) -> tuple[str | None, CameraPoses | None]:
+    """Return the world's name and camera poses; transforms that nobody named may be unusable."""
+    if reading.world_frame == "none":
+        return None, None
+    try:
+        found = scan.tree.poses(scan.frame_id, reading.world_frame, times.timestamps_ns)
+    except CalibrationError as error:
+        if reading.world_frame is not None:
+            raise
+        losses.remark(f"no camera poses: {error}")
+        return None, None
+    return found if found is not None else (None, None)

@@ -1,0 +1,324 @@
+"""Camera files, inline intrinsics and camera poses of a recording. Formats: docs/formats.md.
+
+Recordings as an ideal pinhole would have seen them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from av.container import OutputContainer
+from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
+
+from acehand_core.errors import CalibrationError, OutputError, nearest
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import FrameSource, Recording
+from acehand_core.types import CameraPoses, ImageRgb, TimestampsNs
+
+#: Columns of a camera pose table: camera to world, metres, wxyz unit quaternion.
+POSE_COLUMNS = ("timestamp_ns", "x", "y", "z", "qw", "qx", "qy", "qz")
+#: Two image shapes count as equal up to this relative difference of their aspect ratios.
+_ASPECT_TOLERANCE = 0.01
+_UNIT_TOLERANCE = 1e-3
+#: Where a principal point lies, as a share of the image's width and height. Values that belong to
+#: twice or half the size fall outside, also where the lens sits a little off the middle.
+_CENTRAL = (0.3, 0.7)
+
+
+def load_camera(path: Path | str) -> Camera:
+    """Return the camera of a JSON camera file.
+
+    Raises:
+        CalibrationError: the file is missing, is not such a file, or describes no usable camera.
+    """
+    path = Path(path)
+    _check_file(path, "a JSON camera file")
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CalibrationError(f"{path} is not JSON ({error}); give a camera file.") from None
+    if not isinstance(values, Mapping):
+        raise CalibrationError(
+            f"{path} must hold one JSON object with model, width, height, fx, fy, cx, cy."
+        )
+    return Camera.from_json(values, str(path))
+
+
+def parse_intrinsics(text: str, width: int, height: int) -> Camera:
+    """Return the pinhole of ``fx,fy,cx,cy`` in pixels of a ``width`` x ``height`` image.
+
+    Raises:
+        CalibrationError: not four usable numbers, or a principal point so far from the middle of
+            the image that the values belong to another size.
+    """
+    where = f"Intrinsics {text!r}"
+    try:
+        fx, fy, cx, cy = (float(part) for part in text.split(","))
+    except ValueError:
+        raise CalibrationError(
+            f"{where}: give four numbers fx,fy,cx,cy in pixels, for example 900,900,639.5,359.5."
+        ) from None
+    values = {"model": "pinhole", "width": width, "height": height}
+    camera = Camera.from_json(values | {"fx": fx, "fy": fy, "cx": cx, "cy": cy}, where)
+    low, high = _CENTRAL
+    if not (low <= (cx + 0.5) / width <= high and low <= (cy + 0.5) / height <= high):
+        raise CalibrationError(
+            f"{where}: the principal point is far from the middle of the {width} x {height} "
+            f"video; it is that of a video of about {2 * cx + 1:.0f} x {2 * cy + 1:.0f}. Give the "
+            "values in pixels of this video, or a --camera file, which says its own size."
+        )
+    return camera
+
+
+def fit_camera_to(camera: Camera, width: int, height: int) -> Camera:
+    """Return the camera rescaled to a video's size.
+
+    Raises:
+        CalibrationError: the shapes differ by more than 1 %, so the video is no plain resize.
+    """
+    if (camera.width, camera.height) == (width, height):
+        return camera
+    ratio = (camera.width / camera.height) / (width / height)
+    if not abs(math.log(ratio)) <= _ASPECT_TOLERANCE:
+        turned = abs(math.log(camera.width * width / camera.height / height)) <= _ASPECT_TOLERANCE
+        hint = " The video is turned: calibrate it as it is shown." if turned else ""
+        raise CalibrationError(
+            f"The camera was calibrated at {camera.width} x {camera.height}, the video is "
+            f"{width} x {height}: the shapes differ, so it is cropped or not this camera. "
+            f"Give the calibration of this video mode.{hint}"
+        )
+    return camera.rescaled(width, height)
+
+
+def load_camera_poses(path: Path | str, timestamps_ns: TimestampsNs) -> CameraPoses:
+    """Return ``T_world_camera`` (T, 4, 4) at each frame of a recording.
+
+    Positions are interpolated along lines, rotations along the shortest turn. A frame up to one
+    frame interval outside the poses takes the nearest one.
+
+    Args:
+        path: csv or parquet with the columns ``POSE_COLUMNS``, camera to world.
+        timestamps_ns: (T,) times of the frames, same clock.
+
+    Raises:
+        CalibrationError: the table is not usable, or does not cover the recording.
+    """
+    path = Path(path)
+    times, values = _read_poses(path)
+    tolerance = _frame_interval(timestamps_ns if len(timestamps_ns) > 1 else times)
+    early, late = times[0] - timestamps_ns[0], timestamps_ns[-1] - times[-1]
+    if max(early, late) > tolerance:
+        raise CalibrationError(
+            f"{path} covers {times[0]} to {times[-1]} ns, but the recording needs "
+            f"{timestamps_ns[0]} to {timestamps_ns[-1]} ns; poses must span it, on the same clock."
+        )
+    wanted = np.clip(timestamps_ns, times[0], times[-1])
+    after = np.clip(np.searchsorted(times, wanted), 1, max(len(times) - 1, 1))
+    before = after - 1
+    after = np.minimum(after, len(times) - 1)
+    span = np.maximum(times[after] - times[before], 1)
+    share = ((wanted - times[before]) / span)[:, None]
+    position = (1 - share) * values[before, :3] + share * values[after, :3]
+    rotation = rotations.from_quaternion(values[:, 3:])
+    turn = rotations.log(np.swapaxes(rotation[before], -1, -2) @ rotation[after])
+    return frames.rigid(rotation[before] @ rotations.exp(share * turn), position)
+
+
+def _frame_interval(times: np.ndarray) -> float:
+    return float(np.median(np.diff(times))) if len(times) > 1 else 0.0
+
+
+def _read_poses(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return times (N,) int64 and rows x y z qw qx qy qz (N, 7) of a checked pose table."""
+    _check_file(path, "a csv or parquet table of camera poses")
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise CalibrationError(f"{path}: camera poses must be a .csv or .parquet file.")
+    read = pa.csv.read_csv if path.suffix.lower() == ".csv" else pa.parquet.read_table
+    try:
+        table = read(path)
+    except (pa.ArrowException, OSError) as error:
+        raise CalibrationError(f"{path} cannot be read as a table: {error}") from None
+    for name in table.column_names:
+        if name not in POSE_COLUMNS:
+            raise CalibrationError(
+                f"{path}: unknown column {name!r}; {nearest(name, POSE_COLUMNS)}"
+            )
+    for name in POSE_COLUMNS:
+        if table.column_names.count(name) != 1:
+            raise CalibrationError(f"{path}: column {name!r} must be there once.")
+    if table.num_rows == 0:
+        raise CalibrationError(f"{path} has no pose; at least one row is needed.")
+    if not pa.types.is_integer(table["timestamp_ns"].type) or table["timestamp_ns"].null_count:
+        raise CalibrationError(f"{path}: timestamp_ns must hold whole nanoseconds in every row.")
+    try:
+        columns = [table[name].cast(pa.float64()).to_numpy() for name in POSE_COLUMNS[1:]]
+    except pa.ArrowException:
+        raise CalibrationError(f"{path}: {', '.join(POSE_COLUMNS[1:])} must be numbers.") from None
+    times, values = table["timestamp_ns"].to_numpy().astype(np.int64), np.stack(columns, axis=1)
+    _check_rows(path, times, values)
+    return times, values
+
+
+def _check_rows(path: Path, times: np.ndarray, values: np.ndarray) -> None:
+    length = np.linalg.norm(values[:, 3:], axis=1)
+    problems = (
+        (~np.isfinite(values).all(axis=1), "has a value that is missing or not finite"),
+        (np.diff(times, prepend=times[0] - 1) <= 0, "is not later than the row before it"),
+        (np.abs(length - 1) > _UNIT_TOLERANCE, "has a quaternion whose length is not 1"),
+    )
+    for bad, what in problems:
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise CalibrationError(f"{path}: pose {row} (timestamp_ns {times[row]}) {what}.")
+
+
+def _check_file(path: Path, what: str) -> None:
+    if path.is_dir():
+        raise CalibrationError(f"{path} is a folder; give {what}.")
+    if not path.is_file():
+        raise CalibrationError(f"{path} does not exist; give {what}.")
+
+
+#: Called with the number of frames written and the number of all.
+Progress = Callable[[int, int], None]
+
+#: Fine enough for any frame's own time, coarse enough for hours in 32 bits.
+_TIME_BASE = Fraction(1, 90_000)
+
+
+class UndistortedFrames:
+    """A ``FrameSource`` that shows another one's frames through ``camera.pinhole_like()``.
+
+    Pixels are interpolated linearly; black where ``camera`` does not see.
+    """
+
+    def __init__(self, frames: FrameSource, camera: Camera) -> None:
+        self._frames = frames
+        self._maps = undistortion_maps(camera)
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``start`` to ``stop - 1``."""
+        return map(self._undistort, self._frames.read(start, stop))
+
+    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``stop - 1`` down to ``start``."""
+        return map(self._undistort, self._frames.read_reversed(start, stop))
+
+    def at(self, index: int) -> ImageRgb:
+        """Return one frame."""
+        return self._undistort(self._frames.at(index))
+
+    def _undistort(self, image: ImageRgb) -> ImageRgb:
+        return cv2.remap(image, *self._maps, interpolation=cv2.INTER_LINEAR)
+
+
+def undistortion_maps(camera: Camera) -> tuple[np.ndarray, np.ndarray]:
+    """Return OpenCV's fixed-point maps from the pixels of ``camera.pinhole_like()``."""
+    pinhole = camera.pinhole_like()
+    x, y = np.meshgrid(np.arange(camera.width, dtype=float), np.arange(camera.height, dtype=float))
+    source = camera.project(pinhole.unproject(np.stack([x, y], axis=-1)))
+    # Unseen pixels look far outside, so that they turn black; the fixed-point maps hold 16 bits.
+    source = np.clip(np.nan_to_num(source, nan=-1e4), -1e4, 3e4).astype(np.float32)
+    return cv2.convertMaps(source[..., 0], source[..., 1], cv2.CV_16SC2)
+
+
+def undistort(recording: Recording) -> Recording:
+    """Return the recording as seen by a pinhole of the same size and focal length.
+
+    A recording whose camera is a pinhole already is returned as it is.
+
+    Raises:
+        CalibrationError: there is no camera, no image, or the camera's shape is not the video's.
+    """
+    if recording.camera is None or recording.frames is None:
+        what = "camera calibration" if recording.camera is None else "video"
+        raise CalibrationError(f"{recording.source}: undistortion needs a {what}; none is given.")
+    camera = fit_camera_to(recording.camera, recording.width, recording.height)
+    if camera.model == "pinhole":
+        return replace(recording, camera=camera)
+    return replace(
+        recording,
+        frames=UndistortedFrames(recording.frames, camera),
+        camera=camera.pinhole_like(),
+        processing={**recording.processing, "undistorted": camera.to_json()},
+    )
+
+
+def write_undistorted(
+    recording: Recording,
+    path: Path | str,
+    progress: Progress | None = None,
+    overwrite: bool = False,
+) -> Recording:
+    """Write the undistorted recording as an h264 mp4 with the recording's own time stamps.
+
+    The file appears only when it is complete. The picture's size is kept; odd sizes need the
+    4:4:4 profile, which some players lack.
+
+    Returns:
+        The undistorted recording, as ``undistort`` gives it.
+
+    Raises:
+        CalibrationError: see ``undistort``.
+        VideoError: the source cannot be read.
+        OutputError: ``path`` exists, has no .mp4 suffix, or cannot be written.
+    """
+    path = Path(path)
+    if path.suffix.lower() != ".mp4":
+        raise OutputError(f"{path}: undistorted videos are written as .mp4.")
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path} exists; choose another name or allow overwriting.")
+    pinhole = undistort(recording)
+    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial.mp4")
+    try:
+        with av.open(f"file:{partial}", "w") as container:
+            _encode(pinhole, container, progress)
+        partial.replace(path)
+    except (av.FFmpegError, OSError) as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror or error}.") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return pinhole
+
+
+def _encode(recording: Recording, container: OutputContainer, progress: Progress | None) -> None:
+    stream = container.add_stream(
+        "libx264", rate=Fraction(recording.fps).limit_denominator(1001), options={"crf": "18"}
+    )
+    stream.width, stream.height = recording.width, recording.height
+    even = recording.width % 2 == 0 and recording.height % 2 == 0
+    stream.pix_fmt = "yuv420p" if even else "yuv444p"
+    context = stream.codec_context
+    context.time_base = _TIME_BASE
+    # Without these tags a player would guess the matrix, and colours would shift.
+    context.colorspace, context.color_range = Colorspace.ITU709, ColorRange.MPEG
+    context.color_primaries, context.color_trc = ColorPrimaries.BT709, ColorTrc.BT709
+    count = len(recording)
+    for i, image in enumerate(recording.frames.read(0, count)):
+        frame = av.VideoFrame.from_ndarray(image, format="rgb24").reformat(
+            format=stream.pix_fmt,
+            dst_colorspace=Colorspace.ITU709,
+            dst_color_range=ColorRange.MPEG,
+        )
+        frame.time_base = _TIME_BASE
+        frame.pts = round(int(recording.timestamps_ns[i]) * _TIME_BASE.denominator / 10**9)
+        container.mux(stream.encode(frame))
+        if progress is not None:
+            progress(i + 1, count)
+    container.mux(stream.encode(None))

@@ -1,0 +1,231 @@
+"""Videos of LeRobot datasets (v2.0 to v3.0) as recordings: one per episode.
+
+An episode is named by the path ``DATASET/episode_000003``, whether or not such a file exists. Only
+the videos, their times and the tasks are read; states and actions of the dataset's robot are not.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from acehand_core.errors import InputError, SchemaError, VideoError, nearest
+from acehand_core.files.safe_files import content_sha256
+from acehand_core.motion import Recording
+from acehand_core.recordings.video import VideoFrames, open_video
+
+_INFO = "meta/info.json"
+_NAME = re.compile(r"episode_(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """Where an episode's pictures are. ``start_s`` is its first frame's time in the file."""
+
+    dataset: Path
+    number: int
+    video: Path
+    start_s: float
+    frames: int
+    fps: float
+    task: str | None
+
+    @property
+    def path(self) -> Path:
+        """The name it goes by as an input."""
+        return self.dataset / f"episode_{self.number:06d}"
+
+
+def is_dataset(path: Path) -> bool:
+    """Tell whether a folder is a LeRobot dataset."""
+    return (path / _INFO).is_file()
+
+
+def is_episode(path: Path) -> bool:
+    """Tell whether a path names an episode of a LeRobot dataset."""
+    return _NAME.fullmatch(path.name) is not None and is_dataset(path.parent)
+
+
+def episode_paths(dataset: Path) -> list[Path]:
+    """Return the names of a dataset's episodes, in order. Raises SchemaError."""
+    numbers = sorted(_rows(dataset))
+    if not numbers:
+        raise SchemaError(f"{dataset}: the dataset has no episode.")
+    return [dataset / f"episode_{number:06d}" for number in numbers]
+
+
+def find_episode(path: Path, video_key: str | None = None) -> Episode:
+    """Return the episode of that name.
+
+    Raises:
+        InputError: it does not exist, or the dataset has no or several videos and no choice.
+        SchemaError: the dataset's own tables are not as LeRobot writes them.
+    """
+    dataset, number = path.parent, int(path.name.removeprefix("episode_"))
+    info, rows = _info(dataset), _rows(dataset)
+    if number not in rows:
+        raise InputError(f"{dataset}: no episode {number}; valid: {min(rows)} to {max(rows)}.")
+    key, row = _video_key(dataset, info, video_key), rows[number]
+    values: dict[str, Any] = {"video_key": key, "episode_index": number}
+    try:
+        if _version(dataset, info) >= 3:
+            values["chunk_index"] = row[f"videos/{key}/chunk_index"]
+            values["file_index"] = row[f"videos/{key}/file_index"]
+            start = float(row[f"videos/{key}/from_timestamp"])
+        else:
+            values["episode_chunk"] = number // int(info["chunks_size"])
+            start = 0.0
+        video = dataset / str(info["video_path"]).format(**values)
+        tasks = [str(task) for task in row.get("tasks") or ()]
+        frames, fps = int(row["length"]), float(info["fps"])
+        outside = ".." in video.relative_to(dataset).parts
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise SchemaError(f"{dataset}: episode {number}: {error!r} in its meta tables.") from error
+    if outside:  # links may lead anywhere: a dataset from a cache is made of them
+        raise SchemaError(f"{dataset}: 'video_path' leads out of the dataset: {video}.")
+    if frames < 1 or not 0 < fps <= 1000:
+        raise SchemaError(f"{dataset}: episode {number}: length {frames}, fps {fps}.")
+    return Episode(dataset, number, video, start, frames, fps, tasks[0] if tasks else None)
+
+
+def open_episode(path: Path, video_key: str | None = None, mirrored: bool = False) -> Recording:
+    """Return an episode as a recording; stamps count from its first frame at the dataset's rate.
+
+    Raises:
+        InputError, SchemaError: see ``find_episode``.
+        VideoError: its video cannot be read, or has no frame at one of the episode's times.
+    """
+    episode = find_episode(path, video_key)
+    stat = episode.video.stat() if episode.video.is_file() else None
+    if stat is None:
+        raise VideoError(f"{path}: its video {episode.video} does not exist.")
+    whole = _whole(episode.video, mirrored, stat.st_mtime_ns, stat.st_size)
+    stamps = np.round(np.arange(episode.frames) * 1e9 / episode.fps).astype(np.int64)
+    wanted = stamps + round(episode.start_s * 1e9)
+    times = whole.timestamps_ns
+    index = np.searchsorted(times[:-1] + np.diff(times) // 2, wanted)
+    away = np.abs(times[index] - wanted)
+    if (missing := np.flatnonzero(away > 0.5e9 / episode.fps)).size:
+        raise VideoError(
+            f"{path}: {episode.video} has no picture at {wanted[missing[0]] / 1e9:.3f} s, the time "
+            f"of frame {missing[0]}; its pictures end at {times[-1] / 1e9:.3f} s."
+        )
+    frames = whole.frames
+    assert isinstance(frames, VideoFrames)
+    return replace(
+        whole,
+        source=str(episode.path),
+        name=f"{episode.dataset.name}/{episode.path.name}",
+        sha256=_sha256(episode, whole.sha256 or ""),
+        timestamps_ns=stamps,
+        fps=episode.fps,
+        frames=frames.select(index),
+        task=episode.task,
+    )
+
+
+def episode_sha256(path: Path, video_key: str | None = None) -> str:
+    """Return what ``open_episode`` gives as the content's hash, without decoding."""
+    episode = find_episode(path, video_key)
+    if not episode.video.is_file():
+        raise VideoError(f"{path}: its video {episode.video} does not exist.")
+    stat = episode.video.stat()
+    return _sha256(episode, _content(episode.video, stat.st_mtime_ns, stat.st_size))
+
+
+def _sha256(episode: Episode, video: str) -> str:
+    """Several episodes may lie in one file, so the part counts."""
+    text = f"{video} {episode.start_s!r} {episode.frames} {episode.fps!r}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.lru_cache(maxsize=2)
+def _whole(video: Path, mirrored: bool, changed_ns: int, size: int) -> Recording:
+    """Return a whole video file; neighbouring episodes mostly lie in the same one."""
+    return open_video(video, mirrored=mirrored)
+
+
+@functools.lru_cache(maxsize=2)
+def _content(video: Path, changed_ns: int, size: int) -> str:
+    return content_sha256(video)
+
+
+def _info(dataset: Path) -> Mapping[str, Any]:
+    path = dataset / _INFO
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SchemaError(f"{path}: {error}") from error
+    if not isinstance(info, dict) or not isinstance(info.get("features"), dict):
+        raise SchemaError(f"{path}: an object with 'features' is needed.")
+    return info
+
+
+def _version(dataset: Path, info: Mapping[str, Any]) -> int:
+    found = re.fullmatch(r"v(\d+)\.\d+", str(info.get("codebase_version")))
+    if found is None or int(found[1]) not in (2, 3):
+        raise SchemaError(
+            f"{dataset}: LeRobot version {info.get('codebase_version')!r}; valid: v2.0 to v3.0."
+        )
+    return int(found[1])
+
+
+def _video_key(dataset: Path, info: Mapping[str, Any], wanted: str | None) -> str:
+    dtypes = {
+        key: value.get("dtype")
+        for key, value in info["features"].items()
+        if isinstance(value, dict)
+    }
+    keys = [key for key, dtype in dtypes.items() if dtype == "video"]
+    if wanted is not None:
+        if wanted not in keys:
+            raise InputError(
+                f"{dataset}: --video-key {wanted!r} is no video; {nearest(wanted, keys)}"
+            )
+        return wanted
+    if len(keys) == 1:
+        return keys[0]
+    if keys:
+        raise InputError(
+            f"{dataset}: has several videos; choose by --video-key: {', '.join(keys)}."
+        )
+    images = [key for key, dtype in dtypes.items() if dtype == "image"]
+    kind = f"; {images[0]!r} is kept as single images, which are not read" if images else ""
+    raise InputError(f"{dataset}: the dataset has no video{kind}.")
+
+
+def _rows(dataset: Path) -> dict[int, Mapping[str, Any]]:
+    """Return the episodes' rows by number."""
+    info = _info(dataset)
+    if _version(dataset, info) >= 3:
+        rows = []
+        for file in sorted((dataset / "meta" / "episodes").rglob("*.parquet")):
+            try:
+                # Statistics are most of such a table.
+                names = [n for n in pq.read_schema(file).names if not n.startswith("stats/")]
+                rows += pq.read_table(file, columns=names).to_pylist()
+            except (OSError, pa.ArrowException) as error:
+                raise SchemaError(f"{file}: {error}") from error
+    else:
+        file = dataset / "meta" / "episodes.jsonl"
+        try:
+            rows = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line]
+        except (OSError, ValueError) as error:
+            raise SchemaError(f"{file}: {error}") from error
+    out = {}
+    for row in rows:
+        number = row.get("episode_index") if isinstance(row, dict) else None
+        if not isinstance(number, int) or number < 0:
+            raise SchemaError(f"{dataset}: a row of its episodes has no 'episode_index'.")
+        out[number] = row
+    return out

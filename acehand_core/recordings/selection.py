@@ -1,0 +1,221 @@
+"""Views of a recording and its hands: another rate, or a part; pictures are never copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from acehand_core.errors import InputError
+from acehand_core.geometry import frames, rotations
+from acehand_core.motion import FrameSource, HandMotion, Recording
+from acehand_core.recordings.video import VideoFrames
+from acehand_core.types import ImageRgb, TimestampsNs
+
+#: A view at a rate may repeat each frame this often, and a frame for an hour beyond that.
+_REPEATS, _HELD_S = 100, 3600
+#: Times closer than this are the same: stamps are often rounded to milliseconds.
+_SAME_TIME_NS = 1_000_000
+#: Hands are not thought to move on a line for longer than this.
+_BRIDGED_NS = 500_000_000
+
+
+def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, "N"]]:
+    """Return the recording at exactly ``1 / fps`` and the source frame of each of its N frames.
+
+    Frame k lies k / fps after the first and shows the source frame nearest in time, of two the
+    earlier. Raises InputError for a rate that is not 1 to 1000, or a pause of hours.
+    """
+    if not 1 <= fps <= 1000:
+        raise InputError(f"{recording.source}: {fps} frames per second; valid: 1 to 1000.")
+    times = recording.timestamps_ns
+    # Stamps are rounded, so the last tick may lie a little after the last frame.
+    reach = int(times[-1] - times[0]) + round(0.5e9 / max(fps, recording.fps))
+    count = reach * fps // 10**9 + 1
+    if count > _REPEATS * len(times) + _HELD_S * fps:
+        raise InputError(
+            f"{recording.source}: {len(times)} frames lie in {reach / 8.64e13:.3g} days: the "
+            "clock was set, or the pause is very long. Take a part (--start, "
+            "--duration), or cut a bag at its pauses (--episodes gaps)."
+        )
+    at = ticks(int(times[0]), count, float(fps))
+    middles = times[:-1] + np.diff(times) // 2
+    index = np.searchsorted(middles, at)
+    return _taken(recording, index, at, float(fps)), index
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """Where N times lie among stamps: the ``near`` frame, and for ``rows`` of them between two."""
+
+    near: Int[np.ndarray, "N"]
+    rows: Int[np.ndarray, "M"]
+    first: Int[np.ndarray, "M"]
+    second: Int[np.ndarray, "M"]
+    share: Float[np.ndarray, "M"]
+
+    @classmethod
+    def of(cls, stamps_ns: TimestampsNs, times_ns: Int[np.ndarray, "N"]) -> _Between:
+        last = len(stamps_ns) - 1
+        after = np.clip(np.searchsorted(stamps_ns, times_ns), min(1, last), last)
+        before = np.maximum(after - 1, 0)
+        gap, into = stamps_ns[after] - stamps_ns[before], times_ns - stamps_ns[before]
+        near = np.where(2 * into > gap, after, before)
+        off = np.abs(times_ns - stamps_ns[near]) > _SAME_TIME_NS
+        rows = np.flatnonzero(off & (into > 0) & (into < gap) & (gap <= _BRIDGED_NS))
+        return cls(near, rows, before[rows], after[rows], into[rows] / gap[rows])
+
+
+def hands_at(motion: HandMotion, timestamps_ns: TimestampsNs, fps: float) -> HandMotion:
+    """Return a motion at other times, from its own true ones.
+
+    Between two frames that both know a hand, it lies between them: rotations on the shortest turn,
+    places on a line. Elsewhere, across pauses of more than half a second, and within a millisecond
+    of a frame, it is the nearest frame's. Flags, scores and 2D joints are always the nearest
+    frame's: they belong to a picture.
+    """
+    place = _Between.of(motion.timestamps_ns, timestamps_ns)
+    out = motion.at(place.near, timestamps_ns, fps)
+    if not len(place.rows):
+        return out
+    both = motion.known[place.first] & motion.known[place.second]
+
+    def mixed(name: str, mix: Callable[..., np.ndarray]) -> np.ndarray:
+        values, kept = getattr(motion, name), getattr(out, name).copy()
+        a, b = values[place.first], values[place.second]
+        found = mix(a, b, place.share.reshape(-1, *[1] * (a.ndim - 1)))
+        per_hand = both.reshape(*both.shape, *[1] * (a.ndim - 2))
+        kept[place.rows] = np.where(per_hand, found, kept[place.rows])
+        return kept
+
+    poses = motion.T_world_camera
+    return replace(
+        out,
+        global_orient=mixed("global_orient", _turned),
+        hand_pose=mixed("hand_pose", _turned),
+        translation=mixed("translation", _on_line),
+        joints_camera=mixed("joints_camera", _on_line),
+        T_world_camera=None if poses is None else _poses_at(poses, place),
+    )
+
+
+def poses_at(
+    poses: Float[np.ndarray, "T *n 4 4"], stamps_ns: TimestampsNs, times_ns: Int[np.ndarray, "N"]
+) -> Float[np.ndarray, "N *n 4 4"]:
+    """Return rigid transforms at other times, as ``hands_at`` does; unknown ones are NaN."""
+    return _poses_at(poses, _Between.of(stamps_ns, times_ns))
+
+
+def _poses_at(
+    poses: Float[np.ndarray, "T *n 4 4"], place: _Between
+) -> Float[np.ndarray, "N *n 4 4"]:
+    out, a, b = poses[place.near], poses[place.first], poses[place.second]
+    share = place.share.reshape(-1, *[1] * (a.ndim - 1))
+    found = frames.rigid(
+        _turned(a[..., :3, :3], b[..., :3, :3], share),
+        _on_line(a[..., :3, 3], b[..., :3, 3], share[..., 0]),
+    )
+    known = np.isfinite(a).all((-1, -2)) & np.isfinite(b).all((-1, -2))
+    out[place.rows] = np.where(known[..., None, None], found, out[place.rows])
+    return out
+
+
+def _turned(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Return rotations between others; where one of the two is not known, the first."""
+    known = np.isfinite(a).all((-1, -2)) & np.isfinite(b).all((-1, -2))
+    out = a.copy()
+    shares = np.broadcast_to(share[..., 0, 0], known.shape)
+    out[known] = rotations.slerp(a[known], b[known], shares[known])
+    return out
+
+
+def _on_line(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
+    return (a + share * (b - a)).astype(a.dtype)
+
+
+def ticks(first_ns: int, count: int, fps: float) -> TimestampsNs:
+    """Return ``count`` times ``1 / fps`` apart, rounded to nanoseconds."""
+    return first_ns + np.round(np.arange(count) * 1e9 / fps).astype(np.int64)
+
+
+def steady(motion: HandMotion) -> HandMotion:
+    """Return the motion at times exactly ``1 / fps`` apart, from its first frame to its last.
+
+    Limits of speed are kept between frames that are as far apart as they are executed.
+    """
+    stamps = motion.timestamps_ns
+    count = 1 + int((stamps[-1] - stamps[0]) * motion.fps / 1e9 + 0.5)
+    times = ticks(int(stamps[0]), count, motion.fps)
+    if np.array_equal(times, stamps):
+        return motion
+    return hands_at(motion, times, motion.fps)
+
+
+def part(recording: Recording, start: int, stop: int) -> Recording:
+    """Return frames ``start`` to ``stop - 1``. Raises InputError for a part that is not there."""
+    if not 0 <= start < stop <= len(recording):
+        raise InputError(
+            f"{recording.source}: frames {start} to {stop - 1} asked for; "
+            f"valid: 0 to {len(recording) - 1}."
+        )
+    index = np.arange(start, stop)
+    return _taken(recording, index, recording.timestamps_ns[start:stop], recording.fps)
+
+
+def _taken(
+    recording: Recording, index: Int[np.ndarray, "N"], timestamps_ns: TimestampsNs, fps: float
+) -> Recording:
+    poses = recording.T_world_camera
+    return replace(
+        recording,
+        timestamps_ns=timestamps_ns,
+        fps=fps,
+        frames=_frames(recording.frames, index),
+        T_world_camera=None if poses is None else poses[index],
+    )
+
+
+def _frames(source: FrameSource | None, index: Int[np.ndarray, "N"]) -> FrameSource | None:
+    if source is None or np.array_equal(index, np.arange(len(source))):
+        return source
+    if isinstance(source, VideoFrames):
+        return source.select(index)
+    return _Taken(source, index)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Frames of another source by a non-decreasing index."""
+
+    frames: FrameSource
+    index: Int[np.ndarray, "N"]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        wanted = self.index[start:stop]
+        if len(wanted):
+            images = self.frames.read(int(wanted[0]), int(wanted[-1]) + 1)
+            yield from _every(images, np.diff(wanted))
+
+    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        wanted = self.index[start:stop]
+        if len(wanted):
+            images = self.frames.read_reversed(int(wanted[0]), int(wanted[-1]) + 1)
+            yield from _every(images, np.diff(wanted)[::-1])
+
+    def at(self, index: int) -> ImageRgb:
+        return self.frames.at(int(self.index[index]))
+
+
+def _every(images: Iterator[ImageRgb], steps: Int[np.ndarray, "S"]) -> Iterator[ImageRgb]:
+    """Yield the first image, then the one reached by each step; a step of 0 repeats it."""
+    image = next(images)
+    yield image
+    for step in steps:
+        for _ in range(step):
+            image = next(images)
+        yield image

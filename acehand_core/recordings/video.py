@@ -1,0 +1,265 @@
+"""Video files as recordings: frames by exact index, any number of times, in either direction."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+from av.video.reformatter import VideoReformatter
+from jaxtyping import Int
+
+from acehand_core.errors import InputError, VideoError
+from acehand_core.files.safe_files import content_sha256
+from acehand_core.motion import Recording
+from acehand_core.recordings.video_index import VideoIndex
+from acehand_core.recordings.video_scan import scan
+from acehand_core.types import ImageRgb, TimestampsNs
+
+Number = float | int | Fraction
+
+#: File names that ``find_videos`` takes for videos.
+EXTENSIONS = (
+    ".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts",
+    ".wmv", ".flv", ".3gp",
+)  # fmt: skip
+#: Decoded frames that reading backwards may hold at once.
+_CHUNK_BYTES = 200_000_000
+
+
+class VideoFrames:
+    """The frames of a video file as a ``FrameSource`` of T frames.
+
+    ``source_indices`` (T,) are the file's frames shown here, in order; a frame may be left out or
+    repeated. Every call of ``read``, ``read_reversed`` and ``decode`` opens the file anew, and
+    ``at`` keeps one decoder per thread, so several threads may read at once.
+    """
+
+    def __init__(self, index: VideoIndex, source_indices: Int[np.ndarray, "T"]) -> None:
+        self._index = index
+        self._local = threading.local()
+        self.source_indices = source_indices
+
+    def __reduce__(self) -> tuple:
+        return VideoFrames, (self._index, self.source_indices)
+
+    def __len__(self) -> int:
+        return len(self.source_indices)
+
+    @property
+    def path(self) -> Path:
+        """The video file."""
+        return self._index.path
+
+    @property
+    def source_timestamps_ns(self) -> TimestampsNs:
+        """The file's own time of each frame (T,); repeated where a frame is."""
+        return self._index.timestamps_ns[self.source_indices]
+
+    @property
+    def rotation(self) -> int:
+        """Degrees counter-clockwise (0, 90, 180, 270) that decoded pictures are turned by."""
+        return self._index.rotation
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether turned pictures are flipped left to right."""
+        return self._index.mirrored
+
+    def select(self, indices: Int[np.ndarray, "N"]) -> VideoFrames:
+        """Return the frames at non-decreasing ``indices``, without decoding anything."""
+        return VideoFrames(self._index, self.source_indices[indices])
+
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``start`` to ``stop - 1``, upright; each array is the caller's own."""
+        convert = _Converter(self._index)
+        for frame in self.decode(start, stop):
+            yield convert(frame)
+
+    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``stop - 1`` down to ``start`` in bounded memory."""
+        self._check(start, stop)
+        convert = _Converter(self._index)
+        while stop > start:
+            begin = self._chunk_start(start, stop)
+            held = list(self.decode(begin, stop))
+            stop = begin
+            while held:
+                yield convert(held.pop())
+
+    def at(self, index: int) -> ImageRgb:
+        """Return one frame; cheap where the calling thread asks for frames in order."""
+        self._check(index, index + 1)
+        wanted = int(self.source_indices[index])
+        cursor = self._local.__dict__.pop("cursor", None)
+        if cursor is None or not cursor.reaches(wanted):
+            cursor = _Cursor(self._index, wanted)
+        image = cursor.convert(cursor.frame(wanted))
+        self._local.cursor = cursor  # only one that still works is kept
+        return image
+
+    def decode(self, start: int, stop: int) -> Iterator[av.VideoFrame]:
+        """Yield the decoder's own frames ``start`` to ``stop - 1``, for encoding them again.
+
+        Rotation is NOT applied (see ``rotation``, ``mirrored``), stamps are the file's, and a
+        frame that is shown twice is the same object.
+        """
+        self._check(start, stop)
+        wanted = self.source_indices[start:stop].tolist()
+        if not wanted:
+            return
+        position = 0
+        for index, frame in self._index.frames(wanted[0], wanted[-1] + 1):
+            while position < len(wanted) and wanted[position] == index:
+                yield frame
+                position += 1
+
+    def _chunk_start(self, start: int, stop: int) -> int:
+        """Return where a backwards chunk begins: at a key frame if one is within the budget."""
+        lowest = max(start, stop - max(1, _CHUNK_BYTES // self._index.frame_bytes))
+        keyframes = np.searchsorted(self.source_indices, self._index.keyframes)
+        aligned = keyframes[(keyframes >= lowest) & (keyframes < stop)]
+        return int(aligned[0]) if len(aligned) else lowest
+
+    def _check(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= len(self):
+            raise IndexError(
+                f"{self.path}: frames {start} to {stop - 1} asked for; valid: 0 to {len(self) - 1}."
+            )
+
+
+class _Converter:
+    """Turns decoded frames into upright RGB; not for use by two threads at once."""
+
+    def __init__(self, index: VideoIndex) -> None:
+        self._index = index
+        self._reformatter = VideoReformatter()
+        turned = index.rotation % 180 == 90
+        self._size = (index.height, index.width) if turned else (index.width, index.height)
+
+    def __call__(self, frame: av.VideoFrame) -> ImageRgb:
+        width, height = self._size
+        rgb = self._reformatter.reformat(
+            frame, format="rgb24", width=width, height=height, threads=1
+        )
+        image = np.rot90(rgb.to_ndarray(), self._index.rotation // 90)
+        image = image[:, ::-1] if self._index.mirrored else image
+        return np.ascontiguousarray(image)
+
+
+class _Cursor:
+    """A decoder that stands at some frame and can go on from there."""
+
+    def __init__(self, index: VideoIndex, start: int) -> None:
+        self.convert = _Converter(index)
+        self._index = index
+        self._frames = index.frames(start, len(index))
+        self._position, self._frame = next(self._frames)
+
+    def reaches(self, wanted: int) -> bool:
+        """Whether going on is no more work than starting at the key frame before ``wanted``."""
+        if wanted <= self._position + 1:
+            return wanted >= self._position
+        return self._position >= self._index.keyframe_before(wanted)
+
+    def frame(self, wanted: int) -> av.VideoFrame:
+        while self._position < wanted:
+            self._position, self._frame = next(self._frames)
+        return self._frame
+
+
+def open_video(
+    path: Path | str,
+    start_s: Number | None = None,
+    duration_s: Number | None = None,
+    mirrored: bool = False,
+) -> Recording:
+    """Return a video file as a recording whose ``frames`` are ``VideoFrames``.
+
+    Args:
+        path: the video file; its audio is ignored, its rotation applied.
+        start_s, duration_s: keep frames from ``start_s`` on, for ``duration_s``, in seconds after
+            the first frame.
+        mirrored: the video shows a mirror image (a selfie); turn it back.
+
+    Raises:
+        VideoError: the file cannot be read.
+        InputError: the wanted part is not there.
+    """
+    path = Path(path)
+    index = scan(path)
+    if mirrored:
+        index = replace(index, mirrored=not index.mirrored)
+    times = index.timestamps_ns
+    first, last = frames_between(str(path), times, index.fps, start_s, duration_s)
+    return Recording(
+        source=str(path),
+        sha256=content_sha256(path),
+        timestamps_ns=times[first:last],
+        fps=index.fps,
+        width=index.width,
+        height=index.height,
+        frames=VideoFrames(index, np.arange(first, last)),
+        notes=index.notes,
+        processing={"rotation": index.rotation, "mirrored": index.mirrored},
+    )
+
+
+def find_videos(folder: Path | str) -> list[Path]:
+    """Return the video files directly in a folder, sorted by name.
+
+    Raises:
+        VideoError: the folder does not exist, is a file, or has no video.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        problem = "is not a folder" if folder.exists() else "does not exist"
+        raise VideoError(f"{folder} {problem}; give a folder of videos.")
+    videos = videos_in(folder)
+    if not videos:
+        raise VideoError(f"{folder} has no video; valid: files ending in {' '.join(EXTENSIONS)}.")
+    return videos
+
+
+def videos_in(folder: Path) -> list[Path]:
+    """Return the video files directly in a folder, sorted by name; there may be none."""
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in EXTENSIONS and path.is_file() and not path.name.startswith(".")
+    )
+
+
+def frames_between(
+    source: str,
+    timestamps_ns: TimestampsNs,
+    fps: float,
+    start_s: Number | None,
+    duration_s: Number | None,
+) -> tuple[int, int]:
+    """Return the first frame from ``start_s`` on and the one after ``duration_s`` of them.
+
+    Seconds count from the first frame; None means from there and to the end.
+
+    Raises:
+        InputError: that part is not there.
+    """
+    since = timestamps_ns - timestamps_ns[0]
+    length = since[-1] / 1e9 + 1 / fps
+    if start_s is not None and not 0 <= start_s < length - 1e-6:
+        raise InputError(
+            f"{source}: start {start_s} s is outside the recording; valid: 0 to {length:.3f} s."
+        )
+    if duration_s is not None and not 0 < duration_s < math.inf:
+        raise InputError(f"{source}: duration {duration_s} s; give seconds above 0.")
+    start_ns = round((start_s or 0) * 1e9)
+    first = min(int(np.searchsorted(since, start_ns)), len(since) - 1)
+    if duration_s is None:
+        return first, len(since)
+    last = int(np.searchsorted(since, start_ns + round(duration_s * 1e9)))
+    return first, max(last, first + 1)

@@ -1,0 +1,344 @@
+"""Encode a recording as the constant-rate mp4 that datasets hold, streaming frame by frame.
+
+Frame k is shown at exactly k / fps. There are no B-frames and key frames are close together, so
+that single frames are cheap to reach. Rotation is applied. yuv 4:2:0 needs even sizes: an odd last
+row or column is cut off, so that every pixel keeps its coordinates.
+
+What a video file contains, read from its packets without decoding.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import av
+import numpy as np
+from av.filter import Graph
+from av.video.reformatter import ColorRange, Colorspace
+from jaxtyping import Float
+
+from acehand_core.atomic import atomic_path
+from acehand_core.errors import AcehandError, OutputError, SchemaError, VideoError
+from acehand_core.motion import FrameSource, Recording
+from acehand_core.recordings.video_index import open_container, video_stream
+from acehand_core.types import ImageRgb
+
+
+@dataclass(frozen=True, slots=True)
+class VideoFacts:
+    """``times_s`` are the frames' presentation times in increasing order, in seconds."""
+
+    path: Path
+    width: int
+    height: int
+    codec: str
+    pix_fmt: str
+    has_audio: bool
+    starts_with_key_frame: bool
+    times_s: Float[np.ndarray, "T"]
+
+    def info(self, fps: int) -> dict[str, Any]:
+        """Return the entries that describe the video in a dataset's info.json."""
+        return {
+            "video.height": self.height,
+            "video.width": self.width,
+            "video.codec": self.codec,
+            "video.pix_fmt": self.pix_fmt,
+            "video.fps": fps,
+            "video.channels": 3,
+            "has_audio": self.has_audio,
+            "is_depth_map": False,
+        }
+
+
+def probe_video(path: Path) -> VideoFacts:
+    """Read a video's size, codec and frame times. Raises VideoError when it is no usable video."""
+    try:
+        with av.open(f"file:{path}", metadata_errors="ignore") as container:
+            if not container.streams.video:
+                raise VideoError(f"{path} has no video stream.")
+            stream = container.streams.video[0]
+            packets = [
+                (packet.pts, packet.is_keyframe)
+                for packet in container.demux(stream)
+                if packet.pts is not None and packet.size and not packet.is_discard
+            ]
+            context = stream.codec_context
+            if context is None:
+                raise VideoError(f"{path} is coded in a way that is not known here.")
+            ticks = np.array(sorted(pts for pts, _ in packets), dtype=np.int64)
+            return VideoFacts(
+                path=path,
+                width=context.width,
+                height=context.height,
+                codec=context.codec.canonical_name,
+                pix_fmt=context.pix_fmt or "",
+                has_audio=bool(container.streams.audio),
+                starts_with_key_frame=bool(packets and packets[0][1]),
+                times_s=ticks * stream.time_base.numerator / stream.time_base.denominator,
+            )
+    except (OSError, av.FFmpegError) as error:
+        raise VideoError(f"{path} cannot be read as a video: {error}.") from error
+
+
+_ENCODERS = {"h264": "libx264", "av1": "libsvtav1"}
+_DEFAULTS = {"h264": ("superfast", 23), "av1": ("10", 30)}
+_PICTURE_TYPE_UNSET = 0
+_MUXER = {"movflags": "faststart"}  # the table of frames first: readable while it downloads
+_RE_ENCODE = "Encode it instead (codec h264)."
+#: Times in some containers are whole milliseconds; a copy gets exact ones anyway.
+_COPY_JITTER_S = 1e-3
+#: Filters that turn a picture counter-clockwise by 0 to 3 quarters.
+_TURNS: dict[int, tuple[tuple[str, str | None], ...]] = {
+    0: (),
+    1: (("transpose", "cclock"),),
+    2: (("hflip", None), ("vflip", None)),
+    3: (("transpose", "clock"),),
+}
+
+Codec = Literal["h264", "av1", "copy"]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class VideoEncoding:
+    """How to encode: ``preset`` and ``crf`` None mean superfast and 23 for h264, 10 and 30 for av1.
+
+    ``gop`` is the distance of key frames. "copy" keeps the source's h264 stream as it is.
+    """
+
+    codec: Codec = "h264"
+    preset: str | None = None
+    crf: int | None = None
+    gop: int = 10
+
+    def __post_init__(self) -> None:
+        if self.gop < 1 or (self.crf is not None and not 0 <= self.crf <= 63):
+            raise SchemaError(
+                f"Video settings: gop {self.gop} must be at least 1, crf {self.crf} within 0..63."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedVideo:
+    """What was written: sizes in pixels (even, except for a copy) and the number of frames."""
+
+    path: Path
+    width: int
+    height: int
+    frames: int
+    fps: int
+    codec: str
+
+    @property
+    def seconds(self) -> float:
+        """Duration in seconds."""
+        return self.frames / self.fps
+
+
+class EncodingCancelledError(AcehandError):
+    """The caller asked to stop; nothing was written."""
+
+
+@runtime_checkable
+class DecodedSource(Protocol):
+    """A frame source backed by a file: it can hand out frames as they were decoded.
+
+    ``rotation`` (degrees, counter-clockwise) turns them upright, then ``mirrored`` flips them left
+    to right. ``source_indices`` are the file's frames that the recording uses.
+    """
+
+    path: Path
+    rotation: int
+    mirrored: bool
+    source_indices: np.ndarray
+
+    def decode(self, start: int, stop: int) -> Iterator[av.VideoFrame]:
+        """Yield frames ``start`` to ``stop - 1`` as they are stored."""
+        ...
+
+
+def encode_video(
+    recording: Recording,
+    path: Path,
+    fps: int,
+    settings: VideoEncoding | None = None,
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> EncodedVideo:
+    """Write all frames of a recording to ``path`` (mp4, replaced if it exists), at k / fps.
+
+    ``progress(done, total)`` is called after each frame; ``cancelled()`` before it, and a true
+    answer raises EncodingCancelledError. Raises OutputError when the file cannot be written or, for
+    "copy", when the source is not fit to be copied. The file appears only when complete.
+    """
+    settings = settings or VideoEncoding()
+    if recording.frames is None:
+        raise OutputError(f"{recording.source} has no frames; leave the video feature out.")
+    with atomic_path(path, overwrite=True) as temporary:
+        try:
+            if settings.codec == "copy":
+                _copy(recording, temporary, fps)
+            else:
+                _encode(recording, recording.frames, temporary, fps, settings, progress, cancelled)
+        except av.FFmpegError as error:
+            if isinstance(error, OSError):
+                raise
+            raise OutputError(f"{path}: encoding failed: {error}.") from error
+    facts = probe_video(path)
+    return EncodedVideo(path, facts.width, facts.height, len(facts.times_s), fps, facts.codec)
+
+
+def even_size(width: int, height: int) -> tuple[int, int]:
+    """Return the (width, height) that an encoded frame of the given size has."""
+    return width - width % 2, height - height % 2
+
+
+def _encode(
+    recording: Recording,
+    source: FrameSource,
+    path: Path,
+    fps: int,
+    settings: VideoEncoding,
+    progress: Progress | None,
+    cancelled: Callable[[], bool] | None,
+) -> None:
+    total = len(recording)
+    with av.open(f"file:{path}", "w", format="mp4", options=_MUXER) as container:
+        stream: av.VideoStream | None = None
+        for index, frame in enumerate(_frames(source, recording)):
+            if cancelled is not None and cancelled():
+                raise EncodingCancelledError(
+                    f"{recording.source}: encoding was stopped at frame {index} of {total}."
+                )
+            if stream is None:
+                stream = _open_stream(container, frame, fps, settings)
+            frame.pts, frame.time_base = index, Fraction(1, fps)
+            frame.pict_type = _PICTURE_TYPE_UNSET  # else the source's key frames are kept
+            container.mux(stream.encode(frame))
+            if progress is not None:
+                progress(index + 1, total)
+        if stream is None:
+            raise OutputError(f"{recording.source} has no frames to encode.")
+        container.mux(stream.encode())
+
+
+def _open_stream(
+    container: av.container.OutputContainer, frame: av.VideoFrame, fps: int, settings: VideoEncoding
+) -> av.VideoStream:
+    os.environ.setdefault("SVT_LOG", "1")  # its encoder talks on standard error otherwise
+    preset, crf = _DEFAULTS[settings.codec]
+    options = {
+        "preset": settings.preset or preset,
+        "crf": str(crf if settings.crf is None else settings.crf),
+    }
+    stream = container.add_stream(_ENCODERS[settings.codec], rate=fps, options=options)
+    stream.width, stream.height, stream.pix_fmt = frame.width, frame.height, "yuv420p"
+    context = stream.codec_context
+    context.time_base = Fraction(1, fps)
+    context.gop_size = settings.gop
+    if settings.codec == "h264":
+        context.max_b_frames = 0
+    # Without these tags a player would guess the matrix, and colours would shift.
+    for name in ("color_range", "colorspace", "color_primaries", "color_trc"):
+        setattr(context, name, getattr(frame, name))
+    return stream
+
+
+def _frames(source: FrameSource, recording: Recording) -> Iterator[av.VideoFrame]:
+    """Yield upright yuv420p frames of even size, converting as little as possible."""
+    if not isinstance(source, DecodedSource):
+        yield from (_from_rgb(image) for image in source.read(0, len(recording)))
+        return
+    turns = source.rotation // 90 % 4
+    upright = (recording.width, recording.height)
+    stored = upright[::-1] if turns % 2 else upright
+    graph: Graph | None = None
+    for frame in source.decode(0, len(recording)):
+        if (frame.width, frame.height) != stored:  # some streams change their size half way
+            frame = frame.reformat(width=stored[0], height=stored[1])
+        if frame.format.name != "yuv420p" or frame.color_range == ColorRange.JPEG:
+            frame = frame.reformat(format="yuv420p", dst_color_range=ColorRange.MPEG)
+        if turns or source.mirrored or even_size(*upright) != upright:
+            graph = graph or _turn_and_crop(frame, turns, source.mirrored, even_size(*upright))
+            graph.push(frame)
+            frame = graph.pull()
+        yield frame
+
+
+def _from_rgb(image: ImageRgb) -> av.VideoFrame:
+    width, height = even_size(image.shape[1], image.shape[0])
+    frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image[:height, :width]), format="rgb24")
+    return frame.reformat(
+        format="yuv420p", dst_colorspace=Colorspace.ITU709, dst_color_range=ColorRange.MPEG
+    )
+
+
+def _turn_and_crop(
+    frame: av.VideoFrame, turns: int, mirrored: bool, size: tuple[int, int]
+) -> Graph:
+    """Return a filter: quarter turns counter-clockwise, a flip, then a cut to (width, height)."""
+    graph = Graph()
+    nodes = [
+        graph.add_buffer(
+            width=frame.width, height=frame.height, format=frame.format, time_base=Fraction(1, 1)
+        )
+    ]
+    steps = [*_TURNS[turns], *([("hflip", None)] if mirrored else [])]
+    for name, argument in [*steps, ("crop", f"{size[0]}:{size[1]}:0:0:exact=1")]:
+        nodes.append(graph.add(name, argument))
+    nodes.append(graph.add("buffersink"))
+    for first, second in itertools.pairwise(nodes):
+        first.link_to(second)
+    graph.configure()
+    return graph
+
+
+def _copy(recording: Recording, path: Path, fps: int) -> None:
+    """Remux the source's packets with exact times. Raises OutputError where that would not do."""
+    source = recording.frames
+    if not isinstance(source, DecodedSource):
+        raise OutputError(f"{recording.source} cannot be copied: it is no video file. {_RE_ENCODE}")
+    with open_container(source.path) as original:
+        stream = video_stream(original, source.path)
+        packets = [packet for packet in original.demux(stream) if packet.size]
+        reason = _why_not_copy(source, stream, packets, fps)
+        if reason:
+            raise OutputError(f"{source.path} cannot be copied: {reason}. {_RE_ENCODE}")
+        ranks = np.argsort(np.argsort([packet.pts for packet in packets]))
+        delay = int(np.max(np.arange(len(ranks)) - ranks))  # B-frames: decoded before shown
+        with av.open(f"file:{path}", "w", format="mp4", options=_MUXER) as container:
+            target = container.add_stream_from_template(stream)
+            target.time_base = Fraction(1, fps)  # milliseconds could not express k / fps
+            for order, (packet, rank) in enumerate(zip(packets, ranks, strict=True)):
+                packet.stream, packet.time_base = target, Fraction(1, fps)
+                packet.pts, packet.dts, packet.duration = int(rank), order - delay, 1
+                container.mux(packet)
+
+
+def _why_not_copy(
+    source: DecodedSource, stream: av.VideoStream, packets: list[av.Packet], fps: int
+) -> str | None:
+    context = stream.codec_context
+    if context.codec.canonical_name != "h264" or context.pix_fmt != "yuv420p":
+        return f"it is {context.codec.canonical_name} {context.pix_fmt}, not h264 yuv420p"
+    if source.rotation or source.mirrored:
+        return "it has to be turned or flipped to be upright"
+    if not np.array_equal(source.source_indices, np.arange(len(packets))):
+        return "only part of its frames is used, or some twice"
+    if any(packet.is_discard or packet.pts is None for packet in packets):
+        return "it hides some of its frames, or does not say when they are shown"
+    if not packets[0].is_keyframe:
+        return "it does not start with a key frame"
+    ticks = np.sort([packet.pts for packet in packets]).astype(np.float64)
+    times = (ticks - ticks[0]) * float(stream.time_base)
+    if np.abs(times - np.arange(len(times)) / fps).max() > _COPY_JITTER_S:
+        rate = (len(times) - 1) / times[-1]
+        return f"its frames do not come at a constant {fps} per second (mean {rate:.3f})"
+    return None

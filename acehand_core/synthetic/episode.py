@@ -1,0 +1,282 @@
+"""One synthetic clip from (seed, index): who, where, what happens, which camera and sensor.
+
+The same seed and index give the same episode whatever else is rendered; nothing is drawn here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.synthetic.appearance import a_colour, a_look, a_wrapping, an_object, clutter
+from acehand_core.synthetic.behaviour import CarriedPath, Planner, deepest
+from acehand_core.synthetic.furniture import Prop
+from acehand_core.synthetic.lens import CLEAN, Sensor, random_camera, usable
+from acehand_core.synthetic.real_motion import RealMotion
+from acehand_core.synthetic.scene import Look
+from acehand_core.synthetic.script import Body, CameraKey, HandKey, Hold, Script, Vector
+from acehand_core.synthetic.taking import take, take_side
+from acehand_core.types import SIDES, RigidTransform
+
+Lenses = Literal["mixed", "pinhole", "fisheye"]
+#: Part of what a clip is made from: raised whenever the same seed gives another clip.
+VERSION = 2
+#: How often a story is planned anew when a hand goes deeper than this into an object.
+_PLANS, _DEPTH_M = 8, 0.0025
+#: How many objects are tried until the hand, which may be small, can hold one.
+_OBJECTS = 4
+#: How many large boxes are tried until both hands can hold one; the best is taken.
+_LARGE_BOXES = 8
+_STORIES = {"objects": 0.45, "bimanual": 0.25, "gestures": 0.30}
+
+
+@dataclass(frozen=True, slots=True)
+class SynthOptions:
+    """What all clips of a store share.
+
+    ``real_share``: the share of clips that move by the real motion, where there is one.
+    ``frames``: of each clip, 4k + 1 for the model.
+    """
+
+    width: int = 640
+    height: int = 480
+    frames: int = 121
+    fps: float = 30.0
+    cameras: Lenses = "mixed"
+    real_share: float = 0.4
+    #: A clean picture: no blur, no noise, even exposure.
+    clean: bool = False
+    #: For many small clips: no masks, coarser blur, shadows in fewer clips.
+    fast: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the options as plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """Everything about a clip but its pixels."""
+
+    story: str
+    script: Script
+    camera: Camera
+    look: Look
+    sensor: Sensor
+    noise_seed: tuple[int, int, int]
+    fast: bool = False
+
+
+def episode(
+    seed: int, index: int, options: SynthOptions, real: RealMotion | None = None
+) -> Episode:
+    """Return clip ``index`` of ``seed``."""
+    rng = np.random.default_rng((seed, index))
+    duration = options.frames / options.fps
+    head = _head(rng, duration)
+    body = Body.below(head[0].position_world)
+    betas = np.clip(rng.normal(0, 0.9, 10), -2.2, 2.2)
+    betas = np.stack([betas, np.clip(betas + rng.normal(0, 0.1, 10), -2.3, 2.3)])
+    if real is not None and rng.random() < options.real_share:
+        story, staged = "real", _real(rng, real, duration)
+    else:
+        story = str(rng.choice(list(_STORIES), p=list(_STORIES.values())))
+        planners = [
+            Planner(side, betas[slot], body, rng, duration) for slot, side in enumerate(SIDES)
+        ]
+        staged = _STAGES[story](rng, planners, duration)
+    hands, props, placed, holds = staged
+    taken = [pose[:2, 3] for pose in placed.values()]
+    for prop, pose in clutter(rng, taken, story):
+        props, placed = (*props, prop), placed | {prop.name: pose}
+    camera = _camera(rng, options)
+    sensor = CLEAN if options.clean else Sensor.random(rng)
+    script = Script(
+        name=f"synthetic (seed {seed}, clip {index}, {story})",
+        duration=duration,
+        fps=options.fps,
+        hands=hands,
+        cameras=head,
+        elbows_world=np.zeros((2, 3)),
+        betas=betas,
+        props=props,
+        T_world_prop=placed,
+        holds=holds,
+        body=body,
+    )
+    look = a_look(rng)
+    if options.fast and rng.random() < 0.6:
+        look = replace(look, lights=tuple(replace(light, shadow=False) for light in look.lights))
+    return Episode(story, script, camera, look, sensor, (seed, index, 1), options.fast)
+
+
+# --- stories: keys of both hands, props, where those stand, holds ------------------------------
+
+Staged = tuple[
+    tuple[tuple[HandKey, ...], tuple[HandKey, ...]],
+    tuple[Prop, ...],
+    dict[str, RigidTransform],
+    tuple[Hold, ...],
+]
+
+
+def _objects(rng: np.random.Generator, planners: list[Planner], duration: float) -> Staged:
+    """Each hand takes an object of its own, between rests, gestures and absences."""
+    props, grips = [], []
+    for planner in planners:
+        for _ in range(_OBJECTS):
+            prop = an_object(rng, f"own_{planner.side}")
+            place = np.array([planner.out * rng.uniform(0.06, 0.17), rng.uniform(0.12, 0.24), 0.0])
+            grip = take(planner.side, planner.betas, planner.body, rng, prop, place)
+            if grip.good:
+                break
+        props.append(prop)
+        grips.append(grip)
+    for planner in planners:
+        for prop, grip in zip(props, grips, strict=True):
+            planner.obstacles[prop.name] = (prop, grip.T_world_prop)
+
+    def plan() -> list[Planner]:
+        tried = [planner.again() for planner in planners]
+        for planner, prop, grip in zip(tried, props, grips, strict=True):
+            planner.rest()
+            if rng.random() < 0.25:
+                planner.leave()
+            planner.pick(prop, grip)
+            planner.pass_the_time()
+        return tried
+
+    done = _untouched(plan, props)
+    placed = done[0].placed | done[1].placed
+    return (
+        (done[0].finish(), done[1].finish()),
+        tuple(props),
+        placed,
+        (*done[0].holds, *done[1].holds),
+    )
+
+
+def _untouched(plan: Callable[[], list[Planner]], props: list[Prop]) -> list[Planner]:
+    """Plan until no hand goes into an object, or return the best of some plans."""
+    best: tuple[float, list[Planner]] | None = None
+    for _ in range(_PLANS):
+        tried = plan()
+        depth = deepest(tried, props)
+        if best is None or depth < best[0]:
+            best = depth, tried
+        if depth < _DEPTH_M:
+            break
+    assert best is not None
+    return best[1]
+
+
+def _gestures(rng: np.random.Generator, planners: list[Planner], duration: float) -> Staged:
+    """Hands speak, apart or close together, rest and leave; sometimes there is only one."""
+    alone = int(rng.integers(0, 2)) if rng.random() < 0.15 else None
+    meeting = np.array([0.0, rng.uniform(0.0, 0.15), rng.uniform(0.1, 0.22)])
+    for planner in planners:
+        planner.rest()
+        while planner.time < duration:
+            kind = rng.choice(4, p=[0.45, 0.25, 0.1, 0.2])
+            if kind == 1 and alone is None:
+                planner.gesture(meeting + np.array([planner.out * rng.uniform(0.03, 0.08), 0, 0]))
+            else:
+                (planner.gesture, planner.gesture, planner.rest, planner.leave)[int(kind)]()
+    hands = [planner.finish() for planner in planners]
+    if alone is not None:
+        hands[1 - alone] = ()
+    return (hands[0], hands[1]), (), {}, ()
+
+
+def _bimanual(rng: np.random.Generator, planners: list[Planner], duration: float) -> Staged:
+    """Both hands hold one large object from its sides, lift, turn and put it down."""
+    tries = []
+    while len(tries) < _LARGE_BOXES and not (tries and tries[-1][0] < 1.0):
+        prop, poses = _large_box(rng)
+        grips = [take_side(p.side, p.betas, rng, prop, poses[0]) for p in planners]
+        tries.append((max(grip.badness for grip in grips), prop, poses, grips))
+    _, prop, poses, grips = min(tries, key=lambda found: found[0])
+    for planner in planners:
+        planner.obstacles[prop.name] = (prop, poses[0])
+    durations = rng.uniform(0.5, 0.9, 3)
+
+    def plan() -> list[Planner]:
+        tried = [planner.again() for planner in planners]
+        for planner, grip in zip(tried, grips, strict=True):
+            planner.rest()
+            planner.come(grip)
+        contact = max(planner.time for planner in tried) + 0.25
+        carried = CarriedPath(np.cumsum([contact, *durations]), poses)
+        for planner, grip in zip(tried, grips, strict=True):
+            planner.share(prop, grip, carried)
+            planner.pass_the_time()
+        return tried
+
+    done = _untouched(plan, [prop])
+    hands = (done[0].finish(), done[1].finish())
+    return hands, (prop,), {prop.name: poses[0]}, tuple(done[1].holds)
+
+
+def _large_box(rng: np.random.Generator) -> tuple[Prop, Float[np.ndarray, "4 4 4"]]:
+    """Return a box for two hands, and where it stands, is turned to twice, and is put down."""
+    half = (rng.uniform(0.05, 0.12), rng.uniform(0.03, 0.07), rng.uniform(0.03, 0.07))
+    prop = Prop("shared", "box", half, a_colour(rng), *a_wrapping(rng))
+    start = np.array([rng.normal(0, 0.03), rng.uniform(0.08, 0.18), half[2]])
+    turns = np.zeros((4, 3))
+    turns[1:3] = rng.normal(0, np.radians([16, 16, 25]), (2, 3))
+    place = np.stack([start] * 4)
+    place[1:3] += rng.uniform([-0.06, -0.06, 0.06], [0.06, 0.04, 0.18], (2, 3))
+    place[3, :2] += rng.uniform(-0.04, 0.04, 2)
+    return prop, frames.rigid(rotations.exp(turns), place)
+
+
+def _real(rng: np.random.Generator, real: RealMotion, duration: float) -> Staged:
+    return real.keys(rng, duration), (), {}, ()
+
+
+_STAGES = {"objects": _objects, "bimanual": _bimanual, "gestures": _gestures}
+
+
+# --- the head and its camera -----------------------------------------------------------------
+
+
+def _head(rng: np.random.Generator, duration: float) -> tuple[CameraKey, ...]:
+    """Return a head that looks at the table, sways, and now and then looks away."""
+    eye = np.array([rng.normal(0, 0.02), rng.uniform(-0.18, -0.02), rng.uniform(0.34, 0.56)])
+    target = np.array([rng.normal(0, 0.04), rng.uniform(0.06, 0.18), rng.uniform(0.0, 0.08)])
+    tilt = rng.normal(0, 0.04)
+    away = _glances(rng, duration)
+    keys = []
+    for time in np.arange(0, duration + 0.4, 0.4):
+        sway = rng.normal(0, 1, 7) * np.array([0.012, 0.01, 0.008, 0.025, 0.02, 0.01, 0.025])
+        looks = target + sway[3:6]
+        for start, stop, where in away:
+            if start <= time <= stop:
+                looks = where + 3 * sway[3:6]
+        keys.append(CameraKey(float(time), eye + sway[:3], looks, float(tilt + sway[6])))
+    return tuple(keys)
+
+
+def _glances(rng: np.random.Generator, duration: float) -> list[tuple[float, float, Vector]]:
+    """Return when the head looks away, and to what: left, right, ahead."""
+    if rng.random() > 0.55:
+        return []
+    start = rng.uniform(0.2, max(0.3, duration - 1.2))
+    where = (
+        np.array([-0.85, 0.30, 0.25]), np.array([0.85, 0.30, 0.25]),
+        np.array([rng.normal(0, 0.3), 1.1, 0.55]), np.array([rng.normal(0, 0.2), 0.55, 0.05]),
+    )[int(rng.integers(4))]  # fmt: skip
+    return [(start, start + rng.uniform(0.4, 1.3), where)]
+
+
+def _camera(rng: np.random.Generator, options: SynthOptions) -> Camera:
+    while True:
+        camera = random_camera(rng, options.width, options.height, options.cameras)
+        if usable(camera):
+            return camera

@@ -1,0 +1,242 @@
+"""Looking more than once: offline, a hand lost in one pass may be seen in another.
+
+A forward pass covers the recording. Then, only where a slot is empty next to a sighting, the gap
+is looked at again: forwards and backwards with lower thresholds, and in enlarged crops around the
+last and the next sighting.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+
+import cv2
+import numpy as np
+from jaxtyping import UInt8
+
+from acehand_core.motion import FrameSource
+from acehand_core.trackers.base import Progress
+from acehand_core.trackers.mediapipe import slots as slot_rules
+from acehand_core.trackers.mediapipe.detector import Detection, Detector, SegmentCache
+from acehand_core.types import ImageRgb
+
+#: Frames of one forward segment. Fixed, so that a result does not depend on the machine.
+SEGMENT_FRAMES = 320
+LOW_CONFIDENCE = 0.3
+#: A look walks at most this far into a gap and gives up after this many frames without the hand.
+REACH_S = 3.0
+GIVE_UP = 8
+#: Frames of known hand that let the network lock on before a gap.
+RUN_UP = 3
+CROP_SIZES = 3.5  # side of a crop over the hand's rms size
+CROP_PIXELS = 448
+#: A second look must land this close to where the hand is expected, in hand sizes.
+EXPECTED = 1.6
+
+Frames = list[list[Detection]]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Frames ``start`` to ``stop - 1`` in which a slot is empty beside at least one sighting."""
+
+    slot: int
+    start: int
+    stop: int
+    before: Detection | None
+    after: Detection | None
+
+
+def forward_pass(frames: FrameSource, progress: Progress, cache: SegmentCache) -> Frames:
+    """Detect hands in every frame, in segments that run side by side."""
+    count = len(frames)
+    pieces = max(1, -(-count // SEGMENT_FRAMES))
+    edges = np.linspace(0, count, pieces + 1).round().astype(int)
+    segments = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+    found: Frames = [[] for _ in range(count)]
+    stop = threading.Event()
+    lock = threading.Lock()
+    done = 0
+
+    def work(jobs: Iterator[tuple[int, int]]) -> None:
+        nonlocal done
+        with Detector() as detector:
+            while not stop.is_set():
+                with lock:
+                    job = next(jobs, None)
+                if job is None:
+                    return
+                result = cache.get(*job)
+                if result is None:
+                    detector.reset()
+                    result = []
+                    for image in frames.read(*job):
+                        if stop.is_set():
+                            return
+                        result.append(detector(image, "forward"))
+                        with lock:
+                            done += 1
+                            progress("track", done, count)
+                    cache.put(*job, result)
+                else:
+                    with lock:
+                        done += job[1] - job[0]
+                        progress("track", done, count)
+                found[job[0] : job[1]] = result
+
+    jobs = iter(segments)
+    workers = min(len(segments), os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(work, jobs) for _ in range(workers)]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+        finally:
+            stop.set()
+    for future in futures:
+        future.result()
+    return found
+
+
+def find_gaps(slots: slot_rules.Slots) -> list[Gap]:
+    """Return the runs of empty frames of each slot that touch a sighting of that slot."""
+    gaps = []
+    for slot in (0, 1):
+        empty = np.array([pair[slot] is None for pair in slots])
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], empty, [0]])))
+        for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            before = slots[start - 1][slot] if start > 0 else None
+            after = slots[stop][slot] if stop < len(slots) else None
+            if before is not None or after is not None:
+                gaps.append(Gap(slot, start, stop, before, after))
+    return gaps
+
+
+def look_again(
+    frames: FrameSource, gaps: Sequence[Gap], fps: float, progress: Progress
+) -> Iterator[tuple[int, Detection]]:
+    """Yield (frame, detection) of hands that the forward pass lost."""
+    if not gaps:
+        return
+    reach = max(GIVE_UP, round(REACH_S * fps))
+    low = {"detection_confidence": LOW_CONFIDENCE, "tracking_confidence": LOW_CONFIDENCE}
+    with Detector(**low) as moving, Detector(still=True, **low) as still:
+        for index, gap in enumerate(gaps):
+            progress("look again", index, len(gaps))
+            seen: dict[int, Detection] = {}
+            for walk in _walks(gap, reach):
+                seen.update(_follow(walk, frames, moving, gap.slot))
+            for walk in _walks(gap, reach):
+                seen.update(_crops(walk, frames, still, gap.slot, seen))
+            yield from seen.items()
+        progress("look again", len(gaps), len(gaps))
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A way into a gap from the sighting beside it, forwards or backwards."""
+
+    start: int
+    stop: int
+    backwards: bool
+    sighting: Detection
+
+    def images(self, frames: FrameSource, run_up: int) -> Iterator[tuple[int, bool, ImageRgb]]:
+        """Yield (frame, inside the gap, image) in walking order."""
+        if self.backwards:
+            stop = min(len(frames), self.stop + run_up)
+            for frame, image in zip(
+                range(stop - 1, self.start - 1, -1),
+                frames.read_reversed(self.start, stop),
+                strict=True,
+            ):
+                yield frame, frame < self.stop, image
+        else:
+            start = max(0, self.start - run_up)
+            for frame, image in zip(
+                range(start, self.stop), frames.read(start, self.stop), strict=True
+            ):
+                yield frame, frame >= self.start, image
+
+
+def _walks(gap: Gap, reach: int) -> Iterator[_Walk]:
+    if gap.before is not None:
+        yield _Walk(gap.start, min(gap.stop, gap.start + reach), False, gap.before)
+    if gap.after is not None:
+        yield _Walk(max(gap.start, gap.stop - reach), gap.stop, True, gap.after)
+
+
+def _follow(
+    walk: _Walk, frames: FrameSource, detector: Detector, slot: int
+) -> Iterator[tuple[int, Detection]]:
+    """Track into the gap from its edge; the last sighting moves along."""
+    detector.reset()
+    last, misses = walk.sighting, 0
+    look = "backward" if walk.backwards else "forward again"
+    for frame, inside, image in walk.images(frames, RUN_UP):
+        match = _expected(detector(image, look), last, slot, misses)
+        if not inside:
+            continue
+        if match is None:
+            misses += 1
+            if misses >= GIVE_UP:
+                return
+            continue
+        last, misses = match, 0
+        yield frame, match
+
+
+def _crops(
+    walk: _Walk, frames: FrameSource, detector: Detector, slot: int, seen: dict[int, Detection]
+) -> Iterator[tuple[int, Detection]]:
+    """Look at an enlarged crop around the last sighting where the other walks saw nothing."""
+    last, misses = walk.sighting, 0
+    for frame, _, image in walk.images(frames, 0):
+        if frame in seen:
+            last, misses = seen[frame], 0
+            continue
+        crop, scale, corner = _crop(image, last)
+        found = [
+            replace(d, pixels=(d.pixels + 0.5) / scale - 0.5 + corner)
+            for d in detector(crop, "crop")
+        ]
+        match = _expected(found, last, slot, misses)
+        if match is None:
+            misses += 1
+            if misses >= GIVE_UP:
+                return
+            continue
+        last, misses = match, 0
+        yield frame, match
+
+
+def _crop(
+    image: ImageRgb, around: Detection
+) -> tuple[UInt8[np.ndarray, "h w 3"], np.ndarray, np.ndarray]:
+    """Return an enlarged square around a hand, its scales (x, y), and its corner in the image."""
+    height, width = image.shape[:2]
+    side = int(np.clip(CROP_SIZES * around.size, 32, max(width, height)))
+    centre = around.pixels.mean(0)
+    corner = np.round(centre - side / 2).astype(int)
+    corner = np.maximum(np.minimum(corner, [width - side, height - side]), 0)
+    view = image[corner[1] : corner[1] + side, corner[0] : corner[0] + side]
+    shape = np.array(view.shape[1::-1])
+    size = np.maximum(1, np.round(shape * (CROP_PIXELS / shape.max()))).astype(int)
+    crop = cv2.resize(view, size.tolist(), interpolation=cv2.INTER_LINEAR)
+    return crop, size / shape, corner  # sizes are whole, so the scales may differ a little
+
+
+def _expected(
+    detections: Sequence[Detection], last: Detection, slot: int, misses: int
+) -> Detection | None:
+    """Return the detection that continues ``last``: near, as large, not of the other side."""
+    near = [
+        d
+        for d in detections
+        if slot_rules.distance(d, last) < EXPECTED + 0.1 * misses
+        and 0.5 < d.size / last.size < 2.0
+        and (d.p_right if slot else 1 - d.p_right) > 0.3
+    ]
+    return min(near, key=lambda d: slot_rules.distance(d, last), default=None)

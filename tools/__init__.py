@@ -1,0 +1,1 @@
+"""Programs for developers: what makes bundled assets, and what measures the code."""
