@@ -7,7 +7,7 @@ Prints one JSON line. ``--list`` names what one count is made of: ``one_importer
 ``launch``; tests, benchmarks, examples and tools are not.
 
 - a module has one importer where one other counted module imports it, anywhere in its text;
-- a private function or method is used once where its name stands in one other place of its module;
+- a private function is used once where it is called in one place and its name stands in no other;
 - a body is what follows a function's docstring; it is unbroken where it has 15 lines or more and
   none of them is blank;
 - settings are dataclasses or pydantic models whose names end as settings' names do.
@@ -113,18 +113,15 @@ def _importers(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
 
 
 def _used_once(tree: ast.Module) -> list[str]:
-    """Return the private functions and methods whose name is used in one place of their module."""
-    uses: Counter[str] = Counter()
-    functions = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            if node.name.startswith("_") and not node.name.startswith("__"):
-                functions.append(node)
-        elif isinstance(node, ast.Name):
-            uses[node.id] += 1
-        elif isinstance(node, ast.Attribute):
-            uses[node.attr] += 1
-    return [f"{node.lineno} {node.name}" for node in functions if uses[node.name] == 1]
+    """Return the private functions of a module that are called in one place and named in no other."""
+    uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return [
+        f"{node.lineno} {node.name}"
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("_")
+        if uses[node.name] == 1 and node.name in called
+    ]
 
 
 def _settings(tree: ast.Module) -> list[str]:
