@@ -18,6 +18,7 @@ _BESIDE_M = 0.15
 KINDS = {
     "action": "joint_trajectory_controller/JointTrajectoryController",
     "forward": "forward_command_controller/ForwardCommandController",
+    "position_group": "position_controllers/JointGroupPositionController",
 }
 
 
@@ -101,7 +102,7 @@ def controller_parameters(
     bag reaches its controller.
 
     Args:
-        kind: of ``KINDS``; also the node that it is for.
+        kind: of ``KINDS``: for goals, or for one of the two that only forward commands.
         path_tolerance, goal_tolerance: largest errors on the way and at the end, in radians.
     """
     maps = own_names(robot)
@@ -113,11 +114,11 @@ def controller_parameters(
     out: dict[str, Any] = {"controller_manager": {"ros__parameters": manager}}
     for one in chosen.values():
         manager[one.controller] = {"type": KINDS[kind]}
-        values = (
-            _trajectories(one, path_tolerance, goal_tolerance)
-            if kind == "action"
-            else {"joints": list(one.joints), "interface_name": "position"}
-        )
+        values: dict[str, Any] = {"joints": list(one.joints)}
+        if kind == "action":
+            values = _trajectories(one, path_tolerance, goal_tolerance)
+        elif kind == "forward":  # a position group knows its interface
+            values["interface_name"] = "position"
         out[one.controller] = {"ros__parameters": values}
     return out
 

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import atexit
+import json
+import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ import yaml
 
 from acehand_core.bags.messages import CAMERA_LINK
 from acehand_core.errors import InputError, nearest
+from acehand_ros.messages import live_topic
 from acehand_ros.parameters import Parameter, Table
 
 PACKAGE = "acehand_ros"
@@ -163,6 +167,37 @@ def rviz_config(scene: Scene) -> dict[str, Any]:
     return config
 
 
+def foxglove_layout(scene: Scene) -> dict[str, Any]:
+    """Return the Foxglove layout of this package for a scene; import it there."""
+    path = Path(__file__).parent / "config" / "acehand.foxglove.json"
+    layout = json.loads(path.read_text("utf-8"))
+    namespace = scene.namespace.strip("/")
+
+    def live(topic: str) -> str:
+        name = live_topic(topic)
+        return f"/{namespace}/{name}" if namespace and name != topic else topic
+
+    for name, panel in layout["configById"].items():
+        kind = name.partition("!")[0]
+        if kind in ("3D", "Image"):
+            panel["topics"] = {live(topic): shown for topic, shown in panel["topics"].items()}
+        if kind == "3D":
+            panel["followTf"] = scene.frame_prefix + scene.fixed_frame
+            for layer in panel["layers"].values():
+                if "topic" in layer:
+                    layer["topic"] = live(layer["topic"])
+                    layer["framePrefix"] = scene.frame_prefix
+        elif kind == "Image":
+            mode = panel["imageMode"]
+            mode["imageTopic"] = scene.image_topic
+            mode["calibrationTopic"] = live(mode["calibrationTopic"])
+        elif kind == "Plot":
+            for one in panel["paths"]:
+                topic, dot, field = one["value"].partition(".")
+                one["value"] = live(topic) + dot + field
+    return layout
+
+
 def viewer(choice: str, use_sim_time: bool, scene: Scene) -> list[Any]:
     """Return what shows the topics: the viewer chosen, or the first one that is installed."""
     from launch.actions import LogInfo
@@ -174,8 +209,16 @@ def viewer(choice: str, use_sim_time: bool, scene: Scene) -> list[Any]:
     for name in wanted:
         package, executable = VIEWERS[name]
         if installed(package):
-            config = ["-d", _written(rviz_config(scene))] if name == "rviz" else []
+            if name == "rviz":
+                text = yaml.safe_dump(rviz_config(scene), sort_keys=False)
+                config, hints = ["-d", temporary("acehand.rviz", text)], []
+            else:
+                text = json.dumps(foxglove_layout(scene), indent=1)
+                path = temporary("acehand.foxglove.json", text)
+                config = []
+                hints = [LogInfo(msg=f"A layout for Foxglove, as long as this runs: {path}")]
             return [
+                *hints,
                 Node(
                     package=package,
                     executable=executable,
@@ -183,17 +226,21 @@ def viewer(choice: str, use_sim_time: bool, scene: Scene) -> list[Any]:
                     arguments=config,
                     remappings=own_clock(scene.namespace),
                     parameters=[{"use_sim_time": use_sim_time}],
-                )
+                ),
             ]
     packages = " or ".join(VIEWERS[name][0] for name in wanted)
     return [LogInfo(msg=f"No viewer is started: install {packages} for one.")]
 
 
-def _written(config: Mapping[str, Any]) -> str:
-    """Return a temporary file that holds a viewer's configuration."""
-    with tempfile.NamedTemporaryFile("w", suffix=".rviz", delete=False) as file:
-        yaml.safe_dump(config, file, sort_keys=False)
-    return file.name
+def temporary(name: str, text: str) -> str:
+    """Return the path of a new file of this name, which is removed when the launch has ended.
+
+    At the end of the process, not at launch's shutdown event: a launch that fails may have none.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="acehand_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / name).write_text(text, "utf-8")
+    return str(folder / name)
 
 
 def scene_arguments() -> list[Any]:

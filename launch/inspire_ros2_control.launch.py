@@ -4,9 +4,6 @@ ros2 launch acehand_ros inspire_ros2_control.launch.py source:=dataset
 ros2 launch acehand_ros inspire_ros2_control.launch.py source:=dataset hardware:=PACKAGE/PLUGIN
 """
 
-import tempfile
-from pathlib import Path
-
 import yaml
 from launch.actions import DeclareLaunchArgument, OpaqueFunction, RegisterEventHandler
 from launch.event_handlers import OnProcessExit
@@ -31,6 +28,8 @@ OWN = (
     ("update_rate", "100", "of the controllers, in Hz", None),
     ("path_tolerance", "0.2", "largest error on the way before a goal is ended, in rad", None),
     ("goal_tolerance", "0.05", "largest error at the end, in rad", None),
+    ("forward_controller", "forward", "which controllers get commands with output:=forward",
+     ("forward", "position_group")),
     ("player", "true", "false: controllers alone, for another player", ("true", "false")),
     ("view", "none", "what shows the topics, if it is installed", ("none", "auto",
      *launching.VIEWERS)),
@@ -44,13 +43,12 @@ def start(context):
     robot = load_robot(given["robot"])
     hardware = control.hardware_parameters(given["hardware_parameters"])
     urdf = control.description(robot, given["hands"], given["hardware"], hardware)
-    kind = "forward" if given["output"] == "forward" else "action"
+    kind = given["forward_controller"] if given["output"] == "forward" else "action"
     parameters = control.controller_parameters(
         robot, given["hands"], kind, int(given["update_rate"]),
         float(given["path_tolerance"]), float(given["goal_tolerance"]),
     )  # fmt: skip
-    file = Path(tempfile.mkdtemp(prefix="acehand_")) / "controllers.yaml"
-    file.write_text(yaml.safe_dump(parameters), "utf-8")
+    file = launching.temporary("controllers.yaml", yaml.safe_dump(parameters))
     publisher = Node(
         package="robot_state_publisher",
         executable="robot_state_publisher",
@@ -59,14 +57,14 @@ def start(context):
     manager = Node(
         package="controller_manager",
         executable="ros2_control_node",
-        parameters=[str(file)],
+        parameters=[file],
         output="screen",
     )
     names = [name for name in parameters if name != "controller_manager"]
     spawner = Node(
         package="controller_manager",
         executable="spawner",
-        arguments=["joint_state_broadcaster", *names, "--param-file", str(file)],
+        arguments=["joint_state_broadcaster", *names, "--param-file", file],
         output="screen",
     )
     player = Node(

@@ -1,5 +1,7 @@
 """What joint_trajectory_controller asks of a trajectory and how it follows one, for tests.
 
+And whether what was written keeps the limits of the robot's URDF at the times that stand beside it.
+
 Read from ros2_controllers, branch jazzy, joint_trajectory_controller 4.42:
 ``src/joint_trajectory_controller.cpp`` (``validate_trajectory_msg``, defaults of its parameters)
 and ``src/trajectory.cpp`` (``sample``, ``interpolate_between_points``). Written anew in numpy.
@@ -7,9 +9,18 @@ and ``src/trajectory.cpp`` (``sample``, ``interpolate_between_points``). Written
 
 from __future__ import annotations
 
+import json
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
+from rosbags.highlevel import AnyReader
+
+from retarget.robot import load_robot
 
 #: The controller's own comparison: std::numeric_limits<float>::epsilon().
 EPSILON = float(np.finfo(np.float32).eps)
@@ -117,3 +128,80 @@ def check_controller_takes(message, hand, times=None, period_s=0.001) -> None:
         lasts = (t.at_ns[-1] - t.at_ns[0]) / 1e9
         frame = (times[-1] - times[0]) / max(1, len(times) - 1) / 1e9
         assert abs(lasts - (times[-1] - times[0]) / 1e9 - frame) < 0.1 * frame
+
+
+def check_urdf_limits(
+    urdf: Path, names: Sequence[str], seconds: np.ndarray, path: np.ndarray, share: float = 1e-4
+) -> None:
+    """Assert that joints (T, Q) at these times keep their limits of angle and speed.
+
+    ``names`` are the URDF's; ``share`` is what rounding of the times and angles may add.
+    """
+    found = {
+        joint.get("name"): joint.find("limit") for joint in ElementTree.parse(urdf).iter("joint")
+    }
+    lower, upper, speed = (
+        np.array([float(found[name].get(key)) for name in names])
+        for key in ("lower", "upper", "velocity")
+    )
+    assert (path >= lower - 1e-6).all() and (path <= upper + 1e-6).all()
+    between = np.diff(np.asarray(seconds, np.float64))
+    assert (between > 0).all()
+    assert (np.abs(np.diff(path, axis=0)) <= speed * between[:, None] * (1 + share) + 1e-6).all()
+
+
+def check_dataset_limits(dataset: Path, robot: str = "inspire") -> int:
+    """Assert that every episode keeps the limits; return how many hands were moved.
+
+    All of a dataset is executed: joints, states, actions and what registers mean, one row per
+    timestamp, the held pose of an absent hand among them.
+    """
+    hands = load_robot(robot).hands
+    features = json.loads((dataset / "meta" / "info.json").read_text())["features"]
+    moved = 0
+    for file in sorted(dataset.glob("data/*/*.parquet")):
+        table = pq.read_table(file, partitioning=None)
+        episode = np.asarray(table["episode_index"])
+        for number, (side, hand) in ((n, h) for n in np.unique(episode) for h in hands.items()):
+            rows = episode == number
+            seconds = np.asarray(table["timestamp"], np.float64)[rows]
+            for key in ("observation.joints.robot", "observation.state", "action"):
+                names = features[key]["names"]
+                own = [
+                    n
+                    for n in names
+                    if n.startswith(side) and n[len(side) + 1 :] in hand.joint_names
+                ]
+                values = np.array(table[key].to_pylist(), np.float64)[rows]
+                values = values[:, [names.index(name) for name in own]]
+                check_urdf_limits(hand.urdf_path, own, seconds, values, 1e-3)
+            registers = np.array(table["action.register"].to_pylist(), np.float64)[rows]
+            half = registers.shape[1] // 2
+            registers = registers[:, :half] if side == "left" else registers[:, half:]
+            driven = [f"{side}_{name}" for name in hand.command_joints]
+            check_urdf_limits(hand.urdf_path, driven, seconds, hand.from_registers(registers), 1e-3)
+            moved += bool(np.ptp(registers, axis=0).any())
+    return moved
+
+
+def check_bag_limits(bag: Path, robot: str = "inspire") -> int:
+    """Assert that joint states keep the limits on their own stamps, and that controllers take every
+    trajectory; return how many messages of both there were.
+    """
+    hands, states, count = load_robot(robot).hands, defaultdict(list), 0
+    with AnyReader([bag]) as reader:
+        for connection, _, raw in reader.messages():
+            side, _, name = connection.topic.strip("/").partition("_hand/")
+            if name == "joint_states":
+                states[side].append(reader.deserialize(raw, connection.msgtype))
+            elif name == "joint_trajectory":
+                message = reader.deserialize(raw, connection.msgtype)
+                check_controller_takes(message, hands[side])
+                count += 1
+    for side, said in states.items():
+        stamps = [m.header.stamp.sec * 10**9 + m.header.stamp.nanosec for m in said]
+        path = np.array([m.position for m in said])
+        seconds = (np.array(stamps) - stamps[0]) / 1e9
+        check_urdf_limits(hands[side].urdf_path, said[0].name, seconds, path)
+        count += len(said)
+    return count

@@ -1,4 +1,7 @@
-"""Datasets as they were written before features became flat vectors and paths were left out."""
+"""Datasets as they were written before features became flat vectors and paths were left out.
+
+Nor did they say which hands are valid, nor which frame and topic the pictures of a bag are of.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 SIDES = ["left", "right"]
+#: What is younger: a column, and entries of the provenance's settings.
+VALID = "hand.valid"
+SAID_OF_BAGS = ("camera_frame", "image_topic")
 AXES = ["x", "y", "z"]
 ROTATION = ["r11", "r21", "r31", "r12", "r22", "r32"]
 KEYPOINTS = ["wrist"] + [
@@ -44,11 +50,12 @@ def age(root: Path, folder: Path) -> Path:
         feature = info["features"][key]
         feature |= {"shape": shape, "names": NAMES[key]}
         del feature["info"]["axes"]
+    del info["features"][VALID]
     (root / "meta/info.json").write_text(json.dumps(info, indent=4) + "\n")
 
     values: dict[str, list[np.ndarray]] = {key: [] for key in shapes}
     for path in sorted(root.glob("data/*/*.parquet")):
-        table = pq.read_table(path, partitioning=None)
+        table = pq.read_table(path, partitioning=None).drop_columns([VALID])
         for key, shape in shapes.items():
             array = np.array(table[key].to_pylist(), np.float32).reshape(-1, *shape)
             values[key].append(array)
@@ -68,8 +75,11 @@ def age(root: Path, folder: Path) -> Path:
             for name, value in _stats(values[key][number]).items():
                 column = table.column_names.index(f"stats/{key}/{name}")
                 table = table.set_column(column, f"stats/{key}/{name}", pa.array([value]))
+        younger = [name for name in table.column_names if name.startswith(f"stats/{VALID}/")]
+        table = table.drop_columns(younger)
         pq.write_table(table, path)
     stats = json.loads((root / "meta/stats.json").read_text())
+    del stats[VALID]
     stats |= {key: _stats(np.concatenate(values[key])) for key in shapes}
     (root / "meta/stats.json").write_text(json.dumps(stats, indent=4) + "\n")
 
@@ -96,7 +106,9 @@ def _stats(values: np.ndarray) -> dict[str, list[Any]]:
 
 
 def _place(content: dict[str, Any], folder: Path) -> None:
-    """Put every source into the folder again."""
+    """Put every source into the folder again, and forget what was not kept then."""
+    for key in SAID_OF_BAGS:
+        content.pop(key, None)
     for key, value in content.items():
         if isinstance(value, dict):
             _place(value, folder)

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import older_datasets
 import pytest
 import yaml
 from bag_samples import DELAY, IMAGE, START, TOPIC, SampleBag, pictures, stamps
 from clips import TRUTH, empty_frames, example_frames
-from controller_rules import check_controller_takes
+from controller_rules import check_bag_limits, check_controller_takes, check_dataset_limits
 from fake_motion import ARRAYS
 from rosbags.highlevel import AnyReader
 from runs import Acehand, Run, hands_file
@@ -26,6 +27,7 @@ from acehand_core.bags.records import BagReading
 from acehand_core.bags.topics import bag_info
 from acehand_core.bags.typestore import typestore
 from acehand_core.errors import Interrupted
+from acehand_core.lerobot.check import check_dataset
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.pipeline import JobSettings
 from acehand_core.pipeline.bag_convert import ConvertOptions, convert_bag
@@ -202,6 +204,44 @@ def test_the_dataset_remembers_the_camera(converted: Path, recorded: Path) -> No
     assert named and demo.camera_frame == named and not demo.publish_camera_tf
     assert seen_by(converted / "dataset") == (named, TOPIC)
     assert seen_by(converted / "out") == (named, TOPIC)
+
+
+def test_an_older_dataset_that_does_not_remember_it_is_added_to(
+    converted: Path, recorded: Path, tmp_path: Path, capsys
+) -> None:
+    old = shutil.copytree(converted / "dataset", tmp_path / "data")
+    older_datasets.age(old, Path("/home/somebody/bags"))
+    assert seen_by(old) == ("camera_link", None)
+    more = [recorded, "--append", "--no-overlay", "--output", old]
+    assert Run(capsys, *more).code == 0
+    assert check_dataset(old) == []
+    # The new episode knows its camera; the old one still does not.
+    assert seen_by(old, 0) == ("camera_link", None)
+    assert seen_by(old, 1) == seen_by(converted / "dataset") == ("cam_optical", TOPIC)
+    frames = [demo.camera_frame for demo, _ in load_demonstrations(old)]
+    assert frames == ["camera_optical_frame", "cam_optical"]
+
+
+def test_the_limits_hold_on_the_stamps(converted: Path) -> None:
+    assert check_dataset_limits(converted / "dataset") == 2
+    assert check_bag_limits(converted / "out") == 2 * (COUNT + 1)
+
+
+@pytest.mark.usefixtures("known_hands")
+def test_the_limits_hold_on_the_stamps_of_a_camera_that_loses_pictures(
+    calibration: Path, tmp_path: Path
+) -> None:
+    """A fifth of them, the others early or late by up to a third of a frame."""
+    rng = np.random.default_rng(5)
+    late = rng.uniform(-1, 1, 90) / 90
+    said = [ns + int(s * 1e9) for ns, s in zip(stamps(90), late, strict=True) if rng.random() > 0.2]
+    with SampleBag(tmp_path / "bag") as bag:
+        for image, stamp in zip(small_frames(len(said)), said, strict=True):
+            bag.image(image, stamp, log_ns=stamp + DELAY)
+    job = JobSettings(tmp_path / "dataset", overlay=False, calibration=calibration)
+    convert_bag(ConvertOptions(tmp_path / "bag", job, tmp_path / "out", mesh=False))
+    assert check_dataset_limits(tmp_path / "dataset") == 2
+    assert check_bag_limits(tmp_path / "out") > 2 * 65
 
 
 def test_the_hands_in_the_messages(converted: Path) -> None:

@@ -116,7 +116,7 @@ def test_viewers_show_topics_that_there_are() -> None:
     shown |= set(layout["configById"]["3D!hands"]["topics"])
     shown |= {layer["topic"] for layer in layout["configById"]["3D!hands"]["layers"].values()
               if "topic" in layer}  # fmt: skip
-    assert shown - {"", "/cam/image_raw"} <= set(TOPICS)  # pictures: the recording's own
+    assert shown - {""} <= set(TOPICS)  # pictures: the recording's own
     assert {f"/{s}_hand/{n}" for s in ("left", "right") for n in ("mesh", "skeleton")} <= shown
     panels = json.dumps(layout["layout"])
     assert all(f'"{name}"' in panels for name in layout["configById"])

@@ -17,6 +17,7 @@ from pathlib import Path
 import clips
 import numpy as np
 import pytest
+from controller_rules import check_dataset_limits
 from retarget_samples import moving_hands
 from runs import Acehand, Run, first_run, hands_file
 from video_fixtures import write_audio, write_video
@@ -77,6 +78,7 @@ def test_a_clip_becomes_a_dataset(made: Made) -> None:
     assert episode["frames"] == 12 and episode["fps"] == 30 and episode["tracker"] == "mediapipe"
     assert episode["coverage"] == {"left": 1.0, "right": 1.0} and episode["filled_share"] == 0
     assert episode["limit_violations"] == episode["speed_violations"] == 0
+    assert check_dataset_limits(made.dataset) == 2
     assert episode["coupling_residual_rad"] < 1e-6
     assert episode["verdict"] in ("pass", "warn") and isinstance(episode["reasons"], list)
     assert check_dataset(made.dataset, decode_all=True) == []

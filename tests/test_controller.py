@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from controller_rules import Trajectory, check_controller_takes, refusals
+from controller_rules import Trajectory, check_controller_takes, check_urdf_limits, refusals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from retarget_samples import moving_hands
@@ -61,6 +61,21 @@ def test_any_commands_become_a_trajectory_that_is_taken(seed, count, fps):
     names = [f"right_{name}" for name in HAND.command_joints]
     stamp = {"stamp": {"sec": 0, "nanosec": 0}}
     check_controller_takes({"header": stamp, "joint_names": names, "points": points}, HAND)
+
+
+def test_the_rules_find_what_is_outside_or_too_fast_on_its_own_stamps():
+    """An index finger of 3.2 rad/s that ends at 1.47 rad: 0.1 rad in 1/30 s is 3 rad/s."""
+    names, seconds = ["right_index_proximal"], np.array([0.0, 1 / 30, 2 / 30, 3 / 30])
+    path = np.array([[1.07], [1.17], [1.27], [1.37]])
+    check_urdf_limits(HAND.urdf_path, names, seconds, path)
+    with pytest.raises(AssertionError):
+        check_urdf_limits(HAND.urdf_path, names, seconds, path + 0.11)
+    seconds[2] -= 0.004  # 0.1 rad in 29 ms
+    with pytest.raises(AssertionError):
+        check_urdf_limits(HAND.urdf_path, names, seconds, path)
+    seconds[2] = seconds[1]
+    with pytest.raises(AssertionError):
+        check_urdf_limits(HAND.urdf_path, names, seconds, path)
 
 
 def test_the_nearest_path_is_the_nearest():

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from retarget_samples import motion_of, moving_hands
+from runs import Run, hands_file
 
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES
+from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.features import Layout, columns, features
 from acehand_core.motion import HandMotion, held_index, rotation_6d
 from retarget.pipeline import retarget_motion
@@ -80,6 +85,9 @@ def test_an_absent_hand_holds_everything() -> None:
         np.testing.assert_array_equal(column[:5, 1], np.repeat(column[5:6, 1], 5, 0))
     confidence = out[prefix + "confidence"]
     assert (confidence[20:, 0] == 0).all() and (confidence[:5, 1] == 0).all()
+    valid = out["hand.valid"]
+    assert valid.dtype == bool and valid[:20, 0].all() and valid[5:, 1].all()
+    assert not valid[20:, 0].any() and not valid[:5, 1].any()
     # The base of the robot stays with the hand.
     base = out["observation.state"][:, :9]
     np.testing.assert_array_equal(base[20:], np.repeat(base[19:20], 10, 0))
@@ -98,10 +106,29 @@ def test_a_hand_that_never_appears_is_the_flat_hand(placed: bool) -> None:
         np.testing.assert_array_equal(out[prefix + "hand_pose"][3, 0], [IDENTITY] * 15)
     else:
         np.testing.assert_allclose(out[prefix + "joints_wrist"][7, 0], rest - rest[0], atol=1e-7)
-    assert (out[prefix + "confidence"][:, 0] == 0).all()
+    assert (out[prefix + "confidence"][:, 0] == 0).all() and not out["hand.valid"][:, 0].any()
     hand = load_robot("inspire").hand("left")
     joints = out["observation.joints.robot"][:, :12]
     np.testing.assert_allclose(joints, np.tile(hand.expand(hand.rest), (COUNT, 1)), atol=1e-6)
+
+
+def test_a_hand_that_is_left_out_is_never_valid(tmp_path: Path, capsys) -> None:
+    """In the file itself, and the check finds what contradicts it."""
+    hands, data = hands_file(tmp_path / "hands.npz"), tmp_path / "data"
+    assert Run(capsys, hands, "--hands", "right", "--output", data).code == 0
+    (path,) = data.glob("data/*/*.parquet")
+    table = pq.read_table(path, partitioning=None)
+    assert table["hand.valid"].to_pylist() == [[False, True]] * 12
+    assert check_dataset(data) == []
+
+    confidence = "observation.hand.confidence"
+    rows = table[confidence].to_pylist()
+    rows[3][0] = rows[3][1]
+    number = table.column_names.index(confidence)
+    lying = pa.array(rows, table.schema.field(number).type)
+    pq.write_table(table.set_column(number, confidence, lying), path)
+    problems = [str(problem) for problem in check_dataset(data)]
+    assert any("at row 3 for a hand of which 'hand.valid' is false" in p for p in problems)
 
 
 def test_rotations_that_are_never_known_are_the_identity() -> None:

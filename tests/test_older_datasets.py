@@ -73,7 +73,9 @@ def test_it_is_added_to_as_it_is(old: Path, new: Path, inputs: tuple[Path, Path]
     features = json.loads((old / layout.INFO_PATH).read_text())["features"]
     assert Run(capsys, *job(inputs), "--append", "--task", "again", "--output", old).code == 0
     assert json.loads((old / layout.INFO_PATH).read_text())["features"] == features
-    assert check_dataset(old) == []
+    assert "hand.valid" not in features and check_dataset(old) == []
+    names = [pq.read_schema(path).names for path in old.glob("data/*/*.parquet")]
+    assert len(names) == 2 and names[0] == names[1] and "hand.valid" not in names[0]
     kinds = {pq.read_schema(path).field(JOINTS).type for path in old.glob("data/*/*.parquet")}
     assert len(kinds) == 1
     assert np.array_equal(joints_of(old), np.tile(joints_of(new), (2, 1, 1, 1)))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from controller_rules import check_dataset_limits
 from video_fixtures import write_video
 
 from acehand_core.cli import retarget
@@ -49,6 +50,7 @@ def test_the_whole_video(job) -> None:
     assert motion.known[:, 0].mean() <= 0.02  # no left hand invented
     assert entry["reprojection_px"]["median"] <= 6.0
     assert entry["limit_violations"] == entry["speed_violations"] == 0
+    assert check_dataset_limits(out) == 1
     assert entry["coupling_residual_rad"] < 1e-6
     assert entry["physics"]["rms_tracking_rad"] < 0.05
     assert entry["physics"]["max_penetration_mm"] < 1.0

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int, Shaped
 
 from acehand_core.errors import AcehandError
 from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.features import CONFIDENCE_KEY, VALID_KEY
 from acehand_core.lerobot.stats import read_stats
 from acehand_core.recordings.video_encode import VideoFacts, probe_video
 
@@ -56,6 +57,7 @@ def check_data(root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str])
         faults = [*_schema_faults(table.schema, info["features"])]
         if not faults:
             faults = [*_value_faults(table, info["features"], loaded, ranges)]
+            faults = faults or [*_absence_faults(table, info["features"])]
             loaded.rows_of[name] = (loaded.rows, loaded.rows + len(table))
             loaded.rows += len(table)
         problems += [Problem(name, fault) for fault in faults]
@@ -124,6 +126,22 @@ def _value_faults(
         elif len(values):
             flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
             ranges[key].append(np.stack([flat.min(axis=0), flat.max(axis=0)]))
+
+
+def _absence_faults(table: pa.Table, features: Row) -> Iterator[str]:
+    """Yield what contradicts itself about hands that are not there."""
+    if not {VALID_KEY, CONFIDENCE_KEY} <= features.keys():
+        return
+    valid, confidence = (
+        layout.column_values(table[key], features[key]["shape"])
+        for key in (VALID_KEY, CONFIDENCE_KEY)
+    )
+    if valid.shape == confidence.shape and (found := np.argwhere(~valid & (confidence > 0))).size:
+        row, hand = found[0]
+        yield (
+            f"{CONFIDENCE_KEY!r} is {confidence[row, hand]:g} at row {row} for a hand of which "
+            f"{VALID_KEY!r} is false; it must be 0 there"
+        )
 
 
 def _episode_faults(

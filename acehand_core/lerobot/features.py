@@ -3,10 +3,11 @@
 Every feature is a flat vector: lerobot's edit tools fail on features of two or more axes. The axes
 that a vector was made of are in its ``info``, as ``axes``: reshaping the values (T, N) to
 (T, *lengths of the axes) gives them back. Datasets written before have those axes in their shape;
-they are added to as they are, see ``of_same_shape``.
+they are added to as they are, see ``of_same_shape``, and so are those without ``VALID_KEY``.
 
-Both hands are always present. An absent hand holds its last valid pose (its first before it
-appears) and has confidence 0; one that never appears is the flat default hand at the origin.
+Both hands are always present. An absent hand is not valid (``VALID_KEY``), holds its last valid
+pose (its first before it appears) and has confidence 0; one that never appears is the flat default
+hand at the origin.
 Rotations that are never known are the identity; nothing is NaN.
 """
 
@@ -33,6 +34,10 @@ from acehand_core.motion import (
 from acehand_core.types import SIDES, JointsCamera
 
 IMAGE_KEY = "observation.images.ego"
+CONFIDENCE_KEY = "observation.hand.confidence"
+#: No "observation." before it: lerobot's policies take whatever is called so as an input, and
+#: their normalization cannot subtract from booleans.
+VALID_KEY = "hand.valid"
 _AXES = ("x", "y", "z")
 _ROTATION = ("r11", "r21", "r31", "r12", "r22", "r32")
 _BETAS = tuple(f"beta{i}" for i in range(10))
@@ -67,8 +72,9 @@ def features(layout: Layout) -> tuple[FeatureSpec, ...]:
 
 
 def of_same_shape(layout: Layout, stored: Mapping[str, Any]) -> tuple[FeatureSpec, ...]:
-    """Return the features as a dataset has them: those of older datasets keep their axes.
+    """Return the features as a dataset has them.
 
+    Those of older datasets keep their axes, and ``VALID_KEY`` is left out where they lack it.
     ``stored`` is ``features`` of its info.json; whatever else differs is for the writer to name.
     """
 
@@ -77,7 +83,11 @@ def of_same_shape(layout: Layout, stored: Mapping[str, Any]) -> tuple[FeatureSpe
         shape = feature.get("shape") if isinstance(feature, Mapping) else None
         return isinstance(shape, list) and len(shape) > 1
 
-    return tuple(spec if has_axes(spec.key) else _flat(spec) for spec in _by_axes(layout))
+    return tuple(
+        spec if has_axes(spec.key) else _flat(spec)
+        for spec in _by_axes(layout)
+        if spec.key != VALID_KEY or spec.key in stored
+    )
 
 
 def _flat(spec: FeatureSpec) -> FeatureSpec:
@@ -119,7 +129,7 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
                         {"hand": SIDES, "axis": _AXES}, {**model, "unit": "m"}),
         ]  # fmt: skip
     out += [
-        _vector("observation.hand.confidence", SIDES, "0 to 1; 0 where the hand is absent"),
+        _vector(CONFIDENCE_KEY, SIDES, "0 to 1; 0 where the hand is absent"),
         _vector("observation.hand.visible", SIDES, "share of the hand inside the image"),
         _vector("observation.hand.filled", SIDES, "1 where gap filling wrote the hand"),
     ]
@@ -128,11 +138,15 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
         out.append(_vector("observation.arm.reached", SIDES, "1 where the arm reaches the pose"))
     if placed:
         out.append(_vector("observation.camera", _CAMERA, "px"))
-    out.append(
+    out += [
         FeatureSpec(
             "observation.source_timestamp_ns", "int64", (1,), ("timestamp_ns",), {"unit": "ns"}
-        )
-    )
+        ),
+        FeatureSpec(
+            VALID_KEY, "bool", (2,), SIDES,
+            {"meaning": "the hand was seen or tracked, so that its robot hand follows it"},
+        ),
+    ]  # fmt: skip
     if layout.image_size is not None:
         width, height = layout.image_size
         out.append(video_feature(IMAGE_KEY, height, width))
@@ -155,7 +169,7 @@ def columns(
         "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist": _joints(
             motion
         ),
-        "observation.hand.confidence": trajectory.confidence,
+        CONFIDENCE_KEY: trajectory.confidence,
         "observation.hand.visible": motion.visible,
         "observation.hand.filled": motion.filled.astype(float),
     }
@@ -185,6 +199,7 @@ def columns(
         for key, value in out.items()
     }
     out["observation.source_timestamp_ns"] = source_timestamps_ns.astype(np.int64)[:, None]
+    out[VALID_KEY] = trajectory.active
     return out
 
 

@@ -14,11 +14,13 @@ import pyarrow.parquet as pq
 from jaxtyping import Float
 
 from acehand_core.bags.bag import Bag
+from acehand_core.bags.images import CAMERA_INFO, camera_of
 from acehand_core.bags.messages import JOINT_STATE, OPTICAL, POSE, POSES, STRING, TF, Demonstration
 from acehand_core.bags.records import Losses
 from acehand_core.bags.typestore import decode
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.resume import HANDS, REPORT, episode_folder
 from acehand_core.motion import HandMotion, Provenance
@@ -142,11 +144,11 @@ def read_bag_joints(path: Path) -> Demonstration:
     """Return what a bag of ours says: joint states of both hands, and the human hands if there.
 
     All joints count as commands; which are driven, the robot says. Wrists (and with them the frame
-    of the camera), 21 joints and the robots' places at the wrists are read where the bag has them;
-    camera and world are not.
+    of the camera), 21 joints, the robots' places at the wrists and the camera's calibration are
+    read where the bag has them; surfaces and the camera's place in the world are not.
 
     Raises:
-        InputError: the bag has no joint states of ours.
+        InputError: the bag has no joint states of ours. CalibrationError: its camera is none.
     """
     with Bag(path) as bag:
         topics = bag.topics
@@ -163,12 +165,16 @@ def read_bag_joints(path: Path) -> Demonstration:
         places = {n: p for n, p in places.items() if n in topics}
         places = {n: p for n, p in places.items() if topics[n].msgtype == kinds[p[1]]}
         extra = {n for n in topics if n.endswith("/acehand/task") and topics[n].msgtype == STRING}
+        info = f"{before}/acehand/camera_info"
+        extra |= {info} if info in topics and topics[info].msgtype == CAMERA_INFO else set()
         extra |= {"/tf"} if "/tf" in topics and topics["/tf"].msgtype == TF else set()
         read = _Read()
         for message in bag.messages(places.keys() | extra, Losses()):
             content = decode(message.data, topics[message.topic].msgtype)
             if message.topic == "/tf":
                 read.add_bases(content)
+            elif message.topic == info:
+                read.camera = read.camera or camera_of(content)
             elif message.topic in extra:
                 read.task = content.data or read.task
             else:
@@ -207,6 +213,7 @@ class _Read:
         self.hands: dict[str, dict[_Key, np.ndarray]] = {side: {} for side in SIDES}
         self.bases: dict[str, dict[_Key, np.ndarray]] = {side: {} for side in SIDES}
         self.task, self.camera_frame = "hand motion", ""
+        self.camera: Camera | None = None
         self._seen: Counter[tuple[str, str, int]] = Counter()
 
     def add(self, side: str, name: str, content: Any, log_ns: int) -> None:
@@ -293,6 +300,7 @@ def _from_states(path: Path, read: _Read) -> Demonstration:
         T_camera_base=bases,
         T_camera_wrist=wrists,
         motion=motion,
+        camera=read.camera,
         camera_frame=frame,
         publish_camera_tf=frame == OPTICAL,
         name=str(path),

@@ -20,7 +20,14 @@ from jaxtyping import Int
 from acehand_core.atomic import DirectoryLock, atomic_path, output_errors, sync
 from acehand_core.errors import InputError
 from acehand_core.lerobot import dataset, resume
-from acehand_core.lerobot.features import IMAGE_KEY, Layout, columns, features, of_same_shape
+from acehand_core.lerobot.features import (
+    IMAGE_KEY,
+    VALID_KEY,
+    Layout,
+    columns,
+    features,
+    of_same_shape,
+)
 from acehand_core.lerobot.format import INFO_PATH, read_json
 from acehand_core.lerobot.repair import finish_statistics
 from acehand_core.lerobot.resume import JOB, EpisodeJob, Existing
@@ -123,7 +130,11 @@ class Destination:
         write_hand_motion(episode, staged[resume.HANDS], overwrite=True)
         release_memory()
         values = columns(episode, trajectory, source_timestamps_ns)
-        values = {key: v.reshape(len(v), *self._shapes[key]) for key, v in values.items()}
+        values = {
+            key: value.reshape(len(value), *self._shapes[key])
+            for key, value in values.items()
+            if key != VALID_KEY or key in self._shapes  # of_same_shape says why
+        }
         folder = resume.episode_folder(number)
         beside = {f"{folder}/{name}": path for name, path in staged.items()}
         self._writer.add_episode(values, task, videos, record, beside)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,14 @@ TOPIC = "/camera/image_raw"
 
 
 class Camera:
-    """Publishes frames of the example with sensor-data QoS, one per ``rate`` of a timer."""
+    """Publishes frames of the example with sensor-data QoS, one every ``period_s``.
 
-    def __init__(self, node: Any, frames: int) -> None:
+    Those that ``lost`` numbers are left out; the others keep their stamps.
+    """
+
+    def __init__(
+        self, node: Any, frames: int, lost: Collection[int] = (), period_s: float = 0.1
+    ) -> None:
         from rclpy.qos import qos_profile_sensor_data
         from sensor_msgs.msg import Image
 
@@ -36,10 +41,11 @@ class Camera:
         self.messages = [
             to_ros(PlainMessage(TOPIC, kind, 0, image_fields(image, START + index * STEP)))
             for index, image in enumerate(images)
+            if index not in lost
         ]
         self.sent = 0
         self.publisher = node.create_publisher(Image, TOPIC, qos_profile_sensor_data)
-        self.timer = node.create_timer(0.1, self._tick)
+        self.timer = node.create_timer(period_s, self._tick)
         self.timer.cancel()
 
     def _tick(self) -> None:

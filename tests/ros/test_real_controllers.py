@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ros_process import ROOT, Process, spin_until, trigger
+from ros_process import ROOT, Process, call, spin_until, trigger
+from test_clip_recorder import TOPIC, Camera
+from test_offline_bag import Told
 
 from acehand_core.pipeline.bag_write import WriteOptions, load_demonstrations, write_bag
 from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
@@ -29,13 +32,16 @@ class Hands:
     """The launch file without its player."""
 
     def __init__(self, folder: Path, **arguments: str) -> None:
-        self.log = folder / "launch.log"
+        self.log, self.temporary = folder / "launch.log", folder / "temporary"
+        self.temporary.mkdir()
+        environment = {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+        environment["TMPDIR"] = str(self.temporary)
         given = [f"{name}:={value}" for name, value in arguments.items()]
         launch = str(ROOT / "launch" / "inspire_ros2_control.launch.py")
         with self.log.open("w") as out:
             self.popen = subprocess.Popen(
                 [shutil.which("ros2") or "ros2", "launch", launch, "player:=false", *given],
-                env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
+                env={**os.environ, **environment},
                 stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         until = time.monotonic() + 60
@@ -46,6 +52,11 @@ class Hands:
     @property
     def text(self) -> str:
         return self.log.read_text("utf-8", "replace")
+
+    @property
+    def files(self) -> list[Path]:
+        """What our launch file has left in the temporary folder by now."""
+        return list(self.temporary.glob("acehand_*/*"))
 
     def close(self) -> None:
         self.popen.send_signal(signal.SIGINT)
@@ -71,6 +82,15 @@ def hands(tmp_path_factory: pytest.TempPathFactory, installed: None) -> Iterator
     running = Hands(tmp_path_factory.mktemp("hands"))
     yield running
     running.close()
+
+
+def set_parameter(node: Any, of: str, name: str, value: Any) -> Any:
+    """Set a parameter of another node; return what it says."""
+    from rcl_interfaces.srv import SetParameters
+    from rclpy.parameter import Parameter
+
+    request = SetParameters.Request(parameters=[Parameter(name, value=value).to_parameter_msg()])
+    return call(node, SetParameters, f"{of}/set_parameters", request).results[0]
 
 
 class Measured:
@@ -136,18 +156,50 @@ def check_tracked(measured: Measured, source: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The example, the example with a fifth of its frames lost, and a bag of it."""
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a clip_recorder that saw two seconds of a camera which loses a fifth."""
+    import rclpy
+
+    folder = tmp_path_factory.mktemp("recorded")
+    lost = np.random.default_rng(2).choice(np.arange(1, 59), 12, replace=False)
+    node = rclpy.create_node("camera_and_observer")
+    camera, told = Camera(node, 60, lost), Told(node, "clip_recorder")
+    recorder = Process("clip_recorder", {"output_dir": folder, "image_topic": TOPIC})
+    try:
+        spin_until(node, lambda: camera.publisher.get_subscription_count() == 1, 60)
+        assert trigger(node, "/clip_recorder/start").success
+        camera.timer.reset()
+        spin_until(node, lambda: camera.sent == 48, 30)
+        until = time.monotonic() + 2
+        spin_until(node, lambda: time.monotonic() > until, 5)
+        stopped = trigger(node, "/clip_recorder/stop")
+        # Best effort: pictures of 2.8 MB may be lost on the way, too.
+        assert stopped.success and 36 <= int(re.search(r"(\d+) images", stopped.message)[1]) <= 48
+        spin_until(node, lambda: told.state == "done", 240)
+    finally:
+        recorder.popen.send_signal(signal.SIGINT)
+        recorder.wait(20)
+        node.destroy_node()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sources(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The example, the example with a fifth of its frames lost, bags of both, a recorded clip."""
     folder = tmp_path_factory.mktemp("sources")
     motion = read_hand_motion(TRUTH)
     kept = np.flatnonzero(np.random.default_rng(1).random(len(motion)) >= 0.2)
     lost = motion.at(kept, motion.timestamps_ns[kept], motion.fps)
     write_hand_motion(lost, folder / "lost.parquet", False)
-    write_bag(WriteOptions(source=TRUTH, output=folder / "bag.mcap", mesh=False))
-    return {"example": TRUTH, "lost": folder / "lost.parquet", "bag": folder / "bag.mcap"}
+    out = {"example": TRUTH, "lost": folder / "lost.parquet"}
+    for name in ("example", "lost"):
+        out[f"bag of {name}"] = folder / f"{name}.mcap"
+        write_bag(WriteOptions(source=out[name], output=out[f"bag of {name}"], mesh=False))
+    (bag,) = (recorded / "bags").iterdir()
+    return {**out, "clip": recorded / "dataset", "bag of clip": bag}
 
 
-@pytest.mark.parametrize("name", ["example", "lost", "bag"])
+@pytest.mark.parametrize("name", ["example", "lost", "bag of example", "clip"])
 def test_the_controllers_take_and_track(
     node: Any, start: Start, hands: Hands, sources: dict[str, Path], name: str
 ) -> None:
@@ -166,8 +218,9 @@ def test_the_controllers_take_and_track(
     check_tracked(measured, sources[name])
 
 
+@pytest.mark.parametrize("name", ["bag of example", "bag of lost", "bag of clip"])
 def test_a_bag_is_played_into_the_controllers(
-    node: Any, hands: Hands, sources: dict[str, Path]
+    node: Any, hands: Hands, sources: dict[str, Path], name: str
 ) -> None:
     """Without any node of ours: the bag's trajectories start when they come."""
     probe = subprocess.run(["ros2", "bag", "play", "--help"], capture_output=True, check=False)
@@ -176,20 +229,22 @@ def test_a_bag_is_played_into_the_controllers(
     measured = Measured(node)
     topics = [f"/{side}_hand/joint_trajectory" for side in SIDES]
     bag = subprocess.Popen(
-        ["ros2", "bag", "play", str(sources["bag"]), "--topics", *topics, "--delay", "1"],
+        ["ros2", "bag", "play", str(sources[name]), "--topics", *topics, "--delay", "1"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
     def done() -> bool:
-        if len(measured.rows) < 700:
+        if len(measured.rows) < 300:
             return False
-        return all(np.ptp(measured.of(side)[1][-50:], axis=0).max() < 1e-6 for side in SIDES)
+        paths = [measured.of(side)[1] for side in SIDES]
+        moved = all(np.abs(path - path[0]).max() > 0.1 for path in paths)
+        return moved and all(np.ptp(path[-50:], axis=0).max() < 1e-6 for path in paths)
 
     spin_until(node, done, 30)
     output, _ = bag.communicate(timeout=20)
     assert bag.returncode == 0, output
     measured.check_limits()
-    check_tracked(measured, sources["bag"])
+    check_tracked(measured, sources[name])
 
 
 def test_pause_stops_the_hands_and_resume_goes_on_from_there(
@@ -246,11 +301,54 @@ def test_what_is_missing_is_named(start: Start, hands: Hands) -> None:
     assert "it has those of left_index_intermediate" in output
 
 
+def test_another_rate_while_the_hands_follow_goals(node: Any, start: Start, hands: Hands) -> None:
+    """The goals are cancelled, and others begin where the hands then are, within the limits."""
+    measured = Measured(node)
+    goals = hands.text.count("Accepted new action goal")
+    cancelled = hands.text.count("Canceling active action goal")
+    player = start(
+        "trajectory_player", source=TRUTH, output="action", exit_when_done=True, markers=False
+    )
+    spin_until(node, lambda: hands.text.count("Accepted new action goal") == goals + 2, 30)
+    measured.hear(node, 2.0)
+    change = set_parameter(node, "/trajectory_player", "rate", 2.0)
+    assert change.successful, change.reason
+    spin_until(node, lambda: player.popen.poll() is not None, 30)
+    code, output = player.wait(5)
+    assert code == 0, output
+    assert hands.text.count("Accepted new action goal") == goals + 4
+    assert hands.text.count("Canceling active action goal") == cancelled + 2
+    measured.hear(node, 0.1)
+    measured.check_limits()
+    demonstration, _ = next(iter(load_demonstrations(TRUTH)))
+    for slot, side in enumerate(SIDES):
+        _, path = measured.of(side)
+        np.testing.assert_allclose(path[-1], demonstration.commands[-1, slot], atol=0.06)
+
+
+def test_a_loop_sends_a_goal_per_round(node: Any, start: Start, hands: Hands) -> None:
+    measured = Measured(node)
+    goals = hands.text.count("Accepted new action goal")
+    player = start("trajectory_player", source=TRUTH, output="action", loop=True, markers=False)
+    spin_until(node, lambda: hands.text.count("Accepted new action goal") == goals + 6, 60)
+    assert player.popen.poll() is None
+    assert set_parameter(node, "/trajectory_player", "loop", False).successful
+    succeeded = hands.text.count("Goal reached, success!")
+    spin_until(node, lambda: hands.text.count("Goal reached, success!") == succeeded + 2, 30)
+    measured.hear(node, 1.0)
+    measured.check_limits()
+    last = measured.rows[-1][0] - 6.0  # seconds: the third round, and not all of the second
+    measured.rows = [row for row in measured.rows if row[0] > last]
+    check_tracked(measured, TRUTH)
+    assert hands.text.count("Accepted new action goal") == goals + 6
+
+
+@pytest.mark.parametrize("kind", ["forward", "position_group"])
 def test_commands_for_controllers_that_forward_them(
-    node: Any, start: Start, tmp_path: Path, hands: Hands
+    node: Any, start: Start, tmp_path: Path, hands: Hands, kind: str
 ) -> None:
     hands.close()  # one controller manager at a time
-    running = Hands(tmp_path, output="forward")
+    running = Hands(tmp_path, output="forward", forward_controller=kind)
     try:
         measured = Measured(node)
         player = start(
@@ -260,8 +358,10 @@ def test_commands_for_controllers_that_forward_them(
         code, output = player.wait(5)
         assert code == 0, output
         measured.hear(node, 0.5)
+        assert [path.name for path in running.files] == ["controllers.yaml"]
     finally:
         running.close()
+    assert running.files == []
     check_tracked(measured, TRUTH)
     for side in SIDES:
         hand = ROBOT.hand(side)
