@@ -20,7 +20,7 @@ from runs import Acehand, Run, hands_file
 from video_fixtures import write_video
 
 from acehand_core import atomic
-from acehand_core.lerobot import resume, transaction
+from acehand_core.lerobot import extras, transaction
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import open_for_append
 from acehand_core.lerobot.repair import repair
@@ -130,20 +130,20 @@ def test_whoever_resumes_without_overlays_gets_none(
     inputs: list[Path], whole: Path, tmp_path: Path, capsys
 ) -> None:
     root = shutil.copytree(whole, tmp_path / "data")
-    (root / FIRST / resume.OVERLAY).unlink()
+    (root / FIRST / extras.OVERLAY).unlink()
     assert check_dataset(root) == [], "removed on purpose"
-    (root / FIRST / resume.PENDING).write_bytes(resume.pending_bytes(["overlay.mp4"]))
+    (root / FIRST / extras.PENDING).write_bytes(extras.pending_bytes(["overlay.mp4"]))
     assert Run(capsys, *job(inputs, root), "--resume", "--no-overlay").code == 0
-    assert check_dataset(root) == [] and not (root / FIRST / resume.OVERLAY).exists()
+    assert check_dataset(root) == [] and not (root / FIRST / extras.OVERLAY).exists()
 
 
-@pytest.mark.parametrize("lost", [[resume.SHEET], [resume.HANDS, resume.REPORT, resume.SHEET]])
+@pytest.mark.parametrize("lost", [[extras.SHEET], [extras.HANDS, extras.REPORT, extras.SHEET]])
 def test_what_an_older_version_left_out_is_made_again(
     lost: list[str], inputs: list[Path], whole: Path, tmp_path: Path, capsys
 ) -> None:
     """It wrote hands and report after the episode, and nothing that says what is to come."""
     root = shutil.copytree(whole, tmp_path / "data")
-    for name in [*lost, resume.OVERLAY]:
+    for name in [*lost, extras.OVERLAY]:
         (root / FIRST / name).unlink()
     (problem,) = check_dataset(root)
     assert all(name in str(problem) for name in lost)

@@ -113,7 +113,7 @@ def _importers(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
 
 
 def _used_once(tree: ast.Module) -> list[str]:
-    """Return the private functions of a module that are called in one place and named in no other."""
+    """Return the private functions that a module names in one place: where they are called."""
     uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     return [

@@ -24,9 +24,9 @@ from acehand_core.drawing.robot_view import RobotRenderer
 from acehand_core.drawing.scene import Layer, View
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.lerobot import dataset
+from acehand_core.lerobot.extras import CALIBRATION, HANDS, episode_folder
 from acehand_core.lerobot.features import IMAGE_KEY
 from acehand_core.lerobot.format import read_episode_rows, video_file
-from acehand_core.lerobot.resume import CALIBRATION, HANDS, episode_folder
 from acehand_core.motion import Calibration, HandMotion, Recording, RobotTrajectory
 from acehand_core.recordings.cameras import undistort
 from acehand_core.recordings.registry import RecordingOptions

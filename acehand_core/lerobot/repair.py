@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from acehand_core.atomic import DirectoryLock, abandoned, output_errors
 from acehand_core.errors import AcehandError, InputError, SchemaError
+from acehand_core.lerobot import extras
 from acehand_core.lerobot import format as layout
-from acehand_core.lerobot import resume
 from acehand_core.lerobot.check import check_info, expected_columns, row_faults, unusable
 from acehand_core.lerobot.check_files import late_frames
 from acehand_core.lerobot.stats import (
@@ -73,7 +73,7 @@ def repair(root: Path) -> list[str]:
             done += [outcome] if outcome else []
             done += _keep_whole_episodes(root)
             done += _finish_statistics(root)
-            for path in sorted((root / resume.EXTRAS).glob("*/.*.partial-*")):
+            for path in sorted((root / extras.EXTRAS).glob("*/.*.partial-*")):
                 path.unlink()
                 done.append(f"removed {path}, which was never completed")
     return done
@@ -205,16 +205,16 @@ def _set_aside(root: Path, info: dict[str, Any], kept: Sequence[dict[str, Any]])
 def _set_aside_extras(root: Path, kept: int) -> list[str]:
     """Move what stands beside dropped episodes away: the next of that number must not get it."""
     done = []
-    for path in sorted((root / resume.EXTRAS).glob("episode_*")):
+    for path in sorted((root / extras.EXTRAS).glob("episode_*")):
         number = path.name.removeprefix("episode_")
         if not number.isdecimal() or int(number) < kept:
             continue
-        target = root / SET_ASIDE / resume.EXTRAS / path.name
+        target = root / SET_ASIDE / extras.EXTRAS / path.name
         if target.exists():
             shutil.rmtree(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         path.rename(target)
-        done.append(f"moved {resume.EXTRAS}/{path.name} to {SET_ASIDE}")
+        done.append(f"moved {extras.EXTRAS}/{path.name} to {SET_ASIDE}")
     return done
 
 

@@ -22,7 +22,7 @@ from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.lerobot import format as layout
-from acehand_core.lerobot.resume import HANDS, REPORT, episode_folder
+from acehand_core.lerobot.extras import HANDS, REPORT, episode_folder
 from acehand_core.motion import HandMotion, Provenance
 from acehand_core.recordings.bag import frame_rate, frame_times
 from acehand_core.recordings.hand_table import read_hand_motion

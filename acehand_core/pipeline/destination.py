@@ -19,7 +19,7 @@ from jaxtyping import Int
 
 from acehand_core.atomic import DirectoryLock, atomic_path, output_errors, sync
 from acehand_core.errors import InputError
-from acehand_core.lerobot import dataset, resume
+from acehand_core.lerobot import dataset, extras
 from acehand_core.lerobot.features import (
     IMAGE_KEY,
     VALID_KEY,
@@ -118,16 +118,16 @@ class Destination:
         videos = {} if video is None else {IMAGE_KEY: video}
         number = self._writer.total_episodes
         report = episode_report(source, episode, trajectory, number)
-        content = {resume.REPORT: _report_bytes(report, job, record)}
+        content = {extras.REPORT: _report_bytes(report, job, record)}
         if calibration is not None:
-            content[resume.CALIBRATION] = calibration.encode()
+            content[extras.CALIBRATION] = calibration.encode()
         if pictures:
-            content[resume.PENDING] = resume.pending_bytes(pictures)
-        staged = {name: self._writer.scratch(name) for name in (resume.HANDS, *content)}
+            content[extras.PENDING] = extras.pending_bytes(pictures)
+        staged = {name: self._writer.scratch(name) for name in (extras.HANDS, *content)}
         with output_errors(self.output):
             for name, data in content.items():
                 staged[name].write_bytes(data)
-        write_hand_motion(episode, staged[resume.HANDS], overwrite=True)
+        write_hand_motion(episode, staged[extras.HANDS], overwrite=True)
         release_memory()
         values = columns(episode, trajectory, source_timestamps_ns)
         values = {
@@ -135,7 +135,7 @@ class Destination:
             for key, value in values.items()
             if key != VALID_KEY or key in self._shapes  # of_same_shape says why
         }
-        folder = resume.episode_folder(number)
+        folder = extras.episode_folder(number)
         beside = {f"{folder}/{name}": path for name, path in staged.items()}
         self._writer.add_episode(values, task, videos, record, beside)
         del values
@@ -160,25 +160,25 @@ class Destination:
         Raises:
             OutputError: it cannot be written.
         """
-        folder = self.output / resume.episode_folder(number)
+        folder = self.output / extras.episode_folder(number)
         with output_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            for path in resume.partial_files(folder):
+            for path in extras.partial_files(folder):
                 path.unlink()
-        if not (folder / resume.HANDS).is_file():
-            write_hand_motion(episode, folder / resume.HANDS)
-        if not (folder / resume.REPORT).is_file():
+        if not (folder / extras.HANDS).is_file():
+            write_hand_motion(episode, folder / extras.HANDS)
+        if not (folder / extras.REPORT).is_file():
             record = _record(job, episode, trajectory, robot_license)
             report = episode_report(job.input, episode, trajectory, number)
-            _write(folder / resume.REPORT, _report_bytes(report, job, record))
-        if calibration is not None and not (folder / resume.CALIBRATION).is_file():
-            _write(folder / resume.CALIBRATION, calibration.encode())
+            _write(folder / extras.REPORT, _report_bytes(report, job, record))
+        if calibration is not None and not (folder / extras.CALIBRATION).is_file():
+            _write(folder / extras.CALIBRATION, calibration.encode())
         return folder
 
     def pictures_done(self, folder: Path) -> None:
         """Note that an episode has all of its pictures. Raises OutputError."""
         with output_errors(folder):
-            (folder / resume.PENDING).unlink(missing_ok=True)
+            (folder / extras.PENDING).unlink(missing_ok=True)
             sync(folder)
 
     def finish(self) -> None:

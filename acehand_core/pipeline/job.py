@@ -23,7 +23,7 @@ from jaxtyping import Int
 from acehand_core.bags.bag import is_bag
 from acehand_core.bags.records import Losses
 from acehand_core.errors import AcehandError, Interrupted, NoHandError, OutputError
-from acehand_core.lerobot import dataset, resume
+from acehand_core.lerobot import dataset, extras
 from acehand_core.lerobot.resume import EpisodeJob, FinishedEpisodes, identity, prepare_output
 from acehand_core.motion import Calibration, HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.destination import Destination, release_memory
@@ -258,7 +258,7 @@ class _Job:
                 stamps, video = motion.timestamps_ns[index], next(videos)
                 text = self._calibration_text(calibrations, source.recording)
                 overlay = self._settings.overlay and view.frames is not None
-                pictures = (resume.SHEET, resume.OVERLAY) if overlay else (resume.SHEET,)
+                pictures = (extras.SHEET, extras.OVERLAY) if overlay else (extras.SHEET,)
                 report, folder = self._destination.store(
                     job, given, episode, trajectory, stamps, video, source.task,
                     self._robot.license, text, pictures,
@@ -283,19 +283,19 @@ class _Job:
                 folder = self._destination.complete(
                     job, number, episode, trajectory, self._robot.license, text
                 )
-                if {resume.SHEET, resume.OVERLAY} & set(names):
+                if {extras.SHEET, extras.OVERLAY} & set(names):
                     self._draw(view, episode, trajectory, folder, self._settings.overlay)
             self._losses.remark(f"{source.recording.source}: episode {number} was interrupted; "
                                 f"made now: {', '.join(names)}")  # fmt: skip
 
     def _stored(self, number: int) -> tuple[HandMotion, dict[Side, Calibration]] | None:
         """Return the hands and calibrations kept beside an episode, None where they are not."""
-        folder = self._settings.output / resume.episode_folder(number)
+        folder = self._settings.output / extras.episode_folder(number)
         try:
-            motion = read_hand_motion(folder / resume.HANDS)
+            motion = read_hand_motion(folder / extras.HANDS)
             if self._settings.solver != "trajectory":
                 return motion, self._given_calibrations()
-            return motion, known_calibrations(folder / resume.CALIBRATION, self._robot)
+            return motion, known_calibrations(folder / extras.CALIBRATION, self._robot)
         except AcehandError:
             return None
 

@@ -16,7 +16,7 @@ from acehand_core.errors import (
     InputError,
     MissingDependencyError,
 )
-from acehand_core.lerobot.resume import OVERLAY, SHEET
+from acehand_core.lerobot.extras import OVERLAY, SHEET
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.trackers.base import Progress, no_progress
