@@ -6,6 +6,8 @@
 PYTHON ?= python3
 TORCH_INDEX ?=
 LEROBOT_PYTHON ?= python3.12
+LEROBOT ?= lerobot[dataset]==0.6.1
+LEROBOT_VENV ?= .venv-lerobot
 SLOW ?=
 DIST ?= loadfile
 
@@ -17,7 +19,7 @@ EXTRAS := mediapipe,ace,dex,mano,ros,train,test
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 DEMO_OUT ?= demo_out
 
-.PHONY: demo test mutants lint test-lerobot clean
+.PHONY: demo test mutants lint test-lerobot test-lowest clean
 
 demo: $(VENV)/.core
 	$(BIN)/python examples/demo.py --output $(DEMO_OUT)
@@ -37,9 +39,17 @@ lint: $(VENV)/.full
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# The judge of our datasets: the real loader, in an environment of its own (Python 3.12, 5 GB).
-test-lerobot: $(VENV)/.full .venv-lerobot/.done
-	ACEHAND_LEROBOT_PYTHON=$(abspath .venv-lerobot/bin/python) $(BIN)/python -m pytest -q -m lerobot
+# The judge of our datasets: the real loader, with this package in the same environment (Python 3.12,
+# 5 GB). Another lerobot:  make test-lerobot LEROBOT=FOLDER[dataset] LEROBOT_VENV=.venv-lerobot-other
+test-lerobot: $(VENV)/.full $(LEROBOT_VENV)/.done
+	ACEHAND_LEROBOT_PYTHON=$(abspath $(LEROBOT_VENV)/bin/python) $(BIN)/python -m pytest -q -m lerobot
+
+# The lowest versions that pyproject.toml allows, without torch: files that use these libraries.
+LOWEST_TESTS := video video_encode undistort clips lerobot lerobot_check lerobot_input hand_table \
+	bag_reading bag_messages bag_jobs user_model simulate render trajectory synthetic_clip \
+	reconstruct cli
+test-lowest: .venv-lowest/.done
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -q -rs $(LOWEST_TESTS:%=tests/test_%.py)
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 13), "Python 3.11 or 3.12 is needed; choose one with PYTHON=..."'
@@ -57,10 +67,20 @@ $(VENV)/.full: $(VENV)/.core
 	$(PIP) $(PINNED) --editable '.[$(EXTRAS)]'
 	touch $@
 
-.venv-lerobot/.done:
-	$(LEROBOT_PYTHON) -m venv .venv-lerobot
-	.venv-lerobot/bin/python -m pip install --quiet 'lerobot[dataset]==0.6.1' pytest
+# lerobot first and by its own bounds: what comes after must fit in beside it, unpinned.
+$(LEROBOT_VENV)/.done: pyproject.toml setup.py
+	$(LEROBOT_PYTHON) -m venv $(LEROBOT_VENV)
+	$(LEROBOT_VENV)/bin/python -m pip install --quiet '$(LEROBOT)' pytest
+	$(LEROBOT_VENV)/bin/python -m pip install --quiet '$(LEROBOT)' --editable '.[mediapipe]'
+	$(LEROBOT_VENV)/bin/python -m pip install --quiet $(PINNED) --no-deps mediapipe
+	touch $@
+
+.venv-lowest/.done: pyproject.toml setup.py constraints-lowest.txt
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --constraint constraints-lowest.txt \
+		--editable '.[mediapipe,ros]' beartype hypothesis pytest
+	.venv-lowest/bin/python -m pip install --quiet $(PINNED) --no-deps mediapipe
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-lerobot build *.egg-info
+	rm -rf $(VENV) $(LEROBOT_VENV) .venv-lowest build *.egg-info

@@ -1,6 +1,7 @@
 """Our datasets in the real lerobot, which lives in an environment of its own.
 
-Set ``ACEHAND_LEROBOT_PYTHON`` to a Python 3.12 that has lerobot and pytest.
+Set ``ACEHAND_LEROBOT_PYTHON`` to a Python 3.12 that has lerobot and pytest, and acehand for the
+test that has both in one process.
 """
 
 from __future__ import annotations
@@ -83,6 +84,16 @@ def test_the_real_loader_reads_what_the_main_job_writes(tmp_path: Path) -> None:
     assert check_dataset(kept) == []
 
 
+@pytest.mark.skipif(PYTHON is None, reason="ACEHAND_LEROBOT_PYTHON names no Python with lerobot")
+def test_both_live_in_one_environment(tmp_path: Path) -> None:
+    here = [PYTHON, "-c", "import acehand_core"]
+    alone = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    if subprocess.run(here, env=alone, cwd=tmp_path, capture_output=True, check=False).returncode:
+        pytest.skip("acehand is not installed beside lerobot")
+    report = _run_there(["test_side_by_side.py"], tmp_path / "cache")
+    assert "skipped" not in report, report
+
+
 def _check_edited(edited: Path) -> None:
     """Hold lerobot's results against our validator; what it says of them is true of them."""
     found = {path.parent.parent for path in edited.rglob("meta/info.json")}
@@ -100,12 +111,16 @@ def _check_edited(edited: Path) -> None:
 
 
 def _judge(folder: Path, cache: Path, **more: str) -> None:
-    """Run the tests in lerobot_real with the real loader on every dataset in a folder."""
+    """Hold every dataset in a folder against the real loader and its edit tools."""
+    files = ["test_real_loader.py", "test_edit_tools.py"]
+    _run_there(files, cache, ACEHAND_LEROBOT_DATASETS=str(folder), **more)
+
+
+def _run_there(files: list[str], cache: Path, **more: str) -> str:
+    """Run tests of the folder lerobot_real by the Python that has lerobot; return its report."""
     done = subprocess.run(
-        [PYTHON, "-m", "pytest", "-q", "-x", str(HERE / "lerobot_real")],
-        env=os.environ
-        | {"ACEHAND_LEROBOT_DATASETS": str(folder), "HF_HOME": str(cache), "HF_HUB_OFFLINE": "1"}
-        | more,
+        [PYTHON, "-m", "pytest", "-q", "-x", *files],
+        env=os.environ | {"HF_HOME": str(cache), "HF_HUB_OFFLINE": "1"} | more,
         cwd=HERE / "lerobot_real",
         capture_output=True,
         text=True,
@@ -113,6 +128,7 @@ def _judge(folder: Path, cache: Path, **more: str) -> None:
         timeout=1800,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return done.stdout
 
 
 def _leave_interrupted(scratch: Path, folder: Path) -> None:

@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import acehand_core
 
@@ -24,8 +26,8 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def pins() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+def pins(file: str = "constraints.txt") -> dict[str, str]:
+    lines = (ROOT / file).read_text("utf-8").splitlines()
     return {normal(name): pinned for name, _, pinned in (line.partition("==") for line in lines)}
 
 
@@ -72,3 +74,44 @@ def test_what_is_installed_is_what_is_pinned() -> None:
         if name in NOT_INSTALLED:
             continue
         assert version(name).partition("+")[0] == pins()[normal(name)], name
+
+
+#: What pip 26.3 installs for ``lerobot[dataset]==0.6.1`` of the packages that we need, too.
+LEROBOT_HAS = {
+    "av": "15.1.0", "huggingface-hub": "1.33.0", "numpy": "2.2.6", "pyyaml": "6.0.3",
+    "opencv-python-headless": "4.13.0.92", "pyarrow": "26.0.1", "safetensors": "0.8.0",
+    "torch": "2.11.0", "tqdm": "4.70.1", "attrs": "26.1.0",
+}  # fmt: skip
+
+
+def test_what_lerobot_has_is_good_enough() -> None:
+    ours = [line for line in map(Requirement, requirements()) if normal(line.name) in LEROBOT_HAS]
+    assert {normal(line.name) for line in ours} == set(LEROBOT_HAS)
+    refused = [str(line) for line in ours if LEROBOT_HAS[normal(line.name)] not in line.specifier]
+    assert refused == []
+
+
+def test_the_lowest_versions_are_the_bounds() -> None:
+    """... of everything that runs without torch: what ``make test-lowest`` installs."""
+    extras = PROJECT["optional-dependencies"]
+    lines = [*PROJECT["dependencies"], *extras["mediapipe"], *extras["ros"]]
+    lowest = pins("constraints-lowest.txt")
+    lowest = {name: version for name, version in lowest.items() if version}
+    bounds = {}
+    for line in map(Requirement, lines):
+        (bound,) = (spec.version for spec in line.specifier if spec.operator == ">=")
+        bounds[normal(line.name)] = bound
+    assert lowest.keys() == bounds.keys()
+    for name, bound in bounds.items():
+        pinned = Version(lowest[name]).release[: len(Version(bound).release)]
+        assert pinned == Version(bound).release, name
+
+
+def test_one_command_installs_mediapipe() -> None:
+    command = f"pip install --no-deps mediapipe=={pins()['mediapipe']}"
+    for place in (
+        "docs/installation.md",
+        "acehand_core/cli/doctor.py",
+        "acehand_core/trackers/mediapipe/detector.py",
+    ):
+        assert f"pip install '.[mediapipe]' && {command}" in (ROOT / place).read_text("utf-8")

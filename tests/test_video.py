@@ -174,6 +174,13 @@ def test_selfies_are_turned_back(tmp_path, hflip: bool) -> None:
     assert frames.mirrored is not hflip
 
 
+#: OpenCV's reader takes rotation and colour tags into account from 4.13 on.
+needs_opencv_4_13 = pytest.mark.skipif(
+    tuple(map(int, cv2.__version__.split(".")[:2])) < (4, 13), reason="OpenCV is before 4.13"
+)
+
+
+@needs_opencv_4_13
 @pytest.mark.parametrize("rotation", [0, 90, 180, 270])
 def test_pictures_agree_with_opencv(tmp_path, rotation: int) -> None:
     rng = np.random.default_rng(0)
@@ -184,6 +191,28 @@ def test_pictures_agree_with_opencv(tmp_path, rotation: int) -> None:
         found, expected = capture.read()
         assert found
         np.testing.assert_array_equal(image, expected[..., ::-1])
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    ("matrix", "red", "blue"), [("bt709", 0.2126, 0.0722), ("smpte170m", 0.299, 0.114)]
+)
+def test_colours_follow_the_tags(
+    tmp_path, matrix: str, red: float, blue: float, full: bool
+) -> None:
+    """... by the formulas of BT.709 and BT.601, from the planes that are stored."""
+    tags = {"colorspace": matrix, "color_range": "pc" if full else "tv"}
+    image = np.full((64, 96, 3), (200, 60, 90), np.uint8)
+    path = write_video(tmp_path / "v.mkv", [image], options=FAST | tags)
+    with av.open(str(path)) as container:
+        planes = next(container.decode(video=0)).planes
+        y, cb, cr = (float(np.frombuffer(plane, np.uint8)[0]) for plane in planes)
+    luma, chroma = (y / 255, 255) if full else ((y - 16) / 219, 224)
+    r = luma + 2 * (1 - red) * (cr - 128) / chroma
+    b = luma + 2 * (1 - blue) * (cb - 128) / chroma
+    g = (luma - red * r - blue * b) / (1 - red - blue)
+    wanted = np.clip(np.array([r, g, b]) * 255, 0, 255)
+    np.testing.assert_allclose(open_video(path).frames.at(0)[32, 48], wanted, atol=3)
 
 
 @pytest.mark.parametrize("name", ["vfr.mp4", "vfr.mkv"])
@@ -561,6 +590,7 @@ def test_recording_carries_the_file_hash(long_gop: Path) -> None:
     assert recording.source == str(long_gop) and recording.frames.path == long_gop
 
 
+@needs_opencv_4_13
 def test_real_video(shared) -> None:
     path = shared / "data" / "human_hand_video.mp4"
     if not path.is_file():

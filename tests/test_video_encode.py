@@ -59,7 +59,14 @@ def numbered(count: int, width: int = 96, height: int = 64) -> Recording:
 
 def decoded(path: Path) -> list[np.ndarray]:
     with av.open(str(path)) as container:
-        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        return [
+            # PyAV before 17 looks at a frame's tags only where it is told to.
+            frame.to_ndarray(
+                format="rgb24", src_colorspace=frame.colorspace, dst_colorspace="DEFAULT",
+                src_color_range=frame.color_range,
+            )
+            for frame in container.decode(video=0)
+        ]  # fmt: skip
 
 
 def picture(width: int, height: int) -> np.ndarray:

@@ -64,8 +64,6 @@ def write_video(
         stream.width, stream.height = images[0].shape[1::-1] if images else size
         stream.pix_fmt = pix_fmt
         stream.codec_context.time_base = time_base if codec != "mpeg4" else 1 / Fraction(fps)
-        if rotation or hflip:
-            stream.set_display_rotation(rotation, hflip=hflip)
         sound = container.add_stream("aac", rate=16000) if audio else None
         if sound:
             _write_silence(container, sound, float(times[-1]) + 0.5)
@@ -75,7 +73,20 @@ def write_video(
             frame.pts = round(time / frame.time_base)
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
+    if rotation or hflip:
+        _set_display_matrix(path, rotation, hflip)
     return path
+
+
+def _set_display_matrix(path: Path, degrees: float, hflip: bool) -> None:
+    """Write it into the first track header (ISO/IEC 14496-12, 8.3.2): PyAV does so from 17 on."""
+    cosine, sine = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+    flip = -1 if hflip else 1
+    matrix = np.array([[flip * cosine, -sine, 0], [flip * sine, cosine, 0], [0, 0, 2**14]])
+    data = bytearray(path.read_bytes())
+    at = data.index(b"tkhd") + 44  # version 0: times, ids and duration of 4 bytes each
+    data[at : at + 36] = np.round(matrix * 2**16).astype(">i4").tobytes()
+    path.write_bytes(data)
 
 
 def write_audio(path: Path, seconds: float = 0.5) -> Path:

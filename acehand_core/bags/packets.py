@@ -12,6 +12,7 @@ import numpy as np
 
 from acehand_core.bags.typestore import FFMPEG_PACKET
 from acehand_core.errors import SchemaError
+from acehand_core.recordings.video_index import rgb_options
 from acehand_core.types import ImageRgb
 
 #: Names that messages use -> FFmpeg's decoder.
@@ -72,7 +73,7 @@ def _pictures(context: Any, packet: av.Packet | None) -> Iterator[tuple[int, Ima
         return  # its frame stays away, which the caller notices
     for frame in decoded:
         if frame.pts is not None:
-            yield int(frame.pts), np.ascontiguousarray(frame.to_ndarray(format="rgb24"))
+            yield int(frame.pts), np.ascontiguousarray(frame.to_ndarray(**rgb_options(frame)))
 
 
 def _nal_types(data: bytes, codec: str) -> Iterator[int]:

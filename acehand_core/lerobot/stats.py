@@ -25,6 +25,7 @@ from acehand_core.lerobot.format import (
     read_parquet,
     read_record,
 )
+from acehand_core.recordings.video_index import rgb_options
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 STAT_NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
@@ -219,8 +220,8 @@ def _shrink(frame: av.VideoFrame) -> np.ndarray:
     small = frame.reformat(
         width=max(1, frame.width // scale),
         height=max(1, frame.height // scale),
-        format="rgb24",
         interpolation="POINT",
+        **rgb_options(frame),
     )
     return small.to_ndarray()
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 from av.container import OutputContainer
-from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
+from av.video.reformatter import ColorRange, Colorspace
 
 from acehand_core.errors import CalibrationError, OutputError, nearest
 from acehand_core.geometry import frames, rotations
@@ -197,6 +197,8 @@ Progress = Callable[[int, int], None]
 
 #: Fine enough for any frame's own time, coarse enough for hours in 32 bits.
 _TIME_BASE = Fraction(1, 90_000)
+#: BT.709 in the lists of primaries and of transfer functions (ISO/IEC 23091-2, tables 2 and 3).
+_BT709 = 1
 
 
 class UndistortedFrames:
@@ -308,7 +310,7 @@ def _encode(recording: Recording, container: OutputContainer, progress: Progress
     context.time_base = _TIME_BASE
     # Without these tags a player would guess the matrix, and colours would shift.
     context.colorspace, context.color_range = Colorspace.ITU709, ColorRange.MPEG
-    context.color_primaries, context.color_trc = ColorPrimaries.BT709, ColorTrc.BT709
+    context.color_primaries = context.color_trc = _BT709
     count = len(recording)
     for i, image in enumerate(recording.frames.read(0, count)):
         frame = av.VideoFrame.from_ndarray(image, format="rgb24").reformat(

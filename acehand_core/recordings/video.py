@@ -17,7 +17,7 @@ from jaxtyping import Int
 from acehand_core.errors import InputError, VideoError
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.motion import Recording
-from acehand_core.recordings.video_index import VideoIndex
+from acehand_core.recordings.video_index import VideoIndex, rgb_options
 from acehand_core.recordings.video_scan import scan
 from acehand_core.types import ImageRgb, TimestampsNs
 
@@ -28,6 +28,8 @@ EXTENSIONS = (
     ".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts",
     ".wmv", ".flv", ".3gp",
 )  # fmt: skip
+#: A conversion stays in its own thread. Before PyAV 17 every one does, and none can be told to.
+_ONE_THREAD = {"threads": 1} if int(av.__version__.partition(".")[0]) >= 17 else {}
 #: Decoded frames that reading backwards may hold at once.
 _CHUNK_BYTES = 200_000_000
 
@@ -145,7 +147,7 @@ class _Converter:
     def __call__(self, frame: av.VideoFrame) -> ImageRgb:
         width, height = self._size
         rgb = self._reformatter.reformat(
-            frame, format="rgb24", width=width, height=height, threads=1
+            frame, width=width, height=height, **rgb_options(frame), **_ONE_THREAD
         )
         image = np.rot90(rgb.to_ndarray(), self._index.rotation // 90)
         image = image[:, ::-1] if self._index.mirrored else image

@@ -218,7 +218,7 @@ def _encode(
                     f"{recording.source}: encoding was stopped at frame {index} of {total}."
                 )
             if stream is None:
-                stream = _open_stream(container, frame, fps, settings)
+                stream = _open_stream(container, source, frame, fps, settings)
             frame.pts, frame.time_base = index, Fraction(1, fps)
             frame.pict_type = _PICTURE_TYPE_UNSET  # else the source's key frames are kept
             container.mux(stream.encode(frame))
@@ -230,7 +230,11 @@ def _encode(
 
 
 def _open_stream(
-    container: av.container.OutputContainer, frame: av.VideoFrame, fps: int, settings: VideoEncoding
+    container: av.container.OutputContainer,
+    source: FrameSource,
+    frame: av.VideoFrame,
+    fps: int,
+    settings: VideoEncoding,
 ) -> av.VideoStream:
     os.environ.setdefault("SVT_LOG", "1")  # its encoder talks on standard error otherwise
     preset, crf = _DEFAULTS[settings.codec]
@@ -246,8 +250,12 @@ def _open_stream(
     if settings.codec == "h264":
         context.max_b_frames = 0
     # Without these tags a player would guess the matrix, and colours would shift.
-    for name in ("color_range", "colorspace", "color_primaries", "color_trc"):
-        setattr(context, name, getattr(frame, name))
+    context.color_range, context.colorspace = frame.color_range, frame.colorspace
+    if isinstance(source, DecodedSource):  # frames know the other two only from PyAV 17 on
+        with open_container(source.path) as original:
+            decoder = video_stream(original, source.path).codec_context
+            context.color_primaries = decoder.color_primaries
+            context.color_trc = decoder.color_trc
     return stream
 
 
@@ -264,7 +272,10 @@ def _frames(source: FrameSource, recording: Recording) -> Iterator[av.VideoFrame
         if (frame.width, frame.height) != stored:  # some streams change their size half way
             frame = frame.reformat(width=stored[0], height=stored[1])
         if frame.format.name != "yuv420p" or frame.color_range == ColorRange.JPEG:
-            frame = frame.reformat(format="yuv420p", dst_color_range=ColorRange.MPEG)
+            frame = frame.reformat(
+                format="yuv420p", src_color_range=frame.color_range, dst_color_range=ColorRange.MPEG
+            )
+            frame.color_range = ColorRange.MPEG  # PyAV before 17 does not say so
         if turns or source.mirrored or even_size(*upright) != upright:
             graph = graph or _turn_and_crop(frame, turns, source.mirrored, even_size(*upright))
             graph.push(frame)
@@ -275,9 +286,11 @@ def _frames(source: FrameSource, recording: Recording) -> Iterator[av.VideoFrame
 def _from_rgb(image: ImageRgb) -> av.VideoFrame:
     width, height = even_size(image.shape[1], image.shape[0])
     frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image[:height, :width]), format="rgb24")
-    return frame.reformat(
+    frame = frame.reformat(
         format="yuv420p", dst_colorspace=Colorspace.ITU709, dst_color_range=ColorRange.MPEG
     )
+    frame.colorspace, frame.color_range = Colorspace.ITU709, ColorRange.MPEG
+    return frame
 
 
 def _turn_and_crop(

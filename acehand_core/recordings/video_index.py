@@ -12,12 +12,13 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import av
 import numpy as np
 from av.container import InputContainer
 from av.stream import Disposition
+from av.video.reformatter import ColorRange, Colorspace
 from av.video.stream import VideoStream
 from jaxtyping import Int
 
@@ -169,7 +170,7 @@ def _why_unreadable(path: Path, error: Exception) -> str:
         return f"{path} ends before its first frame; a video with at least one frame is needed."
     with path.open("rb") as file:
         head = file.read(4096)
-        boxes = _top_level_boxes(file) if head[4:8] == b"ftyp" else ()
+        boxes = _top_level_boxes(file)[0] if head[4:8] == b"ftyp" else ()
     if boxes and b"moov" not in boxes:
         return (
             f"{path} is cut off: an MP4 file without its table of frames ('moov'). The recording "
@@ -181,18 +182,25 @@ def _why_unreadable(path: Path, error: Exception) -> str:
     return f"{path} is not a video that can be read; valid: mp4, mov, mkv, webm, avi, ts."
 
 
-def _top_level_boxes(file: BinaryIO) -> tuple[bytes, ...]:
+def is_cut_off(path: Path) -> bool:
+    """Whether an MP4 file ends before its last box does."""
+    with path.open("rb") as file:
+        return _top_level_boxes(file)[1] > path.stat().st_size
+
+
+def _top_level_boxes(file: BinaryIO) -> tuple[tuple[bytes, ...], int]:
+    """Return the names of an MP4 file's boxes, and where they say that the last one ends."""
     names, position = [], 0
     while True:
         file.seek(position)
         header = file.read(16)
         if len(header) < 8:
-            return tuple(names)
+            return tuple(names), position
         size, name = int.from_bytes(header[:4]), header[4:8]
         names.append(name)
         size = int.from_bytes(header[8:16]) if size == 1 else size
         if size < 8:  # 0: up to the end of the file
-            return tuple(names)
+            return tuple(names), position
         position += size
 
 
@@ -223,3 +231,17 @@ def decoded(
                 raise
             continue
         yield from frames
+
+
+def rgb_options(frame: av.VideoFrame) -> dict[str, Any]:
+    """Return what ``reformat`` needs to make RGB of a frame by the colour tags it carries.
+
+    PyAV before 17 does not look at them unless it is told; later ones take them anyway.
+    """
+    full = frame.format.name.startswith(("yuvj", "gray", "ya"))  # whatever their tag says
+    return {
+        "format": "rgb24",
+        "src_color_range": ColorRange.JPEG if full else frame.color_range,
+        "src_colorspace": frame.colorspace,
+        "dst_colorspace": Colorspace.DEFAULT,
+    }

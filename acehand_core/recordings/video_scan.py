@@ -19,7 +19,13 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from acehand_core.errors import VideoError
-from acehand_core.recordings.video_index import VideoIndex, decoded, open_container, video_stream
+from acehand_core.recordings.video_index import (
+    VideoIndex,
+    decoded,
+    is_cut_off,
+    open_container,
+    video_stream,
+)
 
 #: In these containers one packet is one frame and carries its own presentation stamp.
 _ONE_PACKET_ONE_FRAME = {"mov", "matroska"}
@@ -97,7 +103,7 @@ def _list_packets(path: Path) -> _Listing:
             damaged = True
         kinds = set(container.format.name.split(","))
         rates = (stream.average_rate, stream.guessed_rate)
-        expected = _expected_frames(container, stream, pts) or len(pts)
+        expected = _expected_frames(path, container, stream, pts) or len(pts)
         damaged = damaged or expected > len(pts)
         reorders = bool(stream.codec_context.has_b_frames)
         stamped = None not in pts and len(set(pts)) == len(pts)
@@ -123,11 +129,13 @@ def _list_packets(path: Path) -> _Listing:
 
 
 def _expected_frames(
-    container: InputContainer, stream: VideoStream, pts: list[int | None]
+    path: Path, container: InputContainer, stream: VideoStream, pts: list[int | None]
 ) -> int | None:
     """Return how many frames the container announces, if it does; an estimate for Matroska."""
     if "mov" in container.format.name:
-        return sum(not entry.is_discard for entry in stream.index_entries)
+        if hasattr(stream, "index_entries"):  # from PyAV 17 on
+            return sum(not entry.is_discard for entry in stream.index_entries)
+        return stream.frames if is_cut_off(path) else None
     duration, rate = stream.metadata.get("DURATION"), stream.average_rate
     if "matroska" not in container.format.name or not (duration and rate and pts) or None in pts:
         return None
