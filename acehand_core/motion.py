@@ -1,25 +1,22 @@
-"""What rooms hand to each other: a recording, the hands in it, and what a robot does with them.
+"""What packages hand to each other: a recording, the hands in it, and what a robot does with them.
 
 Frozen, checked on construction, numpy only. Axes, frames and units: ``acehand_core.types``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import importlib.metadata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath, PurePosixPath, PureWindowsPath
+from pathlib import PurePath
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from acehand_core import __version__
 from acehand_core.errors import SchemaError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.geometry.rotations import to_6d as rotation_6d
+from acehand_core.provenance import Provenance, without_folder
 from acehand_core.types import (
     BothBetas,
     CameraPoses,
@@ -32,6 +29,7 @@ from acehand_core.types import (
     PointCamera,
     PointsCamera,
     RotationsCamera,
+    Side,
     TimestampsNs,
 )
 
@@ -55,51 +53,6 @@ __all__ = [
 
 HandModelName = Literal["mano", "acehand", "none"]
 VerdictStatus = Literal["pass", "warn", "fail"]
-
-
-@functools.cache
-def library_versions() -> Mapping[str, str]:
-    """Return the versions of what shapes a result."""
-    out = {"acehand": __version__}
-    for name in ("av", "mediapipe", "mujoco", "numpy", "opencv-python-headless", "piqp"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            out[name] = importlib.metadata.version(name)
-    return out
-
-
-def without_folder(source: str) -> str:
-    """Return an absolute path's last part; any other name of a source stays as it is.
-
-    Where files lie is their maker's own business; results name them and hold their hash.
-    """
-    for kind in (PurePosixPath, PureWindowsPath):
-        if kind(source).is_absolute():
-            return kind(source).name
-    return source
-
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """Where a result came from; written into every file.
-
-    ``source`` is what the recording is called, never where it lies: an absolute path loses its
-    folders here, whoever gives it.
-
-    ``licenses`` names what binds a user of the result (weights, hand model, robot model), one line
-    each. ``notes`` says what was assumed, for example a nominal field of view.
-    """
-
-    source: str
-    source_sha256: str | None
-    tracker: str
-    weights: str | None = None
-    licenses: tuple[str, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=lambda: dict(library_versions()))
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "source", without_folder(self.source))
 
 
 @runtime_checkable
@@ -131,6 +84,7 @@ class Recording:
     the recording itself says that is done in it. ``source`` is the input as it was given, for
     messages; ``name`` is what results call it, by default the file's name without its folders.
     ``camera_frame`` is the ROS frame that a bag's pictures name, "" where none is named.
+    ``source_timestamps_ns`` are, after resampling, the times of the source's frames that are shown.
     """
 
     source: str
@@ -147,6 +101,7 @@ class Recording:
     task: str | None = None
     name: str = ""
     camera_frame: str = ""
+    source_timestamps_ns: Int[np.ndarray, "T"] | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -222,6 +177,40 @@ class HandMotion:
                 f"HandMotion.T_world_camera has {len(self.T_world_camera)} poses for "
                 f"{frames} frames."
             )
+
+    @classmethod
+    def from_joints(
+        cls,
+        joints: np.ndarray,
+        *,
+        fps: float | None = None,
+        timestamps_ns: np.ndarray | None = None,
+        side: Side | None = None,
+        confidence: np.ndarray | None = None,
+        frame: Literal["camera", "wrist"] = "wrist",
+        source: str = "joints",
+    ) -> HandMotion:
+        """Return the motion that anybody's keypoints show; rotations stay unknown.
+
+        Args:
+            joints: (T, 21, 3) of one hand or (T, 2, 21, 3), left first; metres, in the order of
+                docs/conventions.md. NaN where a joint is not known.
+            fps: frames per second; None: 30, or what the stamps show.
+            timestamps_ns: (T,) increasing integers; None: steady at ``fps``.
+            side: which hand a single one is.
+            confidence: (T,) or (T, 2) in 0..1.
+            frame: OpenCV camera frame, or relative to the wrist: then there is no wrist pose.
+            source: what messages and files call it.
+
+        Raises:
+            SchemaError: another shape or unit, times that do not increase, or a missing side.
+        """
+        from acehand_core.joints import motion_from_joints
+
+        given = {"joints": joints, "fps": fps, "timestamps_ns": timestamps_ns, "side": side,
+                 "confidence": confidence, "frame": frame}  # fmt: skip
+        entries = {name: np.asarray(value) for name, value in given.items() if value is not None}
+        return motion_from_joints(source, entries)
 
     def __len__(self) -> int:
         return len(self.timestamps_ns)

@@ -23,7 +23,7 @@ checks on, and one test passes a wrong shape to see them fail.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
@@ -66,3 +66,14 @@ CameraPoses = Float[np.ndarray, "T 4 4"]  # T_world_camera
 # Images.
 ImageRgb = UInt8[np.ndarray, "H W 3"]
 Picture = UInt8[np.ndarray, "_ _ 3"]  # of another size than the images beside it
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """Called as work goes on; may raise to stop it."""
+
+    def __call__(self, stage: str, done: int, total: int) -> None: ...
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Say nothing."""

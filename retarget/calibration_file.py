@@ -20,7 +20,8 @@ import numpy as np
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGERS
-from acehand_core.motion import Calibration, without_folder
+from acehand_core.motion import Calibration
+from acehand_core.provenance import without_folder
 from acehand_core.types import SIDES, Side
 from retarget.calibration_fit import LENGTH_RANGE, SCALE_RANGE
 from retarget.robot import Robot

@@ -29,13 +29,12 @@ from acehand_core.errors import CalibrationError, InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.recordings.bag import (
     BagIndex,
-    forget_indexes,
     frame_rate,
     frame_times,
     index_bag,
     missing_frames,
 )
-from acehand_core.recordings.registry import RecordingOptions, expand_inputs, open_recording
+from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
 
 
 def index_of(path: Path, **reading: str) -> BagIndex:
@@ -80,14 +79,14 @@ def test_a_folder_of_bags_and_videos_gives_both(tmp_path: Path) -> None:
     simple_bag(tmp_path / "many" / "one", 2)
     simple_bag(tmp_path / "many" / "two", 2)
     (tmp_path / "many" / "video.mp4").touch()
-    names = [path.name for path in expand_inputs([tmp_path / "many"])]
+    names = [path.name for path in Registry().expand([tmp_path / "many"])]
     assert names == ["one", "two", "video.mp4"]
     folder = tmp_path / "many" / "one"
     (folder / "video.mp4").touch()
-    assert expand_inputs([folder]) == [folder]
+    assert Registry().expand([folder]) == [folder]
     (folder / "metadata.yaml").unlink()
     with pytest.raises(InputError, match=r"videos \(video.mp4\).*one by one"):
-        expand_inputs([folder])
+        Registry().expand([folder])
 
 
 @pytest.mark.parametrize("kind", ["mcap", "sqlite3", "no index", "file"])
@@ -105,7 +104,6 @@ def test_indexing_says_how_far_it_is_and_can_be_stopped(tmp_path: Path, kind: st
     assert stages == {"index the bag"} and totals == {2 * size}
     assert [step[1] for step in told] == sorted(step[1] for step in told)
     assert min(done) == 0 and max(done) == 2 * size and len(done) > 3
-    forget_indexes()
     for stop in range(len(told)):
         steps = iter(range(stop))
 
@@ -132,7 +130,7 @@ def test_a_bare_file_is_a_bag(tmp_path: Path) -> None:
         (tmp_path / storage / "bag" / name).rename(bare)
         assert is_bag(bare)
         assert_same(index_of(bare), images)
-    assert expand_inputs([tmp_path]) == [tmp_path / "bag.db3", tmp_path / "bag.mcap"]
+    assert Registry().expand([tmp_path]) == [tmp_path / "bag.db3", tmp_path / "bag.mcap"]
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

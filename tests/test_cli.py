@@ -28,6 +28,7 @@ from acehand_core.errors import OutputError
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import LeRobotWriter, read_provenance
 from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.registry import Registry
 from retarget.robot import find_robot_file
 
 X264 = {"preset": "ultrafast", "crf": "18"}
@@ -498,12 +499,10 @@ def test_verbose_adds_tracebacks_and_changes_nothing_else(tmp_path: Path, capsys
 def test_interrupted_before_anything(
     clip: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from acehand_core.pipeline import job as pipeline
-
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "expand_inputs", interrupt)
+    monkeypatch.setattr(Registry, "expand", interrupt)
     run = Run(capsys, clip, "--output", tmp_path / "out")
     assert run.code == 130 and run.json["dataset"] is None and run.messages == "interrupted"
 
@@ -531,13 +530,13 @@ def test_the_parts_one_by_one(clip: Path, tmp_path: Path, capsys) -> None:
 def test_an_output_that_cannot_be_is_refused_first(
     clip: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from acehand_core.trackers import choose, files
+    from acehand_core.recordings import hands_file as hands_files
 
     def worked(*_: object) -> None:
         raise AssertionError("the output should have been looked at first")
 
-    monkeypatch.setattr(choose, "open_recording", worked)
-    monkeypatch.setattr(files, "read_joints_file", worked)
+    monkeypatch.setattr(Registry, "open", worked)
+    monkeypatch.setattr(hands_files, "read_joints_file", worked)
     hands, csv = hands_file(tmp_path / "h.npz"), tmp_path / "hands.csv"
     for words in (["reconstruct", clip, "--output"], ["export", hands]):
         run = Acehand(capsys, *words, tmp_path / "hands.xlsx")

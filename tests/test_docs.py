@@ -17,6 +17,7 @@ from acehand_core.cli import main as acehand_cli
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera, CameraModel
+from acehand_core.joints import ENTRIES, REACHES_M
 from acehand_core.lerobot.features import Layout, features
 from acehand_core.pipeline import JobSettings, run_job
 from acehand_core.pipeline.report import Failure, JobReport
@@ -24,7 +25,6 @@ from acehand_core.recordings.cameras import POSE_COLUMNS
 from acehand_core.recordings.hand_table import COLUMNS
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker
-from acehand_core.trackers.files import JOINT_FILE_KEYS, REACHES_M
 from retarget.robot import load_robot
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,7 +92,7 @@ def test_hand_motion_columns() -> None:
 
 def test_joints_file_entries() -> None:
     stated = {row[0].strip("`") for row in table("| entry | shape")}
-    assert stated == set(JOINT_FILE_KEYS)
+    assert stated == set(ENTRIES)
 
 
 def test_size_of_hands_in_a_joints_file() -> None:

@@ -21,7 +21,7 @@ from acehand_core.recordings.hand_table import (
     write_hand_motion,
     write_joints_file,
 )
-from acehand_core.trackers.files import read_motion_file
+from acehand_core.recordings.hands_file import read_motion_file
 
 
 @settings(max_examples=30, deadline=None)

@@ -13,7 +13,7 @@ from video_fixtures import write_video
 
 from acehand_core.errors import SchemaError
 from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
-from acehand_core.trackers.files import read_joints_file
+from acehand_core.recordings.hands_file import read_joints_file
 
 
 def motion_in(dataset: Path):

@@ -19,7 +19,7 @@ from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import create, video_feature
 from acehand_core.recordings import lerobot_video
-from acehand_core.recordings.registry import RecordingOptions, expand_inputs, open_recording
+from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
 
 EGO = "observation.images.head"
 LENGTHS, STARTS = (8, 6, 7), (0, 30, 60)
@@ -68,7 +68,7 @@ def version_2(folder: Path, frames: list[np.ndarray]) -> Path:
 
 
 def test_every_episode_is_an_input(version_3: Path, whole: list[np.ndarray]) -> None:
-    paths = expand_inputs([version_3])
+    paths = Registry().expand([version_3])
     assert paths == [version_3 / f"episode_{number:06d}" for number in range(3)]
     hashes = set()
     for path, start, length, task in zip(paths, STARTS, LENGTHS, TASKS, strict=True):
@@ -87,7 +87,7 @@ def test_every_episode_is_an_input(version_3: Path, whole: list[np.ndarray]) -> 
 
 def test_older_datasets_and_the_choice_of_a_camera(tmp_path: Path, whole: list[np.ndarray]) -> None:
     folder = version_2(tmp_path / "old", whole)
-    path = expand_inputs([folder])[1]
+    path = Registry().expand([folder])[1]
     with pytest.raises(InputError, match=r"--video-key: .*head, second"):
         open_recording(path, RecordingOptions())
     with pytest.raises(InputError, match=r"'secnd' is no video.*Did you mean 'second'"):
@@ -134,7 +134,7 @@ def test_unusable_datasets(version_3: Path, tmp_path: Path) -> None:
         open_recording(version_3 / "episode_000007", options)
     with pytest.raises(InputError, match=r"name one episode: .*/episode_000000"):
         open_recording(version_3, options)
-    with pytest.raises(InputError, match="no LeRobot dataset"):
+    with pytest.raises(InputError, match=r"not a LeRobot dataset, .*: --video-key"):
         open_recording(clips.EXAMPLE, RecordingOptions(video_key=EGO))
     folder = tmp_path / "set"
     shutil.copytree(version_3, folder)
@@ -153,7 +153,7 @@ def test_unusable_datasets(version_3: Path, tmp_path: Path) -> None:
             open_recording(path, options)
     info_file.write_text("[]")
     with pytest.raises(SchemaError, match=r"info\.json"):
-        expand_inputs([folder])
+        Registry().expand([folder])
     info_file.write_text(json.dumps(info))
     next((folder / "videos").rglob("*.mp4")).unlink()
     with pytest.raises(VideoError, match="does not exist"):

@@ -19,7 +19,7 @@ from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.repair import repair
 from acehand_core.pipeline.demonstrations import read_episodes
-from acehand_core.recordings.registry import RecordingOptions, expand_inputs, open_recording
+from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
 
 COUNT = 6
 JOINTS = "observation.hand.joints_camera"
@@ -100,7 +100,7 @@ def test_others_read_it_as_before(old: Path, new: Path, tmp_path: Path, capsys) 
     ours, theirs = next(read_episodes(old, None)), next(read_episodes(new, None))
     assert np.array_equal(ours.joints, theirs.joints) and ours.motion is not None
     assert np.array_equal(ours.T_frame_base, theirs.T_frame_base)
-    (path,) = expand_inputs([old])
+    (path,) = Registry().expand([old])
     assert len(open_recording(path, RecordingOptions())) == COUNT
     # What is made of it does not repeat where its source lay.
     hands = old / "acehand" / "episode_000000" / "hand_motion.parquet"

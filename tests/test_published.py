@@ -17,7 +17,8 @@ from video_fixtures import write_video
 
 from acehand_core.lerobot.dataset import read_provenance
 from acehand_core.lerobot.resume import JOB
-from acehand_core.motion import Provenance, Recording, without_folder
+from acehand_core.motion import Provenance, Recording
+from acehand_core.provenance import without_folder
 from acehand_core.recordings.hand_table import read_hand_motion
 
 #: A folder that nobody else's files name.

@@ -13,7 +13,7 @@ from video_fixtures import read_number, write_video
 from acehand_core.errors import CalibrationError, InputError, VideoError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, Recording
-from acehand_core.recordings.registry import RecordingOptions, expand_inputs, open_recording
+from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
 from acehand_core.recordings.selection import _Taken, at_rate, part
 
 
@@ -163,17 +163,17 @@ def test_folders_are_replaced_by_their_videos(video, tmp_path):
         (folder / name).write_bytes(b"")
     (folder / "c.mp4").mkdir()
     hands = folder / "hands.npz"
-    found = expand_inputs([video, folder, hands])
+    found = Registry().expand([video, folder, hands])
     assert found == [video, folder / "a.MOV", folder / "b.mp4", hands]
 
 
 def test_inputs_that_are_not_there(tmp_path):
     with pytest.raises(InputError, match="No input"):
-        expand_inputs([])
+        Registry().expand([])
     with pytest.raises(InputError, match=r"none\.mp4: no such file or folder"):
-        expand_inputs([tmp_path / "none.mp4"])
+        Registry().expand([tmp_path / "none.mp4"])
     with pytest.raises(VideoError, match="has no video"):
-        expand_inputs([tmp_path])
+        Registry().expand([tmp_path])
 
 
 def test_a_video_without_a_camera(video):

@@ -20,12 +20,14 @@ from acehand_core.errors import (
     SchemaError,
     UnsafeFileError,
 )
+from acehand_core.joints import ENTRIES
 from acehand_core.motion import Recording
 from acehand_core.recordings.hand_table import write_hand_motion
+from acehand_core.recordings.hands_file import is_motion_file, read_joints_file
 from acehand_core.trackers import base
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker, tracker_names
-from acehand_core.trackers.choose import choose_tracker, is_motion_file
-from acehand_core.trackers.files import JOINT_FILE_KEYS, FileTracker, read_joints_file
+from acehand_core.trackers.choose import choose_tracker
+from acehand_core.trackers.files import FileTracker
 
 BOTH = TrackerSettings()
 
@@ -191,7 +193,7 @@ def test_the_documentation_names_every_entry():
         .split("\n## ")[0]
     )
     named = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
-    assert sorted(named) == sorted(JOINT_FILE_KEYS)
+    assert sorted(named) == sorted(ENTRIES)
 
 
 def test_pickles_are_refused_unopened(tmp_path):
@@ -328,7 +330,7 @@ def test_choosing_by_name_or_file(table, tmp_path):
 # --- third parties -----------------------------------------------------------------------------
 
 PLUGIN = """
-from acehand_core.trackers.files import read_joints_file
+from acehand_core.recordings.hands_file import read_joints_file
 
 class Mine:
     name, placed, hand_model = "mine", True, "none"

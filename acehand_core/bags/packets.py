@@ -9,10 +9,10 @@ from typing import Any
 
 import av
 import numpy as np
+from av.video.reformatter import ColorRange, Colorspace
 
 from acehand_core.bags.typestore import FFMPEG_PACKET
 from acehand_core.errors import SchemaError
-from acehand_core.recordings.video_index import rgb_options
 from acehand_core.types import ImageRgb
 
 #: Names that messages use -> FFmpeg's decoder.
@@ -80,3 +80,17 @@ def _nal_types(data: bytes, codec: str) -> Iterator[int]:
     for found in re.finditer(b"\x00\x00\x01(.)", data[:4096], re.DOTALL):
         head = found[1][0]
         yield head & 0x1F if codec == "h264" else (head >> 1) & 0x3F
+
+
+def rgb_options(frame: av.VideoFrame) -> dict[str, Any]:
+    """Return what ``reformat`` needs to make RGB of a frame by the colour tags it carries.
+
+    PyAV before 17 does not look at them unless it is told; later ones take them anyway.
+    """
+    full = frame.format.name.startswith(("yuvj", "gray", "ya"))  # whatever their tag says
+    return {
+        "format": "rgb24",
+        "src_color_range": ColorRange.JPEG if full else frame.color_range,
+        "src_colorspace": frame.colorspace,
+        "dst_colorspace": Colorspace.DEFAULT,
+    }

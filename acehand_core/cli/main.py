@@ -148,7 +148,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
 def _export_commands(arguments: argparse.Namespace) -> int:
     from acehand_core.pipeline.report import write_commands
     from acehand_core.recordings.hand_table import check_table_path
-    from acehand_core.trackers.files import read_motion_file
+    from acehand_core.recordings.hands_file import read_motion_file
     from acehand_core.types import SIDES
     from retarget.calibration_file import known_calibrations
     from retarget.physics import Physics
@@ -193,7 +193,7 @@ def _export(arguments: argparse.Namespace, bars: console.Bars) -> int:
         write_hand_motion,
         write_joints_file,
     )
-    from acehand_core.trackers.files import read_motion_file
+    from acehand_core.recordings.hands_file import read_motion_file
 
     check_table_path(arguments.output, arguments.overwrite, (*TABLE_SUFFIXES, ".npz"))
     motion = read_motion_file(arguments.input, arguments.hands, as_stored=True)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 DEFAULT_OUTPUT = "acehand_dataset"
 _DESCRIPTION = """\
 Turn recordings of human hands into a LeRobot v3 dataset of a robot hand doing the same.
-INPUT is a video, a bag (rosbag2 folder, .mcap, .db3), a folder of either, a LeRobot dataset with
-videos or one episode of it (DATASET/episode_000003), or a file of hands (HandMotion .parquet,
-joints .npz)."""
+INPUT is a video, a folder of pictures, a bag (rosbag2 folder, .mcap, .db3), a folder of any of
+these, a LeRobot dataset with videos or one episode of it (DATASET/episode_000003), or a file of
+hands (HandMotion .parquet, joints .npz)."""
 _EXIT_CODES = """\
 exit codes: 0 all done; 1 some inputs failed, the good ones are written; 2 usage or input error,
 nothing written; 3 no hand in any input; 4 output could not be written; 130 interrupted"""
@@ -144,6 +144,10 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help="video feature of a LeRobot dataset; default its only one",
     )
+    parser.add_argument(
+        "--frame-rate", type=float, metavar="HZ",
+        help="of a folder of pictures whose names are not times; default 30",
+    )  # fmt: skip
     bag = parser.add_argument_group("bags", "found by type where not named")
     bag.add_argument("--image-topic", metavar="TOPIC", help="the pictures")
     bag.add_argument("--camera-info-topic", metavar="TOPIC", help="their calibration")
@@ -243,6 +247,7 @@ def reading_of(arguments: argparse.Namespace) -> RecordingOptions:
         start_s=arguments.start,
         duration_s=arguments.duration,
         video_key=arguments.video_key,
+        frame_rate=arguments.frame_rate,
         bag=BagReading(arguments.image_topic, arguments.camera_info_topic, arguments.world_frame),
     )
 

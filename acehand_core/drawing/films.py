@@ -29,13 +29,14 @@ from acehand_core.lerobot.features import IMAGE_KEY
 from acehand_core.lerobot.format import read_episode_rows, video_file
 from acehand_core.motion import Calibration, HandMotion, Recording, RobotTrajectory
 from acehand_core.recordings.cameras import undistort
+from acehand_core.recordings.hands_file import is_motion_file, only_hands, read_motion_file
 from acehand_core.recordings.registry import RecordingOptions
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import frames_between
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video
 from acehand_core.trackers.base import Hands, Progress, TrackerSettings, no_progress
-from acehand_core.trackers.choose import is_motion_file, open_input
-from acehand_core.trackers.files import FileTracker, only_hands, read_motion_file
+from acehand_core.trackers.choose import open_input
+from acehand_core.trackers.files import FileTracker
 from acehand_core.types import SIDES, ImageRgb, Picture, Side
 from retarget.calibration_file import known_calibrations
 from retarget.pipeline import retarget_motion

@@ -15,6 +15,7 @@ import av
 import numpy as np
 from jaxtyping import Int
 
+from acehand_core.bags.packets import rgb_options
 from acehand_core.errors import SchemaError, VideoError
 from acehand_core.lerobot.format import (
     ARROW_TYPES,
@@ -25,7 +26,6 @@ from acehand_core.lerobot.format import (
     read_parquet,
     read_record,
 )
-from acehand_core.recordings.video_index import rgb_options
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 STAT_NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)

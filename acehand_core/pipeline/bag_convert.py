@@ -26,10 +26,11 @@ from acehand_core.motion import Recording
 from acehand_core.pipeline import Clip, JobSettings, run_job
 from acehand_core.pipeline.bag_episodes import cuts
 from acehand_core.pipeline.bag_write import of_episode, robot_of, stoppable, write_demonstration
+from acehand_core.pipeline.dataset import release_memory
 from acehand_core.pipeline.demonstrations import read_episodes
-from acehand_core.pipeline.destination import release_memory
 from acehand_core.pipeline.report import Failure, JobReport
-from acehand_core.recordings.bag import BagIndex, forget_indexes, index_bag
+from acehand_core.recordings.bag import BagIndex
+from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import hands_at, poses_at
 from acehand_core.trackers.base import Progress, no_progress
 from acehand_core.types import TimestampsNs
@@ -111,20 +112,21 @@ def convert_bag(
             check_free(options.bag_output, options.job.existing == "overwrite")
         _check_not_inside(options)
     progress = stoppable(progress, cancel)
+    registry = Registry()
     try:
-        index = index_bag(options.bag, options.job.reading.bag, progress)
+        index = registry.bags.index(options.bag, options.job.reading.bag, progress)
         _check_resumed(options, index)
-        return _convert(options, index, progress)
+        return _convert(options, index, registry, progress)
     except Interrupted:
         raise
     except KeyboardInterrupt as stop:
         nothing = JobReport(None, 0.0, 0.0, ())
         raise Interrupted(ConvertReport(nothing, None, {}, {}, ())) from stop
-    finally:
-        forget_indexes()
 
 
-def _convert(options: ConvertOptions, index: BagIndex, progress: Progress) -> ConvertReport:
+def _convert(
+    options: ConvertOptions, index: BagIndex, registry: Registry, progress: Progress
+) -> ConvertReport:
     clips = [Clip(c.start, c.stop, c.task) for c in
              cuts(index, options.episodes, options.episode_topic)]  # fmt: skip
     job = replace(options.job, split=_split(options, clips))
@@ -140,7 +142,7 @@ def _convert(options: ConvertOptions, index: BagIndex, progress: Progress) -> Co
         )
 
     try:
-        done = run_job([options.bag], job, progress)
+        done = run_job([options.bag], job, progress, registry)
     except Interrupted as stop:
         raise Interrupted(report(stop.report, None, Losses())) from stop
     passed = Losses()

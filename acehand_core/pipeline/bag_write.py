@@ -39,10 +39,9 @@ from acehand_core.pipeline.demonstrations import (
     read_episodes,
     read_wrist_frame,
 )
+from acehand_core.recordings.hands_file import is_motion_file, read_motion_file
 from acehand_core.recordings.selection import steady
 from acehand_core.trackers.base import Progress, no_progress
-from acehand_core.trackers.choose import is_motion_file
-from acehand_core.trackers.files import read_motion_file
 from acehand_core.types import SIDES, Side
 from retarget.pipeline import retarget_motion
 from retarget.qp import course, lead_s

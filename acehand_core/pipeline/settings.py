@@ -121,6 +121,7 @@ class JobSettings:
             "latency": self.latency,
             "second-pass": self.second_pass,
             **({"video-key": reading.video_key} if reading.video_key else {}),
+            **({"frame-rate": reading.frame_rate} if reading.frame_rate else {}),
             **reading.bag.to_json(),
         }
 

@@ -5,7 +5,7 @@ When frames were taken: header stamps in order, repaired where they cannot be ri
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,36 +173,16 @@ class BagIndex:
         )
 
 
-_INDEXES_HELD = 2
-_held: OrderedDict[tuple[Path, BagReading, tuple[int, ...]], BagIndex] = OrderedDict()
-
-
 def index_bag(path: Path, reading: BagReading, progress: Progress | None = None) -> BagIndex:
-    """Return the index of a bag; asked again for an unchanged bag, the same one.
+    """Return the index of a bag.
 
     The bag is read twice, for the index and for its hash; ``progress`` counts the bytes.
 
     Raises:
-        InputError: it is no bag, its topics are not clear, or nothing in it can be used.
+        InputError: it is not a bag, its topics are not clear, or nothing in it can be used.
         CalibrationError: a named camera info topic or world frame cannot be used.
     """
-    files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
-    state = tuple(v for file in files for v in (file.stat().st_size, file.stat().st_mtime_ns))
-    key = path, reading, state
-    index = _held.get(key)
-    if index is None:
-        index = _held[key] = _index(path, reading, BytesRead(_STAGE, path, progress, passes=2))
-        while len(_held) > _INDEXES_HELD:
-            _held.popitem(last=False)
-    return index
-
-
-def forget_indexes() -> None:
-    """Let go of the memory of indexes that were made."""
-    _held.clear()
-
-
-def _index(path: Path, reading: BagReading, read: BytesRead) -> BagIndex:
+    read = BytesRead(_STAGE, path, progress, passes=2)
     with Bag(path, read.still) as bag:
         losses = bag.losses
         counts = bag.counts if bag.counted else {}

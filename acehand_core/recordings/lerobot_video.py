@@ -6,11 +6,10 @@ the videos, their times and the tasks are read; states and actions of the datase
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,14 @@ from acehand_core.recordings.video import VideoFrames, open_video
 
 _INFO = "meta/info.json"
 _NAME = re.compile(r"episode_(\d+)")
+
+
+#: Returns what was made for a key before, else makes it.
+Kept = Callable[[Hashable, Callable[[], Any]], Any]
+
+
+def _made_anew(key: Hashable, make: Callable[[], Any]) -> Any:
+    return make()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +105,23 @@ def find_episode(path: Path, video_key: str | None = None) -> Episode:
     return Episode(dataset, number, video, start, frames, fps, tasks[0] if tasks else None)
 
 
-def open_episode(path: Path, video_key: str | None = None, mirrored: bool = False) -> Recording:
+def open_episode(
+    path: Path,
+    video_key: str | None = None,
+    mirrored: bool = False,
+    kept: Kept = _made_anew,
+) -> Recording:
     """Return an episode as a recording; stamps count from its first frame at the dataset's rate.
+
+    ``kept`` may return the video file as it was opened before: many episodes lie in one.
 
     Raises:
         InputError, SchemaError: see ``find_episode``.
         VideoError: its video cannot be read, or has no frame at one of the episode's times.
     """
     episode = find_episode(path, video_key)
-    stat = episode.video.stat() if episode.video.is_file() else None
-    if stat is None:
-        raise VideoError(f"{path}: its video {episode.video} does not exist.")
-    whole = _whole(episode.video, mirrored, stat.st_mtime_ns, stat.st_size)
+    key = "open", mirrored, *_state(path, episode)
+    whole = kept(key, lambda: open_video(episode.video, mirrored=mirrored))
     stamps = np.round(np.arange(episode.frames) * 1e9 / episode.fps).astype(np.int64)
     wanted = stamps + round(episode.start_s * 1e9)
     times = whole.timestamps_ns
@@ -134,30 +146,25 @@ def open_episode(path: Path, video_key: str | None = None, mirrored: bool = Fals
     )
 
 
-def episode_sha256(path: Path, video_key: str | None = None) -> str:
+def episode_sha256(path: Path, video_key: str | None = None, kept: Kept = _made_anew) -> str:
     """Return what ``open_episode`` gives as the content's hash, without decoding."""
     episode = find_episode(path, video_key)
+    key = "sha256", *_state(path, episode)
+    return _sha256(episode, kept(key, lambda: content_sha256(episode.video)))
+
+
+def _state(path: Path, episode: Episode) -> tuple[Path, int, int]:
+    """Return what tells an episode's video from the same file changed. Raises VideoError."""
     if not episode.video.is_file():
         raise VideoError(f"{path}: its video {episode.video} does not exist.")
     stat = episode.video.stat()
-    return _sha256(episode, _content(episode.video, stat.st_mtime_ns, stat.st_size))
+    return episode.video, stat.st_mtime_ns, stat.st_size
 
 
 def _sha256(episode: Episode, video: str) -> str:
     """Several episodes may lie in one file, so the part counts."""
     text = f"{video} {episode.start_s!r} {episode.frames} {episode.fps!r}"
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-@functools.lru_cache(maxsize=2)
-def _whole(video: Path, mirrored: bool, changed_ns: int, size: int) -> Recording:
-    """Return a whole video file; neighbouring episodes mostly lie in the same one."""
-    return open_video(video, mirrored=mirrored)
-
-
-@functools.lru_cache(maxsize=2)
-def _content(video: Path, changed_ns: int, size: int) -> str:
-    return content_sha256(video)
 
 
 def _info(dataset: Path) -> Mapping[str, Any]:

@@ -1,25 +1,39 @@
-"""Opening an input: a video or a bag with what is known about its camera."""
+"""Opening an input, whatever it is: the formats of recordings, each behind the same few methods.
+
+A new format is a class with the methods of ``RecordingFormat`` and a line in ``Registry``; nothing
+else asks which format an input has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from acehand_core.bags.bag import METADATA, is_bag, storage_files
-from acehand_core.bags.records import BagReading
+from acehand_core.bags.records import BagReading, Losses
 from acehand_core.errors import InputError
 from acehand_core.files.safe_files import content_sha256
-from acehand_core.motion import Camera, Recording
-from acehand_core.recordings import cameras, lerobot_video
-from acehand_core.recordings.cameras import undistort
+from acehand_core.motion import Camera, HandMotion, Recording
+from acehand_core.recordings import cameras, frames_folder, lerobot_video
+from acehand_core.recordings.bag import BagIndex, index_bag
+from acehand_core.recordings.hands_file import (
+    Hands,
+    is_motion_file,
+    motion_recording,
+    read_motion_file,
+    refuse_flags,
+)
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import find_videos, frames_between, open_video, videos_in
+from acehand_core.types import Progress
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingOptions:
-    """How to read a video.
+    """How to read a recording.
 
     Attributes:
         intrinsics: "fx,fy,cx,cy" in pixels of the video, or None.
@@ -28,7 +42,9 @@ class RecordingOptions:
         mirrored: the video is a selfie image; it is turned back on reading.
         start_s, duration_s: the part to read, seconds after the first frame.
         video_key: the video feature of a LeRobot dataset; None: its only one.
+        frame_rate: of a folder of pictures, frames per second.
         bag: which topics of a bag are read.
+        hands: which of a file of hands are read; also the side of a single one that has no side.
     """
 
     intrinsics: str | None = None
@@ -38,157 +54,346 @@ class RecordingOptions:
     start_s: float | None = None
     duration_s: float | None = None
     video_key: str | None = None
+    frame_rate: float | None = None
     bag: BagReading = field(default_factory=BagReading)
+    hands: Hands = "both"
 
     def __post_init__(self) -> None:
         if self.intrinsics is not None and self.camera is not None:
             raise InputError("Give either --intrinsics or --camera, not both.")
 
 
-def expand_inputs(inputs: Sequence[Path]) -> list[Path]:
-    """Replace folders by the videos and bags in them; a bag's own folder stays.
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An open input: all of it, or the part that is wanted.
 
-    A LeRobot dataset is replaced by its episodes.
-
-    Raises:
-        InputError: something does not exist, a folder has neither, or a folder is a bag without
-            metadata.yaml and has videos, too.
+    ``hands`` is what a file of hands holds; None for anything that has to be tracked. ``dropped``
+    counts messages of a bag that could not be used; reading frames may add to it.
     """
-    out: list[Path] = []
-    for path in inputs:
+
+    recording: Recording
+    hands: HandMotion | None = None
+    dropped: Losses | None = None
+
+
+@runtime_checkable
+class RecordingFormat(Protocol):
+    """One kind of input.
+
+    Attributes:
+        noun: what an input of this kind is called in messages, with its article.
+        option: the field of ``RecordingOptions`` that only this kind has, or None.
+    """
+
+    noun: str
+    option: str | None
+
+    def matches(self, path: Path) -> bool:
+        """Tell, quickly, whether a path is of this kind; what it holds may still be damaged."""
+        ...
+
+    def contained(self, folder: Path) -> list[Path]:
+        """Return the inputs of this kind directly in a folder that is not an input itself."""
+        ...
+
+    def expand(self, path: Path) -> list[Path]:
+        """Return the inputs that a path stands for, mostly itself. Raises InputError."""
+        ...
+
+    def sha256(self, path: Path, options: RecordingOptions) -> str:
+        """Return the hash that its recording will have, without decoding. Raises InputError."""
+        ...
+
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
+        """Open all of it; ``Registry.open`` cuts it and adds camera and poses.
+
+        Raises:
+            InputError: it cannot be read, or an option does not apply to it.
+        """
+        ...
+
+
+class _Single:
+    """A kind of which every path is one input, known by its content."""
+
+    option: str | None = None
+
+    def contained(self, folder: Path) -> list[Path]:
+        return []
+
+    def expand(self, path: Path) -> list[Path]:
+        return [path]
+
+    def sha256(self, path: Path, options: RecordingOptions) -> str:
+        return content_sha256(path)
+
+
+class HandsFile(_Single):
+    """A HandMotion table, or anybody's joints: hands without pictures."""
+
+    noun = "a file of hands"
+
+    def matches(self, path: Path) -> bool:
+        return is_motion_file(path)
+
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
+        given = {
+            "--intrinsics": options.intrinsics is not None,
+            "--camera": options.camera is not None,
+            "--mirrored": options.mirrored,
+        }
+        refuse_flags(path, given)
+
+        motion = read_motion_file(path, options.hands)
+        return Opened(motion_recording(path, motion), hands=motion)
+
+
+class LeRobotEpisode(_Single):
+    """An episode of a LeRobot dataset with videos; the dataset stands for all of them."""
+
+    noun = "a LeRobot dataset"
+    option = "video_key"
+
+    def __init__(self) -> None:
+        self._videos = _Latest(4)  # neighbouring episodes mostly lie in the same file
+
+    def matches(self, path: Path) -> bool:
+        return lerobot_video.is_dataset(path) or lerobot_video.is_episode(path)
+
+    def expand(self, path: Path) -> list[Path]:
+        return lerobot_video.episode_paths(path) if lerobot_video.is_dataset(path) else [path]
+
+    def sha256(self, path: Path, options: RecordingOptions) -> str:
+        return lerobot_video.episode_sha256(path, options.video_key, self._videos)
+
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
         if lerobot_video.is_dataset(path):
-            out += lerobot_video.episode_paths(path)
-        elif lerobot_video.is_episode(path):
-            out.append(path)
-        elif is_bag(path):
-            _check_not_mixed(path)
-            out.append(path)
-        elif path.is_dir():
-            bags = _bags_in(path)
-            out += sorted([*bags, *(videos_in(path) if bags else find_videos(path))])
-        elif path.exists():
-            out.append(path)
-        else:
-            raise InputError(f"{path}: no such file or folder.")
-    if not out:
-        raise InputError(
-            "No input; give a video, a bag, a folder of either, a LeRobot dataset or a file of "
-            "hands."
-        )
-    return out
-
-
-def _check_not_mixed(path: Path) -> None:
-    """Refuse a folder that may be a bag or a collection: nothing says which."""
-    if not path.is_dir() or (path / METADATA).is_file():
-        return
-    if videos := videos_in(path):
-        raise InputError(
-            f"{path}: has bag files without {METADATA} and videos ({videos[0].name}), so it is "
-            "not clear what it is; name the files one by one."
+            raise InputError(f"{path}: a LeRobot dataset; name one episode: {path}/episode_000000.")
+        return Opened(
+            lerobot_video.open_episode(path, options.video_key, options.mirrored, self._videos)
         )
 
 
-def _bags_in(folder: Path) -> list[Path]:
-    """Return the bags directly in a folder: bare files, and folders that are bags."""
-    return sorted(
-        [*storage_files(folder), *(p for p in folder.iterdir() if p.is_dir() and is_bag(p))]
-    )
+class BagFile(_Single):
+    """A folder of rosbag2, or a bare .mcap or .db3."""
+
+    noun = "a bag"
+    option = "bag"
+
+    def __init__(self) -> None:
+        self._indexes = _Latest(2)
+
+    def matches(self, path: Path) -> bool:
+        return is_bag(path)
+
+    def contained(self, folder: Path) -> list[Path]:
+        inner = (path for path in folder.iterdir() if path.is_dir() and is_bag(path))
+        return sorted([*storage_files(folder), *inner])
+
+    def expand(self, path: Path) -> list[Path]:
+        # Such a folder may be a bag or a collection: nothing says which.
+        if path.is_dir() and not (path / METADATA).is_file() and (videos := videos_in(path)):
+            raise InputError(
+                f"{path}: has bag files without {METADATA} and videos ({videos[0].name}), so it is "
+                "not clear what it is; name the files one by one."
+            )
+        return [path]
+
+    def index(self, path: Path, reading: BagReading, progress: Progress | None = None) -> BagIndex:
+        """Return the index of a bag; asked again for an unchanged bag, the same one.
+
+        Raises:
+            InputError, CalibrationError: see ``index_bag``.
+        """
+        files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
+        state = tuple(v for file in files for v in (file.stat().st_size, file.stat().st_mtime_ns))
+        return self._indexes((path, reading, state), lambda: index_bag(path, reading, progress))
+
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
+        index = self.index(path, options.bag, progress)
+        recording = index.recording(options.mirrored)
+        if recording.camera is not None:
+            recording = replace(recording, camera=_as_read(recording.camera, options))
+        return Opened(recording, dropped=index.losses)
 
 
-def open_bag(path: Path, options: RecordingOptions) -> Recording:
-    """Return the wanted part of a bag as a recording.
+class FramesFolder(_Single):
+    """A folder of pictures, one per frame, without videos beside them."""
 
-    Raises:
-        InputError: see ``bags.recording.index_bag``, or the wanted part is not there.
-    """
-    from acehand_core.recordings.bag import index_bag
+    noun = "a folder of pictures"
+    option = "frame_rate"
 
-    index = index_bag(path, options.bag)
-    recording = index.recording(options.mirrored)
-    if recording.camera is not None and options.mirrored:
-        recording = replace(recording, camera=_seen(recording.camera, options))
-    wanted = frames_between(
-        str(path), recording.timestamps_ns, recording.fps, options.start_s, options.duration_s
-    )
-    return part(recording, *wanted)
+    def matches(self, path: Path) -> bool:
+        return path.is_dir() and bool(frames_folder.pictures_in(path)) and not videos_in(path)
 
+    def contained(self, folder: Path) -> list[Path]:
+        inner = sorted(path for path in folder.iterdir() if path.is_dir())
+        return [path for path in inner if not path.name.startswith(".") and self.matches(path)]
 
-def open_episode(path: Path, options: RecordingOptions) -> Recording:
-    """Return the wanted part of an episode of a LeRobot dataset as a recording.
-
-    Raises:
-        InputError: see ``lerobot_videos.open_episode``, or the wanted part is not there.
-    """
-    whole = lerobot_video.open_episode(path, options.video_key, options.mirrored)
-    wanted = frames_between(
-        str(path), whole.timestamps_ns, whole.fps, options.start_s, options.duration_s
-    )
-    return part(whole, *wanted)
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
+        return Opened(frames_folder.open_frames(path, options.frame_rate, options.mirrored))
 
 
-def recording_sha256(path: Path, options: RecordingOptions) -> str:
-    """Return the hash that the input's recording or file of hands will have. Raises InputError."""
-    if lerobot_video.is_episode(path):
-        return lerobot_video.episode_sha256(path, options.video_key)
-    return content_sha256(path)
+class VideoFile(_Single):
+    """A video file; what is of no other kind is taken for one."""
+
+    noun = "a video"
+
+    def matches(self, path: Path) -> bool:
+        return True
+
+    def contained(self, folder: Path) -> list[Path]:
+        return videos_in(folder)
+
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
+        return Opened(open_video(path, mirrored=options.mirrored))
 
 
-def open_recording(path: Path, options: RecordingOptions) -> Recording:
-    """Open a video, a bag or an episode of a LeRobot dataset with its camera and camera poses.
+class Registry:
+    """The formats. As long as it lives, the last bag indexes and dataset videos are kept."""
 
-    Raises:
-        VideoError, CalibrationError: see ``video`` and ``calibration``.
-        InputError: see ``open_bag`` and ``open_episode``.
-    """
-    if options.video_key is not None and not lerobot_video.is_episode(path):
-        raise InputError(f"{path} is no LeRobot dataset, so --video-key does not apply to it.")
-    if lerobot_video.is_dataset(path):
-        raise InputError(f"{path}: a LeRobot dataset; name one episode: {path}/episode_000000.")
-    if is_bag(path):
-        recording = open_bag(path, options)
-    elif lerobot_video.is_episode(path):
-        _refuse_bag_flags(path, options)
-        recording = open_episode(path, options)
-    else:
-        _refuse_bag_flags(path, options)
-        recording = open_video(
-            path, start_s=options.start_s, duration_s=options.duration_s, mirrored=options.mirrored
+    def __init__(self) -> None:
+        self.bags = BagFile()
+        #: The first that matches is taken.
+        self.formats: tuple[RecordingFormat, ...] = (
+            HandsFile(),
+            LeRobotEpisode(),
+            self.bags,
+            FramesFolder(),
+            VideoFile(),
         )
-    size = recording.width, recording.height
-    if options.camera is not None:
-        camera = cameras.fit_camera_to(cameras.load_camera(options.camera), *size)
-        recording = replace(recording, camera=_seen(camera, options))
-    elif options.intrinsics is not None:
-        camera = cameras.parse_intrinsics(options.intrinsics, *size)
-        recording = replace(recording, camera=_seen(camera, options))
-    recording = with_camera_poses(recording, options)
-    if recording.camera is not None and recording.camera.model != "pinhole":
-        note = f"undistorted from {recording.camera.model} to pinhole"
-        recording = undistort(recording)
-        recording = replace(recording, notes=(*recording.notes, note))
-    return recording
+
+    def format_of(self, path: Path) -> RecordingFormat:
+        """Return the format of an input; that of a missing one follows from its name."""
+        return next(format for format in self.formats if format.matches(path))
+
+    def expand(self, inputs: Sequence[Path]) -> list[Path]:
+        """Replace datasets by their episodes, and folders by the inputs in them.
+
+        Of a folder that is not an input itself, the bags and videos in it are taken, else the
+        folders of pictures.
+
+        Raises:
+            InputError: something does not exist, a folder holds no input, or it is a bag without
+                metadata.yaml and has videos, too.
+        """
+        paths: list[Path] = []
+        for path in inputs:
+            kind = self.format_of(path)
+            if path.is_dir() and isinstance(kind, VideoFile):
+                paths += self._inside(path)
+            elif path.exists() or isinstance(kind, LeRobotEpisode):
+                paths += kind.expand(path)
+            else:
+                raise InputError(f"{path}: no such file or folder.")
+
+        if not paths:
+            raise InputError(
+                "No input; give a video, a bag, a folder of pictures or of any of these, a LeRobot "
+                "dataset or a file of hands."
+            )
+        return paths
+
+    def _inside(self, folder: Path) -> list[Path]:
+        """Return the inputs in a folder that is not an input itself."""
+        *others, pictures, videos = self.formats
+        together = sorted(path for kind in (*others, videos) for path in kind.contained(folder))
+        return together or pictures.contained(folder) or find_videos(folder)
+
+    def sha256(self, path: Path, options: RecordingOptions) -> str:
+        """Return the hash that an input's recording will have. Raises InputError."""
+        return self.format_of(path).sha256(path, options)
+
+    def open(
+        self, path: Path, options: RecordingOptions, progress: Progress | None = None
+    ) -> Opened:
+        """Open the wanted part of an input, with its camera and camera poses.
+
+        Raises:
+            InputError, VideoError, CalibrationError, SchemaError: it cannot be read, a camera file
+                does not fit, an option does not apply, or the wanted part is not there.
+        """
+        kind = self.format_of(path)
+        self._refuse_options_of_others(path, kind, options)
+        opened = kind.open(path, options, progress)
+        recording = opened.recording
+        wanted = frames_between(
+            str(path), recording.timestamps_ns, recording.fps, options.start_s, options.duration_s
+        )
+        recording = part(recording, *wanted)
+
+        size = recording.width, recording.height
+        if options.camera is not None:
+            camera = cameras.fit_camera_to(cameras.load_camera(options.camera), *size)
+            recording = replace(recording, camera=_as_read(camera, options))
+        elif options.intrinsics is not None:
+            camera = cameras.parse_intrinsics(options.intrinsics, *size)
+            recording = replace(recording, camera=_as_read(camera, options))
+        if options.camera_poses is not None:
+            poses = cameras.load_camera_poses(options.camera_poses, recording.timestamps_ns)
+            recording = replace(recording, T_world_camera=poses)
+
+        if recording.frames is not None and recording.camera is not None:
+            model = recording.camera.model
+            if model != "pinhole":
+                recording = cameras.undistort(recording)
+                note = f"undistorted from {model} to pinhole"
+                recording = replace(recording, notes=(*recording.notes, note))
+        return replace(opened, recording=recording)
+
+    def _refuse_options_of_others(
+        self, path: Path, kind: RecordingFormat, options: RecordingOptions
+    ) -> None:
+        defaults = {f.name: f for f in fields(RecordingOptions)}
+        for other in self.formats:
+            if other is kind or other.option is None:
+                continue
+            value, usual = getattr(options, other.option), defaults[other.option]
+            if value in (usual.default, BagReading()):
+                continue
+            names = value.to_json() if isinstance(value, BagReading) else [other.option]
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+            raise InputError(f"{path} is not {other.noun}, so this does not apply to it: {flags}.")
 
 
-def with_camera_poses(recording: Recording, options: RecordingOptions) -> Recording:
-    """Return the recording with the camera poses of the options, if there are any.
+def open_recording(
+    path: Path | str, options: RecordingOptions | None = None, **given: Any
+) -> Recording:
+    """Open a video, a folder of pictures, a bag, a LeRobot episode or a file of hands.
 
-    Raises:
-        CalibrationError: see ``calibration.load_camera_poses``.
+    Args:
+        options: how to read it, or the fields of ``RecordingOptions`` as keywords; ``intrinsics``
+            may be four numbers: fx, fy, cx, cy in pixels.
+
+    Raises as ``Registry.open``.
     """
-    if options.camera_poses is None:
-        return recording
-    poses = cameras.load_camera_poses(options.camera_poses, recording.timestamps_ns)
-    return replace(recording, T_world_camera=poses)
+    if not isinstance(given.get("intrinsics", ""), str | None):
+        given["intrinsics"] = ",".join(str(float(number)) for number in given["intrinsics"])
+    for name in ("camera", "camera_poses"):
+        if isinstance(given.get(name), str):
+            given[name] = Path(given[name])
+    for name in ("start_s", "duration_s", "frame_rate"):
+        if isinstance(given.get(name), int):
+            given[name] = float(given[name])
+    options = replace(options or RecordingOptions(), **given)
+    return Registry().open(Path(path), options).recording
 
 
-def _refuse_bag_flags(path: Path, options: RecordingOptions) -> None:
-    if options.bag != BagReading():
-        flags = ", ".join(f"--{flag}" for flag in options.bag.to_json())
-        raise InputError(f"{path} is no bag, so these do not apply to it: {flags}.")
+class _Latest:
+    """The values last made, by key."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._values = count, OrderedDict[Hashable, Any]()
+
+    def __call__(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        if key not in self._values:
+            self._values[key] = make()
+            while len(self._values) > self._count:
+                self._values.popitem(last=False)
+        return self._values[key]
 
 
-def _seen(camera: Camera, options: RecordingOptions) -> Camera:
+def _as_read(camera: Camera, options: RecordingOptions) -> Camera:
     """Return the camera of the frames as they are read: a mirrored video is turned back."""
     if not options.mirrored:
         return camera

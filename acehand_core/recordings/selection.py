@@ -46,6 +46,12 @@ def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, 
     return _taken(recording, index, at, float(fps)), index
 
 
+def resample(recording: Recording, motion: HandMotion, fps: int) -> tuple[Recording, HandMotion]:
+    """Return a recording and its hands at exactly ``1 / fps``: see ``at_rate`` and ``hands_at``."""
+    view, _ = at_rate(recording, fps)
+    return view, hands_at(motion, view.timestamps_ns, view.fps)
+
+
 @dataclass(frozen=True, slots=True)
 class _Between:
     """Where N times lie among stamps: the ``near`` frame, and for ``rows`` of them between two."""
@@ -167,13 +173,15 @@ def part(recording: Recording, start: int, stop: int) -> Recording:
 def _taken(
     recording: Recording, index: Int[np.ndarray, "N"], timestamps_ns: TimestampsNs, fps: float
 ) -> Recording:
-    poses = recording.T_world_camera
+    poses, shown = recording.T_world_camera, recording.source_timestamps_ns
+    shown = recording.timestamps_ns if shown is None else shown
     return replace(
         recording,
         timestamps_ns=timestamps_ns,
         fps=fps,
         frames=_frames(recording.frames, index),
         T_world_camera=None if poses is None else poses[index],
+        source_timestamps_ns=shown[index],
     )
 
 

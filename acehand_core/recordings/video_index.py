@@ -12,13 +12,12 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import av
 import numpy as np
 from av.container import InputContainer
 from av.stream import Disposition
-from av.video.reformatter import ColorRange, Colorspace
 from av.video.stream import VideoStream
 from jaxtyping import Int
 
@@ -231,17 +230,3 @@ def decoded(
                 raise
             continue
         yield from frames
-
-
-def rgb_options(frame: av.VideoFrame) -> dict[str, Any]:
-    """Return what ``reformat`` needs to make RGB of a frame by the colour tags it carries.
-
-    PyAV before 17 does not look at them unless it is told; later ones take them anyway.
-    """
-    full = frame.format.name.startswith(("yuvj", "gray", "ya"))  # whatever their tag says
-    return {
-        "format": "rgb24",
-        "src_color_range": ColorRange.JPEG if full else frame.color_range,
-        "src_colorspace": frame.colorspace,
-        "dst_colorspace": Colorspace.DEFAULT,
-    }

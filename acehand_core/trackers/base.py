@@ -15,25 +15,14 @@ from typing import Literal, Protocol, runtime_checkable
 
 from acehand_core.errors import InputError, MissingDependencyError, nearest
 from acehand_core.motion import HandModelName, HandMotion, Recording
+from acehand_core.recordings.hands_file import Hands
 from acehand_core.trackers.ace_settings import AceSettings
+from acehand_core.types import Progress, no_progress
 
 ENTRY_POINT_GROUP = "acehand.trackers"
 
 #: From a small child's hand to beyond the largest measured.
 HAND_LENGTHS_M = (0.05, 0.35)
-
-Hands = Literal["both", "left", "right"]
-
-
-@runtime_checkable
-class Progress(Protocol):
-    """Called as work goes on; may raise to stop it."""
-
-    def __call__(self, stage: str, done: int, total: int) -> None: ...
-
-
-def no_progress(stage: str, done: int, total: int) -> None:
-    """Say nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from acehand_core.errors import InputError
-from acehand_core.motion import Recording
-from acehand_core.recordings.registry import RecordingOptions, open_recording, with_camera_poses
-from acehand_core.recordings.selection import part
-from acehand_core.recordings.video import frames_between
+from acehand_core.errors import InputError, NoHandError
+from acehand_core.motion import HandMotion, Recording
+from acehand_core.recordings.hands_file import Hands, is_motion_file, refuse_flags
+from acehand_core.recordings.registry import Opened, RecordingOptions, Registry
+from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker
-from acehand_core.trackers.files import FILE_SUFFIXES, FileTracker, refuse_flags
-
-
-def is_motion_file(path: Path) -> bool:
-    """Tell whether a path names a file of hands rather than a recording."""
-    return path.suffix in FILE_SUFFIXES
+from acehand_core.trackers.files import FileTracker
+from acehand_core.types import Progress, no_progress
 
 
 def choose_tracker(name: str, settings: TrackerSettings) -> Tracker:
@@ -24,42 +21,82 @@ def choose_tracker(name: str, settings: TrackerSettings) -> Tracker:
     return FileTracker(path, settings) if is_motion_file(path) else make_tracker(name, settings)
 
 
-def open_input(
-    path: Path, tracker: str, settings: TrackerSettings, reading: RecordingOptions
-) -> tuple[Recording, Tracker]:
-    """Open a video with the tracker of that name, or a file of hands, which is its own tracker.
+def open_tracked(
+    path: Path,
+    tracker: str,
+    settings: TrackerSettings,
+    reading: RecordingOptions,
+    registry: Registry,
+    progress: Progress | None = None,
+) -> tuple[Opened, Tracker]:
+    """Open an input with the tracker of that name; a file of hands is its own tracker.
 
     Raises:
         InputError: it cannot be opened, or a flag was given that has no meaning for it.
     """
     if is_motion_file(path):
-        recording, chosen = _open_hands(path, tracker, settings, reading)
-    else:
-        recording, chosen = open_recording(path, reading), choose_tracker(tracker, settings)
-    if reading.camera_poses is not None and not chosen.placed:
-        raise InputError(
-            f"{path}: --camera-poses cannot apply: the joints are relative to the wrist, "
-            "not to the camera."
-        )
-    return recording, chosen
-
-
-def _open_hands(
-    path: Path, tracker: str, settings: TrackerSettings, reading: RecordingOptions
-) -> tuple[Recording, FileTracker]:
-    refuse_flags(
-        path,
-        {
+        given = {
             "--tracker": tracker != "auto",
             "--intrinsics": reading.intrinsics is not None,
             "--camera": reading.camera is not None,
             "--mirrored": reading.mirrored,
             "--hand-length": settings.hand_length_m is not None,
-        },
-    )
-    chosen = FileTracker(path, settings)
-    whole = chosen.recording()
-    wanted = frames_between(
-        str(path), whole.timestamps_ns, whole.fps, reading.start_s, reading.duration_s
-    )
-    return with_camera_poses(part(whole, *wanted), reading), chosen
+        }
+        refuse_flags(path, given)
+    opened = registry.open(path, replace(reading, hands=settings.hands), progress)
+    chosen: Tracker
+    if opened.hands is not None:
+        chosen = FileTracker(path, settings, opened.hands)
+    else:
+        chosen = choose_tracker(tracker, settings)
+    if reading.camera_poses is not None and not chosen.placed:
+        raise InputError(
+            f"{path}: --camera-poses cannot apply: the joints are relative to the wrist, "
+            "not to the camera."
+        )
+    return opened, chosen
+
+
+def open_input(
+    path: Path, tracker: str, settings: TrackerSettings, reading: RecordingOptions
+) -> tuple[Recording, Tracker]:
+    """Open one input on its own: see ``open_tracked``."""
+    opened, chosen = open_tracked(path, tracker, settings, reading, Registry())
+    return opened.recording, chosen
+
+
+def track(
+    recording: Recording,
+    tracker: str | Path | Tracker = "auto",
+    *,
+    hands: Hands = "both",
+    hand_length: float | None = None,
+    weights: Path | str | None = None,
+    progress: Progress = no_progress,
+) -> HandMotion:
+    """Return the motion of both hands of a recording.
+
+    Args:
+        tracker: a name ("auto", "mediapipe", "ace", one that is installed), a file of hands that
+            belongs to the recording, or an object with the methods of ``Tracker``.
+        hands: which hands to look for.
+        hand_length: wrist to middle fingertip in metres; fixes the scale that a single camera
+            cannot know.
+        weights: of the model, for the ace tracker.
+        progress: called with (stage, done, total).
+
+    Raises:
+        InputError: there is no such tracker, or the recording lacks what it needs.
+        NoHandError: no frame shows a hand.
+    """
+    if recording.frames is None and tracker == "auto":
+        tracker = recording.source  # a file of hands
+    if isinstance(tracker, str | Path):
+        ace = None if weights is None else AceSettings(weights=Path(weights))
+        settings = TrackerSettings(hands=hands, hand_length_m=hand_length, ace=ace)
+        tracker = choose_tracker(str(tracker), settings)
+
+    motion = tracker.track(recording, progress)
+    if not motion.known.any():
+        raise NoHandError(f"{recording.source}: no hand was found in {len(motion)} frames.")
+    return motion

@@ -14,10 +14,10 @@ from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import Calibration
+from acehand_core.recordings.hands_file import read_joints_file
 from acehand_core.synthetic.episode import SynthOptions, episode
 from acehand_core.synthetic.film import truth_of
 from acehand_core.synthetic.gestures import fast_hand, pinching_hand
-from acehand_core.trackers.files import read_joints_file
 from acehand_core.types import SIDES, Side
 from retarget import trials
 from retarget.hand_spec import HandSpec

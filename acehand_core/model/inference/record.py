@@ -14,7 +14,8 @@ from acehand_core.model.inference.options import MODEL_FPS, InferenceOptions, Re
 from acehand_core.model.inference.placing import Placed
 from acehand_core.model.inference.windows import Window
 from acehand_core.model.network import SolveOptions
-from acehand_core.motion import Provenance, Recording, library_versions
+from acehand_core.motion import Provenance, Recording
+from acehand_core.provenance import library_versions
 
 
 def versions() -> dict[str, str]:

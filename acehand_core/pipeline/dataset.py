@@ -1,0 +1,389 @@
+"""The dataset that a run makes, and beside LeRobot's files what is not LeRobot's."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from acehand_core.atomic import DirectoryLock, atomic_path, output_errors, sync
+from acehand_core.errors import InputError, OutputError
+from acehand_core.lerobot import dataset as lerobot
+from acehand_core.lerobot import extras
+from acehand_core.lerobot.features import (
+    IMAGE_KEY,
+    VALID_KEY,
+    Layout,
+    columns,
+    features,
+    of_same_shape,
+)
+from acehand_core.lerobot.format import INFO_PATH, read_json
+from acehand_core.lerobot.repair import finish_statistics
+from acehand_core.lerobot.resume import JOB, EpisodeJob, Existing, prepare_output
+from acehand_core.motion import HandMotion, Recording, RobotTrajectory
+from acehand_core.pipeline.pictures import draw
+from acehand_core.pipeline.report import EpisodeReport, episode_provenance, episode_report
+from acehand_core.pipeline.settings import TASK
+from acehand_core.recordings.hand_table import write_hand_motion
+from acehand_core.recordings.selection import part
+from acehand_core.recordings.video_encode import VideoEncoding, encode_video, even_size
+from acehand_core.trackers.base import Progress, no_progress
+from acehand_core.types import SIDES
+from retarget.calibration_file import Fitted, calibration_text
+from retarget.robot import Robot, load_robot
+
+#: Times of a dataset are rounded to the microsecond or better.
+_SAME_TIME_NS = 1_000
+
+
+def release_memory() -> None:
+    """Let the allocators give back what they keep for themselves.
+
+    Arrow and the C library hold on to freed blocks. After a long episode that is hundreds of
+    megabytes, and the next stage, drawing or writing a bag, would come on top of them.
+    """
+    pa.default_memory_pool().release_unused()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
+        if trim is not None:
+            trim(0)
+
+
+class Dataset:
+    """A LeRobot dataset of a robot's demonstrations that is being written.
+
+    ::
+
+        with Dataset.open("pour", robot) as dataset:
+            dataset.add(recording, motion, trajectory, task="pour water")
+
+    Its layout is that of the first episode; an episode appears whole or not at all.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        robot: Robot,
+        existing: Existing = "refuse",
+        fps: int | None = None,
+        encoding: VideoEncoding | None = None,
+    ) -> None:
+        self.output, self.robot, self.fps = output, robot, fps
+        self._existing: Existing = existing
+        self._encoding = encoding or VideoEncoding()
+        self._writer: lerobot.LeRobotWriter | None = None
+        self._layout: Layout | None = None
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    @classmethod
+    def open(
+        cls,
+        output: Path | str,
+        robot: Robot | str = "inspire",
+        *,
+        existing: Existing = "refuse",
+        fps: int | None = None,
+    ) -> Dataset:
+        """Return the dataset of a folder, for ``with``; nothing is written before an episode is.
+
+        Args:
+            existing: "append" to the dataset that is there, "overwrite" it when the first episode
+                is complete, or "refuse".
+            fps: of a new dataset; None: the nearest whole number to the first recording's.
+
+        Raises:
+            InputError: there is no such robot. OutputError: ``existing`` refuses what is there.
+        """
+        path = Path(output)
+        finished = prepare_output(path, existing, path.with_name(f".{path.name}.acehand-work"))
+        robot = load_robot(robot) if isinstance(robot, str) else robot
+        return cls(path, robot, existing, fps or finished.fps)
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.finish() if kind is None else self.close()
+
+    def add(
+        self,
+        recording: Recording,
+        motion: HandMotion,
+        trajectory: RobotTrajectory,
+        task: str | None = None,
+        *,
+        pictures: bool = True,
+        progress: Progress = no_progress,
+    ) -> EpisodeReport:
+        """Add one episode of T frames: pictures, hands, and the robot that does the same.
+
+        Args:
+            recording: at the dataset's rate; ``resample`` makes any recording so.
+            motion, trajectory: at the recording's times.
+            task: what the hands do; None: what the recording says, else "hand motion".
+            pictures: draw the contact sheet, and the overlay where there are pictures.
+
+        Raises:
+            InputError: times that differ from each other or from the dataset's rate, another robot,
+                another layout than the dataset's, or more frames than one episode may have.
+            OutputError: it cannot be written; earlier episodes stay.
+        """
+        self._check_fits_together(recording, motion, trajectory)
+        arms = [arm for arm in trajectory.arms if arm is not None]
+        size = even_size(recording.width, recording.height) if recording.frames else None
+        hand = next(iter(self.robot.hands.values()))
+        layout = Layout(
+            trajectory.joint_names, trajectory.command_names, trajectory.command_joints,
+            trajectory.frame, motion.hand_model, size, hand.registers.unit,
+            arms[0].joint_names if arms else (),
+        )  # fmt: skip
+        self.begin(layout, recording)
+
+        drawn = pictures and recording.frames is not None
+        names = (extras.SHEET, extras.OVERLAY) if drawn else (extras.SHEET,) if pictures else ()
+        fitted = {
+            side: Fitted(calibration, recording.name, recording.sha256 or "")
+            for side, calibration in zip(SIDES, trajectory.calibration, strict=True)
+            if calibration is not None
+        }
+        with self.encoded(recording, [(0, len(recording))]) as videos:
+            report, folder = self.store(
+                recording, motion, trajectory, next(videos), task or recording.task or TASK,
+                calibration_text(self.robot, fitted) if fitted else None, names,
+            )  # fmt: skip
+        if pictures:
+            draw(recording, motion, trajectory, self.robot, folder, drawn, progress)
+            self.pictures_done(folder)
+        return report
+
+    def _check_fits_together(
+        self, recording: Recording, motion: HandMotion, trajectory: RobotTrajectory
+    ) -> None:
+        fps, times, name = self.rate_of(recording), recording.timestamps_ns, recording.source
+        if trajectory.robot != self.robot.label:
+            raise InputError(
+                f"{name}: a trajectory of {trajectory.robot} does not go into a dataset of "
+                f"{self.robot.label}."
+            )
+        for what, other in (("hands", motion), ("trajectory", trajectory)):
+            if not np.array_equal(other.timestamps_ns, times):
+                raise InputError(
+                    f"{name}: the {what} and the recording have other times; track and retarget "
+                    "what is added."
+                )
+        ticks = np.round(np.arange(len(times)) * 1e9 / fps)
+        if np.abs(times - times[0] - ticks).max() > _SAME_TIME_NS:
+            raise InputError(
+                f"{name}: its frames are not {fps} a second; resample(recording, motion, {fps}) "
+                "before retargeting."
+            )
+        if len(times) > (limit := lerobot.max_episode_frames(fps)):
+            raise InputError(f"{name}: {len(times)} frames; one episode holds at most {limit}.")
+
+    @property
+    def has_episodes(self) -> bool:
+        """Whether there is a dataset with at least one episode."""
+        return self._writer is not None and self._writer.total_episodes > 0
+
+    def rate_of(self, recording: Recording) -> int:
+        """Return the dataset's rate; the first recording decides where nothing else has."""
+        if self.fps is None:
+            self.fps = max(1, round(recording.fps))
+        return self.fps
+
+    def begin(self, layout: Layout, recording: Recording) -> None:
+        """Open the dataset, or check that a recording's episodes fit the open one.
+
+        Raises:
+            InputError: they do not. OutputError: the dataset cannot be written.
+        """
+        if self._writer is not None:
+            if layout != self._layout:
+                raise InputError(
+                    f"{recording.source} does not fit the dataset of this run: "
+                    f"{_differences(layout, self._layout)}; give it an --output of its own."
+                )
+            return
+
+        fps, robot = self.rate_of(recording), self.robot.label
+        if self._existing in ("append", "resume") and lerobot.is_dataset(self.output):
+            stored = read_json(self.output / INFO_PATH).get("features")
+            specs = of_same_shape(layout, stored if isinstance(stored, Mapping) else {})
+            self._writer = lerobot.open_for_append(self.output, fps, specs, robot)
+        else:
+            overwrite, specs = self._existing == "overwrite", features(layout)
+            self._writer = lerobot.create(self.output, fps, specs, robot, overwrite=overwrite)
+        self._layout = layout
+        self._shapes = {spec.key: spec.shape for spec in specs}
+
+    @contextlib.contextmanager
+    def encoded(
+        self, view: Recording, parts: Sequence[tuple[int, int]]
+    ) -> Iterator[Iterator[Path | None]]:
+        """Encode parts of a recording; the first beside other work, further ones when asked for.
+
+        ``begin`` comes first. Yields an iterator of files, None for a recording without pictures.
+        """
+        if view.frames is None:
+            yield (None for _ in parts)
+            return
+        assert self._writer is not None
+        writer, stop = self._writer, threading.Event()
+
+        def encode(start: int, end: int) -> Path:
+            path = writer.scratch_video(IMAGE_KEY)
+            clip = part(view, start, end)
+            try:
+                encode_video(clip, path, round(clip.fps), self._encoding, None, stop.is_set)
+            except OutputError as error:
+                raise OutputError(f"{self.output}: its video failed: {error}") from error
+            return path
+
+        with ThreadPoolExecutor(1, "encode") as pool:
+            first: Future[Path] = pool.submit(encode, *parts[0])
+
+            def videos() -> Iterator[Path]:
+                yield first.result()
+                for start, end in parts[1:]:
+                    yield encode(start, end)
+
+            try:
+                yield videos()
+            finally:
+                stop.set()
+
+    def store(
+        self,
+        view: Recording,
+        episode: HandMotion,
+        trajectory: RobotTrajectory,
+        video: Path | None,
+        task: str,
+        calibration: str | None,
+        pictures: Sequence[str],
+        job: EpisodeJob | None = None,
+    ) -> tuple[EpisodeReport, Path]:
+        """Write one episode of T frames; return its report and the folder for its pictures.
+
+        Args:
+            view: what is shown, at the dataset's times.
+            calibration: text of the file that is kept, if there is one.
+            pictures: names of those that will be drawn; the episode counts as unfinished until
+                ``pictures_done``.
+            job: what a resumed run would know it by.
+        """
+        assert self._writer is not None
+        record = self._record(job, episode, trajectory)
+        videos = {} if video is None else {IMAGE_KEY: video}
+        number = self._writer.total_episodes
+        report = episode_report(view.source, episode, trajectory, number)
+        content = {extras.REPORT: _report_bytes(report, view.name, record)}
+        if calibration is not None:
+            content[extras.CALIBRATION] = calibration.encode()
+        if pictures:
+            content[extras.PENDING] = extras.pending_bytes(pictures)
+        staged = {name: self._writer.scratch(name) for name in (extras.HANDS, *content)}
+        with output_errors(self.output):
+            for name, data in content.items():
+                staged[name].write_bytes(data)
+        write_hand_motion(episode, staged[extras.HANDS], overwrite=True)
+        release_memory()
+        shown = view.source_timestamps_ns
+        stamps = view.timestamps_ns if shown is None else shown
+        values = columns(episode, trajectory, stamps)
+        values = {
+            key: value.reshape(len(value), *self._shapes[key])
+            for key, value in values.items()
+            if key != VALID_KEY or key in self._shapes  # of_same_shape says why
+        }
+        folder = extras.episode_folder(number)
+        beside = {f"{folder}/{name}": path for name, path in staged.items()}
+        self._writer.add_episode(values, task, videos, record, beside)
+        del values
+        release_memory()  # pictures are drawn next
+        return report, self.output / folder
+
+    def held(self) -> contextlib.AbstractContextManager[object]:
+        """Keep other writers away from the dataset. Raises LockedError, an OutputError."""
+        return contextlib.nullcontext() if self._writer else DirectoryLock(self.output)
+
+    def complete(
+        self,
+        job: EpisodeJob,
+        number: int,
+        episode: HandMotion,
+        trajectory: RobotTrajectory,
+        calibration: str | None,
+    ) -> Path:
+        """Write what an episode lacks beside its data; return the folder for its pictures.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        folder = self.output / extras.episode_folder(number)
+        with output_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in extras.partial_files(folder):
+                path.unlink()
+        if not (folder / extras.HANDS).is_file():
+            write_hand_motion(episode, folder / extras.HANDS)
+        if not (folder / extras.REPORT).is_file():
+            record = self._record(job, episode, trajectory)
+            report = episode_report(job.input, episode, trajectory, number)
+            _write(folder / extras.REPORT, _report_bytes(report, job.input, record))
+        if calibration is not None and not (folder / extras.CALIBRATION).is_file():
+            _write(folder / extras.CALIBRATION, calibration.encode())
+        return folder
+
+    def pictures_done(self, folder: Path) -> None:
+        """Note that an episode has all of its pictures. Raises OutputError."""
+        with output_errors(folder):
+            (folder / extras.PENDING).unlink(missing_ok=True)
+            sync(folder)
+
+    def finish(self) -> None:
+        """Complete the dataset's statistics and let go of it. Raises OutputError."""
+        if self._writer is not None:
+            self._writer.finish()
+        elif self._existing == "resume" and lerobot.is_dataset(self.output):
+            finish_statistics(self.output)
+
+    def close(self) -> None:
+        """Let go of the dataset; finished episodes stay."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _record(
+        self, job: EpisodeJob | None, episode: HandMotion, trajectory: RobotTrajectory
+    ) -> dict[str, Any]:
+        record = episode_provenance(episode, trajectory, self.robot.license)
+        return record if job is None else {**record, JOB: job.to_json()}
+
+
+def _report_bytes(report: EpisodeReport, name: str, record: Mapping[str, Any]) -> bytes:
+    content = {**report.json, "source": name, "provenance": record}
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    with atomic_path(path) as partial:
+        partial.write_bytes(content)
+
+
+def _differences(ours: Layout, theirs: Layout | None) -> str:
+    names = ("frame", "hand_model", "image_size", "arm_joints")
+    return ", ".join(
+        f"{name} is {getattr(ours, name)}, not {getattr(theirs, name)}"
+        for name in names
+        if getattr(ours, name) != getattr(theirs, name)
+    )

@@ -1,0 +1,58 @@
+"""Where a result came from."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any
+
+from acehand_core import __version__
+
+
+@functools.cache
+def library_versions() -> Mapping[str, str]:
+    """Return the versions of what shapes a result."""
+    out = {"acehand": __version__}
+    for name in ("av", "mediapipe", "mujoco", "numpy", "opencv-python-headless", "piqp"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            out[name] = importlib.metadata.version(name)
+    return out
+
+
+def without_folder(source: str) -> str:
+    """Return an absolute path's last part; any other name of a source stays as it is.
+
+    Where files lie is their maker's own business; results name them and hold their hash.
+    """
+    for kind in (PurePosixPath, PureWindowsPath):
+        if kind(source).is_absolute():
+            return kind(source).name
+    return source
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a result came from; written into every file.
+
+    ``source`` is what the recording is called, never where it lies: an absolute path loses its
+    folders here, whoever gives it.
+
+    ``licenses`` names what binds a user of the result (weights, hand model, robot model), one line
+    each. ``notes`` says what was assumed, for example a nominal field of view.
+    """
+
+    source: str
+    source_sha256: str | None
+    tracker: str
+    weights: str | None = None
+    licenses: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=lambda: dict(library_versions()))
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "source", without_folder(self.source))

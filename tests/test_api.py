@@ -1,0 +1,115 @@
+"""docs/api.md: its code blocks run as they stand, and what they make is right."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import acehand_core as ah
+import retarget
+from acehand_core.lerobot.check import check_dataset
+from acehand_core.recordings.hand_table import read_hand_motion
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples"
+FRAMES = 18  # 0.6 s of a clip of 30 frames per second
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Run all blocks of the page, one after the other; return the folder and their names."""
+    folder = tmp_path_factory.mktemp("api")
+    shutil.copy(EXAMPLE / "two_hands.mp4", folder / "video.mp4")
+    truth = read_hand_motion(EXAMPLE / "two_hands_truth.parquet")
+    np.save(folder / "keypoints.npy", truth.joints_camera[:20, 1])
+
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/api.md").read_text("utf-8"), re.S)
+    assert len(blocks) == 4
+    names: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for block in blocks:
+            exec(block, names)
+    return folder, names
+
+
+def test_the_page_makes_whole_datasets(ran: tuple[Path, dict[str, Any]]) -> None:
+    folder, names = ran
+    for name, fps, frames in (("pour", 30, FRAMES), ("at_20", 20, FRAMES * 20 // 30)):
+        assert check_dataset(folder / name, decode_all=True) == []
+        rows = pq.read_table(next((folder / name / "data").rglob("*.parquet")))
+        assert len(rows) == frames
+        times = rows["timestamp"].to_numpy()
+        np.testing.assert_allclose(times, np.arange(frames) / fps, atol=1e-6)
+    assert (folder / "pour/acehand/episode_000000/overlay.mp4").is_file()
+    assert not (folder / "at_20/acehand/episode_000000/contact_sheet.png").exists()
+    assert names["report"].json["frames"] == FRAMES * 20 // 30
+
+
+def test_own_keypoints_are_followed(ran: tuple[Path, dict[str, Any]]) -> None:
+    _, names = ran
+    motion = names["motion"]
+    assert motion.known[:, 1].all() and not motion.known[:, 0].any()
+    np.testing.assert_array_equal(motion.joints_camera[-1, 1], names["joints"][0])
+
+
+def test_the_dataset_refuses_what_does_not_belong_together(
+    ran: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder, names = ran
+    recording, robot = names["recording"], names["robot"]
+    motion = names["Replayed"]().track(recording)
+    trajectory = retarget.retarget(motion, robot)
+    with ah.Dataset.open(tmp_path / "a", robot, fps=30) as dataset:
+        with pytest.raises(ah.InputError, match=r"not 30 a second; resample"):
+            dataset.add(recording, motion, trajectory)
+        with pytest.raises(ah.InputError, match="the hands and the recording have other times"):
+            dataset.add(recording, ah.HandMotion.from_joints(names["joints"], side="left"),
+                        trajectory)  # fmt: skip
+    with (
+        ah.Dataset.open(tmp_path / "b", "leap", fps=20) as dataset,
+        pytest.raises(ah.InputError, match="does not go into a dataset of leap"),
+    ):
+        dataset.add(recording, motion, trajectory)
+    assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
+    with pytest.raises(ah.OutputError):
+        ah.Dataset.open(folder / "pour", robot)
+
+
+def test_appending_to_a_dataset(ran: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    folder, names = ran
+    shutil.copytree(folder / "at_20", tmp_path / "more")
+    recording, robot = names["recording"], names["robot"]
+    hands = read_hand_motion(tmp_path / "more/acehand/episode_000000/hand_motion.parquet")
+    motion = ah.track(recording, tmp_path / "more/acehand/episode_000000/hand_motion.parquet")
+    np.testing.assert_array_equal(motion.joints_camera, hands.joints_camera)
+    trajectory = retarget.retarget(motion, robot)
+    with ah.Dataset.open(tmp_path / "more", robot, existing="append") as dataset:
+        report = dataset.add(recording, motion, trajectory, task="again", pictures=False)
+    assert report.episode_index == 1 and check_dataset(tmp_path / "more") == []
+
+
+def test_names_of_the_api_are_all_there() -> None:
+    for module in (ah, retarget):
+        for name in module.__all__:
+            assert getattr(module, name) is not None
+        with pytest.raises(AttributeError):
+            _ = module.no_such_name
+
+
+def test_importing_the_api_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, acehand_core, retarget\n"
+        "acehand_core.open_recording, acehand_core.track, retarget.load_robot\n"
+        "print([m for m in ('torch', 'mujoco', 'mediapipe') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,119 @@
+"""Folders of pictures as recordings: order, times, sizes, and the main job over them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from runs import Run, hands_file
+
+from acehand_core.errors import InputError, VideoError
+from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
+
+
+def colour(number: int) -> np.ndarray:
+    """RGB of a picture that tells its number and which side is left."""
+    image = np.full((48, 64, 3), (10 * number, 40, 200 - 10 * number), np.uint8)
+    image[:, :8] = 255
+    return image
+
+
+def folder_of(folder: Path, names: list[str]) -> Path:
+    folder.mkdir(parents=True)
+    for number, name in enumerate(names):
+        assert cv2.imwrite(str(folder / name), colour(number)[..., ::-1])
+    return folder
+
+
+def test_pictures_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "a", [f"frame_{number}.png" for number in range(12)])
+    (folder / "notes.txt").write_text("not a picture")
+    recording = open_recording(folder, frame_rate=25)
+    assert (len(recording), recording.width, recording.height) == (12, 64, 48)
+    # 1 / 25 s is 40 ms.
+    assert recording.timestamps_ns.tolist() == [40_000_000 * k for k in range(12)]
+    assert recording.fps == 25 and recording.notes == ()
+    for number, image in enumerate(recording.frames.read(0, 12)):
+        np.testing.assert_array_equal(image, colour(number))
+    backwards = list(recording.frames.read_reversed(3, 5))
+    np.testing.assert_array_equal(backwards[0], colour(4))
+    np.testing.assert_array_equal(backwards[1], colour(3))
+
+
+def test_without_a_rate_thirty_is_assumed_and_said(tmp_path: Path) -> None:
+    recording = open_recording(folder_of(tmp_path / "a", ["1.jpg", "2.jpg"]))
+    assert recording.fps == 30 and recording.timestamps_ns[1] == 33_333_333
+    assert recording.notes == ("no frame rate given: 30 frames per second assumed",)
+    for rate in (0.0, -1.0, 5000.0):
+        with pytest.raises(InputError, match="above 0, up to 1000"):
+            open_recording(tmp_path / "a", frame_rate=rate)
+
+
+@pytest.mark.parametrize(
+    ("names", "times"),
+    [
+        # EuRoC names pictures by nanoseconds, TUM RGB-D by seconds.
+        (["1403636579763555584.png", "1403636579813555456.png"], [0, 49_999_872]),
+        (["1305031102.175304.png", "1305031102.211214.png"], [0, 35_910_000]),
+    ],
+)
+def test_names_that_are_times(tmp_path: Path, names: list[str], times: list[int]) -> None:
+    folder = folder_of(tmp_path / "a", names)
+    recording = open_recording(folder)
+    assert (recording.timestamps_ns - recording.timestamps_ns[0]).tolist() == times
+    digits = names[0].removesuffix(".png").replace(".", "").ljust(19, "0")
+    assert recording.timestamps_ns[0] == int(digits)
+    assert recording.fps == pytest.approx(1e9 / times[1])
+    with pytest.raises(InputError, match="--frame-rate does not apply"):
+        open_recording(folder, frame_rate=30)
+
+
+def test_a_selfie_is_turned_back(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "a", ["1.png"])
+    camera = open_recording(folder, mirrored=True, intrinsics=(60, 60, 20, 24))
+    np.testing.assert_array_equal(camera.frames.at(0), colour(0)[:, ::-1])
+    assert camera.camera.cx == 63 - 20
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "a", ["1.png", "2.png", "3.png"])
+    (folder / "2.png").write_bytes(b"no picture")
+    cv2.imwrite(str(folder / "3.png"), np.zeros((20, 30, 3), np.uint8))
+    recording = open_recording(folder)
+    with pytest.raises(VideoError, match=r"2\.png: is damaged"):
+        recording.frames.at(1)
+    with pytest.raises(VideoError, match=r"3\.png: 30 x 20 pixels, but the first .* 64 x 48"):
+        recording.frames.at(2)
+
+
+def test_other_inputs_refuse_a_rate(tmp_path: Path) -> None:
+    hands = hands_file(tmp_path / "hands.npz")
+    with pytest.raises(InputError, match=r"not a folder of pictures.*--frame-rate"):
+        open_recording(hands, RecordingOptions(frame_rate=30.0))
+
+
+def test_folders_in_a_folder_are_found(tmp_path: Path) -> None:
+    first = folder_of(tmp_path / "set" / "b", ["1.png"])
+    second = folder_of(tmp_path / "set" / "a", ["1.png"])
+    folder_of(tmp_path / "set" / ".hidden", ["1.png"])
+    assert Registry().expand([tmp_path / "set"]) == [second, first]
+    assert Registry().expand([first]) == [first]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(VideoError, match="no video"):
+        Registry().expand([tmp_path / "empty"])
+
+
+def test_the_main_job_and_its_resume(tmp_path: Path, capsys) -> None:
+    folder = folder_of(tmp_path / "frames", [f"{number:03d}.png" for number in range(6)])
+    hands = hands_file(tmp_path / "hands.npz", 6)
+    words = (folder, "--tracker", hands, "--output", tmp_path / "out", "--frame-rate", 20)
+    run = Run(capsys, *words, "--no-overlay")
+    assert run.code == 0 and run.json["episodes"][0]["frames"] == 6
+    assert run.json["episodes"][0]["fps"] == 20
+    again = Run(capsys, *words, "--no-overlay", "--resume")
+    assert again.code == 0 and again.json["skipped"] == [str(folder)]
+    words = (*words[:-1], 25)
+    other = Run(capsys, *words, "--no-overlay", "--resume")
+    assert other.code == 2 and "--frame-rate is 25.0, not 20.0" in other.messages
