@@ -15,7 +15,6 @@ _HOME = {
     "HandMotion": "motion",
     "Recording": "motion",
     "RobotTrajectory": "motion",
-    "Verdict": "motion",
     "RecordingOptions": "recordings.registry",
     "open_recording": "recordings.registry",
     "resample": "recordings.selection",

@@ -15,8 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 from acehand_core.errors import SchemaError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.geometry.rotations import to_6d as rotation_6d
-from acehand_core.provenance import Provenance, without_folder
+from acehand_core.provenance import Provenance
 from acehand_core.types import (
     BothBetas,
     CameraPoses,
@@ -33,26 +32,7 @@ from acehand_core.types import (
     TimestampsNs,
 )
 
-__all__ = [
-    "ArmMotion",
-    "Calibration",
-    "Camera",
-    "FlexionReport",
-    "FrameSource",
-    "HandModelName",
-    "HandMotion",
-    "Provenance",
-    "Recording",
-    "ReplayReport",
-    "RobotTrajectory",
-    "Verdict",
-    "held_index",
-    "rotation_6d",
-    "without_folder",
-]
-
 HandModelName = Literal["mano", "acehand", "none"]
-VerdictStatus = Literal["pass", "warn", "fail"]
 
 
 @runtime_checkable
@@ -245,7 +225,7 @@ class Calibration:
     """What carries a subject's hand to the robot's: one similarity, ``x_base = s R x_hand + t``.
 
     ``x_hand`` is in metres in the human palm frame, ``x_base`` in the robot's base frame. Each
-    finger, thumb first, is moved by its anchor (m, base frame) and stretched from its knuckle (the
+    finger, thumb first, is moved by its offset (m, base frame) and stretched from its knuckle (the
     thumb from the wrist) by its length. ``residual_m`` is the rms distance of the robot's tips from
     the targets it was fitted on.
     """
@@ -254,7 +234,7 @@ class Calibration:
     rotation: Float[np.ndarray, "3 3"]
     translation: Float[np.ndarray, "3"]
     residual_m: float
-    anchors: Float[np.ndarray, "5 3"] = field(default_factory=lambda: np.zeros((5, 3)))
+    finger_offsets: Float[np.ndarray, "5 3"] = field(default_factory=lambda: np.zeros((5, 3)))
     lengths: Float[np.ndarray, "5"] = field(default_factory=lambda: np.ones(5))
 
     def apply(self, points: PointsCamera) -> PointsCamera:
@@ -299,8 +279,11 @@ class FlexionReport:
 class Verdict:
     """Pass, warn or fail, with one plain sentence per reason."""
 
-    status: VerdictStatus
+    status: Literal["pass", "warn", "fail"]
     reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.status
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -364,7 +347,7 @@ class RobotTrajectory:
     limit_violations: int
     speed_violations: int
     coupling_residual_rad: float
-    solver: str
+    method: str
     solve_seconds: float
     provenance: Provenance
     replay: tuple[ReplayReport | None, ReplayReport | None] = (None, None)

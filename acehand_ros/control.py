@@ -9,8 +9,8 @@ from typing import Any
 from acehand_core.errors import InputError, nearest
 from acehand_core.types import SIDES, Side
 from acehand_ros.joint_maps import JointMap, own_names
-from retarget.hand_spec import HandSpec
-from retarget.robot import Robot
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.robot import Robot
 
 MOCK = "mock_components/GenericSystem"
 #: Half of what lies between two hands that stand beside each other, in metres.

@@ -19,7 +19,7 @@ from acehand_core.motion import Course
 from acehand_core.types import SIDES, Side
 from acehand_ros.joint_maps import JointMap
 from acehand_ros.playback import rest_of
-from retarget.robot import Robot
+from retarget.robots.robot import Robot
 
 Measured = Mapping[Side, Float[np.ndarray, "C"]]
 #: Goals start so much later than they are sent, so that both hands have theirs by then.

@@ -16,9 +16,9 @@ from jaxtyping import Float
 from acehand_core.errors import InputError, nearest
 from acehand_core.motion import Course
 from acehand_core.types import SIDES, Side
-from retarget.hand_spec import HandSpec
-from retarget.parameters import Section, read_yaml
-from retarget.robot import Robot
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.parameters import Section, read_yaml
+from retarget.robots.robot import Robot
 
 SCHEMA = "acehand-controllers/1"
 UNITS = ("rad", "register")
@@ -46,8 +46,8 @@ class JointMap:
         """Return driven angles (rad) as the controller's values, whole where it takes registers."""
         if self.unit == "rad":
             return commands[..., list(self.commands)]
-        found = self.hand.to_registers(commands)[..., list(self.commands)]
-        return np.round(found) if self.hand.registers.whole else found
+        found = self.hand.to_controller(commands)[..., list(self.commands)]
+        return np.round(found) if self.hand.controller.whole else found
 
     def course(self, course: Course) -> Course:
         """Return a trajectory in the controller's order and unit.
@@ -56,7 +56,7 @@ class JointMap:
         """
         positions, velocities = course.positions, course.velocities
         if self.unit == "register":
-            registers = self.hand.registers
+            registers = self.hand.controller
             travel = registers.at_upper - registers.at_lower
             velocities = velocities * travel / (registers.upper - registers.lower)
             positions = registers.of(positions)
@@ -78,7 +78,7 @@ class JointMap:
             )
         out = np.empty(len(self.joints))
         out[list(self.commands)] = [found[name] for name in self.joints]
-        return out if self.unit == "rad" else self.hand.from_registers(out)
+        return out if self.unit == "rad" else self.hand.from_controller(out)
 
 
 def own_names(robot: Robot) -> dict[Side, JointMap]:

@@ -316,7 +316,7 @@ def descriptions(robot: str) -> dict[str, str]:
     Raises:
         InputError: there is no such robot.
     """
-    from retarget.robot import load_robot
+    from retarget.robots.robot import load_robot
 
     hands = load_robot(robot).hands
     return {side: hand.urdf_path.read_text("utf-8") for side, hand in hands.items()}

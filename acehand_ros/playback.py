@@ -24,9 +24,9 @@ from acehand_core.errors import InputError, nearest
 from acehand_core.pipeline.bag_write import courses
 from acehand_core.types import SIDES, Side
 from acehand_ros.timeline import Timeline
-from retarget.limits import CommandLimits
-from retarget.qp import nearest_path
-from retarget.robot import Robot
+from retarget.robots.hand_spec import CommandLimits
+from retarget.robots.robot import Robot
+from retarget.solve.qp import nearest_path
 
 Stamps = Literal["recorded", "now"]
 _HUMAN = ("wrist_pose", "joints", "skeleton", "mesh", "camera_info")

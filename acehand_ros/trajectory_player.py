@@ -21,7 +21,7 @@ from acehand_ros.parameters import PLAYER, declare, refuse_bad_values
 from acehand_ros.playback import Playback, PlayerSettings, choose_episode
 from acehand_ros.status import ERROR, OK, diagnostics
 from acehand_ros.timeline import Timeline
-from retarget.robot import Robot
+from retarget.robots.robot import Robot
 
 _STATUS_S = 1.0
 

@@ -25,13 +25,13 @@ import numpy as np
 
 from acehand_core.motion import Calibration
 from benchmarks import provenance
-from retarget import trials
-from retarget.hand_spec import HandSpec
-from retarget.kinematics import KinematicTree
-from retarget.limits import CommandLimits, Commands
-from retarget.objective import PoseObjective, Weights
-from retarget.robot import OURS, load_robot, robot_names
-from retarget.trajectory import solve_trajectory
+from benchmarks.retargeting import trials
+from retarget.robots.hand_spec import CommandLimits, Commands, HandSpec
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import OURS, load_robot, robot_names
+from retarget.solve.costs import Weights
+from retarget.solve.objective import PoseObjective
+from retarget.solve.trajectory import solve_trajectory
 
 FPS, SECONDS = 30.0, 3.0
 SAME = Calibration(1.0, np.eye(3), np.zeros(3), 0.0)

@@ -38,10 +38,10 @@ from acehand_core.types import SIDES
 from benchmarks import provenance
 from benchmarks.retargeting import dex_modes, ours, recordings, scores, tables
 from benchmarks.retargeting.recordings import Take
-from retarget import dex
-from retarget.hand_spec import HandSpec
-from retarget.kinematics import KinematicTree
-from retarget.robot import load_robot
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import load_robot
+from retarget.solve import dex
 
 RECORDINGS = ("joints", "hot3d", "synthetic")
 RESULT = provenance.RESULTS / "retarget.json"

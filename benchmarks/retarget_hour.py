@@ -22,12 +22,13 @@ import numpy as np
 
 from acehand_core.motion import Calibration
 from benchmarks import provenance
-from retarget import trajectory, trials
-from retarget.kinematics import KinematicTree
-from retarget.limits import CommandLimits, acceleration_violations, speed_violations
-from retarget.pipeline import solve_hand
-from retarget.robot import load_robot
-from retarget.targets import HandTargets
+from benchmarks.retargeting import trials
+from retarget.robots.hand_spec import CommandLimits, acceleration_violations, speed_violations
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import load_robot
+from retarget.solve import trajectory
+from retarget.solve.methods import solve_hand
+from retarget.solve.targets import HandTargets
 
 FPS = 30.0
 SAME = Calibration(1.0, np.eye(3), np.zeros(3), 0.0)

@@ -13,7 +13,7 @@ from launch_ros.parameter_descriptions import ParameterValue
 from acehand_ros import control, launching
 from acehand_ros.parameters import PLAYER
 from launch import LaunchDescription
-from retarget.robot import load_robot
+from retarget.robots.robot import load_robot
 
 SHOWN = launching.pick(
     PLAYER,

@@ -1,1 +1,74 @@
-"""From human hands to robot hands: robots, targets, solvers, simulation, pictures."""
+"""From human hands to robot hands.
+
+``load_robot`` reads a robot, ``retarget`` lets it do what a motion of human hands does, and judges
+the result; ``calibrate`` and ``read_calibrations`` share one calibration among recordings of a
+subject, ``attach_arms`` puts arms under the hands. ``Cost`` and ``VectorCost`` are what a cost of
+one's own derives from.
+
+    robot = retarget.load_robot("inspire")
+    trajectory = retarget.retarget(motion, robot)
+    print(trajectory.verdict, trajectory.verdict.reasons)
+
+Importing this package imports nothing else: each name brings its module when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from retarget.replay.simulate import Physics
+    from retarget.replay.verdict import read_gates
+    from retarget.retargeting import calibrate_motion as calibrate
+    from retarget.retargeting import retarget_motion as retarget
+    from retarget.robots.robot import Robot, load_robot, robot_names
+    from retarget.solve.arm_attachment import ArmSettings, attach_arms
+    from retarget.solve.base import BaseLimits
+    from retarget.solve.costs import Cost, Weights
+    from retarget.solve.robot_calibration import known_calibrations as read_calibrations
+    from retarget.solve.vector_costs import VectorCost
+
+_PUBLIC = {
+    "ArmSettings": "solve.arm_attachment:ArmSettings",
+    "BaseLimits": "solve.base:BaseLimits",
+    "Cost": "solve.costs:Cost",
+    "Physics": "replay.simulate:Physics",
+    "Robot": "robots.robot:Robot",
+    "VectorCost": "solve.vector_costs:VectorCost",
+    "Weights": "solve.costs:Weights",
+    "attach_arms": "solve.arm_attachment:attach_arms",
+    "calibrate": "retargeting:calibrate_motion",
+    "load_robot": "robots.robot:load_robot",
+    "read_calibrations": "solve.robot_calibration:known_calibrations",
+    "read_gates": "replay.verdict:read_gates",
+    "retarget": "retargeting:retarget_motion",
+    "robot_names": "robots.robot:robot_names",
+}
+__all__ = [
+    "ArmSettings",
+    "BaseLimits",
+    "Cost",
+    "Physics",
+    "Robot",
+    "VectorCost",
+    "Weights",
+    "attach_arms",
+    "calibrate",
+    "load_robot",
+    "read_calibrations",
+    "read_gates",
+    "retarget",
+    "robot_names",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _PUBLIC[name].partition(":")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

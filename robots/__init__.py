@@ -1,1 +1,1 @@
-"""Parameter and model files, one folder per robot hand; read by ``retarget.robot``."""
+"""Parameter and model files, one folder per robot hand; read by ``retarget.robots.robot``."""

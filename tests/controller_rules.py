@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from rosbags.highlevel import AnyReader
 
-from retarget.robot import load_robot
+from retarget.robots.robot import load_robot
 
 #: The controller's own comparison: std::numeric_limits<float>::epsilon().
 EPSILON = float(np.finfo(np.float32).eps)

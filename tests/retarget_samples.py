@@ -11,7 +11,7 @@ from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import Calibration, HandMotion, Provenance
 from acehand_core.types import SIDES
-from retarget.targets import HandTargets
+from retarget.solve.targets import HandTargets
 
 FPS = 30.0
 IDENTITY = Calibration(1.0, np.eye(3), np.zeros(3), 0.0)
@@ -47,7 +47,7 @@ def robot_targets(hand, tree, commands, calibration=IDENTITY):
     points = tree.points(hand.expand(commands), hand.target_frames)
     joints = np.full((len(commands), 21, 3), np.nan)
     keypoints = np.array(hand.target_keypoints)
-    points = points - calibration.anchors[(keypoints - 1) // 4]
+    points = points - calibration.finger_offsets[(keypoints - 1) // 4]
     joints[:, keypoints] = (
         (points - calibration.translation) @ calibration.rotation / calibration.scale
     )

@@ -168,7 +168,8 @@ def test_documentation_states_the_same_table() -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    ["import acehand_core", "import acehand_core.pipeline", "import acehand_core.cli.main",
+    ["import acehand_core", "import retarget", "import acehand_core.pipeline",
+     "import acehand_core.cli.main",
      "import acehand_core.trackers.mediapipe.tracker", "import acehand_core.hand.mano"],
 )  # fmt: skip
 def test_the_cpu_path_loads_no_model_libraries(statement: str) -> None:

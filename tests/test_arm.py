@@ -14,12 +14,18 @@ from test_base import FPS, wandering
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot.check import check_dataset
-from retarget import arm_solver
-from retarget.arm import ASSUMED_SPEED, load_arm, pose_points
-from retarget.arm_solver import follow_path, place_arm, solve_arm
-from retarget.carry import ArmSettings, spans, with_arms
-from retarget.pipeline import retarget_motion
-from retarget.robot import load_robot
+from retarget.retargeting import retarget_motion
+from retarget.robots.robot import load_robot
+from retarget.solve import arm as arm_module
+from retarget.solve import arm_attachment
+from retarget.solve.arm import ASSUMED_SPEED, follow_path, load_arm, pose_points
+from retarget.solve.arm_attachment import (
+    ArmSettings,
+    attach_arms,
+    place_arm,
+    solve_arm,
+    spans,
+)
 
 LENGTHS = (0.3, 0.2, 0.2, 0.2, 0.2, 0.1, 0.1)
 AXES = ("0 0 1", "0 1 0", "0 0 1", "0 1 0", "0 0 1", "0 1 0", "0 0 1")
@@ -54,10 +60,10 @@ def urdf(path: Path, speed: float | None = 3.0, reach: float = 1.0) -> Path:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try fewer placements: these paths are easy."""
-    monkeypatch.setattr(arm_solver, "_TRIED_WAYS", 3)
-    monkeypatch.setattr(arm_solver, "_TRIED_FRAMES", 30)
-    around = arm_solver._around
-    monkeypatch.setattr(arm_solver, "_around", lambda *place: around(*place)[::5])
+    monkeypatch.setattr(arm_attachment, "_TRIED_WAYS", 3)
+    monkeypatch.setattr(arm_attachment, "_TRIED_FRAMES", 30)
+    around = arm_attachment._around
+    monkeypatch.setattr(arm_attachment, "_around", lambda *place: around(*place)[::5])
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +154,7 @@ def test_placement_is_found_and_upright(arm) -> None:
     assert (again == first.T_frame_arm).all()
     second, _ = place_arm(arm, poses[:, 1], FPS, np.array(UP), [first.T_frame_arm])
     between = np.linalg.norm(second[:3, 3] - first.T_frame_arm[:3, 3])
-    assert between >= arm_solver.APART_M
+    assert between >= arm_attachment.APART_M
 
 
 def test_frames_out_of_reach_are_marked(arm) -> None:
@@ -169,8 +175,8 @@ def test_frames_out_of_reach_are_marked(arm) -> None:
 def test_chunks_and_short_clips(arm, monkeypatch: pytest.MonkeyPatch) -> None:
     path = feasible(arm)
     there = np.ones(60, bool)
-    monkeypatch.setattr(arm_solver, "CHUNK_FRAMES", 25)
-    monkeypatch.setattr(arm_solver, "LOOK_AHEAD", 10)
+    monkeypatch.setattr(arm_module, "CHUNK_FRAMES", 25)
+    monkeypatch.setattr(arm_module, "LOOK_AHEAD", 10)
     joints = follow_path(arm, path, there, FPS, np.zeros(7))
     assert np.linalg.norm((arm.base_poses(joints) - path)[:, :3, 3], axis=1).max() < 1e-3
     assert (np.abs(np.diff(joints, axis=0)) * FPS <= arm.speed + 1e-9).all()
@@ -188,15 +194,15 @@ def test_the_verdict_names_what_is_not_reached(arm, tmp_path: Path) -> None:
     hands = motion_of(moving_hands(15, sides=("right",)))
     trajectory = retarget_motion(hands, load_robot("inspire"))
     settings = ArmSettings(arm.path)
-    good = with_arms(trajectory, settings.load(), settings)
+    good = attach_arms(trajectory, settings.load(), settings)
     assert good.arms[0] is None and good.arms[1].reached.all()
     assert good.verdict == trajectory.verdict
     short = ArmSettings(urdf(tmp_path / "short.urdf", speed=0.001))
-    bad = with_arms(trajectory, short.load(), short)
+    bad = attach_arms(trajectory, short.load(), short)
     assert bad.verdict.status == "warn" and "arm does not reach" in bad.verdict.reasons[-1]
     with pytest.raises(InputError, match="relative to the"):
         unplaced = retarget_motion(motion_of(moving_hands(5), placed=False), load_robot("inspire"))
-        with_arms(unplaced, settings.load(), settings)
+        attach_arms(unplaced, settings.load(), settings)
 
 
 def test_the_main_job_writes_arms(arm, tmp_path: Path, capsys) -> None:

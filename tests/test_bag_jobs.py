@@ -39,7 +39,7 @@ from acehand_core.recordings.video import open_video
 from acehand_core.trackers import choose
 from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
-from retarget.robot import load_robot
+from retarget.robots.robot import load_robot
 
 COUNT = 12
 

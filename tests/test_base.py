@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from acehand_core.geometry import frames, rotations
-from retarget import base
-from retarget.base import BaseLimits, accelerations, smooth_bases
+from retarget.solve import base
+from retarget.solve.base import BaseLimits, accelerations, smooth_bases
 
 FPS = 30.0
 

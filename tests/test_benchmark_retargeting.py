@@ -10,9 +10,10 @@ import pytest
 
 from acehand_core.errors import InputError
 from benchmarks.retargeting import dex_modes, recordings, scores, tables
-from retarget import dex, metrics
-from retarget.kinematics import KinematicTree
-from retarget.robot import load_robot
+from retarget.replay import metrics
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import load_robot
+from retarget.solve import dex
 
 HAND = load_robot("inspire").hand("right")
 
@@ -135,7 +136,7 @@ def test_synthetic_hands_are_those_of_their_seed():
     assert [take.side for take in first] == ["left", "right"]
     for a, b in zip(first, again, strict=True):
         assert a.unit == b.unit and (a.targets.joints_hand == b.targets.joints_hand).all()
-        assert len(a.targets.joints_hand) == 5 and a.targets.followed.all()
+        assert len(a.targets.joints_hand) == 5 and a.targets.usable.all()
     other = recordings.synthetic_hands(8, 1, 5)[0]
     assert (other.targets.joints_hand != first[0].targets.joints_hand).any()
 

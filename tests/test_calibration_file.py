@@ -10,13 +10,13 @@ import pytest
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import rotations
 from acehand_core.motion import Calibration
-from retarget.calibration_file import Fitted, calibration_text, read_calibrations
-from retarget.robot import load_robot
+from retarget.robots.robot import load_robot
+from retarget.solve.robot_calibration import Fitted, calibration_text, read_calibrations
 
 ROBOT = load_robot("inspire")
 CALIBRATION = Calibration(
     1.0 / 1.07, rotations.exp(np.array([0.1, -0.2, 0.3])), np.array([0.01, 0.02, 0.03]), 0.0123,
-    anchors=np.random.default_rng(0).normal(0, 0.003, (5, 3)),
+    finger_offsets=np.random.default_rng(0).normal(0, 0.003, (5, 3)),
     lengths=np.array([0.97, 1.0, 1.01, 1.02, 1.03]),
 )  # fmt: skip
 
@@ -38,7 +38,7 @@ def changed(path, change):
 def test_every_digit_comes_back(path):
     found = read_calibrations(path, ROBOT)
     assert list(found) == ["right"]
-    for name in ("scale", "rotation", "translation", "residual_m", "anchors", "lengths"):
+    for name in ("scale", "rotation", "translation", "residual_m", "finger_offsets", "lengths"):
         one = found["right"].calibration
         assert np.array_equal(getattr(one, name), getattr(CALIBRATION, name)), name
     record = json.loads(path.read_text())

@@ -15,13 +15,13 @@ from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import Calibration
 from acehand_core.types import SIDES
-from retarget.calibration import LENGTH_RANGE, SCALE_RANGE, calibrate, for_subject
-from retarget.calibration_fit import Spread, fit
-from retarget.canonical import robot_calibration
-from retarget.kinematics import KinematicTree
-from retarget.objective import Weights
-from retarget.robot import load_robot
-from retarget.targets import palm_frames
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import load_robot
+from retarget.solve.calibration import LENGTH_RANGE, SCALE_RANGE, calibrate, for_subject
+from retarget.solve.calibration_fit import Spread, fit
+from retarget.solve.costs import Weights
+from retarget.solve.robot_calibration import robot_calibration
+from retarget.solve.targets import palm_frames
 
 HANDS = {side: load_robot("inspire").hand(side) for side in SIDES}
 TREES = {side: KinematicTree.of(hand) for side, hand in HANDS.items()}
@@ -161,9 +161,9 @@ def test_a_finger_that_sits_elsewhere_is_anchored(side):
     known = Calibration(1.0, np.eye(3), np.zeros(3), 0.0, anchors)
     found = fitted(side, robot_targets(hand, tree, smooth_commands(hand, 100), known))
     # The similarity takes the most of it; what it cannot is that one finger's.
-    assert 0.001 < found.anchors[1, 1] < 0.012
-    others = np.linalg.norm(np.delete(found.anchors, 1, axis=0), axis=1)
-    assert others.max() < 0.8 * found.anchors[1, 1]
+    assert 0.001 < found.finger_offsets[1, 1] < 0.012
+    others = np.linalg.norm(np.delete(found.finger_offsets, 1, axis=0), axis=1)
+    assert others.max() < 0.8 * found.finger_offsets[1, 1]
 
 
 def test_lengths_cannot_shrink_targets():
@@ -177,7 +177,7 @@ def test_lengths_cannot_shrink_targets():
         assert (total >= SCALE_RANGE[0] - 1e-9).all() and (total <= SCALE_RANGE[1] + 1e-9).all()
         assert (found.lengths >= LENGTH_RANGE[0] - 1e-9).all()
         assert (found.lengths <= LENGTH_RANGE[1] + 1e-9).all()
-        assert np.linalg.norm(found.anchors, axis=1).max() < 0.05
+        assert np.linalg.norm(found.finger_offsets, axis=1).max() < 0.05
 
 
 def held(side, bend=0.5, count=15):
@@ -204,7 +204,7 @@ def test_a_palm_turns_no_further_than_palms_differ(side):
     """All of the motion says 40 degrees, and hardly anything holds the fit: 15 are allowed."""
     targets = robot_targets(HANDS[side], TREES[side], smooth_commands(HANDS[side], 40))
     start = Calibration(1.0, rotations.exp(np.radians([0.0, 40.0, 0.0])), np.zeros(3), 0.0)
-    free = Spread(turn=100.0, place=10.0, size=10.0, anchor=0.005, length=0.05)
+    free = Spread(turn=100.0, place=10.0, size=10.0, offset=0.005, length=0.05)
     found = fit(HANDS[side], TREES[side], targets, WEIGHTS, start, free)
     turned = rotations.angle_between(found.rotation[None], start.rotation[None])[0]
     assert np.degrees(turned) == pytest.approx(15, abs=1e-3)

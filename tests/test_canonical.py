@@ -12,9 +12,9 @@ import pytest
 from acehand_core.cli.main import main
 from acehand_core.synthetic import gestures
 from acehand_core.types import SIDES
-from retarget import canonical
-from retarget.kinematics import KinematicTree
-from retarget.robot import OURS, find_robot_file, load_robot, robot_names
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
+from retarget.solve import robot_calibration as canonical
 
 ROBOTS = [name for name in (*robot_names(), "inspire:other") if name != "panda_gripper"]
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,7 +71,14 @@ def test_what_is_kept_fits_the_robot(name):
         stale = f"{side} is stale: acehand robots calibrate {name} --overwrite"
         assert kept is not None and kept.sha256 == canonical.fingerprint(hand, tree), stale
         again = canonical.fit_robot(hand, tree)
-        for field in ("scale", "rotation", "translation", "anchors", "lengths", "residual_m"):
+        for field in (
+            "scale",
+            "rotation",
+            "translation",
+            "finger_offsets",
+            "lengths",
+            "residual_m",
+        ):
             np.testing.assert_allclose(
                 getattr(again, field), getattr(kept.calibration, field), atol=1e-4, err_msg=stale
             )

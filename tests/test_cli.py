@@ -29,7 +29,7 @@ from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import LeRobotWriter, read_provenance
 from acehand_core.recordings.hand_table import read_hand_motion
 from acehand_core.recordings.registry import Registry
-from retarget.robot import find_robot_file
+from retarget.robots.robot import find_robot_file
 
 X264 = {"preset": "ultrafast", "crf": "18"}
 

@@ -19,9 +19,9 @@ from acehand_core.recordings.hands_file import read_motion_file
 from acehand_core.recordings.selection import hands_at, poses_at, steady, ticks
 from acehand_core.types import SIDES
 from acehand_ros.playback import at_rate, rest_of
-from retarget.limits import CommandLimits, speed_violations
-from retarget.qp import course, nearest_path
-from retarget.robot import load_robot
+from retarget.robots.hand_spec import CommandLimits, speed_violations
+from retarget.robots.robot import load_robot
+from retarget.solve.qp import course, nearest_path
 
 HAND = load_robot("inspire").hand("right")
 
@@ -226,7 +226,7 @@ def test_what_the_controller_refuses():
 
 def test_the_count_of_the_report_is_of_the_stamps(table):
     """Frames said to be 1 / 30 s apart that were taken twice as fast are too fast."""
-    from retarget.pipeline import retarget_motion
+    from retarget.retargeting import retarget_motion
 
     motion = read_motion_file(table, "both")
     robot = load_robot("inspire")

@@ -17,13 +17,14 @@ from retarget_samples import human_joints, motion_of, moving_hands, targets_of
 from acehand_core.errors import MissingDependencyError
 from acehand_core.geometry import frames, rotations
 from acehand_core.types import SIDES
-from retarget import dex, metrics
-from retarget.dex import solve_dex
-from retarget.kinematics import KinematicTree
-from retarget.limits import limit_violations
-from retarget.pipeline import retarget_motion
-from retarget.robot import load_robot
-from retarget.targets import hand_targets, palm_frames
+from retarget.replay import metrics
+from retarget.retargeting import retarget_motion
+from retarget.robots.hand_spec import limit_violations
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import load_robot
+from retarget.solve import dex
+from retarget.solve.dex import solve_dex
+from retarget.solve.targets import hand_targets, palm_frames
 
 installed = pytest.mark.skipif(
     importlib.util.find_spec("dex_retargeting") is None,
@@ -154,7 +155,7 @@ def test_optimum_of_the_published_formula(mode, name):
     tree = KinematicTree.of(hand)
     targets = targets_of("right", np.tile(human, (60, 1, 1)))
     retargeting = dex.build(hand, mode, filtered=False)
-    commands = dex.follow(retargeting, hand, targets)[-1]
+    commands = dex.drive(retargeting, hand, targets)[-1]
     loss = {"vector": vector_loss, "position": position_loss, "dexpilot": dexpilot_loss}[mode]
     base = np.zeros(6)
     if mode == "position":

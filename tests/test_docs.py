@@ -25,7 +25,7 @@ from acehand_core.recordings.cameras import POSE_COLUMNS
 from acehand_core.recordings.hand_table import COLUMNS
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker
-from retarget.robot import load_robot
+from retarget.robots.robot import load_robot
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

@@ -18,9 +18,9 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.features import Layout, columns, features
-from acehand_core.motion import HandMotion, held_index, rotation_6d
-from retarget.pipeline import retarget_motion
-from retarget.robot import load_robot
+from acehand_core.motion import HandMotion, held_index
+from retarget.retargeting import retarget_motion
+from retarget.robots.robot import load_robot
 
 COUNT = 30
 IDENTITY = [1.0, 0, 0, 0, 1, 0]
@@ -73,8 +73,8 @@ def test_an_absent_hand_holds_everything() -> None:
     prefix = "observation.hand."
     expected = {
         "joints_camera": source.joints_camera,
-        "global_orient": rotation_6d(source.global_orient),
-        "hand_pose": rotation_6d(source.hand_pose),
+        "global_orient": rotations.to_6d(source.global_orient),
+        "hand_pose": rotations.to_6d(source.hand_pose),
         "translation": source.translation,
     }
     for name, values in expected.items():

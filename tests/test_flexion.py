@@ -12,12 +12,12 @@ from retarget_samples import motion_of, moving_hands
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.types import SIDES
-from retarget import metrics
-from retarget.flexion import bending_fingers, flexion_reach
-from retarget.kinematics import KinematicTree
-from retarget.pipeline import retarget_motion
-from retarget.robot import OURS, load_robot, robot_names
-from retarget.simulate import self_penetration
+from retarget.replay import metrics
+from retarget.replay.metrics import bending_fingers, flexion_reach
+from retarget.replay.simulate import self_penetration
+from retarget.retargeting import retarget_motion
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import OURS, load_robot, robot_names
 
 NAMES = [name for name in (*robot_names(), "inspire:other") if name != "panda_gripper"]
 FREEDOM = {f.name: i for i, f in enumerate(articulation.freedoms())}

@@ -11,7 +11,7 @@ import yaml
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.motion import Course
 from acehand_ros.joint_maps import choose_hands, own_names, read_joint_maps
-from retarget.robot import load_robot
+from retarget.robots.robot import load_robot
 
 ROBOT = load_robot("inspire")
 OURS = Path(__file__).parents[1] / "acehand_ros" / "config" / "controllers"

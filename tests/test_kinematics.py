@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acehand_core.errors import InputError
-from retarget.kinematics import KinematicTree
-from retarget.robot import load_robot
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import load_robot
 
 mujoco = pytest.importorskip("mujoco")
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from retarget_samples import smooth_commands
 
-from retarget.limits import (
+from retarget.robots.hand_spec import (
     ANGLE_EPS,
     CommandLimits,
     acceleration_violations,
     limit_violations,
     speed_violations,
 )
-from retarget.robot import load_robot
+from retarget.robots.robot import load_robot
 
 HANDS = {
     f"{side}-{variant}": load_robot("inspire", variant).hand(side)

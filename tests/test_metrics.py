@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acehand_core.geometry import rotations
-from retarget import metrics
-from retarget.metrics import (
+from retarget.replay import metrics
+from retarget.replay.metrics import (
     CommonGround,
     direction_error,
     lag_frames,

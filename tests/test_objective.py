@@ -12,16 +12,18 @@ from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import DISTALS, INTERMEDIATES, TIPS
 from acehand_core.motion import Calibration
 from acehand_core.types import SIDES
-from retarget.kinematics import KinematicTree
-from retarget.limits import CommandLimits
-from retarget.objective import PoseObjective, Weights
-from retarget.robot import load_robot
-from retarget.trajectory import solve_trajectory
+from retarget.robots.hand_spec import CommandLimits
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import load_robot
+from retarget.solve.costs import Cost, Weights
+from retarget.solve.objective import COSTS, PoseObjective
+from retarget.solve.trajectory import solve_trajectory
+from retarget.solve.vector_costs import VectorCost, VectorTerm
 
 WEIGHTS = Weights(tip=1.3, link=0.4, direction=0.7, pinch=3.0, rest=0.2, length_m=0.01)
 CALIBRATION = Calibration(
     1.1, rotations.exp(np.array([0.2, -0.1, 0.3])), np.array([0.01, -0.02, 0.03]), 0.0,
-    anchors=np.random.default_rng(5).normal(0, 0.01, (5, 3)),
+    finger_offsets=np.random.default_rng(5).normal(0, 0.01, (5, 3)),
     lengths=np.array([0.95, 1.05, 1.1, 0.9, 1.02]),
 )  # fmt: skip
 
@@ -81,7 +83,7 @@ def slow_cost(hand, tree, targets, calibration, weights, commands):
             root = targets.joints_hand[frame, 1 + 4 * finger] if finger else np.zeros(3)
             human = root + calibration.lengths[finger] * (human - root)
             goal = calibration.scale * calibration.rotation @ human + calibration.translation
-            goal = goal + calibration.anchors[finger]
+            goal = goal + calibration.finger_offsets[finger]
             distance = np.linalg.norm(points[frame, k] - goal) / weights.length_m
             total += pull * targets.weight[frame] * distance**2
         total += targets.weight[frame] * slow_directions(hand, tree, targets, calibration, weights,
@@ -135,7 +137,7 @@ def test_jacobian_by_calibration(hand, tree, targets, objective, commands):
             rotations.exp(delta[:3]) @ CALIBRATION.rotation,
             CALIBRATION.translation + delta[3:6],
             0.0,
-            CALIBRATION.anchors + delta[7:22].reshape(5, 3),
+            CALIBRATION.finger_offsets + delta[7:22].reshape(5, 3),
             CALIBRATION.lengths * np.exp(delta[22:]),
         )
         return PoseObjective(hand, tree, targets, calibration, WEIGHTS)(commands)[0]
@@ -151,7 +153,7 @@ def test_gradient_and_curvature(hand, tree, targets, commands):
     weights = dataclasses.replace(WEIGHTS, contact=0.0)
     window = PoseObjective(hand, tree, targets, CALIBRATION, weights).window(slice(None))
     model = window.quadratic(window.at(commands), curved=False)
-    curvature = model.hessian + window._curvature(window.at(commands))
+    curvature = model.hessian + window.curvature(window.at(commands))
     step = 1e-5
     for column in range(len(hand.rest)):
         move = step * np.eye(len(hand.rest))[column]
@@ -166,7 +168,7 @@ def test_gradient_and_curvature(hand, tree, targets, commands):
 def test_the_model_is_convex(hand, tree, targets, commands):
     window = PoseObjective(hand, tree, targets, CALIBRATION, WEIGHTS).window(slice(None))
     pose = window.at(commands)
-    full = window.quadratic(pose, curved=False).hessian + window._curvature(pose)
+    full = window.quadratic(pose, curved=False).hessian + window.curvature(pose)
     values = np.linalg.eigvalsh(full)
     assert values.min() < -1  # these targets are far away: there is something to do
     convex = window.quadratic(pose).hessian
@@ -259,3 +261,76 @@ def test_smoothing_does_not_depend_on_the_frame_rate(hand, tree, factor):
     common = np.stack([np.interp(np.arange(count), fine_times, c) for c in at_other.T], axis=1)
     # Where it stops the acceleration limit decides, on another grid of frames.
     assert np.abs(common - at_30).max() < 0.02
+
+
+class Sines(Cost):
+    """A cost of one's own: the sine of every joint should be that of 0.3 rad."""
+
+    WEIGHT = 40.0
+
+    @classmethod
+    def over(cls, problem, rows):
+        return cls()
+
+    def residual(self, state):
+        return self.WEIGHT * (np.sin(state.commands) - np.sin(0.3))
+
+    def jacobian(self, state):
+        return self.WEIGHT * np.cos(state.commands)[..., None] * np.eye(state.commands.shape[1])
+
+    def curvature(self, state, residual):
+        bend = -self.WEIGHT * np.sin(state.commands) * residual
+        return bend[..., None] * np.eye(state.commands.shape[1])
+
+
+class TipsApart(VectorCost):
+    """Another: the index fingertip is from the middle one where the human's is."""
+
+    scaled, placed = 1.0, 0.0
+
+    def terms(self):
+        return [VectorTerm(self.problem.hand.tip_names[1], self.problem.hand.tip_names[2], 500.0)]
+
+    def human(self, rows):
+        joints = self.problem.targets.joints_hand[rows]
+        return joints[:, [8]] - joints[:, [12]], 1.0
+
+
+def test_a_new_cost_is_one_class_and_one_entry(hand, tree, targets, commands):
+    """Both kinds: value, gradient and curvature are theirs on top of the others'."""
+    problem = hand, tree, targets, CALIBRATION, dataclasses.replace(WEIGHTS, contact=0.0)
+    plain = PoseObjective(*problem).window(slice(None))
+    window = PoseObjective(*problem, costs=(*COSTS, Sines, TipsApart)).window(slice(None))
+    pose = window.at(commands)
+
+    tips = tree.points(hand.expand(commands), hand.tip_names)
+    human = targets.joints_hand[:, 8] - targets.joints_hand[:, 12]
+    gap = tips[:, 1] - tips[:, 2] - 1.1 * human @ CALIBRATION.rotation.T
+    paid = 0.5 * 500 * targets.weight * np.sum(gap**2, axis=1)
+    paid += 0.5 * 1600 * np.sum((np.sin(commands) - np.sin(0.3)) ** 2, axis=1)
+    assert pose.cost - plain.at(commands).cost == pytest.approx(paid)
+
+    model, step = window.quadratic(pose, curved=False), 1e-5
+    curvature = model.hessian + window.curvature(pose)
+    for column in range(len(hand.rest)):
+        move = step * np.eye(len(hand.rest))[column]
+        ahead, behind = window.at(commands + move), window.at(commands - move)
+        slope = (ahead.cost - behind.cost) / (2 * step)
+        assert model.gradient[:, column] == pytest.approx(slope, rel=1e-6, abs=1e-4)
+        gradients = [window.quadratic(p, curved=False).gradient for p in (ahead, behind)]
+        bend = (gradients[0] - gradients[1]) / (2 * step)
+        assert curvature[:, column] == pytest.approx(bend, rel=1e-5, abs=1e-3)
+    residual, jacobian = window.residuals(pose)
+    assert 0.5 * np.sum(residual**2, axis=1) == pytest.approx(pose.cost)
+    assert residual.shape == jacobian.shape[:2]
+
+
+def test_a_new_cost_moves_the_trajectory(hand, tree, targets, commands):
+    made = robot_targets(hand, tree, commands)
+    limits = CommandLimits.of(hand, FPS).without_rate()
+    start = np.tile(hand.rest, (6, 1))
+    apart = []
+    for costs in (COSTS, (*COSTS, Sines)):
+        objective = PoseObjective(hand, tree, made, IDENTITY, Weights(), costs=costs)
+        apart.append(np.abs(solve_trajectory(objective, limits, start) - 0.3).max())
+    assert apart[1] < 0.05 < apart[0]

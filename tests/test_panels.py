@@ -26,8 +26,8 @@ from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import Camera
 from acehand_core.recordings.hand_table import write_hand_motion
-from retarget.calibration_file import known_calibrations
-from retarget.robot import load_robot
+from retarget.robots.robot import load_robot
+from retarget.solve.robot_calibration import known_calibrations
 
 SIZE = (64, 48)
 BLACK = np.zeros((48, 64, 3), np.uint8)

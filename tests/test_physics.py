@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands
 
-from retarget.kinematics import KinematicTree
-from retarget.limits import CommandLimits
-from retarget.objective import Follow, PoseObjective, Weights
-from retarget.physics import play, second_pass, sent_commands, unfollowed
-from retarget.pipeline import solve_hand
-from retarget.robot import load_robot
+from retarget.replay.simulate import play, second_pass, sent_commands, unfollowed
+from retarget.robots.hand_spec import CommandLimits
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import load_robot
+from retarget.solve.costs import CommandTarget, Weights
+from retarget.solve.methods import solve_hand
+from retarget.solve.objective import PoseObjective
 
 HAND = load_robot("inspire").hand("right")
 TREE = KinematicTree.of(HAND)
@@ -104,7 +105,7 @@ def test_follow_is_part_of_the_objective():
     commands = smooth_commands(HAND, 20)
     targets = robot_targets(HAND, TREE, commands)
     weight = rng.uniform(0, 5, (20, 6))
-    follow = Follow(smooth_commands(HAND, 20, seed=7), weight)
+    follow = CommandTarget(smooth_commands(HAND, 20, seed=7), weight)
     weights = Weights(contact=0.0)
     plain, drawn = (
         PoseObjective(HAND, TREE, targets, IDENTITY, weights, f).window(slice(3, 15))

@@ -11,11 +11,15 @@ from acehand_core.geometry import frames
 from acehand_core.hand.skeleton import finger_keypoints
 from acehand_core.synthetic.gestures import pinching_hand
 from acehand_core.types import SIDES
-from retarget.calibration import calibrate
-from retarget.kinematics import KinematicTree
-from retarget.limits import CommandLimits
-from retarget.objective import PoseObjective, Weights
-from retarget.pinch import (
+from retarget.replay.simulate import self_penetration
+from retarget.robots.hand_spec import CommandLimits
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import load_robot
+from retarget.solve.calibration import calibrate
+from retarget.solve.costs import Weights
+from retarget.solve.methods import solve_hand
+from retarget.solve.objective import PoseObjective
+from retarget.solve.pinch import (
     CLOSE_M,
     OPEN_M,
     RELEASE_M,
@@ -25,11 +29,8 @@ from retarget.pinch import (
     pinch_fingers,
     tip_reach,
 )
-from retarget.pipeline import solve_hand
-from retarget.robot import load_robot
-from retarget.simulate import self_penetration
-from retarget.targets import calibrated, palm_frames
-from retarget.trajectory import solve_trajectory
+from retarget.solve.targets import calibrated, palm_frames
+from retarget.solve.trajectory import solve_trajectory
 
 HANDS = {side: load_robot("inspire").hand(side) for side in SIDES}
 TREES = {side: KinematicTree.of(hand) for side, hand in HANDS.items()}

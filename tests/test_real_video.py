@@ -63,7 +63,7 @@ def test_stored_commands_keep_the_limits(job) -> None:
     """Recomputed from the file, as a user of the dataset would."""
     import pyarrow.parquet as pq
 
-    from retarget.robot import load_robot
+    from retarget.robots.robot import load_robot
 
     hand = load_robot("inspire").hand("right")
     out, _, _ = job

@@ -14,8 +14,8 @@ import pytest
 from acehand_core.drawing.robot_view import RobotRenderer, composite, portrait
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.geometry.cameras import Camera
-from retarget.kinematics import KinematicTree
-from retarget.robot import load_robot
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import load_robot
 
 pytest.importorskip("mujoco")
 
@@ -199,7 +199,7 @@ PROBE = """
 import numpy as np
 from acehand_core.errors import MissingDependencyError
 from acehand_core.drawing.robot_view import RobotRenderer
-from retarget.robot import load_robot
+from retarget.robots.robot import load_robot
 try:
     RobotRenderer(load_robot("inspire"), 64, 48).close()
     print("drawn")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -19,20 +21,24 @@ from retarget_samples import (
     smooth_commands,
 )
 
+import retarget
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import Calibration
 from acehand_core.types import SIDES
-from retarget import metrics
-from retarget.base import BaseLimits, accelerations
-from retarget.calibration import calibrate
-from retarget.kinematics import KinematicTree
-from retarget.limits import CommandLimits, limit_violations, speed_violations
-from retarget.objective import PoseObjective, Weights
-from retarget.pipeline import SOLVERS, retarget_motion
-from retarget.robot import find_robot_file, load_robot
-from retarget.targets import calibrated, hand_targets, palm_frames
-from retarget.trajectory import solve_trajectory
+from retarget.replay import metrics
+from retarget.retargeting import retarget_motion
+from retarget.robots.hand_spec import CommandLimits, limit_violations, speed_violations
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import find_robot_file, load_robot
+from retarget.solve.base import BaseLimits, accelerations
+from retarget.solve.calibration import calibrate
+from retarget.solve.costs import Weights
+from retarget.solve.methods import METHODS, Retargeter, Solution, retargeter_named
+from retarget.solve.objective import PoseObjective
+from retarget.solve.targets import calibrated, hand_targets, palm_frames
+from retarget.solve.trajectory import solve_trajectory
 
 ROBOT = load_robot("inspire")
 
@@ -71,7 +77,7 @@ def assert_sound(trajectory, robot=ROBOT):
             assert speed_violations(hand, commands, trajectory.fps) == 0
         joints = trajectory.joints[:, slot]
         assert np.abs(joints - hand.expand(trajectory.commands[:, slot])).max() < 1e-12
-        registers = hand.from_registers(trajectory.registers[:, slot])
+        registers = hand.from_controller(trajectory.registers[:, slot])
         assert np.abs(registers - trajectory.commands[:, slot]).max() < 1e-9
     assert trajectory.limit_violations == trajectory.speed_violations == 0
     assert trajectory.coupling_residual_rad < 1e-6
@@ -348,7 +354,7 @@ def test_joints_where_no_hand_is_known_change_nothing():
 def dex_solvers():
     if importlib.util.find_spec("dex_retargeting") is None:
         return ()
-    return tuple(s for s in SOLVERS if s.startswith("dex-"))
+    return tuple(s for s in METHODS if s.startswith("dex-"))
 
 
 @pytest.mark.parametrize("robot", ["inspire", "panda_gripper"])
@@ -388,7 +394,7 @@ def test_filled_frames_do_not_calibrate():
         assert np.abs(one.translation - other.translation).max() < 5e-3
 
 
-@pytest.mark.parametrize("solver", [s for s in SOLVERS if s != "trajectory"])
+@pytest.mark.parametrize("solver", [s for s in METHODS if s != "trajectory"])
 def test_every_other_solver_keeps_the_limits(solver):
     pytest.importorskip("dex_retargeting", reason="not installed (extra: dex)")
     rng = np.random.default_rng(0)
@@ -398,7 +404,7 @@ def test_every_other_solver_keeps_the_limits(solver):
     motion = motion_of(joints)
     trajectory = retarget_motion(motion, ROBOT, solver, base_limits=None)
     assert_sound(trajectory)
-    assert trajectory.solver == solver
+    assert trajectory.method == solver
     for slot in range(2):
         offset = constant_offset(motion, trajectory, slot)
         assert np.abs(offset - offset[0]).max() < 1e-9
@@ -507,3 +513,54 @@ def test_left_and_right_do_alike():
     fingers = [trajectory.command_names.index(f) for f in ("pinky", "ring", "middle", "index")]
     assert np.abs(left - right)[:, fingers].mean() < 0.1
     assert trajectory.fps == FPS
+
+
+class Resting:
+    """A method of one's own: every hand stays as it is idle."""
+
+    name, calibrates = "resting", False
+
+    def check(self, robot, hands):
+        pass
+
+    def calibrate(self, motion, robot, known):
+        return {}
+
+    def solve(self, hand, targets, fps, calibration):
+        idle = np.tile(hand.rest, (len(targets.weight), 1))
+        return Solution(idle, Calibration(1.0, np.eye(3), np.zeros(3), 0.0), 0.25)
+
+
+def test_a_method_of_ones_own():
+    trajectory = retarget_motion(motion_of(moving_hands(20)), ROBOT, Resting())
+    assert trajectory.method == "resting" and trajectory.solve_seconds == 0.5
+    for slot, side in enumerate(SIDES):
+        assert (trajectory.commands[:, slot] == ROBOT.hand(side).rest).all()
+    for name in METHODS:
+        method = retargeter_named(name)
+        assert isinstance(method, Retargeter) and method.name == name
+
+
+def test_the_public_names_bring_their_modules_when_they_are_used():
+    code = (
+        "import sys, retarget\n"
+        "heavy = {'numpy', 'mujoco', 'torch', 'mediapipe', 'dex_retargeting', 'cv2'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+        "robot = retarget.load_robot('inspire')\n"
+        "print(robot.label, sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\ninspire ['numpy']\n"
+    assert set(retarget.__all__) == set(retarget._PUBLIC) <= set(dir(retarget))
+    assert all(callable(getattr(retarget, name)) for name in retarget.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'retargett'"):
+        _ = retarget.retargett
+
+
+def test_the_public_api_gives_a_verdict():
+    motion = motion_of(moving_hands(20, sides=("right",)))
+    robot = retarget.load_robot("inspire")
+    known = retarget.calibrate(motion, robot)
+    trajectory = retarget.retarget(motion, robot, calibrations=known)
+    assert set(known) == {"right"} and trajectory.calibration == (None, known["right"])
+    assert f"{trajectory.verdict}" == trajectory.verdict.status and not trajectory.verdict.reasons

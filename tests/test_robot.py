@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from acehand_core.errors import InputError, SchemaError
-from retarget.authoring import link_inertia, write_models
-from retarget.body import Link, Shape
-from retarget.kinematics import KinematicTree
-from retarget.robot import find_robot_file, load_robot, robot_names
+from retarget.robots.authoring import link_inertia, write_models
+from retarget.robots.body import Link, Shape
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import find_robot_file, load_robot, robot_names
 
 SIDES = ("left", "right")
 HANDS = [(side, variant) for side in SIDES for variant in ("default", "other")]
@@ -103,23 +103,23 @@ def test_tight_coupled_limits_and_speeds_bind_the_driven_joint(tmp_path):
 
 
 def test_registers_are_zero_closed_and_thousand_open(hand):
-    assert hand.to_registers(hand.command_upper) == pytest.approx(0)
-    assert hand.to_registers(hand.command_lower) == pytest.approx(1000)
+    assert hand.to_controller(hand.command_upper) == pytest.approx(0)
+    assert hand.to_controller(hand.command_lower) == pytest.approx(1000)
 
 
 def test_register_polarity_is_configurable(tmp_path):
     values = copy.deepcopy(VALUES)
     values["commands"]["thumb_rotation"]["register_zero"] = "lower"
     hand = load_robot(write(tmp_path, values)).hand("right")
-    assert hand.to_registers(hand.command_upper).tolist() == [0, 0, 0, 0, 0, 1000]
+    assert hand.to_controller(hand.command_upper).tolist() == [0, 0, 0, 0, 0, 1000]
 
 
 @settings(deadline=None)  # the first example reads the file
 @given(arrays(float, (3, 6), elements=st.floats(0, 1000)))
 def test_registers_round_trip(registers):
     hand = inspire_right()
-    commands = hand.from_registers(registers)
-    assert hand.to_registers(commands) == pytest.approx(registers, abs=1e-9)
+    commands = hand.from_controller(registers)
+    assert hand.to_controller(commands) == pytest.approx(registers, abs=1e-9)
     assert (commands >= hand.command_lower).all() and (commands <= hand.command_upper).all()
 
 
@@ -200,7 +200,7 @@ def test_model_files_are_what_the_parameter_file_says(tmp_path):
     for path in written:
         committed = source.parent / path.name
         assert committed.read_text() == path.read_text(), (
-            f"{committed.name} is stale: python -m retarget.authoring {source}"
+            f"{committed.name} is stale: python -m retarget.robots.authoring {source}"
         )
 
 
@@ -295,8 +295,9 @@ def test_levers_are_those_of_the_straight_hand(side):
 
 def test_loading_a_robot_imports_no_simulator():
     code = (
-        "import sys, retarget, retarget.robot, retarget.kinematics, retarget.simulate\n"
-        "retarget.robot.load_robot('inspire')\n"
+        "import sys, retarget, retarget.robots.robot, retarget.robots.kinematics\n"
+        "import retarget.replay.simulate\n"
+        "retarget.robots.robot.load_robot('inspire')\n"
         "heavy = {'mujoco', 'pinocchio', 'torch', 'dex_retargeting'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
@@ -331,7 +332,7 @@ def test_a_users_own_robot_with_one_side_and_its_own_model(tmp_path):
     with pytest.raises(InputError, match="no links"):
         write_models(robot.path)
     assert hand.command_velocity.tolist() == [np.inf] and hand.fingers == ("index",)
-    assert hand.to_registers(np.array([0.05])).tolist() == [255]
+    assert hand.to_controller(np.array([0.05])).tolist() == [255]
     tree = KinematicTree.of(hand)
     joints = hand.expand(np.array([[0.01], [0.04]]))
     model = mujoco.MjModel.from_xml_string(GRIPPER_XML)

@@ -23,24 +23,25 @@ from scipy.spatial.transform import Rotation
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.types import SIDES
-from retarget import robot as robots
-from retarget import trials
-from retarget.authoring import write_models
-from retarget.check import check_hand
-from retarget.kinematics import KinematicTree
-from retarget.limits import (
+from benchmarks.retargeting import trials
+from retarget.replay.simulate import self_penetration
+from retarget.retargeting import retarget_motion
+from retarget.robots import robot as robots
+from retarget.robots.authoring import write_models
+from retarget.robots.check import check_hand
+from retarget.robots.hand_spec import (
     CommandLimits,
     acceleration_violations,
     limit_violations,
     speed_violations,
 )
-from retarget.objective import PoseObjective, Weights
-from retarget.pinch import CLOSE_M, OPENING_M
-from retarget.pipeline import retarget_motion
-from retarget.robot import OURS, find_robot_file, load_robot, robot_names
-from retarget.simulate import self_penetration
-from retarget.targets import palm_frames
-from retarget.trajectory import solve_trajectory
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
+from retarget.solve.costs import Weights
+from retarget.solve.objective import PoseObjective
+from retarget.solve.pinch import CLOSE_M, OPENING_M
+from retarget.solve.targets import palm_frames
+from retarget.solve.trajectory import solve_trajectory
 
 pytest.importorskip("mujoco")
 
@@ -104,7 +105,7 @@ def test_model_files_are_what_the_parameter_file_says(tmp_path, name):
     shutil.copy(source, tmp_path)
     for path in write_models(tmp_path / "robot.yaml"):
         assert (source.parent / path.name).read_text() == path.read_text(), (
-            f"{name}/{path.name} is stale: python -m retarget.authoring {source}"
+            f"{name}/{path.name} is stale: python -m retarget.robots.authoring {source}"
         )
 
 
@@ -167,7 +168,7 @@ def test_contact_and_pinches_leave_the_rest_alone(named_hand):
     An idle gripper is closed: there it is the open one.
     """
     _, hand = named_hand
-    home = hand.command_upper if hand.follows == "opening" else hand.rest
+    home = hand.command_upper if hand.tracks == "opening" else hand.rest
     tree = KinematicTree.of(hand)
     wide = trials.wide_commands(hand, FPS)
     for share in np.arange(1.0, 0.0, -0.1):
@@ -196,7 +197,7 @@ def test_follows_a_recorded_hand(name, human):
     assert trajectory.tip_error_m.shape[-1] == len(hand.fingers)
     assert np.nanmean(trajectory.tip_error_m) * 1e3 < FOLLOWS_WITHIN_MM[name]
     assert np.ptp(trajectory.commands[:, 1], axis=0).max() > 0.003  # it does move
-    back = hand.from_registers(trajectory.registers[:, 1])
+    back = hand.from_controller(trajectory.registers[:, 1])
     assert np.abs(back - trajectory.commands[:, 1]).max() < 1e-9
 
 
@@ -331,14 +332,14 @@ def test_native_units(name):
     hand = load_robot(name, models=OURS).hand("right")
     commands = hand.rest.copy()
     commands[hand.command_names.index(command)] = angle
-    registers = hand.to_registers(commands)
+    registers = hand.to_controller(commands)
     assert registers[hand.command_names.index(command)] == pytest.approx(value, abs=1e-6)
 
 
 def test_allegros_left_hand_counts_abduction_the_other_way():
     left, right = (load_robot("allegro", models=OURS).hand(side) for side in SIDES)
     commands = 0.3 * np.ones(16)
-    a, b = left.to_registers(commands), right.to_registers(commands)
+    a, b = left.to_controller(commands), right.to_controller(commands)
     signs = [-1 if name.endswith("abduction") and "thumb" not in name else 1
              for name in right.command_names]  # fmt: skip
     assert a == pytest.approx(b * signs)
@@ -354,8 +355,8 @@ def test_range_and_polarity_can_be_set_per_joint(tmp_path):
 
     robot = load_robot(changed(own_copy(tmp_path, "inspire"), change))
     right, left = robot.hand("right"), robot.hand("left")
-    assert right.to_registers(right.command_lower).tolist() == [900, 20, 1000, 1000, 1000, 0]
-    assert left.to_registers(left.command_lower)[-1] == 1000
+    assert right.to_controller(right.command_lower).tolist() == [900, 20, 1000, 1000, 1000, 0]
+    assert left.to_controller(left.command_lower)[-1] == 1000
 
 
 BROKEN = {

@@ -54,7 +54,7 @@ from acehand_ros.playback import Playback, PlayerSettings, at_rate, choose_episo
 from acehand_ros.status import diagnostics, job_diagnostics, report_values
 from acehand_ros.timeline import Timeline
 from acehand_ros.worker import JobStatus, Worker
-from retarget.robot import load_robot
+from retarget.robots.robot import load_robot
 
 ROOT = Path(__file__).parents[1]
 TRUTH = ROOT / "examples" / "two_hands_truth.parquet"

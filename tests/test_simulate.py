@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from acehand_core.errors import InputError
-from retarget.robot import load_robot
-from retarget.simulate import ReplayOptions, replay, self_penetration
+from retarget.replay.simulate import ReplayOptions, replay, self_penetration
+from retarget.robots.robot import load_robot
 
 pytest.importorskip("mujoco")
 
@@ -88,9 +88,9 @@ def step_response(hand, name, options):
     """Return rise and settle time, and the simulated share of the step, at 1 kHz."""
     k, t = hand.command_names.index(name), np.arange(900) / 1000
     registers = np.full(6, 1000.0)
-    before = hand.from_registers(registers)
+    before = hand.from_controller(registers)
     registers[k] = 500.0
-    after = hand.from_registers(registers)
+    after = hand.from_controller(registers)
     commands = np.where(t[:, None] < 0.1, before, after)
     joints = hand.reduce(replay(hand, commands, t, options=options).joints)
     share = (joints[:, k] - before[k]) / (after[k] - before[k])

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from retarget_samples import FPS, IDENTITY, robot_targets
 
-from retarget import starts, trials
-from retarget.kinematics import KinematicTree
-from retarget.limits import CommandLimits
-from retarget.objective import PoseObjective, Weights
-from retarget.robot import OURS, load_robot
+from benchmarks.retargeting import trials
+from retarget.robots.hand_spec import CommandLimits
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import OURS, load_robot
+from retarget.solve import trajectory
+from retarget.solve.costs import Weights
+from retarget.solve.objective import PoseObjective
 
 TRACKING = Weights(pinch=0.0, rest=1e-8, acceleration=0.0, jerk=0.0, contact=0.0)
 
@@ -25,16 +27,16 @@ def test_the_way_is_the_cheapest_of_all(seed):
 
     def total(way):
         steps = np.abs(np.diff([at[k, n] for n, k in enumerate(way)], axis=0))
-        moving = starts.STEP * steps**2 + starts.BEYOND * np.maximum(steps - 1, 0) ** 2
+        moving = trajectory.STEP * steps**2 + trajectory.BEYOND * np.maximum(steps - 1, 0) ** 2
         return sum(cost[k, n] for n, k in enumerate(way)) + moving.sum()
 
     best = min(itertools.product(range(3), repeat=6), key=total)
-    assert starts._way(cost, at).tolist() == list(best)
+    assert trajectory._way(cost, at).tolist() == list(best)
 
 
 def test_joints_that_share_a_term_are_one_group():
     depends = np.array([[1, 1, 0, 0, 0], [0, 1, 0, 1, 0], [0, 0, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
-    assert [group.tolist() for group in starts._groups(depends)] == [[0, 1, 3], [2], [4]]
+    assert [group.tolist() for group in trajectory._groups(depends)] == [[0, 1, 3], [2], [4]]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def test_every_frame_is_solved_alone_and_the_true_poses_are_found(leap):
     hand, commands, objective, frames = leap
     limits = CommandLimits.of(hand, FPS).every(4)
     start = np.tile(hand.rest, (len(frames), 1))
-    path = starts.best_path(objective, limits, start, frames)
+    path = trajectory.best_path(objective, limits, start, frames)
     assert np.abs(path - commands[frames]).max() < 1e-2
     assert (np.abs(np.diff(path, axis=0)) <= limits.step).all()
 
@@ -59,7 +61,7 @@ def test_every_frame_is_solved_alone_and_the_true_poses_are_found(leap):
 def test_a_start_that_is_right_is_kept(leap):
     hand, commands, objective, frames = leap
     limits = CommandLimits.of(hand, FPS).every(4)
-    path = starts.best_path(objective, limits, commands[frames], frames)
+    path = trajectory.best_path(objective, limits, commands[frames], frames)
     assert np.abs(path - commands[frames]).max() < 1e-3
 
 
@@ -70,5 +72,5 @@ def test_without_anything_to_follow_the_start_is_kept(leap):
     unknown.joints_hand[:] = np.nan
     nothing = PoseObjective(hand, objective.tree, unknown, IDENTITY, Weights())
     start = np.tile(hand.rest, (len(frames), 1))
-    path = starts.best_path(nothing, CommandLimits.of(hand, FPS).every(4), start, frames)
+    path = trajectory.best_path(nothing, CommandLimits.of(hand, FPS).every(4), start, frames)
     assert np.abs(path - hand.rest).max() < 1e-6

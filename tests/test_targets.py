@@ -9,7 +9,7 @@ from retarget_samples import human_joints, motion_of, moving_hands, random_rigid
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.types import SIDES
-from retarget.targets import hand_targets, palm_frames
+from retarget.solve.targets import hand_targets, palm_frames
 
 
 def flat_hand(side):
@@ -127,7 +127,7 @@ def test_a_span_of_quality_0_is_bridged():
     quality[6:12, 1] = 0
     joints[6:12, 1] = moving_hands(20)[6:12, 1]
     targets = hand_targets(motion_of(joints, quality=quality), "right")
-    assert targets.active.all() and targets.followed.tolist() == (quality[:, 1] > 0).tolist()
+    assert targets.active.all() and targets.usable.tolist() == (quality[:, 1] > 0).tolist()
     assert np.isnan(targets.joints_hand[6:12]).all()
     away = targets.T_camera_hand - clean.T_camera_hand
     assert np.abs(away[:, :3, :3]).max() < 1e-9

@@ -18,18 +18,19 @@ from retarget_samples import (
 from scipy import optimize
 
 from acehand_core.types import SIDES
-from retarget import trajectory
-from retarget.kinematics import KinematicTree
-from retarget.limits import (
+from retarget.replay.simulate import self_penetration
+from retarget.robots.hand_spec import (
     CommandLimits,
     acceleration_violations,
     limit_violations,
     speed_violations,
 )
-from retarget.objective import PoseObjective, Weights
-from retarget.robot import load_robot
-from retarget.simulate import self_penetration
-from retarget.trajectory import solve_trajectory
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import load_robot
+from retarget.solve import trajectory
+from retarget.solve.costs import Weights
+from retarget.solve.objective import PoseObjective
+from retarget.solve.trajectory import solve_trajectory
 
 WEIGHTS = Weights()
 ROUGH = dataclasses.replace(WEIGHTS, acceleration=0.0, jerk=0.0)

@@ -13,10 +13,10 @@ from retarget_samples import motion_of, moving_hands
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import rotations
-from retarget.check import check_hand
-from retarget.kinematics import KinematicTree
-from retarget.pipeline import retarget_motion
-from retarget.robot import MODELS_VARIABLE, load_robot
+from retarget.retargeting import retarget_motion
+from retarget.robots.check import check_hand
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import MODELS_VARIABLE, load_robot
 
 mujoco = pytest.importorskip("mujoco")
 

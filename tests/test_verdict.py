@@ -10,7 +10,7 @@ from retarget_samples import motion_of, moving_hands
 
 from acehand_core.errors import SchemaError
 from acehand_core.motion import FlexionReport, Provenance, ReplayReport, RobotTrajectory
-from retarget.verdict import GATES, Gate, judge, read_gates
+from retarget.replay.verdict import GATES, Gate, judge, read_gates
 
 COUNT = 100
 CALM = ReplayReport(0.01, 0.0, 0.0, 0.0, 0.0, 1e-4, 0)
@@ -43,7 +43,7 @@ def trajectory(motion):
         limit_violations=0,
         speed_violations=0,
         coupling_residual_rad=0.0,
-        solver="test",
+        method="test",
         solve_seconds=0.0,
         provenance=Provenance("test", None, "test"),
         replay=(CALM, CALM),

@@ -13,9 +13,9 @@ from acehand_core.errors import MissingDependencyError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.types import SIDES
-from retarget.kinematics import KinematicTree
-from retarget.pipeline import retarget_motion
-from retarget.robot import load_robot
+from retarget.retargeting import retarget_motion
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import load_robot
 
 WIDTH, HEIGHT = 160, 120
 CAMERA = Camera("pinhole", 320, 240, 260.0, 250.0, 150.0, 125.0)

@@ -150,10 +150,10 @@ def _export_commands(arguments: argparse.Namespace) -> int:
     from acehand_core.recordings.hand_table import check_table_path
     from acehand_core.recordings.hands_file import read_motion_file
     from acehand_core.types import SIDES
-    from retarget.calibration_file import known_calibrations
-    from retarget.physics import Physics
-    from retarget.pipeline import retarget_motion
-    from retarget.robot import load_robot
+    from retarget.replay.simulate import Physics
+    from retarget.retargeting import retarget_motion
+    from retarget.robots.robot import load_robot
+    from retarget.solve.robot_calibration import known_calibrations
 
     robot = load_robot(arguments.robot, models=arguments.robot_model)
     known = known_calibrations(arguments.calibration, robot)
@@ -162,18 +162,16 @@ def _export_commands(arguments: argparse.Namespace) -> int:
     physics = Physics(latency=arguments.latency)
     trajectory = retarget_motion(motion, robot, calibrations=known, physics=physics)
     sides = SIDES if arguments.hands == "both" else (arguments.hands,)
-    registers = next(iter(robot.hands.values())).registers
-    columns = write_commands(
-        trajectory, arguments.output, sides, registers.whole, arguments.overwrite
-    )
+    units = next(iter(robot.hands.values())).controller
+    columns = write_commands(trajectory, arguments.output, sides, units.whole, arguments.overwrite)
     console.say(
-        f"{arguments.output}: {len(motion)} frames, unit: {registers.unit}; "
+        f"{arguments.output}: {len(motion)} frames, unit: {units.unit}; "
         f"verdict {trajectory.verdict.status if trajectory.verdict else 'none'}"
     )
     if arguments.json:
         console.print_json(
             {"output": str(arguments.output), "frames": len(motion), "robot": robot.label,
-             "unit": registers.unit, "columns": columns}
+             "unit": units.unit, "columns": columns}
         )  # fmt: skip
     return console.EXIT_OK
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from acehand_core.pipeline import JobSettings
     from acehand_core.pipeline.report import JobReport
     from acehand_core.recordings.registry import RecordingOptions
-    from retarget.carry import ArmSettings
+    from retarget.solve.arm_attachment import ArmSettings
 
 DEFAULT_OUTPUT = "acehand_dataset"
 _DESCRIPTION = """\
@@ -225,7 +225,7 @@ def settings_of(arguments: argparse.Namespace) -> JobSettings:
 def arm_of(arguments: argparse.Namespace) -> ArmSettings | None:
     """Return the arm for parsed flags, or None."""
     from acehand_core.errors import InputError
-    from retarget.carry import ArmSettings
+    from retarget.solve.arm_attachment import ArmSettings
 
     if arguments.arm is None:
         if arguments.arm_link or arguments.arm_up or any(arguments.arm_mount):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from acehand_core.cli import console
 
 if TYPE_CHECKING:
-    from retarget.hand_spec import HandSpec
-    from retarget.robot import Robot
+    from retarget.robots.hand_spec import HandSpec
+    from retarget.robots.robot import Robot
 
 ACTIONS = ("list", "check", "show", "calibrate")
 _MARKS = {True: "ok", False: "FAILED", None: "skipped"}
@@ -44,7 +44,7 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
     """Run ``acehand robots``."""
     from acehand_core.errors import InputError
-    from retarget.robot import load_robot, robot_names
+    from retarget.robots.robot import load_robot, robot_names
 
     words = list(arguments.names)
     action = words.pop(0) if words and words[0] in ACTIONS else "list"
@@ -87,10 +87,10 @@ def _details(robot: Robot) -> dict[str, Any]:
 
 def _pinch_reach_mm(hand: HandSpec) -> dict[str, float]:
     """Return how near each finger's tip comes to the thumb's; nothing for a gripper."""
-    from retarget.kinematics import KinematicTree
-    from retarget.pinch import tip_reach
+    from retarget.robots.kinematics import KinematicTree
+    from retarget.solve.pinch import tip_reach
 
-    if hand.follows == "opening":
+    if hand.tracks == "opening":
         return {}
     reach = tip_reach(hand, KinematicTree.of(hand)) * 1e3
     pairs = zip(hand.fingers[1:], reach[1:].tolist(), strict=True)
@@ -116,7 +116,7 @@ def _describe(robot: Robot) -> None:
 
 
 def _check(robots: list[Robot], as_json: bool) -> int:
-    from retarget.check import check_hand
+    from retarget.robots.check import check_hand
 
     record: dict[str, Any] = {}
     failed = 0
@@ -140,15 +140,19 @@ def _check(robots: list[Robot], as_json: bool) -> int:
 def _calibrate(robots: list[Robot], arguments: argparse.Namespace) -> int:
     """Write each robot's calibration file; one that fits already is left as it is."""
     from acehand_core.atomic import atomic_path
-    from retarget.calibration_file import calibration_text
-    from retarget.canonical import fingerprint, fitted_robot, kept_calibration
-    from retarget.kinematics import KinematicTree
+    from retarget.robots.kinematics import KinematicTree
+    from retarget.solve.robot_calibration import (
+        calibration_text,
+        fingerprint,
+        fitted_robot,
+        kept_calibration,
+    )
 
     files = []
     for robot in robots:
         pairs = {side: (hand, KinematicTree.of(hand)) for side, hand in robot.hands.items()}
         path = next(iter(robot.hands.values())).calibration_path
-        if path is None or any(hand.follows == "opening" for hand, _ in pairs.values()):
+        if path is None or any(hand.tracks == "opening" for hand, _ in pairs.values()):
             console.say(f"{robot.label}: follows an opening; there is nothing to calibrate")
             continue
         kept = {side: kept_calibration(hand) for side, (hand, _) in pairs.items()}

@@ -38,9 +38,9 @@ from acehand_core.trackers.base import Hands, Progress, TrackerSettings, no_prog
 from acehand_core.trackers.choose import open_input
 from acehand_core.trackers.files import FileTracker
 from acehand_core.types import SIDES, ImageRgb, Picture, Side
-from retarget.calibration_file import known_calibrations
-from retarget.pipeline import retarget_motion
-from retarget.robot import Robot, load_robot
+from retarget.retargeting import retarget_motion
+from retarget.robots.robot import Robot, load_robot
+from retarget.solve.robot_calibration import known_calibrations
 
 VIDEO, STRIP = "render.mp4", "strip.png"
 DEFAULT_PANELS: tuple[Panel, ...] = ("source", "mesh", "robot", "robot-third")

@@ -21,9 +21,9 @@ from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.types import ImageRgb, RigidTransform, Side
-from retarget.hand_spec import HandSpec
-from retarget.kinematics import import_mujoco
-from retarget.robot import Robot
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.kinematics import import_mujoco
+from retarget.robots.robot import Robot
 
 if TYPE_CHECKING:
     import mujoco

@@ -11,7 +11,7 @@ from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandMotion, RobotTrajectory
 from acehand_core.types import SIDES, ImageRgb
-from retarget.robot import Robot
+from retarget.robots.robot import Robot
 
 _BACKDROP = (38, 41, 47)
 

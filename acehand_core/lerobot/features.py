@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from acehand_core.geometry import rotations
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES, WRIST
 from acehand_core.lerobot.format import FeatureSpec, video_feature
@@ -29,7 +30,6 @@ from acehand_core.motion import (
     HandMotion,
     RobotTrajectory,
     held_index,
-    rotation_6d,
 )
 from acehand_core.types import SIDES, JointsCamera
 
@@ -186,10 +186,12 @@ def columns(
             [camera.fx, camera.fy, camera.cx, camera.cy, camera.width, camera.height]
         )  # fmt: skip
         out |= {
-            "observation.hand.global_orient": rotation_6d(
+            "observation.hand.global_orient": rotations.to_6d(
                 _held(motion.global_orient, known, np.eye(3))
             ),
-            "observation.hand.hand_pose": rotation_6d(_held(motion.hand_pose, known, np.eye(3))),
+            "observation.hand.hand_pose": rotations.to_6d(
+                _held(motion.hand_pose, known, np.eye(3))
+            ),
             "observation.hand.betas": np.broadcast_to(motion.betas, (count, 2, 10)),
             "observation.hand.translation": _held(motion.translation, known),
             "observation.camera": np.broadcast_to(row, (count, 6)),
@@ -209,7 +211,7 @@ def _state(trajectory: RobotTrajectory) -> Float[np.ndarray, "T N"]:
     for slot in range(2):
         if trajectory.T_frame_base is not None:
             base = trajectory.T_frame_base[:, slot]
-            parts += [base[:, :3, 3], rotation_6d(base[:, :3, :3])]
+            parts += [base[:, :3, 3], rotations.to_6d(base[:, :3, :3])]
         parts.append(trajectory.commands[:, slot])
     return np.concatenate(parts, axis=1)
 

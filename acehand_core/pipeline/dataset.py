@@ -39,8 +39,8 @@ from acehand_core.recordings.selection import part
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video, even_size
 from acehand_core.trackers.base import Progress, no_progress
 from acehand_core.types import SIDES
-from retarget.calibration_file import Fitted, calibration_text
-from retarget.robot import Robot, load_robot
+from retarget.robots.robot import Robot, load_robot
+from retarget.solve.robot_calibration import Fitted, calibration_text
 
 #: Times of a dataset are rounded to the microsecond or better.
 _SAME_TIME_NS = 1_000
@@ -144,7 +144,7 @@ class Dataset:
         hand = next(iter(self.robot.hands.values()))
         layout = Layout(
             trajectory.joint_names, trajectory.command_names, trajectory.command_joints,
-            trajectory.frame, motion.hand_model, size, hand.registers.unit,
+            trajectory.frame, motion.hand_model, size, hand.controller.unit,
             arms[0].joint_names if arms else (),
         )  # fmt: skip
         self.begin(layout, recording)

@@ -29,19 +29,20 @@ from acehand_core.recordings.selection import at_rate, hands_at, part
 from acehand_core.trackers.base import Progress, Tracker, no_progress
 from acehand_core.trackers.choose import open_tracked
 from acehand_core.types import SIDES, Side
-from retarget.arm import Arm
-from retarget.calibration_file import (
+from retarget.replay.simulate import Physics
+from retarget.replay.verdict import GATES, Gates, read_gates
+from retarget.retargeting import retarget_motion
+from retarget.robots.robot import Robot, load_robot
+from retarget.solve.arm import Arm
+from retarget.solve.arm_attachment import attach_arms
+from retarget.solve.methods import Retargeter, retargeter_named
+from retarget.solve.robot_calibration import (
     Fitted,
     calibration_text,
     known_calibrations,
     read_calibrations,
 )
-from retarget.carry import with_arms
-from retarget.physics import Physics
-from retarget.pipeline import calibrate_motion, retarget_motion
-from retarget.robot import Robot, load_robot
-from retarget.targets import hand_targets
-from retarget.verdict import GATES, Gates, read_gates
+from retarget.solve.targets import hand_targets
 
 
 def run_job(
@@ -299,6 +300,7 @@ class Steps:
     settings: JobSettings
     progress: Progress
     robot: Robot
+    retargeter: Retargeter
     arm: Arm | None
     given: Mapping[Side, Fitted]
     gates: Gates
@@ -311,6 +313,7 @@ class Steps:
             settings=settings,
             progress=progress,
             robot=robot,
+            retargeter=retargeter_named(settings.solver, lower_unfollowed=settings.second_pass),
             arm=settings.arm.load() if settings.arm else None,
             given=read_calibrations(settings.calibration, robot) if settings.calibration else {},
             gates=read_gates(settings.gates) if settings.gates else GATES,
@@ -343,11 +346,9 @@ class Steps:
             raise NoHandError(
                 f"{recording.source}: no hand was found in {len(motion)} frames.{doubt}"
             )
-        calibrations = self._given_calibrations()
-        if self.settings.solver == "trajectory":
-            # Of the whole recording: all its episodes show the same subject.
-            calibrations = calibrate_motion(motion, self.robot, known=calibrations)
-        return motion, calibrations
+        # Of the whole recording: all its episodes show the same subject.
+        given = {side: fitted.calibration for side, fitted in self.given.items()}
+        return motion, self.retargeter.calibrate(motion, self.robot, given)
 
     def retarget(
         self, episode: HandMotion, calibrations: Mapping[Side, Calibration]
@@ -357,11 +358,11 @@ class Steps:
         physics = Physics(latency=settings.latency, second_pass=settings.second_pass)
         self.progress("retarget", 0, 1)
         trajectory = retarget_motion(
-            episode, self.robot, settings.solver, calibrations=calibrations, physics=physics,
+            episode, self.robot, self.retargeter, calibrations=calibrations, physics=physics,
             gates=self.gates,
         )  # fmt: skip
         if self.arm is not None and settings.arm is not None:
-            trajectory = with_arms(trajectory, self.arm, settings.arm)
+            trajectory = attach_arms(trajectory, self.arm, settings.arm)
         self.progress("retarget", 1, 1)
         return trajectory
 
@@ -369,8 +370,8 @@ class Steps:
         """Return the hands and calibrations kept beside an episode, None where they are not."""
         try:
             motion = read_hand_motion(folder / extras.HANDS)
-            if self.settings.solver != "trajectory":
-                return motion, self._given_calibrations()
+            if not self.retargeter.calibrates:
+                return motion, {}
             return motion, known_calibrations(folder / extras.CALIBRATION, self.robot)
         except AcehandError:
             return None
@@ -379,7 +380,7 @@ class Steps:
         self, calibrations: Mapping[Side, Calibration], recording: Recording
     ) -> str | None:
         """Return the file of calibrations, so that other recordings of the subject can use them."""
-        if self.settings.solver != "trajectory":
+        if not self.retargeter.calibrates:
             return None
         origin = recording.name, recording.sha256
         fitted = {
@@ -387,6 +388,3 @@ class Steps:
             for side, calibration in calibrations.items()
         }
         return calibration_text(self.robot, fitted)
-
-    def _given_calibrations(self) -> dict[Side, Calibration]:
-        return {side: fitted.calibration for side, fitted in self.given.items()}

@@ -22,8 +22,8 @@ from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.hands_file import is_motion_file
 from acehand_core.trackers.base import Progress, no_progress
 from acehand_core.trackers.choose import open_input
-from retarget.pipeline import retarget_motion
-from retarget.robot import Robot, load_robot
+from retarget.retargeting import retarget_motion
+from retarget.robots.robot import Robot, load_robot
 
 
 def view_hands(

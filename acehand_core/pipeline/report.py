@@ -172,14 +172,14 @@ def episode_provenance(
     """Return what every file of an episode says about where it came from."""
     record = asdict(motion.provenance)
     record["licenses"] = [*record["licenses"], f"robot model {trajectory.robot}: {robot_license}"]
-    record |= {"robot": trajectory.robot, "solver": trajectory.solver, "frame": trajectory.frame}
+    record |= {"robot": trajectory.robot, "solver": trajectory.method, "frame": trajectory.frame}
     record["calibration"] = {
         side: None if c is None else {
             "scale": c.scale,
             "rotation": c.rotation.tolist(),
             "translation": c.translation.tolist(),
             "residual_m": c.residual_m,
-            "anchors_m": dict(zip(FINGERS, c.anchors.tolist(), strict=True)),
+            "anchors_m": dict(zip(FINGERS, c.finger_offsets.tolist(), strict=True)),
             "lengths": dict(zip(FINGERS, c.lengths.tolist(), strict=True)),
         }
         for side, c in zip(SIDES, trajectory.calibration, strict=True)

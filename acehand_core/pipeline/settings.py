@@ -18,10 +18,11 @@ from acehand_core.recordings.video_encode import VideoEncoding, even_size
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Hands, Tracker, TrackerSettings, resolved_name
 from acehand_core.types import SIDES
-from retarget.arm import Arm
-from retarget.carry import ArmSettings
-from retarget.physics import Latency
-from retarget.robot import Robot, find_robot_file, robot_names, split_variant
+from retarget.replay.simulate import Latency
+from retarget.robots.robot import Robot, find_robot_file, robot_names, split_variant
+from retarget.solve.arm import Arm
+from retarget.solve.arm_attachment import ArmSettings
+from retarget.solve.methods import retargeter_named
 
 #: What hands do where nobody says it.
 TASK = "hand motion"
@@ -75,7 +76,7 @@ class JobSettings:
             raise InputError("--task is empty; say in a few words what the hands do.")
         if self.output.absolute().name in ("", ".."):
             raise InputError(f"--output {self.output}: give the name of a folder to make.")
-        if self.calibration is not None and self.solver != "trajectory":
+        if self.calibration is not None and not retargeter_named(self.solver).calibrates:
             raise InputError(f"--calibration goes with --solver trajectory, not {self.solver}.")
         _ = self.tracking  # its values are checked on construction
 
@@ -143,7 +144,7 @@ class JobSettings:
             frame,
             tracker.hand_model,
             even_size(recording.width, recording.height) if recording.frames else None,
-            hand.registers.unit,
+            hand.controller.unit,
             arm.joint_names if arm else (),
             ahead,
         )

@@ -21,9 +21,10 @@ from scipy.signal import filtfilt, lfilter
 from acehand_core.errors import InputError
 from acehand_core.types import Side
 from benchmarks.retargeting.recordings import Take
-from retarget import dex, metrics
-from retarget.hand_spec import HandSpec
-from retarget.kinematics import KinematicTree
+from retarget.replay import metrics
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.kinematics import KinematicTree
+from retarget.solve import dex
 
 #: Names of the robots in the library's own settings.
 SHIPPED_NAMES = {
@@ -99,7 +100,7 @@ def solved(hand: HandSpec, take: Take, mode: str, scale: float) -> tuple[Command
     keypoints = shipped(hand.robot, hand.side, mode).keypoints
     retargeting = dex.build(hand, mode, False, scale, keypoints)
     started = time.process_time()
-    commands = dex.follow(retargeting, hand, targets)
+    commands = dex.drive(retargeting, hand, targets)
     return np.asarray(commands, float), time.process_time() - started
 
 
@@ -110,7 +111,7 @@ def filtered(hand: HandSpec, take: Take, commands: Commands, alpha: float, how: 
         how: "filtered" (the library's: causal), "unfiltered" (as it is), or "offline" (the same
             filter forwards and backwards, so without lag, then clamped to the angle limits).
     """
-    seen = take.targets.followed
+    seen = take.targets.usable
     values = commands[seen]
     if how == "filtered":
         first = (1 - alpha) * values[:1]
@@ -153,7 +154,7 @@ def variants(hand: HandSpec, take: Take, mode: str) -> dict[str, dict[str, Any]]
 
 def _tip_error(hand: HandSpec, take: Take, commands: Commands) -> float:
     """Return the mean distance of the tips after the one similarity that fits them best, m."""
-    seen = take.targets.followed
+    seen = take.targets.usable
     human = take.targets.tips_of(hand.fingers)[seen]
     tips = KinematicTree.of(hand).points(hand.expand(commands), hand.tip_names)[seen]
     ground = metrics.CommonGround.fit(human, tips)

@@ -11,12 +11,13 @@ from jaxtyping import Float
 
 from acehand_core.motion import Calibration
 from benchmarks.retargeting.recordings import Take
-from retarget import limits, metrics
-from retarget.calibration import calibrate
-from retarget.hand_spec import HandSpec
-from retarget.kinematics import KinematicTree
-from retarget.objective import Weights
-from retarget.pipeline import solve_hand
+from retarget.replay import metrics
+from retarget.robots import hand_spec
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.kinematics import KinematicTree
+from retarget.solve.calibration import calibrate
+from retarget.solve.costs import Weights
+from retarget.solve.methods import solve_hand
 
 #: Rounds of the search for the least tip error.
 REFITS = 14
@@ -41,7 +42,7 @@ def solve(
     tree, begun = KinematicTree.of(hand), time.process_time()
     calibration = calibration or calibrate(hand, tree, take.targets, weights)
     started = time.process_time()
-    bounds = limits.CommandLimits.of(hand, take.fps)
+    bounds = hand_spec.CommandLimits.of(hand, take.fps)
     commands = solve_hand(hand, tree, take.targets, calibration, bounds, weights)
     return Solved(commands, time.process_time() - started, started - begun)
 
@@ -59,7 +60,7 @@ def ablations(hand: HandSpec, take: Take) -> dict[str, Solved]:
         for name, change in changes.items()
     }
     fitted = calibrate(hand, KinematicTree.of(hand), take.targets, full)
-    alike = dataclasses.replace(fitted, anchors=np.zeros((5, 3)), lengths=np.ones(5))
+    alike = dataclasses.replace(fitted, finger_offsets=np.zeros((5, 3)), lengths=np.ones(5))
     runs["without anchors, lengths"] = solve(hand, take, full, alike)
     sized = Calibration(1.0, np.eye(3), np.zeros(3), 0.0)
     runs["without calibration"] = solve(hand, take, full, sized)
@@ -76,16 +77,16 @@ def tips_only(hand: HandSpec, take: Take, limited: bool) -> Solved:
     and acceleration are free.
     """
     targets = take.targets
-    tree, bounds = KinematicTree.of(hand), limits.CommandLimits.of(hand, take.fps)
+    tree, bounds = KinematicTree.of(hand), hand_spec.CommandLimits.of(hand, take.fps)
     bounds = bounds if limited else bounds.without_rate()
     off = {name: 0.0 for name in ("link", "direction", "pinch", "contact", "acceleration", "jerk")}
     weights = Weights(rest=1e-8, **off)
     calibration = calibrate(hand, tree, targets, Weights())
-    human = targets.tips_of(hand.fingers)[targets.followed]
+    human = targets.tips_of(hand.fingers)[targets.usable]
     best, least, started = np.zeros(0), np.inf, time.process_time()
     for _ in range(REFITS):
         commands = solve_hand(hand, tree, targets, calibration, bounds, weights)
-        tips = tree.points(hand.expand(commands), hand.tip_names)[targets.followed]
+        tips = tree.points(hand.expand(commands), hand.tip_names)[targets.usable]
         ground = metrics.CommonGround.fit(human, tips)
         error = float(metrics.tip_error(human, tips, ground).mean())
         if error < least:

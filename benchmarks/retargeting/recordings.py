@@ -19,10 +19,10 @@ from acehand_core.synthetic.episode import SynthOptions, episode
 from acehand_core.synthetic.film import truth_of
 from acehand_core.synthetic.gestures import fast_hand, pinching_hand
 from acehand_core.types import SIDES, Side
-from retarget import trials
-from retarget.hand_spec import HandSpec
-from retarget.kinematics import KinematicTree
-from retarget.targets import HandTargets, hand_targets, palm_frames
+from benchmarks.retargeting import trials
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.kinematics import KinematicTree
+from retarget.solve.targets import HandTargets, hand_targets, palm_frames
 
 JOINTS_FILE = "data/human_joint_right.npz"
 HOT3D_FILE = "data/hot3d_bimanual_joints.npz"
@@ -71,14 +71,14 @@ def from_joints_file(path: Path, side: Side | None = None, palm_frame: bool = Fa
     if not palm_frame:
         joints = motion.joints_camera[:, SIDES.index(side)]
         joints = joints - joints[:, [WRIST]]
-        axes = palm_frames(joints[targets.followed], side)[:, :3, :3].mean(0)
+        axes = palm_frames(joints[targets.usable], side)[:, :3, :3].mean(0)
         off = rotations.angle_between(rotations.project_to_rotation(axes)[None], np.eye(3)[None])[0]
         if off > FOREIGN_AXES_RAD:
             raise InputError(
                 f"{path}: its axes are {np.degrees(off):.0f} degrees from the palm's (x out of the "
                 "palm, z wrist to fingers); add --palm-frame."
             )
-        joints = np.where(targets.followed[:, None, None], joints, np.nan)
+        joints = np.where(targets.usable[:, None, None], joints, np.nan)
         targets = dataclasses.replace(targets, joints_hand=joints)
     return Take("joints", side, dataclasses.replace(targets, T_camera_hand=None), motion.fps)
 

@@ -11,12 +11,13 @@ from jaxtyping import Bool, Float
 
 from acehand_core.hand.skeleton import FINGERS, KNUCKLES, WRIST
 from benchmarks.retargeting.recordings import Take
-from retarget import limits, metrics
-from retarget.flexion import flexion_report
-from retarget.hand_spec import HandSpec
-from retarget.kinematics import KinematicTree
-from retarget.simulate import PENETRATION_LIMIT_M, replay, self_penetration
-from retarget.targets import HandTargets
+from retarget.replay import metrics
+from retarget.replay.metrics import flexion_report
+from retarget.replay.simulate import PENETRATION_LIMIT_M, replay, self_penetration
+from retarget.robots import hand_spec
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.kinematics import KinematicTree
+from retarget.solve.targets import HandTargets
 
 #: Beyond the joint limits by more than this: dex-retargeting's own margin is 1 mrad.
 CLEARLY_BEYOND_RAD = 2e-3
@@ -31,8 +32,8 @@ Commands = Float[np.ndarray, "T C"]
 
 
 def score(hand: HandSpec, take: Take, commands: Commands, seconds: float) -> dict[str, Any]:
-    """Return every metric of commands (T, C); see ``retarget.metrics``."""
-    tree, targets, active = KinematicTree.of(hand), take.targets, take.targets.followed
+    """Return every metric of commands (T, C); see ``retarget.replay.metrics``."""
+    tree, targets, active = KinematicTree.of(hand), take.targets, take.targets.usable
     joints = hand.expand(commands)
     robot = tree.points(joints, hand.tip_names)[active]
     human = targets.tips_of(hand.fingers)[active]
@@ -111,7 +112,7 @@ def _directions(
     ``direction_palm_deg`` turns nothing: the human's palm frame is taken for the robot's base, as
     dex-retargeting takes it. The others are compared after the similarity's rotation.
     """
-    active = targets.followed
+    active = targets.usable
     frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
     human_tips = targets.tips_of(hand.fingers)[active]
     robot_tips = tree.points(joints, hand.tip_names)[active]
@@ -139,7 +140,7 @@ def _limits(hand: HandSpec, fps: float, commands: Commands) -> dict[str, float]:
     speed = metrics.rate_excess(commands, hand.command_velocity, fps, 1)
     acceleration = metrics.rate_excess(commands, hand.command_acceleration, fps, 2)
     return {
-        "limit_violation_share": limits.limit_violations(hand, joints) / joints.size,
+        "limit_violation_share": hand_spec.limit_violations(hand, joints) / joints.size,
         "limit_violation_share_2mrad": float((excess > CLEARLY_BEYOND_RAD).mean()),
         "limit_excess_rad": float(max(0.0, excess.max())),
         "coupling_residual_rad": hand.coupling_residual(joints),

@@ -18,7 +18,7 @@ from acehand_core.lerobot.check import check_dataset
 from acehand_core.recordings.video import open_video
 from acehand_ros.clips import ClipFolder
 from acehand_ros.messages import to_ros
-from retarget.robot import load_robot
+from retarget.robots.robot import load_robot
 
 Start = Callable[..., Process]
 TOPIC = "/camera/image_raw"

@@ -14,7 +14,7 @@ from controller_rules import check_controller_takes
 from ros_process import Launched, Process, call, spin_until, trigger
 
 from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
-from retarget.robot import load_robot
+from retarget.robots.robot import load_robot
 
 TRUTH = Path(__file__).parents[2] / "examples" / "two_hands_truth.parquet"
 FRAMES, START = 60, 1_700_000_000_123_456_789

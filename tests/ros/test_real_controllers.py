@@ -21,7 +21,7 @@ from test_offline_bag import Told
 from acehand_core.pipeline.bag_write import WriteOptions, load_demonstrations, write_bag
 from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
 from acehand_core.types import SIDES
-from retarget.robot import load_robot
+from retarget.robots.robot import load_robot
 
 TRUTH = ROOT / "examples" / "two_hands_truth.parquet"
 ROBOT = load_robot("inspire")

@@ -1,0 +1,1 @@
+"""Commands replayed in simulation, measured and judged."""

@@ -1,0 +1,214 @@
+"""How well a robot hand tracks a human one: each quantity defined once.
+
+Common ground: every method is scored after ONE similarity of the human tips (R, t, and a scale
+between 0.9 and 1.3) that is fitted to that method's own output over all frames. No fitted frame can
+hide whether the robot's fingers are bent as the human's: flexion is compared as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core.geometry import frames
+from acehand_core.hand.skeleton import finger_keypoints
+from acehand_core.motion import FlexionReport
+from retarget.robots.hand_spec import Commands, HandSpec
+from retarget.robots.kinematics import KinematicTree
+from retarget.solve.targets import HandTargets, palm_rotation
+
+SCALE_RANGE = (0.9, 1.3)
+PINCH_HUMAN_M = 0.030
+OPEN_HUMAN_M = 0.050
+PINCH_ROBOT_M = 0.015
+LAG_FRAMES = 15
+RATE_EPS = 1e-6
+
+Tips = Float[np.ndarray, "T K 3"]  # thumb first
+
+
+@dataclass(frozen=True, slots=True)
+class CommonGround:
+    """The similarity ``x_robot = scale R x_human + t`` fitted to a method's own output."""
+
+    scale: float
+    rotation: Float[np.ndarray, "3 3"]
+    translation: Float[np.ndarray, "3"]
+
+    @classmethod
+    def fit(cls, human: Tips, robot: Tips) -> CommonGround:
+        """Fit over all frames and tips that are finite in both."""
+        a, b = human.reshape(-1, 3), robot.reshape(-1, 3)
+        ok = np.isfinite(a).all(1) & np.isfinite(b).all(1)
+        return cls(*frames.similarity_fit(a[ok], b[ok], scale_range=SCALE_RANGE))
+
+    def __call__(self, human: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n 3"]:
+        return self.scale * human @ self.rotation.T + self.translation
+
+
+def flexion(
+    knuckle: Float[np.ndarray, "*n 3"], tip: Float[np.ndarray, "*n 3"]
+) -> Float[np.ndarray, "*n"]:
+    """How far fingers are bent, degrees: the angle between +z and the line from knuckle to tip.
+
+    Both are in the palm frame of a human or the base frame of a robot, as they are: nothing is
+    fitted. The angle is taken in the plane of palm normal and finger direction, so that spread
+    fingers are not bent ones; straight is 0, into the palm positive, -90 to 270. It needs no joint
+    between knuckle and tip, so it compares hands of any number of joints.
+    """
+    line = tip - knuckle
+    return np.mod(np.degrees(np.arctan2(line[..., 0], line[..., 2])) + 90, 360) - 90
+
+
+def flexion_error(
+    human: Float[np.ndarray, "T K"],
+    robot: Float[np.ndarray, "T K"],
+    reach: Float[np.ndarray, "2 K"],
+) -> Float[np.ndarray, "T K"]:
+    """Difference of flexion in degrees, from what the robot's finger can do of the human's.
+
+    ``reach`` is the least and the largest flexion of each robot finger.
+    """
+    return np.abs(robot - np.clip(human, *reach))
+
+
+def tip_error(human: Tips, robot: Tips, ground: CommonGround) -> Float[np.ndarray, "T K"]:
+    """Distance of each robot tip from its human tip on common ground, metres."""
+    return np.linalg.norm(robot - ground(human), axis=-1)
+
+
+def direction_error(
+    human: Float[np.ndarray, "T V 3"], robot: Float[np.ndarray, "T V 3"], ground: CommonGround
+) -> Float[np.ndarray, "T V"]:
+    """Angle in radians between robot vectors and rotated human vectors."""
+    a = human @ ground.rotation.T
+    cosine = np.sum(a * robot, axis=-1) / (
+        np.linalg.norm(a, axis=-1) * np.linalg.norm(robot, axis=-1)
+    )
+    return np.arccos(np.clip(cosine, -1, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Pinch:
+    """Frames with the human thumb within 30 mm of index or middle, and what the robot did."""
+
+    frames: int
+    robot_m: float
+    recall: float
+    false_share: float
+
+
+def pinch(human: Tips, robot: Tips) -> Pinch:
+    """Score thumb-index and thumb-middle pinches (the pairs an Inspire hand can close)."""
+    human_gap = np.linalg.norm(human[:, :1] - human[:, 1:3], axis=-1)
+    robot_gap = np.linalg.norm(robot[:, :1] - robot[:, 1:3], axis=-1)
+    closed = human_gap < PINCH_HUMAN_M
+    gaps = robot_gap[closed]
+    false = (robot_gap < PINCH_ROBOT_M) & (human_gap > OPEN_HUMAN_M)
+    return Pinch(
+        frames=int(closed.sum()),
+        robot_m=float(gaps.mean()) if len(gaps) else float("nan"),
+        recall=float((gaps < PINCH_ROBOT_M).mean()) if len(gaps) else float("nan"),
+        false_share=float(false.mean()),
+    )
+
+
+def rms_jerk(commands: Float[np.ndarray, "T C"], fps: float) -> float:
+    """Rms third difference times fps cubed, rad/s^3."""
+    if len(commands) < 4:
+        return 0.0
+    return float(np.sqrt(np.mean(np.diff(commands, 3, axis=0) ** 2)) * fps**3)
+
+
+def rate_excess(
+    commands: Float[np.ndarray, "T C"], limit: Float[np.ndarray, "C"], fps: float, order: int
+) -> tuple[float, float]:
+    """Compare a derivative (1: speed, 2: acceleration) with its limit.
+
+    Returns:
+        The share of joint-frames above the limit, and the largest ratio to it.
+    """
+    if len(commands) <= order:
+        return 0.0, 0.0
+    ratio = np.abs(np.diff(commands, order, axis=0)) * fps**order / limit
+    return float((ratio > 1 + RATE_EPS).mean()), float(ratio.max())
+
+
+def lag_frames(human: Tips, robot: Tips) -> int:
+    """Frames by which the robot's tip speed best matches the human's, within +-15.
+
+    Positive: the robot is late. Of equal matches the smallest lag counts. At least half of the
+    clip is compared at any lag.
+    """
+    if len(human) < 3:
+        return 0
+    a = np.linalg.norm(np.diff(human, axis=0), axis=-1).mean(1)
+    b = np.linalg.norm(np.diff(robot, axis=0), axis=-1).mean(1)
+    a, b = a - a.mean(), b - b.mean()
+    reach = min(LAG_FRAMES, len(a) // 2)
+    best, best_score = 0, -np.inf
+    for lag in sorted(range(-reach, reach + 1), key=abs):
+        early, late = max(0, -lag), max(0, lag)
+        x, y = a[early : len(a) - late], b[late : len(b) - early]
+        score = float(x @ y) / np.sqrt(max(float(x @ x) * float(y @ y), 1e-18))
+        if score > best_score:
+            best, best_score = lag, score
+    return best
+
+
+_SAMPLES = 4096
+
+
+def bending_fingers(hand: HandSpec) -> tuple[str, ...]:
+    """Return the fingers of a hand that have a knuckle and a tip to compare, without the thumb.
+
+    There are none on a gripper: its jaws follow an opening.
+    """
+    if hand.tracks != "keypoints":
+        return ()
+    known = hand.target_keypoints
+    return tuple(f for f in hand.fingers if f != "thumb" and finger_keypoints(f)[0] in known)
+
+
+def robot_flexion(
+    hand: HandSpec, tree: KinematicTree, commands: Commands
+) -> Float[np.ndarray, "T K"]:
+    """Return the flexion of the robot's ``bending_fingers``, degrees; see ``metrics.flexion``."""
+    fingers = bending_fingers(hand)
+    frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
+    ends = [frame_of[k] for f in fingers for k in (finger_keypoints(f)[0], finger_keypoints(f)[-1])]
+    points = tree.points(hand.expand(commands), ends).reshape(len(commands), -1, 2, 3)
+    return flexion(points[:, :, 0], points[:, :, 1])
+
+
+def human_flexion(hand: HandSpec, targets: HandTargets) -> Float[np.ndarray, "T K"]:
+    """Return the flexion of the human fingers that the robot's ``bending_fingers`` follow."""
+    joints = targets.joints_hand @ palm_rotation(targets)
+    ends = np.array([finger_keypoints(finger) for finger in bending_fingers(hand)])
+    return flexion(joints[:, ends[:, 0]], joints[:, ends[:, -1]])
+
+
+@functools.lru_cache(maxsize=16)
+def flexion_reach(hand: HandSpec, tree: KinematicTree) -> Float[np.ndarray, "2 K"]:
+    """Return the least and the largest flexion of each finger over random commands and corners."""
+    share = np.random.default_rng(0).random((_SAMPLES, len(hand.rest)))
+    share[::2] = share[::2].round()
+    commands = hand.command_lower + share * (hand.command_upper - hand.command_lower)
+    bent = robot_flexion(hand, tree, commands)
+    return np.stack([bent.min(0), bent.max(0)])
+
+
+def flexion_report(
+    hand: HandSpec, tree: KinematicTree, targets: HandTargets, commands: Commands
+) -> FlexionReport | None:
+    """Compare robot and human over the frames that are followed; None for grippers."""
+    fingers, seen = bending_fingers(hand), targets.usable
+    if not fingers or not seen.any():
+        return None
+    human = human_flexion(hand, targets)[seen]
+    robot = robot_flexion(hand, tree, commands[seen])
+    error = flexion_error(human, robot, flexion_reach(hand, tree))
+    return FlexionReport(fingers, human.mean(0), robot.mean(0), error.mean(0))

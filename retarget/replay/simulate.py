@@ -1,0 +1,370 @@
+"""Replay of commands on the simulated hand, and commands that the simulated hand can follow.
+
+Commands are interpolated to the simulation's time step and, as the real hand does, followed no
+faster than each driven joint can move. Self-penetration is the depth of contacts between collision
+shapes in the simulation. The limits of the solver know nothing of pads and torques, but the replay
+does: where the simulated hand stayed away from its command, ``second_pass`` asks for what it did
+instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from acehand_core.errors import InputError
+from acehand_core.motion import ReplayReport
+from retarget.robots.hand_spec import Commands, HandSpec
+from retarget.robots.kinematics import import_mujoco, load_mjcf
+from retarget.solve.costs import CommandTarget
+
+if TYPE_CHECKING:
+    import mujoco
+
+#: Deeper contacts count towards ``penetration_share``.
+PENETRATION_LIMIT_M = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """How to replay.
+
+    timestep_s: longest step; None takes the model's. limit_speed: ramp the servo's set point at the
+    hand's speed limits. latency_s: delay from command to motion; 0 measures the servo alone,
+    ``HandSpec.latency_s`` the whole hand. gravity: m/s2 in the base frame. contact: links stop each
+    other.
+    """
+
+    timestep_s: float | None = None
+    limit_speed: bool = True
+    latency_s: float = 0.0
+    gravity: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    contact: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """The report and, at every frame, the simulated joints and deepest contact (m).
+
+    Joints are in rad, in m where they slide; ``slides`` says so of the driven ones.
+    """
+
+    report: ReplayReport
+    joints: Float[np.ndarray, "T Q"]
+    penetration_m: Float[np.ndarray, "T"]
+    slides: Bool[np.ndarray, "C"]
+
+
+def replay(
+    hand: HandSpec,
+    commands: Float[np.ndarray, "T C"],
+    timestamps_s: Float[np.ndarray, "T"],
+    active: Bool[np.ndarray, "T"] | None = None,
+    options: ReplayOptions = ReplayOptions(),
+    sent: Float[np.ndarray, "T C"] | None = None,
+) -> Replay:
+    """Simulate the hand from rest at the first command.
+
+    Args:
+        hand: whose MJCF is simulated.
+        commands: driven joint angles in command order, radians.
+        timestamps_s: increasing times of the commands.
+        active: frames that the report counts; all are simulated. Default all.
+        options: see there.
+        sent: what the hand is told instead, when ``commands`` are what it should do.
+
+    Returns:
+        The report compares simulated and commanded driven joints at the frames. Saturation is the
+        share of (step, actuator) pairs at the torque limit, the coupling residual the largest over
+        all steps, both over intervals that end in an active frame. An unstable step is one with a
+        NaN or a MuJoCo warning; the simulation then goes on from the command of that moment.
+
+    Raises:
+        InputError: NaN commands, times that do not increase, wrong lengths.
+    """
+    active = np.ones(len(commands), bool) if active is None else active
+    _check(hand, commands, timestamps_s, active)
+    run = _Run(hand, options)
+    run.reset(commands[0])  # at rest where the motion begins
+    joints = np.empty((len(commands), len(hand.joint_names)))
+    penetration = np.empty(len(commands))
+    sent = commands if sent is None else sent
+    _check(hand, sent, timestamps_s, active)
+
+    if options.latency_s:
+        earlier = timestamps_s - options.latency_s
+        columns = [np.interp(earlier, timestamps_s, column) for column in sent.T]
+        sent = np.stack(columns, axis=1)
+    with quiet_mujoco():
+        joints[0], penetration[0] = run.joints(), run.penetration()
+        for frame in range(1, len(commands)):
+            seconds = float(timestamps_s[frame] - timestamps_s[frame - 1])
+            run.advance(sent[frame - 1], sent[frame], seconds, bool(active[frame]))
+            joints[frame], penetration[frame] = run.joints(), run.penetration()
+
+    report = _report(hand, run, commands, joints, penetration, active)
+    return Replay(report, joints, penetration, run.slides)
+
+
+def self_penetration(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[np.ndarray, "T"]:
+    """Return the deepest contact of the hand with itself at given joint angles, metres, >= 0.
+
+    Without dynamics: this is what was commanded, where ``replay`` tells what the hand could do.
+    """
+    mujoco = import_mujoco()
+    run = _Run(hand, ReplayOptions())
+    out = np.empty(len(joints))
+    for row, angles in enumerate(joints):
+        run.data.qpos[run.qpos] = angles
+        mujoco.mj_kinematics(run.model, run.data)
+        mujoco.mj_comPos(run.model, run.data)
+        mujoco.mj_collision(run.model, run.data)
+        out[row] = run.penetration()
+    return out
+
+
+@contextlib.contextmanager
+def quiet_mujoco() -> Iterator[None]:
+    """Keep MuJoCo from printing warnings and writing MUJOCO_LOG.TXT into the working folder."""
+    mujoco = import_mujoco()
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
+class _Run:
+    """One simulation of one hand and its running counts."""
+
+    def __init__(self, hand: HandSpec, options: ReplayOptions) -> None:
+        self._mujoco: Any = import_mujoco()
+        self.hand = hand
+        self.model: mujoco.MjModel = load_mjcf(hand.mjcf_path)
+        self.model.opt.gravity[:] = options.gravity
+        if not options.contact:
+            self.model.opt.disableflags |= int(self._mujoco.mjtDisableBit.mjDSBL_CONTACT)
+        self._timestep = options.timestep_s or float(self.model.opt.timestep)
+        self.data = self._mujoco.MjData(self.model)
+        self.qpos = self._ids("joint", hand.joint_names, "qposadr")
+        self._ctrl = self._ids("actuator", hand.command_names, "id")
+
+        kinds = self._ids("joint", hand.command_joints, "type")
+        self.slides = kinds == int(self._mujoco.mjtJoint.mjJNT_SLIDE)
+        self._torque = self.model.actuator_forcerange[self._ctrl, 1] * (1 - 1e-6)
+        limited = self.model.actuator_forcelimited[self._ctrl].astype(bool)
+        self._torque[~limited] = np.inf
+        speed = hand.command_velocity if options.limit_speed else np.full(len(self._ctrl), np.inf)
+        self._speed = speed
+        self._target = np.zeros(len(self._ctrl))
+        self.steps = self.saturated = self.unstable = 0
+        self.coupling_residual = 0.0
+
+    def _ids(self, kind: str, names: tuple[str, ...], field: str) -> np.ndarray:
+        get = getattr(self.model, kind)
+        try:
+            rows = [getattr(get(self.hand.full_name(name)), field) for name in names]
+        except KeyError as error:
+            raise InputError(f"{self.hand.mjcf_path}: {error.args[0]}") from error
+        return np.array([np.ravel(row)[0] for row in rows], int)
+
+    def reset(self, command: np.ndarray) -> None:
+        self._mujoco.mj_resetData(self.model, self.data)
+        self.data.qpos[self.qpos] = self.hand.expand(command)
+        self.data.ctrl[self._ctrl] = command
+        self._target = command.copy()
+        self._mujoco.mj_forward(self.model, self.data)
+
+    def advance(self, start: np.ndarray, end: np.ndarray, seconds: float, counting: bool) -> None:
+        """Advance by ``seconds`` in equal steps while the command moves from start to end."""
+        model, data, step = self.model, self.data, self._mujoco.mj_step
+        steps = max(1, math.ceil(seconds / self._timestep - 1e-6))
+        model.opt.timestep = seconds / steps
+        stride = self._speed * model.opt.timestep
+        joints = np.empty((steps, len(self.qpos)))
+
+        torques = np.empty((steps, len(self._ctrl)))
+        for row, share in enumerate(np.arange(1, steps + 1) / steps):
+            wanted = start + share * (end - start)
+            self._target = self._target + np.clip(wanted - self._target, -stride, stride)
+            data.ctrl[self._ctrl] = self._target
+            step(model, data)
+            joints[row], torques[row] = data.qpos[self.qpos], data.actuator_force[self._ctrl]
+            if data.warning.number.any() or not np.isfinite(joints[row]).all():
+                self.unstable += 1
+                self.reset(wanted)
+                joints[row], torques[row] = self.joints(), 0.0
+
+        if counting:
+            self.steps += steps
+            self.saturated += int((np.abs(torques) >= self._torque).sum())
+            residual = self.hand.coupling_residual(joints)
+            self.coupling_residual = max(self.coupling_residual, residual)
+
+    def joints(self) -> np.ndarray:
+        return self.data.qpos[self.qpos].copy()
+
+    def penetration(self) -> float:
+        contacts = self.data.contact.dist
+        return float(max(0.0, -contacts.min())) if self.data.ncon else 0.0
+
+
+def _report(
+    hand: HandSpec,
+    run: _Run,
+    commands: np.ndarray,
+    joints: np.ndarray,
+    penetration: np.ndarray,
+    active: np.ndarray,
+) -> ReplayReport:
+    if not active.any():
+        return ReplayReport(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, run.unstable)
+    error = (hand.reduce(joints) - commands)[active]
+    turning, sliding = error[:, ~run.slides], error[:, run.slides]
+    depth = penetration[active]
+
+    return ReplayReport(
+        rms_tracking_rad=_rms(turning),
+        rms_tracking_m=_rms(sliding),
+        max_penetration_mm=float(depth.max() * 1e3),
+        commanded_penetration_mm=float(
+            self_penetration(hand, hand.expand(commands[active])).max() * 1e3
+        ),
+        penetration_share=float(np.mean(depth > PENETRATION_LIMIT_M)),
+        saturation_share=run.saturated / max(1, run.steps * len(hand.command_names)),
+        coupling_residual_rad=run.coupling_residual,
+        unstable_steps=run.unstable,
+    )
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
+
+
+def _check(hand: HandSpec, commands: np.ndarray, times: np.ndarray, active: np.ndarray) -> None:
+    if len(commands) == 0:
+        raise InputError("Nothing to replay: no commands.")
+    if commands.shape[1] != len(hand.command_names):
+        raise InputError(
+            f"{commands.shape[1]} commands per frame; the {hand.side} hand of {hand.robot} takes "
+            f"{len(hand.command_names)}: {', '.join(hand.command_names)}."
+        )
+
+    if len(times) != len(commands) or len(active) != len(commands):
+        raise InputError(
+            f"{len(commands)} commands, {len(times)} times and {len(active)} flags; equal numbers "
+            "are needed."
+        )
+
+    bad = np.argwhere(~np.isfinite(commands))
+    if len(bad):
+        frame, column = bad[0]
+        raise InputError(
+            f"Command {hand.command_names[column]!r} is {commands[frame, column]} at frame "
+            f"{frame}; commands must be finite angles in radians."
+        )
+
+    if not np.isfinite(times).all() or (np.diff(times) <= 0).any():
+        raise InputError("Times of commands must be finite and increase from frame to frame.")
+
+
+Latency = Literal["off", "on", "ahead"]
+
+#: A joint that stays this far from all its commands of the last moments did not follow. One that
+#: slides has a limit of its own: about what 0.03 rad move a fingertip by.
+UNFOLLOWED_RAD, UNFOLLOWED_M, LAG_S = 0.03, 0.003, 0.1
+#: Pull to what the hand did, against 1 per (10 mm)^2 of a fingertip on a lever of about 100 mm.
+PULL = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Physics:
+    """How commands are replayed.
+
+    ``latency``: "off" leaves the hand's delay from command to motion out, "on" replays with it,
+    "ahead" also sends every command earlier by it. ``second_pass`` lowers what was not followed.
+    """
+
+    latency: Latency = "off"
+    second_pass: bool = True
+
+
+def sent_commands(hand: HandSpec, commands: Commands, fps: float, latency: Latency) -> Commands:
+    """Return what is to be sent at each frame; the last pose is held where the clip ends.
+
+    Between two frames commands change evenly, so what is sent keeps every limit too.
+    """
+    if latency != "ahead" or hand.latency_s == 0:
+        return commands
+    times = np.arange(len(commands)) / fps
+    ahead = [np.interp(times + hand.latency_s, times, column) for column in commands.T]
+    return np.stack(ahead, axis=1)
+
+
+def play(
+    hand: HandSpec,
+    commands: Commands,
+    fps: float,
+    active: Bool[np.ndarray, "T"],
+    latency: Latency,
+) -> Replay:
+    """Replay wanted angles; the report compares with these, whatever was sent."""
+    times = np.arange(len(commands)) / fps
+    late = 0.0 if latency == "off" else hand.latency_s
+    sent = sent_commands(hand, commands, fps, latency)
+    return replay(hand, commands, times, active, ReplayOptions(latency_s=late), sent=sent)
+
+
+def second_pass(
+    hand: HandSpec,
+    commands: Commands,
+    fps: float,
+    active: Bool[np.ndarray, "T"],
+    solve: Callable[[CommandTarget], Commands],
+) -> Commands:
+    """Return commands that are followed better, or the given ones where nothing is gained.
+
+    ``solve`` solves the trajectory again with one more term.
+    """
+    first = play(hand, commands, fps, active, "off")
+    done = hand.reduce(first.joints)
+    weight = unfollowed(commands, done, active, fps, first.slides) * PULL
+    if not weight.any():
+        return commands
+    lowered = solve(CommandTarget(np.clip(done, hand.command_lower, hand.command_upper), weight))
+    again = play(hand, lowered, fps, active, "off")
+    better = _misfit(again.report) < _misfit(first.report)
+    return lowered if better else commands
+
+
+def _misfit(report: ReplayReport) -> float:
+    """Return one number for joints that turn and that slide."""
+    slid = report.rms_tracking_m * UNFOLLOWED_RAD / UNFOLLOWED_M
+    return math.hypot(report.rms_tracking_rad, slid)
+
+
+def unfollowed(
+    commands: Commands,
+    done: Commands,
+    active: Bool[np.ndarray, "T"],
+    fps: float,
+    slides: Bool[np.ndarray, "C"],
+) -> Float[np.ndarray, "T C"]:
+    """Return 0 where a joint followed, rising to 1 where it was twice too far from its command.
+
+    A servo lags: a joint followed where it is at an angle that was commanded within ``LAG_S``.
+    ``slides`` says which are in metres.
+    """
+    window = 1 + math.ceil(LAG_S * fps)
+    before = np.concatenate([np.repeat(commands[:1], window - 1, axis=0), commands])
+    recent = np.lib.stride_tricks.sliding_window_view(before, window, axis=0)
+    limit = np.where(slides, UNFOLLOWED_M, UNFOLLOWED_RAD)
+    excess = np.maximum(recent.min(-1) - done, done - recent.max(-1)) / limit - 1
+    return np.clip(excess, 0, 1) * active[:, None]

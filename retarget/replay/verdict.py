@@ -1,0 +1,188 @@
+"""Pass, warn or fail, and why: every gate is a number that was measured on the clip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool
+
+from acehand_core.motion import HandMotion, RobotTrajectory, Verdict
+from acehand_core.types import SIDES
+from retarget.robots.parameters import read_yaml
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Limits of one quantity: above ``warn`` the clip is doubtful, above ``fail`` unusable."""
+
+    warn: float
+    fail: float
+
+
+#: Fail limits of wrist acceleration, far tips and penetration are those in use elsewhere for
+#: accepting retargeted clips; the warn limits are ours.
+GATES = {
+    "filled": Gate(0.20, 0.50),
+    "far_tips": Gate(0.15, 0.35),
+    "flexion_deg": Gate(20.0, 40.0),
+    "tracking_rad": Gate(0.10, 0.30),
+    "tracking_m": Gate(0.003, 0.01),
+    "penetration_mm": Gate(1.0, 20.0),
+    "saturation": Gate(0.05, 0.30),
+    "wrist_acceleration": Gate(30.0, 60.0),
+}
+FAR_TIP_M = 0.030
+LOW_COVERAGE = 0.5
+
+Gates = Mapping[str, Gate]
+
+
+def read_gates(path: Path) -> dict[str, Gate]:
+    """Read limits from YAML, ``{gate: {warn, fail}}``; what the file leaves out stays as it is.
+
+    Raises:
+        InputError: the file cannot be read. SchemaError: it breaks the schema.
+    """
+    root = read_yaml(path)
+    root.only(" ".join(GATES))
+    out = dict(GATES)
+    for name in root:
+        entry = root.section(name)
+        entry.only("warn fail")
+        gate = Gate(entry.number("warn", out[name].warn), entry.number("fail", out[name].fail))
+        if not 0 <= gate.warn <= gate.fail:
+            root.fail(name, f"must have 0 <= warn <= fail, not {gate.warn:g} and {gate.fail:g}.")
+        out[name] = gate
+    return out
+
+
+def judge(motion: HandMotion, trajectory: RobotTrajectory, gates: Gates = GATES) -> Verdict:
+    """Return the verdict over both hands of one clip.
+
+    A hand that never appears is no fault; a clip without any hand fails. Frames of confidence 0
+    are named among the reasons even where they are too few to change the status.
+    """
+    if not trajectory.active.any():
+        return Verdict("fail", ("no hand was found",))
+    findings = []
+    if count := trajectory.limit_violations:
+        findings.append(("fail", f"{count} joint-frames are outside the joint limits"))
+    if count := trajectory.speed_violations:
+        findings.append(("fail", f"{count} joint-frames are faster than the hand"))
+    findings += [("warn", note) for note in trajectory.notes]
+    for slot, side in enumerate(SIDES):
+        if trajectory.active[:, slot].any():
+            findings += _hand_findings(motion, trajectory, slot, side, gates)
+    status = "pass"
+    levels = {level for level, _ in findings}
+    if levels - {"note"}:
+        status = "fail" if "fail" in levels else "warn"
+    return Verdict(status, tuple(reason for _, reason in findings))
+
+
+def _hand_findings(
+    motion: HandMotion, trajectory: RobotTrajectory, slot: int, side: str, gates: Gates
+) -> Iterable[tuple[str, str]]:
+    active = trajectory.active[:, slot]
+    coverage = float(motion.observed[:, slot].mean())
+    if coverage < LOW_COVERAGE:
+        yield "warn", f"{side} hand was seen in only {coverage:.0%} of the frames"
+    yield from _gap_findings(motion, active, slot, side, gates)
+    error = trajectory.tip_error_m[active, slot]
+    error = error[np.isfinite(error).all(1)]
+    far = float((error > FAR_TIP_M).mean()) if len(error) else 0.0
+    yield from _gate(
+        gates, "far_tips", far, f"{far:.0%} of the {side} robot fingertips are over 30 mm off"
+    )
+    yield from _flexion_findings(trajectory, slot, side, gates)
+
+    report = trajectory.replay[slot]
+    if report is not None:
+        yield from _gate(
+            gates,
+            "tracking_rad",
+            report.rms_tracking_rad,
+            f"the simulated {side} hand follows with {report.rms_tracking_rad:.2f} rad rms error",
+        )
+        slid = report.rms_tracking_m
+        yield from _gate(
+            gates,
+            "tracking_m",
+            slid,
+            f"the simulated {side} hand follows with {slid * 1e3:.1f} mm rms error",
+        )
+        depth = max(report.max_penetration_mm, report.commanded_penetration_mm)
+        yield from _gate(
+            gates,
+            "penetration_mm",
+            depth,
+            f"the {side} hand would reach {depth:.1f} mm into itself",
+        )
+        yield from _gate(
+            gates,
+            "saturation",
+            report.saturation_share,
+            f"{report.saturation_share:.0%} of the {side} hand's actuator steps are saturated",
+        )
+        if report.unstable_steps:
+            yield "fail", f"the {side} simulation was unstable in {report.unstable_steps} steps"
+
+    speed = _wrist_acceleration(trajectory, slot)
+    yield from _gate(
+        gates, "wrist_acceleration", speed, f"the {side} wrist accelerates with {speed:.0f} m/s2"
+    )
+
+
+def _flexion_findings(
+    trajectory: RobotTrajectory, slot: int, side: str, gates: Gates
+) -> Iterable[tuple[str, str]]:
+    """Judge the finger that bends least like the human's: a mean would hide one of four."""
+    report = trajectory.flexion[slot]
+    if report is None:
+        return
+    worst = int(np.argmax(report.error_deg))
+    error, finger = float(report.error_deg[worst]), report.fingers[worst]
+    human, robot = report.human_deg[worst], report.robot_deg[worst]
+    yield from _gate(
+        gates, "flexion_deg", error,
+        f"the {side} robot's {finger} finger is bent {error:.0f} degrees otherwise than the "
+        f"human's (mean {robot:.0f} and {human:.0f})",
+    )  # fmt: skip
+
+
+def _gap_findings(
+    motion: HandMotion, active: Bool[np.ndarray, "T"], slot: int, side: str, gates: Gates
+) -> Iterable[tuple[str, str]]:
+    """Judge frames that gap filling wrote, or that nothing is trusted of: both are guesses."""
+    filled = motion.filled[:, slot] & active
+    doubtful = (motion.quality[:, slot] == 0) & active & ~filled
+    share = [float(flags.sum()) / int(active.sum()) for flags in (filled, doubtful)]
+    said = f"{share[0]:.0%} of the {side} hand's frames are filled in"
+    if share[1]:
+        guess = f"{share[1]:.1%} of the {side} hand's frames have confidence 0 and are not followed"
+        said = f"{guess}, {share[0]:.0%} are filled in" if share[0] else guess
+    findings = list(_gate(gates, "filled", sum(share), said))
+    if share[1] and not findings:
+        findings = [("note", said)]
+    yield from findings
+
+
+def _gate(gates: Gates, name: str, value: float, reason: str) -> Iterable[tuple[str, str]]:
+    gate = gates[name]
+    if value > gate.fail:
+        yield "fail", f"{reason} (limit {gate.fail:g})"
+    elif value > gate.warn:
+        yield "warn", f"{reason} (limit {gate.warn:g})"
+
+
+def _wrist_acceleration(trajectory: RobotTrajectory, slot: int) -> float:
+    """Largest acceleration of the base over three consecutive active frames, m/s^2."""
+    if trajectory.T_frame_base is None or len(trajectory) < 3:
+        return 0.0
+    active = trajectory.active[:, slot]
+    together = active[:-2] & active[1:-1] & active[2:]
+    second = np.diff(trajectory.T_frame_base[:, slot, :3, 3], 2, axis=0) * trajectory.fps**2
+    return float(np.linalg.norm(second[together], axis=1).max(initial=0.0))

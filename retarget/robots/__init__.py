@@ -1,0 +1,1 @@
+"""What a robot hand is: its robot.yaml, limits, kinematics and model files."""

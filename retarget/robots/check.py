@@ -1,0 +1,260 @@
+"""Does a robot.yaml fit its model files? One finding per question, for people adding a robot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from acehand_core.errors import AcehandError
+from retarget.replay.simulate import (
+    PENETRATION_LIMIT_M,
+    ReplayOptions,
+    quiet_mujoco,
+    replay,
+    self_penetration,
+)
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.kinematics import KinematicTree, import_mujoco, load_mjcf
+
+#: Two computations of the same point may differ by this much (m).
+SAME_POINT_M = 1e-6
+#: Model files that MuJoCo writes have six digits.
+SAME_LIMIT = 1e-5
+#: Rms lag of the simulated hand behind a slow sweep of every command, as a share of its range.
+SWEEP_LAG = 0.05
+SWEEP_FRAMES = 91
+SWEEP_FPS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The answer to one question; ``passed`` is None where it could not be asked."""
+
+    name: str
+    passed: bool | None
+    detail: str
+
+
+class _Failed(Exception):
+    """A check's own verdict."""
+
+
+def check_hand(hand: HandSpec) -> Iterator[Finding]:
+    """Check one hand; nothing raises, and later checks need the first to pass."""
+    first = _finding("joints", _joints, hand)
+    yield first
+    if not first.passed:
+        return
+
+    for name, check in (
+        ("limits", _limits),
+        ("coupling", _coupling),
+        ("tips", _tips),
+        ("palm frame", _palm_frame),
+        ("actuators", _actuators),
+        ("registers", _registers),
+        ("MuJoCo", _against_mujoco),
+        ("pinocchio", _against_pinocchio),
+        ("idle pose", _idle_pose),
+        ("servos", _servos),
+    ):
+        yield _finding(name, check, hand)
+
+
+def _finding(name: str, check: Callable[[HandSpec], str], hand: HandSpec) -> Finding:
+    try:
+        with quiet_mujoco():
+            return Finding(name, True, check(hand))
+    except ImportError as error:
+        return Finding(name, None, f"not installed: {error}")
+    except (_Failed, AcehandError) as error:
+        return Finding(name, False, str(error))
+
+
+def _joints(hand: HandSpec) -> str:
+    tree = KinematicTree.of(hand)
+    return f"{len(tree.joint_names)} joints, {len(hand.command_names)} driven"
+
+
+def _limits(hand: HandSpec) -> str:
+    model = load_mjcf(hand.mjcf_path)
+    rows = [model.joint(hand.full_name(name)).id for name in hand.joint_names]
+    away = np.abs(model.jnt_range[rows] - np.stack([hand.lower, hand.upper], 1)).max(1)
+    for name, distance, (low, high) in zip(
+        hand.joint_names, away, model.jnt_range[rows], strict=True
+    ):
+        if distance > SAME_LIMIT:
+            raise _Failed(f"{name} has [{low:g}, {high:g}] in the model file, not as robot.yaml")
+    return "as in robot.yaml"
+
+
+def _coupling(hand: HandSpec) -> str:
+    for commands in (hand.command_lower, hand.command_upper):
+        joints = hand.expand(commands)
+        outside = (joints < hand.lower - SAME_LIMIT) | (joints > hand.upper + SAME_LIMIT)
+        if outside.any():
+            raise _Failed(f"{hand.joint_names[int(outside.argmax())]} leaves its limits")
+
+    coupled = [name for name in hand.joint_names if name not in hand.command_joints]
+    model = load_mjcf(hand.mjcf_path)
+    equality = int(import_mujoco().mjtEq.mjEQ_JOINT)
+    tied = {model.joint(int(model.eq_obj1id[i])).name: model.eq_data[i, :2]
+            for i in range(model.neq) if model.eq_type[i] == equality}  # fmt: skip
+
+    for name in coupled:
+        row = hand.joint_names.index(name)
+        wanted = (hand.coupling_offset[row], hand.coupling[row].sum())
+        if not np.allclose(tied.get(hand.full_name(name), np.nan), wanted, atol=SAME_LIMIT):
+            raise _Failed(f"the model file does not couple {name} as robot.yaml does")
+    return f"{len(coupled)} coupled joints stay within their limits"
+
+
+def _tips(hand: HandSpec) -> str:
+    tree = KinematicTree.of(hand)
+    joints = hand.expand((hand.command_lower + hand.command_upper)[None] / 2)
+    _, jacobian = tree.points_and_jacobian(joints, hand.tip_names)
+    reach = np.abs(jacobian[0] @ hand.coupling).max((1, 2))
+    if (reach < SAME_POINT_M).any():
+        raise _Failed(f"nothing moves {hand.tip_names[int(reach.argmin())]}")
+    return ", ".join(hand.fingers)
+
+
+def _palm_frame(hand: HandSpec) -> str:
+    """Fingers towards +z, thumb towards +y on a right hand, and closing towards +x."""
+    tree = KinematicTree.of(hand)
+    middle = (hand.command_lower + hand.command_upper) / 2
+    open_, half = tree.points(hand.expand(np.stack([hand.rest, middle])), hand.tip_names)
+    thumb = hand.fingers.index("thumb") if "thumb" in hand.fingers else None
+    fingers = [i for i in range(len(hand.fingers)) if i != thumb]
+    if open_[fingers, 2].mean() <= 0:
+        raise _Failed("the fingertips of the idle hand are behind the base: +z must lead to them")
+    if thumb is not None:
+        side = 1 if hand.side == "right" else -1
+        if side * (half[thumb, 1] - half[fingers, 1].mean()) <= 0:
+            raise _Failed("the thumb is on the wrong side: +y on a right hand, -y on a left one")
+    if hand.tracks == "keypoints" and (half - open_)[fingers, 0].mean() <= 0:
+        raise _Failed("fingers close towards -x: +x must lead out of the palm")
+    return "+z to the fingertips, thumb and palm on their sides"
+
+
+def _actuators(hand: HandSpec) -> str:
+    model = load_mjcf(hand.mjcf_path)
+    for i, (command, joint) in enumerate(zip(hand.command_names, hand.command_joints, strict=True)):
+        try:
+            servo = model.actuator(hand.full_name(command)).id
+        except KeyError as error:
+            raise _Failed(f"{hand.mjcf_path.name}: {error.args[0]}") from error
+        driven = model.joint(int(model.actuator_trnid[servo, 0])).name
+        if driven != hand.full_name(joint):
+            raise _Failed(f"{command} drives {driven}, not {hand.full_name(joint)}")
+        limits = (hand.command_lower[i], hand.command_upper[i])
+        if np.abs(model.actuator_ctrlrange[servo] - limits).max() > SAME_LIMIT:
+            raise _Failed(f"{command} takes {model.actuator_ctrlrange[servo]}, not {limits}")
+    return ", ".join(hand.command_names)
+
+
+def _registers(hand: HandSpec) -> str:
+    registers = hand.controller
+    rng = np.random.default_rng(0)
+    commands = hand.command_lower + rng.random((9, len(hand.rest))) * (
+        hand.command_upper - hand.command_lower
+    )
+    if np.abs(registers.inverse(registers.of(commands)) - commands).max() > SAME_LIMIT:
+        raise _Failed("register values do not lead back to the angles")
+    low = min(registers.at_lower.min(), registers.at_upper.min())
+    high = max(registers.at_lower.max(), registers.at_upper.max())
+    return f"{low:g} to {high:g} ({registers.unit})"
+
+
+def _random_joints(hand: HandSpec) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return hand.lower + (hand.upper - hand.lower) * rng.random((10, len(hand.lower)))
+
+
+def _compare(hand: HandSpec, theirs: Callable[[np.ndarray], np.ndarray], what: str) -> str:
+    names = list(dict.fromkeys((*hand.tip_names, *hand.target_frames)))
+    joints = _random_joints(hand)
+    ours = KinematicTree.of(hand).points(joints, names)
+    away = np.linalg.norm(ours - np.stack([theirs(row) for row in joints]), axis=-1).max(0)
+    if away.max() > SAME_POINT_M:
+        worst = int(away.argmax())
+        raise _Failed(f"{names[worst]} is {away[worst] * 1e3:.3g} mm from where {what} has it")
+    return f"agrees within {away.max() * 1e3:.1g} mm"
+
+
+def _against_mujoco(hand: HandSpec) -> str:
+    mujoco = import_mujoco()
+    model = load_mjcf(hand.mjcf_path)
+    data: Any = mujoco.MjData(model)
+    sites = {model.site(i).name for i in range(model.nsite)}
+    names = list(dict.fromkeys((*hand.tip_names, *hand.target_frames)))
+
+    def points(row: np.ndarray) -> np.ndarray:
+        for name, angle in zip(hand.joint_names, row, strict=True):
+            data.joint(hand.full_name(name)).qpos = angle
+        mujoco.mj_kinematics(model, data)
+        full = [hand.full_name(name) for name in names]
+        return np.stack([(data.site(n) if n in sites else data.body(n)).xpos for n in full])
+
+    return _compare(hand, points, "MuJoCo")
+
+
+def _against_pinocchio(hand: HandSpec) -> str:
+    import pinocchio as pin
+
+    if not hand.urdf_path.is_file():
+        raise _Failed(f"{hand.urdf_path}: not found")
+    model = pin.buildModelFromUrdf(str(hand.urdf_path))
+    data = model.createData()
+    names = list(dict.fromkeys((*hand.tip_names, *hand.target_frames)))
+    missing = [n for n in hand.joint_names if not model.existJointName(hand.full_name(n))]
+    if missing:
+        raise _Failed(f"{hand.urdf_path.name} has no joint {hand.full_name(missing[0])}")
+
+    def points(row: np.ndarray) -> np.ndarray:
+        configuration = pin.neutral(model)
+        for name, angle in zip(hand.joint_names, row, strict=True):
+            configuration[model.joints[model.getJointId(hand.full_name(name))].idx_q] = angle
+        pin.framesForwardKinematics(model, data, configuration)
+        frames = [model.getFrameId(hand.full_name(name), pin.BODY) for name in names]
+        return np.stack([data.oMf[frame].translation for frame in frames])
+
+    return _compare(hand, points, "pinocchio")
+
+
+def _idle_pose(hand: HandSpec) -> str:
+    depth = float(self_penetration(hand, hand.expand(hand.rest[None]))[0])
+    if depth > PENETRATION_LIMIT_M:
+        raise _Failed(f"the idle hand reaches {depth * 1e3:.1f} mm into itself: see no_contact")
+    return "touches nothing of itself"
+
+
+def _servos(hand: HandSpec) -> str:
+    """Open and close every command over a third of its range in three seconds, one by one.
+
+    Without contact: fingers that spread alone touch their neighbours, which is no fault of a servo.
+    """
+    phase = (1 - np.cos(np.linspace(0, 2 * np.pi, SWEEP_FRAMES))) / 2
+    times = np.arange(SWEEP_FRAMES) / SWEEP_FPS
+    span = hand.command_upper - hand.command_lower
+
+    worst, name = 0.0, ""
+    for i, command in enumerate(hand.command_names):
+        away = np.where(hand.rest[i] + span[i] / 3 <= hand.command_upper[i], 1, -1) / 3
+        share = np.minimum(1.0, hand.command_velocity[i] / (span[i] * np.pi / 9))
+        commands = np.tile(hand.rest, (SWEEP_FRAMES, 1))
+        commands[:, i] += away * share * span[i] * phase
+        followed = replay(hand, commands, times, options=ReplayOptions(contact=False))
+        if followed.report.unstable_steps:
+            raise _Failed(f"{command}: the simulation is unstable")
+        error = (hand.reduce(followed.joints) - commands)[:, i]
+        lag = float(np.sqrt(np.mean(error**2))) / span[i]
+        if lag > worst:
+            worst, name = lag, command
+
+    if worst > SWEEP_LAG:
+        raise _Failed(f"{name} lags by {worst:.0%} of its range in a slow sweep")
+    return f"follow a slow sweep within {worst:.1%} of their range"

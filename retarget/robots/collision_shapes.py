@@ -1,0 +1,250 @@
+"""Collision capsules and boxes of a model, frames fixed to its links, and distances of shapes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from acehand_core.geometry import rotations
+
+if TYPE_CHECKING:
+    import mujoco
+
+    from retarget.robots.kinematics import Posture
+
+_GOLDEN_STEPS = 24
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameSet:
+    """K frames fixed to links: link index and pose in the link's frame."""
+
+    links: Int[np.ndarray, "K"]
+    offsets: Float[np.ndarray, "K 3"]
+    turns: Float[np.ndarray, "K 3 3"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Boxes:
+    """B collision boxes: centre and turn in the link's frame, half sizes along their axes."""
+
+    names: tuple[str, ...]
+    links: Int[np.ndarray, "B"]
+    centres: Float[np.ndarray, "B 3"]
+    turns: Float[np.ndarray, "B 3 3"]
+    halves: Float[np.ndarray, "B 3"]
+
+    def frames(self) -> FrameSet:
+        """Return the B centres."""
+        return FrameSet(self.links, self.centres, self.turns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Capsules:
+    """G collision capsules: axis ends in the link's frame (a sphere has equal ends), and radii.
+
+    ``pairs`` lists which of them may touch: not those of one link, of a link and its parent, or of
+    links that the model excludes. ``box_pairs`` lists likewise which capsule may touch which of
+    the ``boxes``.
+    """
+
+    names: tuple[str, ...]
+    links: Int[np.ndarray, "G"]
+    ends: Float[np.ndarray, "G 2 3"]
+    radii: Float[np.ndarray, "G"]
+    pairs: Int[np.ndarray, "P 2"]
+    boxes: Boxes
+    box_pairs: Int[np.ndarray, "R 2"]
+
+    def frames(self) -> FrameSet:
+        """Return the 2 G axis ends, both ends of a capsule next to each other."""
+        count = 2 * len(self.links)
+        turns = np.broadcast_to(np.eye(3), (count, 3, 3))
+        return FrameSet(np.repeat(self.links, 2), self.ends.reshape(count, 3), turns)
+
+
+def read_capsules(model: mujoco.MjModel, prefix: str) -> Capsules:
+    """Return the capsules, spheres and boxes that collide; names without ``prefix``."""
+    import mujoco
+
+    kinds = mujoco.mjtGeom
+    names, links, ends, radii = [], [], [], []
+    boxes = []
+    for geom in range(model.ngeom):
+        kind = int(model.geom_type[geom])
+        if not (model.geom_contype[geom] or model.geom_conaffinity[geom]):
+            continue
+        name = model.geom(geom).name.removeprefix(prefix)
+        link = int(model.geom_bodyid[geom]) - 1
+        turn = rotations.from_quaternion(model.geom_quat[geom])
+        if kind == int(kinds.mjGEOM_BOX):
+            boxes.append((name, link, model.geom_pos[geom], turn, model.geom_size[geom]))
+        if kind not in (int(kinds.mjGEOM_CAPSULE), int(kinds.mjGEOM_SPHERE)):
+            continue
+        half = model.geom_size[geom, 1] if kind == int(kinds.mjGEOM_CAPSULE) else 0.0
+        names.append(name)
+        links.append(link)
+        ends.append(model.geom_pos[geom] + half * np.outer([-1, 1], turn[:, 2]))
+        radii.append(float(model.geom_size[geom, 0]))
+    box_links = [box[1] for box in boxes]
+    return Capsules(
+        tuple(names),
+        np.array(links, int),
+        np.array(ends, float).reshape(-1, 2, 3),
+        np.array(radii, float),
+        _touching(model, itertools.combinations(enumerate(links), 2)),
+        Boxes(
+            tuple(box[0] for box in boxes),
+            np.array(box_links, int),
+            np.array([box[2] for box in boxes], float).reshape(-1, 3),
+            np.array([box[3] for box in boxes], float).reshape(-1, 3, 3),
+            np.array([box[4] for box in boxes], float).reshape(-1, 3),
+        ),
+        _touching(model, itertools.product(enumerate(links), enumerate(box_links))),
+    )
+
+
+def _touching(
+    model: mujoco.MjModel, candidates: Iterable[tuple[tuple[int, int], tuple[int, int]]]
+) -> Int[np.ndarray, "P 2"]:
+    """Return the pairs, of shapes each given by index and link, that MuJoCo would let collide."""
+    excluded = {(int(s) >> 16, int(s) & 0xFFFF) for s in model.exclude_signature}
+    pairs = []
+    for (first, first_link), (second, second_link) in candidates:
+        a, b = first_link + 1, second_link + 1
+        weld_a, weld_b = int(model.body_weldid[a]), int(model.body_weldid[b])
+        parents = [int(model.body_weldid[model.body_parentid[w]]) for w in (weld_a, weld_b)]
+        # What hangs on the world may touch what is fixed to it.
+        child = bool(weld_a and weld_b) and (parents[0] == weld_b or parents[1] == weld_a)
+        related = weld_a == weld_b or child
+        if not related and not {(a, b), (b, a)} & excluded:
+            pairs.append((first, second))
+    return np.array(pairs, int).reshape(-1, 2)
+
+
+def closest_points(
+    a: Float[np.ndarray, "*n 3"],
+    b: Float[np.ndarray, "*n 3"],
+    c: Float[np.ndarray, "*n 3"],
+    d: Float[np.ndarray, "*n 3"],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the nearest points of segments a-b and c-d, and their shares of the way along.
+
+    The pair inside both segments if there is one; else the nearest of the four pairs of an end
+    and its foot on the other segment, which is exact because the distance is convex.
+    """
+    u, v, w = b - a, d - c, a - c
+    uu, vv, uv = (np.maximum(np.sum(x * y, -1), 0) if x is y else np.sum(x * y, -1)
+                  for x, y in ((u, u), (v, v), (u, v)))  # fmt: skip
+    uw, vw = np.sum(u * w, -1), np.sum(v * w, -1)
+    tiny = 1e-18
+    determinant = uu * vv - uv * uv
+    s = (uv * vw - vv * uw) / np.maximum(determinant, tiny)
+    t = (uu * vw - uv * uw) / np.maximum(determinant, tiny)
+    inside = (determinant > 1e-9 * uu * vv + tiny) & (s >= 0) & (s <= 1) & (t >= 0) & (t <= 1)
+    zero, one = np.zeros_like(uu), np.ones_like(uu)
+    vs, us = np.maximum(vv, tiny), np.maximum(uu, tiny)
+    choices = [
+        (s, t),
+        (zero, np.clip(vw / vs, 0, 1)),
+        (one, np.clip((vw + uv) / vs, 0, 1)),
+        (np.clip(-uw / us, 0, 1), zero),
+        (np.clip((uv - uw) / us, 0, 1), one),
+    ]
+
+    best_s, best_t, best = s, t, np.where(inside, -1.0, np.inf)
+    for s_try, t_try in choices[1:]:
+        gap = w + s_try[..., None] * u - t_try[..., None] * v
+        distance = np.sum(gap * gap, -1)
+        better = distance < best
+        best_s, best_t = np.where(better, s_try, best_s), np.where(better, t_try, best_t)
+        best = np.where(better, distance, best)
+
+    return a + best_s[..., None] * u, c + best_t[..., None] * v, best_s, best_t
+
+
+def nearest_to_boxes(
+    a: Float[np.ndarray, "*n 3"],
+    b: Float[np.ndarray, "*n 3"],
+    axes: Float[np.ndarray, "*n 3 3"],
+    centres: Float[np.ndarray, "*n 3"],
+    halves: Float[np.ndarray, "*n 3"],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return where segments a-b are nearest to boxes, or deepest inside.
+
+    Columns of ``axes`` are a box's axes. The signed distance to a box is convex along a segment, so
+    its least value is found by golden section.
+
+    Returns:
+        The point of the segment, the nearest point of the box's surface, the direction out of the
+        box there (*n, 3) and the signed distance (*n), negative inside.
+    """
+    local_a, local_b = (np.einsum("...x,...xi->...i", end - centres, axes) for end in (a, b))
+    along = local_b - local_a
+
+    def distance(share: np.ndarray) -> np.ndarray:
+        return _signed_distance(local_a + share[..., None] * along, halves)
+
+    low, high = np.zeros(a.shape[:-1]), np.ones(a.shape[:-1])
+    golden = (math.sqrt(5) - 1) / 2
+    for _ in range(_GOLDEN_STEPS):
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        lower = distance(left) <= distance(right)
+        low, high = np.where(lower, low, left), np.where(lower, right, high)
+    tries = np.stack([np.zeros_like(low), np.ones_like(low), (low + high) / 2])
+    best = np.argmin([distance(share) for share in tries], axis=0)
+    share = np.take_along_axis(tries, best[None], axis=0)[0]
+
+    point = local_a + share[..., None] * along
+    beyond = np.abs(point) - halves
+    outside = np.maximum(beyond, 0)
+    length = np.linalg.norm(outside, axis=-1)[..., None]
+    # Inside, the way out is through the nearest face.
+    out = np.where(length > 1e-9, outside / np.maximum(length, 1e-9), np.eye(3)[beyond.argmax(-1)])
+    normal = np.einsum("...i,...xi->...x", out * np.where(point < 0, -1, 1), axes)
+    signed = _signed_distance(point, halves)
+    place = a + share[..., None] * (b - a)
+    return place, place - signed[..., None] * normal, normal, signed
+
+
+def _signed_distance(
+    points: Float[np.ndarray, "*n 3"], halves: Float[np.ndarray, "*n 3"]
+) -> Float[np.ndarray, "*n"]:
+    """Return the distance of points from a box about the origin, negative inside."""
+    beyond = np.abs(points) - halves
+    return np.linalg.norm(np.maximum(beyond, 0), axis=-1) + np.minimum(beyond.max(-1), 0)
+
+
+def distances_to_boxes(
+    posture: Posture,
+    starts: Float[np.ndarray, "T N 3"],
+    stops: Float[np.ndarray, "T N 3"],
+    boxes: Boxes,
+    which: Int[np.ndarray, "N"],
+    within: Float[np.ndarray, "N"],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return ``nearest_to_boxes`` of each segment and its box, in the base frame.
+
+    Of pairs that are surely further apart than ``within`` only a lower bound of the distance is
+    told: few are near, and the search along the segment costs more than all else here.
+    """
+    axes = np.swapaxes(posture.turns[boxes.links] @ boxes.turns[:, None], 0, 1)[:, which]
+    centres = posture.points(boxes.frames())[:, which]
+    halves = np.broadcast_to(boxes.halves[which], centres.shape)
+
+    middle, half = (starts + stops) / 2, np.linalg.norm(stops - starts, axis=-1) / 2
+    local = np.einsum("tnx,tnxi->tni", middle - centres, axes)
+    distance = _signed_distance(local, halves) - half
+    first, second, normal = middle.copy(), middle.copy(), np.zeros_like(middle)
+
+    near = distance < within
+    first[near], second[near], normal[near], distance[near] = nearest_to_boxes(
+        starts[near], stops[near], axes[near], centres[near], halves[near]
+    )
+    return first, second, normal, distance

@@ -1,0 +1,283 @@
+"""One hand of a robot: names, limits, couplings, the units of its controller, and model files.
+
+Joint and command names carry no side prefix here; in MJCF, URDF, datasets and ROS they are
+``{side}_{name}``. Vectors over joints follow ``joint_names`` (Q), vectors over commands the
+vendor's order, ``command_names`` (C). ``CommandLimits`` and the checks below say exactly what a
+sequence of commands may do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core.types import Side
+from retarget.robots.body import HandBody
+from retarget.robots.parameters import Section
+
+Tracks = Literal["keypoints", "opening"]
+
+JointVector = Float[np.ndarray, "Q"]
+CommandVector = Float[np.ndarray, "C"]
+Joints = Float[np.ndarray, "*batch Q"]
+CommandBatch = Float[np.ndarray, "*batch C"]
+Commands = Float[np.ndarray, "T C"]
+
+#: Angles and rates beyond their limits by less than this (rates: this share) are rounding.
+ANGLE_EPS = 1e-6
+SPEED_EPS = 1e-6
+#: Shares of the limits that the solver leaves unused: float32 storage must not push a step over.
+SPEED_MARGIN = 1e-4
+ACCELERATION_MARGIN = 1e-3
+#: Keys of a command, and of the file as a default for all commands.
+KEYS = "register_range register_zero register_scale register_offset"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ControllerUnits:
+    """Register values at the limits of the driven joints; linear in between.
+
+    ``unit`` is a note for people and datasets. ``whole``: the controller takes whole numbers.
+    """
+
+    lower: CommandVector
+    upper: CommandVector
+    at_lower: CommandVector
+    at_upper: CommandVector
+    unit: str
+    whole: bool
+
+    def of(self, commands: CommandBatch) -> CommandBatch:
+        """Return register values for driven angles; angles beyond the limits are clipped."""
+        share = np.clip((commands - self.lower) / (self.upper - self.lower), 0, 1)
+        return self.at_lower + (self.at_upper - self.at_lower) * share
+
+    def inverse(self, registers: CommandBatch) -> CommandBatch:
+        """Return driven angles for register values; beyond the range they are clipped."""
+        share = np.clip((registers - self.at_lower) / (self.at_upper - self.at_lower), 0, 1)
+        return self.lower + share * (self.upper - self.lower)
+
+
+def read_controller_units(
+    root: Section, commands: Section, lower: CommandVector, upper: CommandVector
+) -> ControllerUnits:
+    """Read what each command's register means.
+
+    Either ``register_range`` with ``register_zero``, the joint limit at which the register has the
+    range's first value; or ``register_scale`` with ``register_offset``: the register is
+    ``offset + scale * angle``.
+
+    Raises:
+        SchemaError: neither is given, or a scale is 0.
+    """
+    ends = []
+    for name, low, high in zip(commands, lower, upper, strict=True):
+        entry = commands.section(name)
+        linear = "register_scale" in entry or "register_scale" in root
+        if linear and "register_zero" not in entry:
+            scale = entry.number("register_scale", root.number("register_scale", 0.0))
+            offset = entry.number("register_offset", root.number("register_offset", 0.0))
+            if scale == 0:
+                entry.fail("register_scale", "must not be 0.")
+            ends.append((offset + scale * low, offset + scale * high))
+            continue
+        first, last = (entry if "register_range" in entry else root).interval("register_range")
+        upside_down = entry.choice("register_zero", ("lower", "upper")) == "upper"
+        ends.append((last, first) if upside_down else (first, last))
+
+    values = np.array(ends, float)
+    return ControllerUnits(
+        lower=lower,
+        upper=upper,
+        at_lower=values[:, 0],
+        at_upper=values[:, 1],
+        unit=root.text("register_unit", "vendor register"),
+        whole=root.flag("register_whole", False),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HandSpec:
+    """One hand of a robot. Angles in radians, speeds in rad/s, torques in N m.
+
+    ``lower``, ``upper`` are the limits of all joints. The ``command_*`` limits are what the driven
+    joints may use so that coupled joints keep theirs as well. ``joints = coupling @ commands +
+    coupling_offset``. ``target_frames[i]`` is the link or tip that should follow human keypoint
+    ``target_keypoints[i]`` (OpenPose index); ``tip_names`` are the frames of the tips, thumb first,
+    one per entry of ``fingers``. ``tracks`` says what the hand does of the human's: all of these
+    keypoints, or, as a gripper, only how far thumb and index are apart. ``body`` is None where the
+    model files are not written from here; ``user_model`` is the file of the user that stands in for
+    them, if any. ``calibration_path`` is where the robot's own calibration is kept, if it is.
+    """
+
+    robot: str
+    side: Side
+    variant: str
+    joint_names: tuple[str, ...]
+    lower: JointVector
+    upper: JointVector
+    command_names: tuple[str, ...]
+    command_joints: tuple[str, ...]
+    command_lower: CommandVector
+    command_upper: CommandVector
+    command_velocity: CommandVector
+    command_acceleration: CommandVector
+    command_torque: CommandVector
+    rest: CommandVector
+    coupling: Float[np.ndarray, "Q C"]
+    coupling_offset: JointVector
+    controller: ControllerUnits
+    latency_s: float
+    tracks: Tracks
+    fingers: tuple[str, ...]
+    tip_names: tuple[str, ...]
+    target_keypoints: tuple[int, ...]
+    target_frames: tuple[str, ...]
+    mjcf_path: Path
+    urdf_path: Path
+    body: HandBody | None = field(repr=False)
+    user_model: Path | None = None
+    calibration_path: Path | None = None
+
+    def full_name(self, name: str) -> str:
+        """Return a joint, command, link or tip name as model files and datasets write it."""
+        return f"{self.side}_{name}"
+
+    @property
+    def command_indices(self) -> tuple[int, ...]:
+        """Position in ``joint_names`` of the joint that each command drives."""
+        return tuple(self.joint_names.index(name) for name in self.command_joints)
+
+    def expand(self, commands: CommandBatch) -> Joints:
+        """Return all joints for driven angles in command order."""
+        return commands @ self.coupling.T + self.coupling_offset
+
+    def reduce(self, joints: Joints) -> CommandBatch:
+        """Return the driven angles in command order out of all joints."""
+        return joints[..., list(self.command_indices)]
+
+    def coupling_residual(self, joints: Joints) -> float:
+        """Return the largest ``|q - (factor * q_driven + offset)|`` of any coupled joint."""
+        return float(np.abs(joints - self.expand(self.reduce(joints))).max(initial=0.0))
+
+    def to_controller(self, commands: CommandBatch) -> CommandBatch:
+        """Return the vendor's units for driven angles; angles beyond the limits are clipped."""
+        return self.controller.of(commands)
+
+    def from_controller(self, registers: CommandBatch) -> CommandBatch:
+        """Return driven angles for the vendor's units; the inverse of ``to_controller``."""
+        return self.controller.inverse(registers)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLimits:
+    """Bounds of the driven joints for commands ``1 / fps`` apart; ``fps`` 0: without an order.
+
+    ``step`` and ``bend`` are the largest first and second differences, rad.
+    """
+
+    lower: Float[np.ndarray, "C"]
+    upper: Float[np.ndarray, "C"]
+    step: Float[np.ndarray, "C"]
+    bend: Float[np.ndarray, "C"]
+    fps: float
+
+    @classmethod
+    def of(cls, hand: HandSpec, fps: float) -> CommandLimits:
+        """Return the limits of a hand commanded at a fixed rate."""
+        step = hand.command_velocity / fps * (1 - SPEED_MARGIN)
+        bend = hand.command_acceleration / fps**2 * (1 - ACCELERATION_MARGIN)
+        return cls(hand.command_lower, hand.command_upper, step, bend, fps)
+
+    def without_rate(self) -> CommandLimits:
+        """Return the same bounds for frames that do not follow each other."""
+        free = np.full_like(self.step, np.inf)
+        return CommandLimits(self.lower, self.upper, free, free, 0.0)
+
+    def every(self, stride: int) -> CommandLimits:
+        """Return the limits of every stride-th frame."""
+        fps = self.fps / stride
+        return CommandLimits(self.lower, self.upper, self.step * stride, self.bend * stride**2, fps)
+
+    def enforce(
+        self, commands: Commands, history: Float[np.ndarray, "H C"] | None = None
+    ) -> Commands:
+        """Return commands that keep every limit exactly, each as near as it can be.
+
+        One forward pass from ``history``, the last one or two finished frames. A joint moves
+        towards its bound only as fast as it can still brake before it.
+        """
+        out = np.clip(commands, self.lower, self.upper)
+        done = [] if history is None else list(history[-2:])
+
+        bend = np.where(np.isfinite(self.bend), self.bend, 1e9)
+        for frame in out:
+            if done:
+                last = done[-1]
+                high = np.minimum(self.step, _fastest(self.upper - last, bend))
+                low = -np.minimum(self.step, _fastest(last - self.lower, bend))
+                if len(done) > 1:
+                    speed = last - done[-2]
+                    # What the frames before allow comes first: rounding must not cross the two.
+                    high = np.maximum(np.minimum(high, speed + bend), speed - bend)
+                    low = np.minimum(np.maximum(low, speed - bend), speed + bend)
+                np.clip(frame, last + low, last + high, out=frame)
+                np.clip(frame, self.lower, self.upper, out=frame)
+            done = [*done[-1:], frame]
+
+        return out
+
+    def kept_by(self, commands: Commands, history: Float[np.ndarray, "H C"] | None = None) -> bool:
+        """Whether commands that follow ``history`` keep all limits, margins used as tolerance."""
+        if (commands < self.lower).any() or (commands > self.upper).any():
+            return False
+        path = commands if history is None else np.concatenate([history[-2:], commands])
+        if self.fps == 0:
+            return True
+        step, bend = (
+            np.abs(np.diff(path, order, axis=0)) <= limit * (1 + margin / 2)
+            for order, limit, margin in (
+                (1, self.step, SPEED_MARGIN),
+                (2, self.bend, ACCELERATION_MARGIN),
+            )
+        )
+        return bool(step.all() and bend.all())
+
+
+def limit_violations(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> int:
+    """Count joint-frames outside the limits, coupled joints included."""
+    outside = (joints < hand.lower - ANGLE_EPS) | (joints > hand.upper + ANGLE_EPS)
+    return int(outside.sum())
+
+
+def speed_violations(
+    hand: HandSpec, commands: Commands, fps: float | Float[np.ndarray, "S"]
+) -> int:
+    """Count driven joint-frames that move faster than the hand can.
+
+    ``fps`` is one over the time of every step, or of each of the S = T - 1.
+    """
+    rate = np.broadcast_to(fps, max(0, len(commands) - 1))[:, None]
+    step = np.abs(np.diff(commands, axis=0))
+    return int((step > hand.command_velocity / rate * (1 + SPEED_EPS)).sum())
+
+
+def acceleration_violations(hand: HandSpec, commands: Commands, fps: float) -> int:
+    """Count driven joint-frames that accelerate harder than the hand can."""
+    rate = np.abs(np.diff(commands, 2, axis=0)) * fps**2
+    return int((rate > hand.command_acceleration * (1 + SPEED_EPS)).sum())
+
+
+def _fastest(room: Float[np.ndarray, "C"], bend: Float[np.ndarray, "C"]) -> np.ndarray:
+    """Return the largest step after which steps that shrink by ``bend`` end within ``room``.
+
+    A step v and its brake, v - b, v - 2 b, ..., together go (n + 1) v - b n (n + 1) / 2 with
+    n = floor(v / b).
+    """
+    room = np.maximum(room, 0.0)
+    n = np.floor((np.sqrt(1 + 8 * room / bend) - 1) / 2)
+    return (room + bend * n * (n + 1) / 2) / (n + 1)

@@ -1,0 +1,368 @@
+"""Forward kinematics and Jacobians of a robot hand for many frames at once.
+
+The tree is read from the compiled MJCF, so it is the one that is simulated and rendered. Frames are
+links (their origin), tips (sites) or any point fixed to a link. Everything is in the base frame,
+metres and radians; joint vectors follow ``joint_names``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
+from acehand_core.geometry import frames as rigid_frames
+from acehand_core.geometry import rotations
+from retarget.robots.collision_shapes import Capsules, FrameSet, read_capsules
+from retarget.robots.hand_spec import HandSpec
+
+if TYPE_CHECKING:
+    import mujoco
+
+#: Rows whose links are placed together: an hour of poses of every link would fill the memory.
+BLOCK_FRAMES = 4096
+
+JointFrames = Float[np.ndarray, "T Q"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Posture:
+    """Links, and the axes and anchors of joints, over T frames; base frame.
+
+    Links and joints come first: each one's block is contiguous, which is what makes this fast.
+    """
+
+    positions: Float[np.ndarray, "L T 3"]
+    turns: Float[np.ndarray, "L T 3 3"]
+    axes: Float[np.ndarray, "Q T 3"]
+    anchors: Float[np.ndarray, "Q T 3"]
+
+    def points(self, frames: FrameSet) -> Float[np.ndarray, "T K 3"]:
+        """Return the origins of frames."""
+        out = np.empty((self.turns.shape[1], len(frames.links), 3))
+        for k, (link, offset) in enumerate(zip(frames.links, frames.offsets, strict=True)):
+            out[:, k] = self.positions[link] + _times(self.turns[link], offset)
+        return out
+
+    def at(self, rows: Int[np.ndarray, "N"]) -> Posture:
+        """Return some frames of it."""
+        return Posture(*(a[:, rows] for a in (self.positions, self.turns, self.axes, self.anchors)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Link:
+    parent: int  # -1: the base frame
+    position: np.ndarray
+    turn: np.ndarray
+    column: int | None  # in the joint vector; None: fixed
+    axis: np.ndarray
+    anchor: np.ndarray
+    slides: bool
+
+
+class KinematicTree:
+    """The kinematics of one hand."""
+
+    def __init__(
+        self,
+        joint_names: tuple[str, ...],
+        links: tuple[_Link, ...],
+        frames: dict[str, tuple[int, np.ndarray, np.ndarray]],
+        capsules: Capsules,
+    ) -> None:
+        """Use ``of`` or ``from_mjcf``."""
+        self.joint_names = joint_names
+        self.capsules = capsules
+        self._links = links
+        self._frames = frames
+        self._slides = [False] * len(joint_names)
+        for link in links:
+            if link.column is not None:
+                self._slides[link.column] = link.slides
+
+    def slides(self, name: str) -> bool:
+        """Whether a joint slides, in metres, instead of turning, in radians."""
+        return self._slides[self.joint_names.index(name)]
+
+    @classmethod
+    @functools.lru_cache(maxsize=16)
+    def of(cls, hand: HandSpec) -> KinematicTree:
+        """Return the tree of a hand, joints in its order and names without its side.
+
+        One for each hand: others keep what they find out about a hand and its tree.
+        """
+        tree = cls.from_mjcf(hand.mjcf_path, hand.joint_names, prefix=f"{hand.side}_")
+        tree.frames((*hand.tip_names, *hand.target_frames))  # every promised frame exists
+        return tree
+
+    @classmethod
+    def from_mjcf(
+        cls, path: Path, joint_names: Sequence[str] | None = None, prefix: str = ""
+    ) -> KinematicTree:
+        """Read a model whose world frame is the hand's base frame.
+
+        Args:
+            path: MJCF or URDF file.
+            joint_names: order of the joint vectors; default the file's. All of its joints.
+            prefix: dropped from the names in the file.
+
+        Raises:
+            InputError: the file is missing or MuJoCo cannot read it.
+            SchemaError: a joint is missing, unknown, or neither hinge nor slide.
+        """
+        return cls.from_model(load_mjcf(path), path, joint_names, prefix)
+
+    @classmethod
+    def from_model(
+        cls,
+        model: mujoco.MjModel,
+        path: Path,
+        joint_names: Sequence[str] | None = None,
+        prefix: str = "",
+    ) -> KinematicTree:
+        """Read a compiled model, as ``from_mjcf`` does; ``path`` is for messages."""
+        names = [model.joint(i).name.removeprefix(prefix) for i in range(model.njnt)]
+        order = tuple(names if joint_names is None else joint_names)
+        _same_joints(path, names, order)
+        links = tuple(_read_link(path, model, i, order, prefix) for i in range(1, model.nbody))
+        table = {}
+        for i in range(1, model.nbody):
+            name = model.body(i).name.removeprefix(prefix)
+            table[name] = (i - 1, np.zeros(3), np.eye(3))
+        for i in range(model.nsite):
+            turn = rotations.from_quaternion(model.site_quat[i])
+            body = int(model.site_bodyid[i]) - 1
+            table[model.site(i).name.removeprefix(prefix)] = (body, model.site_pos[i].copy(), turn)
+        return cls(order, links, table, read_capsules(model, prefix))
+
+    @property
+    def frame_names(self) -> tuple[str, ...]:
+        """Every link and site."""
+        return tuple(self._frames)
+
+    def frames(self, names: Sequence[str]) -> FrameSet:
+        """Return named links and sites as a set; InputError for an unknown name."""
+        for name in names:
+            if name not in self._frames:
+                raise InputError(f"No frame {name!r}; {nearest(name, self._frames)}")
+        rows = [self._frames[name] for name in names]
+        return FrameSet(
+            np.array([r[0] for r in rows], int),
+            np.array([r[1] for r in rows]).reshape(-1, 3),
+            np.array([r[2] for r in rows]).reshape(-1, 3, 3),
+        )
+
+    def points(
+        self, joints: JointFrames, frames: FrameSet | Sequence[str]
+    ) -> Float[np.ndarray, "T K 3"]:
+        """Return the origins of the frames for every row of joint angles."""
+        frames = self._resolve(frames)
+        out = np.empty((len(joints), len(frames.links), 3))
+        for first in range(0, len(joints), BLOCK_FRAMES):
+            rows = slice(first, first + BLOCK_FRAMES)
+            out[rows] = self.posture(joints[rows]).points(frames)
+        return out
+
+    def poses(
+        self, joints: JointFrames, frames: FrameSet | Sequence[str]
+    ) -> Float[np.ndarray, "T K 4 4"]:
+        """Return ``T_base_frame`` of the frames for every row of joint angles."""
+        frames = self._resolve(frames)
+        posture = self.posture(joints)
+        turned = np.swapaxes(posture.turns[frames.links] @ frames.turns[:, None], 0, 1)
+        return rigid_frames.rigid(turned, posture.points(frames))
+
+    def points_and_jacobian(
+        self, joints: JointFrames, frames: FrameSet | Sequence[str]
+    ) -> tuple[Float[np.ndarray, "T K 3"], Float[np.ndarray, "T K 3 Q"]]:
+        """Return the origins of the frames and their derivatives by each joint."""
+        frames = self._resolve(frames)
+        posture = self.posture(joints)
+        points = posture.points(frames)
+        return points, self.jacobian(posture, frames.links, points, np.eye(len(self.joint_names)))
+
+    def jacobian(
+        self,
+        posture: Posture,
+        links: Int[np.ndarray, "K"],
+        points: Float[np.ndarray, "T K 3"],
+        coupling: Float[np.ndarray, "Q C"],
+    ) -> Float[np.ndarray, "T K 3 C"]:
+        """Return the derivatives of points fixed to links by what moves the joints.
+
+        A hinge moves a point by ``axis x (point - anchor)`` per radian, a slide by its axis.
+        """
+        out = np.zeros((*points.shape, coupling.shape[1]))
+        for k, index in enumerate(links):
+            for column in self.chain(int(index)):
+                moved = self._moved(posture, column, points[:, k])
+                for command in np.flatnonzero(coupling[column]):
+                    out[:, k, :, command] += coupling[column, command] * moved
+        return out
+
+    def curvature(
+        self,
+        posture: Posture,
+        links: Int[np.ndarray, "K"],
+        points: Float[np.ndarray, "T K 3"],
+        forces: Float[np.ndarray, "T K 3"],
+        coupling: Float[np.ndarray, "Q C"],
+    ) -> Float[np.ndarray, "T C C"]:
+        """Return the second derivatives of ``sum(forces * points)`` for constant forces.
+
+        A hinge also turns what joints beyond it do to a point: ``axis x derivative``.
+        """
+        size = coupling.shape[1]
+        out = np.zeros((len(points), size, size))
+        for k, index in enumerate(links):
+            chain = self.chain(int(index))  # from the point towards the base
+            for place, outer in enumerate(chain):
+                moved = self._moved(posture, outer, points[:, k])
+                across = _cross(moved, forces[:, k])
+                for inner in chain[place:]:
+                    if self._slides[inner]:
+                        continue
+                    value = np.sum(posture.axes[inner] * across, axis=1)
+                    for a in np.flatnonzero(coupling[inner]):
+                        for b in np.flatnonzero(coupling[outer]):
+                            share = coupling[inner, a] * coupling[outer, b] * value
+                            out[:, a, b] += share
+                            if inner != outer:
+                                out[:, b, a] += share
+
+        return out
+
+    def chain(self, link: int) -> tuple[int, ...]:
+        """Return the joints that move a link, the nearest first."""
+        out = []
+        while link >= 0:
+            column = self._links[link].column
+            if column is not None:
+                out.append(column)
+            link = self._links[link].parent
+        return tuple(out)
+
+    def posture(self, joints: JointFrames) -> Posture:
+        """Return where every link and joint is for every row of joint angles."""
+        count = len(joints)
+        positions = np.empty((len(self._links), count, 3))
+        turns = np.empty((len(self._links), count, 3, 3))
+        axes = np.zeros((len(self.joint_names), count, 3))
+        anchors = np.zeros_like(axes)
+        sines, versines = np.sin(joints.T)[:, :, None], 1 - np.cos(joints.T)[:, :, None]
+
+        base = np.broadcast_to(np.eye(3), (count, 3, 3))
+        for index, link in enumerate(self._links):
+            turn = base if link.parent < 0 else turns[link.parent]
+            position = _times(turn, link.position)
+            if link.parent >= 0:
+                position += positions[link.parent]
+            if link.column is None:
+                positions[index], turns[index] = position, _times(turn, link.turn)
+                continue
+            column = link.column
+            axes[column] = _times(turn, link.turn @ link.axis)
+            anchors[column] = position + _times(turn, link.turn @ link.anchor)
+            turned = _times(turn, link.turn)
+            if link.slides:
+                positions[index] = position + axes[column] * joints[:, column, None]
+                turns[index] = turned
+                continue
+            # Rodrigues: exp(angle axis) = 1 + sin(angle) K + (1 - cos(angle)) K K.
+            skew = rotations.skew(link.axis)
+            by_sine, by_versine = (_times(turn, link.turn @ s) for s in (skew, skew @ skew))
+            turned += sines[column, :, :, None] * by_sine
+            turned += versines[column, :, :, None] * by_versine
+            turns[index] = turned
+            positions[index] = anchors[column] - _times(turned, link.anchor)
+
+        return Posture(positions, turns, axes, anchors)
+
+    def _resolve(self, frames: FrameSet | Sequence[str]) -> FrameSet:
+        return frames if isinstance(frames, FrameSet) else self.frames(frames)
+
+    def _moved(self, posture: Posture, column: int, points: np.ndarray) -> np.ndarray:
+        """Return the derivative of points (T, 3) by one joint on whose link's branch they are."""
+        axis = posture.axes[column]
+        return axis if self._slides[column] else _cross(axis, points - posture.anchors[column])
+
+
+def import_mujoco() -> Any:
+    """Import MuJoCo, which refuses unknown values of MUJOCO_GL even where nothing is drawn."""
+    try:
+        import mujoco
+    except (ImportError, RuntimeError) as error:
+        raise MissingDependencyError(
+            f"MuJoCo cannot be imported: {error}. Install the `mujoco` package; MUJOCO_GL must be "
+            "unset or one of egl, osmesa, glfw, disable (egl needs the Debian packages libegl1 and "
+            "libgl1-mesa-dri, osmesa needs libosmesa6)."
+        ) from error
+    return mujoco
+
+
+def load_mjcf(path: Path) -> mujoco.MjModel:
+    """Compile a model file; InputError if it is missing or MuJoCo refuses it."""
+    mujoco = import_mujoco()
+    if not path.is_file():
+        raise InputError(f"{path}: robot model file not found; it is named in the robot.yaml.")
+    try:
+        return mujoco.MjModel.from_xml_path(str(path))
+    except ValueError as error:
+        raise InputError(f"{path}: MuJoCo cannot read this model: {error}") from error
+
+
+def _same_joints(path: Path, names: Sequence[str], order: Sequence[str]) -> None:
+    """Raise SchemaError that names the model's joint with a wrong name, or the one it lacks."""
+    unknown = [name for name in names if name not in order]
+    missing = [name for name in order if name not in names]
+    if unknown:
+        hint = nearest(unknown[0], missing or order)
+        raise SchemaError(f"{path}: joint {unknown[0]!r} has no place in the joint order; {hint}")
+    if missing:
+        hint = nearest(missing[0], names)
+        raise SchemaError(f"{path}: joint {missing[0]!r} is not in the model; {hint}")
+
+
+def _times(turns: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    # One large product: numpy takes many small ones one at a time.
+    return (turns.reshape(-1, 3) @ matrix).reshape(len(turns), 3, *matrix.shape[1:])
+
+
+def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    # np.cross spends most of its time on axis bookkeeping.
+    (ax, ay, az), (bx, by, bz) = a.T, b.T
+    return np.stack([ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx], axis=-1)
+
+
+def _read_link(
+    path: Path, model: mujoco.MjModel, body: int, order: tuple[str, ...], prefix: str
+) -> _Link:
+    mujoco = import_mujoco()
+    column, axis, anchor, slides = None, np.zeros(3), np.zeros(3), False
+    if model.body_jntnum[body]:
+        joint = int(model.body_jntadr[body])
+        name = model.joint(joint).name.removeprefix(prefix)
+        kind = int(model.jnt_type[joint])
+        slides = kind == int(mujoco.mjtJoint.mjJNT_SLIDE)
+        hinges = kind == int(mujoco.mjtJoint.mjJNT_HINGE)
+        if model.body_jntnum[body] > 1 or not (slides or hinges):
+            raise SchemaError(f"{path}: joint {name!r}: one hinge or slide per link is supported.")
+        column, axis, anchor = order.index(name), model.jnt_axis[joint], model.jnt_pos[joint]
+        if model.qpos0[model.jnt_qposadr[joint]] != 0:
+            raise SchemaError(f"{path}: joint {name!r} has a reference angle; it must be 0.")
+
+    return _Link(
+        parent=int(model.body_parentid[body]) - 1,
+        position=model.body_pos[body].copy(),
+        turn=rotations.from_quaternion(model.body_quat[body]),
+        column=column,
+        axis=axis.copy(),
+        anchor=anchor.copy(),
+        slides=slides,
+    )

@@ -1,0 +1,238 @@
+"""Typed access to a YAML parameter file; every error names the file and the key.
+
+One side of a hand may be the mirror image of the other, in the y of every link's frame: a file then
+states one side only, and for the other side only what differs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.types import SIDES, Side
+
+_MISSING = object()
+# The C parser is ten times faster where PyYAML was built with it; both build plain values only.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Section:
+    """One mapping of a parameter file that knows where it stands."""
+
+    def __init__(self, file: Path, key: str, values: dict[str, Any]) -> None:
+        self.file = file
+        self.key = key
+        self._values = values
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the keys in the file's order."""
+        return iter(self._values)
+
+    def fail(self, name: str, problem: str) -> NoReturn:
+        """Raise a SchemaError about one key."""
+        raise SchemaError(f"{self.file}: {self._path(name)} {problem}")
+
+    def only(self, names: str) -> None:
+        """Refuse any key that is not among the blank-separated names."""
+        valid = names.split()
+        for name in self._values:
+            if name not in valid:
+                self.fail(name, f"is not a known key; {nearest(name, valid)}")
+
+    def known(self, valid: Iterable[str]) -> None:
+        """Refuse any key that is not valid."""
+        valid = tuple(valid)
+        for name in self._values:
+            if name not in valid:
+                self.fail(name, f"is not known here; {nearest(name, valid)}")
+
+    def section(self, name: str, optional: bool = False) -> Section:
+        """Return a mapping; an absent optional one is empty."""
+        value = self._get(name, {} if optional else _MISSING)
+        if not isinstance(value, dict) or not all(isinstance(k, str) for k in value):
+            self.fail(name, "must be a mapping with text keys.")
+        return Section(self.file, self._path(name), value)
+
+    def sections(self, name: str) -> Iterator[Section]:
+        """Yield the mappings of a list; none if the key is absent."""
+        values = self._get(name, [])
+        if not isinstance(values, list):
+            self.fail(name, "must be a list.")
+        for index, value in enumerate(values):
+            if not isinstance(value, dict):
+                self.fail(f"{name}[{index}]", "must be a mapping.")
+            yield Section(self.file, self._path(f"{name}[{index}]"), value)
+
+    def text(self, name: str, default: Any = _MISSING) -> str:
+        """Return non-empty text."""
+        value = self._get(name, default)
+        if not isinstance(value, str) or not value.strip():
+            self.fail(name, f"must be text, not {value!r}.")
+        return value.strip()
+
+    def choice(self, name: str, valid: Iterable[str]) -> str:
+        """Return text that is one of the valid names."""
+        value, valid = self.text(name), tuple(valid)
+        if value not in valid:
+            self.fail(name, f"is {value!r}; {nearest(value, valid)}")
+        return value
+
+    def number(self, name: str, default: Any = _MISSING) -> float:
+        """Return a finite number; the default is returned as it is."""
+        value = self._get(name, default)
+        return value if value is default else self._number(name, value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return true or false."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            self.fail(name, f"must be true or false, not {value!r}.")
+        return value
+
+    def choices(self, name: str, valid: Iterable[str]) -> tuple[str, ...]:
+        """Return a list of valid names; none if the key is absent."""
+        values, valid = self._get(name, []), tuple(valid)
+        if not isinstance(values, list):
+            self.fail(name, f"must be a list, not {values!r}.")
+        for value in values:
+            if value not in valid:
+                self.fail(name, f"names {value!r}; {nearest(str(value), valid)}")
+        return tuple(values)
+
+    def positive(self, name: str, default: Any = _MISSING) -> float:
+        """Return a number above zero."""
+        value = self.number(name, default)
+        if not value > 0:
+            self.fail(name, f"must be greater than 0, not {value}.")
+        return value
+
+    def vector(self, name: str, length: int, default: Any = _MISSING) -> tuple[float, ...]:
+        """Return ``length`` finite numbers."""
+        value = self._get(name, default)
+        if not isinstance(value, list | tuple) or len(value) != length:
+            self.fail(name, f"must be a list of {length} numbers, not {value!r}.")
+        return tuple(self._number(name, v) for v in value)
+
+    def interval(self, name: str) -> tuple[float, float]:
+        """Return two numbers, the first below the second."""
+        low, high = self.vector(name, 2)
+        if not low < high:
+            self.fail(name, f"must be [lower, upper] with lower < upper, not [{low}, {high}].")
+        return low, high
+
+    def pairs(self, name: str, valid: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """Return pairs of names; none if the key is absent."""
+        out = []
+        for pair in self._get(name, []):
+            if not isinstance(pair, list) or len(pair) != 2:
+                self.fail(name, f"must be a list of pairs, not {pair!r}.")
+            for item in pair:
+                if item not in valid:
+                    self.fail(name, f"names {item!r}; {nearest(str(item), valid)}")
+            out.append((pair[0], pair[1]))
+        return tuple(out)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the values as read."""
+        return self._values
+
+    def _get(self, name: str, default: Any) -> Any:
+        value = self._values.get(name, default)
+        if value is _MISSING:
+            self.fail(name, f"is missing; present: {', '.join(self._values) or 'nothing'}.")
+        return value
+
+    def _number(self, name: str, value: Any) -> float:
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        if not good or not math.isfinite(value):
+            self.fail(name, f"must be a finite number, not {value!r}.")
+        return float(value)
+
+    def _path(self, name: str) -> str:
+        return f"{self.key}.{name}" if self.key else name
+
+
+def merged(base: Section, change: Section) -> Section:
+    """Return ``base`` with the entries of ``change`` laid over it, two levels deep."""
+    values = dict(base.plain())
+    for name in change:
+        values[name] = {**base.section(name).plain(), **change.section(name).plain()}
+    return Section(base.file, base.key, values)
+
+
+def read_yaml(path: Path) -> Section:
+    """Read a YAML file whose top level is a mapping."""
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SchemaError(f"{path}: is not valid YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise SchemaError(f"{path}: must hold a mapping; see robots/inspire/robot.yaml.")
+    return Section(path, "", values)
+
+
+#: Which components of a vector change sign in the mirror y -> -y. A turn changes sense as well, so
+#: an axis of rotation behaves unlike a direction.
+_DIRECTION = (1.0, -1.0, 1.0)
+_TURN = (-1.0, 1.0, -1.0)
+_SIGNS = {
+    "xyz": _DIRECTION, "com": _DIRECTION, "from": _DIRECTION, "to": _DIRECTION,
+    "center": _DIRECTION, "rpy": _TURN,
+}  # fmt: skip
+
+
+def unmirrored(sides: Section, side: Side) -> Section:
+    """Return one side's entry; with ``mirror: OTHER`` the other's, mirrored, its own laid over it.
+
+    Joints keep their names and the signs of their angles: flexion is positive on both sides if it
+    is on one.
+    """
+    own = sides.section(side)
+    own.only("joints commands links tips model mirror")
+    if "mirror" not in own:
+        return own
+    other = sides.section(own.choice("mirror", (s for s in SIDES if s in sides and s != side)))
+    if "mirror" in other:
+        own.fail("mirror", f"is {other.key!r}, which is a mirror image itself.")
+
+    values = dict(own.plain())
+    for table in ("links", "tips"):
+        if table in other:
+            mirrored = {k: _mirrored(v) for k, v in other.section(table).plain().items()}
+            base = Section(own.file, f"{own.key}.{table}", mirrored)
+            change = own.section(table, optional=True)
+            change.known(mirrored)
+            values[table] = merged(base, change).plain()
+
+    return Section(own.file, own.key, values)
+
+
+def _mirrored(entry: Any) -> Any:
+    """Return a link, tip or shape in the mirror; what is malformed is left for the reader."""
+    if isinstance(entry, list):
+        return [_mirrored(item) for item in entry]
+    if not isinstance(entry, dict):
+        return entry
+    axis = _DIRECTION if entry.get("motion") == "slide" else _TURN
+    out = {}
+    for key, value in entry.items():
+        signs = axis if key == "axis" else _SIGNS.get(key)
+        out[key] = _mirrored(value) if signs is None else _signed(value, signs)
+    return out
+
+
+def _signed(value: Any, signs: tuple[float, ...]) -> Any:
+    if not isinstance(value, list) or len(value) != len(signs):
+        return value
+    good = all(isinstance(v, int | float) and not isinstance(v, bool) for v in value)
+    return [v * s for v, s in zip(value, signs, strict=True)] if good else value

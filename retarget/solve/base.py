@@ -1,0 +1,220 @@
+"""Base poses that a wrist can be driven along: smooth, with limited acceleration.
+
+The pose of each robot base follows the human palm, in the camera frame or, where camera poses are
+known, in the world. What is solved for are small corrections c of that motion, for both hands in
+one sparse QP per chunk (PIQP), rotations about the frame's axes after linearising:
+
+    min  sum w |c|^2 + s |second difference of the corrected motion|^2 + r |c_left - c_right|^2
+    s.t. |second difference| <= limit
+
+The last term keeps the two hands' relative pose: where a correction is needed, both make it. There
+is no filter and so no lag. Frames without a hand are left as they are; a span of frames with one
+stands for itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import piqp
+import scipy.sparse as sp
+from jaxtyping import Float
+
+from acehand_core.geometry import rotations
+from acehand_core.types import PerHand, PerHandFlag
+
+BasePoses = Float[np.ndarray, "T 2 4 4"]
+
+#: Frames solved together, and how far a chunk looks beyond the frames it keeps.
+CHUNK_FRAMES = 2048
+LOOK_AHEAD = 64
+#: Rounds of linearising rotations; positions need one.
+_ROUNDS = 10
+#: Weight of a frame whose quality is 0, as of one that gap filling wrote.
+_LEAST_WEIGHT = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class BaseLimits:
+    """What a wrist may do. Accelerations hold for the length of the vector.
+
+    The defaults are assumed: above what people do on purpose, below the 60 m/s2 at which others
+    reject a clip. ``cutoff_hz`` is where smoothing halves a motion; ``together`` weighs the
+    relative pose of the hands against the place of each.
+    """
+
+    acceleration: float = 25.0
+    angular_acceleration: float = 150.0
+    cutoff_hz: float = 6.0
+    together: float = 3.0
+
+
+def smooth_bases(
+    poses: BasePoses,
+    active: PerHandFlag,
+    weights: PerHand,
+    fps: float,
+    limits: BaseLimits = BaseLimits(),
+) -> BasePoses:
+    """Return base poses that keep the acceleration limits.
+
+    Args:
+        poses: ``T_frame_base``, metres; only frames where ``active`` count.
+        weights: 0 to 1, how well each pose is known.
+    """
+    out = poses.copy()
+    for first in range(0, len(poses), CHUNK_FRAMES):
+        stop = min(first + CHUNK_FRAMES, len(poses))
+        # Two finished frames before the chunk carry its velocity on.
+        rows = slice(max(0, first - 2), min(stop + LOOK_AHEAD, len(poses)))
+        fixed = first - rows.start
+        window = _Window(active[rows], weights[rows], fps, fixed, limits)
+        start = out[rows].copy()
+        solved = _smooth_rotations(window, start[..., :3, :3], poses[rows, :, :3, :3])
+        out[first:stop, :, :3, :3] = solved[fixed : fixed + stop - first]
+        moved = _smooth_positions(window, start[..., :3, 3])
+        out[first:stop, :, :3, 3] = moved[fixed : fixed + stop - first]
+    return np.where(active[..., None, None], out, poses)
+
+
+def accelerations(
+    poses: BasePoses, active: PerHandFlag, fps: float
+) -> tuple[Float[np.ndarray, "N 2"], Float[np.ndarray, "N 2"]]:
+    """Return linear (m/s2) and angular (rad/s2) accelerations, N = T - 2.
+
+    NaN where a hand is not there in all three frames.
+    """
+    linear = np.linalg.norm(np.diff(poses[..., :3, 3], n=2, axis=0), axis=-1) * fps**2
+    turns = _turns(poses[..., :3, :3])
+    angular = np.linalg.norm(np.diff(rotations.log(turns), axis=0), axis=-1) * fps**2
+    whole = active[:-2] & active[1:-1] & active[2:]
+    return np.where(whole, linear, np.nan), np.where(whole, angular, np.nan)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Window:
+    """A run of frames solved together, of which the first ``fixed`` are finished."""
+
+    active: PerHandFlag
+    weights: PerHand
+    fps: float
+    fixed: int
+    limits: BaseLimits
+
+    def solve(
+        self,
+        turns: Float[np.ndarray, "M 2 3 3"],
+        second: Float[np.ndarray, "N 2 3"],
+        offset: Float[np.ndarray, "T 2 3"],
+        acceleration: float,
+    ) -> Float[np.ndarray, "T 2 3"]:
+        """Return the corrections.
+
+        Args:
+            turns: rotation from each frame to the next (identities for positions), M = T - 1.
+            second: second difference of the motion without corrections, N = T - 2.
+            offset: what earlier rounds have corrected already.
+            acceleration: the limit, per second squared.
+        """
+        count = len(offset)
+        operator = _second_differences(turns, self.active)
+        bends = np.concatenate([second[:, hand].reshape(-1) for hand in (0, 1)])
+        free = np.zeros((count, 2, 3), bool)
+        free[self.fixed :] = self.active[self.fixed :, :, None]
+        columns = np.flatnonzero(np.moveaxis(free, 1, 0).reshape(-1))
+        rows = np.flatnonzero(np.diff(operator.indptr))
+        operator, bends = operator[rows][:, columns].tocsc(), bends[rows]
+        if len(columns) == 0:
+            return np.zeros_like(offset)
+        pull = self._data_cost(columns)
+        smooth = 1.0 / (2 * np.pi * self.limits.cutoff_hz / self.fps) ** 4
+        hessian = (pull + smooth * (operator.T @ operator)).tocsc()
+        earlier = np.moveaxis(offset, 1, 0).reshape(-1)[columns]
+        gradient = pull @ earlier + smooth * (operator.T @ bends)
+
+        # Per axis, so that the length of the vector keeps the limit.
+        bound = np.full(len(rows), acceleration / np.sqrt(3) / self.fps**2)
+        solver = piqp.SparseSolver()
+        if len(rows):
+            solver.setup(hessian, gradient, None, None, operator, -bound - bends, bound - bends)
+        else:
+            solver.setup(hessian, gradient)
+
+        solver.solve()
+        flat = np.zeros(free.size)
+        flat[columns] = solver.result.x
+
+        return np.moveaxis(flat.reshape(2, count, 3), 0, 1)
+
+    def _data_cost(self, columns: np.ndarray) -> sp.csr_array:
+        """Return the matrix that weighs corrections, and the difference of the hands'."""
+        weight = np.maximum(self.weights, _LEAST_WEIGHT) * self.active
+        both = np.repeat(self.active.all(axis=1), 3) * self.limits.together
+        own = [np.repeat(weight[:, hand], 3) + both for hand in (0, 1)]
+        # Tiny: frames without a hand must not make the matrix singular.
+        blocks = [[sp.diags_array(own[0] + 1e-9), sp.diags_array(-both)],
+                  [sp.diags_array(-both), sp.diags_array(own[1] + 1e-9)]]  # fmt: skip
+        return sp.csr_array(sp.block_array(blocks, format="csr")[columns][:, columns])
+
+
+def _smooth_positions(
+    window: _Window, places: Float[np.ndarray, "T 2 3"]
+) -> Float[np.ndarray, "T 2 3"]:
+    if len(places) < 3:
+        return places
+    turns = np.broadcast_to(np.eye(3), (len(places) - 1, 2, 3, 3))
+    second = np.diff(places, n=2, axis=0)
+    nothing = np.zeros_like(places)
+    return places + window.solve(turns, second, nothing, window.limits.acceleration)
+
+
+def _smooth_rotations(
+    window: _Window,
+    start: Float[np.ndarray, "T 2 3 3"],
+    measured: Float[np.ndarray, "T 2 3 3"],
+) -> Float[np.ndarray, "T 2 3 3"]:
+    if len(start) < 3:
+        return start
+    current = start
+    for _ in range(_ROUNDS):
+        turns = _turns(current)
+        second = np.diff(rotations.log(turns), axis=0)
+        offset = rotations.log(current @ np.swapaxes(measured, -1, -2))
+        step = window.solve(turns, second, offset, window.limits.angular_acceleration)
+        current = rotations.exp(step) @ current
+        if np.abs(step).max() < 1e-4:
+            break
+    return current
+
+
+def _turns(turned: Float[np.ndarray, "T 2 3 3"]) -> Float[np.ndarray, "M 2 3 3"]:
+    """Return the rotation from each frame to the next, about the frame's axes."""
+    return turned[1:] @ np.swapaxes(turned[:-1], -1, -2)
+
+
+def _second_differences(turns: Float[np.ndarray, "M 2 3 3"], active: PerHandFlag) -> sp.csr_array:
+    """Return the matrix from corrections, left hand first, to change of the second differences.
+
+    With rotation D from frame t to t + 1, a correction c turns the velocity by
+    ``c[t + 1] - D c[t]``. Rows of frames without a hand are empty.
+    """
+    count = len(turns) + 1
+    blocks = []
+    for hand in (0, 1):
+        step = turns[:, hand]
+        whole = active[:-2, hand] & active[1:-1, hand] & active[2:, hand]
+        keep = sp.diags_array(np.repeat(whole.astype(float), 3))
+        parts = (step[:-1], -np.eye(3) - step[1:], np.broadcast_to(np.eye(3), step[1:].shape))
+        total = sp.csr_array((3 * (count - 2), 3 * count))
+        for shift, part in enumerate(parts):
+            rows = np.arange(3 * (count - 2)).reshape(-1, 3, 1).repeat(3, 2)
+            columns = (np.arange(count - 2)[:, None, None] + shift) * 3 + np.arange(3)
+            columns = np.broadcast_to(columns, rows.shape)
+            entries = (part.reshape(-1), (rows.reshape(-1), columns.reshape(-1)))
+            total = total + sp.csr_array(entries, shape=total.shape)
+        kept = sp.csr_array(keep @ total)
+        kept.eliminate_zeros()
+        blocks.append(kept)
+
+    return sp.csr_array(sp.block_diag(blocks, format="csr"))

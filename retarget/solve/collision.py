@@ -1,0 +1,216 @@
+"""Collision avoidance: shapes of the hand that touch, and open fingertips, keep a distance.
+
+Every pair is a capsule's axis with a clearance to another's axis or to a box. Only pairs that the
+hand can bring together are looked at. Other shapes are left to the replay, which collides
+everything.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from retarget.robots.collision_shapes import closest_points, distances_to_boxes
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.kinematics import FrameSet, KinematicTree, Posture
+from retarget.solve.costs import Cost, Gaps, Problem, State, Weights
+from retarget.solve.pinch import pinch_fingers
+
+#: Contact may press this deep: pads that hold something do. Beyond 1 mm it counts as penetration.
+CONTACT_M = 0.0003
+#: Pairs further apart than their clearance and this are not looked at in a round.
+NEAR_M = 0.010
+_SAMPLES = 2048
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Nearest:
+    """Nearest points of N pairs, the direction from the second to the first, and their distance.
+
+    The distance is negative where the first, a point of an axis, is inside the second's box.
+    """
+
+    first: Float[np.ndarray, "T N 3"]
+    second: Float[np.ndarray, "T N 3"]
+    normal: Float[np.ndarray, "T N 3"]
+    distance: Float[np.ndarray, "T N"]
+
+
+class CollisionPairs:
+    """Pairs of shapes fixed to links, and how far each pair must stay apart.
+
+    Columns are pairs of capsules, then pairs of a capsule and a box, then pairs of tips.
+    """
+
+    def __init__(self, hand: HandSpec, tree: KinematicTree, pinching: Int[np.ndarray, "P"]) -> None:
+        """Use the hand's own capsules and boxes, and its thumb with the fingers that can pinch."""
+        self.pinching = pinching
+        self._tree, self._coupling = tree, hand.coupling
+        shapes = tree.capsules
+        capsule_frames, tips = shapes.frames(), tree.frames(hand.tip_names)
+        # Segment i has its ends at frames 2 i and 2 i + 1; a tip is a segment without length.
+        twice = np.repeat(np.arange(len(tips.links)), 2)
+        ends = FrameSet(
+            np.concatenate([capsule_frames.links, tips.links[twice]]),
+            np.concatenate([capsule_frames.offsets, tips.offsets[twice]]),
+            np.concatenate([capsule_frames.turns, tips.turns[twice]]),
+        )
+
+        pairs, box_pairs = _meeting(hand, tree)
+        thumb = len(shapes.radii)
+        tip_pairs = np.array([(thumb, thumb + finger) for finger in pinching], int).reshape(-1, 2)
+        clearances = (
+            shapes.radii[pairs].sum(1) - CONTACT_M,
+            shapes.radii[box_pairs[:, 0]] - CONTACT_M,
+            np.full(len(tip_pairs), -np.inf),
+        )
+        self._clearance = np.concatenate(clearances)
+        self._boxed = slice(len(pairs), len(pairs) + len(box_pairs))
+        self._tips = slice(self._boxed.stop, len(self._clearance))
+
+        # Segments that no pair needs are dropped.
+        segments = np.concatenate([pairs.reshape(-1), box_pairs[:, 0], tip_pairs.reshape(-1)])
+        used = np.unique(segments)
+        rows = np.stack([2 * used, 2 * used + 1], axis=1).reshape(-1)
+        self._ends = FrameSet(ends.links[rows], ends.offsets[rows], ends.turns[rows])
+        self._pairs = np.searchsorted(used, np.concatenate([pairs, tip_pairs]))
+        self._boxed_segments = np.searchsorted(used, box_pairs[:, 0])
+        self._boxes, box = shapes.boxes, box_pairs[:, 1]
+        of_segment = self._ends.links[::2]
+        of_pair = of_segment[self._pairs]
+        of_box_pair = np.stack([of_segment[self._boxed_segments], self._boxes.links[box]], axis=1)
+        self._links = np.insert(of_pair, self._boxed.start, of_box_pair, axis=0)
+        self._box = box
+
+    def __len__(self) -> int:
+        return len(self._clearance)
+
+    def clearance(self, apart: Float[np.ndarray, "T P"]) -> Float[np.ndarray, "T N"]:
+        """Return the clearance of every pair and frame for the wanted distances of open tips.
+
+        Without columns in ``apart`` the tips may meet anywhere.
+        """
+        out = np.tile(self._clearance, (len(apart), 1))
+        if apart.shape[1]:
+            out[:, self._tips] = apart
+        return out
+
+    def shortfall(
+        self, posture: Posture, clearance: Float[np.ndarray, "T N"]
+    ) -> Float[np.ndarray, "T N"]:
+        """Return by how much each pair is too close, metres; negative where there is room."""
+        return clearance - self._nearest(posture).distance
+
+    def gaps(
+        self, posture: Posture, clearance: Float[np.ndarray, "T N"], weight: float = 1.0
+    ) -> Gaps:
+        """Return the pairs that are too close or nearly so; ``weight`` as in ``Gaps``."""
+        nearest = self._nearest(posture)
+        frames, pairs = np.nonzero(nearest.distance < clearance + NEAR_M)
+        gradient = np.zeros((len(frames), self._coupling.shape[1]))
+
+        for pair in np.unique(pairs):
+            rows = np.flatnonzero(pairs == pair)
+            at = posture.at(frames[rows])
+            normal = nearest.normal[frames[rows], pair]
+            for points, link, sign in zip(
+                (nearest.first, nearest.second), self._links[pair], (1, -1), strict=True
+            ):
+                moved = self._tree.jacobian(
+                    at, np.array([link]), points[frames[rows], pair][:, None], self._coupling
+                )
+                gradient[rows] += sign * np.einsum("nx,nxc->nc", normal, moved[:, 0])
+
+        room = (nearest.distance - clearance)[frames, pairs]
+        return Gaps(frames, pairs, room, gradient, np.full(len(room), weight))
+
+    def _nearest(self, posture: Posture) -> _Nearest:
+        ends = posture.points(self._ends)
+        a, b = self._pairs.T
+        first, second, _, _ = closest_points(ends[:, 2 * a], ends[:, 2 * a + 1], ends[:, 2 * b],
+                                             ends[:, 2 * b + 1])  # fmt: skip
+        apart = first - second
+        distance = np.linalg.norm(apart, axis=-1)
+        normal = apart / np.maximum(distance, 1e-9)[..., None]
+        if not len(self._box):
+            return _Nearest(first, second, normal, distance)
+
+        segment, at = self._boxed_segments, self._boxed.start
+        boxed = distances_to_boxes(
+            posture, ends[:, 2 * segment], ends[:, 2 * segment + 1], self._boxes, self._box,
+            self._clearance[self._boxed] + NEAR_M,
+        )  # fmt: skip
+        return _Nearest(*(
+            np.concatenate([ours[:, :at], theirs, ours[:, at:]], axis=1)
+            for ours, theirs in zip((first, second, normal, distance), boxed, strict=True)
+        ))  # fmt: skip
+
+
+def _meeting(
+    hand: HandSpec, tree: KinematicTree
+) -> tuple[Int[np.ndarray, "P 2"], Int[np.ndarray, "R 2"]]:
+    """Return the pairs of capsules, and of a capsule and a box, that random poses bring near.
+
+    Pairs that no pose parts are left out: nothing could be done about them.
+    """
+    shapes = tree.capsules
+    rng = np.random.default_rng(0)
+    span = hand.command_upper - hand.command_lower
+    commands = hand.command_lower + span * rng.random((_SAMPLES, len(span)))
+    posture = tree.posture(hand.expand(commands))
+    ends = posture.points(shapes.frames())
+    starts, stops = ends[:, ::2], ends[:, 1::2]
+
+    a, b = shapes.pairs.T
+    first, second, _, _ = closest_points(starts[:, a], stops[:, a], starts[:, b], stops[:, b])
+    between = np.linalg.norm(first - second, axis=-1) - shapes.radii[shapes.pairs].sum(1)
+
+    capsule, box = shapes.box_pairs.T
+    radii = shapes.radii[capsule]
+    *_, distance = distances_to_boxes(
+        posture, starts[:, capsule], stops[:, capsule], shapes.boxes, box, radii + NEAR_M / 2
+    )
+    from_box = distance - radii
+    return tuple(
+        pairs[(gap.min(0) < NEAR_M / 2) & (gap.max(0) > 0)]
+        for pairs, gap in ((shapes.pairs, between), (shapes.box_pairs, from_box))
+    )
+
+
+class CollisionCost(Cost):
+    """Shapes of the hand, and fingertips that are open, keep their clearance. One-sided."""
+
+    def __init__(
+        self, pairs: CollisionPairs, clearance: Float[np.ndarray, "T N"], weights: Weights
+    ) -> None:
+        """Keep ``clearance`` (m) of every pair and frame."""
+        self._pairs, self._clearance, self._weights = pairs, clearance, weights
+
+    @classmethod
+    def over(cls, problem: Problem, rows: slice) -> CollisionCost | None:
+        """Return the cost; see ``Cost``."""
+        if problem.weights.contact <= 0:
+            return None
+        pairs = collision_pairs(problem.hand, problem.tree)
+        clearance = pairs.clearance(problem.pinches.apart[rows])
+        return cls(pairs, clearance, problem.weights) if np.isfinite(clearance).any() else None
+
+    def value(self, state: State, residual: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T"]:
+        """Return what each frame costs."""
+        shortfall = self._pairs.shortfall(state.posture, self._clearance)
+        deep = np.maximum(shortfall, 0) / self._weights.length_m
+        return 0.5 * self._weights.contact * np.sum(deep**2, axis=1)
+
+    def gaps(self, state: State) -> Gaps:
+        """Return the pairs that are too close or nearly so."""
+        weight = self._weights.contact / self._weights.length_m**2
+        return self._pairs.gaps(state.posture, self._clearance, weight)
+
+
+@functools.lru_cache(maxsize=8)
+def collision_pairs(hand: HandSpec, tree: KinematicTree) -> CollisionPairs:
+    """Return what must stay apart in a hand; which pairs can meet is found out once."""
+    return CollisionPairs(hand, tree, pinch_fingers(hand, tree))

@@ -1,0 +1,150 @@
+"""The pose objective: the sum of a list of costs, over all frames or some of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float
+
+from retarget.robots.hand_spec import Commands
+from retarget.solve.collision import CollisionCost
+from retarget.solve.costs import Cost, Gaps, PostureCost, Problem, State
+from retarget.solve.targets import CALIBRATION_SIZE
+from retarget.solve.vector_costs import (
+    DirectionCost,
+    KeypointCost,
+    PinchCost,
+    VectorCost,
+    VectorCosts,
+)
+
+#: What a pose costs. Smoothness and limits join frames: they are the trajectory's (``qp.py``).
+COSTS: tuple[type[Cost] | type[VectorCost], ...] = (
+    KeypointCost,
+    DirectionCost,
+    PinchCost,
+    PostureCost,
+    CollisionCost,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pose(State):
+    """A state, each cost's residuals there, and what each frame costs."""
+
+    residuals: tuple[Float[np.ndarray, "T _"], ...]
+    cost: Float[np.ndarray, "T"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quadratic:
+    """The objective around a pose: slope, convex curvature, and pairs that are near."""
+
+    gradient: Float[np.ndarray, "T C"]
+    hessian: Float[np.ndarray, "T C C"]
+    gaps: Gaps
+
+
+@dataclass(frozen=True, eq=False)
+class PoseObjective(Problem):
+    """A problem and the costs of its poses."""
+
+    costs: tuple[type[Cost] | type[VectorCost], ...] = COSTS
+
+    def window(self, rows: slice) -> Window:
+        """Return the objective of some frames, goals computed."""
+        return Window(self, rows)
+
+    def without(self, cost: type[Cost] | type[VectorCost]) -> PoseObjective:
+        """Return the objective less one of its costs."""
+        return replace(self, costs=tuple(other for other in self.costs if other is not cost))
+
+    def __call__(
+        self, commands: Commands, rows: slice = slice(None)
+    ) -> tuple[Float[np.ndarray, "T M"], Float[np.ndarray, "T M C"]]:
+        """Return residuals and their derivatives for a run of frames."""
+        window = self.window(rows)
+        return window.residuals(window.at(commands))
+
+    def by_calibration(self) -> Float[np.ndarray, "T M P"]:
+        """Return the residuals' derivatives by the calibration's parameters, see ``Window``."""
+        window = self.window(slice(None))
+        return window.by_calibration(window.at(np.tile(self.hand.rest, (len(self), 1))))
+
+
+class Window:
+    """A ``PoseObjective`` over a run of frames."""
+
+    def __init__(self, objective: PoseObjective, rows: slice) -> None:
+        """Prepare every cost for these frames."""
+        self._hand, self._tree = objective.hand, objective.tree
+        self._least = objective.weights.rest + 1e-6
+        kinds = (VectorCosts, *(kind for kind in objective.costs if issubclass(kind, Cost)))
+        costs = (kind.over(objective, rows) for kind in kinds)
+        self._costs = [cost for cost in costs if cost is not None]
+
+    def at(self, commands: Commands) -> Pose:
+        """Evaluate commands."""
+        state = State(commands, self._tree.posture(self._hand.expand(commands)))
+        residuals = tuple(cost.residual(state) for cost in self._costs)
+        total = np.zeros(len(commands))
+        for cost, residual in zip(self._costs, residuals, strict=True):
+            total += cost.value(state, residual)
+        return Pose(commands, state.posture, residuals, total)
+
+    def residuals(self, pose: Pose) -> tuple[Float[np.ndarray, "T M"], Float[np.ndarray, "T M C"]]:
+        """Return all residuals of a pose and their derivatives; one-sided costs have none."""
+        jacobians = [cost.jacobian(pose) for cost in self._costs]
+        return np.concatenate(pose.residuals, axis=1), np.concatenate(jacobians, axis=1)
+
+    def quadratic(self, pose: Pose, curved: bool = True) -> Quadratic:
+        """Return the objective's second-order model, with the curvature of the motion or without.
+
+        Targets that no pose meets leave large residuals; without the curvature of the motion the
+        solution is then approached by a constant share per round only.
+        """
+        count, size = pose.commands.shape
+        gradient, hessian = np.zeros((count, size)), np.zeros((count, size, size))
+        for cost, residual in zip(self._costs, pose.residuals, strict=True):
+            slope, bend = cost.normal(pose, residual)
+            gradient += slope
+            hessian += bend
+        if curved:
+            hessian += self.curvature(pose)
+            hessian = _convex(hessian, self._least)
+        active = [gaps for cost in self._costs if (gaps := cost.gaps(pose)) is not None]
+        return Quadratic(gradient, hessian, Gaps.of_all(active, size))
+
+    def curvature(self, pose: Pose) -> Float[np.ndarray, "T C C"]:
+        """Return the curvature of the residuals, times them: what Gauss and Newton leave out."""
+        count, size = pose.commands.shape
+        total = np.zeros((count, size, size))
+        for cost, residual in zip(self._costs, pose.residuals, strict=True):
+            bend = cost.curvature(pose, residual)
+            if bend is not None:
+                total += bend
+        return total
+
+    def by_calibration(self, pose: Pose) -> Float[np.ndarray, "T M P"]:
+        """Return the residuals' derivatives by the calibration (``targets.named_parameters``)."""
+        columns = [
+            np.zeros((*residual.shape, CALIBRATION_SIZE)) if by is None else by
+            for by, residual in zip(
+                (cost.by_calibration() for cost in self._costs), pose.residuals, strict=True
+            )
+        ]
+        return np.concatenate(columns, axis=1)
+
+
+def _convex(hessian: Float[np.ndarray, "T C C"], least: float) -> Float[np.ndarray, "T C C"]:
+    """Return the matrices with eigenvalues of at least ``least``."""
+    off = np.abs(hessian).sum(-1)
+    diagonal = np.einsum("tcc->tc", hessian)
+    # Rows that dominate (Gershgorin) need no eigenvalues: most fingers are independent.
+    doubtful = np.flatnonzero((diagonal - (off - np.abs(diagonal)) < least).any(1))
+    if len(doubtful):
+        values, vectors = np.linalg.eigh(hessian[doubtful])
+        clipped = vectors * np.maximum(values, least)[:, None, :]
+        hessian[doubtful] = clipped @ np.swapaxes(vectors, 1, 2)
+    return hessian

@@ -1,0 +1,180 @@
+"""Pinches: when the human closes thumb and finger, and how far the robot's tips should be apart.
+
+A pinch is found with hysteresis that does not depend on the direction of time: it is a stretch
+during which the human tips stay within ``RELEASE_M`` of each other and come within ``CLOSE_M`` at
+least once. From the first to the last such frame the robot's tips should meet; before and after
+the wanted distance grows with the human's and the pull fades. Beyond they must stay apart. The two
+jaws of a gripper are tips like any others.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from retarget.replay.metrics import PINCH_ROBOT_M
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.kinematics import KinematicTree
+from retarget.solve.targets import HandTargets
+
+CLOSE_M = 0.030
+RELEASE_M = 0.045
+#: A hand whose tips cannot come nearer than this is not asked to pinch with that finger. It is what
+#: counts as a closed pinch when results are scored.
+REACH_M = PINCH_ROBOT_M
+#: How far a finger stays from the thumb while the human's does; it grows over these distances.
+OPEN_M = 0.018
+OPENING_M = (0.040, 0.050)
+#: Pinches that a message names.
+LISTED = 5
+_SAMPLES, _REFINEMENTS = 512, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Pinches:
+    """Wanted thumb-to-finger vectors of the P fingers that a hand can pinch with.
+
+    ``fingers`` are positions in ``HandSpec.tip_names``. ``closing`` is the share of the pull,
+    from 0 (open) to 1 (closed); ``vector`` is in the human palm frame, not scaled: zero length
+    where closed, the human's at the release distance. ``apart`` is the least distance of the tips,
+    -inf where there is none.
+    """
+
+    fingers: Int[np.ndarray, "P"]
+    closing: Float[np.ndarray, "T P"]
+    vector: Float[np.ndarray, "T P 3"]
+    apart: Float[np.ndarray, "T P"]
+
+    @classmethod
+    def of(cls, hand: HandSpec, targets: HandTargets, fingers: Int[np.ndarray, "P"]) -> Pinches:
+        """Find the pinches of a human hand; frames where it is not known are open."""
+        tips = targets.tips_of(hand.fingers)
+        vector = tips[:, fingers] - tips[:, :1] if len(fingers) else np.zeros((len(tips), 0, 3))
+        gap = np.linalg.norm(vector, axis=-1)
+        share = np.stack([_opening(column) for column in gap.T], axis=1) if gap.size else gap
+        known = np.isfinite(gap)
+        closing = np.where(known, 1 - share, 0.0)
+        start, end = OPENING_M
+        least = np.where(known, OPEN_M * np.clip((gap - start) / (end - start), 0, 1), 0.0)
+        vector = np.where(known[..., None], vector * share[..., None], 0.0)
+        return cls(fingers, closing**2, vector, np.where(least > 0, least, -np.inf))
+
+
+@functools.lru_cache(maxsize=8)
+def tip_reach(hand: HandSpec, tree: KinematicTree) -> Float[np.ndarray, "K"]:
+    """Return how near each finger's tip comes to the thumb's, metres; 0 for the thumb itself.
+
+    Infinite for hands without a thumb. Limits of the joints are kept, contact between links is not
+    considered.
+    """
+    out = np.zeros(len(hand.tip_names))
+    if not _pinches(hand):
+        return np.full(len(hand.tip_names), np.inf)
+    rng = np.random.default_rng(0)
+    span = hand.command_upper - hand.command_lower
+    start = hand.command_lower + span * rng.random((_SAMPLES, len(span)))
+
+    for k in range(1, len(out)):
+        frames = [hand.tip_names[0], hand.tip_names[k]]
+        commands, spread = start, span / 2
+        for _ in range(_REFINEMENTS):
+            points = tree.points(hand.expand(commands), frames)
+            gap = np.linalg.norm(points[:, 0] - points[:, 1], axis=-1)
+            best = commands[np.argmin(gap)]
+            out[k] = gap.min()
+            spread = spread / 2
+            near = best + spread * rng.uniform(-1, 1, start.shape)
+            commands = np.clip(near, hand.command_lower, hand.command_upper)
+            commands[0] = best
+
+    return out
+
+
+def pinch_fingers(hand: HandSpec, tree: KinematicTree) -> Int[np.ndarray, "P"]:
+    """Return the fingers, as positions in ``tip_names``, that can pinch with the thumb."""
+    reach = tip_reach(hand, tree)
+    return np.array([k for k in range(1, len(reach)) if reach[k] < REACH_M], int)
+
+
+def impossible_pinches(
+    hand: HandSpec, tree: KinematicTree, targets: HandTargets
+) -> tuple[str, ...]:
+    """Say which of the human's pinches this hand cannot close, and how near it comes.
+
+    Such tips follow the human's like any others, which leads to the nearest pose that there is.
+    """
+    if not _pinches(hand):
+        return ()
+    reach = tip_reach(hand, tree)
+    far = np.flatnonzero(reach >= REACH_M)
+    tips = targets.tips_of(hand.fingers)
+
+    out = []
+    for k in far:
+        gap = np.linalg.norm(tips[:, k] - tips[:, 0], axis=-1)
+        count = int((_opening(gap) == 0).sum())
+        if count:
+            out.append(
+                f"the {hand.side} hand cannot close the thumb-{hand.fingers[k]} pinch of {count} "
+                f"frames; its tips stay at least {reach[k] * 1e3:.0f} mm apart"
+            )
+
+    return tuple(out)
+
+
+def missed_pinches(
+    hand: HandSpec, tree: KinematicTree, targets: HandTargets, commands: Float[np.ndarray, "T C"]
+) -> tuple[str, ...]:
+    """Say which of the human's pinches, of those this hand can close, the commands do not close.
+
+    A pinch is missed where the robot's tips are ``PINCH_ROBOT_M`` or more apart in over half of its
+    frames, as when the hand is too slow for it.
+    """
+    pinches = Pinches.of(hand, targets, pinch_fingers(hand, tree))
+    points = tree.points(hand.expand(commands), hand.tip_names)
+
+    out = []
+    for column, k in enumerate(pinches.fingers):
+        apart = np.linalg.norm(points[:, k] - points[:, 0], axis=-1)
+        closed = _runs(np.flatnonzero(pinches.closing[:, column] == 1))
+        missed = [run for run in closed if np.mean(apart[run] >= PINCH_ROBOT_M) > 0.5]
+        if not missed:
+            continue
+        listed = ", ".join(f"{run[0]} to {run[-1]}" for run in missed[:LISTED])
+        more = f" and {len(missed) - LISTED} more" if len(missed) > LISTED else ""
+        widest = max(apart[run].max() for run in missed)
+        out.append(
+            f"the {hand.side} hand misses {len(missed)} of {len(closed)} thumb-{hand.fingers[k]} "
+            f"pinches (frames {listed}{more}); its tips stay up to {widest * 1e3:.0f} mm apart"
+        )
+
+    return tuple(out)
+
+
+def _pinches(hand: HandSpec) -> bool:
+    """Whether a hand has a thumb to pinch with; a gripper has one jaw for it."""
+    return len(hand.fingers) > 1 and hand.fingers[0] == "thumb"
+
+
+def _runs(frames: Int[np.ndarray, "N"]) -> list[Int[np.ndarray, "M"]]:
+    """Split increasing frames where one is left out; without frames there is no run."""
+    if not len(frames):
+        return []
+    return np.split(frames, np.flatnonzero(np.diff(frames) > 1) + 1)
+
+
+def _opening(gap: Float[np.ndarray, "T"]) -> Float[np.ndarray, "T"]:
+    """Return 0 where a pinch is closed, 1 where there is none, in between on the way."""
+    out = np.ones(len(gap))
+    inside = np.flatnonzero(~(gap > RELEASE_M))  # an unknown frame neither opens nor closes
+    for run in _runs(inside):
+        closed = run[np.nan_to_num(gap[run], nan=np.inf) < CLOSE_M]
+        if not len(closed):
+            continue
+        share = (gap[run] - CLOSE_M) / (RELEASE_M - CLOSE_M)
+        out[run] = np.clip(np.nan_to_num(share, nan=1.0), 0.0, 1.0)
+        out[closed[0] : closed[-1] + 1] = 0.0
+    return out

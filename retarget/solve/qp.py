@@ -1,0 +1,226 @@
+"""Quadratic programs over a run of frames: smooth, within limits, clear of contact, at rest."""
+
+from __future__ import annotations
+
+import numpy as np
+import piqp
+import scipy.sparse as sp
+from jaxtyping import Float
+
+from acehand_core.motion import Course
+from retarget.robots.hand_spec import CommandLimits, Commands, HandSpec
+from retarget.solve.costs import Gaps
+
+#: Of slopes and of the duality gap. Frames that nothing pulls are held by small weights of
+#: acceleration only: at the solver's own 1e-8 they end up to 2 mrad off.
+TOLERANCE = 1e-9
+
+
+class TrajectoryProgram:
+    """What does not change from round to round: smoothness and limits of a run of frames.
+
+    ``history`` holds up to three finished frames before it.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        limits: CommandLimits,
+        history: Float[np.ndarray, "H C"],
+        acceleration: float,
+        jerk: float,
+        units: Float[np.ndarray, "C"],
+    ) -> None:
+        """Build the matrices; weights count squared differences in ``units`` per frame^2 and ^3."""
+        size = len(limits.lower)
+        self._shape, self._limits = (count, size), limits
+        done = len(history)
+        total = count + done
+        smooth = sp.csr_array((total, total))
+
+        for order, weight in ((2, acceleration), (3, jerk)):
+            if weight > 0 and total > order:
+                matrix = _differences(total, order)
+                smooth = smooth + weight * (matrix.T @ matrix)
+
+        smooth = smooth.tocsr()
+        share = units**-2.0
+        self._smooth = sp.kron(smooth[done:, done:], sp.diags_array(share)).tocsc()
+        pull = np.asarray(smooth[done:, :done] @ history) if done else np.zeros(self._shape)
+        self._pull = pull * share
+
+        rows, past, bounds = [], [], []
+        for order, limit in ((1, limits.step), (2, limits.bend)):
+            if limits.fps > 0 and np.isfinite(limit).any() and total > order:
+                matrix = _differences(total, order).tocsr()[max(0, done - order) :]
+                rows.append(sp.kron(matrix[:, done:], sp.eye_array(size)))
+                past.append(np.asarray(matrix[:, :done] @ history).reshape(-1))
+                bounds.append(np.tile(limit, matrix.shape[0]))
+
+        self._rates = sp.vstack(rows).tocsr() if rows else None
+        if rows:
+            self._past, self._bounds = np.concatenate(past), np.concatenate(bounds)
+
+    def cost(self, x: Commands) -> float:
+        """Return the cost of the motion alone."""
+        flat = x.reshape(-1)
+        return 0.5 * float(flat @ (self._smooth @ flat)) + float(np.sum(self._pull * x))
+
+    def step(
+        self,
+        x: Commands,
+        gradient: Float[np.ndarray, "T C"],
+        hessian: Float[np.ndarray, "T C C"],
+        gaps: Gaps,
+        trust: Float[np.ndarray, "T"],
+    ) -> tuple[Commands, bool]:
+        """Return the step that minimises the quadratic model within limits, and whether it does.
+
+        Args:
+            x: where the model was made.
+            gradient, hessian: per frame.
+            gaps: near pairs; what a step leaves too close costs them their weight.
+            trust: largest step of a joint in each frame, rad.
+        """
+        flat = x.reshape(-1)
+        size, extra = x.size, len(gaps.room)
+        quadratic = _block_diagonal(hessian) + self._smooth
+        linear = gradient.reshape(-1) + self._smooth @ flat + self._pull.reshape(-1)
+        low = np.maximum(self._limits.lower - x, -trust[:, None]).reshape(-1)
+        high = np.minimum(self._limits.upper - x, trust[:, None]).reshape(-1)
+        rows, least, most = [], [], []
+
+        if self._rates is not None:
+            now = self._past + self._rates @ flat
+            # What no step within the trust region can break needs no row.
+            reach = abs(self._rates) @ np.repeat(trust, x.shape[1])
+            tight = np.flatnonzero(np.abs(now) + reach > self._bounds)
+            now, bounds = now[tight], self._bounds[tight]
+            rows, least, most = [self._rates[tight]], [-bounds - now], [bounds - now]
+
+        if extra:
+            # Slack is counted in units of 1 / sqrt(weight): all variables are of similar size.
+            unit = 1 / np.sqrt(gaps.weight)
+            quadratic = sp.block_diag((quadratic, sp.eye_array(extra)))
+            linear = np.concatenate([linear, np.zeros(extra)])
+            low = np.concatenate([low, np.zeros(extra)])
+            high = np.concatenate([high, np.full(extra, np.inf)])
+            if rows:
+                rows[0] = sp.hstack([rows[0], sp.csc_array((rows[0].shape[0], extra))])
+            rows.append(_gap_rows(gaps, x.shape, unit))
+            least.append(-gaps.room)
+            most.append(np.full(extra, np.inf))
+
+        solver = piqp.SparseSolver()
+        settings = solver.settings
+        settings.eps_abs = settings.eps_duality_gap_abs = TOLERANCE
+        settings.eps_rel = settings.eps_duality_gap_rel = TOLERANCE / 10
+
+        quadratic = quadratic.tocsc()
+        if rows:
+            matrix = sp.vstack(rows).tocsc()
+            solver.setup(quadratic, linear, None, None, matrix, np.concatenate(least),
+                         np.concatenate(most), low, high)  # fmt: skip
+        else:
+            solver.setup(quadratic, linear, None, None, None, None, None, low, high)
+
+        solved = solver.solve() == piqp.PIQP_SOLVED
+        step = np.asarray(solver.result.x[:size]).reshape(x.shape)
+        return (step if solved else np.zeros_like(x)), solved
+
+
+def nearest_path(limits: CommandLimits, commands: Commands, at_rest: bool = False) -> Commands:
+    """Return the commands that keep every limit and are nearest in the sense of least squares.
+
+    Joints do not depend on each other: it is one banded program for each.
+
+    Args:
+        at_rest: the hand also comes from rest before the first command and to rest after the last.
+    """
+    if not at_rest and limits.kept_by(commands):
+        return commands
+    count = len(commands)
+    first, second = _differences(count, 1), _differences(count, 2) if count > 2 else None
+    rows = [first] if count > 1 else []
+    rows += [second] if second is not None else []
+    rows += [first[[0, -1]]] if at_rest and count > 1 else []
+    out = np.clip(commands, limits.lower, limits.upper)
+    if not rows:
+        return out
+
+    matrix = sp.vstack(rows).tocsc()
+    for joint, wanted in enumerate(commands.T):
+        bends = matrix.shape[0] - (count - 1)
+        bound = np.repeat([limits.step[joint], limits.bend[joint]], [count - 1, bends])
+        low, high = np.full(count, limits.lower[joint]), np.full(count, limits.upper[joint])
+        solver = piqp.SparseSolver()
+        solver.settings.eps_abs = solver.settings.eps_duality_gap_abs = TOLERANCE
+        identity = sp.eye_array(count).tocsc()
+        solver.setup(identity, -wanted, None, None, matrix, -bound, bound, low, high)
+        # Holding still keeps every limit, so there is always a solution.
+        if solver.solve() != piqp.PIQP_SOLVED:
+            raise ArithmeticError("The nearest path within limits was not found.")
+        out[:, joint] = np.asarray(solver.result.x)
+
+    return out
+
+
+def course(hand: HandSpec, commands: Commands, fps: float, begin_s: float) -> Course:
+    """Return commands ``1 / fps`` apart as a trajectory that begins and ends at rest.
+
+    The commands are followed as nearly as the limits let a hand (``nearest_path``). Points lie
+    between them: halfway, at the speed from one to the next. A cubic through such points has a
+    speed that changes linearly from one to the other, so speed and acceleration keep their limits
+    between points as they do at them. The first point is at ``begin_s``; command k is passed half a
+    frame after point k.
+    """
+    path = nearest_path(CommandLimits.of(hand, fps), commands, at_rest=True)
+    path = np.concatenate([path[:1], path, path[-1:]])
+    return Course(
+        seconds=begin_s + np.arange(len(path) - 1) / fps,
+        positions=(path[1:] + path[:-1]) / 2,
+        velocities=np.diff(path, axis=0) * fps,
+    )
+
+
+def lead_s(
+    hand: HandSpec, first: Float[np.ndarray, "C"], start: Float[np.ndarray, "C"] | None = None
+) -> float:
+    """Return the time that a hand at rest needs to get to its first point, and rest there.
+
+    Args:
+        start: where it is; None: it may be anywhere within its limits.
+    """
+    far = np.maximum(hand.command_upper - first, first - hand.command_lower)
+    reach = far if start is None else np.abs(first - start)
+    # A cubic from rest to rest over D in T is fastest at 1.5 D / T, and bends most at 6 D / T^2.
+    times = 1.5 * reach / hand.command_velocity, np.sqrt(6 * reach / hand.command_acceleration)
+    return float(np.max(times))
+
+
+def _gap_rows(gaps: Gaps, shape: tuple[int, int], unit: Float[np.ndarray, "N"]) -> sp.csc_array:
+    """Return the matrix of ``by_command @ step + unit * slack``."""
+    extra, size = gaps.by_command.shape
+    columns = gaps.frames[:, None] * size + np.arange(size)
+    slack = shape[0] * shape[1] + np.arange(extra)
+    indices = np.concatenate([columns, slack[:, None]], axis=1)
+    values = np.concatenate([gaps.by_command, unit[:, None]], axis=1)
+    indptr = np.arange(0, extra * (size + 1) + 1, size + 1)
+    matrix = sp.csr_array((values.reshape(-1), indices.reshape(-1), indptr),
+                          shape=(extra, shape[0] * shape[1] + extra))  # fmt: skip
+    matrix.eliminate_zeros()
+    return matrix.tocsc()
+
+
+def _differences(count: int, order: int) -> sp.csr_array:
+    """Return the matrix of differences of an order between neighbouring frames."""
+    weights = {1: [-1.0, 1.0], 2: [1.0, -2.0, 1.0], 3: [-1.0, 3.0, -3.0, 1.0]}[order]
+    shape = (count - order, count)
+    return sp.diags_array(weights, offsets=list(range(order + 1)), shape=shape).tocsr()
+
+
+def _block_diagonal(blocks: Float[np.ndarray, "T C C"]) -> sp.csr_array:
+    count, size, _ = blocks.shape
+    indices = np.arange(count * size).reshape(count, 1, size).repeat(size, 1).reshape(-1)
+    indptr = np.arange(0, count * size * size + 1, size)
+    return sp.csr_array((blocks.reshape(-1), indices, indptr), shape=(count * size, count * size))

@@ -1,0 +1,289 @@
+"""What a robot hand is to track: the human hand in its own palm frame, or how far it is open.
+
+Palm frame: origin at the wrist, x out of the palm, z from the wrist to the fingers, y to the thumb
+on a right hand and away from it on a left one. A robot's base frame follows the same convention.
+
+A gripper has no fingers to bring to places in the palm. It takes the opening between thumb and
+index finger as it is, and its base stands where the two fingertips are: a frame that moves with the
+pinch instead of the palm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Bool, Float, Shaped
+from scipy import ndimage
+
+from acehand_core.geometry import frames, rotations
+from acehand_core.hand.skeleton import KNUCKLES, TIPS, WRIST, finger_keypoints
+from acehand_core.motion import Calibration, HandMotion
+from acehand_core.types import SIDES, Side
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.kinematics import KinematicTree
+
+#: Largest typical wobble of the palm within a file's own wrist frame for that frame to be trusted.
+STEADY_FRAME_RAD = np.radians(20.0)
+
+
+#: What a calibration is fitted in, and how many numbers each parameter has.
+PARAMETERS = {
+    "rotation": 3,
+    "translation": 3,
+    "log_scale": 1,
+    "finger_offsets": 15,
+    "log_lengths": 5,
+}
+CALIBRATION_SIZE = sum(PARAMETERS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class HandTargets:
+    """One human hand over T frames, in its palm frame.
+
+    Where the hand is not known ``joints_hand`` is NaN, ``weight`` 0 and ``T_camera_hand`` the
+    identity. Where it is there (``active``) but nothing of it can be trusted, the first two hold as
+    well, and ``T_camera_hand`` is on the way between its neighbours. ``T_camera_hand`` is None
+    without a placement. ``filled`` marks frames that gap filling wrote; None: there are none.
+    """
+
+    side: Side
+    joints_hand: Float[np.ndarray, "T 21 3"]
+    weight: Float[np.ndarray, "T"]
+    active: Bool[np.ndarray, "T"]
+    T_camera_hand: Float[np.ndarray, "T 4 4"] | None
+    filled: Bool[np.ndarray, "T"] | None = None
+
+    @property
+    def usable(self) -> Bool[np.ndarray, "T"]:
+        """Frames that say something: the hand is there and its joints have some weight."""
+        return self.active & (self.weight > 0)
+
+    @property
+    def measured(self) -> Bool[np.ndarray, "T"]:
+        """Followed frames that gap filling did not write; all followed ones where it wrote all."""
+        followed = self.usable
+        seen = followed if self.filled is None else followed & ~self.filled
+        return seen if seen.any() else followed
+
+    @property
+    def tips(self) -> Float[np.ndarray, "T 5 3"]:
+        """Thumb to pinky fingertips."""
+        return self.joints_hand[:, TIPS]
+
+    def tips_of(self, fingers: Sequence[str]) -> Float[np.ndarray, "T K 3"]:
+        """Return the tips of the named fingers: a robot may have fewer than five."""
+        return self.joints_hand[:, [finger_keypoints(finger)[-1] for finger in fingers]]
+
+
+def finger_bases(joints: Float[np.ndarray, "T 21 3"]) -> Float[np.ndarray, "T 5 3"]:
+    """Return the point from which a calibration stretches each finger, in the palm frame.
+
+    It is the knuckle; the thumb's is the wrist: not every hand model has a joint at its root.
+    """
+    bases = joints[:, KNUCKLES].copy()
+    bases[:, 0] = 0.0
+    return bases
+
+
+def calibrated(
+    joints: Float[np.ndarray, "T 21 3"], calibration: Calibration
+) -> Float[np.ndarray, "T 21 3"]:
+    """Return keypoints of the palm frame where the robot's should be, in its base frame."""
+    fingers = joints[:, 1:].reshape(-1, 5, 4, 3)
+    bases = finger_bases(joints)[:, :, None]
+    fingers = bases + calibration.lengths[:, None, None] * (fingers - bases)
+    out = calibration.apply(np.concatenate([joints[:, :1], fingers.reshape(-1, 20, 3)], axis=1))
+    out[:, 1:] += np.repeat(calibration.finger_offsets, 4, axis=0)
+    return out
+
+
+def named_parameters(
+    values: Shaped[np.ndarray, "*n 27"],
+) -> dict[str, Shaped[np.ndarray, "*n _"]]:
+    """Return views of the last axis: values of a calibration's parameters, or derivatives by them.
+
+    ``rotation`` is a rotation vector in the base frame, ``translation`` in metres; offsets (m) of
+    all fingers follow each other.
+    """
+    names, ends = PARAMETERS, np.cumsum(list(PARAMETERS.values()))
+    return {
+        name: values[..., end - size : end]
+        for (name, size), end in zip(names.items(), ends.tolist(), strict=True)
+    }
+
+
+def palm_frames(joints: Float[np.ndarray, "N 21 3"], side: Side) -> Float[np.ndarray, "N 4 4"]:
+    """Return the palm frame of each hand in the frame its joints are given in.
+
+    NaN where wrist and knuckles do not span a palm.
+    """
+    spokes = joints[:, KNUCKLES[1:]] - joints[:, :1]
+    spokes = spokes / np.linalg.norm(spokes, axis=-1, keepdims=True)
+    along = spokes.mean(1)
+    # The normal of the fan of knuckles, index to pinky: out of the palm on a right hand.
+    normal = np.cross(spokes[:, 0], spokes[:, 3]) * (1 if side == "right" else -1)
+    normal /= np.linalg.norm(normal, axis=-1, keepdims=True)
+    along = along - np.sum(along * normal, axis=-1, keepdims=True) * normal
+    along /= np.linalg.norm(along, axis=-1, keepdims=True)
+    rotation = np.stack([normal, np.cross(along, normal), along], axis=-1)
+    return frames.rigid(rotation, joints[:, WRIST])
+
+
+def palm_rotation(targets: HandTargets) -> Float[np.ndarray, "3 3"]:
+    """Return the mean palm in the frame of the targets' joints, the identity where none is known.
+
+    That frame is the palm frame; a file's own wrist frame may be turned from it.
+    """
+    seen = targets.usable
+    with np.errstate(divide="ignore", invalid="ignore"):
+        palms = palm_frames(targets.joints_hand[seen], targets.side)[:, :3, :3]
+    known = np.isfinite(palms).all((1, 2))
+    if not known.any():
+        return np.eye(3)
+    mean = np.average(palms[known], axis=0, weights=targets.weight[seen][known])
+    return rotations.project_to_rotation(mean)
+
+
+def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
+    """Return one hand of a motion as targets, or None where it never appears.
+
+    A frame is active where the wrist, knuckles and tips are known; a missing joint in between is
+    carried as NaN and gets no weight later. Frames weigh by the motion's quality. One of quality 0
+    is treated as a gap that is filled: it stays active, its joints are not used, and its pose is
+    taken from the frames around it. A hand without any better frame does not appear.
+    """
+    slot = SIDES.index(side)
+    joints = motion.joints_camera[:, slot]
+    needed = [WRIST, *KNUCKLES[1:], *TIPS]
+    active = motion.known[:, slot] & np.isfinite(joints[:, needed]).all((1, 2))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        palms = palm_frames(joints, side)
+    active &= np.isfinite(palms).all((1, 2))  # some trackers write zeros for a missing hand
+    weight = np.where(active, motion.quality[:, slot].astype(float), 0.0)
+    followed = weight > 0
+    if not followed.any():
+        return None
+
+    poses = np.where(active[:, None, None], palms, np.eye(4))
+    if motion.placed:
+        poses[active] = bridged_poses(poses, followed)[active]
+    else:
+        poses[followed] = _steadied(poses[followed], weight[followed])
+
+    local = np.full(joints.shape, np.nan)
+    local[followed] = frames.apply(frames.inverse(poses[followed]), joints[followed])
+    filled = motion.filled[:, slot]
+
+    return HandTargets(
+        side=side,
+        joints_hand=local,
+        weight=weight,
+        active=active,
+        T_camera_hand=poses if motion.placed else None,
+        filled=filled if filled.any() else None,
+    )
+
+
+def bridged(values: Float[np.ndarray, "T D"], known: Bool[np.ndarray, "T"]) -> np.ndarray:
+    """Return values on a line between those that are known, and the nearest at the ends."""
+    at = np.flatnonzero(known)
+    if len(at) in (0, len(known)):
+        return values
+    return np.stack([np.interp(np.arange(len(known)), at, c[at]) for c in values.T], axis=1)
+
+
+def bridged_poses(
+    poses: Float[np.ndarray, "T 4 4"], known: Bool[np.ndarray, "T"]
+) -> Float[np.ndarray, "T 4 4"]:
+    """Return poses that move and turn evenly between those that are known, see ``bridged``."""
+    at = np.flatnonzero(known)
+    if len(at) in (0, len(known)):
+        return poses
+    place = np.interp(np.arange(len(known)), at, np.arange(len(at)))
+    first = np.floor(place).astype(int)
+    before, after = at[first], at[np.minimum(first + 1, len(at) - 1)]
+    start, end = poses[before, :3, :3], poses[after, :3, :3]
+    way = rotations.log(np.swapaxes(start, 1, 2) @ end) * (place - first)[:, None]
+    out = frames.rigid(start @ rotations.exp(way), bridged(poses[:, :3, 3], known))
+    out[at] = poses[at]
+    return out
+
+
+def _steadied(
+    poses: Float[np.ndarray, "N 4 4"], weight: Float[np.ndarray, "N"]
+) -> Float[np.ndarray, "N 4 4"]:
+    """Use one palm rotation where joints already come in a wrist frame.
+
+    Its tracker's wrist frame is steadier than one rebuilt from five noisy points; only the axes
+    convention is unknown, and that is one rotation for all frames.
+    """
+    mean = rotations.project_to_rotation(np.average(poses[:, :3, :3], axis=0, weights=weight))
+    wobble = rotations.angle_between(np.broadcast_to(mean, poses[:, :3, :3].shape),
+                                     poses[:, :3, :3])  # fmt: skip
+    if np.median(wobble) > STEADY_FRAME_RAD:
+        return poses
+    return frames.rigid(np.broadcast_to(mean, poses[:, :3, :3].shape), poses[:, :3, 3])
+
+
+THUMB_TIP, INDEX_TIP = (finger_keypoints(finger)[-1] for finger in ("thumb", "index"))
+#: Standard deviation, in seconds, of the smoothing of the directions that the gripper keeps to.
+STEADY_S = 0.1
+#: A closed pinch has no direction; the thumb's side of the palm then counts as much as this gap.
+CLOSED_M = 0.005
+
+
+def opening_targets(targets: HandTargets, fps: float) -> HandTargets:
+    """Return the targets of a gripper: fingertips at half the human opening to either side.
+
+    Their frame takes the place of the palm frame: origin between the fingertips, y to the thumb on
+    a right hand and away from it on a left one, z away from the wrist. Wide openings decide its
+    direction more than narrow ones. Frames that are active but not followed get directions and
+    places from their neighbours.
+    """
+    joints, active, followed = targets.joints_hand, targets.active, targets.usable
+    thumb, index = joints[:, THUMB_TIP], joints[:, INDEX_TIP]
+    sign = 1.0 if targets.side == "right" else -1.0
+    gap = np.linalg.norm(thumb - index, axis=-1)
+    closed = CLOSED_M * np.eye(3)
+    across = bridged(sign * (thumb - index), followed)
+    along = bridged((thumb + index) / 2 - joints[:, WRIST], followed)
+    across = _smoothed(across, active, fps) + closed[1]
+    along = _smoothed(along, active, fps) + closed[2]
+    across /= np.linalg.norm(across, axis=-1, keepdims=True)
+    along -= np.sum(along * across, axis=-1, keepdims=True) * across
+    along /= np.linalg.norm(along, axis=-1, keepdims=True)
+    turn = np.stack([np.cross(across, along), across, along], axis=-1)
+    middle = np.where(active[:, None], bridged((thumb + index) / 2, followed), 0.0)
+    opened = np.full(joints.shape, np.nan)
+    opened[:, [THUMB_TIP, INDEX_TIP]] = 0.0
+    opened[:, THUMB_TIP, 1], opened[:, INDEX_TIP, 1] = sign * gap / 2, -sign * gap / 2
+    opened[~followed] = np.nan
+    poses = targets.T_camera_hand
+    if poses is not None:
+        poses = np.where(active[:, None, None], poses @ frames.rigid(turn, middle), poses)
+
+    return replace(targets, joints_hand=opened, T_camera_hand=poses)
+
+
+def opening_calibration(hand: HandSpec, tree: KinematicTree, targets: HandTargets) -> Calibration:
+    """Return the placement of the gripper: full size, its fingertips around the pinch.
+
+    The residual is what the human opens beyond the gripper's stroke, per fingertip.
+    """
+    ends = np.stack([hand.command_lower, hand.command_upper])
+    tips = tree.points(hand.expand(ends), hand.tip_names)
+    stroke = np.linalg.norm(tips[:, 0] - tips[:, 1], axis=-1).max()
+    human = targets.tips_of(hand.fingers)[targets.measured]
+    beyond = np.maximum(np.linalg.norm(human[:, 0] - human[:, 1], axis=-1) - stroke, 0) / 2
+    residual = float(np.sqrt(np.mean(beyond**2)))
+    return Calibration(1.0, np.eye(3), tips[0].mean(axis=0), residual)
+
+
+def _smoothed(
+    vectors: Float[np.ndarray, "T 3"], active: np.ndarray, fps: float
+) -> Float[np.ndarray, "T 3"]:
+    known = np.where(active[:, None], vectors, 0.0)
+    return ndimage.gaussian_filter1d(known, STEADY_S * fps, axis=0, mode="nearest")

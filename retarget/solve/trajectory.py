@@ -1,0 +1,301 @@
+"""The whole trajectory at once: sequential quadratic programming with hard limits.
+
+Each round takes the pose objective to second order in every frame and solves one sparse QP over
+all frames, with acceleration and jerk as costs and angles, speeds and accelerations as constraints
+(PIQP, an interior-point solver that is linear in the number of frames). There is no filter, so
+there is no lag. Long recordings are solved in chunks that look ahead and continue from what is
+done.
+
+A finger whose joints bend both ways reaches a fingertip in more than one way, and a solver that
+starts in the wrong one stays there. ``best_path`` solves every frame alone from several starts.
+Fingers that share no residual are told apart, and for each the cheapest sequence of poses that its
+joints can follow is found by dynamic programming.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from retarget.robots.hand_spec import CommandLimits, Commands
+from retarget.solve.collision import CollisionCost
+from retarget.solve.costs import CommandTarget
+from retarget.solve.objective import Pose, PoseObjective, Window
+from retarget.solve.qp import TrajectoryProgram
+
+#: Frames solved together, and how far a chunk looks beyond the frames it keeps.
+CHUNK_FRAMES = 4096
+LOOK_AHEAD = 128
+#: Finished frames that speed, acceleration and jerk of the next ones depend on.
+HISTORY = 3
+#: A first guess comes from every STRIDE-th frame.
+STRIDE = 4
+#: Where some joint has this share of its range to either side of the start, the guess is made from
+#: several starts as well, and taken below this share of the cost.
+BOTH_WAYS, MUCH_BETTER = 0.1, 0.5
+#: A round moves no joint further: beyond it the model says nothing.
+TRUST_RAD = 0.5
+#: Steps shrink from round to round; the next one is given this much more than the last.
+GROWTH = 2.0
+ROUNDS = 30
+CONVERGED_RAD = 3e-5
+COARSE_RAD = 1e-2
+
+
+def solve_trajectory(objective: PoseObjective, limits: CommandLimits, start: Commands) -> Commands:
+    """Return commands that minimise the objective and keep every limit.
+
+    Args:
+        objective: over T frames, smoothness weights included.
+        limits: for the rate of the frames; without a rate nothing joins the frames.
+        start: first guess per frame.
+    """
+    count = len(start)
+    out = np.empty_like(start)
+    for first in range(0, count, CHUNK_FRAMES):
+        stop = min(first + CHUNK_FRAMES, count)
+        rows = slice(first, min(stop + LOOK_AHEAD, count))
+        history = out[max(0, first - HISTORY) : first]
+        guess = _coarse(objective, limits, start[rows], rows, history)
+        solved = _solve(objective, objective.window(rows), limits, guess, history, CONVERGED_RAD)
+        out[first:stop] = solved[: stop - first]
+    return out
+
+
+def _coarse(
+    objective: PoseObjective,
+    limits: CommandLimits,
+    start: Commands,
+    rows: slice,
+    history: Float[np.ndarray, "H C"],
+) -> Commands:
+    """Return a first guess: every few frames solved, the others in between on a line.
+
+    Links block each other: a thumb that begins under the fingers cannot get over them, and fingers
+    not under a thumb. So all is solved with links that pass through each other as well, and from
+    there with contact; what ends at the lower cost is kept. Where joints can go both ways from the
+    start, a bend the wrong way can be a local minimum too. Then the best path through poses of
+    several starts is tried, and kept if it ends at a much lower cost.
+    """
+    if len(history) and len(start) < 8 * STRIDE:
+        return np.tile(history[-1], (len(start), 1))
+    stride = STRIDE if limits.fps > 0 and len(start) >= 8 * STRIDE else 1
+    if stride == 1 and objective.weights.contact == 0:
+        return start
+    coarse = slice(rows.start, rows.stop, stride)
+    slower = limits.every(stride) if stride > 1 else limits
+    window = objective.window(coarse)
+    passing = objective.without(CollisionCost).window(coarse)
+
+    def solve(first: Commands, inside: Window = window) -> Commands:
+        return _solve(objective, inside, slower, first, history[:0], COARSE_RAD)
+
+    def cost(commands: Commands) -> float:
+        weights = objective.weights
+        smooth = weights.acceleration * slower.fps**4, weights.jerk * slower.fps**6
+        program = TrajectoryProgram(len(commands), slower, commands[:0], *smooth, objective.units)
+        return _total(program, window.at(commands))
+
+    solved = solve(start[::stride])
+    if objective.weights.contact > 0:
+        solved = min(solved, solve(solve(start[::stride], passing)), key=cost)
+    room = np.minimum(start - limits.lower, limits.upper - start) / (limits.upper - limits.lower)
+    if stride > 1 and room.max() > BOTH_WAYS:
+        frames = np.arange(rows.start, rows.stop, stride)
+        other = solve(best_path(objective, slower, solved, frames))
+        solved = other if cost(other) < MUCH_BETTER * cost(solved) else solved
+    places = np.arange(len(start)) / stride
+    return np.stack([np.interp(places, np.arange(len(solved)), c) for c in solved.T], axis=1)
+
+
+def _solve(
+    objective: PoseObjective,
+    window: Window,
+    limits: CommandLimits,
+    start: Commands,
+    history: Float[np.ndarray, "H C"],
+    converged: float,
+) -> Commands:
+    """Solve one run of frames that follows ``history``."""
+    weights = objective.weights
+    smooth = weights.acceleration * limits.fps**4, weights.jerk * limits.fps**6
+    program = TrajectoryProgram(len(start), limits, history, *smooth, objective.units)
+    before = history if len(history) else None
+    pose = window.at(np.clip(start, limits.lower, limits.upper))
+
+    # A guess that breaks a limit may be cheaper than any motion: the first round always counts.
+    kept = limits.kept_by(pose.commands, before)
+    trust = np.full(len(start), TRUST_RAD)
+
+    model = None
+    for _ in range(ROUNDS):
+        model = model or window.quadratic(pose)
+        step, solved = program.step(pose.commands, model.gradient, model.hessian, model.gaps, trust)
+        if not solved:
+            if kept:
+                break
+            pose, model, kept = window.at(limits.enforce(pose.commands, before)), None, True
+            continue
+        trial = window.at(np.clip(pose.commands + step, limits.lower, limits.upper))
+        worse = _total(program, trial) > _total(program, pose)
+        if kept and worse:
+            if not _shrink(trust, pose, trial, step):
+                break
+            continue
+        pose, model, kept = trial, None, True
+        largest = float(np.abs(step).max())
+        if largest < converged:
+            break
+        trust = np.minimum(trust, max(GROWTH * largest, 10 * converged))
+
+    if limits.kept_by(pose.commands, before):
+        return pose.commands
+    return limits.enforce(pose.commands, before)
+
+
+def _total(program: TrajectoryProgram, pose: Pose) -> float:
+    return float(pose.cost.sum()) + program.cost(pose.commands)
+
+
+def _shrink(trust: Float[np.ndarray, "T"], pose: Pose, trial: Pose, step: Commands) -> bool:
+    """Shorten the steps of frames that got worse; False where none is left to shorten."""
+    reach = np.abs(step).max(1)
+    worse = (trial.cost > pose.cost) & (reach > 0)
+    if not worse.any():
+        worse = reach > 0
+    # Not to rounding: the solver fails on bounds of 1e-14.
+    trust[worse] = np.maximum(0.25 * reach[worse], 0.1 * CONVERGED_RAD)
+    return bool(reach.max() > CONVERGED_RAD)
+
+
+#: Random starts beside the given one and the middle of the ranges.
+RANDOM_STARTS = 14
+#: A pose from another start than the given one is taken below this share of the cost.
+OTHER_START_BELOW = 0.5
+#: Frames solved together, of each start.
+START_BLOCK = 128
+#: Cost of a step at the speed limit, and of what it is beyond, squared, in speed limits.
+STEP, BEYOND = 0.01, 100.0
+START_ROUNDS, START_TRUST, START_CONVERGED_RAD = 15, 0.5, 1e-3
+
+
+def best_path(
+    objective: PoseObjective, limits: CommandLimits, start: Commands, frames: Int[np.ndarray, "N"]
+) -> Commands:
+    """Return a pose per frame, each near its optimum and within reach of the one before.
+
+    Contact and pinches, which join fingers, are left to the solver that goes on from here.
+
+    Args:
+        objective: over all frames.
+        limits: between two of ``frames``.
+        start: poses that are taken unless others are much better.
+        frames: positions of N frames in the objective, in order.
+    """
+    span = limits.upper - limits.lower
+    middle = np.broadcast_to((limits.lower + limits.upper) / 2, start.shape)
+    shares = np.random.default_rng(0).uniform(0.1, 0.9, (RANDOM_STARTS, 1, len(span)))
+    others = np.broadcast_to(limits.lower + shares * span, (RANDOM_STARTS, *start.shape))
+
+    # The poses that K starts lead to, every frame on its own (Levenberg-Marquardt).
+    starts = np.stack([start, middle, *others])
+    poses = np.empty_like(starts)
+    for first in range(0, len(frames), START_BLOCK):
+        rows = slice(first, first + START_BLOCK)
+        block = starts[:, rows]
+        window = _alone(objective, np.tile(frames[rows], len(starts)))
+        found = _descend(window, limits, block.reshape(-1, block.shape[-1]))
+        poses[:, rows] = found.reshape(block.shape)
+
+    return _cheapest(objective, limits, poses, frames)
+
+
+def _alone(objective: PoseObjective, frames: Int[np.ndarray, "N"]) -> Window:
+    """Return the objective of single frames, in any order, without contact and pinches."""
+    targets, near = objective.targets, objective.near
+    only = replace(
+        targets,
+        joints_hand=targets.joints_hand[frames],
+        weight=targets.weight[frames],
+        active=targets.active[frames],
+        T_camera_hand=None,
+        filled=None,
+    )
+    if near is not None:
+        near = CommandTarget(near.commands[frames], near.weight[frames])
+    weights = replace(objective.weights, pinch=0.0, contact=0.0)
+    return replace(objective, targets=only, near=near, weights=weights).window(slice(None))
+
+
+def _descend(window: Window, limits: CommandLimits, commands: Commands) -> Commands:
+    """Lower the cost of each frame within the bounds; speeds do not count."""
+    damping = np.full(len(commands), 1e-3)
+    pose = window.at(np.clip(commands, limits.lower, limits.upper))
+
+    diagonal = np.arange(commands.shape[1])
+    for _ in range(START_ROUNDS):
+        model = window.quadratic(pose, curved=False)
+        at_lower = (pose.commands <= limits.lower) & (model.gradient > 0)
+        at_upper = (pose.commands >= limits.upper) & (model.gradient < 0)
+        free = ~(at_lower | at_upper)
+        matrix = model.hessian * (free[:, :, None] & free[:, None, :])
+        matrix[:, diagonal, diagonal] += damping[:, None] * matrix[:, diagonal, diagonal] + ~free
+        step = -np.linalg.solve(matrix, (model.gradient * free)[..., None])[..., 0]
+        step *= np.minimum(1, START_TRUST / np.maximum(np.abs(step).max(1, keepdims=True), 1e-12))
+        trial = window.at(np.clip(pose.commands + step, limits.lower, limits.upper))
+        better = trial.cost <= pose.cost
+        damping = np.where(better, damping / 4, damping * 8)
+        if not better.all():
+            trial = window.at(np.where(better[:, None], trial.commands, pose.commands))
+        moved = np.abs(trial.commands - pose.commands).max(initial=0.0)
+        pose = trial
+        if better.all() and moved < START_CONVERGED_RAD:
+            break
+
+    return pose.commands
+
+
+def _cheapest(
+    objective: PoseObjective,
+    limits: CommandLimits,
+    poses: Float[np.ndarray, "K N C"],
+    frames: Int[np.ndarray, "N"],
+) -> Commands:
+    """Return one pose per frame: for each group of joints the cheapest way through the K poses."""
+    window = _alone(objective, np.tile(frames, len(poses)))
+    residual, jacobian = window.residuals(window.at(poses.reshape(-1, poses.shape[-1])))
+    out = np.empty_like(poses[0])
+    depends = np.abs(jacobian).max(0) > 1e-9
+    for joints in _groups(depends):
+        rows = depends[:, joints].any(1)
+        cost = 0.5 * np.sum(residual[:, rows] ** 2, axis=1).reshape(poses.shape[:2])
+        cost[1:] /= OTHER_START_BELOW
+        chosen = _way(cost, poses[:, :, joints] / limits.step[joints])
+        out[:, joints] = poses[chosen, np.arange(len(frames))][:, joints]
+    return out
+
+
+def _groups(depends: np.ndarray) -> list[np.ndarray]:
+    """Return sets of joints that share no residual with joints of another set."""
+    label = np.arange(depends.shape[1])
+    for row in depends:
+        together = np.unique(label[row])
+        label[np.isin(label, together)] = together[0] if len(together) else 0
+    return [np.flatnonzero(label == one) for one in np.unique(label)]
+
+
+def _way(cost: Float[np.ndarray, "K N"], at: Float[np.ndarray, "K N J"]) -> Int[np.ndarray, "N"]:
+    """Return the positions of the cheapest sequence; ``at`` is in steps that the speed allows."""
+    total, before = cost[:, 0], []
+    for frame in range(1, cost.shape[1]):
+        size = np.abs(at[:, None, frame] - at[None, :, frame - 1])
+        change = np.sum(STEP * size**2 + BEYOND * np.maximum(size - 1, 0) ** 2, axis=-1)
+        ways = total + change
+        before.append(ways.argmin(1))
+        total = ways.min(1) + cost[:, frame]
+    chosen = [int(total.argmin())]
+    for back in reversed(before):
+        chosen.append(int(back[chosen[-1]]))
+    return np.array(chosen[::-1], int)
