@@ -30,11 +30,11 @@ from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.model.batch import ClipBatch, Readout, pinhole_batch
 from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
 from acehand_core.model.encoder.vae import VideoEncoder
-from acehand_core.model.inference.options import InferenceOptions, WeightsRecord
-from acehand_core.model.inference.recording import reconstruct
+from acehand_core.model.inference.loading import InferenceOptions, WeightsRecord
+from acehand_core.model.inference.reconstruction import reconstruct
 from acehand_core.model.network import RELEASED, AceModel, place
-from acehand_core.model.weights import layouts
-from acehand_core.model.weights.loaded import LoadedWeights
+from acehand_core.model.weights.state import LoadedWeights, state_shapes
+from acehand_core.model.weights.tables import Shapes
 from acehand_core.motion import Recording
 from benchmarks import provenance
 
@@ -159,14 +159,14 @@ def peak_mb() -> float:
 
 def build(config: ModelConfig, precision: str, device: str) -> tuple[AceModel, VideoEncoder]:
     """Return a model and its video encoder with random weights."""
-    parts = {p: random_tensors(s, precision, device) for p, s in layouts.live_parts(config).items()}
+    parts = {p: random_tensors(s, precision, device) for p, s in state_shapes(config).items()}
     caption = torch.randn(CAPTION_TOKENS, config.trunk.text_dim)
     encoder = VideoEncoder.from_tensors(config.vae, parts["vae"], precision, device)
     weights = LoadedWeights(config, **parts, caption=caption)
     return AceModel.from_weights(weights, precision, device), encoder
 
 
-def random_tensors(shapes: layouts.Shapes, precision: str, device: str) -> dict:
+def random_tensors(shapes: Shapes, precision: str, device: str) -> dict:
     """Return small random numbers, so that nothing overflows; gains are one."""
     generator = torch.Generator(device).manual_seed(0)
     out = {}

@@ -17,7 +17,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.model.batch import Readout
 from acehand_core.model.config import ModelConfig
-from acehand_core.model.inference.options import WeightsRecord
+from acehand_core.model.inference.loading import WeightsRecord
 from acehand_core.motion import Recording
 
 SIZE = (64, 32)

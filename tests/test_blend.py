@@ -8,14 +8,14 @@ import pytest
 
 from acehand_core.geometry import rotations
 from acehand_core.model.inference.assembly import SourceFrames, assemble
-from acehand_core.model.inference.blend import Frames, exchanged, merge, mix
-from acehand_core.model.inference.options import plan_reading
+from acehand_core.model.inference.blend import HandFrames, exchanged, merge, mix
+from acehand_core.model.inference.reading import plan_input
 from acehand_core.model.inference.windows import Window
 
 
-def account(left, right, count: int = 1, depth: float = 0.5) -> Frames:
+def account(left, right, count: int = 1, depth: float = 0.5) -> HandFrames:
     """Hands that are points on a line: the wrist's x, or None where a hand is absent."""
-    frames = Frames.empty(count, True)
+    frames = HandFrames.empty(count, True)
     frames.trust[:], frames.visible[:] = 1, 1
     for slot, x in enumerate((left, right)):
         if x is not None:
@@ -100,8 +100,8 @@ def test_a_hand_that_is_nearer_than_a_bearing_means_something():
     ],
 )
 def test_quality(presence, visible, trust, quality, flags):
-    reading = plan_reading(fake.recording(5), fake.SIZE, "repeat")
-    frames = Frames.empty(5, True)
+    reading = plan_input(fake.recording(5), fake.SIZE, "repeat")
+    frames = HandFrames.empty(5, True)
     frames.wrist[:], frames.presence[:] = [0, 0, 0.5], presence
     frames.visible[:], frames.trust[:] = visible, trust
     source = SourceFrames(reading, reading.recording.timestamps_ns)

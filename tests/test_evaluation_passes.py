@@ -24,8 +24,8 @@ from acehand_core.model.config import DecoderConfig, InferenceConfig, ModelConfi
 from acehand_core.model.inference.loading import load_model
 from acehand_core.model.inference.windows import latents_over
 from acehand_core.model.network import SolveOptions, place
-from acehand_core.model.weights import layouts, own
-from acehand_core.model.weights.loaded import LoadedWeights
+from acehand_core.model.weights import own
+from acehand_core.model.weights.state import LoadedWeights, state_shapes
 from acehand_core.recordings.hand_table import read_hand_motion
 from acehand_core.recordings.selection import part
 from acehand_core.trackers.ace import AceTracker
@@ -69,7 +69,7 @@ def folder(tmp_path_factory):
     )  # fmt: skip
     parts = {
         part: tiny_model.random_tensors({n: torch.empty(s) for n, s in shapes.items()})
-        for part, shapes in layouts.live_parts(config).items()
+        for part, shapes in state_shapes(config).items()
     }
     parts["decoder"]["head_presence.2.bias"] += 5
     parts["decoder"]["head_visible.2.bias"] += 5

@@ -13,11 +13,12 @@ from torch import nn  # noqa: E402
 
 from acehand_core.errors import InputError, MissingDependencyError, SchemaError  # noqa: E402
 from acehand_core.model.config import TrunkConfig  # noqa: E402
-from acehand_core.model.encoder.alternatives import Rgb, VaeLatent  # noqa: E402
 from acehand_core.model.encoder.sources import (  # noqa: E402
     SOURCES,
     FeatureSource,
+    Rgb,
     SourceSettings,
+    VaeLatent,
     make_source,
     source_kind,
 )

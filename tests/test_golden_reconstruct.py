@@ -18,12 +18,12 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.hand.mano_files import load_mano
 from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
-from acehand_core.model.golden import cases
-from acehand_core.model.golden.end_to_end import GivenLatents, Recipe, recording_of
-from acehand_core.model.inference.options import InferenceOptions, WeightsRecord
-from acehand_core.model.inference.recording import reconstruct
+from acehand_core.model.golden.cases import GivenLatents, recording_of
+from acehand_core.model.golden.check import Recipe, draw, retrained
+from acehand_core.model.inference.loading import InferenceOptions, WeightsRecord
+from acehand_core.model.inference.reconstruction import reconstruct
 from acehand_core.model.network import RELEASED, AceModel
-from acehand_core.model.weights.loaded import from_official_tensors
+from acehand_core.model.weights.official_files import from_official_tensors
 from acehand_core.motion import Recording
 from acehand_core.trackers import ace as ace_tracker
 from acehand_core.trackers.ace import AceTracker
@@ -42,8 +42,8 @@ class Reference:
         with np.load(path) as data:
             self.arrays = dict(data)
         recipe = Recipe.read(folder)
-        self.drawn = cases.draw(entry["name"], entry, recipe, self.arrays)
-        trained = cases.retrained(entry, recipe, self.drawn["dit"])
+        self.drawn = draw(entry["name"], entry, recipe, self.arrays)
+        trained = retrained(entry, recipe, self.drawn["dit"])
         head = {n: t for n, t in self.drawn["dit"].items() if n.startswith("head.")}
         self.trainable = {**self.drawn["lora"], **trained, **head}
         self.caption = torch.from_numpy(self.arrays["in/caption_embed"])

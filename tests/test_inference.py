@@ -32,18 +32,17 @@ from acehand_core.hand.mano_files import load_mano
 from acehand_core.lerobot.resume import FinishedEpisodes
 from acehand_core.model.batch import ClipBatch, Readout, pinhole_batch
 from acehand_core.model.config import DecoderConfig, InferenceConfig, ModelConfig
-from acehand_core.model.encoder.vae import VideoEncoder
-from acehand_core.model.inference import loading, passes
-from acehand_core.model.inference.blend import Frames, exchanged, mix, recording_betas
-from acehand_core.model.inference.loading import PixelEncoder, load_model, unpack
-from acehand_core.model.inference.options import InferenceOptions, plan_reading, solve_options
-from acehand_core.model.inference.recording import reconstruct
+from acehand_core.model.encoder.vae import PixelEncoder, VideoEncoder, unpack
+from acehand_core.model.inference import loading, reading
+from acehand_core.model.inference.blend import HandFrames, exchanged, mix, recording_betas
+from acehand_core.model.inference.loading import InferenceOptions, load_model, solve_options
+from acehand_core.model.inference.reading import plan_input
+from acehand_core.model.inference.reconstruction import reconstruct
 from acehand_core.model.inference.windows import latents_of
 from acehand_core.model.network import RELEASED, AceModel, SolveOptions, place
-from acehand_core.model.weights import layouts, own
+from acehand_core.model.weights import own
 from acehand_core.model.weights.load import convert, load_weights, sort_sources
-from acehand_core.model.weights.loaded import LoadedWeights
-from acehand_core.model.weights.training_data import TrainingSource
+from acehand_core.model.weights.state import LoadedWeights, TrainingSource, state_shapes
 from acehand_core.motion import HandMotion
 from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
 from acehand_core.trackers import ace as ace_tracker
@@ -370,17 +369,17 @@ def test_other_rates_come_back_at_their_own_times(fps, tolerance):
 
 
 def test_a_steady_29_97_is_read_as_it_is():
-    reading = plan_reading(fake.recording(40, 29.97), (64, 32), "repeat")
-    assert not reading.resampled and reading.count == 41
+    clip = plan_input(fake.recording(40, 29.97), (64, 32), "repeat")
+    assert not clip.resampled and clip.count == 41
     uneven = np.cumsum(np.tile([1 / 60, 1 / 15], 20))
-    assert plan_reading(fake.recording(fps=24.0, seconds=uneven), (64, 32), "repeat").resampled
+    assert plan_input(fake.recording(fps=24.0, seconds=uneven), (64, 32), "repeat").resampled
 
 
 def test_every_frame_of_a_slow_recording_can_be_read():
     """81 labels at 15 fps are 81 frames to the model, not 161."""
     slow = fake.recording(fps=15.0, seconds=np.arange(81) / 15)
-    assert plan_reading(slow, fake.SIZE, "repeat").count == 161
-    assert plan_reading(slow, fake.SIZE, "repeat", every_frame=True).count == 81
+    assert plan_input(slow, fake.SIZE, "repeat").count == 161
+    assert plan_input(slow, fake.SIZE, "repeat", every_frame=True).count == 81
     found = run(slow, options=replace(OPTIONS, every_frame=True))
     truth = motion(2.0 * np.arange(81))["joints"]  # in 1/30 s
     np.testing.assert_allclose(found.joints_camera, truth, atol=2e-4)
@@ -460,7 +459,7 @@ def test_exchanged_hands_are_reported_and_not_faded():
 
 def frames_of(seed, count=7):
     rng = np.random.default_rng(seed)
-    table = Frames.empty(count, True)
+    table = HandFrames.empty(count, True)
     table.presence[:], table.visible[:] = 0.9, rng.random((count, 2))
     table.wrist[:] = rng.normal(size=(count, 2, 3)) * 0.1 + [0, 0, 0.5]
     table.arms[:] = rng.normal(size=(count, 2, 21, 3)) * 0.05
@@ -505,13 +504,13 @@ def test_a_hand_that_one_account_lacks_is_not_mixed():
 
 def test_latents_are_held_only_while_a_window_needs_them(monkeypatch):
     held = []
-    take = passes._Look._take
+    take = reading.ViewReader.take
 
     def watched(self, latents):
         take(self, latents)
-        held.append(self._latents.shape[-3])
+        held.append(self.latents.shape[-3])
 
-    monkeypatch.setattr(passes._Look, "_take", watched)
+    monkeypatch.setattr(reading.ViewReader, "take", watched)
     run(fake.recording(2000), options=replace(OPTIONS, windows="blended"))
     assert max(held) < 22 + 4
 
@@ -551,11 +550,11 @@ def test_a_network_that_reads_frames_gets_them():
 
 def test_a_stream_that_starts_late_gives_the_same_latents():
     encoder = tiny_model.encoder()
-    late, count = 5, passes.WARM_UP_LATENTS + 8
+    late, count = 5, reading.WARM_UP_LATENTS + 8
     frames = np.random.default_rng(0).integers(0, 256, (4 * (late + count) + 1, 32, 32, 3), "u1")
     whole = encoder.encode(frames, round_to_half=False)
     fresh = encoder.encode(frames[4 * late :], round_to_half=False)
-    warm = passes.WARM_UP_LATENTS
+    warm = reading.WARM_UP_LATENTS
     torch.testing.assert_close(fresh[:, warm:], whole[:, late + warm :], rtol=0, atol=2e-5)
     assert (fresh[:, :8] - whole[:, late : late + 8]).abs().max() > 1e-3
 
@@ -571,7 +570,7 @@ def weights_folder(request, tmp_path_factory):
     )
     parts = {
         part: tiny_model.random_tensors({n: torch.empty(s) for n, s in shapes.items()})
-        for part, shapes in layouts.live_parts(config).items()
+        for part, shapes in state_shapes(config).items()
     }
     # Presence well above the gate, so that hands are there to compare.
     parts["decoder"]["head_presence.2.bias"] += 5

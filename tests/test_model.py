@@ -17,7 +17,7 @@ from acehand_core.model.decoder import Decoder
 from acehand_core.model.encoder import trunk
 from acehand_core.model.inference.placing import predicted_camera
 from acehand_core.model.network import RELEASED, AceModel, SolveOptions, place
-from acehand_core.model.weights.loaded import LoadedWeights
+from acehand_core.model.weights.state import LoadedWeights
 
 SIZE = torch.tensor([[192.0, 128.0]])
 CONFIG = ModelConfig(

@@ -13,8 +13,8 @@ from acehand_core.model.encoder.sources import SourceSettings, make_source
 from acehand_core.model.encoder.tiny import TinySource, rotary_angles, rotate
 from acehand_core.model.network import AceModel
 from acehand_core.model.weights.load import load_weights
-from acehand_core.model.weights.loaded import LoadedWeights
 from acehand_core.model.weights.own import save_own
+from acehand_core.model.weights.state import LoadedWeights
 
 
 def build(config: ModelConfig, seed: int = 0) -> AceModel:

@@ -340,7 +340,6 @@ def test_what_was_trained_is_written_in_our_format_and_exported_as_released(tmp_
     with torch.no_grad():
         torch.testing.assert_close(again(clip).anchors, model.eval()(clip).anchors)
     path = tmp_path / "ace.pt"
-    export_official(path, SIZES, trunk=back.trunk, adapters=back.adapters, decoder=back.decoder,
-                    ray_head=back.ray_head)  # fmt: skip
+    export_official(path, back)
     data = torch.load(path, weights_only=True)
     assert data["backbone_trainable"] and data["projectors"] and data["raymap_heads"]

@@ -19,7 +19,14 @@ from weights_samples import TINY, equal, release
 from acehand_core.cli.main import main
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.model.config import DecoderConfig, InferenceConfig, ModelConfig
-from acehand_core.model.weights import layouts, loaded, official, own, repackaged, storage
+from acehand_core.model.weights import (
+    official,
+    official_files,
+    own,
+    repackaged,
+    sums,
+    tables,
+)
 from acehand_core.model.weights.inspection import inspect, verify
 from acehand_core.model.weights.load import (
     convert,
@@ -31,9 +38,9 @@ from acehand_core.model.weights.load import (
     sort_sources,
     training_data_of,
 )
-from acehand_core.model.weights.loaded import LoadedWeights, from_official_tensors
+from acehand_core.model.weights.official_files import from_official_tensors
+from acehand_core.model.weights.state import LoadedWeights, TrainingSource
 from acehand_core.model.weights.storage import store_of
-from acehand_core.model.weights.training_data import TrainingSource
 
 TARGETS = ("official", "repackaged", "acehand")
 
@@ -102,14 +109,14 @@ def test_a_file_is_hashed_once_until_it_changes(
 
     monkeypatch.setattr(hashlib, "file_digest", counted)
     one = hashlib.sha256(b"one").hexdigest()
-    assert [storage.sha256(path) for _ in range(2)] == [one] * 2
+    assert [sums.sha256(path) for _ in range(2)] == [one] * 2
     assert len(reads) == 2  # too young: it might change again within a tick of the clock
-    monkeypatch.setattr(storage, "_SETTLED_S", -1.0)
-    assert [storage.sha256(path) for _ in range(3)] == [one] * 3 and len(reads) == 3
+    monkeypatch.setattr(sums, "_SETTLED_S", -1.0)
+    assert [sums.sha256(path) for _ in range(3)] == [one] * 3 and len(reads) == 3
     before = path.stat()
     path.write_bytes(b"two")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert storage.sha256(path) == hashlib.sha256(b"two").hexdigest()
+    assert sums.sha256(path) == hashlib.sha256(b"two").hexdigest()
 
 
 def test_every_layout_keeps_what_the_model_was_trained_on(checkpoint: Path, tmp_path: Path) -> None:
@@ -201,10 +208,11 @@ def test_weights_from_before_it_was_recorded(tmp_path: Path) -> None:
 
 def test_only_what_runs_is_read(checkpoint: Path) -> None:
     weights, made = load_weights(checkpoint), release()
-    trunk = layouts.trunk_to_official(weights.trunk)
+    sections = official.sections(TINY)
+    trunk = sections["dit"].write(weights.parts())
     assert {int(name.split(".")[1]) for name in trunk if name.startswith("blocks.")} == {0, 1}
     assert not any(name.startswith(("head.", "ref_conv.")) for name in trunk)
-    adapters = layouts.trunk_to_official(weights.adapters)
+    adapters = sections["backbone_trainable"].write({"adapters": weights.adapters})
     assert len(adapters) == 2 * 10 * 2
     assert all(torch.equal(adapters[n], made.parts["backbone_trainable"][n]) for n in adapters)
     # The retrained patch embedding replaces the base's; precisions are as stored.
@@ -230,11 +238,9 @@ def test_values_of_skipped_blocks_are_never_asked_for() -> None:
 
         return replace(store_of(tensors, where), fetch=fetch)
 
-    stores = loaded.OfficialStores(
-        dit=listening(made.dit, "base"),
-        **{part: listening(tensors, part) for part, tensors in made.parts.items()},
-    )
-    loaded.assemble(TINY, stores)
+    parts = {"dit": made.dit, **made.parts}
+    stores = {part: listening(tensors, part) for part, tensors in parts.items()}
+    official_files.assemble(TINY, stores)
     assert len(asked) == len(set(asked))
     assert not any(
         name.startswith(("blocks.2.", "blocks.3.", "head.", "ref_conv.")) for name in asked
@@ -471,7 +477,7 @@ def test_export_fills_what_the_model_does_not_hold(checkpoint: Path, tmp_path: P
         ("backbone_trainable", official.backbone_trainable(TINY.trunk)),
         ("raymap_heads", official.raymap_heads(48, 1)),
     ):
-        assert layouts.shapes_of(data[part]) == shapes
+        assert tables.shapes_of(data[part]) == shapes
         assert {t.dtype for t in data[part].values()} == {torch.float32}
     trained = data["backbone_trainable"]
     for name, tensor in trained.items():

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from acehand_core.errors import InputError
+from acehand_core.errors import InputError, SchemaError
 from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
-from acehand_core.model.weights import layouts, names, official
+from acehand_core.model.weights import official, repackaged, tables
 from acehand_core.model.weights.accounting import account, table
+from acehand_core.model.weights.state import state_shapes
+from acehand_core.model.weights.tables import Shapes, shapes_of
 
 VARIANTS = [
     {},
@@ -29,7 +31,22 @@ def read(golden_folder: Path, name: str) -> Any:
     return json.loads((golden_folder / name).read_text())
 
 
-def same(found: official.Shapes, listed: dict[str, list[int]]) -> bool:
+def random(config: ModelConfig, part: str) -> dict[str, torch.Tensor]:
+    """Return random values of all tensors of a released part."""
+    shapes = official.sections(config)[part].shapes
+    return {name: torch.randn(shape) for name, shape in shapes.items()}
+
+
+def live(
+    config: ModelConfig, part: str, given: dict[str, torch.Tensor]
+) -> dict[str, dict[str, torch.Tensor]]:
+    """Return the parts of the canonical form that a released part makes."""
+    section = official.sections(config)[part]
+    runs = {n: t for n, t in given.items() if section.runs(n) and n not in section.computed}
+    return section.read(runs)
+
+
+def same(found: Shapes, listed: dict[str, list[int]]) -> bool:
     return found == {name: tuple(shape) for name, shape in listed.items()}
 
 
@@ -74,13 +91,13 @@ def test_lists_of_every_reference_case(golden_folder: Path) -> None:
 
 def test_diffusers_names(golden_folder: Path) -> None:
     for file, renaming in (
-        ("map_dit_diffusers.json", names.DIT), ("map_vae_diffusers.json", names.VAE)
+        ("map_dit_diffusers.json", tables.TRUNK), ("map_vae_diffusers.json", tables.VAE)
     ):  # fmt: skip
         listed = read(golden_folder, file)
         ours = {n: d for n, d in listed.items() if not n.startswith(official.VAE_DECODER_PREFIXES)}
         assert len(ours) in (827, 86)
-        assert {name: renaming.forward(name) for name in ours} == ours
-        assert {diffusers: renaming.backward(diffusers) for diffusers in ours.values()} == {
+        assert {name: renaming.inside(name) for name in ours} == ours
+        assert {diffusers: renaming.outside(diffusers) for diffusers in ours.values()} == {
             diffusers: name for name, diffusers in ours.items()
         }
 
@@ -88,25 +105,27 @@ def test_diffusers_names(golden_folder: Path) -> None:
 def test_repackaged_names_and_shapes(golden_folder: Path) -> None:
     listed = read(golden_folder, "reimplementation_tensors.json")
     for variant in ("k", "kfree"):
-        for file, found in layouts.repackaged(ModelConfig(variant=variant)).items():
+        lists = repackaged.sections(ModelConfig(variant=variant))
+        extra = lists.pop(f"{variant}/acehand.safetensors")  # ours: it has no place for these
+        assert {name.split(".")[0] for name in extra.shapes} == {"shape_norm", "head_wrist"}
+        for file, section in lists.items():
             key = file.replace(f"{variant}/", "<variant>/", 1)
             expected = {name: tuple(entry["shape"]) for name, entry in listed[key].items()}
-            assert found == expected, file
+            assert section.shapes == expected, file
 
 
 def test_repackaged_values_come_from_the_right_rows(golden_folder: Path) -> None:
     """The reference says of which official tensor, and of which rows, each one is made."""
-    config = DecoderConfig(feature_dim=12, width=16, num_heads=4)
-    shapes = official.projectors(config, 15) | official.raymap_heads(12, 15)
-    given = {n: torch.randn(shape) for n, shape in shapes.items()}
-    ray = {n: given.pop(n) for n in ("l15.weight", "l15.bias")}
-    live = layouts.decoder_from_official(config, given, 15)
-    made, rest = layouts.decoder_to_repackaged(live, layouts.ray_head_from_official(ray, 15))
+    config = ModelConfig(decoder=DecoderConfig(feature_dim=12, width=16, num_heads=4))
+    given, ray = random(config, "projectors"), random(config, "raymap_heads")
+    parts = live(config, "projectors", given) | live(config, "raymap_heads", ray)
+    lists = repackaged.sections(config)
+    made = lists["k/projector/model.safetensors"].write(parts)
     listed = read(golden_folder, "reimplementation_tensors.json")[
         "<variant>/projector/model.safetensors"
     ]
     for name, entry in listed.items():
-        if name == names.REPACKAGED_RAY_FREQUENCIES:
+        if name == repackaged.RAY_FREQUENCIES:
             continue
         part, _, source = entry["official"].partition(": ")
         source, _, rows = source.partition(" rows ")
@@ -116,7 +135,6 @@ def test_repackaged_values_come_from_the_right_rows(golden_folder: Path) -> None
             expected = expected[first * 16 : (first + 1) * 16]
         assert torch.equal(made.pop(name), expected), name
     assert not made
-    assert {name.split(".")[0] for name in rest} == {"shape_norm", "head_wrist"}
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
@@ -126,33 +144,39 @@ def test_decoder_names_are_those_of_the_running_module(changes: dict[str, Any]) 
     for config in (DecoderConfig(**changes), DecoderConfig(**SMALL, **changes)):
         with torch.device("meta"):
             running = Decoder(config).state_dict()
-        assert layouts.live_decoder(config) == layouts.shapes_of(running)
+        assert state_shapes(ModelConfig(decoder=config))["decoder"] == shapes_of(running)
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_decoder_round_trip(changes: dict[str, Any]) -> None:
-    config = DecoderConfig(**SMALL, **changes)
-    given = {n: torch.randn(s) for n, s in official.projectors(config, 3).items()}
-    live = layouts.decoder_from_official(config, given, 3)
-    back = layouts.decoder_to_official(config, live, 3)
+    config = ModelConfig(decoder=DecoderConfig(**SMALL, **changes))
+    given = random(config, "projectors")
+    parts = live(config, "projectors", given)
+    back = official.sections(config)["projectors"].write(parts)
     assert all(torch.equal(back[name], given[name]) for name in back)
     runs = {
         name
         for name in given
-        if official.runs_in_projectors(name.removeprefix("l3."), config)
+        if official.runs_in_projectors(name.removeprefix("l15."), config.decoder)
         and not name.endswith(official.RAY_FREQUENCIES)
     }
     assert back.keys() == runs
     if changes:
         message = str(changes[next(iter(changes))])
         with pytest.raises(InputError, match=message):
-            layouts.refuse_ablations(config)
+            repackaged.sections(config)
         return
-    made, rest = layouts.decoder_to_repackaged(live, {})
-    again, _ = layouts.decoder_from_repackaged(made)
-    again |= rest
-    assert again.keys() == live.keys()
-    assert all(torch.equal(again[name], live[name]) for name in live)
+    lists = repackaged.sections(config)
+    again = {}
+    for file in ("k/projector/model.safetensors", "k/acehand.safetensors"):
+        again |= lists[file].read(lists[file].write(parts))["decoder"]
+    assert again.keys() == parts["decoder"].keys()
+    assert all(torch.equal(again[name], parts["decoder"][name]) for name in again)
+
+
+def test_a_tensor_without_a_place_is_refused() -> None:
+    with pytest.raises(SchemaError, match=r"'blocks\.0\.mystery' has no place"):
+        official.sections(ModelConfig())["dit"].read({"blocks.0.mystery": torch.zeros(1)})
 
 
 def test_encoder_names_are_those_of_the_running_modules() -> None:
@@ -160,17 +184,20 @@ def test_encoder_names_are_those_of_the_running_modules() -> None:
     from acehand_core.model.encoder.vae import VideoEncoder
 
     vae = VaeConfig(base_dim=8)
-    assert layouts.live_vae(vae) == layouts.shapes_of(VideoEncoder(vae).vae.state_dict())
+    assert state_shapes(ModelConfig(vae=vae))["vae"] == shapes_of(
+        VideoEncoder(vae).vae.state_dict()
+    )
     config = TrunkConfig(dim=48, num_heads=2, ffn_dim=64, num_layers=4, tap=1, lora_rank=4)
     trunk = Trunk(config)
+    listed = state_shapes(ModelConfig(trunk=config))
     expected = {
         name: shape
-        for name, shape in layouts.live_trunk(config).items()
+        for name, shape in listed["trunk"].items()
         if not name.startswith("condition_embedder.")  # constants of the weights, kept as such
     }
-    assert expected == layouts.shapes_of(trunk.state_dict())
+    assert expected == shapes_of(trunk.state_dict())
     add_adapters(trunk)
-    assert layouts.live_adapters(config) == layouts.shapes_of(dict(adapter_parameters(trunk)))
+    assert listed["adapters"] == shapes_of(dict(adapter_parameters(trunk)))
 
 
 def test_accounting_is_the_papers() -> None:
@@ -221,7 +248,7 @@ def test_accounting_follows_the_tap_and_the_rank() -> None:
 
 @pytest.mark.parametrize("source", ["wan", "wan_frozen", "vae_latent", "rgb", "tiny"])
 def test_parts_follow_the_feature_source(source: str) -> None:
-    parts = set(layouts.live_parts(ModelConfig(source=source)))
+    parts = set(state_shapes(ModelConfig(source=source)))
     expected = {
         "wan": {"vae", "trunk", "adapters"}, "wan_frozen": {"vae", "trunk"},
         "vae_latent": {"vae"}, "rgb": set(), "tiny": {"tiny"},

@@ -115,7 +115,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 def _fetch(arguments: argparse.Namespace, bars: console.Bars) -> int:
     from acehand_core.errors import InputError
-    from acehand_core.model.weights import storage
+    from acehand_core.model.weights import sums
     from acehand_core.model.weights.fetch import SOURCES, fetch, hashes_for
 
     if arguments.list or not arguments.names:
@@ -132,7 +132,7 @@ def _fetch(arguments: argparse.Namespace, bars: console.Bars) -> int:
             }  # fmt: skip
             console.print_json({"sources": listed})
         return console.EXIT_OK
-    console.say(storage.NOT_BUNDLED)
+    console.say(sums.NOT_BUNDLED)
     done = []
     expected = hashes_for(arguments.names, _hashes(arguments.sha256))
     for name in arguments.names:
@@ -230,7 +230,7 @@ def _inspect(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
 
 def _describe(found: Inspection) -> None:
-    from acehand_core.model.weights import training_data
+    from acehand_core.model.weights import state
 
     console.say(f"layout {found.layout}, variant {found.variant or 'either'}")
     console.say(f"  {found.licence or 'licence not stated'}")
@@ -242,7 +242,7 @@ def _describe(found: Inspection) -> None:
             f"{decoder.width}"
         )
     if found.variant is not None:
-        console.say(f"  {training_data.describe(found.trained_on)}")
+        console.say(f"  {state.describe_training(found.trained_on)}")
         console.say(f"  {found.inference.describe()}")
     for part in found.parts:
         kinds = ", ".join(f"{count} {dtype}" for dtype, count in part.dtypes.items())

@@ -45,9 +45,9 @@ class ClipBatch:
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """Everything the decoder says about B clips.
+    """Everything the decoder returns for B clips.
 
-    ``hand_pose`` is what the network says: relative to the hand model's mean pose, as MANO counts
+    ``hand_pose`` is the network's own: relative to the hand model's mean pose, as MANO counts
     with ``flat_hand_mean=False``. ``camera`` is (u, v, log z): a wrist position in -1..1 image
     coordinates, used by the fallback alone, and the logarithm of the depth in metres.
     """

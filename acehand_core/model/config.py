@@ -1,8 +1,6 @@
 """What a set of weights is: sizes, which configuration it serves, and how it is to be run.
 
-Sizes of the encoder. The defaults are the released ones; tests use tiny ones.
-
-Sizes and variants of the decoder. The defaults are the paper's model.
+The default sizes are the paper's model as released; tests use tiny ones. Needs no torch.
 """
 
 from __future__ import annotations
@@ -134,7 +132,7 @@ Variant = Literal["k", "kfree"]
 BearingSource = Literal["intrinsics", "rays", "pinhole", "radial"]
 SolveKind = Literal["mixed", "rigid", "inverse", "direct"]
 Fallback = Literal["released", "paper"]
-#: Which fitted pinholes place hands: ``solver.radial_torch.guarded_pinhole``.
+#: Which fitted pinholes place hands: ``placement.radial.guarded_pinhole``.
 FitGuards = Literal["paper", "excess"]
 #: Where cells stand when bearings are read off the ray field.
 RayCells = Literal["edges", "centres"]
@@ -249,6 +247,7 @@ def _checked(kind: type, data: Any, where: str) -> dict[str, Any]:
         expected = {float: (int, float)}.get(hint, dict if is_dataclass(hint) else hint)
         if not isinstance(value, expected) or (hint is not bool and isinstance(value, bool)):
             raise SchemaError(f"{where}: {name} is {value!r}; {_NAMES[hint]} is needed.")
+
     return dict(data)
 
 

@@ -3,10 +3,6 @@
 48 tokens per latent frame, 2 hands, 42 joints, 4 registers, read their frame's patches and each
 other over the whole clip, four times. Readout heads turn hands into pose, depth and presence,
 joints into 2D anchors and 3D joints, and the clip into one shape per hand.
-
-One round of the decoder: read the frame, then exchange over time.
-
-Patch tokens: features with where they are in the image and along which ray they look.
 """
 
 from __future__ import annotations
@@ -163,6 +159,7 @@ class Decoder(nn.Module):
             self.spatial_encoding = _tokens(1, width, config.spatial_grid, config.spatial_grid)
         self.ray_encoding = RayEncoding(config)
         self.slot_embedding = _tokens(SLOTS, width)
+
         self.hand_token = _tokens(1, SLOTS, width)
         self.register_token = _tokens(1, config.num_registers, width)
         if config.temporal_encoding == "absolute":
@@ -185,8 +182,10 @@ class Decoder(nn.Module):
         else:
             self.head_joints_relative = _head(width, hidden, 3 * JOINTS)
             self.head_anchors = _head(width, hidden, 2 * JOINTS)
+
         self.head_global_orient = _head(width, hidden, 6)
         self.head_hand_pose = _head(width, hidden, 6 * FINGER_JOINTS)
+
         # What starts constant: half a metre away, rather absent, the mean shape.
         self.head_camera = _head(width, hidden, 3, start=(0.0, 0.0, -0.693))
         self.head_wrist = _head(width, hidden, 3, start=(0.0, 0.0, 0.5))
@@ -209,6 +208,7 @@ class Decoder(nn.Module):
         shape_token = self.shape_norm(registers.mean(dim=(1, 2)))
         anchors, relative = self._joints(tokens, patches, hands, features.shape[-2:])
         fingers = self.head_hand_pose(hands).unflatten(-1, (FINGER_JOINTS, 6))
+
         return Readout(
             global_orient=rotations_torch.from_6d(self.head_global_orient(hands)),
             hand_pose=rotations_torch.from_6d(fingers),
@@ -267,6 +267,7 @@ class Decoder(nn.Module):
             relative = self.head_joints_relative(hands).unflatten(-1, (JOINTS, 3))
             anchors = self.head_anchors(hands).unflatten(-1, (JOINTS, 2))
             return anchors, relative - relative[..., :1, :]
+
         joints = tokens[:, :, SLOTS : SLOTS + SLOTS * JOINTS]
         context = self.readout_context_norm(patches).flatten(0, 1)
         query = self.readout_query_norm(joints).flatten(0, 1)
@@ -277,6 +278,7 @@ class Decoder(nn.Module):
         relative = relative.view(*shape, 3)
         relative = relative - relative[..., :1, :]
         count = hands.shape[1]
+
         return over_time(anchors.view(*shape, 2), count), over_time(relative, count)
 
     def _betas(
@@ -318,7 +320,7 @@ def _tokens(*shape: int) -> nn.Parameter:
 def _head(
     width: int, hidden: int, out: int, normed: bool = False, start: tuple[float, ...] = ()
 ) -> nn.Sequential:
-    """Return Linear, GELU, Linear, after a norm if asked; ``start``: what it says untrained."""
+    """Return Linear, GELU, Linear, after a norm if asked; ``start``: its output untrained."""
     layers = [nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, out)]
     if start:
         nn.init.zeros_(layers[-1].weight)

@@ -32,11 +32,16 @@ from acehand_core.model.encoder.sources import (
     make_source,
 )
 from acehand_core.model.encoder.trunk import Trunk, add_adapters, merge_adapters
-from acehand_core.model.placement import bearings as bearings_torch
 from acehand_core.model.placement import pnp, radial
-from acehand_core.model.placement.bearings import Bearings
+from acehand_core.model.placement.bearings import (
+    Bearings,
+    calibrated_bearings,
+    fitted_bearings,
+    radial_bearings,
+    sampled_bearings,
+)
 from acehand_core.model.placement.pnp import Placement
-from acehand_core.model.weights.loaded import LoadedWeights
+from acehand_core.model.weights.state import LoadedWeights
 
 Joints = Float[torch.Tensor, "B N 2 21 3"]
 
@@ -49,11 +54,11 @@ class SolveOptions:
         bearings: "intrinsics" of the given camera; "pinhole" or "radial" fitted to the predicted
             rays; or the "rays" sampled at the anchors.
         solve: "mixed" PnP of the paper; "rigid" PnP of all joints against the anchors; or the
-            ablations "inverse" and "direct", which ask no joint; see ``placement_torch``.
-        fallback: where a rejected hand goes; see ``placement_torch.mixed_pnp``.
+            ablations "inverse" and "direct", which ask no joint; see ``placement.pnp``.
+        fallback: where a rejected hand goes; see ``placement.pnp.mixed_pnp``.
         fit_guards: with bearings "pinhole", which fits are used: those within the "paper"'s two
             guards, or (ours) only those of them without an "excess" over a radial lens; see
-            ``radial_torch.guarded_pinhole``. Other clips read the rays, cells at their centres.
+            ``radial.guarded_pinhole``. Other clips read the rays, cells at their centres.
         ray_cells: with bearings "rays", where cells stand: the outer ones on the image's "edges",
             as the released code reads them, or all at their "centres", as they are taught.
     """
@@ -204,12 +209,12 @@ def _bearings(
     if options.bearings == "intrinsics":
         if camera is None:
             raise InputError("bearings from intrinsics need a camera; give one, or use kfree.")
-        return bearings_torch.calibrated_bearings(anchors, head, camera.focal, camera.centre, size)
+        return calibrated_bearings(anchors, head, camera.focal, camera.centre, size)
     if options.bearings == "pinhole":
         fit = radial.guarded_pinhole(rays, options.fit_guards)
-        return bearings_torch.fitted_bearings(fit, rays, anchors, head, size)
+        return fitted_bearings(fit, rays, anchors, head, size)
     if options.bearings == "radial":
         lens = radial.fit_radial(rays)
-        return bearings_torch.radial_bearings(lens, rays, anchors, head, size)
+        return radial_bearings(lens, rays, anchors, head, size)
     centres = options.ray_cells == "centres"
-    return bearings_torch.sampled_bearings(rays, anchors, head, size, centres)
+    return sampled_bearings(rays, anchors, head, size, centres)

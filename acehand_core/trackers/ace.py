@@ -53,7 +53,7 @@ class AceTracker:
         return None if latents is None else 4 * (latents - 1) + 1
 
     def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
-        """Return both hands of the recording (see ``inference.recording.reconstruct``).
+        """Return both hands of the recording (see ``inference.reconstruction.reconstruct``).
 
         Raises:
             InputError: there are no images, the weights cannot be used, or they need a camera and
@@ -73,7 +73,7 @@ class AceTracker:
     ) -> Iterator[HandMotion]:
         """Yield both hands of parts of the recording, each read by the network in one pass.
 
-        See ``inference.recording.reconstruct_passes``. Raises as ``track``.
+        See ``inference.reconstruction.reconstruct_passes``. Raises as ``track``.
         """
         inference, run = _inference(), self._run()
         for motion in inference.reconstruct_passes(
@@ -89,7 +89,7 @@ class AceTracker:
 
     def _run(self) -> _Run:
         """Return the model and how it is run: as trained, but for flags."""
-        from acehand_core.model.inference.options import InferenceOptions, solve_options
+        from acehand_core.model.inference.loading import InferenceOptions, solve_options
         from acehand_core.model.inference.windows import DEFAULT_ENCODE_WIDTH, PAPER_LATENTS
 
         ace, ready = self._ace, _load(self._ace, self._ace.content())
@@ -133,12 +133,12 @@ class _Run:
 def _inference() -> Any:
     """Return the module that reconstructs; torch is loaded here, not before."""
     try:
-        from acehand_core.model.inference import recording
+        from acehand_core.model.inference import reconstruction
     except ImportError as error:
         raise MissingDependencyError(
             f"The ace tracker needs torch and diffusers ({error}); pip install '.[ace]'."
         ) from error
-    return recording
+    return reconstruction
 
 
 @functools.lru_cache(maxsize=1)  # one run may hold many recordings

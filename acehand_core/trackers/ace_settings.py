@@ -138,12 +138,13 @@ class AceSettings:
 
         Raises as ``identity``.
         """
-        from acehand_core.model.weights.training_data import kind_of
+        data = _weights().training_data_of(self.weights, self.variant)
+        from acehand_core.model.weights.state import training_kind
 
-        return kind_of(_weights().training_data_of(self.weights, self.variant))
+        return training_kind(data)
 
     def trained(self) -> InferenceConfig:
-        """Return how the weights say that they are to be run. Raises as ``identity``."""
+        """Return how the weights are to be run, as they record it. Raises as ``identity``."""
         return _weights().inference_of(self.weights, self.variant)
 
     def told(self, trained: InferenceConfig) -> tuple[InferenceConfig, tuple[str, ...]]:

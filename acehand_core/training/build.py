@@ -21,11 +21,10 @@ from acehand_core.model.encoder.sources import (
 from acehand_core.model.encoder.trunk import Trunk, adapter_parameters, add_adapters
 from acehand_core.model.encoder.vae import VideoEncoder
 from acehand_core.model.network import AceModel, load_trunk
-from acehand_core.model.weights import layouts
 from acehand_core.model.weights.load import load_weights
-from acehand_core.model.weights.loaded import LoadedWeights, OfficialStores, assemble
-from acehand_core.model.weights.official_files import open_base, open_vae, read_caption
-from acehand_core.model.weights.training_data import TrainingData
+from acehand_core.model.weights.official_files import assemble, open_base, open_vae, read_caption
+from acehand_core.model.weights.state import LoadedWeights, TrainingData, state_shapes
+from acehand_core.model.weights.tables import Shapes, Tensors
 from acehand_core.training.config import StartConfig, TrainConfig
 
 _LICENCE = "What the weights were trained from and on decides; see the run's provenance."
@@ -67,22 +66,20 @@ def read_start(config: ModelConfig, start: StartConfig) -> LoadedWeights | None:
         return None
     if start.random:
         return random_weights(config)
-    vae = None if start.vae is None else open_vae(Path(start.vae))
+    stores = {} if start.vae is None else {"vae": open_vae(Path(start.vae))}
     if config.source not in TRUNK_SOURCES:
-        return assemble(config, OfficialStores(vae=vae))
+        return assemble(config, stores)
     if start.base is None or start.caption is None:
         raise InputError(f"source {config.source!r} starts from a backbone: give {_STARTS}.")
-    stores = OfficialStores(
-        dit=open_base(Path(start.base)), vae=vae, caption=read_caption(Path(start.caption))
-    )
-    return assemble(config, stores)
+    stores["dit"] = open_base(Path(start.base))
+    return assemble(config, stores, read_caption(Path(start.caption)))
 
 
 def random_weights(config: ModelConfig, seed: int = 0) -> LoadedWeights:
     """Return a backbone of small random numbers, for measuring and tests; nothing is learned."""
     generator = torch.Generator().manual_seed(seed)
 
-    def drawn(shapes: layouts.Shapes) -> layouts.Tensors:
+    def drawn(shapes: Shapes) -> Tensors:
         out = {}
         for name, shape in shapes.items():
             if ("norm" in name and len(shape) <= 1) or name.endswith("gamma"):
@@ -93,7 +90,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> LoadedWeights:
         return out
 
     caption = torch.randn(5, config.trunk.text_dim, generator=generator)
-    parts = layouts.live_parts(config)
+    parts = state_shapes(config)
     return LoadedWeights(
         config,
         vae=drawn(parts["vae"]) if "vae" in parts else None,

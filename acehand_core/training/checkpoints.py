@@ -26,7 +26,8 @@ from torch import nn
 
 from acehand_core.atomic import atomic_folder
 from acehand_core.errors import SchemaError
-from acehand_core.model.weights.storage import save_safetensors, sha256s
+from acehand_core.model.weights.storage import save_safetensors
+from acehand_core.model.weights.sums import sha256s
 from acehand_core.training.config import CheckpointConfig
 from acehand_core.training.optim import like, whole
 

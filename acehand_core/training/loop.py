@@ -14,8 +14,8 @@ from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.errors import InputError
 from acehand_core.model.encoder.sources import source_kind
 from acehand_core.model.network import AceModel
-from acehand_core.model.weights.loaded import LoadedWeights
 from acehand_core.model.weights.own import save_own
+from acehand_core.model.weights.state import LoadedWeights
 from acehand_core.training import batches, build, checkpoints, logs
 from acehand_core.training import optim as sharding
 from acehand_core.training.batches import Batch, Plan, Reader

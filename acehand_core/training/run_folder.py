@@ -14,8 +14,12 @@ from acehand_core.atomic import DirectoryLock, atomic_path, output_errors
 from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.errors import InputError, OutputError
 from acehand_core.model.config import InferenceConfig
-from acehand_core.model.weights.loaded import LoadedWeights
-from acehand_core.model.weights.training_data import TrainingData, TrainingSource, joined
+from acehand_core.model.weights.state import (
+    LoadedWeights,
+    TrainingData,
+    TrainingSource,
+    join_training,
+)
 from acehand_core.training import checkpoints, logs
 from acehand_core.training.config import TrainConfig
 
@@ -111,7 +115,7 @@ def trained_on(folder: Path, start: LoadedWeights | None) -> TrainingData:
     before: TrainingData = ()
     if start is not None and start.decoder is not None:
         before = start.training_data or (TrainingSource("weights that it started from", "unknown"),)
-    return joined(before, sources)
+    return join_training(before, sources)
 
 
 def run_as(folder: Path, config: TrainConfig) -> InferenceConfig:

@@ -4,9 +4,8 @@ diffusers' Wan blocks do the arithmetic; blocks after the tap and the output hea
 here. The model reads latents at one noise level with one caption, so time modulation and text
 context are constants of the weights and are computed once (paper section 3.1, equation (encoder)).
 
-Low-rank adapters on the ten linear layers of every executed block, through peft.
-
-Live for training; merged for inference (paper section 3.1 and appendix "Architecture").
+Low-rank adapters (peft) are on the ten linear layers of every executed block: live for training,
+merged for inference (paper section 3.1 and appendix "Architecture").
 """
 
 from __future__ import annotations
@@ -53,6 +52,7 @@ class Trunk(nn.Module):
         self.checkpointing = checkpointing
         head = config.dim // config.num_heads
         self.rope = WanRotaryPosEmbed(head, _PATCH, 1024)
+
         with torch.device("meta"):
             self.patch_embedding = nn.Conv3d(config.in_channels, config.dim, _PATCH, _PATCH)
             self.blocks = nn.ModuleList(
@@ -66,6 +66,7 @@ class Trunk(nn.Module):
                 )
                 for _ in range(config.executed)
             )
+
         for index, block in enumerate(self.blocks):
             _round_as_released(block, first=index == 0)
         self.register_buffer("modulation", None, persistent=False)
@@ -93,8 +94,9 @@ class Trunk(nn.Module):
         trunk.to(device, getattr(torch, precision)).requires_grad_(False)
         trunk.rope.float()
         trunk.patch_embedding.float().requires_grad_(True)
-        embedder = _embedder(config, condition, trunk.dtype).to(device)
-        trunk.modulation, trunk.context = _constants(config, embedder, caption.to(device))
+        trunk.modulation, trunk.context = _constants(
+            config, condition, trunk.dtype, caption.to(device)
+        )
         return trunk
 
     @property
@@ -116,9 +118,15 @@ class Trunk(nn.Module):
         if sigma:
             drawn = torch.randn(latents.shape, generator=noise, device=latents.device)
             latents = (1 - sigma) * latents + sigma * drawn
+
         low = self.dtype != torch.float32
         with torch.autocast(latents.device.type, self.dtype, enabled=low):
-            tokens = self._embed(latents)
+            # The 100 control channels are zero: their weights are kept and not multiplied.
+            weight = self.patch_embedding.weight[:, : latents.shape[1]]
+            grid = functional.conv3d(latents, weight, self.patch_embedding.bias, stride=_PATCH)
+            # The residual stream is float32; only its start is rounded.
+            tokens = grid.flatten(2).transpose(1, 2).contiguous().float()
+
             rotary = self.rope(latents)
             modulation = self.modulation.expand(len(latents), -1, -1)
             context = self.context.expand(len(latents), -1, -1)
@@ -128,39 +136,36 @@ class Trunk(nn.Module):
                     tokens = checkpoint(block, *arguments, use_reentrant=False)
                 else:
                     tokens = block(*arguments)
+
         batch, _, frames, height, width = latents.shape
         grid = tokens.float().transpose(1, 2)
         return grid.reshape(batch, self.config.dim, frames, height // 2, width // 2)
 
-    def _embed(self, latents: Latents) -> Float[torch.Tensor, "B L D"]:
-        # The 100 control channels are zero: their weights are kept and not multiplied.
-        weight = self.patch_embedding.weight[:, : latents.shape[1]]
-        grid = functional.conv3d(latents, weight, self.patch_embedding.bias, stride=_PATCH)
-        # The residual stream is float32; only its start is rounded.
-        return grid.flatten(2).transpose(1, 2).contiguous().float()
 
+@torch.no_grad()
+def _constants(
+    config: TrunkConfig,
+    tensors: Mapping[str, torch.Tensor],
+    dtype: torch.dtype,
+    caption: Float[torch.Tensor, "tokens text"],
+) -> tuple[Float[torch.Tensor, "1 6 D"], Float[torch.Tensor, "1 T D"]]:
+    """Return modulation (float32) and context of the one time step and the one caption.
 
-def _embedder(
-    config: TrunkConfig, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype
-) -> WanTimeTextImageEmbedding:
+    Args:
+        tensors: of the layers that make them (``condition_embedder.*``), which are not kept.
+    """
     with torch.device("meta"):
         embedder = WanTimeTextImageEmbedding(
             config.dim, config.freq_dim, 6 * config.dim, config.text_dim
         )
     embedder.load_state_dict(tensors, strict=True, assign=True)
-    return embedder.to(dtype)
+    embedder.to(caption.device, dtype)
 
-
-@torch.no_grad()
-def _constants(
-    config: TrunkConfig, embedder: WanTimeTextImageEmbedding, caption: torch.Tensor
-) -> tuple[Float[torch.Tensor, "1 6 D"], Float[torch.Tensor, "1 T D"]]:
-    """Return modulation (float32) and context of the one time step and the one caption."""
-    dtype = embedder.time_proj.weight.dtype
     # Padded before the text layers and not masked after: the padding takes part, as released.
     padded = functional.pad(caption.float(), (0, 0, 0, config.text_length - len(caption)))
     with torch.autocast(caption.device.type, dtype, enabled=dtype != torch.float32):
         context = embedder.text_embedder(padded[None].to(dtype))
+
     embedder.float()  # the time layers run on upcast weights
     time = torch.tensor([config.sigma * 1000.0], device=caption.device)
     hidden = embedder.time_embedder(embedder.timesteps_proj(time))
@@ -215,12 +220,24 @@ def add_adapters(trunk: Trunk, tensors: Mapping[str, torch.Tensor] | None = None
         target_modules=list(TARGETS),
     )
     inject_adapter_in_model(lora, trunk, ADAPTER)
+
     parameters = dict(adapter_parameters(trunk))
     for parameter in parameters.values():
         parameter.data = parameter.data.float()
     trunk.patch_embedding.requires_grad_(True)
-    if tensors is not None:
-        _load(parameters, tensors)
+
+    for name in tensors or ():
+        if name not in parameters:
+            raise SchemaError(f"adapter tensor {name!r} is unexpected; {nearest(name, parameters)}")
+    for name, parameter in parameters.items() if tensors is not None else ():
+        if name not in tensors:
+            raise SchemaError(f"adapter tensor {name!r} is missing.")
+        if tensors[name].shape != parameter.shape:
+            raise SchemaError(
+                f"adapter tensor {name!r} has shape {tuple(tensors[name].shape)}; "
+                f"{tuple(parameter.shape)} is needed."
+            )
+        parameter.data.copy_(tensors[name])
 
 
 def adapter_parameters(trunk: Trunk) -> Iterator[tuple[str, nn.Parameter]]:
@@ -242,19 +259,3 @@ def merge_adapters(trunk: Trunk) -> None:
         base.weight.data = (base.weight.float() + change).to(base.weight.dtype)
         parent, _, child = name.rpartition(".")
         trunk.get_submodule(parent)._modules[child] = base
-
-
-@torch.no_grad()
-def _load(parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, torch.Tensor]) -> None:
-    for name in tensors:
-        if name not in parameters:
-            raise SchemaError(f"adapter tensor {name!r} is unexpected; {nearest(name, parameters)}")
-    for name, parameter in parameters.items():
-        if name not in tensors:
-            raise SchemaError(f"adapter tensor {name!r} is missing.")
-        if tensors[name].shape != parameter.shape:
-            raise SchemaError(
-                f"adapter tensor {name!r} has shape {tuple(tensors[name].shape)}; "
-                f"{tuple(parameter.shape)} is needed."
-            )
-        parameter.copy_(tensors[name])

@@ -2,12 +2,13 @@
 
 diffusers' ``AutoencoderKLWan`` does the arithmetic; only its encoder is built. Its causal caches
 are kept between calls, so memory does not grow with the clip (paper section 3.1, equation
-(encoder): z = E(V)).
+(encoder): z = E(V)). Feature sources that read frames have ``PixelEncoder`` in its place: its
+stream has the same form, so windows are cut alike; entry i holds the frames of latent i.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -46,6 +47,7 @@ class VideoEncoder(nn.Module):
     def __init__(self, config: VaeConfig) -> None:
         super().__init__()
         self.config = config
+
         with torch.device("meta"):
             self.vae = AutoencoderKLWan(
                 base_dim=config.base_dim,
@@ -57,6 +59,7 @@ class VideoEncoder(nn.Module):
                 latents_mean=list(LATENT_MEAN),
                 latents_std=list(LATENT_STD),
             )
+
         del self.vae.decoder, self.vae.post_quant_conv
         self._caches = sum(isinstance(m, WanCausalConv3d) for m in self.vae.encoder.modules())
 
@@ -109,7 +112,12 @@ class EncoderStream:
 
         Raises InputError for frames whose size is not a multiple of 16 pixels or changes.
         """
-        self._check(frames)
+        height, width = frames.shape[1:3]
+        if height % SPATIAL_STRIDE or width % SPATIAL_STRIDE:
+            raise InputError(f"frames of {width} x {height}: both must be multiples of 16.")
+        if self._waiting and frames.shape[1:3] != self._waiting[0].shape[1:3]:
+            raise InputError(f"frames of {width} x {height} follow others of another size.")
+
         self._waiting.append(frames)
         return self._encode_waiting(self._chunk)
 
@@ -118,36 +126,23 @@ class EncoderStream:
         """Return what is left; one to three frames that do not fill a latent are dropped."""
         return self._encode_waiting(TEMPORAL_STRIDE)
 
-    def _check(self, frames: Frames) -> None:
-        height, width = frames.shape[1:3]
-        if height % SPATIAL_STRIDE or width % SPATIAL_STRIDE:
-            raise InputError(f"frames of {width} x {height}: both must be multiples of 16.")
-        if self._waiting and frames.shape[1:3] != self._waiting[0].shape[1:3]:
-            raise InputError(f"frames of {width} x {height} follow others of another size.")
-
     def _encode_waiting(self, unit: int) -> Latents:
         """Encode as many whole units as are waiting; shorter calls at the very start and end."""
         waiting = np.concatenate(self._waiting) if self._waiting else np.empty((0, 16, 16, 3), "u1")
-        out, used = [], 0
-        for start, stop in self._pieces(len(waiting), unit):
-            out.append(self._encode(waiting[start:stop]))
-            used = stop
+        latents, used = [], 0
+        if not self._started and len(waiting):
+            self._started, used = True, 1
+            latents.append(self._encode(waiting[:1]))
+        while (left := len(waiting) - used) >= unit:
+            length = min(self._chunk, left // unit * unit)
+            latents.append(self._encode(waiting[used : used + length]))
+            used += length
+
         # A copy: a view would keep everything that was ever pushed.
         self._waiting = [waiting[used:].copy()]
         height, width = (n // SPATIAL_STRIDE for n in waiting.shape[1:3])
         empty = torch.empty(self._encoder.config.z_dim, 0, height, width, device=self._device)
-        return torch.cat([empty, *out], dim=1)
-
-    def _pieces(self, count: int, unit: int) -> Iterator[tuple[int, int]]:
-        start = 0
-        if not self._started and count:
-            self._started = True
-            yield 0, 1
-            start = 1
-        while count - start >= unit:
-            length = min(self._chunk, (count - start) // unit * unit)
-            yield start, start + length
-            start += length
+        return torch.cat([empty, *latents], dim=1)
 
     def _encode(self, frames: Frames) -> Latents:
         pixels = torch.from_numpy(np.ascontiguousarray(frames)).to(self._device)
@@ -159,3 +154,49 @@ class EncoderStream:
         mean = moments[:, : self._encoder.config.z_dim]
         latents = (mean - self._mean) * self._scale
         return (latents.half() if self._round else latents).float()[0]
+
+
+Packed = UInt8[torch.Tensor, "4 3 k H W"]
+
+
+class PixelEncoder:
+    """Frames in, the same frames out in groups of four."""
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self._device = device
+
+    def stream(self) -> PixelStream:
+        """Start a clip."""
+        return PixelStream(self._device)
+
+
+class PixelStream:
+    """One clip: the first frame alone, four times over, then groups of four."""
+
+    def __init__(self, device: torch.device | str) -> None:
+        self._device = device
+        self._waiting: UInt8[np.ndarray, "n H W 3"] | None = None
+
+    def push(self, frames: UInt8[np.ndarray, "n H W 3"]) -> Packed:
+        """Take frames in order; return the groups that are complete."""
+        if self._waiting is None:
+            frames = np.concatenate([frames[:1]] * (TEMPORAL_STRIDE - 1) + [frames])
+        else:
+            frames = np.concatenate([self._waiting, frames])
+        whole = len(frames) // TEMPORAL_STRIDE * TEMPORAL_STRIDE
+        self._waiting = frames[whole:].copy()
+        groups = torch.from_numpy(frames[:whole].copy()).to(self._device)
+        groups = groups.unflatten(0, (-1, TEMPORAL_STRIDE)) if whole else groups[:, None][:0]
+        return groups.expand(-1, TEMPORAL_STRIDE, -1, -1, -1).permute(1, 4, 0, 2, 3)
+
+    def finish(self) -> Packed:
+        """Return nothing: frames that do not fill a group are dropped, as by the VAE."""
+        assert self._waiting is not None
+        height, width = self._waiting.shape[1:3]
+        return torch.empty((4, 3, 0, height, width), dtype=torch.uint8, device=self._device)
+
+
+def unpack(packed: Packed) -> Float[torch.Tensor, "3 N H W"]:
+    """Return the video frames of a window, RGB in -1..1: N = 4 (k - 1) + 1."""
+    frames = packed.permute(1, 2, 0, 3, 4).flatten(1, 2)
+    return frames[:, TEMPORAL_STRIDE - 1 :].float() / 255 * 2 - 1

@@ -4,15 +4,13 @@ Rows of the paper's table "Feature-source ablation", which gives neither their s
 meet the token grid; both are chosen here. Each reads one tubelet per latent: with two frames a
 tubelet, latent i reads frames 4i - 2 and 4i (frame 0 twice for latent 0). That step of 2 lies
 between every frame and the step both were trained with (4 frames for VideoMAE, 4 images a second
-for V-JEPA 2), and needs no resampling in time. What lies between is not read.
-
-Loading video transformers through transformers: safetensors only, every tensor accounted for.
+for V-JEPA 2), and needs no resampling in time. What lies between is not read. Weights come through
+transformers: safetensors only, every tensor accounted for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,8 +19,24 @@ from torch import nn
 from torch.nn import functional
 
 from acehand_core.errors import InputError, MissingDependencyError, SchemaError
-from acehand_core.model.config import TEMPORAL_STRIDE
-from acehand_core.model.encoder.alternatives import Frames, token_grid
+from acehand_core.model.config import TEMPORAL_STRIDE, TOKEN_PIXELS
+
+Frames = Float[torch.Tensor, "B 3 N H W"]
+
+
+def token_grid(clip: Frames) -> tuple[int, int, int]:
+    """Return (latent frames, token rows, token columns) of a clip of frames.
+
+    Raises:
+        InputError: not 4k + 1 frames, or a side that is not a multiple of 32 pixels.
+    """
+    frames, height, width = clip.shape[2:]
+    if frames % TEMPORAL_STRIDE != 1:
+        raise InputError(f"a clip of {frames} frames: valid: 1, 5, 9, ...")
+    if not height or not width or height % TOKEN_PIXELS or width % TOKEN_PIXELS:
+        raise InputError(f"frames of {width} x {height}: both must be multiples of {TOKEN_PIXELS}.")
+    return 1 + frames // TEMPORAL_STRIDE, height // TOKEN_PIXELS, width // TOKEN_PIXELS
+
 
 #: Model type as config.json says it -> class, and what published files hold beyond it: the
 #: decoder that masked pre-training needed.
@@ -52,6 +66,7 @@ def load_pretrained(kind: str, location: str, revision: str | None = None) -> nn
         config = config_class.from_pretrained(location, revision=revision)
     except (OSError, ValueError) as error:
         raise InputError(_unreadable(kind, location, error)) from error
+
     if config.model_type != kind:
         raise SchemaError(f"{location}: holds a {config.model_type} model; valid: {kind}.")
     try:
@@ -65,6 +80,7 @@ def load_pretrained(kind: str, location: str, revision: str | None = None) -> nn
         )
     except (OSError, ValueError, RuntimeError, broken) as error:
         raise InputError(_unreadable(kind, location, error)) from error
+
     unexpected = {k for k in report["unexpected_keys"] if not k.startswith(extras)}
     for problem, names in (
         ("missing", report["missing_keys"]),
@@ -72,7 +88,12 @@ def load_pretrained(kind: str, location: str, revision: str | None = None) -> nn
         ("of another shape", report["mismatched_keys"]),
     ):
         if names:
-            raise SchemaError(f"{location}: {_some(names)} {problem} for a {kind} model.")
+            # Names of another shape come as (name, shape in the file, shape needed).
+            listed = sorted(n if isinstance(n, str) else f"{n[0]} {tuple(n[1])}" for n in names)
+            rest = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+            some = f"{', '.join(listed[:3])}{rest} {'is' if len(listed) == 1 else 'are'}"
+            raise SchemaError(f"{location}: {some} {problem} for a {kind} model.")
+
     return model.float()
 
 
@@ -87,13 +108,6 @@ def _transformers(kind: str, class_name: str) -> tuple[Any, Any, type[Exception]
             f"The feature source {kind!r} needs transformers 5.0 or newer ({error}): "
             "pip install 'acehand[ace]'."
         ) from error
-
-
-def _some(names: Iterable[Any]) -> str:
-    # Names of another shape come as (name, shape in the file, shape needed).
-    listed = sorted(n if isinstance(n, str) else f"{n[0]} {tuple(n[1])}" for n in names)
-    rest = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return f"{', '.join(listed[:3])}{rest} {'is' if len(listed) == 1 else 'are'}"
 
 
 def _unreadable(kind: str, location: str, error: Exception) -> str:
@@ -169,16 +183,19 @@ class VideoBackbone(nn.Module):
         starts = window_starts(count, window)
         if len(starts) == 1:
             return self._window(clip, 0, window, (h, w))[:, :, :count]
+
         # Rises to the middle of a window: where two overlap, the one seen more centrally counts.
         ramp = torch.arange(1.0, window + 1, device=clip.device)
         ramp = torch.minimum(ramp, ramp.flip(0))
         weight = ramp.new_zeros(count)
+
         total = ramp.new_zeros(len(clip), self.feature_dim, count, h, w)
         for start in starts:
             span = slice(start, start + window)
             tokens = self._window(clip, start, window, (h, w))
             total[:, :, span] = total[:, :, span] + tokens * ramp.view(-1, 1, 1)
             weight[span] += ramp
+
         return total / weight.view(-1, 1, 1)
 
     def _window(self, clip: Frames, start: int, length: int, grid: tuple[int, int]) -> Tokens:

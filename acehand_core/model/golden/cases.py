@@ -1,21 +1,33 @@
-"""Run one case of a manifest through our code and return its outputs under the manifest's names."""
+"""Run one case of a manifest through our code and return its outputs under the manifest's names.
+
+Whole clips go through ``reconstruct``, as users' recordings do. Such a case states latents, so its
+recording has blank frames and an encoder that hands those latents out; everything behind is the
+real thing: the plan of windows, the network, the store, the placing and the laying of windows into
+the recording.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, UInt8
 
 from acehand_core.errors import SchemaError, nearest
 from acehand_core.geometry import rotations_torch
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.hand.mano import ManoHand
-from acehand_core.model.batch import PinholeBatch, Readout
+from acehand_core.model.batch import ClipBatch, PinholeBatch, Readout
 from acehand_core.model.config import (
+    TEMPORAL_STRIDE,
     DecoderConfig,
     ModelConfig,
     Precision,
@@ -23,21 +35,18 @@ from acehand_core.model.config import (
     VaeConfig,
     Variant,
 )
-from acehand_core.model.encoder.trunk import Trunk
 from acehand_core.model.encoder.vae import VideoEncoder
-from acehand_core.model.golden import end_to_end
-from acehand_core.model.golden.end_to_end import Recipe
-from acehand_core.model.inference.options import InferenceOptions
+from acehand_core.model.inference.loading import InferenceOptions, WeightsRecord
+from acehand_core.model.inference.reconstruction import reconstruct
+from acehand_core.model.inference.windows import latents_of, plan_windows
 from acehand_core.model.network import RELEASED, AceModel, load_trunk, place
 from acehand_core.model.placement.camera_fit import reported_intrinsics
-from acehand_core.model.weights.loaded import LoadedWeights, from_official_tensors
-from acehand_core.types import SIDES
+from acehand_core.model.weights.official_files import from_official_tensors
+from acehand_core.motion import Recording
+from acehand_core.types import SIDES, ImageRgb
 
 Arrays = Mapping[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
-
-_VARIANTS: tuple[Variant, Variant] = ("k", "kfree")
-_TAP = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +72,6 @@ class Case:
     def tensor(self, name: str) -> torch.Tensor:
         """Return an input as a tensor."""
         return torch.from_numpy(np.asarray(self.inputs[f"in/{name}"]))
-
-
-def draw(case: str, entry: Mapping[str, Any], recipe: Recipe, inputs: Arrays) -> dict[str, dict]:
-    """Return every component of a case, overrides applied."""
-    components = {key.split("/")[1] for key in inputs if key.startswith("override/")}
-    components |= set(recipe.shapes.get(case, {}))
-    return {c: recipe.component(case, c, entry["seed"], inputs) for c in sorted(components)}
-
-
-def retrained(entry: Mapping[str, Any], recipe: Recipe, dit: Mapping[str, torch.Tensor]) -> dict:
-    """Return the tensors that a checkpoint's ``backbone_trainable`` redraws with another seed."""
-    names = entry.get("trained_delta", {}).get("seed_plus_1_for", ())
-    return {
-        name: torch.from_numpy(recipe.draw("dit", name, tuple(dit[name].shape), entry["seed"] + 1))
-        for name in names
-    }
 
 
 @torch.no_grad()
@@ -112,22 +105,16 @@ def _encoder(case: Case, base_dim: int) -> VideoEncoder:
 def _dit(case: Case, mano: ManoHand) -> Outputs:
     out = {}
     for tap in case.config["taps"]:
-        trunk = _trunk(case, tap)
-        folded = trunk(case.tensor("latents"))
+        weights = from_official_tensors(
+            ModelConfig(trunk=_trunk_config(case, tap)),
+            dit=case.drawn["dit"],
+            backbone_trainable=_trainable(case),
+            caption=case.tensor("caption_embed"),
+        )
+        folded = load_trunk(weights, case.precision, merge=False)(case.tensor("latents"))
         out[f"tokens_block{tap}"] = folded.flatten(2).transpose(1, 2).numpy()
         out[f"folded_block{tap}"] = folded.numpy()
     return out
-
-
-def _trunk(case: Case, tap: int) -> Trunk:
-    config = ModelConfig(trunk=_trunk_config(case, tap))
-    weights = from_official_tensors(
-        config,
-        dit=case.drawn["dit"],
-        backbone_trainable=_trainable(case),
-        caption=case.tensor("caption_embed"),
-    )
-    return load_trunk(weights, case.precision, merge=False)
 
 
 def _trunk_config(case: Case, tap: int) -> TrunkConfig:
@@ -149,21 +136,18 @@ def _projector(case: Case, mano: ManoHand) -> Outputs:
     features = case.tensor("features")
     ray_map = model.ray_head(features)
     readout = model.decoder(features, ray_map)
-    frames = readout.presence.shape[1]
     joints = hands.joints(readout.global_orient, readout.hand_pose, readout.betas)
-    width, height = _size(case)
-    out = _readout_outputs(readout)
-    out |= {
+    width, height = (case.config["camera"][side] for side in ("image_width", "image_height"))
+    out = _readout_outputs(readout) | {
         "ray_map": readout.ray_map,
         "rays_mean": readout.rays,
-        "betas": readout.betas[:, None].expand(-1, frames, -1, -1),
         "direct_joints_rootrel": readout.joints_relative,
         "cam_raw": readout.camera,
         "segment_betas": readout.betas,
         "shape_token": readout.shape_token,
         "pred_intrinsics": reported_intrinsics(readout.ray_map, width, height)[0],
     }
-    for variant in _VARIANTS:
+    for variant in RELEASED:
         camera = _camera(case, variant, len(features))
         placed = place(readout, joints, camera.size, camera, RELEASED[variant])
         out[f"{variant}/cam_trans"] = placed.translation
@@ -177,30 +161,37 @@ def _e2e(case: Case, mano: ManoHand) -> Outputs:
         encoder = _encoder(case, case.config["rgb"]["base_dim"])
         latents = encoder.encode(frames, chunk=4, round_to_half=False)
         out["latents_before_f16"] = latents.numpy()
+
     # Rounded to half: our own could fall on the other side of a rounding border.
     latents = case.tensor("latents").float()
-    recording = end_to_end.recording_of(case.name, latents, _given_camera(case))
+    numbers = case.config["camera"]
+    focal_and_centre = (float(numbers[name]) for name in ("fx", "fy", "cx", "cy"))
+    size = numbers["image_width"], numbers["image_height"]
+    recording = recording_of(case.name, latents, Camera("pinhole", *size, *focal_and_centre))
     options = InferenceOptions(
         windows="full" if case.config.get("mode") == "full" else "paper", precision=case.precision
     )
+
     # Adapters merged, as in every run of a user. The bfloat16 reference holds how the release
     # rounds, with live ones: what is merged rounds elsewhere (docs/model.md, "Precision").
-    model = _model(case, _trunk_config(case, _TAP), merge=case.precision == "float32")
-    placed, said = end_to_end.outputs(recording, latents, model, TorchHands.mano(mano), options)
-    ray_maps = torch.cat([readout.ray_map for readout in said], dim=2)
+    model = _model(case, _trunk_config(case, TrunkConfig().tap), merge=case.precision == "float32")
+    placed, readouts = outputs(recording, latents, model, TorchHands.mano(mano), options)
+    ray_maps = torch.cat([readout.ray_map for readout in readouts], dim=2)
     fitted = reported_intrinsics(ray_maps, recording.width, recording.height)[0].numpy()
-    return out | placed | {f"{variant}/pred_intrinsics": fitted for variant in _VARIANTS}
+    return out | placed | {f"{variant}/pred_intrinsics": fitted for variant in RELEASED}
 
 
 def _mano(case: Case, mano: ManoHand) -> Outputs:
     hands = TorchHands.mano(mano)
     orient, pose, betas = (case.tensor(n) for n in ("global_orient", "hand_pose", "betas"))
+
     # One shape per clip in torch, one per row in the case: every row is a clip of one frame.
     both = pose[:, None, None].expand(-1, -1, 2, -1, -1, -1)
     joints = hands.joints(
         orient[:, None, None].expand(-1, -1, 2, -1, -1), both, betas[:, None].expand(-1, 2, -1)
     )
     absolute = hands.absolute_pose(both)[:, 0].double().numpy()
+
     out = {"hand_axis_angle": rotations_torch.log(pose).numpy()}
     for slot, side in enumerate(SIDES):
         out[f"{side}/joints21"] = joints[:, 0, slot].numpy()
@@ -230,8 +221,9 @@ def _pnp(case: Case, mano: ManoHand) -> Outputs:
         ray_map=case.tensor("rays")[None, :, None].expand(rows, -1, -1, -1, -1),
         shape_token=torch.zeros(rows, 1),
     )
+
     out = {}
-    for variant in _VARIANTS:
+    for variant in RELEASED:
         camera = _camera(case, variant, rows)
         placed = place(readout, joints, camera.size, camera, RELEASED[variant])
         out[f"{variant}/cam_trans"] = placed.translation[:, 0].numpy()
@@ -245,7 +237,7 @@ def _model(case: Case, trunk: TrunkConfig | None, merge: bool = False) -> AceMod
     decoder = DecoderConfig(
         feature_dim=feature_dim, width=config["hidden_dim"], num_heads=config["num_heads"]
     )
-    weights: LoadedWeights = from_official_tensors(
+    weights = from_official_tensors(
         ModelConfig(trunk=trunk or TrunkConfig(), decoder=decoder),
         dit=case.drawn.get("dit"),
         projectors=case.drawn["projectors"],
@@ -254,17 +246,6 @@ def _model(case: Case, trunk: TrunkConfig | None, merge: bool = False) -> AceMod
         caption=None if trunk is None else case.tensor("caption_embed"),
     )
     return AceModel.from_weights(weights, case.precision, merge=merge)
-
-
-def _size(case: Case) -> tuple[int, int]:
-    camera = case.config["camera"]
-    return camera["image_width"], camera["image_height"]
-
-
-def _given_camera(case: Case) -> Camera:
-    camera = case.config["camera"]
-    numbers = (float(camera[name]) for name in ("fx", "fy", "cx", "cy"))
-    return Camera("pinhole", *_size(case), *numbers)
 
 
 def _camera(case: Case, variant: Variant, batch: int) -> PinholeBatch:
@@ -278,12 +259,142 @@ def _camera(case: Case, variant: Variant, batch: int) -> PinholeBatch:
 
 def _readout_outputs(readout: Readout) -> dict[str, torch.Tensor]:
     """Return what both the decoder alone and the whole model are compared in."""
+    frames = readout.presence.shape[1]
     return {
         "global_orient": readout.global_orient,
         "hand_pose": readout.hand_pose,
+        "betas": readout.betas[:, None].expand(-1, frames, -1, -1),
         "direct_joints2d": readout.anchors,
         "direct_joints_cam": readout.joints_relative + readout.wrist[..., None, :],
         "direct_wrist_cam": readout.wrist,
         "exists_2d": readout.visible,
         "exists_3d": readout.presence,
     }
+
+
+Latents = Float[torch.Tensor, "c F h w"]
+_FPS = 30.0
+
+
+class GivenLatents:
+    """In place of the video encoder: latents that are known, as soon as their frames are there."""
+
+    def __init__(self, latents: Latents) -> None:
+        self.latents, self._frames, self._made = latents, 0, 0
+
+    def stream(self) -> GivenLatents:
+        """Start the clip; only its very beginning is known, so nobody may start later."""
+        return GivenLatents(self.latents)
+
+    def push(self, frames: UInt8[np.ndarray, "n H W 3"]) -> Latents:
+        """Return the latents that these frames complete."""
+        self._frames += len(frames)
+        first, self._made = self._made, latents_of(self._frames)
+        return self.latents[:, first : self._made]
+
+    def finish(self) -> Latents:
+        """Return nothing: all frames were seen."""
+        return self.latents[:, :0]
+
+
+class RecordingModel:
+    """A model that keeps its readouts, one per window."""
+
+    def __init__(self, model: AceModel) -> None:
+        self.config, self.readouts = model.config, list[Readout]()
+        self._model = model
+
+    def __call__(self, batch: ClipBatch) -> Readout:
+        readout = self._model(batch).detached()
+        self.readouts.append(readout)
+        return readout
+
+
+@dataclass(frozen=True, slots=True)
+class BlankFrames:
+    """One black picture, ``count`` times."""
+
+    count: int
+    picture: ImageRgb
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``start`` to ``stop - 1``."""
+        return (self.picture for _ in range(start, stop))
+
+    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield as many."""
+        return self.read(start, stop)
+
+    def at(self, index: int) -> ImageRgb:
+        """Return a frame."""
+        return self.picture
+
+
+def recording_of(name: str, latents: Latents, camera: Camera) -> Recording:
+    """Return the recording that some latents stand for, at the size of the camera's image."""
+    count = TEMPORAL_STRIDE * (latents.shape[1] - 1) + 1
+    return Recording(
+        source=name,
+        sha256=hashlib.sha256(latents.numpy().tobytes()).hexdigest(),
+        timestamps_ns=np.round(np.arange(count) * 1e9 / _FPS).astype(np.int64),
+        fps=_FPS,
+        width=camera.width,
+        height=camera.height,
+        frames=BlankFrames(count, np.zeros((camera.height, camera.width, 3), np.uint8)),
+        camera=camera,
+    )
+
+
+def outputs(
+    recording: Recording,
+    latents: Latents,
+    model: AceModel,
+    hands: TorchHands,
+    options: InferenceOptions,
+) -> tuple[dict[str, np.ndarray], list[Readout]]:
+    """Return what the released code dumps, as ``VARIANT/NAME``, and the readout of every window.
+
+    Orientation, presence, visibility, translation and the anchors of hands in sight are those of
+    the ``HandMotion``. It has one shape per recording where the release has one per window, so the
+    motion is asked for with the shape of each window, and gives the frames of that window. What no
+    ``HandMotion`` holds comes from the readouts that it was made of: shapes, finger rotations
+    relative to the mean pose, joints of the direct heads.
+    """
+    network, out = RecordingModel(model), {}
+    record = WeightsRecord(recording.source, hashlib.sha256(recording.source.encode()).hexdigest())
+    windows = plan_windows(options.windows, latents.shape[1])
+    with tempfile.TemporaryDirectory(prefix="acehand-golden-") as folder:
+        for variant, solve in RELEASED.items():
+            seen = recording if variant == "k" else replace(recording, camera=None)
+            chosen = replace(options, solve=solve, every_slot=True, tail="drop", encode_width=0)
+
+            given = GivenLatents(latents)
+            motion = partial(reconstruct, seen, network, given, hands, record, chosen)
+            whole = motion(None, Path(folder))
+            rows: dict[str, np.ndarray] = {}
+            for window, readout in zip(windows, network.readouts, strict=True):
+                values = {n: v[0].numpy() for n, v in _readout_outputs(readout).items()}
+                part = slice(window.first_frame, window.stop_frame)
+                shaped = motion(readout.betas[0].double().numpy(), Path(folder))
+                values["cam_trans"] = shaped.translation[part]
+
+                image = np.array([whole.camera.width, whole.camera.height], np.float32)
+                anchors = whole.joints_image[part] / image
+                unseen = ~np.isfinite(anchors)
+                anchors[unseen] = values["direct_joints2d"][unseen]
+                values |= {
+                    "global_orient": whole.global_orient[part],
+                    "exists_2d": whole.visible[part],
+                    "exists_3d": whole.presence[part],
+                    "direct_joints2d": anchors,
+                }
+
+                written = window.share == 1
+                for name, value in values.items():
+                    rows.setdefault(name, np.zeros((len(recording), *value.shape[1:]), np.float32))
+                    rows[name][part][written] = value[written]
+            out |= {f"{variant}/{name}": value for name, value in rows.items()}
+    return out, network.readouts

@@ -1,21 +1,119 @@
-"""Compare every case of a manifest with our outputs, tensor by tensor."""
+"""Compare every case of a manifest with our outputs, tensor by tensor.
+
+Weights are drawn by the manifest's recipe, under official names, and compared by checksum first.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from acehand_core.errors import AcehandError, SchemaError, nearest
 from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.hand.mano import ManoHand
 from acehand_core.hand.mano_files import load_mano
 from acehand_core.model.golden import cases
-from acehand_core.model.golden.end_to_end import Recipe, checksum, read_json
+
+RECIPE_FORMAT = "ace-golden-recipe-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Scale rules per component, and the shapes of every case."""
+
+    rules: Mapping[str, list[dict[str, Any]]]
+    shapes: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def read(cls, folder: Path) -> Recipe:
+        """Read ``recipe.json`` and ``shapes.json``. Raises SchemaError for another format."""
+        recipe = read_json(folder / "recipe.json")
+        if recipe.get("format") != RECIPE_FORMAT:
+            raise SchemaError(
+                f"{folder / 'recipe.json'}: format {recipe.get('format')!r}; "
+                f"{RECIPE_FORMAT!r} is needed."
+            )
+        return cls(recipe["components"], read_json(folder / "shapes.json"))
+
+    def component(
+        self, case: str, component: str, seed: int, overrides: Mapping[str, np.ndarray]
+    ) -> dict[str, torch.Tensor]:
+        """Return one component's tensors; ``override/<component>/<name>`` replaces a drawn one."""
+        out = {}
+        prefix = f"override/{component}/"
+        listed = self.shapes[case].get(component, {})
+        # A component that is nothing but overrides has a remark in place of its list.
+        names = dict(listed) if isinstance(listed, Mapping) else {}
+        names.update({k[len(prefix) :]: v.shape for k, v in overrides.items() if prefix in k})
+        for name, shape in names.items():
+            replaced = overrides.get(prefix + name)
+            if replaced is None:
+                replaced = self.draw(component, name, tuple(shape), seed)
+            out[name] = torch.from_numpy(np.array(replaced))
+        return out
+
+    def draw(self, component: str, name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+        """Return one tensor, float32: base + scale * normal, by the first rule that matches.
+
+        Raises SchemaError where no rule does.
+        """
+        stream = zlib.crc32(f"{component}/{name}".encode()) ^ seed
+        normal = np.random.Generator(np.random.PCG64(stream)).standard_normal(shape, np.float32)
+        for rule in self.rules[component]:
+            if re.search(rule["match"], name):
+                break
+        else:
+            raise SchemaError(f"recipe: no rule of component {component!r} matches {name!r}.")
+        scale = rule["gain"]
+        if rule["kind"] == "fan_in":
+            scale = scale / np.sqrt(np.prod(shape[1:]))
+        base = np.resize(np.asarray(rule.get("base", 0.0), np.float32), shape)
+        return base + np.float32(scale) * normal
+
+
+def checksum(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Return number of tensors and parameters, and the running CRC-32 in order of names."""
+    crc = parameters = 0
+    for name in sorted(tensors):
+        crc = zlib.crc32(tensors[name].numpy().astype(np.float32).tobytes(), crc)
+        parameters += tensors[name].numel()
+    return {"tensors": len(tensors), "parameters": parameters, "crc32": crc}
+
+
+def read_json(path: Path) -> Any:
+    """Return a JSON file's content. Raises SchemaError naming the file."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise SchemaError(f"{path}: not readable as JSON: {error}.") from error
+
+
+def draw(
+    case: str, entry: Mapping[str, Any], recipe: Recipe, inputs: Mapping[str, np.ndarray]
+) -> dict[str, dict]:
+    """Return every component of a case, overrides applied."""
+    components = {key.split("/")[1] for key in inputs if key.startswith("override/")}
+    components |= set(recipe.shapes.get(case, {}))
+    return {c: recipe.component(case, c, entry["seed"], inputs) for c in sorted(components)}
+
+
+def retrained(entry: Mapping[str, Any], recipe: Recipe, dit: Mapping[str, torch.Tensor]) -> dict:
+    """Return the tensors that a checkpoint's ``backbone_trainable`` redraws with another seed."""
+    names = entry.get("trained_delta", {}).get("seed_plus_1_for", ())
+    return {
+        name: torch.from_numpy(recipe.draw("dit", name, tuple(dit[name].shape), entry["seed"] + 1))
+        for name in names
+    }
+
 
 MANIFEST_FORMAT = "ace-golden-1"
 #: How far bfloat16 may be from its reference, in units of that reference's own distance from
@@ -67,12 +165,15 @@ def check_manifest(
         raise SchemaError(
             f"{path}: format {manifest.get('format')!r}; {MANIFEST_FORMAT!r} is needed."
         )
+
     recipe = Recipe.read(path.parent)
     mano = load_mano(path.parent / manifest["mano"])
+
     entries = {entry["name"]: entry for entry in manifest["cases"]}
     for name in only or ():
         if name not in entries:
             raise SchemaError(f"{path}: no case {name!r}; {nearest(name, entries)}")
+
     for name in only or entries:
         try:
             yield name, list(_check_case(path.parent, entries[name], entries, recipe, mano))
@@ -89,23 +190,27 @@ def _check_case(
 ) -> Iterator[TensorCheck]:
     name = entry["name"]
     outputs = _read(folder, entry)
+
     # A bfloat16 case shares weights and inputs with a float32 one.
     source = entry
     if "inputs_from" in entry:
         source = next(e for e in entries.values() if e["file"] == entry["inputs_from"])
     inputs = outputs if source is entry else _read(folder, source)
-    drawn = cases.draw(source["name"], source, recipe, inputs)
+    drawn = draw(source["name"], source, recipe, inputs)
+
     for component, expected in source["recipe_check"].items():
         if checksum(drawn[component]) != expected:
             found = checksum(drawn[component])
             yield _failure(name, component, f"recipe checksum {found}, not {expected}")
             return
-    trained = cases.retrained(source, recipe, drawn.get("dit", {}))
+
+    trained = retrained(source, recipe, drawn.get("dit", {}))
     case = cases.Case(name, entry["kind"], source["config"], inputs, drawn, trained)
     ours = cases.run(case, mano)
     stated = {key for key in entry["tensors"] if key.startswith("out/")}
     stored = {key for key in outputs if key.startswith("out/")}
     computed = {f"out/{key}" for key in ours}
+
     for names, problem in (
         (stated - computed, "not computed"),
         (stated - stored, "not in the file"),
@@ -113,6 +218,7 @@ def _check_case(
     ):
         for key in sorted(names):
             yield _failure(name, key.removeprefix("out/"), problem)
+
     for key in sorted(stated & stored & computed):
         short, about = key.removeprefix("out/"), entry["tensors"][key]
         yield _compare(name, short, ours[short], outputs[key], about, inputs)
@@ -143,15 +249,18 @@ def _compare(
     error = np.abs(ours.astype(np.float64) - theirs)
     if not np.isfinite(error).all():
         return _failure(case, key, "not finite")
+
     if "suggested_atol" in about:
         largest, tolerance = float(error.max()), float(about["suggested_atol"])
         return TensorCheck(case, key, largest, _share(largest, tolerance))
+
     fragile = inputs.get(f"dbg/{key.rpartition('/')[0]}/fragile")
     if key.endswith("cam_trans") and fragile is not None:
         error = error[~fragile]  # rows whose gates rounding may flip
     median = BF16_FACTOR * about["bf16_vs_f32_median_abs"]
     p95 = BF16_FACTOR * about["bf16_vs_f32_p95_abs"]
     ratio = max(_share(np.median(error), median), _share(np.quantile(error, 0.95), p95))
+
     return TensorCheck(case, key, float(error.max()), ratio)
 
 

@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float, Int
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.mapping import fit_to_joints
 from acehand_core.hand.shape import HandModel
-from acehand_core.model.inference.blend import GATE, Frames, mix
-from acehand_core.model.inference.options import Reading
+from acehand_core.model.inference.blend import GATE, HandFrames, mix
 from acehand_core.model.inference.placing import Hands, posed_joints
+from acehand_core.model.inference.reading import ModelInput
 from acehand_core.types import SIDES, TimestampsNs
 
 #: Quality of a hand that is there but out of sight, at full presence.
@@ -58,22 +58,22 @@ class Posed:
     error_m: Float[np.ndarray, "N 2"]
 
 
-Poser = Callable[[Frames, Bool[np.ndarray, "N 2"]], Posed]
+Poser = Callable[[HandFrames, Bool[np.ndarray, "N 2"]], Posed]
 
 
 def assemble(
-    frames: Frames,
+    frames: HandFrames,
     offset: int,
     source: SourceFrames,
-    wished: range,
+    requested: range,
     hands: Hands | None,
     betas: Float[np.ndarray, "2 10"] | None,
-    wanted: tuple[bool, bool],
+    slots: tuple[bool, bool],
     keep_tail: bool,
     progress: Callable[[int, int], None],
     every_slot: bool = False,
 ) -> Result:
-    """Return the hands in the ``wished`` frames of the recording, T of them.
+    """Return the hands in the ``requested`` frames of the recording, T of them.
 
     A hand is present from a presence of 0.5 on (``GATE``); then it is observed if its visibility
     also reaches 0.5, else filled: the network's estimate of a hand out of sight. Quality is
@@ -83,32 +83,41 @@ def assemble(
         frames: at the model's rate, from its frame ``offset`` on.
         hands: the model the rotations belong to; None fits the default hand to the joints.
         betas: the shape; without it (default hand only) it is found from the joints.
-        wanted: which slots to look for, left and right.
+        slots: which slots to look for, left and right.
         keep_tail: False leaves out what lies behind the last encoded frame.
         progress: called with the frames done and the number of all.
         every_slot: give pose and anchors of absent hands too, and anchors of hands out of sight;
             presence, flags and quality stay as they are.
     """
-    total = len(wished)
+    total = len(requested)
     if hands is None:
         shape = _default_shapes(frames) if betas is None else betas
         pose: Poser = _DefaultHand(shape)
     else:
         assert betas is not None, "rotations need a shape"
         shape, pose = betas, _Parametric(hands, betas)
-    out = _blank(total, shape)
+
+    def nan(*shape: int) -> np.ndarray:
+        return np.full((total, 2, *shape), np.nan, np.float32)
+
+    out = {name: np.zeros((total, 2), np.float32) for name in ("presence", "visible", "quality")}
+    out |= {name: np.zeros((total, 2), bool) for name in ("observed", "filled")}
+    out |= {"global_orient": nan(3, 3), "hand_pose": nan(15, 3, 3), "translation": nan(3)}
+    out |= {"joints": nan(21, 3), "anchors": nan(21, 2), "betas": shape}
+
     errors = []
     for start in range(0, total, _ROWS):
         rows = slice(start, min(start + _ROWS, total))
-        recorded = slice(wished.start + rows.start, wished.start + rows.stop)
+        recorded = slice(requested.start + rows.start, requested.start + rows.stop)
         part = source.rows(frames, recorded, offset)
-        asked = np.array(wanted) & (keep_tail | source.encoded[recorded, None])
+        asked = np.array(slots) & (keep_tail | source.encoded[recorded, None])
         there = part.there & asked
         given = np.broadcast_to(asked, there.shape) if every_slot else there
         posed = pose(part, given)
         _write(out, rows, part, posed, asked, given, every_slot)
         errors.append(posed.error_m[there])
         progress(rows.stop, total)
+
     error = np.concatenate(errors)
     fit_error = float(error.mean()) if hands is None and len(error) else None
     return Result(**out, fit_error_m=fit_error)
@@ -121,7 +130,7 @@ class SourceFrames:
         timestamps_ns: of the recording as it was.
     """
 
-    def __init__(self, reading: Reading, timestamps_ns: TimestampsNs) -> None:
+    def __init__(self, reading: ModelInput, timestamps_ns: TimestampsNs) -> None:
         encoded = min(reading.count, len(reading.shown))
         shown = reading.shown[:encoded]
         frames = np.arange(len(timestamps_ns))
@@ -129,6 +138,7 @@ class SourceFrames:
         last = np.searchsorted(shown, frames, "right") - 1  # the last that shows it, or an earlier
         self.encoded: Bool[np.ndarray, "T"] = frames <= shown[-1]
         before, after = np.minimum(last, encoded - 1), np.minimum(first, encoded - 1)
+
         # A frame that was read, once or several times: where it stands nearest to its own time.
         ticks = reading.recording.timestamps_ns[:encoded]
         nearest = np.searchsorted(ticks[:-1] + np.diff(ticks) // 2, timestamps_ns)
@@ -144,7 +154,7 @@ class SourceFrames:
         """Return the model's frames, start and stop, that some of the recording's need."""
         return int(self._before[first:stop].min()), int(self._after[first:stop].max()) + 1
 
-    def rows(self, frames: Frames, rows: slice, offset: int) -> Frames:
+    def rows(self, frames: HandFrames, rows: slice, offset: int) -> HandFrames:
         """Return the hands in some frames of the recording.
 
         Args:
@@ -163,7 +173,7 @@ class _Parametric:
     def __init__(self, hands: Hands, betas: Float[np.ndarray, "2 10"]) -> None:
         self._hands, self._betas = hands, betas
 
-    def __call__(self, frames: Frames, there: Bool[np.ndarray, "N 2"]) -> Posed:
+    def __call__(self, frames: HandFrames, there: Bool[np.ndarray, "N 2"]) -> Posed:
         rotations = torch.from_numpy(frames.rotations)
         joints = posed_joints(self._hands, rotations, self._betas).numpy()
         fingers = self._hands.absolute_pose(rotations[None, :, :, 1:])[0].numpy()
@@ -183,7 +193,7 @@ class _DefaultHand:
     def __init__(self, betas: Float[np.ndarray, "2 10"]) -> None:
         self._betas, self._model = betas, CapsuleHand()
 
-    def __call__(self, frames: Frames, there: Bool[np.ndarray, "N 2"]) -> Posed:
+    def __call__(self, frames: HandFrames, there: Bool[np.ndarray, "N 2"]) -> Posed:
         count = len(frames)
         out = Posed(
             np.full((count, 2, 3, 3), np.nan, np.float32),
@@ -205,10 +215,11 @@ class _DefaultHand:
             shape = np.broadcast_to(self._betas[slot], (len(rows), 10))
             posed = self._model.joints(side, fit.global_orient, fit.hand_pose, shape)
             out.joints[rows, slot] = posed + fit.translation[:, None]
+
         return out
 
 
-def _default_shapes(frames: Frames) -> Float[np.ndarray, "2 10"]:
+def _default_shapes(frames: HandFrames) -> Float[np.ndarray, "2 10"]:
     """Return the default hand's betas from frames spread over where each hand is surest."""
     model: HandModel = CapsuleHand()
     betas = np.zeros((2, 10))
@@ -222,21 +233,10 @@ def _default_shapes(frames: Frames) -> Float[np.ndarray, "2 10"]:
     return betas
 
 
-def _blank(total: int, betas: Float[np.ndarray, "2 10"]) -> dict[str, np.ndarray]:
-    def nan(*shape: int) -> np.ndarray:
-        return np.full((total, 2, *shape), np.nan, np.float32)
-
-    out = {name: np.zeros((total, 2), np.float32) for name in ("presence", "visible", "quality")}
-    out |= {name: np.zeros((total, 2), bool) for name in ("observed", "filled")}
-    out |= {"global_orient": nan(3, 3), "hand_pose": nan(15, 3, 3), "translation": nan(3)}
-    out |= {"joints": nan(21, 3), "anchors": nan(21, 2), "betas": betas}
-    return out
-
-
 def _write(
     out: dict[str, np.ndarray],
     rows: slice,
-    frames: Frames,
+    frames: HandFrames,
     posed: Posed,
     asked: Bool[np.ndarray, "N 2"],
     given: Bool[np.ndarray, "N 2"],
@@ -252,9 +252,11 @@ def _write(
     out["quality"][rows] = np.where(
         observed, presence * visible * frames.trust, np.where(there, FILLED_QUALITY * presence, 0.0)
     )
+
     for name in ("global_orient", "hand_pose", "translation", "joints"):
         value = getattr(posed, name)
         out[name][rows][given] = value[given]
-    # Out of sight an anchor is no evidence, but a scorer may want what the network said.
+
+    # Out of sight an anchor is no evidence, but a scorer may want the network's.
     seen = given if every_slot else observed
     out["anchors"][rows][seen] = frames.anchors[seen]

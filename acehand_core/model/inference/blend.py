@@ -1,9 +1,8 @@
-"""Hands frame by frame, and how two accounts of the same frames become one.
+"""Hands frame by frame, and how two estimates of the same frames become one.
 
 The same mixture serves where windows overlap and where time is interpolated: rotations along the
-shortest turn, the wrist in bearing and logarithm of depth, the rest linearly.
-
-One shape per hand for a whole recording, from what every window says.
+shortest turn, the wrist in bearing and logarithm of depth, the rest linearly. Also one shape per
+hand for a whole recording, from the readouts of all windows.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from acehand_core.model.inference.windows import Window
 GATE = 0.5
 #: Nearer than this a bearing means nothing; such wrists are mixed in metres.
 _MIN_DEPTH_M = 1e-2
-#: Two accounts of one hand lie further apart than this only if something is wrong.
+#: Two estimates of one hand lie further apart than this only if something is wrong.
 _SAME_HAND_M = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Frames:
+class HandFrames:
     """N frames of both hands in the camera frame, metres; float32.
 
     ``rotations`` are the orientation and the finger rotations as the network gives them, or have
@@ -42,7 +41,7 @@ class Frames:
     rotations: Float[np.ndarray, "N 2 R 3 3"]
 
     @classmethod
-    def empty(cls, count: int, with_rotations: bool) -> Frames:
+    def empty(cls, count: int, with_rotations: bool) -> HandFrames:
         """Return frames in which no hand is anywhere."""
         out = {
             f.name: np.zeros((count, 2, *shape), np.float32)
@@ -58,11 +57,11 @@ class Frames:
     def __len__(self) -> int:
         return len(self.presence)
 
-    def rows(self, index: Int[np.ndarray, "M"] | slice) -> Frames:
+    def rows(self, index: Int[np.ndarray, "M"] | slice) -> HandFrames:
         """Return some of the frames."""
-        return Frames(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        return HandFrames(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
-    def write(self, index: slice, values: Frames) -> None:
+    def write(self, index: slice, values: HandFrames) -> None:
         """Replace frames."""
         for f in fields(self):
             getattr(self, f.name)[index] = getattr(values, f.name)
@@ -74,14 +73,14 @@ class Frames:
 
 
 def mix(
-    first: Frames,
-    second: Frames,
+    first: HandFrames,
+    second: HandFrames,
     share: Float[np.ndarray, "N"],
     cut: Bool[np.ndarray, "N"] | None = None,
-) -> Frames:
-    """Return ``share`` of the second account and the rest of the first.
+) -> HandFrames:
+    """Return ``share`` of the second estimate and the rest of the first.
 
-    Where one of them says that a hand is not there, its pose is not mixed in: the nearer account's
+    Where a hand is absent in one of them, its pose is not mixed in: the nearer estimate's
     pose is taken whole. So too where ``cut``.
     """
     both = first.there & second.there
@@ -89,7 +88,7 @@ def mix(
         both &= ~cut[:, None]
     pose = np.where(both, share[:, None], np.round(share)[:, None])
     evidence = np.broadcast_to(share[:, None], both.shape)
-    return Frames(
+    return HandFrames(
         presence=_linear(first.presence, second.presence, evidence),
         visible=_linear(first.visible, second.visible, evidence),
         trust=_linear(first.trust, second.trust, evidence),
@@ -100,10 +99,10 @@ def mix(
     )
 
 
-def merge(table: Frames, window: Window, values: Frames, offset: int = 0) -> int:
+def merge(table: HandFrames, window: Window, values: HandFrames, offset: int = 0) -> int:
     """Write a window's frames into a table that begins at frame ``offset``.
 
-    Cross-fades as the plan says.
+    Cross-fades as planned.
 
     Returns:
         In how many of the frames that it shares with earlier windows the two hands look exchanged
@@ -112,14 +111,17 @@ def merge(table: Frames, window: Window, values: Frames, offset: int = 0) -> int
     begin = window.first_frame - offset
     old = table.rows(slice(begin, window.stop_frame - offset))
     swapped = exchanged(old, values)
+
     # Most frames are taken whole; what is mixed is one run of frames.
     fading = np.flatnonzero((window.share > 0) & (window.share < 1))
     kept = window.share == 0
+
     new = np.flatnonzero(window.share == 1)
     if len(new):
         run = slice(int(new[0]), int(new[-1]) + 1)
         assert not kept[run].any(), "a plan must not interleave what is kept and what is replaced"
         table.write(slice(begin + run.start, begin + run.stop), values.rows(run))
+
     if len(fading):
         run = slice(int(fading[0]), int(fading[-1]) + 1)
         mixed = mix(old.rows(run), values.rows(run), window.share[run], swapped[run])
@@ -127,10 +129,10 @@ def merge(table: Frames, window: Window, values: Frames, offset: int = 0) -> int
     return int(swapped.sum())
 
 
-def exchanged(first: Frames, second: Frames) -> Bool[np.ndarray, "N"]:
-    """Return where two accounts agree better with left and right exchanged.
+def exchanged(first: HandFrames, second: HandFrames) -> Bool[np.ndarray, "N"]:
+    """Return where two estimates agree better with left and right exchanged.
 
-    With both hands in both accounts, the crossed distance of all joints must be under half of the
+    With both hands in both estimates, the crossed distance of all joints must be under half of the
     straight one; with one hand each, in different slots, its joints must lie within 5 cm.
     """
     a, b = first.wrist[:, :, None] + first.arms, second.wrist[:, :, None] + second.arms
@@ -162,7 +164,7 @@ def _mix_wrists(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
     z = np.exp(_linear(np.log(z_a), np.log(z_b), share))
     out = np.concatenate([bearing * z, z], axis=-1)
     near = np.minimum(a[..., 2], b[..., 2])[..., None] < _MIN_DEPTH_M
-    # A share of 0 or 1 is the account itself, to the last bit.
+    # A share of 0 or 1 is the estimate itself, to the last bit.
     out = np.where(near, _linear(a, b, share), out)
     out = np.where(share[..., None] == 0, a, out)
     return np.where(share[..., None] == 1, b, out)
@@ -198,9 +200,9 @@ def recording_betas(windows: Iterable[Mapping[str, np.ndarray]]) -> Float[np.nda
         sure = (presence >= GATE) & (visible >= GATE)
         betas.append(window["betas"][0].astype(float))
         weights.append(np.where(sure, presence * visible, 0.0).sum(0))
-    told, weight = np.stack(betas), np.stack(weights).astype(float)
+    shapes, weight = np.stack(betas), np.stack(weights).astype(float)
     weight[:, weight.sum(0) == 0] = 1.0
-    return np.stack([_huber_mean(told[:, s], weight[:, s]) for s in range(2)])
+    return np.stack([_huber_mean(shapes[:, s], weight[:, s]) for s in range(2)])
 
 
 def _huber_mean(

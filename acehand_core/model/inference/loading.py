@@ -1,11 +1,6 @@
-"""From a path of weights to a model that is ready to read recordings.
+"""From a path of weights, and options, to a model that is ready to read recordings.
 
-Whether the user has MANO, and hand models in torch. Looking loads nothing heavy.
-
-In place of the video VAE, for feature sources that read frames: pixels on the latents' grid.
-
-The stream has the form of the VAE's, so windows are cut alike: entry i holds the frames that
-latent i stands for.
+Asking whether the user has MANO loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -15,29 +10,102 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 import torch
-from jaxtyping import Float, UInt8
 
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.hand.mano_files import find_mano, load_mano
 from acehand_core.model.config import (
     AS_RELEASED,
-    TEMPORAL_STRIDE,
     InferenceConfig,
     Precision,
     Variant,
 )
 from acehand_core.model.encoder.sources import source_kind
-from acehand_core.model.encoder.vae import VideoEncoder
-from acehand_core.model.inference.options import WeightsRecord
-from acehand_core.model.network import AceModel
+from acehand_core.model.encoder.vae import PixelEncoder, VideoEncoder
+from acehand_core.model.inference.reading import Tail
+from acehand_core.model.inference.windows import (
+    DEFAULT_ENCODE_WIDTH,
+    PAPER_LATENTS,
+)
+from acehand_core.model.network import RELEASED, AceModel, SolveOptions
 from acehand_core.model.weights.load import load_weights
 
 if TYPE_CHECKING:
     from acehand_core.hand.hands_torch import TorchHands
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsRecord:
+    """Which weights: a name for people, the hash of their content, what binds their users."""
+
+    name: str
+    sha256: str
+    licenses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceOptions:
+    """How a recording is reconstructed.
+
+    Attributes:
+        windows: see ``windows.plan_windows``.
+        window_latents: length of a window.
+        encode_width: width in pixels that frames are encoded at; 0 for the video's own.
+        tail: what to do with frames beyond the last multiple of four (see ``plan_input``).
+        every_frame: read the recording's own frames, not 30 a second.
+        solve: how hands are placed; None as the released code does for the variant, and by rigid
+            PnP where there is no hand model.
+        second_opinion: also look at the mirrored clip, and multiply presence and visibility.
+        hands: which hands to look for.
+        every_slot: also give the pose of hands that count as absent, and anchors that are out of
+            sight, as the paper scores them (section "Metric Definitions and Penalty Protocol").
+        batch: windows read by the network at once.
+        precision: what the backbone computes in; part of the settings that results depend on.
+    """
+
+    windows: str = "paper"
+    window_latents: int = PAPER_LATENTS
+    encode_width: int = DEFAULT_ENCODE_WIDTH
+    tail: Tail = "repeat"
+    every_frame: bool = False
+    solve: SolveOptions | None = None
+    second_opinion: bool = False
+    hands: Literal["both", "left", "right"] = "both"
+    every_slot: bool = False
+    batch: int = 1
+    precision: Precision = "bfloat16"
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise InputError(f"{self.batch} windows at once; valid: 1 or more.")
+
+    @property
+    def slots(self) -> tuple[bool, bool]:
+        """Which slots to look for."""
+        return self.hands != "right", self.hands != "left"
+
+
+def solve_options(
+    variant: Variant, has_hand_model: bool, trained: InferenceConfig = AS_RELEASED
+) -> SolveOptions:
+    """Return how to place hands: as recorded in the weights, and as released where nothing is.
+
+    Without a hand model the network's own joints are placed by all their anchors (rigid PnP) in
+    place of the mixed PnP, which needs articulated ones.
+    """
+    released = RELEASED[variant]
+    solve = trained.solve or released.solve
+    if solve == "mixed" and not has_hand_model:
+        solve = "rigid"
+    return SolveOptions(
+        trained.bearings or released.bearings,
+        solve,
+        trained.fallback or released.fallback,
+        trained.fit_guards or released.fit_guards,
+        trained.ray_cells or released.ray_cells,
+    )
 
 
 def has_mano() -> bool:
@@ -108,12 +176,14 @@ def load_model(
         raise InputError(f"{path}: the video VAE is not there; name its file with --vae.")
     else:
         encoder = VideoEncoder.from_tensors(weights.config.vae, weights.vae, precision, device)
+
     model = AceModel.from_weights(weights, precision, device)
     # One hash for all files: which file holds which tensor is checked where they are read.
     hashes = json.dumps(sorted(weights.sha256s.values()))
     digest = hashlib.sha256(hashes.encode()).hexdigest()
     licences = (weights.licence,) if weights.licence else ()
     record = WeightsRecord(path.name, digest, licences)
+
     return ReadyModel(model, encoder, record, _BATCH[device.split(":")[0]], weights.inference)
 
 
@@ -126,49 +196,3 @@ def choose_device(name: str | None) -> str:
     if name != "cpu" and not torch.cuda.is_available():
         raise InputError(f"--device {name}: no such device here; valid: cpu.")
     return name
-
-
-Packed = UInt8[torch.Tensor, "4 3 k H W"]
-
-
-class PixelEncoder:
-    """Frames in, the same frames out in groups of four."""
-
-    def __init__(self, device: torch.device | str = "cpu") -> None:
-        self._device = device
-
-    def stream(self) -> PixelStream:
-        """Start a clip."""
-        return PixelStream(self._device)
-
-
-class PixelStream:
-    """One clip: the first frame alone, four times over, then groups of four."""
-
-    def __init__(self, device: torch.device | str) -> None:
-        self._device = device
-        self._waiting: UInt8[np.ndarray, "n H W 3"] | None = None
-
-    def push(self, frames: UInt8[np.ndarray, "n H W 3"]) -> Packed:
-        """Take frames in order; return the groups that are complete."""
-        if self._waiting is None:
-            frames = np.concatenate([frames[:1]] * (TEMPORAL_STRIDE - 1) + [frames])
-        else:
-            frames = np.concatenate([self._waiting, frames])
-        whole = len(frames) // TEMPORAL_STRIDE * TEMPORAL_STRIDE
-        self._waiting = frames[whole:].copy()
-        groups = torch.from_numpy(frames[:whole].copy()).to(self._device)
-        groups = groups.unflatten(0, (-1, TEMPORAL_STRIDE)) if whole else groups[:, None][:0]
-        return groups.expand(-1, TEMPORAL_STRIDE, -1, -1, -1).permute(1, 4, 0, 2, 3)
-
-    def finish(self) -> Packed:
-        """Return nothing: frames that do not fill a group are dropped, as by the VAE."""
-        assert self._waiting is not None
-        height, width = self._waiting.shape[1:3]
-        return torch.empty((4, 3, 0, height, width), dtype=torch.uint8, device=self._device)
-
-
-def unpack(packed: Packed) -> Float[torch.Tensor, "3 N H W"]:
-    """Return the video frames of a window, RGB in -1..1: N = 4 (k - 1) + 1."""
-    frames = packed.permute(1, 2, 0, 3, 4).flatten(1, 2)
-    return frames[:, TEMPORAL_STRIDE - 1 :].float() / 255 * 2 - 1

@@ -1,9 +1,7 @@
 """Readouts to hands before the camera, window by window, once the recording's shape is known.
 
 Articulation does not depend on the shape: with another one only the canonical joints and the
-placement are computed again, never the network.
-
-The camera that a window's predicted rays describe, in pixels of the recording.
+placement are computed again, never the network. Also the camera that predicted rays describe.
 """
 
 from __future__ import annotations
@@ -18,9 +16,9 @@ from jaxtyping import Float
 
 from acehand_core.errors import CalibrationError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.model.batch import PinholeBatch, Readout, pinhole_batch
-from acehand_core.model.inference.blend import GATE, Frames, merge
-from acehand_core.model.inference.passes import Pass
+from acehand_core.model.batch import Readout, pinhole_batch
+from acehand_core.model.inference.blend import GATE, HandFrames, merge
+from acehand_core.model.inference.reading import View
 from acehand_core.model.inference.windows import Window, encode_camera
 from acehand_core.model.network import SolveOptions, place
 from acehand_core.model.placement.camera_fit import reported_intrinsics
@@ -43,6 +41,7 @@ def predicted_camera(
     if options.bearings == "radial":
         radial = fit_radial(readout.rays)
         return _kannala_brandt(radial, width, height) if bool(radial.valid[0]) else None
+
     if options.bearings == "pinhole":
         fit = guarded_pinhole(readout.rays, options.fit_guards)
         if not bool(fit.valid[0]):
@@ -51,6 +50,7 @@ def predicted_camera(
         numbers = torch.cat([fit.focal[0] * scale, fit.centre[0] * scale]).tolist()
     else:
         numbers = reported_intrinsics(readout.ray_map, width, height)[0].tolist()
+
     try:
         return Camera("pinhole", width, height, *numbers)
     except CalibrationError:
@@ -67,6 +67,7 @@ def _kannala_brandt(fit: RadialFit, width: int, height: int) -> Camera | None:
     angle = plane[:, 0]
     powers = angle[:, None] ** np.array([3, 5, 7, 9])
     bend, *_ = np.linalg.lstsq(powers, s - angle, rcond=None)
+
     try:
         return Camera(
             "kannala_brandt", width, height, *(focal * (width, height)),
@@ -78,9 +79,10 @@ def _kannala_brandt(fit: RadialFit, width: int, height: int) -> Camera | None:
 
 #: Trust in a hand whose anchors do not fit its joints, so that only depth and wrist ray place it.
 _REFUSED_TRUST = 0.5
-#: Distance of two looks, in diagonals of the hand's anchors, at which trust is halved.
+#: Distance of two views' anchors, in diagonals of the hand's anchors, at which trust is halved.
 _AGREEMENT = 0.25
-_MIN_DIAGONAL = 0.02  # of the image's width: smaller hands are not told apart better than this
+#: Smaller hands (of the image's width) are not told apart better than this.
+_MIN_DIAGONAL = 0.02
 #: Frames posed at once.
 ROWS = 256
 
@@ -111,7 +113,7 @@ class Placed:
     whose anchors were accepted.
     """
 
-    frames: Frames
+    frames: HandFrames
     offset: int
     camera: Camera | None
     exchanged: int
@@ -134,15 +136,16 @@ class PlacingSetup:
     options: SolveOptions
 
 
-def place_windows(windows: Sequence[Window], passes: Sequence[Pass], setup: PlacingSetup) -> Placed:
+def place_windows(windows: Sequence[Window], views: Sequence[View], setup: PlacingSetup) -> Placed:
     """Place the hands of every window and lay the windows together."""
     offset = windows[0].first_frame
-    frames = Frames.empty(windows[-1].stop_frame - offset, setup.hands is not None)
+    frames = HandFrames.empty(windows[-1].stop_frame - offset, setup.hands is not None)
     exchanged, accepted, cameras = 0, [], []
     for window in windows:
-        readout = _load(passes[0], window)
+        arrays = _arrays(views[0], window)
+        readout = Readout(**{f.name: torch.from_numpy(arrays[f.name]) for f in fields(Readout)})
         values, share = _place(readout, setup)
-        for other in passes[1:]:
+        for other in views[1:]:
             values = second_opinion(values, _arrays(other, window))
         exchanged += merge(frames, window, values, offset)
         accepted.append(share)
@@ -151,11 +154,11 @@ def place_windows(windows: Sequence[Window], passes: Sequence[Pass], setup: Plac
     return Placed(frames, offset, _median_camera(known), exchanged, float(np.mean(accepted)))
 
 
-def second_opinion(values: Frames, mirrored: Mapping[str, np.ndarray]) -> Frames:
-    """Return the frames with presence and visibility that a look at the mirrored clip confirms.
+def second_opinion(values: HandFrames, mirrored: Mapping[str, np.ndarray]) -> HandFrames:
+    """Return the frames with presence and visibility that the mirrored view confirms.
 
     In the mirror a left hand is a right one, so slots are exchanged and anchors turned back. The
-    two looks' probabilities are multiplied, and trust falls with the distance of their anchors.
+    two views' probabilities are multiplied, and trust falls with the distance of their anchors.
     """
     presence, visible = (mirrored[name][0][:, ::-1] for name in ("presence", "visible"))
     anchors = mirrored["anchors"][0][:, ::-1] * np.float32([-1, 1]) + np.float32([1, 0])
@@ -163,7 +166,8 @@ def second_opinion(values: Frames, mirrored: Mapping[str, np.ndarray]) -> Frames
     box = values.anchors.max(2) - values.anchors.min(2)
     diagonal = np.maximum(np.linalg.norm(box, axis=-1), _MIN_DIAGONAL)
     agreement = 1 / (1 + (distance / (_AGREEMENT * diagonal)) ** 2)
-    return Frames(
+
+    return HandFrames(
         presence=values.presence * presence,
         visible=values.visible * visible,
         trust=(values.trust * agreement).astype(np.float32),
@@ -188,7 +192,7 @@ def posed_joints(
     return torch.cat(parts)
 
 
-def _place(readout: Readout, setup: PlacingSetup) -> tuple[Frames, float]:
+def _place(readout: Readout, setup: PlacingSetup) -> tuple[HandFrames, float]:
     rotations = torch.cat([readout.global_orient[..., None, :, :], readout.hand_pose], dim=-3)[0]
     if setup.hands is None:
         joints = readout.joints_relative[0]
@@ -196,13 +200,17 @@ def _place(readout: Readout, setup: PlacingSetup) -> tuple[Frames, float]:
     else:
         assert setup.betas is not None
         joints = posed_joints(setup.hands, rotations, setup.betas)
+
     size = torch.tensor([setup.size], dtype=torch.float32)
-    found = place(readout, joints[None], size, _pinhole(setup), setup.options)
-    wrist = joints[:, :, 0] + found.translation[0]
+    camera = None
+    if setup.options.bearings == "intrinsics" and setup.camera is not None:
+        camera = pinhole_batch([encode_camera(setup.camera, *setup.size)])
+    placement = place(readout, joints[None], size, camera, setup.options)
+    wrist = joints[:, :, 0] + placement.translation[0]
     arms = joints - joints[:, :, :1]
-    accepted = found.accepted[0].numpy()
+    accepted = placement.accepted[0].numpy()
     there = readout.presence[0].numpy() >= GATE
-    values = Frames(
+    values = HandFrames(
         presence=readout.presence[0].numpy(),
         visible=readout.visible[0].numpy(),
         trust=np.where(accepted, 1.0, _REFUSED_TRUST).astype(np.float32),
@@ -211,22 +219,12 @@ def _place(readout: Readout, setup: PlacingSetup) -> tuple[Frames, float]:
         arms=arms.numpy(),
         rotations=rotations.numpy(),
     )
+
     return values, float(accepted[there].mean()) if there.any() else 1.0
 
 
-def _pinhole(setup: PlacingSetup) -> PinholeBatch | None:
-    if setup.options.bearings != "intrinsics" or setup.camera is None:
-        return None
-    return pinhole_batch([encode_camera(setup.camera, *setup.size)])
-
-
-def _load(one: Pass, window: Window) -> Readout:
-    arrays = _arrays(one, window)
-    return Readout(**{f.name: torch.from_numpy(arrays[f.name]) for f in fields(Readout)})
-
-
-def _arrays(one: Pass, window: Window) -> Mapping[str, np.ndarray]:
-    arrays = one.store.get(window.start, window.stop)
+def _arrays(view: View, window: Window) -> Mapping[str, np.ndarray]:
+    arrays = view.store.get(window.start, window.stop)
     assert arrays is not None, "every window was read before"
     return arrays
 

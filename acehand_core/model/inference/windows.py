@@ -44,8 +44,8 @@ class PaperWindow:
 class Window:
     """Latents ``start`` to ``stop - 1`` of a recording, seen by the model at once.
 
-    ``share`` says, for each of the window's N frames, how much of the result it decides against
-    the windows before it: 1 replaces what they said, 0 leaves it, between is a cross-fade.
+    ``share`` is, for each of the window's N frames, its share of the result against the windows
+    before it: 1 replaces their estimate, 0 leaves it, between is a cross-fade.
     """
 
     start: int
@@ -219,6 +219,7 @@ def _blended(count: int, width: int, overlap: int) -> tuple[Window, ...]:
     steps = -(-reach // (width - overlap))
     starts = [i * reach // max(steps, 1) for i in range(steps + 1)]
     longest = TEMPORAL_STRIDE * (overlap - 1) + 1
+
     windows: list[Window] = []
     for start in starts:
         window = written_from(start, min(start + width, count), 0)
@@ -230,4 +231,5 @@ def _blended(count: int, width: int, overlap: int) -> tuple[Window, ...]:
             window.share[:begin] = 0.0
             window.share[begin : begin + ramp] = np.arange(1, ramp + 1) / (ramp + 1)
         windows.append(window)
+
     return tuple(windows)

@@ -122,7 +122,7 @@ def radial_bearings(
 ) -> Bearings:
     """Return bearings under a radial lens fitted to the ray field.
 
-    Anchors further than ``radial_torch.MAX_BEARING_ANGLE`` from the optical axis have no vote;
+    Anchors further than ``radial.MAX_BEARING_ANGLE`` from the optical axis have no vote;
     their bearing is that of the last ray on their way out. A clip whose fit failed reads the field.
     """
     joints, seen = fit.bearing(anchors)

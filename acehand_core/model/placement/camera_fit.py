@@ -35,7 +35,7 @@ class FittedPinhole:
     Every number is finite, whether or not the clip is ``valid``. ``misfit`` is the mean
     angle in radians between the field and the pinhole's rays, without a gradient. ``within``: the
     paper's two guards hold, the floor and the bracket, so that L_fit may teach it; ``valid``: hands
-    may be placed by the fit, which ``radial_torch.guarded_pinhole`` may ask more for.
+    may be placed by the fit, which ``radial.guarded_pinhole`` may ask more for.
     """
 
     focal: Float[torch.Tensor, "B 2"]
@@ -83,7 +83,7 @@ def fit_pinhole(
       with bearings on pixels the bracket already implies it.
 
     These are the paper's two guards and no more: medium fisheyes pass, see
-    ``radial_torch.guarded_pinhole``.
+    ``radial.guarded_pinhole``.
 
     Raises:
         InputError: an unknown ``regression``.
@@ -92,6 +92,7 @@ def fit_pinhole(
         raise InputError(
             f"regression {regression!r}; {nearest(str(regression), get_args(Regression))}"
         )
+
     bearing = rays[:, :2] / rays[:, 2:].clamp(min=MIN_RAY_DEPTH)
     bearing = bearing.permute(0, 2, 3, 1).flatten(1, 2)
     pixel = token_centres(rays).flatten(0, 1).expand_as(bearing)
@@ -99,6 +100,7 @@ def fit_pinhole(
     spread_b, spread_p = bearing - mean_b[:, None], pixel - mean_p[:, None]
     covariance = (spread_b * spread_p).mean(1)
     variance = spread_b.square().mean(1)
+
     # Clamped one step outside the bracket, so that the guard fails and nothing is infinite.
     low, high = 0.5 * bracket[0], 2 * bracket[1]
     if regression == "bearing_on_pixel":
@@ -106,11 +108,13 @@ def fit_pinhole(
         focal = 1 / slope.clamp(1 / high, 1 / low)
     else:
         focal = (covariance / variance.clamp(min=variance_floor)).clamp(low, high)
+
     centre = mean_p - focal * mean_b
     within = ((variance >= variance_floor) & (focal > bracket[0]) & (focal < bracket[1])).all(1)
     fit = FittedPinhole(focal, centre, within, torch.zeros_like(focal[:, 0]), within)
     with torch.no_grad():
         misfit = angles(rays, fit.rays(pixel)).mean(1)
+
     return replace(fit, misfit=misfit)
 
 

@@ -1,14 +1,12 @@
-"""Full rigid PnP: place (and, if asked, turn) a rigid hand by all its anchors. torch.
+"""Where a hand is: mixed PnP in closed form, its ablations, and full rigid PnP. torch.
 
-Mixed PnP trusts the predicted depth and solves two numbers. Here depth is a third unknown that the
-size of the hand in the image speaks to, and the prediction is a prior. It also places joints that
-come without a hand model, the decoder's wrist-relative ones. Conventions: ``placement_torch``.
+Mixed PnP trusts the predicted depth and solves two numbers. In rigid PnP depth is a third unknown
+that the size of the hand in the image constrains, and the prediction is a prior; it also places
+joints that come without a hand model, the decoder's wrist-relative ones.
 
-Where a hand is: mixed PnP in closed form, and the ablations without it. torch, differentiable.
-
-The numpy twin of the same equation, for any camera model and missing anchors, is ``solver.pnp``.
-Axes: B clips, N video frames, 2 slots, 21 joints; metres, camera frame (OpenCV axes). Votes and
-gates are constants: gradients flow through the numbers they choose.
+The numpy twin of mixed PnP, for any camera model and missing anchors, is
+``trackers.mediapipe.pnp``. Axes: B clips, N video frames, 2 slots, 21 joints; metres, camera frame
+(OpenCV axes). Votes and gates are constants: gradients flow through the numbers they choose.
 """
 
 from __future__ import annotations
@@ -43,8 +41,8 @@ Votes = Bool[torch.Tensor, "B N 2 21"]
 class Placement:
     """Translations to add to canonical joints, and how they came about.
 
-    ``solved`` and ``fallback`` are both answers for every row, ``translation`` takes the one that
-    ``accepted`` says. ``rms`` and ``threshold`` are in the bearings' (pseudo) pixels, without a
+    ``solved`` and ``fallback`` are both answers for every row, ``translation`` is the one that
+    ``accepted`` selects. ``rms`` and ``threshold`` are in the bearings' (pseudo) pixels, without a
     gradient; rows without votes have rms 0 and the least threshold.
     """
 
@@ -89,12 +87,17 @@ def mixed_pnp(
     total = (weight * inverse).sum(-1, keepdim=True).clamp(min=MIN_WEIGHT)
     shift = (weight[..., None] * offset).sum(-2) / total
     solved = torch.cat([shift, depth[..., None]], dim=-1)
+
     with torch.no_grad():
         error = offset - shift[..., None, :] * inverse[..., None]
         rms, threshold, accepted = residual_gate(error, votes, bearings)
+
     other = _on_ray(bearings.fallback, depth)
     if fallback == "paper":
-        other = _wrist_on_ray(joints, bearings.joints[..., 0, :], depth)
+        wrist_depth = z_raw[..., 0].clamp(min=MIN_DEPTH_M)[..., None]
+        in_plane = bearings.joints[..., 0, :] * wrist_depth - joints[..., 0, :2]
+        other = torch.cat([in_plane, depth[..., None]], dim=-1)
+
     translation = torch.where(accepted[..., None], solved, other)
     return Placement(translation, accepted, votes, rms, threshold, solved, other)
 
@@ -144,14 +147,6 @@ def _unsolved(joints: Joints, translation: Points) -> Placement:
 
 def _on_ray(bearing: Float[torch.Tensor, "B N 2 2"], depth: PerHand) -> Points:
     return torch.cat([bearing * depth[..., None], depth[..., None]], dim=-1)
-
-
-def _wrist_on_ray(
-    joints: Joints, bearing: Float[torch.Tensor, "B N 2 2"], depth: PerHand
-) -> Points:
-    z = (joints[..., 0, 2] + depth).clamp(min=MIN_DEPTH_M)
-    shift = bearing * z[..., None] - joints[..., 0, :2]
-    return torch.cat([shift, depth[..., None]], dim=-1)
 
 
 Residual = Float[torch.Tensor, "B N 2 21 2"]
@@ -245,7 +240,12 @@ def rigid_pnp(
     if settings.rotate:
         unknowns.append(torch.zeros_like(solved))
     unknowns = torch.cat(unknowns, dim=-1)
-    inverse = _trust(depth, bearings, start.votes, settings)
+
+    # One over the standard deviation of each bearing, 0 where a joint has no vote.
+    anchor = settings.anchor_sigma_px / bearings.scale[:, None, None, None]
+    joint = settings.joint_sigma_m / depth[..., None]
+    inverse = start.votes[..., None] / (anchor.square() + joint.square()).sqrt()
+
     for _ in range(settings.steps):
         unknowns = _improve(unknowns, joints, log_depth, bearings.joints, inverse, settings)
     translation, rotation = _pose(unknowns)
@@ -260,18 +260,6 @@ def rigid_pnp(
     rotation = torch.where(keep[..., None], rotation, eye)
     size = torch.where(accepted, unknowns[..., 3].exp(), 1.0)
     return RigidPlacement(translation, rotation, size, accepted, start.votes, rms)
-
-
-def _trust(
-    depth: Float[torch.Tensor, "B N 2 1"],
-    bearings: Bearings,
-    votes: Bool[torch.Tensor, "B N 2 21"],
-    settings: RigidSettings,
-) -> Residual:
-    """Return one over the standard deviation of each bearing, 0 where a joint has no vote."""
-    anchor = settings.anchor_sigma_px / bearings.scale[:, None, None, None]
-    joint = settings.joint_sigma_m / depth[..., None]
-    return votes[..., None] / (anchor.square() + joint.square()).sqrt()
 
 
 def _improve(
@@ -297,6 +285,7 @@ def _improve(
     damping = _DAMPING * normal.diagonal(dim1=-2, dim2=-1) + 1e-9
     normal = normal + torch.diag_embed(prior + damping)
     step = torch.linalg.solve(normal, right + prior * (mean - unknowns))
+
     return unknowns + step.clamp(-_MAX_STEP, _MAX_STEP)
 
 
@@ -316,6 +305,7 @@ def _project(
     by_depth = share * (unknowns[..., None, :2] - fitted)
     by_point = torch.cat([inverse[..., None] * eye, (-fitted * inverse)[..., None]], dim=-1)
     parts = [by_place, by_depth[..., None], by_point @ turned[..., None]]
+
     if unknowns.shape[-1] > 4:
         turn = skew(turned) @ _left_jacobian(unknowns[..., None, 4:])
         parts.append(-by_point @ turn)

@@ -105,7 +105,14 @@ def fit_radial(rays: Rays, steps: int = STEPS) -> RadialFit:
     A clip is not valid if its field is collapsed (variance below the pinhole fit's floor), the fit
     misses it by more than ``MAX_MISFIT_DEGREES``, or the lens folds within the image.
     """
-    field, weight = _angle_plane(rays)
+    # Direction times angle of a field's rays, and 1 where there is a direction.
+    ray = rays.flatten(2).transpose(1, 2)
+    side = _length(ray[..., :2])
+    angle = torch.atan2(side, ray[..., 2:])
+    known = ray.square().sum(-1) > 1e-12
+    field = torch.where(known[..., None], ray[..., :2] / side * angle, 0.0)
+    weight = known.to(rays.dtype)
+
     pixel = token_centres(rays).flatten(0, 1).expand_as(field)
     unknowns = _start(field, pixel)
     for step in range(steps):
@@ -161,15 +168,6 @@ def _excess(
     return missed[0] - missed[1], patches.square().sum(1).mean((1, 2))
 
 
-def _angle_plane(rays: Rays) -> tuple[Float[torch.Tensor, "B n 2"], Float[torch.Tensor, "B n"]]:
-    """Return direction times angle of a field's rays, and 1 where there is a direction."""
-    ray = rays.flatten(2).transpose(1, 2)
-    side = _length(ray[..., :2])
-    angle = torch.atan2(side, ray[..., 2:])
-    known = ray.square().sum(-1) > 1e-12
-    return torch.where(known[..., None], ray[..., :2] / side * angle, 0.0), known.to(rays.dtype)
-
-
 def _length(vector: Float[torch.Tensor, "*n 2"]) -> Float[torch.Tensor, "*n 1"]:
     """Return the length, never quite 0, with a gradient everywhere."""
     tiny = torch.finfo(vector.dtype).tiny ** 0.5
@@ -210,6 +208,7 @@ def _improve(
     step = step.clamp(-0.5, 0.5)
     q = (unknowns[:, 4:5] + step[:, 4:5]).clamp(*_Q_RANGE)
     moved = unknowns + step
+
     return torch.cat([moved[:, :4], q, moved[:, 5:]], dim=1)
 
 

@@ -1,1 +1,1 @@
-"""Weight files: the released layouts, our own, strict loading and exact accounting."""
+"""Weight files: one form inside (``state``), outside layouts at the edge, strict loading."""

@@ -1,10 +1,8 @@
-"""Sizes of a model read off the tensors of released files.
+"""Sizes of a model read off the tensors of released files, and its parameters counted.
 
 Every size is voted on by several tensors, so that one tensor of a wrong shape is reported as the
 odd one out and does not mislead. What shapes cannot tell (numbers of heads, scale of the adapters)
 comes from the base's ``config.json`` or is the released value, and is then noted.
-
-How many parameters a model has, where, and how many of them learn.
 
 Registered counts come from the lists of the released files, on the meta device; live counts from
 what runs here. At the released sizes they are the paper's (appendix "Architecture").
@@ -20,37 +18,44 @@ from typing import Any
 
 from acehand_core.errors import AcehandError, SchemaError
 from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig, Variant
-from acehand_core.model.weights import layouts, official
-from acehand_core.model.weights.official import Shapes
+from acehand_core.model.weights import official
+from acehand_core.model.weights.state import state_shapes
+from acehand_core.model.weights.tables import Shapes, meta
 
 _DEFAULT_TAP = TrunkConfig().tap
 
 
 def infer(
     variant: Variant,
-    *,
-    dit: Shapes | None = None,
-    vae: Shapes | None = None,
-    projectors: Shapes | None = None,
-    backbone_trainable: Shapes | None = None,
+    lists: Mapping[str, Shapes],
     base_config: Mapping[str, Any] | None = None,
 ) -> tuple[ModelConfig, tuple[str, ...]]:
     """Return the sizes that the lists agree on, and notes on what was assumed.
 
-    Parts without a list keep the released sizes. Raises SchemaError when the sizes do not make a
-    model.
+    Args:
+        lists: by the names of the released parts; parts without one keep the released sizes.
+        base_config: the ``config.json`` of the base transformer.
+
+    Raises:
+        SchemaError: the sizes do not make a model.
     """
-    tap = _tap(projectors) if projectors is not None else None
-    base = base_config or {}
+    projectors, base = lists.get("projectors"), base_config or {}
+    tap = None
+    if projectors is not None:
+        taps = Counter(int(n) for n in _numbers(projectors, r"l(\d+)\."))
+        tap = taps.most_common(1)[0][0] if taps else _DEFAULT_TAP
+
     try:
         config = ModelConfig(
             variant=variant,
-            vae=_vae(vae) if vae is not None else VaeConfig(),
-            trunk=_trunk(dit, backbone_trainable, base, tap),
-            decoder=_decoder(projectors, tap) if tap is not None else DecoderConfig(),
+            vae=_vae(lists["vae"]) if "vae" in lists else VaeConfig(),
+            # The base comes last: where the two disagree, it is right.
+            trunk=_trunk(lists.get("backbone_trainable", {}) | lists.get("dit", {}), base, tap),
+            decoder=_decoder(projectors, tap) if projectors is not None else DecoderConfig(),
         )
     except AcehandError as error:
         raise SchemaError(f"the tensors do not describe a model: {error}") from error
+
     notes = []
     if config.trunk.dim != TrunkConfig().dim and "num_heads" not in base:
         notes.append(f"{config.trunk.num_heads} heads of the transformer are assumed")
@@ -59,11 +64,7 @@ def infer(
     return config, tuple(notes)
 
 
-def _trunk(
-    dit: Shapes | None, trained: Shapes | None, base: Mapping[str, Any], tap: int | None
-) -> TrunkConfig:
-    # The base comes last: where the two disagree, it says what is right.
-    shapes = {**(trained or {}), **(dit or {})}
+def _trunk(shapes: Shapes, base: Mapping[str, Any], tap: int | None) -> TrunkConfig:
     plain = TrunkConfig(tap=0)
     if not shapes:
         return replace(plain, tap=_DEFAULT_TAP if tap is None else tap)
@@ -79,6 +80,7 @@ def _trunk(
     time = [(r"time_embedding\.0\.weight", 1)]
     feed = [(r"blocks\.\d+\.ffn\.0\.(bias|lora_B\.default\.weight)", 0)]
     dim = _given(base, "dim", dim)
+
     return TrunkConfig(
         dim=dim,
         ffn_dim=_given(base, "ffn_dim", _vote(shapes, feed, plain.ffn_dim)),
@@ -114,6 +116,7 @@ def _decoder(shapes: Shapes, tap: int) -> DecoderConfig:
     wide = [(rf"{encoder}\.layers\.\d+\.temporal\.(mlp\.0|linear1)\.bias", 0)]
     layers = [int(n) for n in _numbers(shapes, rf"{encoder}\.layers\.(\d+)\.")]
     rotary = any(re.fullmatch(rf"{encoder}\.layers\.\d+\.temporal\.q\.weight", n) for n in shapes)
+
     return DecoderConfig(
         feature_dim=_vote(shapes, [(r"input_proj\.0\.weight", 1)], plain.feature_dim),
         width=width,
@@ -128,11 +131,6 @@ def _decoder(shapes: Shapes, tap: int) -> DecoderConfig:
         temporal_encoding="rotary" if rotary else "absolute",
         max_latents=_vote(shapes, [("latent_temporal_pe", 1)], plain.max_latents),
     )
-
-
-def _tap(projectors: Shapes) -> int:
-    taps = Counter(int(n) for n in _numbers(projectors, r"l(\d+)\."))
-    return taps.most_common(1)[0][0] if taps else _DEFAULT_TAP
 
 
 def _numbers(shapes: Iterable[str], pattern: str) -> list[str]:
@@ -196,9 +194,10 @@ def account(config: ModelConfig) -> Accounting:
         registered, lambda n: official.runs_in_projectors(n.removeprefix(f"l{tap}."), decoder)
     )
     rays = official.raymap_heads(decoder.feature_dim, tap)
-    executed = layouts.run_part(lora, trunk)
-    live = layouts.live_parts(config)
+    executed = _where(lora, lambda name: official.runs_in_dit(name, trunk))
+    live = state_shapes(config)
     last = trunk.num_layers - 1
+
     return Accounting(
         (
             _row("dit", official.dit(trunk), f"base transformer, blocks 0 to {last}, and its head"),
@@ -233,7 +232,7 @@ def table(accounting: Accounting) -> list[str]:
 
 
 def _row(name: str, shapes: Shapes, what: str) -> Row:
-    tensors = layouts.meta(shapes)
+    tensors = meta(shapes)
     return Row(name, sum(tensor.numel() for tensor in tensors.values()), len(tensors), what)
 
 

@@ -1,13 +1,9 @@
 """Downloading the weights of others from the Hugging Face hub into its own cache.
 
-Interrupted downloads go on where they stopped; ``HF_HOME`` and ``HF_HUB_OFFLINE`` are honoured.
-Every file is compared with the SHA-256 that the hub, the cache or the caller states.
-
-Files of the Hugging Face hub in its own cache, with downloads that survive being interrupted.
-
-The hub's client starts a file anew in every process. Large files are therefore fetched here, into a
-partial file that the next run goes on with, and handed to the client's cache when their SHA-256 is
-right; the client then finds them there as if it had fetched them itself.
+The hub's client starts an interrupted file anew in every process. Large files are therefore
+fetched here, into a partial file that the next run resumes, and handed to the client's cache when
+their SHA-256 is right. ``HF_HOME`` and ``HF_HUB_OFFLINE`` are honoured; every file is compared with
+the SHA-256 that the hub, the cache or the caller states.
 """
 
 from __future__ import annotations
@@ -22,8 +18,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
-from acehand_core.model.weights import storage
-from acehand_core.model.weights.storage import sha256
+from acehand_core.model.weights import sums
+from acehand_core.model.weights.sums import sha256
 
 _PARTIAL = ".acehand-partial"
 
@@ -79,6 +75,7 @@ def describe(
                 large = file.lfs.sha256 if file.lfs is not None else None
                 remotes.append(Remote(file.rfilename, large, None if large else file.blob_id))
         return Snapshot(repo, revision, info.sha, None, remotes)
+
     folder = Path(
         hub.snapshot_download(
             repo, revision=revision, allow_patterns=list(patterns), local_files_only=True
@@ -93,6 +90,7 @@ def describe(
             large = blob if re.fullmatch(r"[0-9a-f]{64}", blob) else None
             small = blob if re.fullmatch(r"[0-9a-f]{40}", blob) else None
             remotes.append(Remote(name, large, small))
+
     return Snapshot(repo, revision, folder.name, folder, remotes)
 
 
@@ -132,7 +130,7 @@ def _download(snapshot: Snapshot, remote: Remote, again: bool) -> Path:
 
 
 def _resume(snapshot: Snapshot, remote: Remote, blob: Path) -> None:
-    """Go on with a partial file until it is whole and right, then make it a blob of the cache."""
+    """Resume a partial file until it is whole and right, then make it a blob of the cache."""
     hub = client()
     blob.parent.mkdir(parents=True, exist_ok=True)
     partial = blob.with_name(blob.name + _PARTIAL)
@@ -141,17 +139,20 @@ def _resume(snapshot: Snapshot, remote: Remote, blob: Path) -> None:
     headers = hub.utils.build_hf_headers()
     if urlsplit(found.location).netloc != urlsplit(url).netloc:
         headers.pop("authorization", None)  # not for the storage behind the hub
+
     with hub.utils.WeakFileLock(partial.with_suffix(".lock")), partial.open("ab") as stream:
         hub.file_download.http_get(
             found.location, stream, resume_size=stream.tell(), headers=headers,
             expected_size=found.size, displayed_filename=remote.name,
         )  # fmt: skip
+
     if sha256(partial) != remote.sha256:
         partial.unlink()
         raise SchemaError(
             f"{remote.name} of {snapshot.repo}: what arrived is not what the hub states (SHA-256 "
             f"{remote.sha256}); it was removed. Run again."
         )
+
     partial.replace(blob)
 
 
@@ -184,24 +185,24 @@ _CAPTION = "caption_embedding.safetensors"
 
 SOURCES: dict[str, Source] = {
     "official-k": Source(
-        _RELEASE, ("ace_ego_hand_k.pt",), ("ace_ego_hand_k.pt",), 0.7, storage.CHECKPOINT,
+        _RELEASE, ("ace_ego_hand_k.pt",), ("ace_ego_hand_k.pt",), 0.7, sums.CHECKPOINT,
         "released checkpoint for footage with a calibration",
     ),
     "official-kfree": Source(
         _RELEASE, ("ace_ego_hand_kfree.pt",), ("ace_ego_hand_kfree.pt",), 0.7,
-        storage.CHECKPOINT, "released checkpoint for footage without a calibration",
+        sums.CHECKPOINT, "released checkpoint for footage without a calibration",
     ),
     "wan-base": Source(
         "alibaba-pai/Wan2.2-Fun-5B-Control", _WAN_FILES, ("config.json", "Wan2.2_VAE.pth"), 12.8,
-        storage.BASE, "base transformer and video VAE that the released checkpoints need",
+        sums.BASE, "base transformer and video VAE that the released checkpoints need",
     ),
     "caption": Source(
-        _REPACKAGED, (_CAPTION,), (_CAPTION,), 0.001, storage.RELEASED,
+        _REPACKAGED, (_CAPTION,), (_CAPTION,), 0.001, sums.RELEASED,
         "caption embedding that the released checkpoints need",
     ),
     "repackaged": Source(
         _REPACKAGED, ("dit/*", "vae/*", "k/*", "kfree/*", _CAPTION),
-        ("dit/model.safetensors", "vae/model.safetensors", _CAPTION), 6.5, storage.RELEASED,
+        ("dit/model.safetensors", "vae/model.safetensors", _CAPTION), 6.5, sums.RELEASED,
         "both released models as safetensors, only what runs; needs nothing else",
     ),
 }  # fmt: skip
@@ -260,14 +261,18 @@ def fetch(
         for remote in snapshot.remotes:
             path, digest = obtain(snapshot, remote)
             files[remote.name], digests[remote.name] = path, digest
-            wanted = (expected or {}).get(remote.name, digest).lower()
-            if digest != wanted:
-                raise SchemaError(f"{path}: SHA-256 is {digest}, not {wanted} as demanded.")
+            demanded = (expected or {}).get(remote.name, digest).lower()
+            if digest != demanded:
+                raise SchemaError(f"{path}: SHA-256 is {digest}, not {demanded} as demanded.")
     except (library.errors.HTTPError, OSError) as error:
         raise InputError(_not_here(name, source, error)) from error
+
     stated = {r.name for r in snapshot.remotes if r.sha256 or r.git_sha1}
+    # The snapshot's folder, which is named after its commit.
+    first, path = next(iter(files.items()))
+    folder = path.parents[len(Path(first).parts) - 1]
     return Fetched(
-        name, source.repo, snapshot.commit, _root(files), files, digests,
+        name, source.repo, snapshot.commit, folder, files, digests,
         tuple(sorted(files.keys() - stated)), source.licence,
     )  # fmt: skip
 
@@ -293,15 +298,9 @@ def _check_names(name: str, source: Source, found: list[str], expected: Mapping[
         if needed not in found:
             listed = ", ".join(sorted(found)) or "nothing"
             raise InputError(f"{name}: {source.repo} has no {needed} (found: {listed}).")
-    for wanted in expected:
-        if wanted not in found:
-            raise InputError(f"{name}: no file {wanted!r} to compare; {nearest(wanted, found)}")
-
-
-def _root(files: Mapping[str, Path]) -> Path:
-    """Return the snapshot's folder, which is named after its commit."""
-    name, path = next(iter(files.items()))
-    return path.parents[len(Path(name).parts) - 1]
+    for file in expected:
+        if file not in found:
+            raise InputError(f"{name}: no file {file!r} to compare; {nearest(file, found)}")
 
 
 def _not_here(name: str, source: Source, error: Exception) -> str:

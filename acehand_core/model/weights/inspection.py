@@ -15,9 +15,8 @@ from typing import Any
 
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
 from acehand_core.model.config import AS_RELEASED, InferenceConfig, ModelConfig, Variant
-from acehand_core.model.weights import own, repackaged, storage, training_data
+from acehand_core.model.weights import own, repackaged, sums
 from acehand_core.model.weights.load import Layout, detect, find_checkpoint
-from acehand_core.model.weights.loaded import ComponentReport, LoadReport, OfficialStores, compare
 from acehand_core.model.weights.official_files import (
     CAPTION_KEY,
     VAE_FILE,
@@ -27,10 +26,18 @@ from acehand_core.model.weights.official_files import (
     open_checkpoint,
     open_vae,
     read_caption,
+    released_sections,
     released_sizes,
 )
-from acehand_core.model.weights.storage import TensorStore, read_sums, sha256s, store_of
-from acehand_core.model.weights.training_data import TrainingData
+from acehand_core.model.weights.state import (
+    ComponentReport,
+    LoadReport,
+    TrainingData,
+    compare,
+    training_to_json,
+)
+from acehand_core.model.weights.storage import TensorStore, store_of
+from acehand_core.model.weights.sums import read_sums, sha256s
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ class Inspection:
             "tap": self.config.trunk.tap if self.variant else None,
             "config": self.config.to_json() if self.config else None,
             "licence": self.licence,
-            "training_data": training_data.to_json(self.trained_on),
+            "training_data": training_to_json(self.trained_on),
             "inference": self.inference.to_json(),
             "parts": [asdict(part) for part in self.parts],
             "report": self.report.to_json(),
@@ -135,12 +142,14 @@ def verify(
         # The hashes still say which file it is that is damaged.
         problems = [str(error)]
         files, stated = _stated_without_opening(path)
+
     digests = sha256s({name: file for name, file in files.items() if file.is_file()})
     for name, digest in (expected or {}).items():
         matching = [label for label in files if Path(label).name == Path(name).name]
         if not matching:
             problems.append(f"{path}: no file {name!r} here to compare a SHA-256 with.")
         stated |= dict.fromkeys(matching, digest.lower())
+
     for label, digest in stated.items():
         if label not in digests:
             problems.append(f"{files[label]}: the file is missing.")
@@ -148,6 +157,7 @@ def verify(
             problems.append(
                 f"{files[label]}: SHA-256 is {digests[label]}, not {digest}: damaged or changed."
             )
+
     return Verification(tuple(problems), digests, tuple(stated), found)
 
 
@@ -170,7 +180,7 @@ def _stated_without_opening(path: Path) -> tuple[dict[str, Path], dict[str, str]
 
 def _own(path: Path) -> Inspection:
     manifest = own.read_manifest(path)
-    stores, reports = own.compare(manifest)
+    stores, reports = own.open_own(manifest)
     stated = {name: entry["sha256"] for name, entry in manifest.files.items()}
     unlisted = [
         f"{path / own.CONFIG_FILE}: files: {name!r} is missing."
@@ -180,6 +190,7 @@ def _own(path: Path) -> Inspection:
     caption = path / own.CAPTION_FILE
     if caption.name in stated:
         stores[caption.name] = _caption_store(caption)
+
     return Inspection(
         "acehand", manifest.config, manifest.licence, _parts(stores),
         LoadReport(tuple(reports.values()), manifest.filled),
@@ -204,14 +215,13 @@ def _repackaged(path: Path, variant: Variant | None) -> Inspection:
 
 def _checkpoint(path: Path, whole: bool) -> Inspection:
     opened = open_checkpoint(path)
-    stores = OfficialStores(**opened.parts)
     # Which variant it is does not change what it holds.
-    config, notes = checkpoint_config(opened, opened.variant or "k", None, None, stores)
-    reports = compare(config, stores)
+    config, notes = checkpoint_config(opened, opened.variant or "k", None, None, opened.parts)
+    reports = compare(released_sections(config, opened.parts), opened.parts)
     keys = ComponentReport("checkpoint", str(path), ignored=opened.ignored)
     files = {path.name: path} | (_listed(path.parent) if whole else {})
     return Inspection(
-        "official", config, str(opened.record.get("licence") or storage.CHECKPOINT),
+        "official", config, str(opened.record.get("licence") or sums.CHECKPOINT),
         _parts(opened.parts), LoadReport((keys, *reports.values()), (), notes), files,
         _stated(files, path.parent), trained_on=opened.training_data,
         inference=opened.inference,
@@ -223,9 +233,10 @@ def _piece(path: Path, layout: Layout) -> Inspection:
         store = _caption_store(path)
         files = {path.name: path}
         return Inspection(
-            layout, None, storage.BASE, _parts({"caption": store}), LoadReport(), files,
+            layout, None, sums.BASE, _parts({"caption": store}), LoadReport(), files,
             _stated(files, path.parent),
         )  # fmt: skip
+
     opened: dict[str, TensorStore] = {}
     if layout == "wan-base":
         opened["dit"] = open_base(path)
@@ -233,12 +244,15 @@ def _piece(path: Path, layout: Layout) -> Inspection:
             opened["vae"] = open_vae(path / VAE_FILE)
     else:
         opened["vae"] = open_vae(path)
-    stores = OfficialStores(**opened)
-    config, notes = released_sizes("k", base_file(path) if "dit" in opened else None, stores)
+
+    config, notes = released_sizes("k", base_file(path) if "dit" in opened else None, opened)
     files = {file.name: file for store in opened.values() for file in store.files}
-    report = LoadReport(tuple(compare(config, stores).values()), (), notes)
+    report = LoadReport(
+        tuple(compare(released_sections(config, opened), opened).values()), (), notes
+    )
+
     return Inspection(
-        layout, config, storage.BASE, _parts(opened), report, files,
+        layout, config, sums.BASE, _parts(opened), report, files,
         _stated(files, path if path.is_dir() else path.parent),
     )  # fmt: skip
 

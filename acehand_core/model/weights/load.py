@@ -1,7 +1,4 @@
-"""Loading a model's weights from whatever layout a path is in.
-
-From one layout to another.
-"""
+"""Loading a model's weights from whatever layout a path is in, and converting between layouts."""
 
 from __future__ import annotations
 
@@ -14,13 +11,11 @@ from typing import Any, Literal
 
 import torch
 
-from acehand_core.atomic import atomic_folder
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.model.config import InferenceConfig, ModelConfig, Variant
-from acehand_core.model.weights import own, repackaged, storage
-from acehand_core.model.weights.loaded import LoadedWeights
+from acehand_core.model.weights import own, repackaged
 from acehand_core.model.weights.official import VAE_DECODER_PREFIXES
-from acehand_core.model.weights.official_export import export_caption, export_official
+from acehand_core.model.weights.official_export import save_official
 from acehand_core.model.weights.official_files import (
     CAPTION_KEY,
     base_file,
@@ -30,16 +25,9 @@ from acehand_core.model.weights.official_files import (
     open_checkpoint,
     pieces_of,
 )
-from acehand_core.model.weights.storage import (
-    SUMS_FILE,
-    open_pickle,
-    open_safetensors,
-    read_json,
-    sha256,
-    sha256s,
-    write_sums,
-)
-from acehand_core.model.weights.training_data import TrainingData
+from acehand_core.model.weights.state import LoadedWeights, TrainingData
+from acehand_core.model.weights.storage import open_pickle, open_safetensors, read_json
+from acehand_core.model.weights.sums import sha256, sha256s
 
 #: The first three are whole models, the others are pieces of the released one.
 Layout = Literal["acehand", "repackaged", "official", "wan-base", "wan-vae", "caption"]
@@ -73,6 +61,7 @@ def detect(path: Path) -> Layout:
         if (path / own.CONFIG_FILE).is_file():
             read_json(path / own.CONFIG_FILE)  # a damaged one is named
         raise InputError(f"{path}: no weights here; valid: {_VALID}.")
+
     if not path.is_file():
         raise InputError(f"{path}: no such file or folder; valid: {_VALID}.")
     if path.suffix == ".safetensors" or path.name.endswith(".index.json"):
@@ -80,6 +69,7 @@ def detect(path: Path) -> Layout:
     data = open_pickle(path)
     if not isinstance(data, dict) or "embed" in data:
         return "caption"
+
     return _of_names(path, set(map(str, data)))
 
 
@@ -135,6 +125,7 @@ def identity(
     layout = detect(path)
     if layout == "acehand":
         return sha256(path / own.CONFIG_FILE)
+
     if layout == "repackaged":
         files = repackaged.files_of(path, repackaged.find_variant(path, variant), caption)
     elif layout == "official":
@@ -145,6 +136,7 @@ def identity(
         files += [settings] if settings is not None else []
     else:
         raise InputError(_only_a_piece(path, layout))
+
     digests = sorted(sha256s({str(file): file for file in files}).values())
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
@@ -280,45 +272,3 @@ def convert(
     else:
         return weights, save_official(output, weights, sources.base, seed, overwrite)
     return weights, {}
-
-
-def save_official(
-    output: Path,
-    weights: LoadedWeights,
-    base: Path | None = None,
-    seed: int = 0,
-    overwrite: bool = False,
-) -> dict[str, Any]:
-    """Write a folder with a checkpoint in the released layout and the caption beside it.
-
-    The base transformer and the VAE are not written: they are frozen and stay as released. Returns
-    the report of the export as plain types. Raises see ``export_official``.
-    """
-    parts = weights.parts()
-    if "trunk" not in parts:
-        raise InputError("the released layout needs a model that reads the transformer.")
-    name = f"ace_ego_hand_{weights.config.variant}.pt"
-    with atomic_folder(output, overwrite, _is_official) as folder:
-        report = export_official(
-            folder / name,
-            weights.config,
-            trunk=parts["trunk"],
-            adapters=weights.adapters,
-            decoder=parts["decoder"],
-            ray_head=parts["ray_head"],
-            base=base,
-            seed=seed,
-            licence=weights.licence,
-            filled_live=weights.report.filled,
-            trained_on=weights.training_data,
-            inference=weights.inference,
-        )
-        if weights.caption is not None:
-            export_caption(folder / "caption_embed.pt", weights.caption)
-        (folder / "LICENSE.txt").write_text(storage.text(weights.licence), "utf-8")
-        write_sums(folder)
-    return report.to_json()
-
-
-def _is_official(path: Path) -> bool:
-    return (path / SUMS_FILE).is_file() and any(path.glob("ace_ego_hand_*.pt"))

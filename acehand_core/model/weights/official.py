@@ -1,4 +1,4 @@
-"""The tensors of the released files: every name and shape, for any sizes.
+"""The released layout: every name and shape, for any sizes, and where each goes in the model.
 
 A released checkpoint holds ``projectors`` (the decoder and readouts it never runs),
 ``raymap_heads`` (the ray head) and ``backbone_trainable`` (adapters, patch embedding, output head).
@@ -14,11 +14,12 @@ from acehand_core.model.config import (
     JOINTS,
     SLOTS,
     DecoderConfig,
+    ModelConfig,
     TrunkConfig,
     VaeConfig,
 )
-
-Shapes = dict[str, tuple[int, ...]]
+from acehand_core.model.weights import tables
+from acehand_core.model.weights.tables import Section, Shapes, Table
 
 #: Top-level keys of a checkpoint that are read.
 CHECKPOINT_KEYS = ("projectors", "raymap_heads", "backbone_trainable")
@@ -30,6 +31,8 @@ LORA_TARGETS = (
 )
 #: The one buffer of ``projectors``; its values are fixed (1, 2, 4, ...).
 RAY_FREQUENCIES = "ray_pe.freq_bands"
+#: The one layer of the transformer that is trained, beside its adapters.
+PATCH = "patch_embedding."
 #: Parts of the VAE file that only decoding needs.
 VAE_DECODER_PREFIXES = ("decoder.", "conv2.")
 _PATCH = (1, 2, 2)
@@ -39,12 +42,51 @@ _VAE_PIXEL_CHANNELS = 12
 _VIDEO_FRAMES = 256
 
 
+def sections(config: ModelConfig, retrained: bool = True) -> dict[str, Section]:
+    """Return the lists of a released model, by the names of its parts.
+
+    Args:
+        retrained: the patch embedding of ``backbone_trainable`` is there and replaces the base's.
+    """
+    trunk, decoder, tap = config.trunk, config.decoder, config.trunk.tap
+
+    def runs_in_base(name: str) -> bool:
+        return runs_in_dit(name, trunk) and not (retrained and name.startswith(PATCH))
+
+    return {
+        "dit": Section("dit", dit(trunk), {"trunk": tables.TRUNK}, runs_in_base),
+        "vae": Section(
+            "vae", vae(config.vae), {"vae": tables.VAE}, ignored=VAE_DECODER_PREFIXES
+        ),
+        "projectors": Section(
+            "projectors",
+            projectors(decoder, tap),
+            {"decoder": tables.decoder(decoder, tap)},
+            lambda name: runs_in_projectors(name.removeprefix(f"l{tap}."), decoder),
+            computed=(f"l{tap}.{RAY_FREQUENCIES}",),
+        ),
+        "raymap_heads": Section(
+            "raymap_heads",
+            raymap_heads(decoder.feature_dim, tap),
+            {"ray_head": Table(prefix=f"l{tap}.")},
+        ),
+        "backbone_trainable": Section(
+            "backbone_trainable",
+            backbone_trainable(trunk),
+            {"trunk": tables.PATCH_EMBEDDING, "adapters": tables.TRUNK},
+            lambda name: runs_in_dit(name, trunk),
+            lambda name: runs_in_dit(name, trunk) and not name.startswith(PATCH),
+        ),
+    }  # fmt: skip
+
+
 def dit(config: TrunkConfig) -> Shapes:
     """Return the base transformer, all blocks, output head and reference convolution included."""
     dim, out = config.dim, {}
     out |= _patch_embedding(config)
     out |= _linear("text_embedding.0", dim, config.text_dim) | _linear("text_embedding.2", dim, dim)
     out |= _linear("time_embedding.0", dim, config.freq_dim) | _linear("time_embedding.2", dim, dim)
+
     out |= _linear("time_projection.1", 6 * dim, dim)
     for index in range(config.num_layers):
         block = f"blocks.{index}"
@@ -54,9 +96,11 @@ def dit(config: TrunkConfig) -> Shapes:
         out |= _dit_attention(f"{block}.cross_attn", dim)
         out |= _linear(f"{block}.ffn.0", config.ffn_dim, dim)
         out |= _linear(f"{block}.ffn.2", dim, config.ffn_dim)
+
     out |= dit_head(config)
     out["ref_conv.weight"] = (dim, config.out_channels, *_PATCH[1:])
     out["ref_conv.bias"] = (dim,)
+
     return out
 
 
@@ -101,6 +145,7 @@ def vae(config: VaeConfig) -> Shapes:
     """Return the encoder of the video VAE and the layer that makes its moments."""
     widths = [config.base_dim * m for m in _VAE_MULTIPLIERS]
     out = _conv("encoder.conv1", widths[0], _VAE_PIXEL_CHANNELS, 3, 3, 3)
+
     previous = widths[0]
     for stage, width in enumerate(widths):
         stem = f"encoder.downsamples.{stage}.downsamples"
@@ -111,6 +156,7 @@ def vae(config: VaeConfig) -> Shapes:
         if stage in (1, 2):
             out |= _conv(f"{stem}.2.time_conv", width, width, 3, 1, 1)
         previous = width
+
     out |= _vae_residual("encoder.middle.0", previous, previous)
     out["encoder.middle.1.norm.gamma"] = (previous, 1, 1)
     out |= _conv("encoder.middle.1.to_qkv", 3 * previous, previous, 1, 1)
@@ -119,6 +165,7 @@ def vae(config: VaeConfig) -> Shapes:
     out["encoder.head.0.gamma"] = (previous, 1, 1, 1)
     moments = 2 * config.z_dim
     out |= _conv("encoder.head.2", moments, previous, 3, 3, 3)
+
     return out | _conv("conv1", moments, moments, 1, 1, 1)
 
 
@@ -147,12 +194,14 @@ def projectors(config: DecoderConfig, tap: int) -> Shapes:
         out |= _encoder_layer(f"temporal_encoder.layers.{index}", config)
     out |= _norm("temporal_encoder.norm", d)
     out |= _norm("hand_fuse.0", d) | _linear("hand_fuse.1", d, d)
+
     for name, size in (
         ("global_orient", 6), ("hand_pose", 6 * FINGER_JOINTS), ("cam_trans", 3),
         ("exists_2d", 1), ("exists_3d", 1), ("direct_joints_rootrel", 3 * JOINTS),
         ("direct_wrist_cam", 3), ("direct_joints2d", 2 * JOINTS),
     ):  # fmt: skip
         out |= _linear(f"head_{name}.0", hidden, d) | _linear(f"head_{name}.2", size, hidden)
+
     out |= _alternating(config)
     for name in ("head_betas_segment", "head_betas_hand"):
         out |= _normed_head(name, d, hidden, BETAS)
@@ -186,11 +235,13 @@ def _alternating(config: DecoderConfig) -> Shapes:
     stem = "alternating_encoder"
     out[f"{stem}.hand_token"] = (1, SLOTS, d)
     out[f"{stem}.register_token"] = (1, config.num_registers, d)
+
     if config.queries == "joint":
         out[f"{stem}.joint_token"] = (1, SLOTS * JOINTS, d)
         out |= _norm(f"{stem}.readout_qnorm", d) | _norm(f"{stem}.readout_kvnorm", d)
         out |= _attention(f"{stem}.readout_attn", d)
         out |= _normed_head(f"{stem}.head_joint_3d", d, config.head_width, 3)
+
     for index in range(config.num_layers):
         layer = f"{stem}.layers.{index}"
         out |= _norm(f"{layer}.norm_q", d) | _norm(f"{layer}.norm_kv", d)
@@ -199,6 +250,7 @@ def _alternating(config: DecoderConfig) -> Shapes:
             out |= _encoder_layer(f"{layer}.temporal", config)
         else:
             out |= _rotary_layer(f"{layer}.temporal", config)
+
     return out | _norm(f"{stem}.final_norm", d) | _norm(f"{stem}.shape_norm", d)
 
 

@@ -1,9 +1,7 @@
-"""Writing a checkpoint in the released layout; what the running model lacks is filled in.
+"""Writing a checkpoint in the released layout.
 
-Values at the start of training of every tensor of a checkpoint, by its released name.
-
-They fill what a running model does not hold when a checkpoint is written. Each value depends on the
-seed and the name alone.
+What the running model does not hold is filled with values as at the start of training. Each
+depends on the seed and the tensor's released name alone.
 """
 
 from __future__ import annotations
@@ -12,20 +10,27 @@ import math
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from acehand_core.atomic import atomic_path
-from acehand_core.errors import InputError, SchemaError
-from acehand_core.model.config import AS_RELEASED, InferenceConfig, ModelConfig
-from acehand_core.model.weights import layouts, official, training_data
-from acehand_core.model.weights.loaded import Caption, check
+from acehand_core.atomic import atomic_folder, atomic_path
+from acehand_core.errors import InputError
+from acehand_core.model.config import ModelConfig
+from acehand_core.model.encoder.sources import TRUNK_SOURCES
+from acehand_core.model.weights import official
 from acehand_core.model.weights.official_files import RECORD, open_base
-from acehand_core.model.weights.storage import store_of
-from acehand_core.model.weights.training_data import TrainingData
+from acehand_core.model.weights.state import (
+    LoadedWeights,
+    check,
+    check_parts,
+    state_shapes,
+    training_to_json,
+)
+from acehand_core.model.weights.sums import SUMS_FILE, licence_text, write_sums
+from acehand_core.model.weights.tables import Section, Tensors, powers_of_two
 
 #: Last layers that start from fixed values: (end of the stem, biases or None for zeros).
 _FIXED = (
@@ -54,35 +59,37 @@ def initial(name: str, shapes: Mapping[str, tuple[int, ...]], seed: int) -> torc
     """
     shape, stem, kind = shapes[name], *name.rpartition(".")[::2]
     bare = re.sub(r"^l\d+\.", "", name)
+
     # The layers of an unused stack start as copies of one.
     key = re.sub(r"temporal_encoder\.layers\.\d+", "temporal_encoder.layers.0", name)
     noise = torch.Generator().manual_seed(zlib.crc32(key.encode()) ^ seed)
     if bare.endswith(_TOKENS):
         return torch.randn(shape, generator=noise) * _TOKEN_DEVIATION
     if bare == official.RAY_FREQUENCIES:
-        return 2.0 ** torch.arange(shape[0], dtype=torch.float32)
+        return powers_of_two(shape[0])
     if bare in ("weight", "bias") or bare.startswith(_ZERO) or ".lora_B." in name:
         return torch.zeros(shape)
+
     for end, biases in _FIXED:
         if stem.endswith(end):
             is_bias = kind == "bias" and biases is not None
             return torch.tensor(biases) if is_bias else torch.zeros(shape)
+
     if kind.startswith("in_proj"):
         bound = math.sqrt(6 / sum(shape)) if kind.endswith("weight") else 0.0
         return _uniform(shape, bound, noise)
+
     weight = shapes.get(f"{stem}.weight", shape)
     if len(weight) == 1:
         return torch.ones(shape) if kind == "weight" else torch.zeros(shape)
     if kind == "bias" and stem.endswith("out_proj"):
         return torch.zeros(shape)
+
     return _uniform(shape, 1 / math.sqrt(math.prod(weight[1:])), noise)
 
 
 def _uniform(shape: tuple[int, ...], bound: float, noise: torch.Generator) -> torch.Tensor:
     return torch.rand(shape, generator=noise) * (2 * bound) - bound
-
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,110 +113,113 @@ class ExportReport:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
 
-def export_official(
-    path: Path,
-    config: ModelConfig,
-    *,
-    trunk: Tensors,
-    adapters: Tensors | None,
-    decoder: Tensors,
-    ray_head: Tensors,
+def save_official(
+    output: Path,
+    weights: LoadedWeights,
     base: Path | None = None,
     seed: int = 0,
-    licence: str = "",
-    filled_live: tuple[str, ...] = (),
-    trained_on: TrainingData = None,
-    inference: InferenceConfig = AS_RELEASED,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Write a folder with a checkpoint in the released layout and the caption beside it.
+
+    The base transformer and the VAE are not written: they are frozen and stay as released. Returns
+    the report of the export as plain types. Raises see ``export_official``.
+    """
+    if weights.trunk is None:
+        raise InputError("the released layout needs a model that reads the transformer.")
+    with atomic_folder(output, overwrite, _is_official) as folder:
+        name = f"ace_ego_hand_{weights.config.variant}.pt"
+        report = export_official(folder / name, weights, base, seed)
+        if weights.caption is not None:
+            torch.save({"embed": weights.caption.detach().clone()}, folder / "caption_embed.pt")
+        (folder / "LICENSE.txt").write_text(licence_text(weights.licence), "utf-8")
+        write_sums(folder)
+    return report.to_json()
+
+
+def _is_official(path: Path) -> bool:
+    return (path / SUMS_FILE).is_file() and any(path.glob("ace_ego_hand_*.pt"))
+
+
+def export_official(
+    path: Path,
+    weights: LoadedWeights,
+    base: Path | None = None,
+    seed: int = 0,
     overwrite: bool = False,
 ) -> ExportReport:
-    """Write ``ace_ego_hand_*.pt`` from the tensors of a running model, under its own names.
+    """Write ``ace_ego_hand_*.pt``.
 
     The released layout registers more than runs: adapters after the tap (A as drawn at the start
     of training, B zero), readouts that are never selected (as drawn at the start of training) and
     the output head of the base (taken from ``base``, else zeros). A record under the key
-    ``acehand`` says so. The file appears whole or not at all.
+    ``acehand`` lists them. The file appears whole or not at all.
 
     Args:
-        trunk: only its patch embedding is part of a checkpoint; the base is frozen.
+        weights: of the trunk only the patch embedding is part of a checkpoint; the base is frozen.
         base: folder of Wan2.2-Fun-5B-Control.
-        trained_on, inference: go into the record.
 
     Raises:
         InputError: a feature source that the layout cannot hold.
         SchemaError: names each missing, unexpected or wrong tensor.
         OutputError: it exists, or cannot be written.
     """
-    if config.source not in layouts.WAN_SOURCES:
+    config = weights.config
+    if config.source not in TRUNK_SOURCES:
         raise InputError(f"source {config.source!r}: the released layout holds only wan.")
-    live = _live(config, trunk, adapters, decoder, ray_head)
+    parts = _trained_parts(weights)
     head = _base_head(config, base)
+
     data: dict[str, Any] = {}
-    drawn, zero = [], []
-    for part, shapes in _lists(config).items():
-        tensors = {}
-        for name, shape in shapes.items():
-            given = live[part].get(name, head.get(name))
-            if given is None:
-                given = initial(name, shapes, seed)
-                drawn.append(f"{part}: {name}")
-                if not given.any():
-                    zero.append(f"{part}: {name}")
+    from_model, drawn, zero = 0, [], []
+    sections = official.sections(config)
+    for name in official.CHECKPOINT_KEYS:
+        shapes, data[name] = sections[name].shapes, {}
+        given = sections[name].write(parts)
+        from_model += len(given)
+        for tensor, shape in shapes.items():
+            value = given.get(tensor, head.get(tensor))
+            if value is None:
+                value = initial(tensor, shapes, seed)
+                drawn.append(f"{name}: {tensor}")
+                if not value.any():
+                    zero.append(f"{name}: {tensor}")
             # A clone, because a view would be saved with everything it looks into.
-            tensors[name] = given.detach().clone().reshape(shape)
-        data[part] = tensors
+            data[name][tensor] = value.detach().clone().reshape(shape)
+
     report = ExportReport(
-        seed, sum(map(len, live.values())), tuple(head), tuple(drawn), tuple(zero), filled_live
+        seed, from_model, tuple(head), tuple(drawn), tuple(zero), weights.report.filled
     )
     data[RECORD] = {
-        "format": 1, "config": config.to_json(), "licence": licence,
-        "training_data": training_data.to_json(trained_on),
-        "inference": inference.to_json(), **report.to_json()
+        "format": 1, "config": config.to_json(), "licence": weights.licence,
+        "training_data": training_to_json(weights.training_data),
+        "inference": weights.inference.to_json(), **report.to_json()
     }  # fmt: skip
     with atomic_path(path, overwrite) as temporary:
         torch.save(data, temporary)
     return report
 
 
-def export_caption(path: Path, caption: Caption, overwrite: bool = False) -> None:
-    """Write ``caption_embed.pt`` as the release reads it. Raises OutputError."""
-    with atomic_path(path, overwrite) as temporary:
-        torch.save({"embed": caption.detach().clone()}, temporary)
+def _trained_parts(weights: LoadedWeights) -> dict[str, Tensors]:
+    """Return what a checkpoint holds of a model, checked: of the trunk its patch embedding."""
+
+    def patch(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        return {n: value for n, value in tensors.items() if n.startswith(official.PATCH)}
+
+    trained = ("trunk", "adapters", "decoder", "ray_head")
+    shapes = state_shapes(weights.config)
+    listed = {part: shapes[part] for part in trained if part in shapes}
+    parts = {part: tensors for part, tensors in weights.parts().items() if part in trained}
+    listed["trunk"], parts["trunk"] = patch(listed["trunk"]), patch(parts.get("trunk", {}))
+    check_parts(parts, listed)
+    return parts
 
 
-def _lists(config: ModelConfig) -> dict[str, official.Shapes]:
-    tap = config.trunk.tap
-    return {
-        "projectors": official.projectors(config.decoder, tap),
-        "raymap_heads": official.raymap_heads(config.decoder.feature_dim, tap),
-        "backbone_trainable": official.backbone_trainable(config.trunk),
-    }
-
-
-def _live(
-    config: ModelConfig, trunk: Tensors, adapters: Tensors | None, decoder: Tensors, ray: Tensors
-) -> dict[str, layouts.Tensors]:
-    patch = {name: t for name, t in trunk.items() if name.startswith("patch_embedding.")}
-    expected = layouts.live_parts(config)
-    expected["trunk"] = {n: s for n, s in expected["trunk"].items() if n in patch}
-    parts = {"trunk": patch, "adapters": adapters or {}, "decoder": decoder, "ray_head": ray}
-    for part, tensors in parts.items():
-        store = store_of(tensors, "the model")
-        check(part, store.where, store.shapes, store.dtypes, expected.get(part, {})).require()
-    if len(patch) != 2:
-        raise SchemaError("the model: trunk: the patch embedding (weight and bias) is missing.")
-    tap = config.trunk.tap
-    return {
-        "projectors": layouts.decoder_to_official(config.decoder, decoder, tap),
-        "raymap_heads": layouts.ray_head_to_official(ray, tap),
-        "backbone_trainable": layouts.trunk_to_official(patch | dict(adapters or {})),
-    }
-
-
-def _base_head(config: ModelConfig, base: Path | None) -> layouts.Tensors:
+def _base_head(config: ModelConfig, base: Path | None) -> Tensors:
     if base is None:
         return {}
     store, shapes = open_base(base), official.dit_head(config.trunk)
-    found = {name: shape for name, shape in store.shapes.items() if name in shapes}
-    check("head", store.where, found, store.dtypes, shapes).require()
+    head = replace(store, shapes={n: s for n, s in store.shapes.items() if n in shapes})
+    check(Section("head", shapes), head).require()
     # Released checkpoints keep everything trainable in float32.
     return {name: store.fetch(name).float() for name in shapes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,18 @@ import torch
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.model.config import InferenceConfig, ModelConfig, Variant
-from acehand_core.model.weights import accounting, official, storage, training_data
-from acehand_core.model.weights.loaded import (
+from acehand_core.model.weights import accounting, official, sums
+from acehand_core.model.weights.state import (
+    RELEASED_TRAINING,
     Caption,
     ComponentReport,
     LoadedWeights,
-    OfficialStores,
-    assemble,
+    LoadReport,
+    TrainingData,
+    check_caption,
+    compare,
+    read_parts,
+    training_from_json,
 )
 from acehand_core.model.weights.storage import (
     INDEX_SUFFIX,
@@ -25,10 +31,9 @@ from acehand_core.model.weights.storage import (
     open_pickle,
     open_safetensors,
     read_json,
-    sha256s,
     store_of,
 )
-from acehand_core.model.weights.training_data import TrainingData
+from acehand_core.model.weights.sums import sha256s
 
 #: Key of a checkpoint under which ours say how they were made; plain types only.
 RECORD = "acehand"
@@ -39,6 +44,7 @@ _CAPTION_FILES = ("caption_embed.pt", "caption_embedding.safetensors")
 _BASE_FOLDERS = ("", "low_noise_model", "transformer")
 _BASE_STEM = "diffusion_pytorch_model.safetensors"
 _BASE_PLACES = ("Wan2.2-Fun-5B-Control", _BASE_STEM, _BASE_STEM + INDEX_SUFFIX)
+_MEMORY = "tensors in memory"
 _VARIANT_IN_NAME = re.compile(r"(?:^|[_\-.])(kfree|k)(?=[_\-.]|$)")
 
 
@@ -60,15 +66,15 @@ class Checkpoint:
 
     @property
     def training_data(self) -> TrainingData:
-        """What it was trained on: as our record says, else it is a released one."""
+        """What it was trained on: from our record, else it is a released one."""
         if not self.record:
-            return training_data.RELEASED
+            return RELEASED_TRAINING
         where = f"{self.path}: {RECORD}"
-        return training_data.from_json(self.record.get("training_data"), where)
+        return training_from_json(self.record.get("training_data"), where)
 
     @property
     def inference(self) -> InferenceConfig:
-        """How it is to be run: as our record says."""
+        """How it is to be run, from our record."""
         where = f"{self.path}: {RECORD}: inference"
         return InferenceConfig.from_json(self.record.get("inference"), where)
 
@@ -84,6 +90,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if not isinstance(data, dict) or "projectors" not in data:
         found = ", ".join(map(str, data)) if isinstance(data, dict) else type(data).__name__
         raise SchemaError(f"{path}: no checkpoint: key 'projectors' is missing; found: {found}.")
+
     parts = {}
     for key in official.CHECKPOINT_KEYS:
         if data.get(key) is None:
@@ -93,10 +100,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
         if not isinstance(data[key], dict):
             raise SchemaError(f"{path}: {key} is a {type(data[key]).__name__}, not a dict.")
         parts[key] = store_of(data[key], f"{path}, {key}", (path,))
+
     record = data.get(RECORD, {})
     if not isinstance(record, dict) or not isinstance(record.get("config", {}), dict):
         raise SchemaError(f"{path}: key {RECORD!r} is not a record of ours.")
     others = (str(k) for k in data if k not in (*official.CHECKPOINT_KEYS, RECORD))
+
     return Checkpoint(path, parts, tuple(others), record)
 
 
@@ -138,6 +147,7 @@ def open_vae(path: Path) -> TensorStore:
         if not isinstance(data, dict):
             raise SchemaError(f"{path}: a {type(data).__name__}, not a dict of tensors.")
         store = store_of(data, str(path), (path,))
+
     prefix = "model."
     if not store.shapes or not all(name.startswith(prefix) for name in store.shapes):
         return store
@@ -171,6 +181,70 @@ def read_caption(path: Path) -> Caption:
     return tensor.detach()
 
 
+def from_official_tensors(
+    config: ModelConfig,
+    dit: Mapping[str, Any] | None = None,
+    vae: Mapping[str, Any] | None = None,
+    projectors: Mapping[str, Any] | None = None,
+    raymap_heads: Mapping[str, Any] | None = None,
+    backbone_trainable: Mapping[str, Any] | None = None,
+    caption: Caption | None = None,
+) -> LoadedWeights:
+    """Return a model's weights from tensors in memory under the released names.
+
+    A part that is None stays None. Tensors that do not run may be absent; unknown names and wrong
+    shapes are errors. ``patch_embedding`` of ``backbone_trainable`` replaces that of ``dit``.
+
+    Raises:
+        SchemaError: names each missing, unexpected or wrong tensor.
+    """
+    given = {
+        "dit": dit, "vae": vae, "projectors": projectors, "raymap_heads": raymap_heads,
+        "backbone_trainable": backbone_trainable,
+    }  # fmt: skip
+    stores = {
+        part: store_of(tensors, f"{_MEMORY}, {part}")
+        for part, tensors in given.items()
+        if tensors is not None
+    }
+    return assemble(config, stores, caption, complete=False)
+
+
+def assemble(
+    config: ModelConfig,
+    stores: Mapping[str, TensorStore],
+    caption: Caption | None = None,
+    complete: bool = True,
+) -> LoadedWeights:
+    """Check every list, then read what runs.
+
+    Args:
+        stores: opened files by the names of the released parts (``official.sections``).
+        complete: what does not run must be there too.
+
+    Raises:
+        SchemaError: names each missing, unexpected or wrong tensor and its file.
+    """
+    sections = released_sections(config, stores)
+    reports = compare(sections, stores, complete)
+    parts = read_parts(sections, stores, reports)
+    if "dit" not in stores:
+        parts.pop("trunk", None)  # a patch embedding alone
+    if caption is not None:
+        check_caption(config, caption, _MEMORY)
+    report = LoadReport(tuple(reports.values()))
+    return LoadedWeights(config, **parts, caption=caption, report=report)
+
+
+def released_sections(
+    config: ModelConfig, stores: Mapping[str, TensorStore]
+) -> dict[str, official.Section]:
+    """Return the lists of a released model, of which some files are open."""
+    trained = stores.get("backbone_trainable")
+    retrained = trained is not None and f"{official.PATCH}weight" in trained.shapes
+    return official.sections(config, retrained)
+
+
 def load_official(
     checkpoint: Path,
     variant: Variant | None = None,
@@ -194,12 +268,12 @@ def load_official(
     opened = open_checkpoint(checkpoint)
     variant = choose_variant(variant, opened.variant, str(checkpoint))
     base, vae, caption = pieces_of(checkpoint, base, vae, caption)
-    stores = OfficialStores(
-        dit=open_base(base), vae=open_vae(vae), caption=read_caption(caption), **opened.parts
-    )
+    stores = {"dit": open_base(base), "vae": open_vae(vae), **opened.parts}
+    embedding = read_caption(caption)
     config, notes = checkpoint_config(opened, variant, config, base, stores)
-    weights = assemble(config, stores)
-    files = {f.name: f for f in (checkpoint, vae, caption, *stores.dit.files)}
+    weights = assemble(config, stores, embedding)
+
+    files = {f.name: f for f in (checkpoint, vae, caption, *stores["dit"].files)}
     keys = ComponentReport("checkpoint", str(checkpoint), ignored=opened.ignored)
     report = replace(
         weights.report,
@@ -207,7 +281,7 @@ def load_official(
         notes=notes,
         filled=tuple(opened.record.get("filled_live", ())),
     )
-    licence = str(opened.record.get("licence") or storage.RELEASED)
+    licence = str(opened.record.get("licence") or sums.RELEASED)
     digests = sha256s(files) if check_hashes else {}
     return replace(
         weights, report=report, licence=licence, sha256s=digests,
@@ -223,7 +297,11 @@ def pieces_of(
     Raises InputError for one that is not there.
     """
     base = base or _beside(checkpoint, _BASE_PLACES, "--base DIR", "wan-base")
-    vae = vae or _vae_of(base)
+    if vae is None:
+        folder = base if base.is_dir() else base.parent
+        vae = folder / VAE_FILE
+        if not vae.is_file():
+            raise InputError(f"{folder}: no {VAE_FILE} here; give it with --vae FILE.")
     return base, vae, caption or _beside(checkpoint, _CAPTION_FILES, "--caption FILE", "caption")
 
 
@@ -232,7 +310,7 @@ def checkpoint_config(
     variant: Variant,
     config: ModelConfig | None,
     base: Path | None,
-    stores: OfficialStores,
+    stores: Mapping[str, TensorStore],
 ) -> tuple[ModelConfig, tuple[str, ...]]:
     """Return the sizes of a model of released files, and notes on what was assumed."""
     if config is not None:
@@ -244,24 +322,17 @@ def checkpoint_config(
 
 
 def released_sizes(
-    variant: Variant, base: Path | None, stores: OfficialStores
+    variant: Variant, base: Path | None, stores: Mapping[str, TensorStore]
 ) -> tuple[ModelConfig, tuple[str, ...]]:
     """Return the sizes read off released files, and notes on what was assumed.
 
     ``base`` is the transformer's file; the ``config.json`` beside it tells what tensors do not.
     """
-
-    def shapes(store: TensorStore | None) -> dict[str, tuple[int, ...]] | None:
-        return None if store is None else store.shapes
-
     settings = base_settings(base) if base is not None else None
     return accounting.infer(
         variant,
-        dit=shapes(stores.dit),
-        vae=shapes(stores.vae),
-        projectors=shapes(stores.projectors),
-        backbone_trainable=shapes(stores.backbone_trainable),
-        base_config=read_json(settings) if settings is not None else None,
+        {part: store.shapes for part, store in stores.items()},
+        read_json(settings) if settings is not None else None,
     )
 
 
@@ -273,13 +344,6 @@ def choose_variant(asked: str | None, found: str | None, where: str) -> Variant:
     if variant not in ("k", "kfree"):
         raise InputError(f"{where}: which variant this is, is not known; valid: --variant k|kfree.")
     return variant
-
-
-def _vae_of(base: Path) -> Path:
-    folder = base if base.is_dir() else base.parent
-    if not (folder / VAE_FILE).is_file():
-        raise InputError(f"{folder}: no {VAE_FILE} here; give it with --vae FILE.")
-    return folder / VAE_FILE
 
 
 def _beside(checkpoint: Path, candidates: tuple[str, ...], flag: str, fetched: str) -> Path:

@@ -18,32 +18,38 @@ from acehand_core import __version__
 from acehand_core.atomic import atomic_folder
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
 from acehand_core.model.config import InferenceConfig, ModelConfig
-from acehand_core.model.weights import layouts, storage, training_data
-from acehand_core.model.weights.loaded import (
-    PARTS,
+from acehand_core.model.encoder.sources import TRUNK_SOURCES
+from acehand_core.model.weights import sums
+from acehand_core.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
+from acehand_core.model.weights.state import (
     ComponentReport,
     LoadedWeights,
     LoadReport,
-    check,
+    TrainingData,
     check_caption,
+    check_parts,
+    compare,
+    read_parts,
+    state_shapes,
+    training_from_json,
+    training_to_json,
 )
-from acehand_core.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
 from acehand_core.model.weights.storage import (
     TensorStore,
     open_safetensors,
     read_json,
     save_safetensors,
-    sha256s,
 )
-from acehand_core.model.weights.training_data import TrainingData
+from acehand_core.model.weights.sums import sha256, sha256s
+from acehand_core.model.weights.tables import Section, Table, meta, shapes_of
 
 FORMAT = "acehand-weights"
 VERSION = 1
 CONFIG_FILE = "config.json"
 CAPTION_FILE = f"{CAPTION_KEY}.safetensors"
 LICENCE_FILE = "LICENSE.txt"
-#: Ray head and decoder share a file.
-_RAY_HEAD = "ray_head."
+#: Ray head and decoder share a file; all others are parts as they are.
+_TABLES = {"decoder": {"ray_head": Table(prefix="ray_head."), "decoder": Table()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +83,22 @@ def read_manifest(path: Path) -> Manifest:
             f"{where}: format {data.get('format')!r}, version {data.get('version')!r}; valid: "
             f"{FORMAT!r}, {VERSION}."
         )
+
     kinds = {"licence": str, "sources": dict, "filled": list, "files": dict}
     for name, kind in kinds.items():
         if not isinstance(data.get(name), kind):
             raise SchemaError(f"{where}: {name} must be a {kind.__name__}.")
+
     for name, entry in data["files"].items():
         if Path(name).name != name:
             raise UnsafeFileError(f"{where}: names the file {name!r}; valid are plain file names.")
         if not isinstance(entry, dict) or not isinstance(entry.get("sha256"), str):
             raise SchemaError(f"{where}: files: {name}: sha256 is missing.")
+
     config = ModelConfig.from_json(data.get("config"), f"{where}: config")
     return Manifest(
         path, config, data["licence"], data["sources"], tuple(map(str, data["filled"])),
-        data["files"], training_data.from_json(data.get("training_data"), str(where)),
+        data["files"], training_from_json(data.get("training_data"), str(where)),
         InferenceConfig.from_json(data.get("inference"), f"{where}: inference"),
     )  # fmt: skip
 
@@ -114,17 +123,30 @@ def wrong_hashes(manifest: Manifest) -> tuple[dict[str, str], list[str]]:
 
 def needed_files(config: ModelConfig) -> tuple[str, ...]:
     """Return the names of all files beside ``config.json``."""
-    caption = (CAPTION_FILE,) if config.source in layouts.WAN_SOURCES else ()
-    return (*_lists(config), *caption, LICENCE_FILE)
+    caption = (CAPTION_FILE,) if config.source in TRUNK_SOURCES else ()
+    return (*sections(config), *caption, LICENCE_FILE)
 
 
-def compare(manifest: Manifest) -> tuple[dict[str, TensorStore], dict[str, ComponentReport]]:
+def sections(config: ModelConfig) -> dict[str, Section]:
+    """Return the list of each file of tensors."""
+    shapes = state_shapes(config)
+    canonical = {part: meta(listed) for part, listed in shapes.items()}
+    lists = {}
+    for part in shapes:
+        if part == "ray_head":
+            continue
+        section = Section(part, {}, _TABLES.get(part, {part: Table()}))
+        shapes_there = shapes_of(section.write(canonical))
+        lists[f"{part}.safetensors"] = replace(section, shapes=shapes_there)
+    return lists
+
+
+def open_own(manifest: Manifest) -> tuple[dict[str, TensorStore], dict[str, ComponentReport]]:
     """Open every file of tensors and compare it with its list; nothing is read."""
-    stores, reports = {}, {}
-    for file, expected in _lists(manifest.config).items():
-        store = stores[file] = open_safetensors(manifest.path / file)
-        part = file.removesuffix(".safetensors")
-        reports[file] = check(part, store.where, store.shapes, store.dtypes, expected)
+    lists = sections(manifest.config)
+    stores = {file: open_safetensors(manifest.path / file) for file in lists}
+    reports = compare(lists, stores)
+    for file, store in stores.items():
         stated = manifest.files.get(file, {}).get("dtypes")
         if stated is not None and stated != _dtypes(store.dtypes):
             wrong = (f"of {file}", f"are {_dtypes(store.dtypes)}, not {stated} as config.json says")
@@ -143,30 +165,30 @@ def load_own(path: Path, variant: str | None = None, check_hashes: bool = True) 
     config = manifest.config
     choose_variant(variant, config.variant, str(path))
     digests = {name: entry["sha256"] for name, entry in manifest.files.items()}
+
     if check_hashes:
         digests, problems = wrong_hashes(manifest)
         if problems:
             raise SchemaError(" ".join(problems))
-    stores, reports = compare(manifest)
-    for report in reports.values():
-        report.require()
-    read = {
-        file.removesuffix(".safetensors"): stores[file].read(report.read)
-        for file, report in reports.items()
-    }
-    both = read.pop("decoder")
-    ray_head = {n.removeprefix(_RAY_HEAD): t for n, t in both.items() if n.startswith(_RAY_HEAD)}
-    decoder = {name: t for name, t in both.items() if not name.startswith(_RAY_HEAD)}
+
+    stores, reports = open_own(manifest)
+    parts = read_parts(sections(config), stores, reports)
+
     caption = None
-    if config.source in layouts.WAN_SOURCES:
+    if config.source in TRUNK_SOURCES:
         caption = read_caption(path / CAPTION_FILE)
         check_caption(config, caption, str(path / CAPTION_FILE))
+
     return LoadedWeights(
-        config, read.get("vae"), read.get("trunk"), read.get("adapters"), decoder, ray_head,
-        caption, LoadReport(tuple(reports.values()), manifest.filled), manifest.licence,
-        {**digests, CONFIG_FILE: sha256s({"": path / CONFIG_FILE})[""]}, read.get("tiny"),
-        manifest.training_data, manifest.inference,
-    )  # fmt: skip
+        config,
+        **parts,
+        caption=caption,
+        report=LoadReport(tuple(reports.values()), manifest.filled),
+        licence=manifest.licence,
+        sha256s={**digests, CONFIG_FILE: sha256(path / CONFIG_FILE)},
+        training_data=manifest.training_data,
+        inference=manifest.inference,
+    )
 
 
 def save_own(
@@ -186,47 +208,38 @@ def save_own(
         OutputError: it exists, or cannot be written.
     """
     config, parts = weights.config, weights.parts()
-    lists = layouts.live_parts(config)
-    for part in PARTS:
-        tensors = parts.get(part, {})
-        shapes = layouts.shapes_of(tensors)
-        dtypes = {name: str(t.dtype).removeprefix("torch.") for name, t in tensors.items()}
-        check(part, "the model", shapes, dtypes, lists.get(part, {})).require()
-    ray_head = {_RAY_HEAD + name: tensor for name, tensor in parts.pop("ray_head").items()}
-    parts["decoder"] = parts["decoder"] | ray_head
-    if config.source in layouts.WAN_SOURCES:
+    check_parts(parts, state_shapes(config))
+    lists = sections(config)
+    names = [f"{part}.safetensors" for part in parts if part != "ray_head"]
+    files = {name: lists[name].write(parts) for name in names}
+    if config.source in TRUNK_SOURCES:
         if weights.caption is None:
             raise SchemaError("the model: the caption embedding is missing.")
         check_caption(config, weights.caption, "the model")
-        parts[CAPTION_KEY] = {CAPTION_KEY: weights.caption}
+        files[CAPTION_FILE] = {CAPTION_KEY: weights.caption}
+
     with atomic_folder(path, overwrite, is_own) as folder:
-        files = {}
-        for part, tensors in parts.items():
-            file = folder / f"{part}.safetensors"
-            save_safetensors(file, tensors)
+        entries: dict[str, dict[str, Any]] = {}
+        for file, tensors in files.items():
+            save_safetensors(folder / file, tensors)
             dtypes = {name: str(t.dtype).removeprefix("torch.") for name, t in tensors.items()}
-            files[file.name] = {"tensors": len(tensors), "dtypes": _dtypes(dtypes)}
-        (folder / LICENCE_FILE).write_text(storage.text(weights.licence), "utf-8")
-        files[LICENCE_FILE] = {}
-        digests = sha256s({name: folder / name for name in files})
-        for name, entry in files.items():
+            entries[file] = {"tensors": len(tensors), "dtypes": _dtypes(dtypes)}
+
+        (folder / LICENCE_FILE).write_text(sums.licence_text(weights.licence), "utf-8")
+        entries[LICENCE_FILE] = {}
+        digests = sha256s({name: folder / name for name in entries})
+        for name, entry in entries.items():
             entry |= {"bytes": (folder / name).stat().st_size, "sha256": digests[name]}
+
         data = {
             "format": FORMAT, "version": VERSION, "acehand": __version__,
             "config": config.to_json(), "licence": weights.licence,
             "sources": dict(weights.sha256s if sources is None else sources),
             "filled": list(weights.report.filled),
-            "training_data": training_data.to_json(weights.training_data),
-            "inference": weights.inference.to_json(), "files": files,
+            "training_data": training_to_json(weights.training_data),
+            "inference": weights.inference.to_json(), "files": entries,
         }  # fmt: skip
         (folder / CONFIG_FILE).write_text(json.dumps(data, indent=2) + "\n", "utf-8")
-
-
-def _lists(config: ModelConfig) -> dict[str, layouts.Shapes]:
-    lists = layouts.live_parts(config)
-    ray_head = {_RAY_HEAD + name: shape for name, shape in lists.pop("ray_head").items()}
-    lists["decoder"] = lists["decoder"] | ray_head
-    return {f"{part}.safetensors": shapes for part, shapes in lists.items()}
 
 
 def _dtypes(dtypes: Mapping[str, str]) -> dict[str, int]:

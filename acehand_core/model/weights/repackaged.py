@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from acehand_core.atomic import atomic_folder
 from acehand_core.errors import AcehandError, InputError, SchemaError
@@ -25,39 +24,108 @@ from acehand_core.model.config import (
     VaeConfig,
     Variant,
 )
-from acehand_core.model.weights import layouts, names, storage, training_data
-from acehand_core.model.weights.loaded import (
+from acehand_core.model.weights import official, sums
+from acehand_core.model.weights.official_export import initial
+from acehand_core.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
+from acehand_core.model.weights.state import (
+    RELEASED_TRAINING,
     ComponentReport,
     LoadedWeights,
     LoadReport,
-    check,
+    TrainingData,
     check_caption,
+    compare,
+    read_parts,
+    state_shapes,
+    training_from_json,
+    training_to_json,
 )
-from acehand_core.model.weights.official import projectors
-from acehand_core.model.weights.official_export import initial
-from acehand_core.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
 from acehand_core.model.weights.storage import (
     TensorStore,
     open_safetensors,
     read_json,
     save_safetensors,
-    sha256s,
-    write_sums,
 )
-from acehand_core.model.weights.training_data import TrainingData
+from acehand_core.model.weights.sums import sha256s, write_sums
+from acehand_core.model.weights.tables import (
+    EMBEDDINGS,
+    PATCH_EMBEDDING,
+    Section,
+    Table,
+    Tensors,
+    meta,
+    powers_of_two,
+    same,
+    shapes_of,
+    under,
+)
 
 CAPTION_FILE = f"{CAPTION_KEY}.safetensors"
 _EXTRA = "acehand.safetensors"
 _RECORD = "acehand"
-_LORA_TARGETS = (
+#: A buffer that the re-packaging stores and the running decoder computes.
+RAY_FREQUENCIES = "ray_encoding.frequency_bands"
+_LINEARS = [
     *(
-        f"{attention}.{part}"
-        for attention in ("self_attention", "cross_attention")
-        for part in ("query", "key", "value", "output")
+        (f"blocks.*.{attention}.{theirs}", f"blocks.*.{ours}.{projection}")
+        for attention, ours in (("self_attention", "attn1"), ("cross_attention", "attn2"))
+        for theirs, projection in (
+            ("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("output", "to_out.0")
+        )
     ),
-    "feed_forward.0",
-    "feed_forward.2",
+    ("blocks.*.feed_forward.0", "blocks.*.ffn.net.0.proj"),
+    ("blocks.*.feed_forward.2", "blocks.*.ffn.net.2"),
+]  # fmt: skip
+_NORMS = [("query_norm", "norm_q"), ("key_norm", "norm_k")]
+TRUNK = Table(
+    [
+        *EMBEDDINGS,
+        ("time_modulation.1", "condition_embedder.time_proj"),
+        *_LINEARS,
+        *under("blocks.*.self_attention", "blocks.*.attn1", _NORMS),
+        *under("blocks.*.cross_attention", "blocks.*.attn2", _NORMS),
+        ("blocks.*.cross_attention_norm", "blocks.*.norm2"),
+    ]
 )
+ADAPTERS = Table(
+    (f"{theirs}.{side}", f"{ours}.{side}.default")
+    for theirs, ours in _LINEARS
+    for side in ("lora_A", "lora_B")
+)
+_RESNET = [
+    ("norm1.weight", "norm1.gamma"), ("norm2.weight", "norm2.gamma"),
+    *same("conv1", "conv2"), ("shortcut", "conv_shortcut"),
+]  # fmt: skip
+_VAE_PAIRS = [
+    *under("down_blocks.*.resnets.*", "encoder.down_blocks.*.resnets.*", _RESNET),
+    *under("down_blocks.*.downsampler", "encoder.down_blocks.*.downsampler",
+           [("space", "resample.1"), ("time.conv", "time_conv")]),
+    *under("mid_block.block_in", "encoder.mid_block.resnets.0", _RESNET),
+    *under("mid_block.attention", "encoder.mid_block.attentions.0",
+           [("norm.weight", "norm.gamma"), ("qkv", "to_qkv"), ("output", "proj")]),
+    *under("mid_block.block_out", "encoder.mid_block.resnets.1", _RESNET),
+    ("norm_out.weight", "encoder.norm_out.gamma"),
+    ("conv_in", "encoder.conv_in"),
+    ("conv_out", "encoder.conv_out"),
+    *same("quant_conv"),
+]  # fmt: skip
+_READ_PATCHES = [*same("query", "key", "value"), ("output", "out_proj")]
+DECODER = Table(
+    [
+        *same("spatial_encoding", "ray_encoding", "patch_projection", "slot_embedding"),
+        *same("hand_token", "joint_token", "register_token", "final_norm", "hand_fuse"),
+        *same("layers.*.query_norm", "layers.*.context_norm", "layers.*.temporal"),
+        *under("layers.*.spatial", "layers.*.spatial", _READ_PATCHES),
+        *same("readout_query_norm", "readout_context_norm"),
+        *under("readout", "readout", _READ_PATCHES),
+        *same("head_joint_3d", "head_global_orient", "head_hand_pose", "head_camera"),
+        *same("head_presence", "head_visible", "head_betas"),
+    ],
+    fused_inside=r"readout|layers\.\d+\.spatial",
+)
+RAY_HEAD = Table(prefix="ray_head.")
+#: What the re-packaging has no place for.
+EXTRA = Table(same("shape_norm", "head_wrist"))
 #: Their field -> ours, per component.
 _DIT = {"in_channels": "in_channels", "latent_channels": "out_channels", "dim": "dim",
         "ffn_dim": "ffn_dim", "num_heads": "num_heads", "freq_dim": "freq_dim",
@@ -88,6 +156,7 @@ def read_config(path: Path, variant: Variant) -> ModelConfig:
     if isinstance(adapters.get(_RECORD), dict):
         where = f"{path / variant / 'config.json'}: {_RECORD}: config"
         return ModelConfig.from_json(adapters[_RECORD].get("config"), where)
+
     dit = read_json(path / "dit" / "config.json")
     try:
         executed = int(dit["num_layers"])
@@ -102,7 +171,52 @@ def read_config(path: Path, variant: Variant) -> ModelConfig:
         decoder = DecoderConfig(**_fields(projector, _PROJECTOR))
     except (KeyError, TypeError, ValueError, AcehandError) as error:
         raise SchemaError(f"{path}: its config files do not describe a model ({error}).") from error
+
     return ModelConfig(variant=variant, vae=vae, trunk=trunk, decoder=decoder)
+
+
+def sections(config: ModelConfig) -> dict[str, Section]:
+    """Return the list of each file, ours for what the re-packaging has no place for included.
+
+    Raises InputError for a decoder that it cannot describe.
+    """
+    refuse_ablations(config.decoder)
+    shapes, v = state_shapes(config), config.variant
+    canonical = {part: meta(listed) for part, listed in shapes.items()}
+
+    # Gains of norms are one-dimensional there and broadcast over an image here.
+    flat = {name: s for name, s in shapes.get("vae", {}).items() if name.endswith(".gamma")}
+    lists = {
+        # The retrained patch embedding is in the variant's folder.
+        "dit/model.safetensors": Section(
+            "dit", {}, {"trunk": TRUNK}, lambda name: not name.startswith(official.PATCH)
+        ),
+        "vae/model.safetensors": Section("vae", {}, {"vae": Table(_VAE_PAIRS, flat=flat)}),
+        f"{v}/backbone_delta.safetensors": Section(
+            f"{v}/backbone_delta", {}, {"trunk": PATCH_EMBEDDING, "adapters": ADAPTERS}
+        ),
+        f"{v}/projector/model.safetensors": Section(
+            f"{v}/projector", {}, {"ray_head": RAY_HEAD, "decoder": DECODER},
+            computed=(RAY_FREQUENCIES,),
+        ),
+        f"{v}/{_EXTRA}": Section("extra", {}, {"decoder": EXTRA}),
+    }  # fmt: skip
+    listed = {file: shapes_of(section.write(canonical)) for file, section in lists.items()}
+    listed[f"{v}/projector/model.safetensors"][RAY_FREQUENCIES] = (config.decoder.ray_frequencies,)
+
+    return {file: replace(section, shapes=listed[file]) for file, section in lists.items()}
+
+
+def refuse_ablations(config: DecoderConfig) -> None:
+    """Raise InputError for a decoder other than the paper's, which the re-packaging cannot hold."""
+    plain = DecoderConfig()
+    ablated = ("spatial_encoding", "queries", "shape_from", "temporal_encoding")
+    for field in (*ablated, "temporal_attention"):
+        if getattr(config, field) != getattr(plain, field):
+            raise InputError(
+                f"the re-packaging holds only {field} = {getattr(plain, field)!r}, not "
+                f"{getattr(config, field)!r}; valid: the layouts acehand and official."
+            )
 
 
 def open_repackaged(
@@ -110,22 +224,10 @@ def open_repackaged(
 ) -> tuple[ModelConfig, dict[str, TensorStore], dict[str, ComponentReport]]:
     """Open every file and compare it with its list; nothing is read."""
     config = read_config(path, variant)
-    stores, reports = {}, {}
-    for file, expected in layouts.repackaged(config).items():
-        store = open_safetensors(path / file)
-        reports[file] = check(
-            file.removesuffix("/model.safetensors").removesuffix(".safetensors"),
-            store.where, store.shapes, store.dtypes, expected,
-            runs=_all if not file.startswith("dit/") else _all_but_patch_embedding,
-        )  # fmt: skip
-        stores[file] = store
-    extra = f"{variant}/{_EXTRA}"
-    if (path / extra).is_file():
-        live = layouts.live_decoder(config.decoder)
-        expected = {n: s for n, s in live.items() if n.startswith(names.NOT_REPACKAGED)}
-        store = stores[extra] = open_safetensors(path / extra)
-        reports[extra] = check("extra", store.where, store.shapes, store.dtypes, expected)
-    return config, stores, reports
+    lists, extra = sections(config), f"{variant}/{_EXTRA}"
+    files = [file for file in lists if file != extra or (path / extra).is_file()]
+    stores = {file: open_safetensors(path / file) for file in files}
+    return config, stores, compare(lists, stores)
 
 
 def load_repackaged(
@@ -144,34 +246,36 @@ def load_repackaged(
     """
     variant = find_variant(path, variant)
     config, stores, reports = open_repackaged(path, variant)
-    for report in reports.values():
-        report.require()
-    read = {file: stores[file].read(report.read) for file, report in reports.items()}
-    delta = layouts.delta_from_repackaged(read[f"{variant}/backbone_delta.safetensors"])
-    patch = {name: t for name, t in delta.items() if name.startswith("patch_embedding.")}
-    projector = read[f"{variant}/projector/model.safetensors"]
-    _check_frequencies(stores[f"{variant}/projector/model.safetensors"], projector)
-    decoder, ray_head = layouts.decoder_from_repackaged(projector)
-    decoder |= read.get(f"{variant}/{_EXTRA}", {})
-    filled = _filled(config, decoder)
+    parts = read_parts(sections(config), stores, reports)
+    filled = _initial_values(config, parts["decoder"])
+    parts["decoder"] |= filled
+
     caption_file = caption or path / CAPTION_FILE
     embedding = read_caption(caption_file)
     check_caption(config, embedding, str(caption_file))
     files = {file: path / file for file in stores} | {caption_file.name: caption_file}
     return LoadedWeights(
         config,
-        layouts.vae_from_repackaged(config.vae, read["vae/model.safetensors"]),
-        layouts.trunk_from_repackaged(read["dit/model.safetensors"]) | patch,
-        {n: t for n, t in delta.items() if n not in patch} if config.trunk.lora_rank else None,
-        decoder | filled,
-        ray_head,
-        embedding,
-        LoadReport(tuple(reports.values()), tuple(filled)),
-        licence_of(path, variant),
-        sha256s(files) if check_hashes else {},
+        **parts,
+        caption=embedding,
+        report=LoadReport(tuple(reports.values()), tuple(filled)),
+        licence=licence_of(path, variant),
+        sha256s=sha256s(files) if check_hashes else {},
         training_data=training_data_of(path, variant),
         inference=inference_of(path, variant),
     )
+
+
+def _initial_values(config: ModelConfig, decoder: Tensors) -> Tensors:
+    """Return what a decoder lacks and the re-packaging has no place for, at its start values."""
+    section = official.sections(config)["projectors"]
+    drawn = {
+        name: initial(name, section.shapes, 0)
+        for name in section.shapes
+        if "shape_norm" in name or "wrist_cam" in name
+    }
+    live = section.read(drawn)["decoder"]
+    return {name: tensor for name, tensor in live.items() if name not in decoder}
 
 
 def save_repackaged(path: Path, weights: LoadedWeights, overwrite: bool = False) -> None:
@@ -182,42 +286,27 @@ def save_repackaged(path: Path, weights: LoadedWeights, overwrite: bool = False)
         OutputError: it exists, or cannot be written.
     """
     config, v = weights.config, weights.config.variant
-    layouts.refuse_ablations(config.decoder)
-    lacking = {"vae", "trunk", "decoder", "ray_head"} - weights.parts().keys()
+    refuse_ablations(config.decoder)
+    parts = weights.parts()
+    lacking = {"vae", "trunk", "decoder", "ray_head"} - parts.keys()
     if lacking or weights.caption is None:
         raise InputError(f"the re-packaging needs {', '.join(sorted(lacking)) or 'a caption'}.")
-    projector, extra = layouts.decoder_to_repackaged(weights.decoder, weights.ray_head)
+
+    files = {file: section.write(parts) for file, section in sections(config).items()}
     bands = config.decoder.ray_frequencies
-    projector[names.REPACKAGED_RAY_FREQUENCIES] = 2.0 ** torch.arange(bands).float()
-    patch = {n: t for n, t in weights.trunk.items() if n.startswith("patch_embedding.")}
-    files = {
-        "dit/model.safetensors": layouts.trunk_to_repackaged(weights.trunk),
-        "vae/model.safetensors": layouts.vae_to_repackaged(weights.vae),
-        f"{v}/backbone_delta.safetensors": layouts.delta_to_repackaged(
-            patch | (weights.adapters or {})
-        ),
-        f"{v}/projector/model.safetensors": projector,
-        CAPTION_FILE: {CAPTION_KEY: weights.caption},
-    }
-    if not extra.keys() & set(weights.report.filled):
-        files[f"{v}/{_EXTRA}"] = extra
+    files[f"{v}/projector/model.safetensors"][RAY_FREQUENCIES] = powers_of_two(bands)
+    files[CAPTION_FILE] = {CAPTION_KEY: weights.caption}
+    if files[f"{v}/{_EXTRA}"].keys() & set(weights.report.filled):
+        del files[f"{v}/{_EXTRA}"]  # drawn here, not trained
+
     with atomic_folder(path, overwrite, is_repackaged) as folder:
         for file, tensors in files.items():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             save_safetensors(folder / file, tensors)
         for file, settings in _configs(weights).items():
             (folder / file).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
-        (folder / "LICENSE.txt").write_text(storage.text(weights.licence), "utf-8")
+        (folder / "LICENSE.txt").write_text(sums.licence_text(weights.licence), "utf-8")
         write_sums(folder)
-
-
-def _all(name: str) -> bool:
-    return True
-
-
-def _all_but_patch_embedding(name: str) -> bool:
-    # The retrained one stands in the variant's folder.
-    return not name.startswith("patch_embedding.")
 
 
 def _configs(weights: LoadedWeights) -> dict[str, dict[str, Any]]:
@@ -226,16 +315,17 @@ def _configs(weights: LoadedWeights) -> dict[str, dict[str, Any]]:
     record = {
         "config": config.to_json(),
         "licence": weights.licence,
-        "training_data": training_data.to_json(weights.training_data),
+        "training_data": training_to_json(weights.training_data),
         "inference": weights.inference.to_json(),
     }
     dit = {theirs: getattr(trunk, ours) for theirs, ours in _DIT.items()}
+
     return {
         "dit/config.json": dit | {"num_layers": trunk.executed},
         "vae/config.json": {theirs: getattr(config.vae, ours) for theirs, ours in _VAE.items()},
         f"{v}/config.json": {
             "rank": trunk.lora_rank, "alpha": trunk.lora_alpha,
-            "target_modules": list(_LORA_TARGETS),
+            "target_modules": [theirs.removeprefix("blocks.*.") for theirs, _ in _LINEARS],
             _RECORD: record,
         },
         f"{v}/projector/config.json": {
@@ -247,29 +337,29 @@ def _configs(weights: LoadedWeights) -> dict[str, dict[str, Any]]:
 def licence_of(path: Path, variant: Variant) -> str:
     """Return the licence that its config states, else the released one."""
     record = read_json(path / variant / "config.json").get(_RECORD)
-    return str(record.get("licence")) if isinstance(record, dict) else storage.RELEASED
+    return str(record.get("licence")) if isinstance(record, dict) else sums.RELEASED
 
 
 def files_of(path: Path, variant: Variant, caption: Path | None = None) -> list[Path]:
     """Return every file that ``load_repackaged`` reads, the configurations included."""
     parts = ("dit", "vae", variant, f"{variant}/projector")
-    needed = [*layouts.repackaged(read_config(path, variant)), *(f"{p}/config.json" for p in parts)]
-    extra = path / variant / _EXTRA
-    files = [path / name for name in needed] + ([extra] if extra.is_file() else [])
+    lists, extra = sections(read_config(path, variant)), f"{variant}/{_EXTRA}"
+    names = [*lists, *(f"{part}/config.json" for part in parts)]
+    files = [path / name for name in names if name != extra or (path / extra).is_file()]
     return [*files, caption or path / CAPTION_FILE]
 
 
 def training_data_of(path: Path, variant: Variant) -> TrainingData:
-    """Return what a variant was trained on: as our record says, else it is the released one."""
+    """Return what a variant was trained on: from our record, else it is the released one."""
     where = path / variant / "config.json"
     record = read_json(where).get(_RECORD)
     if not isinstance(record, dict):
-        return training_data.RELEASED
-    return training_data.from_json(record.get("training_data"), f"{where}: {_RECORD}")
+        return RELEASED_TRAINING
+    return training_from_json(record.get("training_data"), f"{where}: {_RECORD}")
 
 
 def inference_of(path: Path, variant: Variant) -> InferenceConfig:
-    """Return how a variant is to be run: as our record says."""
+    """Return how a variant is to be run, from our record."""
     where = path / variant / "config.json"
     record = read_json(where).get(_RECORD)
     recorded = record.get("inference") if isinstance(record, dict) else None
@@ -282,20 +372,3 @@ def _fields(data: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, int
         if not isinstance(value, int) or isinstance(value, bool):
             raise TypeError(f"{name} is {value!r}; a whole number is needed")
     return found
-
-
-def _filled(config: ModelConfig, decoder: layouts.Tensors) -> layouts.Tensors:
-    tap = config.trunk.tap
-    lists = projectors(config.decoder, tap)
-    drawn = {n: initial(n, lists, 0) for n in lists if "shape_norm" in n or "wrist_cam" in n}
-    live = layouts.decoder_from_official(config.decoder, drawn, tap)
-    return {name: tensor for name, tensor in live.items() if name not in decoder}
-
-
-def _check_frequencies(store: TensorStore, projector: layouts.Tensors) -> None:
-    found = projector[names.REPACKAGED_RAY_FREQUENCIES].float()
-    if not torch.equal(found, 2.0 ** torch.arange(len(found))):
-        raise SchemaError(
-            f"{store.where}: tensor {names.REPACKAGED_RAY_FREQUENCIES!r} is {found.tolist()}; "
-            "1, 2, 4, ... is needed."
-        )

@@ -1,22 +1,13 @@
-"""Files of tensors: opened without reading the values, and never running code.
-
-SHA-256 of files, and lists of them. Needs no torch.
-
-Whose weights these are. None of them is part of this project or comes with it.
-"""
+"""Files of tensors: opened without reading the values, and never running code."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import pickle
 import re
-import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,93 +17,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
-
-SUMS_FILE = "SHA256SUMS"
-#: What is known of files in this process, by everything that the system says of them. The time of
-#: the last change of an inode cannot be set, so other content is never taken for this.
-_known: dict[tuple[str, int, int, int, int, int], str] = {}
-#: Time stamps of file systems are this coarse at most: a file as young as that may change again
-#: and keep its stamps.
-_SETTLED_S = 3.0
-
-
-def write_sums(folder: Path) -> None:
-    """Write ``SHA256SUMS`` over all files of a folder, as ``sha256sum --check`` reads it."""
-    files = {f.relative_to(folder).as_posix(): f for f in sorted(folder.rglob("*")) if f.is_file()}
-    lines = (f"{digest}  {name}\n" for name, digest in sha256s(files).items())
-    (folder / SUMS_FILE).write_text("".join(lines), "utf-8")
-
-
-def read_sums(folder: Path) -> dict[str, str]:
-    """Return what ``SHA256SUMS`` of a folder says, nothing without one.
-
-    Raises SchemaError for another format, UnsafeFileError for a path outside the folder.
-    """
-    path = folder / SUMS_FILE
-    if not path.is_file():
-        return {}
-    found = re.findall(r"^([0-9a-f]{64}) [ *](.+)$", path.read_text("utf-8"), re.MULTILINE)
-    if len(found) != len(path.read_text("utf-8").splitlines()):
-        raise SchemaError(f"{path}: not a list of SHA-256 as sha256sum writes it.")
-    for _, name in found:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise UnsafeFileError(f"{path}: names {name!r}, which is outside the folder.")
-    return {name: digest for digest, name in found}
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal. Raises InputError.
-
-    A file of gigabytes is read once in a process, unless it changes.
-    """
-    try:
-        with path.open("rb") as stream:
-            before = _state(path, stream.fileno())
-            if before in _known:
-                return _known[before]
-            started = time.time()
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            settled = started - max(before[4], before[5]) / 1e9 > _SETTLED_S
-            if settled and _state(path, stream.fileno()) == before:
-                _known[before] = digest
-            return digest
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-
-
-def _state(path: Path, descriptor: int) -> tuple[str, int, int, int, int, int]:
-    """Return what changes when a file does: path, device, inode, size, and both times of change."""
-    found = os.fstat(descriptor)
-    times = found.st_mtime_ns, found.st_ctime_ns
-    return str(path), found.st_dev, found.st_ino, found.st_size, *times
-
-
-def sha256s(files: Mapping[str, Path]) -> dict[str, str]:
-    """Return the SHA-256 of several files, by the given labels; they are read side by side."""
-    with ThreadPoolExecutor(4) as pool:
-        return dict(zip(files, pool.map(sha256, files.values()), strict=True))
-
-
-CHECKPOINT = (
-    "ACE-Ego-Hand checkpoint: CC BY-NC 4.0 (no commercial use; derived from MANO and research "
-    "datasets)"
-)
-BASE = "Wan2.2-Fun-5B-Control transformer and Wan 2.2 VAE: Apache-2.0"
-RELEASED = f"{CHECKPOINT}; {BASE}"
-NOT_BUNDLED = (
-    "The weights are the work of others and are not part of acehand; you fetch them yourself and "
-    "their licences bind what you do with them."
-)
-
-
-def text(licence: str) -> str:
-    """Return what ``LICENSE.txt`` beside converted weights says."""
-    return (
-        f"Licence of the weights in this folder:\n\n    {licence or 'not stated by the source'}\n\n"
-        "They were converted to another file format and not changed otherwise. The licence of\n"
-        "the software that converted them (Apache-2.0) does not apply to them.\n"
-    )
-
 
 INDEX_SUFFIX = ".index.json"
 _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
@@ -165,6 +69,7 @@ def _open_shards(index: Path) -> TensorStore:
     files = read_json(index).get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
         raise SchemaError(f"{index}: 'weight_map' must map tensor names to file names.")
+
     stores = {}
     for file in sorted(set(files.values())):
         if Path(file).name != file:
@@ -172,6 +77,7 @@ def _open_shards(index: Path) -> TensorStore:
         if not (index.parent / file).is_file():
             raise InputError(f"{index}: the shard {file} is missing.")
         stores[file] = open_safetensors(index.parent / file)
+
     for file, store in stores.items():
         listed = {name for name, where in files.items() if where == file}
         for name in sorted(listed ^ store.shapes.keys()):

@@ -1,16 +1,19 @@
 """A whole recording through the model: video in, the motion of both hands out.
 
 Two passes, neither of which grows with the recording but for its results. First the frames are
-encoded in a stream and the network reads window after window into a store (``network``). Then,
+encoded in a stream and the network reads window after window into a store (``reading``). Then,
 the hands' shape being known, every window is placed before the camera and laid into the recording
-(``placing``, ``assembly``). With a work folder the store stays, and a second run goes on from it.
+(``placing``, ``assembly``). With a work folder the store stays, and a second run resumes from it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -22,18 +25,19 @@ from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.model.batch import ClipBatch, Readout
 from acehand_core.model.config import ModelConfig
-from acehand_core.model.inference import record
 from acehand_core.model.inference.assembly import Result, SourceFrames, assemble
 from acehand_core.model.inference.blend import recording_betas
-from acehand_core.model.inference.options import (
-    InferenceOptions,
-    Reading,
-    WeightsRecord,
-    plan_reading,
-    solve_options,
-)
-from acehand_core.model.inference.passes import Encoder, Pass, WindowStore, read_windows
+from acehand_core.model.inference.loading import InferenceOptions, WeightsRecord, solve_options
 from acehand_core.model.inference.placing import Hands, Placed, PlacingSetup, place_windows
+from acehand_core.model.inference.reading import (
+    MODEL_FPS,
+    Encoder,
+    ModelInput,
+    View,
+    WindowStore,
+    plan_input,
+    read_windows,
+)
 from acehand_core.model.inference.windows import (
     Window,
     check_latents,
@@ -43,7 +47,8 @@ from acehand_core.model.inference.windows import (
     written_from,
 )
 from acehand_core.model.network import SolveOptions
-from acehand_core.motion import HandModelName, HandMotion, Provenance, Recording
+from acehand_core.motion import HandModelName, HandMotion, Recording
+from acehand_core.provenance import Provenance, library_versions
 from acehand_core.recordings.cameras import fit_camera_to, undistort
 from acehand_core.recordings.selection import part
 
@@ -93,18 +98,18 @@ def reconstruct(
 
     Args:
         betas: each hand's measured shape, for the hand model that is used; else it is the
-            recording's (see ``shape.recording_betas``).
-        work_dir: folder for what the network said; a second run with the same pictures, weights
-            and settings goes on from it.
+            recording's (see ``blend.recording_betas``).
+        work_dir: folder for the readouts of the network; a second run with the same pictures,
+            weights and settings resumes from it.
 
     Raises:
         InputError: there are no images; or the weights need a camera and none is known.
     """
     job = _Job(recording, model, encoder, hands, weights, options or InferenceOptions(), betas)
     windows = job.planned()
-    with job.read(windows, work_dir, progress) as passes:
+    with job.read(windows, work_dir, progress) as views:
         whole = range(len(recording))
-        return job.motion(windows, passes, whole, _stage(progress, "poses"))
+        return job.motion(windows, views, whole, _stage(progress, "poses"))
 
 
 def reconstruct_passes(
@@ -133,9 +138,9 @@ def reconstruct_passes(
     windows = [job.over(*span) for span in spans]
     distinct = {(window.start, window.stop): window for window in windows}
     in_order = [distinct[key] for key in sorted(distinct)]
-    with job.read(in_order, work_dir, progress) as passes:
+    with job.read(in_order, work_dir, progress) as views:
         for span, window in zip(spans, windows, strict=True):
-            yield job.motion([window], passes, range(*span), _stage(None, "poses"))
+            yield job.motion([window], views, range(*span), _stage(None, "poses"))
 
 
 class _Job:
@@ -154,55 +159,70 @@ class _Job:
         self._recording, self._model, self._encoder = recording, model, encoder
         self._hands, self._weights, self._options, self._betas = hands, weights, options, betas
         self._solve = options.solve or solve_options(model.config.variant, hands is not None)
+
         self._seen = _as_seen(recording, self._solve)
         size = encode_size(self._seen.width, self._seen.height, options.encode_width)
-        self._reading = plan_reading(self._seen, size, options.tail, options.every_frame)
-        self._source = SourceFrames(self._reading, recording.timestamps_ns)
+        self._input = plan_input(self._seen, size, options.tail, options.every_frame)
+        self._source = SourceFrames(self._input, recording.timestamps_ns)
 
     def planned(self) -> tuple[Window, ...]:
         """Return the windows of the whole recording."""
         options = self._options
-        return plan_windows(options.windows, self._reading.latents, options.window_latents)
+        return plan_windows(options.windows, self._input.latents, options.window_latents)
 
     def over(self, first: int, stop: int) -> Window:
         """Return one window over frames of the recording. Raises InputError for too many."""
-        latents = latents_over(*self._source.needed(first, stop), self._reading.latents)
+        latents = latents_over(*self._source.needed(first, stop), self._input.latents)
         check_latents(latents[1] - latents[0])
         return written_from(*latents, 0)
 
     @contextmanager
     def read(
         self, windows: Sequence[Window], work_dir: Path | None, progress: Progress | None
-    ) -> Iterator[list[Pass]]:
-        """Yield the looks at the recording with the readouts of all windows in their stores."""
-        key = _key(self._seen, self._reading, self._weights, self._options)
-        with _stores(work_dir, key, self._options) as passes:
+    ) -> Iterator[list[View]]:
+        """Yield the views of the recording with the readouts of all windows in their stores.
+
+        Stores are in the work folder, or in one that goes afterwards.
+        """
+        options = self._options
+        key = _key(self._seen, self._input, self._weights, options)
+
+        mirrored = [False, True] if options.second_opinion else [False]
+        with tempfile.TemporaryDirectory(prefix="acehand-") as scratch:
+            # Without a hash of the input nothing can be known to belong to it.
+            kept = None if key["source"] is None else work_dir
+            folder = Path(scratch) if kept is None else kept
+            views = [View(WindowStore(folder, {**key, "mirrored": m}), m) for m in mirrored]
             read_windows(
-                self._reading,
+                self._input,
                 windows,
                 self._model,
                 self._encoder,
-                passes,
-                self._options.batch,
+                views,
+                options.batch,
                 _stage(progress, "hands"),
             )
-            yield passes
+            yield views
 
     def motion(
         self,
         windows: Sequence[Window],
-        passes: Sequence[Pass],
+        views: Sequence[View],
         rows: range,
         progress: Callable[[int, int], None],
     ) -> HandMotion:
         """Return the hands that some windows show in some frames of the recording."""
         hands, betas, seen, options = self._hands, self._betas, self._seen, self._options
+        solve = self._solve
         if hands is not None and betas is None:
-            betas = _told_betas(windows, passes[0])
+            stored = (views[0].store.get(window.start, window.stop) for window in windows)
+            betas = recording_betas(arrays for arrays in stored if arrays is not None)
+
+        # Before the camera, window by window; then in the frames of the recording.
         setup = PlacingSetup(
-            hands, betas, seen.camera, (seen.width, seen.height), self._reading.size, self._solve
+            hands, betas, seen.camera, (seen.width, seen.height), self._input.size, solve
         )
-        placed = place_windows(windows, passes, setup)
+        placed = place_windows(windows, views, setup)
         result = assemble(
             placed.frames,
             placed.offset,
@@ -210,22 +230,81 @@ class _Job:
             rows,
             hands,
             betas,
-            options.wanted,
+            options.slots,
             options.tail == "repeat",
             progress,
             options.every_slot,
         )
 
-        recording = part(self._recording, rows.start, rows.stop)
-        camera = _camera(recording, placed, self._solve)
-        notes = record.notes(
-            recording, self._reading, placed, result, camera, self._solve, hands is None
+        recording, camera = part(self._recording, rows.start, rows.stop), placed.camera
+        if solve.bearings == "intrinsics" and recording.camera is not None:
+            camera = fit_camera_to(recording.camera, recording.width, recording.height)
+        remarks = self._notes(recording, placed, result, camera)
+        origin = self._provenance(recording, windows, remarks)
+        return _motion(recording, seen, result, hands, camera, origin)
+
+    def _notes(
+        self, recording: Recording, placed: Placed, result: Result, camera: Camera | None
+    ) -> tuple[str, ...]:
+        """Return what was assumed and what happened, in plain words."""
+        notes = list(recording.notes)
+        if self._hands is None:
+            error = "" if result.fit_error_m is None else f", {1e3 * result.fit_error_m:.1f} mm off"
+            notes.append(
+                "no MANO files: the network's own joints, placed by their anchors; rotations and "
+                f"shape are the default hand's, fitted to them{error}"
+            )
+        if self._solve.bearings != "intrinsics":
+            what = "none could be fitted" if camera is None else f"fx = {camera.fx:.1f} px"
+            given = "; the given calibration was not used" if recording.camera is not None else ""
+            notes.append(f"the camera is the network's own ({what}){given}")
+        elif recording.camera is not None and recording.camera.model != "pinhole":
+            notes.append(f"undistorted from {recording.camera.model} for the model")
+        if self._input.resampled:
+            notes.append(
+                f"recorded at {recording.fps:.3g} fps, read at {MODEL_FPS} fps, interpolated back"
+            )
+        if placed.exchanged:
+            notes.append(
+                f"in {placed.exchanged} frames two windows agree better with left and right "
+                "exchanged"
+            )
+        if placed.accepted_share < 1:
+            notes.append(
+                f"anchors placed {placed.accepted_share:.0%} of the hands, predicted rays the "
+                "others"
+            )
+        return tuple(notes)
+
+    def _provenance(
+        self, recording: Recording, windows: Sequence[Window], remarks: tuple[str, ...]
+    ) -> Provenance:
+        """Return where the motion came from: source, weights, settings.
+
+        Of the settings, ``decoded_latents`` is what the network saw at once.
+        """
+        versions = dict(library_versions())
+        for library in ("diffusers", "peft", "torch"):
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                versions[library] = importlib.metadata.version(library)
+
+        settings = asdict(self._options) | {
+            "variant": self._model.config.variant,
+            "source": self._model.config.source,
+            "encode_size": list(self._input.size),
+            "solve": asdict(self._solve),
+            "decoded_latents": max(window.stop - window.start for window in windows),
+        }
+        return Provenance(
+            source=recording.name,
+            source_sha256=recording.sha256,
+            tracker="ace",
+            weights=f"{self._weights.name} (sha256 {self._weights.sha256})",
+            licenses=self._weights.licenses,
+            versions=versions,
+            settings=settings,
+            notes=remarks,
         )
-        provenance = record.provenance(
-            recording, self._reading, self._weights, options, self._solve, self._model.config,
-            windows, notes,
-        )  # fmt: skip
-        return _motion(recording, seen, result, hands, camera, provenance)
 
 
 def _as_seen(recording: Recording, solve: SolveOptions) -> Recording:
@@ -241,7 +320,7 @@ def _as_seen(recording: Recording, solve: SolveOptions) -> Recording:
 
 
 def _key(
-    recording: Recording, reading: Reading, weights: WeightsRecord, options: InferenceOptions
+    recording: Recording, clip: ModelInput, weights: WeightsRecord, options: InferenceOptions
 ) -> dict[str, Any]:
     """Return everything that readouts depend on. The camera is not part of it: K never enters."""
     times = recording.timestamps_ns
@@ -250,39 +329,14 @@ def _key(
         "source": recording.sha256,
         "processing": dict(recording.processing),
         "frames": [len(times), int(times[0]), int(times[-1])],
-        "resampled": reading.resampled,
-        "count": reading.count,
-        "size": list(reading.size),
+        "resampled": clip.resampled,
+        "count": clip.count,
+        "size": list(clip.size),
         "weights": weights.sha256,
         "windows": [options.windows, options.window_latents],
         "precision": options.precision,
         "acehand": __version__,
     }
-
-
-@contextmanager
-def _stores(
-    work_dir: Path | None, key: Mapping[str, Any], options: InferenceOptions
-) -> Iterator[list[Pass]]:
-    """Yield one pass per look, with stores in the work folder or in one that goes afterwards."""
-    looks = [False, True] if options.second_opinion else [False]
-    # Without a hash of the input nothing can be known to belong to it.
-    keep = work_dir if key["source"] is not None else None
-    with tempfile.TemporaryDirectory(prefix="acehand-") as scratch:
-        folder = Path(scratch) if keep is None else keep
-        yield [Pass(WindowStore(folder, {**key, "mirrored": m}), m) for m in looks]
-
-
-def _told_betas(windows: Sequence[Window], one: Pass) -> Float[np.ndarray, "2 10"]:
-    stored = (one.store.get(window.start, window.stop) for window in windows)
-    return recording_betas(arrays for arrays in stored if arrays is not None)
-
-
-def _camera(recording: Recording, placed: Placed, solve: SolveOptions) -> Camera | None:
-    """Return the camera that the hands were placed by, in pixels of the recording."""
-    if solve.bearings != "intrinsics" or recording.camera is None:
-        return placed.camera
-    return fit_camera_to(recording.camera, recording.width, recording.height)
 
 
 def _motion(
@@ -299,6 +353,7 @@ def _motion(
     if seen.camera is not None and camera is not None and camera.model != seen.camera.model:
         # The model saw an undistorted image; the recording's own pixels are wanted.
         pixels = camera.project(seen.camera.unproject(pixels)).astype(np.float32)
+
     return HandMotion(
         timestamps_ns=recording.timestamps_ns,
         fps=recording.fps,
