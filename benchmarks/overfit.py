@@ -30,9 +30,9 @@ from acehand_core.synthetic.episode import SynthOptions
 from acehand_core.synthetic.job import SynthJob
 from acehand_core.synthetic.job import run as synth
 from acehand_core.training.batches import Batch
+from acehand_core.training.compose import compose
 from acehand_core.training.loop import Run
 from acehand_core.training.losses import TERMS, Masks, term_sums
-from acehand_core.training.main import compose
 from acehand_core.training.step import MIN_RAY_DEPTH, optimise
 from acehand_core.training.targets import Prediction, Targets
 from benchmarks import provenance

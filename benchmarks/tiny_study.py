@@ -103,8 +103,8 @@ def train_one(
     run: Path, seed: int, overrides: tuple[str, ...], arguments: argparse.Namespace
 ) -> Any:
     """Train one network, or go on; return its configuration."""
+    from acehand_core.training.compose import compose
     from acehand_core.training.loop import train
-    from acehand_core.training.main import compose
 
     config = compose(
         [

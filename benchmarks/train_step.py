@@ -26,10 +26,10 @@ from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.model.batch import ClipBatch
 from acehand_core.model.network import SolveOptions
 from acehand_core.training import build
+from acehand_core.training.compose import compose
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.estimate import step_size
 from acehand_core.training.losses import LossWeights, Masks, total
-from acehand_core.training.main import compose
 from acehand_core.training.optim import make_optimizer
 from acehand_core.training.step import TrainingModel
 from benchmarks import provenance
@@ -49,7 +49,7 @@ def main() -> int:
     extra = ["hand=acehand", "start.random=true"] if real else []
     config = compose([f"experiment={'standard' if real else 'tiny'}", *extra])
     model = TrainingModel(
-        build.build_model(config, build.read_start(config.model_config(), config.start)),
+        build.build_model(config, build.read_start(config.model, config.start)),
         TorchHands.acehand(), SolveOptions("intrinsics", fallback="paper"),
     ).to(device)  # fmt: skip
     optimizer = make_optimizer(model.model, config.optim)
@@ -95,7 +95,7 @@ def main() -> int:
 
 
 def _estimate(config: TrainConfig, clips: int) -> dict[str, int]:
-    return step_size(config.model_config(), clips, 81, 672, 480, True).to_json()
+    return step_size(config.model, clips, 81, 672, 480, True).to_json()
 
 
 def _timed(work: object, device: torch.device) -> float:

@@ -113,9 +113,9 @@ class Grasp:
         return float(np.abs(self.tips[1:]).min())
 
 
-def measure(shot, prop_name, slot, start, stop, rate=30.0):
+def measure(episode, prop_name, slot, start, stop, rate=30.0):
     """Return the ``Grasp`` of an object by a hand, held from ``start`` to ``stop`` seconds."""
-    script = shot.script
+    script = episode.script
     prop = next(p for p in script.props if p.name == prop_name)
     stop = min(stop, script.duration)
     times = np.arange(0, script.duration, 1 / rate)
@@ -136,16 +136,16 @@ def measure(shot, prop_name, slot, start, stop, rate=30.0):
     deepest = np.maximum(0.0, -nearest(prop, skin))
     bones = nearest(prop, lines, 0.03)
     # When it is taken, in the middle and at the end: the worst of the three.
-    looks = [
+    contacts = [
         touching(prop, skin[at], joints[at])
         for at in np.flatnonzero(held)[[0, held.sum() // 2, -1]]
     ]
-    worst = max(looks, key=lambda look: np.abs(look[0][0]) + np.abs(look[0][1:]).min())
+    worst = max(contacts, key=lambda one: np.abs(one[0][0]) + np.abs(one[0][1:]).min())
     relative = frames.inverse(path.T_world_hand[held]) @ poses[held]
     return Grasp(
         prop.kind,
         worst[0],
-        min(look[1] for look in looks),
+        min(one[1] for one in contacts),
         1e3 * deepest[times < start].max(initial=0.0),
         1e3 * deepest[held].max(),
         1e3 * deepest[times > stop].max(initial=0.0),
@@ -193,24 +193,24 @@ def grasps(kind, count, seed=11):
     made = 0
 
     def only(rng, name):
-        while (prop := appearance.an_object(rng, name)).kind != kind:
+        while (prop := appearance.random_object(rng, name)).kind != kind:
             pass
         return prop
 
     index = 0
-    story = "bimanual" if kind == "shared" else "objects"
+    scenario = "bimanual" if kind == "shared" else "objects"
     while made < count:
         with (
-            mock.patch.object(episodes, "an_object", only),
-            mock.patch.object(episodes, "_STORIES", {story: 1.0}),
+            mock.patch.object(episodes, "random_object", only),
+            mock.patch.object(episodes, "_SCENARIOS", {scenario: 1.0}),
         ):
-            shot = episodes.episode(seed, index, OPTIONS)
+            episode = episodes.make_episode(seed, index, OPTIONS)
         index += 1
-        for hold in shot.script.holds:
+        for hold in episode.script.holds:
             for slot in (0, 1) if kind == "shared" else (hold.slot,):
-                if made < count and hold.start < shot.script.duration - 0.1:
+                if made < count and hold.start < episode.script.duration - 0.1:
                     made += 1
-                    yield measure(shot, hold.prop, slot, hold.start, hold.stop)
+                    yield measure(episode, hold.prop, slot, hold.start, hold.stop)
 
 
 def main():

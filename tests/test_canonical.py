@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from acehand_core.cli.main import main
-from acehand_core.synthetic import gestures
 from acehand_core.types import SIDES
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
 from retarget.solve import robot_calibration as canonical
+from tools import gestures
 
 ROBOTS = [name for name in (*robot_names(), "inspire:other") if name != "panda_gripper"]
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,7 +27,7 @@ def test_the_poses_are_those_of_the_hand_model():
     assert list(kept) == list(now)
     for name, joints in now.items():
         assert np.array(kept[name]) == pytest.approx(np.array(joints), abs=1.5e-5), (
-            "stale: python -m acehand_core.synthetic.gestures > retarget/human_poses.json"
+            "stale: python -m tools.gestures > retarget/human_poses.json"
         )
 
 

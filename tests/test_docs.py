@@ -146,7 +146,7 @@ def test_commands_of_the_readme_parse(line: str) -> None:
     program, *words = shlex.split(line, comments=True)
     if program == "acehand-train":
         pytest.importorskip("hydra")
-        from acehand_core.training.main import compose
+        from acehand_core.training.compose import compose
 
         compose(words)  # refuses what it does not know
         return

@@ -238,8 +238,8 @@ def test_evaluation_without_flags_uses_what_was_trained(name, tmp_path, capsys, 
     pytest.importorskip("accelerate")
     from training_samples import store
 
+    from acehand_core.training.compose import compose
     from acehand_core.training.loop import train
-    from acehand_core.training.main import compose
 
     monkeypatch.delenv("ACEHAND_WEIGHTS", raising=False)
     clips = store(tmp_path / "clips", clips=1, frames=30, size=(96, 64))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from acehand_core.hand.skeleton import finger_keypoints
-from acehand_core.synthetic.gestures import fast_hand, pinching_hand
 from acehand_core.types import SIDES
+from tools.gestures import fast_hand, pinching_hand
 
 
 @pytest.mark.parametrize("side", SIDES)

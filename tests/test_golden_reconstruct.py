@@ -16,7 +16,7 @@ from weights_samples import Release
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.hand.mano_files import load_mano
+from acehand_core.hand.mano import load_mano
 from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
 from acehand_core.model.golden.cases import GivenLatents, recording_of
 from acehand_core.model.golden.check import Recipe, draw, retrained

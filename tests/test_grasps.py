@@ -10,9 +10,9 @@ from grasp_measures import KINDS, grasps, signed_distance
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.synthetic import appearance, solids, surfaces
-from acehand_core.synthetic.furniture import Prop
-from acehand_core.synthetic.touch import Touch
+from acehand_core.synthetic import appearance, layout, surfaces
+from acehand_core.synthetic.hand_geometry import HandPoints
+from acehand_core.synthetic.layout import Prop
 from acehand_core.types import SIDES
 
 PROPS = (
@@ -55,13 +55,13 @@ def test_distances_are_those_of_the_drawn_solid(prop):
     points = rng.uniform(-0.1, 0.1, (4000, 3)) + np.array([0.0, 0.0, 0.05])
     pose = frames.rigid(rotations.exp(rng.normal(0, 1, 3)), rng.normal(0, 1, 3))
     world = frames.apply(pose, points)
-    away, out = solids.distance(prop, pose, world)
+    away, out = layout.distance(prop, pose, world)
     # A mug's handle is oval as drawn and round as felt.
     assert np.abs(away - signed_distance(prop, points)).max() < (
         0.0025 if prop.kind == "mug" else 1e-9
     )
     assert (away < 0).sum() > 10
-    there, _ = solids.distance(prop, pose, world + 1e-7 * out)
+    there, _ = layout.distance(prop, pose, world + 1e-7 * out)
     grows = np.abs((there - away) / 1e-7 - 1) < 1e-3
     assert grows.mean() > 0.99  # but for edges between two ways
 
@@ -71,7 +71,7 @@ def test_vertices_of_the_mesh_are_on_the_surface(prop):
     vertices, _ = surfaces.SOLIDS[prop.kind](*prop.size)
     if prop.kind == "mug":
         vertices = vertices[: -17 * 16]
-    away, _ = solids.distance(prop, np.eye(4), vertices)
+    away, _ = layout.distance(prop, np.eye(4), vertices)
     outside = np.abs(away[np.hypot(*vertices[:, :2].T) > 1e-6])
     assert outside.max() < (0.003 if prop.kind == "mug" else 1e-9)
 
@@ -79,22 +79,22 @@ def test_vertices_of_the_mesh_are_on_the_surface(prop):
 @pytest.mark.parametrize("side", SIDES)
 def test_touch_points_are_the_hands_and_move_as_their_slopes_say(side):
     rng = np.random.default_rng(1)
-    betas, hand = rng.normal(0, 1, 10), CapsuleHand()
-    touch = Touch.of(side, betas)
+    betas, model = rng.normal(0, 1, 10), CapsuleHand()
+    hand = HandPoints.of(side, betas)
     low, high = articulation.limits()
     angles = low + (high - low) * rng.random(22)
     R, wrist = rotations.exp(rng.normal(0, 1, 3)), rng.normal(0, 1, 3)
-    points = touch.points(angles[None], R[None], wrist[None])[0]
+    points = hand.points(angles[None], R[None], wrist[None])[0]
     pose = articulation.angles_to_pose(angles, side)
-    shift = wrist - hand.rest_keypoints(side, betas)[0]
-    skin = hand.vertices(side, R, pose, betas) + shift
-    gaps = np.linalg.norm(points[touch.flesh == 0][:, None] - skin, axis=-1).min(1)
+    shift = wrist - model.rest_keypoints(side, betas)[0]
+    skin = model.vertices(side, R, pose, betas) + shift
+    gaps = np.linalg.norm(points[hand.flesh == 0][:, None] - skin, axis=-1).min(1)
     assert gaps.max() < 1e-9
-    joints = hand.joints(side, R, pose, betas) + shift
-    assert np.allclose(points[touch.tips], joints[[4, 8, 12, 16, 20]])
+    joints = model.joints(side, R, pose, betas) + shift
+    assert np.allclose(points[hand.tips], joints[[4, 8, 12, 16, 20]])
 
     rows = np.arange(0, len(points), 5)
-    slopes = touch.slopes(angles, R, rows)
+    slopes = hand.slopes(angles, R, rows)
     for index in range(28):
         both = []
         for step in (1e-6, -1e-6):
@@ -105,10 +105,12 @@ def test_touch_points_are_the_hands_and_move_as_their_slopes_say(side):
                 turned = rotations.exp(step * np.eye(3)[index - 22]) @ R
             else:
                 there[index - 25] += step
-            both.append(touch.points(moved[None], turned[None], there[None])[0][rows])
+            both.append(hand.points(moved[None], turned[None], there[None])[0][rows])
         assert np.allclose((both[0] - both[1]) / 2e-6, slopes[..., index], atol=1e-7)
 
 
 def test_objects_of_every_kind_are_taken():
     rng = np.random.default_rng(0)
-    assert {appearance.an_object(rng, "one").kind for _ in range(100)} == set(KINDS) - {"shared"}
+    assert {appearance.random_object(rng, "one").kind for _ in range(100)} == set(KINDS) - {
+        "shared"
+    }

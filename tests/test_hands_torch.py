@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from acehand_core.geometry import rotations, rotations_torch
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.hand.mano_files import load_mano
+from acehand_core.hand.mano import load_mano
 from acehand_core.types import SIDES
 
 

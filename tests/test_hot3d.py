@@ -14,7 +14,7 @@ import pytest
 from acehand_core.datasets.readers import hot3d, hot3d_files
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
-from acehand_core.hand.mano_files import load_mano
+from acehand_core.hand.mano import load_mano
 
 SEQUENCE = "hot3d_aria_P0003_c701bd11"
 

@@ -28,7 +28,7 @@ from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.hand.mano_files import load_mano
+from acehand_core.hand.mano import load_mano
 from acehand_core.lerobot.resume import FinishedEpisodes
 from acehand_core.model.batch import ClipBatch, Readout, pinhole_batch
 from acehand_core.model.config import DecoderConfig, InferenceConfig, ModelConfig

@@ -398,5 +398,3 @@ def test_the_fit_warms_up_and_bad_weights_are_refused() -> None:
     assert LossWeights(joint_readings="direct").of("joint_camera_hand", 0) == 0
     with pytest.raises(InputError, match="shape"):
         LossWeights(shape=-1.0)
-    with pytest.raises(InputError, match="joint_readings"):
-        LossWeights(joint_readings="all")

@@ -9,7 +9,7 @@ from scipy.optimize import least_squares
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand import articulation, mapping, pose_fit, shape
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.mano_files import load_mano
+from acehand_core.hand.mano import load_mano
 from acehand_core.hand.pose_fit import solve
 from acehand_core.types import SIDES
 

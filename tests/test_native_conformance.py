@@ -32,8 +32,7 @@ from acehand_core.errors import (
     UnsafeFileError,
 )
 from acehand_core.geometry import frames, rotations
-from acehand_core.hand.mano import shapedirs_need_repair
-from acehand_core.hand.mano_files import load_mano
+from acehand_core.hand.mano import load_mano, shapedirs_need_repair
 
 pytest.importorskip("smplx")
 pytest.importorskip("torch")

@@ -27,7 +27,7 @@ from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.evaluation.ground_truth import open_ground_truth
 from acehand_core.evaluation.models import HandLibrary
 from acehand_core.evaluation.run import Options, evaluate_predictions
-from acehand_core.hand.mano_files import load_mano
+from acehand_core.hand.mano import load_mano
 from acehand_core.recordings.hand_table import write_hand_motion
 
 pytest.importorskip("smplx")

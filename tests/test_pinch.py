@@ -9,7 +9,6 @@ from scipy.optimize import least_squares
 
 from acehand_core.geometry import frames
 from acehand_core.hand.skeleton import finger_keypoints
-from acehand_core.synthetic.gestures import pinching_hand
 from acehand_core.types import SIDES
 from retarget.replay.simulate import self_penetration
 from retarget.robots.hand_spec import CommandLimits
@@ -31,6 +30,7 @@ from retarget.solve.pinch import (
 )
 from retarget.solve.targets import calibrated, palm_frames
 from retarget.solve.trajectory import solve_trajectory
+from tools.gestures import pinching_hand
 
 HANDS = {side: load_robot("inspire").hand(side) for side in SIDES}
 TREES = {side: KinematicTree.of(hand) for side, hand in HANDS.items()}

@@ -26,14 +26,13 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import BONES
 from acehand_core.recordings.hand_table import write_hand_motion
 from acehand_core.synthetic import job as jobs
-from acehand_core.synthetic.clip import pose_clip
-from acehand_core.synthetic.episode import SynthOptions, episode
-from acehand_core.synthetic.film import film, truth_of
-from acehand_core.synthetic.furniture import Prop
-from acehand_core.synthetic.grasp import enclose
+from acehand_core.synthetic.episode import SynthOptions, make_episode
+from acehand_core.synthetic.hand_geometry import enclose
+from acehand_core.synthetic.layout import Prop
 from acehand_core.synthetic.lens import MAX_ANGLE, Lens, Sensor, random_camera
 from acehand_core.synthetic.real_motion import read_real_motion
-from acehand_core.synthetic.scene import Look, Moment, Quality, Room, Scene
+from acehand_core.synthetic.rendering import pose_clip, render_episode, truth_of
+from acehand_core.synthetic.scene import Appearance, Moment, Quality, Room, Scene
 from acehand_core.synthetic.script import (
     MAX_WRIST_BEND,
     Body,
@@ -58,9 +57,9 @@ def needs_opengl():
 
 
 def drawn(index, seed=3, options=OPTIONS, **changes):
-    shot = dataclasses.replace(episode(seed, index, options), **changes)
-    clip, motion = truth_of(shot)
-    return shot, motion, film(shot, clip, motion)
+    episode = dataclasses.replace(make_episode(seed, index, options), **changes)
+    clip, motion = truth_of(episode)
+    return episode, motion, render_episode(episode, clip, motion)
 
 
 # --- the truth is what is drawn ---------------------------------------------------------------
@@ -96,14 +95,14 @@ def test_projected_truth_lands_on_the_hands_mask(lenses):
 def test_masks_cover_what_the_mesh_covers():
     """Every pixel of a mask is near a projected vertex, every clear vertex on its mask."""
     options = dataclasses.replace(OPTIONS, cameras="fisheye", width=192, height=160)
-    shot, motion, made = drawn(1, options=options)
+    episode, motion, made = drawn(1, options=options)
     hand = CapsuleHand()
     covered = 0
     for slot, side in enumerate(("left", "right")):
         vertices = hand.vertices(
             side, motion.global_orient[0, slot], motion.hand_pose[0, slot], motion.betas[slot]
         )
-        pixels = shot.camera.project(vertices + motion.translation[0, slot])
+        pixels = episode.camera.project(vertices + motion.translation[0, slot])
         rows, columns = np.nonzero(made.masks[0] == slot + 1)
         if not len(rows):
             continue
@@ -128,7 +127,7 @@ def test_depth_is_metric_and_matches_visible_joints():
 def test_out_of_sight_hands_keep_their_truth():
     found = 0
     for index in range(12):
-        _, motion = truth_of(episode(3, index, LONG))
+        _, motion = truth_of(make_episode(3, index, LONG))
         gone = (motion.presence > 0) & (motion.visible == 0)
         assert np.isfinite(motion.joints_camera[gone]).all()
         assert motion.observed[gone].all()
@@ -147,7 +146,7 @@ def test_a_fisheye_is_black_outside_its_circle_and_right_inside():
     eye = CameraKey(0.0, np.array([0.0, -0.1, 0.5]), np.array([0.0, 0.1, 0.0]))
     T_world_camera = camera_path((eye,), np.zeros(1))[0]
     sleeves = np.broadcast_to(np.eye(4), (2, 4, 4)).copy()
-    with Scene(lens.drawn, (dot,), Look(room=Room()), Quality(2, 512)) as scene:
+    with Scene(lens.drawn, (dot,), Appearance(room=Room()), Quality(2, 512)) as scene:
         for at in ((0.0, 0.1, 0.02), (0.3, 0.0, 0.05), (-0.25, 0.3, 0.05)):
             pose = frames.rigid(np.eye(3), np.array(at))
             moment = Moment(T_world_camera, (None, None), sleeves, {"dot": pose})
@@ -167,7 +166,7 @@ def test_blur_follows_the_shutter():
     options = dataclasses.replace(OPTIONS, clean=True)
     times = np.arange(5) / 30
     for turning in range(60):
-        forward = camera_path(episode(3, turning, options).script.cameras, times)[:, :3, 2]
+        forward = camera_path(make_episode(3, turning, options).script.cameras, times)[:, :3, 2]
         if np.linalg.norm(np.diff(forward, axis=0), axis=-1).max() > 0.03:
             break
     clean = Sensor(0.0, 1.0, 0.0, (1.0, 1.0), 0.0, 0.0, 0.0)
@@ -197,7 +196,7 @@ def test_noise_and_exposure():
 @functools.cache
 def performed(index: int):
     """Return a long episode; several tests look at the same ones."""
-    return episode(9, index, LONG)
+    return make_episode(9, index, LONG)
 
 
 # --- people -----------------------------------------------------------------------------------
@@ -206,8 +205,8 @@ def performed(index: int):
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10_000))
 def test_hands_stay_possible(index):
-    shot = performed(index)
-    script = shot.script
+    episode = performed(index)
+    script = episode.script
     low, high = articulation.limits()
     for slot, side in enumerate(("left", "right")):
         keys = script.hands[slot]
@@ -231,13 +230,13 @@ def test_elbows_give_way_a_little_where_wrists_would_bend_too_far():
     """Grips and ways over other objects are not chosen for the wrist; the elbow makes up for it."""
     bends, moved = [], []
     for index in range(20):
-        shot = performed(index)
-        if shot.story == "bimanual":
+        episode = performed(index)
+        if episode.scenario == "bimanual":
             continue
         for slot, side in enumerate(("left", "right")):
-            for key in shot.script.hands[slot]:
+            for key in episode.script.hands[slot]:
                 fingers = key.R_world_hand[:, 0] * (1 if side == "left" else -1)
-                elbow = shot.script.body.elbow(side, key.wrist_world)
+                elbow = episode.script.body.elbow(side, key.wrist_world)
                 drawn = elbow_within_limits(elbow, key.wrist_world, fingers)
                 arm = (key.wrist_world - drawn) / np.linalg.norm(key.wrist_world - drawn)
                 bends.append(np.arccos(np.clip(fingers @ arm, -1, 1)))
@@ -267,13 +266,13 @@ def test_an_enclosing_hand_is_around_what_it_holds(radius):
 
 
 def test_objects_ride_with_the_hand_that_holds_them():
-    shot = next(e for i in range(40) if (e := performed(i)).story == "bimanual")
-    hold = shot.script.holds[0]
-    times = np.linspace(hold.start, min(hold.stop, shot.script.duration), 12)
-    clip = pose_clip(shot.script, shot.camera, shot.look, times)
+    episode = next(e for i in range(40) if (e := performed(i)).scenario == "bimanual")
+    hold = episode.script.holds[0]
+    times = np.linspace(hold.start, min(hold.stop, episode.script.duration), 12)
+    clip = pose_clip(episode.script, episode.camera, episode.appearance, times)
     prop = np.stack([m.T_world_prop[hold.prop] for m in clip.moments])
     for slot in (0, 1):  # both hands stay where they are on it
-        wrist = hand_path(shot.script.hands[slot], times).T_world_hand[:, :3, 3]
+        wrist = hand_path(episode.script.hands[slot], times).T_world_hand[:, :3, 3]
         local = frames.apply(frames.inverse(prop), wrist[:, None])[:, 0]
         assert np.ptp(local, axis=0).max() < 0.012
     assert np.ptp(prop[:, :3, 3], axis=0).max() > 0.03
@@ -313,12 +312,12 @@ def test_real_motion_is_followed(shared):
     hands = real.keys(np.random.default_rng(0), 4.0)  # longer than the file
     wrists = np.stack([k.wrist_world for k in hands[1]])
     assert np.linalg.norm(np.diff(wrists, axis=0), axis=-1).max() * 30 < 2.0
-    shot = episode(3, 0, dataclasses.replace(LONG, real_share=1.0), real)
-    assert shot.story == "real"
+    episode = make_episode(3, 0, dataclasses.replace(LONG, real_share=1.0), real)
+    assert episode.scenario == "real"
 
 
 def test_a_table_of_hands_moves_clips_too(tmp_path):
-    _, motion = truth_of(episode(3, 1, LONG))
+    _, motion = truth_of(make_episode(3, 1, LONG))
     path = tmp_path / "hands.parquet"
     write_hand_motion(motion, path)
     real = read_real_motion(path)
@@ -553,7 +552,7 @@ def test_mistakes_are_named(flags, message, tmp_path, capsys):
 
 def test_mujoco_is_not_imported_before_something_is_drawn():
     code = (
-        "import sys; import acehand_core.synthetic.job, acehand_core.synthetic.film;"
+        "import sys; import acehand_core.synthetic.job, acehand_core.synthetic.rendering;"
         "assert 'mujoco' not in sys.modules and 'torch' not in sys.modules"
     )
     root = Path(__file__).resolve().parent.parent

@@ -16,11 +16,17 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.articulation import angles_to_pose
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.recordings.hand_table import read_hand_motion
-from acehand_core.synthetic.clip import pose_clip, render_clip, write_video
-from acehand_core.synthetic.grasp import bend, reach
+from acehand_core.synthetic.hand_geometry import bend, reach
+from acehand_core.synthetic.lens import Lens
+from acehand_core.synthetic.rendering import (
+    pose_clip,
+    render_clip,
+    unoccluded_joints,
+    write_video,
+)
 from acehand_core.synthetic.scene import Moment, Prop, Scene
 from acehand_core.synthetic.script import CameraKey, HandKey, Script, hand_rotation
-from acehand_core.synthetic.stories import one_hand, two_hands
+from examples.render_clip import one_hand, two_hands
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SMALL = Camera("pinhole", 160, 120, 118.0, 112.0, 74.0, 63.0)  # off-centre and not square
@@ -181,9 +187,15 @@ def test_pixels_and_depth_agree_with_the_camera_model():
             centre = np.array([(amount * columns).sum(), (amount * rows).sum()]) / amount.sum()
             point = frames.apply(frames.inverse(T_world_camera), np.array(at))
             assert np.linalg.norm(centre - camera.project(point)) < 0.25
-            depth = scene.depth(still(T_world_camera, dot=pose))
+            depth = nearest(scene, still(T_world_camera, dot=pose))
             column, row = np.round(camera.project(point)).astype(int)
             assert depth[row, column] == pytest.approx(point[2] - 0.006, abs=0.003)
+
+
+def nearest(scene, moment):
+    """Depth in metres of the nearest of each pixel's 2 x 2 samples."""
+    depth = scene.samples(moment)[1]
+    return depth.reshape(depth.shape[0] // 2, 2, -1, 2).min((1, 3))
 
 
 def one_camera():
@@ -206,12 +218,14 @@ def test_the_drawn_hand_covers_its_visible_joints():
 
 def test_an_occluder_hides_joints_for_a_while():
     open_scene().close()
-    free, hidden = (
-        pose_clip(dataclasses.replace(one_hand(0, "right", card), fps=7.5), SMALL)
-        .joints_visible()[:, 1]
-        .mean(1)
-        for card in (False, True)
-    )
+
+    def share(card: bool):
+        clip = pose_clip(dataclasses.replace(one_hand(0, "right", card), fps=7.5), SMALL)
+        with open_scene(SMALL, clip.script.props) as scene:
+            depth = np.stack([nearest(scene, moment) for moment in clip.moments])
+        return unoccluded_joints(Lens.of(SMALL, 1), clip.truth, depth)[:, 1].mean(1)
+
+    free, hidden = share(False), share(True)
     assert (hidden <= free + 1e-9).all()
     assert hidden.min() < 0.35 < 0.8 < free.max()
     assert max(hidden[0], hidden[-1]) > 0.7  # in view before or after
@@ -276,7 +290,7 @@ def test_mistakes_are_named():
 
 def test_mujoco_is_not_imported_before_a_scene_is_built():
     code = (
-        "import sys; import acehand_core.synthetic.clip, acehand_core.synthetic.stories;"
+        "import sys; import acehand_core.synthetic.rendering, acehand_core.synthetic.grasps;"
         "assert 'mujoco' not in sys.modules and 'torch' not in sys.modules"
     )
     root = Path(__file__).resolve().parent.parent

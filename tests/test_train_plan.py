@@ -23,9 +23,10 @@ from acehand_core.datasets.clips.store import ClipWriter
 from acehand_core.model.config import ModelConfig, TrunkConfig
 from acehand_core.model.decoder import Decoder
 from acehand_core.model.encoder.trunk import Trunk, add_adapters
-from acehand_core.training.main import compose
+from acehand_core.training.compose import compose
+from acehand_core.training.estimate import trunk_flops
 from acehand_core.training.main import main as entry_point
-from acehand_core.training.plan import GPUS, plan, trunk_flops
+from acehand_core.training.plan import GPUS, plan
 
 
 @functools.cache

@@ -23,11 +23,11 @@ from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.model.batch import ClipBatch
 from acehand_core.model.network import AceModel, SolveOptions
 from acehand_core.model.weights.load import load_weights
-from acehand_core.training import checkpoints
+from acehand_core.training import checkpoints, config
 from acehand_core.training.batches import Batch
+from acehand_core.training.compose import compose
 from acehand_core.training.loop import Run, train
-from acehand_core.training.losses import LossWeights
-from acehand_core.training.main import compose
+from acehand_core.training.losses import TERMS, LossWeights, Masks, Term, absolute, term_sums, total
 from acehand_core.training.step import DivergedError, TrainingModel, validate
 from tests.training_samples import HANDS, store, targets, truth
 
@@ -282,7 +282,7 @@ def test_validation_measures_joints_from_the_wrist(monkeypatch) -> None:
 
     def validated(targets):
         batch = Batch(ClipBatch(None, t.camera.size, t.camera), targets, ())
-        return validate(alone, model, [(batch, True), (batch, False)], LossWeights(), 3)
+        return validate(alone, model, [(batch, True), (batch, False)], LossWeights())
 
     found = validated(t)
     assert found["wrist_aligned_mm"] == pytest.approx(5 * 5 / 21, rel=1e-4)
@@ -305,6 +305,47 @@ def test_a_checkpoint_has_the_score_of_its_own_step(data, tmp_path, every) -> No
     found = {c.step: c.score for c in checkpoints.listed(run)}
     assert found == {step: scores.get(step) for step in found}
     assert min(scores, key=scores.get) in found and 3 in found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WeightsWithDepth(LossWeights):
+    wrist_depth: float = 3.0
+
+
+def test_a_new_term_is_one_entry_and_its_weight(data, tmp_path, monkeypatch) -> None:
+    """The wrist head's depth: settings, objective, logs and resuming know it by these two alone."""
+    depth = Term(
+        "depth", "wrist_depth", lambda e: e.joints[..., 0],
+        lambda c, m: absolute(c.said.wrist[..., 2:], c.t.joints[..., 0, 2:], m),
+    )  # fmt: skip
+    monkeypatch.setitem(TERMS, depth.name, depth)
+    monkeypatch.setattr(config, "LossWeights", WeightsWithDepth)
+
+    # 5 hands of 6 have a labelled wrist; one of them is 0.3 m too deep: 0.06 m in the mean.
+    t = targets(clips=1, frames=3)
+    known = torch.ones_like(t.joints_known)
+    known[0, 0, 0, 0] = False
+    t, p = dataclasses.replace(t, joints_known=known), truth(t)
+    wrist = p.readout.wrist.clone()
+    wrist[0, 2, 1, 2] += 0.3
+    p = dataclasses.replace(p, readout=dataclasses.replace(p.readout, wrist=wrist))
+    sums, counts = term_sums(p, t), Masks.of(t).counts()
+    assert counts["depth"] == 5 and float(sums["depth"]) == pytest.approx(0.3, rel=1e-5)
+    with_it, without = (
+        float(total(sums, counts, WeightsWithDepth(wrist_depth=w), 0)) for w in (3.0, 0.0)
+    )
+    assert with_it - without == pytest.approx(3 * 0.06, rel=1e-4)
+
+    run = tmp_path / "run"
+    settings = compose(overrides(data, run, "losses.wrist_depth=2.5"))
+    assert settings.losses.wrist_depth == 2.5
+    train(settings, quiet, stop_at=2)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0]["train/depth"] > 0 and rows[-1]["validation/depth"] > 0
+    with pytest.raises(InputError, match=r"losses.wrist_depth: 2.5 then, 1.5 now"):
+        train(compose(overrides(data, run, "losses.wrist_depth=1.5")), quiet)
+    with pytest.raises(InputError, match=r"losses.wrist_depth is -1.0; 0 or more"):
+        compose(overrides(data, run, "losses.wrist_depth=-1"))
 
 
 def test_only_the_newest_and_the_best_are_kept(tmp_path) -> None:

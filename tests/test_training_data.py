@@ -23,9 +23,9 @@ from acehand_core.model.placement import pnp
 from acehand_core.model.weights.official_export import export_official
 from acehand_core.model.weights.own import load_own, save_own
 from acehand_core.training import build
-from acehand_core.training.batches import Plan, Reader, batches, shares
+from acehand_core.training.batches import LatentCache, Plan, Reader, batches, encoder_key, shares
+from acehand_core.training.compose import read_settings
 from acehand_core.training.config import TrainConfig
-from acehand_core.training.latents import LatentCache, encoder_key
 from acehand_core.training.losses import LossWeights, Masks, total
 from acehand_core.training.optim import group_of, make_optimizer
 from acehand_core.training.step import TrainingModel
@@ -230,7 +230,7 @@ SIZES = ModelConfig(
 
 
 def pretrained(**optim) -> tuple[TrainConfig, TrainingModel]:
-    config = TrainConfig.from_json({
+    config = read_settings({
         "hand": "acehand", "model": SIZES.to_json(), "start": {"random": True},
         "optim": {"precision": "float32", "processes": 1, **optim},
     })  # fmt: skip

@@ -26,9 +26,9 @@ from acehand_core.model.weights.load import load_weights
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import TrackerSettings, resolved_name
 from acehand_core.training import build, checkpoints
+from acehand_core.training.compose import compose, read_settings
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.loop import Run, train
-from acehand_core.training.main import compose
 from tests.training_samples import store
 
 SIZES = ModelConfig(
@@ -192,7 +192,7 @@ def test_which_stores_are_rendered(name, maker, kind) -> None:
 
 
 def test_weights_on_a_backbone_reach_the_released_layout(tmp_path) -> None:
-    config = TrainConfig.from_json({
+    config = read_settings({
         "hand": "acehand", "model": SIZES.to_json(), "start": {"random": True},
         "optim": {"precision": "float32", "processes": 1},
     })  # fmt: skip
@@ -221,7 +221,7 @@ def test_what_a_video_transformer_taught_is_kept(tmp_path, source) -> None:
     sizes = dataclasses.replace(SIZES, source=source)
     model = AceModel(sizes, None, Decoder(sizes.decoder))
     run = Run.__new__(Run)  # a whole one would need the transformer's files
-    run.config, run.start = TrainConfig(model=sizes.to_json()), None
+    run.config, run.start = TrainConfig(model=sizes), None
     run._write_weights(tmp_path / "own", model)
     loaded = load_weights(tmp_path / "own")
     assert loaded.config == sizes

@@ -12,7 +12,7 @@ pytest.importorskip("accelerate")
 from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.datasets.clips.windows import Sample
 from acehand_core.geometry.cameras import Camera
-from acehand_core.training import checkpoints, logs, main
+from acehand_core.training import checkpoints, logs, main, run_folder
 from acehand_core.training.batches import Reader
 from acehand_core.training.config import CheckpointConfig
 from acehand_core.training.loop import RunReport
@@ -46,17 +46,17 @@ def test_the_commit_is_that_of_the_package(tmp_path) -> None:
     (tmp_path / "other.txt").write_text("someone else's project")
     git(tmp_path, "add", "other.txt")
     git(tmp_path, "commit", "-qm", "other")
-    assert logs._git(file) is None  # installed below another project's checkout
+    assert run_folder._git(file) is None  # installed below another project's checkout
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "ours")
     commit = git(tmp_path, "rev-parse", "HEAD")
     (tmp_path / "notes.txt").write_text("not of the package")
-    assert logs._git(file) == {"commit": commit, "changed": False}
+    assert run_folder._git(file) == {"commit": commit, "changed": False}
     (package / "new.py").write_text("a module that was not added")
-    assert logs._git(file) == {"commit": commit, "changed": True}
+    assert run_folder._git(file) == {"commit": commit, "changed": True}
     (package / "new.py").unlink()
     file.write_text("changed code")
-    assert logs._git(file) == {"commit": commit, "changed": True}
+    assert run_folder._git(file) == {"commit": commit, "changed": True}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such permissions")

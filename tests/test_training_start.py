@@ -18,8 +18,8 @@ from acehand_core.model.config import ModelConfig
 from acehand_core.model.weights import official
 from acehand_core.model.weights.own import load_own
 from acehand_core.training import batches, build, checkpoints
+from acehand_core.training.compose import compose
 from acehand_core.training.loop import Run, train
-from acehand_core.training.main import compose
 from tests import tiny_model
 from tests.training_samples import HANDS, store
 
@@ -68,7 +68,7 @@ def test_what_a_run_lacks_is_said_before_anything_loads(
 
 def test_weights_without_a_video_encoder_are_refused(clips, tmp_path) -> None:
     config = settings(clips, tmp_path / "run", *LATENTS, f"data.latent_cache={tmp_path / 'cache'}")
-    start = dataclasses.replace(build.random_weights(config.model_config()), vae=None)
+    start = dataclasses.replace(build.random_weights(config.model), vae=None)
     with pytest.raises(InputError, match="no video encoder"):
         Run(config, quiet, start)
 

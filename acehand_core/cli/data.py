@@ -96,7 +96,7 @@ def _convert(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
 
 def _mano_of(arguments: argparse.Namespace) -> Path | None:
-    from acehand_core.hand.mano_files import ENVIRONMENT_VARIABLE, find_mano
+    from acehand_core.hand.mano import ENVIRONMENT_VARIABLE, find_mano
 
     if arguments.mano is None and not os.environ.get(ENVIRONMENT_VARIABLE):
         return None

@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes", type=int, default=0, metavar="N", help="0: one per core")
     parser.add_argument("--overwrite", action="store_true",
                         help="remove the clips of a store made with other settings")  # fmt: skip
-    parser.add_argument("--sheet", action="store_true", help="also write DIR/sheet.png to look at")
+    parser.add_argument(
+        "--sheet", action="store_true", help="also write a contact sheet, sheet.png"
+    )
 
 
 def command(arguments: argparse.Namespace, bars: console.Bars) -> int:

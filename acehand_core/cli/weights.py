@@ -188,7 +188,7 @@ def _convert(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
 
 def _export(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.training.export import Pieces, export
+    from acehand_core.training.run_folder import Pieces, export
 
     pieces = Pieces(arguments.weights, arguments.base, arguments.vae, arguments.caption)
     checkpoint = export(

@@ -39,7 +39,7 @@ class HandLibrary:
             if name == "acehand":
                 self._models[key] = CapsuleHand()
             elif name == "mano":
-                from acehand_core.hand.mano_files import load_mano
+                from acehand_core.hand.mano import load_mano
 
                 self._models[key] = load_mano(self._mano, left_shapedirs_fixed, "float64")
             else:

@@ -254,6 +254,7 @@ def chain(
     world[:, 0] = np.eye(3)
     points = np.zeros((count, 21, 3))
     axes_world = np.empty((count, NUM_ANGLES, 3))
+
     index = 0
     for joint in range(1, 16):
         parent = TREE_PARENTS[joint]
@@ -269,6 +270,7 @@ def chain(
         if joint % 3 == 0:  # last joint of a finger: its tip hangs on it
             bone = offset[:, keypoint + 1] - offset[:, keypoint]
             points[:, keypoint + 1] = points[:, keypoint] + _turn(rotation, bone)
+
     return points, world, axes_world
 
 
@@ -303,6 +305,7 @@ def pose_keypoints(
     world[..., 0, :, :] = global_orient
     points = np.empty((*batch, 21, 3))
     points[..., 0, :] = rest[..., 0, :]
+
     for joint in range(1, 16):
         parent = TREE_PARENTS[joint]
         keypoint, parent_keypoint = TREE_TO_KEYPOINT[joint], TREE_TO_KEYPOINT[parent]
@@ -316,6 +319,7 @@ def pose_keypoints(
             points[..., keypoint + 1, :] = points[..., keypoint, :] + _turn(
                 world[..., joint, :, :], bone
             )
+
     return points, world
 
 

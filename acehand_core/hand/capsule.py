@@ -103,9 +103,11 @@ class CapsuleHand:
         keypoints = list(TREE_TO_KEYPOINT)
         pivots = np.broadcast_to(rest, points.shape)[..., keypoints, :]
         moved = points[..., keypoints, :] - (world @ pivots[..., None])[..., 0]
+
         # Per bone a 3x4 transform, stored as four rows that multiply (x, y, z, 1) from the right.
         bones = np.concatenate([np.swapaxes(world, -1, -2), moved[..., None, :]], axis=-2)
         bones = bones.reshape(-1, 64, 3)
+
         shape = np.broadcast_to(betas, (*batch, 10)).reshape(-1, 10)
         if betas.ndim == 1:
             flat = self._skin(side, betas) @ bones.transpose(1, 0, 2).reshape(64, -1)
@@ -113,6 +115,7 @@ class CapsuleHand:
         else:
             rows = [self._skin(side, b) @ bone for b, bone in zip(shape, bones, strict=True)]
             out = np.stack(rows) if rows else np.empty((0, *self.rest_vertices(side, betas).shape))
+
         return out.reshape(*batch, -1, 3)
 
     def _skin(self, side: Side, betas: Float[np.ndarray, "10"]) -> Float[np.ndarray, "V 64"]:

@@ -56,6 +56,7 @@ class TorchHands:
                     arrays.hands_mean.reshape(15, 3),
                 )
             )
+
         return cls("mano", *_stacked(rows))
 
     @classmethod
@@ -107,12 +108,14 @@ class TorchHands:
         bent = (fingers - eye).flatten(-3)
         tips = self.tips + torch.einsum("stib,nsb->nsti", self.tips_shape, betas)[:, None]
         tips = tips + torch.einsum("stip,bnsp->bnsti", self.tips_pose, bent)
+
         # Skinning: each tip moves with the weighted mean of its joints' motions.
         arms = tips[..., :, None, :] - rest[:, None, :, None]
         carried = (turned[..., None, :, :, :] @ arms[..., None])[..., 0] + moved[..., None, :, :]
         tips = (self.tips_weight[..., None] * carried).sum(-2)
         joints = torch.cat([moved, tips], dim=-2)
         order = [16 + TIPS.index(k) if k in TIPS else KEYPOINT_TO_TREE[k] for k in range(21)]
+
         return joints[..., order, :]
 
 

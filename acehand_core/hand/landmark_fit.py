@@ -100,7 +100,14 @@ class Pose:
 
 def articulate(evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"]) -> Pose:
     """Fit orientation and angles to bone directions alone; the wrist is left at the origin."""
-    orient = _palm_orientation(evidence.direction, rest)
+    # The rotation (N, 3, 3) that turns the rest palm's bones to the seen ones.
+    palm = np.flatnonzero(np.isin(_CHILDREN, PALM))
+    bones = rest[_CHILDREN[palm]] - rest[_PARENTS[palm]]
+    bones = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
+    orient = rotations.project_to_rotation(
+        np.einsum("nki,kj->nij", evidence.direction[:, palm], bones)
+    )
+
     problem = _Problem(evidence, side, rest, orient, use_pixels=False)
     start = np.zeros((len(orient), 28))
     start[:, 6:] = articulation.comfortable()
@@ -233,6 +240,7 @@ class _Problem:
         d_bones = (d_points[:, _CHILDREN] - d_points[:, _PARENTS]) / self._bone_length[..., None]
         sigma = DIRECTION_SIGMA["beside pixels" if self._use_pixels else "alone"]
         residuals = [(bones - direction) / sigma]
+
         jacobians = [d_bones / sigma]
         if self._use_pixels:
             depth = np.exp(x[:, 5])
@@ -244,12 +252,14 @@ class _Problem:
             )
             residuals.append(residual)
             jacobians.append(d_point @ d_points)
+
         residuals = [r.reshape(count, -1) for r in residuals]
         jacobians = [j.reshape(count, -1, 28) for j in jacobians]
         residuals.append((x[:, 6:] - articulation.comfortable()) / ANGLE_SIGMA)
         prior = np.zeros((22, 28))
         prior[:, 6:] = np.eye(22) / ANGLE_SIGMA
         jacobians.append(np.broadcast_to(prior, (count, 22, 28)))
+
         return np.concatenate(residuals, axis=1), np.concatenate(jacobians, axis=1)
 
 
@@ -280,11 +290,3 @@ def _pixel_residual(
     d_point[..., 0, 0] = d_point[..., 1, 1] = 1 / z
     d_point[..., :, 2] = -predicted / z[..., None]
     return residual, weight[..., None, None] * d_point
-
-
-def _palm_orientation(direction: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """Return the rotation (N, 3, 3) that turns the rest palm's bones to the seen ones."""
-    palm = np.flatnonzero(np.isin(_CHILDREN, PALM))
-    bones = rest[_CHILDREN[palm]] - rest[_PARENTS[palm]]
-    bones = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
-    return rotations.project_to_rotation(np.einsum("nki,kj->nij", direction[:, palm], bones))

@@ -1,22 +1,39 @@
-"""MANO through smplx, with arrays the user owns; reading their files is ``data.native.mano_files``.
+"""MANO through smplx, with files that the user owns, read without running anything in them.
 
 smplx does the posing. torch and smplx load with the first pose, not with this module. MANO's
 licence is non-commercial and its files are never bundled: https://mano.is.tue.mpg.de
+
+Files accepted: a folder with ``MANO_LEFT`` and ``MANO_RIGHT``, each the official ``.pkl`` or an
+``.npz`` of the same keys; or one ``.npz`` with the keys of both hands under ``left/`` and
+``right/``.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from acehand_core.errors import MissingDependencyError, SchemaError, nearest
+from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
+from acehand_core.files.safe_files import safe_load_npz
+from acehand_core.files.unpickling import MANO_PKL, restricted_load
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import KEYPOINT_TO_TREE, TIPS, TREE_PARENTS
-from acehand_core.types import Betas, Faces, GlobalOrient, HandPose, Keypoints, Side, Vertices
+from acehand_core.types import (
+    SIDES,
+    Betas,
+    Faces,
+    GlobalOrient,
+    HandPose,
+    Keypoints,
+    Side,
+    Vertices,
+)
 
 #: Vertices that smplx takes as fingertips, thumb to pinky. Other toolkits choose others, a few
 #: millimetres away.
@@ -72,6 +89,7 @@ class ManoArrays:
                 raise SchemaError(f"{source}: {key!r} must hold finite numbers.")
             whole = key in ("f", "kintree_table")
             out[key] = value.astype(np.int64) if whole else value.astype(np.float64)
+
         # The root's parent is written as -1 in 32 bits without sign.
         if tuple(out["kintree_table"][0, 1:]) != TREE_PARENTS[1:]:
             raise SchemaError(f"{source}: 'kintree_table' is not MANO's tree of 16 joints.")
@@ -139,27 +157,15 @@ class ManoHand:
         to the 45 numbers before they become rotations, as smplx does. True says that they are
         absolute.
         """
-        vector = axis_angle + self._mean(side, flat_hand_mean)
+        mean = np.zeros(45) if flat_hand_mean else self.arrays[side].hands_mean
+        vector = axis_angle + mean
         return rotations.exp(vector.reshape(*vector.shape[:-1], 15, 3))
-
-    def relative_pose(
-        self, side: Side, hand_pose: HandPose, flat_hand_mean: bool
-    ) -> Float[np.ndarray, "*batch 45"]:
-        """Return the rotation vectors to store; ``absolute_pose`` of them is ``hand_pose``.
-
-        Each joint's vector, the mean included, has a length of at most pi.
-        """
-        vector = rotations.log(hand_pose)
-        return vector.reshape(*vector.shape[:-2], 45) - self._mean(side, flat_hand_mean)
 
     def expand_pca(
         self, side: Side, coefficients: Float[np.ndarray, "*batch n"]
     ) -> Float[np.ndarray, "*batch 45"]:
         """Return the 45 stored numbers of the first n principal components, without the mean."""
         return coefficients @ self.arrays[side].hands_components[: coefficients.shape[-1]]
-
-    def _mean(self, side: Side, flat_hand_mean: bool) -> np.ndarray:
-        return np.zeros(45) if flat_hand_mean else self.arrays[side].hands_mean
 
     def _pose(
         self, side: Side, global_orient: np.ndarray, hand_pose: np.ndarray, betas: np.ndarray
@@ -197,28 +203,123 @@ class ManoHand:
 
     def _layer(self, side: Side) -> Any:
         if side not in self._layers:
-            self._layers[side] = _make_layer(self.arrays[side], side, self.dtype)
+            # smplx's layer on rotation matrices, built from memory
+            arrays = self.arrays[side]
+            try:
+                import smplx
+                import torch
+                from smplx.utils import Struct
+            except ImportError as error:
+                raise MissingDependencyError(
+                    f"MANO needs the packages smplx and torch ({error}); install both with pip."
+                ) from error
+
+            class Layer(smplx.MANOLayer):
+                SHAPE_SPACE_DIM = 10  # smplx warns on standard output about fewer than 300
+
+            fields = {name: getattr(arrays, name) for name in _SHAPES}
+            self._layers[side] = Layer(
+                model_path="",
+                data_struct=Struct(**fields),
+                is_rhand=side == "right",
+                dtype=getattr(torch, self.dtype),
+            ).eval()
         return self._layers[side]
 
 
-def _make_layer(arrays: ManoArrays, side: Side, dtype: str) -> Any:
-    """Return smplx's layer on rotation matrices, built from memory."""
-    try:
-        import smplx
-        import torch
-        from smplx.utils import Struct
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"MANO needs the packages smplx and torch ({error}); install both with pip."
-        ) from error
+ENVIRONMENT_VARIABLE = "ACEHAND_MANO"
+_WHERE = (
+    "MANO is not bundled: its licence is non-commercial and each user agrees to it alone. Register "
+    "at https://mano.is.tue.mpg.de, download 'Models & Code', and point "
+    f"${ENVIRONMENT_VARIABLE} at the folder that holds MANO_LEFT.pkl and MANO_RIGHT.pkl."
+)
 
-    class Layer(smplx.MANOLayer):
-        SHAPE_SPACE_DIM = 10  # smplx warns on standard output about fewer than 300
 
-    fields = {name: getattr(arrays, name) for name in _SHAPES}
-    return Layer(
-        model_path="",
-        data_struct=Struct(**fields),
-        is_rhand=side == "right",
-        dtype=getattr(torch, dtype),
-    ).eval()
+def find_mano(path: Path | None = None) -> Path:
+    """Return the folder or file with the user's MANO: ``path``, else ``$ACEHAND_MANO``.
+
+    Raises:
+        MissingDependencyError: neither is given. InputError: nothing usable is there. Both say
+            where MANO comes from.
+    """
+    if path is None:
+        value = os.environ.get(ENVIRONMENT_VARIABLE)
+        if not value:
+            raise MissingDependencyError(f"MANO is needed, but not configured. {_WHERE}")
+        path = Path(value).expanduser()
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise InputError(f"{path}: no such file or folder. {_WHERE}")
+    for folder in (path, path / "models", path / "mano"):
+        if all(_candidates(folder, side) for side in SIDES):
+            return folder
+    raise InputError(f"{path}: MANO_LEFT or MANO_RIGHT (.pkl or .npz) is not there. {_WHERE}")
+
+
+def load_mano(
+    files: Path | Mapping[Side, Path] | None = None,
+    left_shapedirs_fixed: bool = False,
+    dtype: Literal["float32", "float64"] = "float32",
+) -> ManoHand:
+    """Return the user's MANO.
+
+    Args:
+        files: a folder, one ``.npz`` of both hands, or a path per side; default ``$ACEHAND_MANO``.
+        left_shapedirs_fixed: see ``ManoHand``.
+        dtype: in which smplx computes.
+
+    Raises:
+        UnsafeFileError: a file asks for code to be run. SchemaError: naming file and key.
+        MissingDependencyError, InputError: as ``find_mano``.
+    """
+    if isinstance(files, Mapping):
+        missing = [side for side in SIDES if side not in files]
+        if missing:
+            raise InputError(f"MANO: no file for the {missing[0]} hand; both are needed.")
+        arrays = {side: _read_side(files[side]) for side in SIDES}
+    else:
+        found = find_mano(files)
+        if found.is_file():
+            arrays = _read_both(found)
+        else:
+            arrays = {side: _read_side(_candidates(found, side)[0]) for side in SIDES}
+    return ManoHand(arrays["left"], arrays["right"], left_shapedirs_fixed, dtype)
+
+
+def _candidates(folder: Path, side: Side) -> list[Path]:
+    paths = [folder / f"MANO_{side.upper()}{suffix}" for suffix in (".pkl", ".npz")]
+    return [path for path in paths if path.is_file()]
+
+
+def _read_side(path: Path) -> ManoArrays:
+    if path.suffix.lower() == ".npz":
+        data: Any = safe_load_npz(path)
+    else:
+        data = restricted_load(path, MANO_PKL, "MANO .pkl")
+    if not isinstance(data, dict):
+        raise SchemaError(f"{path}: holds a {type(data).__name__}, not MANO's named arrays.")
+    # The files store a longer basis of shapes, of which MANO uses ten.
+    shapes = data.get("shapedirs")
+    if getattr(shapes, "ndim", 0) == 3 and shapes.shape[-1] > 10:
+        data = {**data, "shapedirs": shapes[..., :10]}
+    return ManoArrays.from_mapping(data, str(path))
+
+
+def _read_both(path: Path) -> dict[Side, ManoArrays]:
+    if path.suffix.lower() != ".npz":
+        raise InputError(
+            f"{path}: one file must be an .npz with left/ and right/ keys; for MANO_LEFT.pkl and "
+            "MANO_RIGHT.pkl give their folder."
+        )
+
+    data = safe_load_npz(path)
+    sides = {
+        side: {
+            key.partition("/")[2]: value
+            for key, value in data.items()
+            if key.startswith(f"{side}/")
+        }
+        for side in SIDES
+    }
+    return {side: ManoArrays.from_mapping(sides[side], f"{path} ({side}/)") for side in SIDES}

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from acehand_core.geometry import frames
-from acehand_core.hand.pose_fit import AcehandPoses, FreePoses, Poses
+from acehand_core.hand.pose_fit import AcehandPoses, FreePoses
 from acehand_core.hand.shape import (
     PALM,
     HandModel,
@@ -21,7 +21,7 @@ from acehand_core.hand.shape import (
     shape_from_lengths,
     shaped,
 )
-from acehand_core.types import Betas, RigidTransform, Side
+from acehand_core.types import RigidTransform, Side
 
 _SHAPE_ROWS = 100  # as many frames as the shape is refined on
 
@@ -81,7 +81,24 @@ def fit_to_joints(
                 sample, trust,
             )  # fmt: skip
     pose = fit_pose(shaped(mean, gradients, betas), betas, target, weight, start)
-    return _result(model, side, betas, pose, joints, weight, usable)
+
+    # Put usable rows back among the others and measure the error with the model itself.
+    shape = np.broadcast_to(betas, (len(weight), 10))
+    posed = model.joints(side, pose.global_orient, pose.hand_pose, shape).astype(float)
+    translation = pose.wrist - posed[:, 0]
+    distance = np.linalg.norm(posed + translation[:, None] - joints[usable], axis=-1)
+    observed = weight > 0
+    error = np.where(observed, distance, 0).sum(1) / np.maximum(observed.sum(1), 1)
+
+    def spread(value: np.ndarray) -> np.ndarray:
+        out = np.full((len(usable), *value.shape[1:]), np.nan)
+        out[usable] = value
+        return out
+
+    return HandFit(
+        spread(pose.global_orient), spread(pose.hand_pose), betas, spread(translation),
+        spread(error),
+    )  # fmt: skip
 
 
 def convert(
@@ -113,31 +130,3 @@ def change_frame(
     """
     wrist = frames.apply(T_new_old, translation + rest_wrist)
     return T_new_old[..., :3, :3] @ global_orient, wrist - rest_wrist
-
-
-def _result(
-    model: HandModel,
-    side: Side,
-    betas: Betas,
-    pose: Poses,
-    joints: np.ndarray,
-    weight: np.ndarray,
-    usable: np.ndarray,
-) -> HandFit:
-    """Put usable rows back among the others and measure the error with the model itself."""
-    shape = np.broadcast_to(betas, (len(weight), 10))
-    posed = model.joints(side, pose.global_orient, pose.hand_pose, shape).astype(float)
-    translation = pose.wrist - posed[:, 0]
-    distance = np.linalg.norm(posed + translation[:, None] - joints[usable], axis=-1)
-    observed = weight > 0
-    error = np.where(observed, distance, 0).sum(1) / np.maximum(observed.sum(1), 1)
-
-    def spread(value: np.ndarray) -> np.ndarray:
-        out = np.full((len(usable), *value.shape[1:]), np.nan)
-        out[usable] = value
-        return out
-
-    return HandFit(
-        spread(pose.global_orient), spread(pose.hand_pose), betas, spread(translation),
-        spread(error),
-    )  # fmt: skip

@@ -81,6 +81,7 @@ def _solve_block(
     """Improve ``x`` in place; return the cost and which rows converged."""
     active = np.arange(len(x))
     cost, gradient, hessian = _quadratic(*residuals_and_jacobian(x, first + active))
+
     damping = np.full(len(x), 1e-3)
     for _ in range(iterations):
         if not len(active):
@@ -101,6 +102,7 @@ def _solve_block(
             damping[active] * np.where(better, 0.2, 8.0), _SMALLEST_DAMPING
         )
         active = active[~(settled | (damping[active] > _LARGEST_DAMPING))]
+
     converged = np.ones(len(x), bool)
     converged[active] = False
     return cost, converged
@@ -268,6 +270,7 @@ def _solve(
         body *= root[rows, ..., None]
         jacobian[:, 63:, :size] = np.diag(pull)
         pulled = (x[:, :size] - centre) * pull
+
         return np.concatenate([residuals.reshape(len(x), 63), pulled], axis=1), jacobian
 
     points, _ = chain(start, np.arange(len(start)))
@@ -307,6 +310,7 @@ def _smallest_turns(
     local = np.tile(np.eye(3), (count, 15, 1, 1))
     world = np.empty((count, 16, 3, 3))
     world[:, 0] = orient
+
     for joint in range(1, 16):
         keypoint, parent = TREE_TO_KEYPOINT[joint], world[:, TREE_PARENTS[joint]]
         observed = target[:, keypoint + 1] - target[:, keypoint]
@@ -318,6 +322,7 @@ def _smallest_turns(
         aim = np.where(known[:, None], aim / np.where(length > 1e-6, length, 1), bone)
         local[:, joint - 1] = rotations.between(bone, aim)
         world[:, joint] = parent @ local[:, joint - 1]
+
     return local
 
 

@@ -90,6 +90,7 @@ def shape_from_lengths(
     first, second = first[known], second[known]
     lengths = np.linalg.norm(joints[:, first] - joints[:, second], axis=-1)
     observed = np.nanmedian(np.where(seen[:, known], lengths, np.nan), axis=0)
+
     betas = np.zeros(10)
     for _ in range(10):
         rest = shaped(mean, gradients, betas)
@@ -97,6 +98,7 @@ def shape_from_lengths(
         length = np.linalg.norm(bone, axis=-1)
         jacobian = np.einsum("ki,bki->kb", bone, gradients[:, first] - gradients[:, second])
         betas = betas + _step(jacobian / length[:, None], observed - length, betas)
+
     return betas
 
 

@@ -1,8 +1,8 @@
 """Rendered recordings with exact ground truth: our hand model in MuJoCo.
 
-``scene`` draws one moment, ``script`` says what moves, ``clip`` renders a script frame by frame and
-returns the truth beside it, ``two_hands`` is the story of the example clip. ``episode`` makes
-scripts from a seed (``behaviour``: what hands do; ``decor``: what it looks like), ``film`` draws
-them through ``lens`` and ``sensor``, and ``job`` fills a store with them. MuJoCo is imported when a
-scene is built, not before.
+``scene`` draws one moment of what ``layout`` puts into it, ``script`` says what moves when.
+``episode`` makes scripts from a seed: ``behaviour`` plans the hands, ``grasps`` how they hold
+objects (fitted by ``grasp_fit``), ``appearance`` what everything looks like. ``rendering`` makes
+pictures of them through ``lens``, with the truth beside them, and ``job`` fills a store. MuJoCo is
+imported when a scene is built, not before.
 """

@@ -1,4 +1,4 @@
-"""What hands do, procedurally: rest, reach, grip, lift, turn, put down, gesture, leave and return.
+"""What hands do, procedurally: rest, reach, grasp, lift, turn, put down, gesture, leave and return.
 
 A ``Planner`` collects the keys of one hand. Fingers stay within ``hand.articulation``'s limits,
 wrists within those of ``body``, and no keypoint of a key goes through the table.
@@ -6,7 +6,6 @@ wrists within those of ``body``, and no keypoint of a key goes through the table
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -16,10 +15,11 @@ from jaxtyping import Float
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.synthetic import solids
-from acehand_core.synthetic.furniture import Prop
-from acehand_core.synthetic.grasp import Angles, bend
-from acehand_core.synthetic.grip import OFF_M, SOFT, Grip
+from acehand_core.synthetic import layout
+from acehand_core.synthetic.grasp_fit import OFF_M, SOFT, Grasp
+from acehand_core.synthetic.grasps import facing
+from acehand_core.synthetic.hand_geometry import GESTURES, Angles, HandPoints, gesture_angles
+from acehand_core.synthetic.layout import Prop
 from acehand_core.synthetic.script import (
     Body,
     HandKey,
@@ -29,8 +29,6 @@ from acehand_core.synthetic.script import (
     hand_path,
     prop_path,
 )
-from acehand_core.synthetic.taking import facing
-from acehand_core.synthetic.touch import Touch
 from acehand_core.types import Betas, RigidTransform, Rotation, Side
 
 #: No keypoint of a key is nearer to the table than this.
@@ -39,30 +37,6 @@ _SPEED_M_S = 0.55
 _Y, _Z = np.array([0.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.0])
 #: Over what is in the way: how much higher than both ends, how much nearer to the person.
 _DETOURS = ((0.05, 0.0), (0.10, 0.0), (0.05, 0.10), (0.16, 0.0), (0.16, 0.10))
-_GESTURES = ("flat", "fist", "point", "two", "spread", "thumb", "claw", "relaxed")
-
-
-def gesture_angles(name: str, rng: np.random.Generator) -> Angles:
-    """Return the fingers of a gesture, varied a little."""
-    shape = {
-        "flat": dict(fingers_mcp_flex=2, fingers_pip_flex=3, fingers_dip_flex=2),
-        "fist": dict(fingers_mcp_flex=78, fingers_pip_flex=96, fingers_dip_flex=60,
-                     thumb_mcp_flex=40, thumb_ip_flex=45, thumb_cmc_flex=20),
-        "point": dict(middle_mcp_flex=70, middle_pip_flex=90, ring_mcp_flex=75, ring_pip_flex=90,
-                      pinky_mcp_flex=75, pinky_pip_flex=85, index_mcp_flex=5, index_pip_flex=5,
-                      thumb_mcp_flex=35, thumb_ip_flex=30),
-        "two": dict(ring_mcp_flex=75, ring_pip_flex=90, pinky_mcp_flex=75, pinky_pip_flex=88,
-                    index_mcp_spread=10, middle_mcp_spread=-8, thumb_mcp_flex=40),
-        "spread": dict(fingers_mcp_flex=0, fingers_pip_flex=4, index_mcp_spread=15,
-                       middle_mcp_spread=3, ring_mcp_spread=-8, pinky_mcp_spread=-20,
-                       thumb_cmc_spread=30),
-        "thumb": dict(fingers_mcp_flex=72, fingers_pip_flex=92, fingers_dip_flex=50,
-                      thumb_cmc_spread=30, thumb_mcp_flex=0, thumb_ip_flex=-10),
-        "claw": dict(fingers_mcp_flex=10, fingers_pip_flex=62, fingers_dip_flex=40),
-        "relaxed": {},
-    }[name]  # fmt: skip
-    base = bend(**shape)
-    return np.clip(base + rng.normal(0, np.radians(5), base.shape), *articulation.limits())
 
 
 @dataclass
@@ -105,8 +79,10 @@ class Planner:
         if not self.keys:
             self.keys.append(goal)
             return
+
         last = self.keys[-1]
         route = [goal]
+
         half = rotations.exp(0.5 * rotations.log(goal.R_world_hand @ last.R_world_hand.T))
         for rise, back in _DETOURS:
             if self._clear_route(route):
@@ -115,6 +91,7 @@ class Planner:
             over[2] = max(last.wrist_world[2], goal.wrist_world[2]) + rise
             between = 0.5 * (last.angles + goal.angles)
             route = [HandKey(0.0, between, over, half @ last.R_world_hand), goal]
+
         for key in route:
             self._key(key.angles, key.wrist_world, key.R_world_hand, pace, least)
 
@@ -148,11 +125,11 @@ class Planner:
         return self._clear(path.angles, path.T_world_hand)
 
     def _clear(self, angles: np.ndarray, T_world_hand: np.ndarray) -> bool:
-        touch = Touch.of(self.side, self.betas).coarse
+        hand = HandPoints.of(self.side, self.betas).coarse
         R, wrist = T_world_hand[:, :3, :3], T_world_hand[:, :3, 3]
-        points = touch.points(angles, R, wrist)
+        points = hand.points(angles, R, wrist)
         return all(
-            trespass(touch, points, prop, pose[None]) < 1e-4
+            penetration(hand, points, prop, pose[None]) < 1e-4
             for prop, pose in self.obstacles.values()
         )
 
@@ -196,7 +173,7 @@ class Planner:
             at = at if near is None else near + rng.normal(0, 0.03, 3)
             fingers = (rng.uniform(-0.9, 0.2), rng.uniform(0.3, 1.0), rng.uniform(-0.5, 0.7))
             back = (rng.uniform(-0.3, 1.0), rng.uniform(-0.8, 0.6), rng.uniform(-0.6, 1.0))
-            return gesture_angles(str(rng.choice(_GESTURES)), rng), at, self.facing(fingers, back)
+            return gesture_angles(str(rng.choice(GESTURES)), rng), at, self.facing(fingers, back)
 
         for _ in range(int(rng.integers(1, 4))):
             key = self._free(draw)
@@ -213,26 +190,27 @@ class Planner:
         self.go(gesture_angles("relaxed", rng), wrist, R, pace=rng.uniform(1.0, 1.6))
         self.stay(rng.uniform(0.3, 1.0))
 
-    def pass_the_time(self) -> None:
+    def fill_time(self) -> None:
         """Rest, gesture and leave until the clip is over."""
         while self.time < self.duration:
             kind = int(self.rng.choice(3, p=[0.4, 0.3, 0.3]))
             (self.rest, self.gesture, self.leave)[kind]()
 
-    def pick(self, prop: Prop, grip: Grip) -> None:
+    def pick(self, prop: Prop, grasp: Grasp) -> None:
         """Take an object that stands on the table, move it about, perhaps let go of it."""
-        rng, held = self.rng, grip.held
-        self.placed[prop.name] = grip.T_world_prop
-        self.obstacles[prop.name] = (prop, grip.T_world_prop)
-        self.come(grip, rng.uniform(0.8, 1.3))
+        rng, held = self.rng, grasp.held
+        self.placed[prop.name] = grasp.T_world_prop
+        self.obstacles[prop.name] = (prop, grasp.T_world_prop)
+        self.come(grasp, rng.uniform(0.8, 1.3))
         self._key(held.angles, held.wrist, held.R, 1.0, 0.25)
         start = self.time
         self._key(held.angles, held.wrist, held.R, 1.0, 0.08)
         del self.obstacles[prop.name]
-        T_hand_prop = frames.inverse(frames.rigid(held.R, held.wrist)) @ grip.T_world_prop
+        T_hand_prop = frames.inverse(frames.rigid(held.R, held.wrist)) @ grasp.T_world_prop
         lift = held.wrist + np.array([0.0, -0.02, rng.uniform(0.05, 0.13)])
         self._carry(prop, T_hand_prop, held.angles, held.wrist + 0.02 * _Z, held.R)
         self._carry(prop, T_hand_prop, held.angles, lift, held.R)
+
         kept, moves = rng.random() < 0.35, int(rng.integers(1, 4))
         # What is kept is carried about until the clip is over.
         while moves > 0 or (kept and self.time < self.duration):
@@ -242,55 +220,57 @@ class Planner:
             self._carry(
                 prop, T_hand_prop, held.angles, lift + move, turn @ held.R, rng.uniform(0.7, 1.3)
             )
+
         if kept:
             self.holds.append(Hold(prop.name, self._slot, start, self.duration + 1))
             return
+
         # As it stood, elsewhere: the hand is turned as it was when it took it.
-        shift = self._elsewhere(prop, grip)
+        shift = self._elsewhere(prop, grasp)
         down = held.wrist + shift
         self._key(held.angles, down + 0.03 * _Z, held.R, 1.0, 0.3)
         self._key(held.angles, down, held.R, 1.0, 0.25)
         self._key(held.angles, down, held.R, 1.0, 0.08)
         self.holds.append(Hold(prop.name, self._slot, start, self.time))
-        self._let_go(grip, shift)
-        there = grip.T_world_prop.copy()
+        self._let_go(grasp, shift)
+        there = grasp.T_world_prop.copy()
         there[:3, 3] += shift
         self.obstacles[prop.name] = (prop, there)
 
-    def share(self, prop: Prop, grip: Grip, carried: CarriedPath) -> None:
+    def share(self, prop: Prop, grasp: Grasp, carried: CarriedPath) -> None:
         """Hold one side of an object that is carried along a path, and let go of it."""
-        held = grip.held
+        held = grasp.held
         start, stop = float(carried.times[0]), float(carried.times[-1])
-        T_prop_hand = frames.inverse(grip.T_world_prop) @ frames.rigid(held.R, held.wrist)
+        T_prop_hand = frames.inverse(grasp.T_world_prop) @ frames.rigid(held.R, held.wrist)
         # Keys so close that both hands stay where they are on it.
         times = np.linspace(start, stop, 1 + round(30 * (stop - start)))
         for time in times:
             T = carried.at(float(time)) @ T_prop_hand
             self.keys.append(HandKey(float(time), held.angles, T[:3, 3], T[:3, :3]))
         there = carried.poses[-1]
-        self.placed[prop.name] = grip.T_world_prop
+        self.placed[prop.name] = grasp.T_world_prop
         if self.side == "right":  # one of the two says where it is
             self.holds.append(Hold(prop.name, self._slot, start, stop))
-        self._let_go(grip, there[:3, 3] - grip.T_world_prop[:3, 3])
+        self._let_go(grasp, there[:3, 3] - grasp.T_world_prop[:3, 3])
         self.obstacles[prop.name] = (prop, there)
 
-    def come(self, grip: Grip, pace: float = 1.0) -> None:
+    def come(self, grasp: Grasp, pace: float = 1.0) -> None:
         """Move to just before an object, open."""
-        held = grip.held
-        off = held.wrist - OFF_M * grip.approach
-        self.go(grip.opened, off, held.R, pace)
-        # The wrist's limits were looked at when the grip was made.
+        held = grasp.held
+        off = held.wrist - OFF_M * grasp.approach
+        self.go(grasp.opened, off, held.R, pace)
+        # The wrist's limits were checked when the grasp was fitted.
         self.keys[-1] = replace(self.keys[-1], wrist_world=off, R_world_hand=held.R)
         # Straight in; a key between keeps what was sideways in the motion before out of it.
-        self._key(grip.opened, 0.5 * (off + grip.before), held.R, 1.0, 0.15)
-        self._key(grip.opened, grip.before, held.R, 1.0, 0.15)
+        self._key(grasp.opened, 0.5 * (off + grasp.before), held.R, 1.0, 0.15)
+        self._key(grasp.opened, grasp.before, held.R, 1.0, 0.15)
 
-    def _let_go(self, grip: Grip, shift: Vector) -> None:
+    def _let_go(self, grasp: Grasp, shift: Vector) -> None:
         """Open and go back, from where the object was put down, so far from where it stood."""
-        off = grip.held.wrist - OFF_M * grip.approach
-        self._key(grip.opened, grip.before + shift, grip.held.R, 1.0, 0.25)
-        self._key(grip.opened, 0.5 * (off + grip.before) + shift, grip.held.R, 1.0, 0.15)
-        self._key(grip.opened, off + shift, grip.held.R, 1.2, 0.15)
+        off = grasp.held.wrist - OFF_M * grasp.approach
+        self._key(grasp.opened, grasp.before + shift, grasp.held.R, 1.0, 0.25)
+        self._key(grasp.opened, 0.5 * (off + grasp.before) + shift, grasp.held.R, 1.0, 0.15)
+        self._key(grasp.opened, off + shift, grasp.held.R, 1.2, 0.15)
 
     def _carry(
         self, prop: Prop, T_hand_prop: RigidTransform, angles: Angles, wrist: Vector, R: Rotation,
@@ -299,15 +279,15 @@ class Planner:
         """Move there with an object in the hand, which stays above the table."""
         key = self._possible(angles, wrist, R)
         T = frames.rigid(key.R_world_hand, key.wrist_world) @ T_hand_prop
-        rise = _Z * max(0.0, 0.006 - solids.lowest(prop, T))
+        rise = _Z * max(0.0, 0.006 - layout.lowest(prop, T))
         self._key(angles, key.wrist_world + rise, key.R_world_hand, pace, 0.3)
 
-    def _elsewhere(self, prop: Prop, grip: Grip) -> Vector:
+    def _elsewhere(self, prop: Prop, grasp: Grasp) -> Vector:
         """Return how far from its place an object is put down, clear of others."""
-        held = grip.held
+        held = grasp.held
         for _ in range(6):
             shift = np.array([self.rng.uniform(-0.05, 0.05), self.rng.uniform(-0.03, 0.05), 0.0])
-            there = grip.T_world_prop[:2, 3] + shift[:2]
+            there = grasp.T_world_prop[:2, 3] + shift[:2]
             others = [pose[:2, 3] for _, pose in self.obstacles.values()]
             if any(np.linalg.norm(there - other) < 0.14 for other in others):
                 continue
@@ -327,7 +307,7 @@ class Planner:
 
     def lowest(self, angles: Angles, wrist: Vector, R: Rotation) -> float:
         """Return the height of the lowest keypoint."""
-        rest = _rest(self.side, self.betas.tobytes())
+        rest = CapsuleHand().rest_keypoints(self.side, self.betas)
         points, _ = articulation.keypoints_with_jacobian(angles[None], self.side, rest)
         return float((points[0] @ R.T)[:, 2].min() + wrist[2])
 
@@ -349,25 +329,25 @@ class CarriedPath:
         return frames.rigid(a[:3, :3] @ rotations.exp(t * turn), (1 - t) * a[:3, 3] + t * b[:3, 3])
 
 
-def trespass(
-    touch: Touch,
+def penetration(
+    hand: HandPoints,
     points: Float[np.ndarray, "T N 3"],
     prop: Prop,
     T_world_prop: Float[np.ndarray, "*T 4 4"],
 ) -> float:
     """Return how deep a hand goes into an object, in metres, at the worst of T times.
 
-    ``points``: those of ``touch`` in the world. A bone counts from ``SOFT`` of its flesh.
+    ``points``: those of ``hand`` in the world. A bone counts from ``SOFT`` of its flesh.
     """
     local = (points - T_world_prop[:, None, :3, 3]) @ T_world_prop[:, :3, :3]
-    reach = np.abs(solids.corners(prop)).max(0) + 0.03
+    reach = np.abs(layout.corners(prop)).max(0) + 0.03
     if prop.kind == "mug":
         reach = reach + np.array([0.03, 0.0, 0.0])
     near = (np.abs(local) < reach).all(-1)
     if not near.any():
         return 0.0
-    away, _ = solids.distance(prop, np.eye(4), local[near])
-    flesh = np.broadcast_to(touch.flesh, near.shape)[near]
+    away, _ = layout.distance(prop, np.eye(4), local[near])
+    flesh = np.broadcast_to(hand.flesh, near.shape)[near]
     return float(max(0.0, (SOFT * flesh - away).max()))
 
 
@@ -382,16 +362,13 @@ def deepest(planners: list[Planner], props: list[Prop]) -> float:
         prop_path(placed[prop.name], [h for h in holds if h.prop == prop.name], hands, paths, times)
         for prop in props
     ]
+
     worst = 0.0
     for planner, path in zip(planners, paths, strict=True):
-        touch = Touch.of(planner.side, planner.betas)
+        hand = HandPoints.of(planner.side, planner.betas)
         R, wrist = path.T_world_hand[:, :3, :3], path.T_world_hand[:, :3, 3]
-        points = touch.points(path.angles, R, wrist)
+        points = hand.points(path.angles, R, wrist)
         for prop, poses in zip(props, moving, strict=True):
-            worst = max(worst, trespass(touch, points, prop, poses))
+            worst = max(worst, penetration(hand, points, prop, poses))
+
     return worst
-
-
-@functools.lru_cache(maxsize=64)
-def _rest(side: Side, betas: bytes) -> np.ndarray:
-    return CapsuleHand().rest_keypoints(side, np.frombuffer(betas))

@@ -14,26 +14,32 @@ from jaxtyping import Float
 
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.synthetic.appearance import a_colour, a_look, a_wrapping, an_object, clutter
+from acehand_core.synthetic.appearance import (
+    random_appearance,
+    random_clutter,
+    random_colour,
+    random_object,
+    random_pattern,
+)
 from acehand_core.synthetic.behaviour import CarriedPath, Planner, deepest
-from acehand_core.synthetic.furniture import Prop
-from acehand_core.synthetic.lens import CLEAN, Sensor, random_camera, usable
+from acehand_core.synthetic.grasps import choose_grasp, choose_side_grasp
+from acehand_core.synthetic.layout import Prop
+from acehand_core.synthetic.lens import CLEAN, Sensor, covers_image_circle, random_camera
 from acehand_core.synthetic.real_motion import RealMotion
-from acehand_core.synthetic.scene import Look
+from acehand_core.synthetic.scene import Appearance
 from acehand_core.synthetic.script import Body, CameraKey, HandKey, Hold, Script, Vector
-from acehand_core.synthetic.taking import take, take_side
 from acehand_core.types import SIDES, RigidTransform
 
 Lenses = Literal["mixed", "pinhole", "fisheye"]
 #: Part of what a clip is made from: raised whenever the same seed gives another clip.
 VERSION = 2
-#: How often a story is planned anew when a hand goes deeper than this into an object.
+#: How often a scenario is planned anew when a hand goes deeper than this into an object.
 _PLANS, _DEPTH_M = 8, 0.0025
 #: How many objects are tried until the hand, which may be small, can hold one.
 _OBJECTS = 4
 #: How many large boxes are tried until both hands can hold one; the best is taken.
 _LARGE_BOXES = 8
-_STORIES = {"objects": 0.45, "bimanual": 0.25, "gestures": 0.30}
+_SCENARIOS = {"objects": 0.45, "bimanual": 0.25, "gestures": 0.30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +70,16 @@ class SynthOptions:
 class Episode:
     """Everything about a clip but its pixels."""
 
-    story: str
+    scenario: str
     script: Script
     camera: Camera
-    look: Look
+    appearance: Appearance
     sensor: Sensor
     noise_seed: tuple[int, int, int]
     fast: bool = False
 
 
-def episode(
+def make_episode(
     seed: int, index: int, options: SynthOptions, real: RealMotion | None = None
 ) -> Episode:
     """Return clip ``index`` of ``seed``."""
@@ -83,22 +89,26 @@ def episode(
     body = Body.below(head[0].position_world)
     betas = np.clip(rng.normal(0, 0.9, 10), -2.2, 2.2)
     betas = np.stack([betas, np.clip(betas + rng.normal(0, 0.1, 10), -2.3, 2.3)])
+
     if real is not None and rng.random() < options.real_share:
-        story, staged = "real", _real(rng, real, duration)
+        scenario, staged = "real", (real.keys(rng, duration), (), {}, ())
     else:
-        story = str(rng.choice(list(_STORIES), p=list(_STORIES.values())))
+        scenario = str(rng.choice(list(_SCENARIOS), p=list(_SCENARIOS.values())))
         planners = [
             Planner(side, betas[slot], body, rng, duration) for slot, side in enumerate(SIDES)
         ]
-        staged = _STAGES[story](rng, planners, duration)
+        staged = _STAGES[scenario](rng, planners, duration)
+
     hands, props, placed, holds = staged
     taken = [pose[:2, 3] for pose in placed.values()]
-    for prop, pose in clutter(rng, taken, story):
+    for prop, pose in random_clutter(rng, taken, scenario):
         props, placed = (*props, prop), placed | {prop.name: pose}
-    camera = _camera(rng, options)
+    camera = random_camera(rng, options.width, options.height, options.cameras)
+    while not covers_image_circle(camera):
+        camera = random_camera(rng, options.width, options.height, options.cameras)
     sensor = CLEAN if options.clean else Sensor.random(rng)
     script = Script(
-        name=f"synthetic (seed {seed}, clip {index}, {story})",
+        name=f"synthetic (seed {seed}, clip {index}, {scenario})",
         duration=duration,
         fps=options.fps,
         hands=hands,
@@ -110,13 +120,16 @@ def episode(
         holds=holds,
         body=body,
     )
-    look = a_look(rng)
+
+    appearance = random_appearance(rng)
     if options.fast and rng.random() < 0.6:
-        look = replace(look, lights=tuple(replace(light, shadow=False) for light in look.lights))
-    return Episode(story, script, camera, look, sensor, (seed, index, 1), options.fast)
+        lights = tuple(replace(light, shadow=False) for light in appearance.lights)
+        appearance = replace(appearance, lights=lights)
+
+    return Episode(scenario, script, camera, appearance, sensor, (seed, index, 1), options.fast)
 
 
-# --- stories: keys of both hands, props, where those stand, holds ------------------------------
+# --- scenarios: keys of both hands, props, where those stand, holds ------------------------------
 
 Staged = tuple[
     tuple[tuple[HandKey, ...], tuple[HandKey, ...]],
@@ -128,31 +141,31 @@ Staged = tuple[
 
 def _objects(rng: np.random.Generator, planners: list[Planner], duration: float) -> Staged:
     """Each hand takes an object of its own, between rests, gestures and absences."""
-    props, grips = [], []
+    props, grasps = [], []
     for planner in planners:
         for _ in range(_OBJECTS):
-            prop = an_object(rng, f"own_{planner.side}")
+            prop = random_object(rng, f"own_{planner.side}")
             place = np.array([planner.out * rng.uniform(0.06, 0.17), rng.uniform(0.12, 0.24), 0.0])
-            grip = take(planner.side, planner.betas, planner.body, rng, prop, place)
-            if grip.good:
+            grasp = choose_grasp(planner.side, planner.betas, planner.body, rng, prop, place)
+            if grasp.good:
                 break
         props.append(prop)
-        grips.append(grip)
+        grasps.append(grasp)
     for planner in planners:
-        for prop, grip in zip(props, grips, strict=True):
-            planner.obstacles[prop.name] = (prop, grip.T_world_prop)
+        for prop, grasp in zip(props, grasps, strict=True):
+            planner.obstacles[prop.name] = (prop, grasp.T_world_prop)
 
     def plan() -> list[Planner]:
         tried = [planner.again() for planner in planners]
-        for planner, prop, grip in zip(tried, props, grips, strict=True):
+        for planner, prop, grasp in zip(tried, props, grasps, strict=True):
             planner.rest()
             if rng.random() < 0.25:
                 planner.leave()
-            planner.pick(prop, grip)
-            planner.pass_the_time()
+            planner.pick(prop, grasp)
+            planner.fill_time()
         return tried
 
-    done = _untouched(plan, props)
+    done = _least_penetrating(plan, props)
     placed = done[0].placed | done[1].placed
     return (
         (done[0].finish(), done[1].finish()),
@@ -162,7 +175,7 @@ def _objects(rng: np.random.Generator, planners: list[Planner], duration: float)
     )
 
 
-def _untouched(plan: Callable[[], list[Planner]], props: list[Prop]) -> list[Planner]:
+def _least_penetrating(plan: Callable[[], list[Planner]], props: list[Prop]) -> list[Planner]:
     """Plan until no hand goes into an object, or return the best of some plans."""
     best: tuple[float, list[Planner]] | None = None
     for _ in range(_PLANS):
@@ -199,26 +212,26 @@ def _bimanual(rng: np.random.Generator, planners: list[Planner], duration: float
     tries = []
     while len(tries) < _LARGE_BOXES and not (tries and tries[-1][0] < 1.0):
         prop, poses = _large_box(rng)
-        grips = [take_side(p.side, p.betas, rng, prop, poses[0]) for p in planners]
-        tries.append((max(grip.badness for grip in grips), prop, poses, grips))
-    _, prop, poses, grips = min(tries, key=lambda found: found[0])
+        grasps = [choose_side_grasp(p.side, p.betas, rng, prop, poses[0]) for p in planners]
+        tries.append((max(grasp.badness for grasp in grasps), prop, poses, grasps))
+    _, prop, poses, grasps = min(tries, key=lambda tried: tried[0])
     for planner in planners:
         planner.obstacles[prop.name] = (prop, poses[0])
     durations = rng.uniform(0.5, 0.9, 3)
 
     def plan() -> list[Planner]:
         tried = [planner.again() for planner in planners]
-        for planner, grip in zip(tried, grips, strict=True):
+        for planner, grasp in zip(tried, grasps, strict=True):
             planner.rest()
-            planner.come(grip)
+            planner.come(grasp)
         contact = max(planner.time for planner in tried) + 0.25
         carried = CarriedPath(np.cumsum([contact, *durations]), poses)
-        for planner, grip in zip(tried, grips, strict=True):
-            planner.share(prop, grip, carried)
-            planner.pass_the_time()
+        for planner, grasp in zip(tried, grasps, strict=True):
+            planner.share(prop, grasp, carried)
+            planner.fill_time()
         return tried
 
-    done = _untouched(plan, [prop])
+    done = _least_penetrating(plan, [prop])
     hands = (done[0].finish(), done[1].finish())
     return hands, (prop,), {prop.name: poses[0]}, tuple(done[1].holds)
 
@@ -226,7 +239,7 @@ def _bimanual(rng: np.random.Generator, planners: list[Planner], duration: float
 def _large_box(rng: np.random.Generator) -> tuple[Prop, Float[np.ndarray, "4 4 4"]]:
     """Return a box for two hands, and where it stands, is turned to twice, and is put down."""
     half = (rng.uniform(0.05, 0.12), rng.uniform(0.03, 0.07), rng.uniform(0.03, 0.07))
-    prop = Prop("shared", "box", half, a_colour(rng), *a_wrapping(rng))
+    prop = Prop("shared", "box", half, random_colour(rng), *random_pattern(rng))
     start = np.array([rng.normal(0, 0.03), rng.uniform(0.08, 0.18), half[2]])
     turns = np.zeros((4, 3))
     turns[1:3] = rng.normal(0, np.radians([16, 16, 25]), (2, 3))
@@ -234,10 +247,6 @@ def _large_box(rng: np.random.Generator) -> tuple[Prop, Float[np.ndarray, "4 4 4
     place[1:3] += rng.uniform([-0.06, -0.06, 0.06], [0.06, 0.04, 0.18], (2, 3))
     place[3, :2] += rng.uniform(-0.04, 0.04, 2)
     return prop, frames.rigid(rotations.exp(turns), place)
-
-
-def _real(rng: np.random.Generator, real: RealMotion, duration: float) -> Staged:
-    return real.keys(rng, duration), (), {}, ()
 
 
 _STAGES = {"objects": _objects, "bimanual": _bimanual, "gestures": _gestures}
@@ -273,10 +282,3 @@ def _glances(rng: np.random.Generator, duration: float) -> list[tuple[float, flo
         np.array([rng.normal(0, 0.3), 1.1, 0.55]), np.array([rng.normal(0, 0.2), 0.55, 0.05]),
     )[int(rng.integers(4))]  # fmt: skip
     return [(start, start + rng.uniform(0.4, 1.3), where)]
-
-
-def _camera(rng: np.random.Generator, options: SynthOptions) -> Camera:
-    while True:
-        camera = random_camera(rng, options.width, options.height, options.cameras)
-        if usable(camera):
-            return camera

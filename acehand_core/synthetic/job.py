@@ -20,9 +20,9 @@ from acehand_core.errors import (
     OutputError,
     SchemaError,
 )
-from acehand_core.synthetic.episode import VERSION, Episode, SynthOptions, episode
-from acehand_core.synthetic.film import Film, film, truth_of
+from acehand_core.synthetic.episode import VERSION, SynthOptions, make_episode
 from acehand_core.synthetic.real_motion import RealMotion, read_real_motion
+from acehand_core.synthetic.rendering import render_episode, truth_of
 
 DATASET = "synthetic"
 _LICENCE = "Apache-2.0"
@@ -74,7 +74,7 @@ def run(
 ) -> SynthReport:
     """Make every clip that is not there yet, made from the same seed and settings.
 
-    Interrupted, finished clips stay, and the same call goes on from them.
+    Interrupted, finished clips stay, and the same call resumes from them.
 
     Raises:
         InputError, SchemaError: unusable motion, a folder of something else, or a store made with
@@ -83,24 +83,9 @@ def run(
         MissingDependencyError: nothing can be rendered here.
     """
     real = read_real_motion(job.motion) if job.motion else None
-    writer = _open_store(job, _store_info(job, real))
-    indices = range(job.first, job.first + job.clips)
-    missing = [i for i in indices if not writer.has(job.name(i), _key(job, i, real))]
-    kept = [job.name(i) for i in indices if i not in set(missing)]
-    progress(len(kept), job.clips)
-    made, errors = [], {}
-    for index, error in _each(job, missing, real):
-        if error is None:
-            made.append(job.name(index))
-        else:
-            errors[job.name(index)] = error
-        progress(len(kept) + len(made) + len(errors), job.clips)
-    writer.write_index()
-    return SynthReport(tuple(sorted(made)), tuple(kept), errors)
 
-
-def _open_store(job: SynthJob, info: StoreInfo) -> ClipWriter:
-    """Open the store; the clips of other settings go, one by one, where that was asked for."""
+    # The clips of other settings are removed, one by one, where that was asked for.
+    info = _store_info(job, real)
     changed = changed_settings(job.output, info)
     if changed and not job.overwrite:
         raise SchemaError(
@@ -110,36 +95,69 @@ def _open_store(job: SynthJob, info: StoreInfo) -> ClipWriter:
     if changed:
         store = ClipStore(job.output)
         ClipWriter(job.output, store.info).remove(store.ids())
-    return ClipWriter(job.output, info)
+    writer = ClipWriter(job.output, info)
+
+    indices = range(job.first, job.first + job.clips)
+    missing = [i for i in indices if not writer.has(job.name(i), _key(job, i, real))]
+    kept = [job.name(i) for i in indices if i not in set(missing)]
+    progress(len(kept), job.clips)
+
+    made, errors = [], {}
+    for index, error in _render_all(job, missing, real):
+        if error is None:
+            made.append(job.name(index))
+        else:
+            errors[job.name(index)] = error
+        progress(len(kept) + len(made) + len(errors), job.clips)
+
+    writer.write_index()
+    return SynthReport(tuple(sorted(made)), tuple(kept), errors)
 
 
 def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
     """Draw one clip and put it into the store."""
-    shot = episode(job.seed, index, job.options, real)
-    clip, motion = truth_of(shot)
-    drawn = film(shot, clip, motion)
+    episode = make_episode(job.seed, index, job.options, real)
+    clip, motion = truth_of(episode)
+    drawn = render_episode(episode, clip, motion)
+
+    options, camera = job.options, episode.camera
+    info = ClipInfo(
+        id=job.name(index),
+        dataset=DATASET,
+        split=job.split,
+        kind="video" if options.frames > 1 else "image",
+        frames=options.frames,
+        fps=options.fps,
+        width=options.width,
+        height=options.height,
+        camera=camera,
+        hand_model="acehand",
+        supervision=Supervision(pinhole_fit=camera.model == "pinhole"),
+        source={
+            "seed": job.seed, "index": index, "story": episode.scenario, "lens": camera.model,
+        },
+        made_from=_key(job, index, real),
+    )  # fmt: skip
+    extra: dict[str, Any] = {
+        "sight": {"joints_seen": drawn.seen, "out_of_sight": drawn.out_of_sight}
+    }
+    if drawn.masks is not None:
+        extra |= {"masks": {"hands": drawn.masks}, "depth": {"depth": drawn.depth}}
+
     writer = ClipWriter(job.output, _store_info(job, real))
-    return writer.write(
-        _clip_info(job, index, shot, real), motion, drawn.frames, _extra(drawn), "visual"
-    )
+    return writer.write(info, motion, drawn.frames, extra, "visual")
 
 
-def _extra(drawn: Film) -> dict[str, Any]:
-    sight = {"joints_seen": drawn.seen, "out_of_sight": drawn.out_of_sight}
-    if drawn.masks is None:
-        return {"sight": sight}
-    return {"sight": sight, "masks": {"hands": drawn.masks}, "depth": {"depth": drawn.depth}}
-
-
-def _each(job: SynthJob, indices: list[int], real: RealMotion | None):
+def _render_all(job: SynthJob, indices: list[int], real: RealMotion | None):
     """Yield (index, None or what went wrong) as clips are done; OutputError ends everything."""
     if job.processes == 1 or len(indices) < 2:
         for index in indices:
             yield index, _attempt(job, index, real)
         return
+
     # Fresh processes: a forked one would share the parent's OpenGL.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(job.processes, len(indices)), context, _calm)
+    pool = ProcessPoolExecutor(min(job.processes, len(indices)), context, _start_worker)
     try:
         waiting: dict[Future[str | None], int] = {}
         rest = iter(indices)
@@ -156,7 +174,7 @@ def _each(job: SynthJob, indices: list[int], real: RealMotion | None):
         raise OutputError(
             f"{job.output}: a process that draws clips was ended from outside (memory may be "
             f"short; fewer --processes need less). Not done are {names} and those after them; "
-            "finished clips stay, and the same command goes on."
+            "finished clips stay, and the same command resumes."
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -169,7 +187,7 @@ def _finished(waiting: dict[Future[str | None], int]):
         yield waiting.pop(future), error
 
 
-def _calm() -> None:
+def _start_worker() -> None:
     """Leave Ctrl-C to the parent, end with it, and leave one thread to each process."""
     import signal
     import threading
@@ -210,22 +228,3 @@ def _key(job: SynthJob, index: int, real: RealMotion | None) -> str:
 
 def _store_info(job: SynthJob, real: RealMotion | None) -> StoreInfo:
     return StoreInfo(DATASET, job.split, "acehand synth", _LICENCE, _settings(job, real))
-
-
-def _clip_info(job: SynthJob, index: int, shot: Episode, real: RealMotion | None) -> ClipInfo:
-    options = job.options
-    return ClipInfo(
-        id=job.name(index),
-        dataset=DATASET,
-        split=job.split,
-        kind="video" if options.frames > 1 else "image",
-        frames=options.frames,
-        fps=options.fps,
-        width=options.width,
-        height=options.height,
-        camera=shot.camera,
-        hand_model="acehand",
-        supervision=Supervision(pinhole_fit=shot.camera.model == "pinhole"),
-        source={"seed": job.seed, "index": index, "story": shot.story, "lens": shot.camera.model},
-        made_from=_key(job, index, real),
-    )

@@ -1,9 +1,8 @@
-"""What a lens makes of a wide pinhole picture: samples of any camera model, blocks into pixels.
+"""Lens and sensor: samples of any camera model out of a wide pinhole picture, light into bytes.
 
 A fisheye is read from one pinhole picture that reaches ``MAX_ANGLE`` from the axis; beyond that
-circle the picture is black, as beyond the image circle of a real fisheye.
-
-From light to bytes: exposure, white balance, vignetting, noise. All from a seed.
+circle the picture is black, as beyond the image circle of a real fisheye. The sensor's exposure,
+white balance, vignetting and noise come from a seed.
 """
 
 from __future__ import annotations
@@ -48,11 +47,13 @@ class Lens:
         fine = camera.rescaled(width, height)
         pixels = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1).astype(float)
         rays = fine.unproject(pixels)
+
         # Samples of the pinhole picture are pixels of the same camera at n times its size.
         source = drawn.rescaled(side * samples, side * samples).project(rays)
         with np.errstate(invalid="ignore"):
             inside = np.arccos(np.clip(rays[..., 2], -1, 1)) <= MAX_ANGLE
             inside &= ((source >= -0.5) & (source < side * samples - 0.5)).all(-1)
+
         nearest = np.where(inside[..., None], np.round(np.nan_to_num(source)), -1).astype(np.int32)
         return cls(camera, drawn, samples, nearest[..., 1], nearest[..., 0])
 
@@ -86,24 +87,28 @@ def random_camera(
     fisheye = kinds == "fisheye" or (kinds == "mixed" and rng.random() < 0.4)
     cx = (width - 1) / 2 + rng.normal(0, 0.015) * width
     cy = (height - 1) / 2 + rng.normal(0, 0.015) * height
+
     squeeze = 1 + rng.normal(0, 0.004)
     if not fisheye:
         half = math.radians(rng.uniform(58, 100)) / 2
         fx = width / (2 * math.tan(half))
         return Camera("pinhole", width, height, fx, fx * squeeze, cx, cy)
+
     fx = max(width, height) / math.radians(rng.uniform(105, 150))
     if rng.random() < 0.5:
         k = rng.normal(0, [0.02, 0.006, 0.002, 0.0005])
         return Camera(
             "kannala_brandt", width, height, fx, fx * squeeze, cx, cy, tuple(map(float, k))
         )
+
     k = rng.normal(0, [0.02, 0.01, 0.003, 0.001, 3e-4, 1e-4])
     tangential, prism = rng.normal(0, 4e-4, 2), rng.normal(0, 4e-4, 4)
     every = np.concatenate([k, tangential, prism])
+
     return Camera("fisheye624", width, height, fx, fx * squeeze, cx, cy, tuple(map(float, every)))
 
 
-def usable(camera: Camera) -> bool:
+def covers_image_circle(camera: Camera) -> bool:
     """Tell whether the model describes the whole image circle."""
     return camera.model == "pinhole" or camera.max_angle > MAX_ANGLE
 

@@ -33,7 +33,7 @@ _LOOKING_DOWN = np.radians(45.0)
 _ABOVE_M = 0.02
 #: Where the farthest fingertip of a hand may be from its wrist, as for joint files of users.
 _TIP_M = (0.02, 0.5)
-#: Wrists farther apart are no one's at a table; the camera would see nothing of them.
+#: Wrists farther apart are not those of a person at a table.
 _REACH_M = 10.0
 
 
@@ -64,9 +64,11 @@ class RealMotion:
             # Back and forth with a smooth turn; the mean speed is the recorded one.
             phase = rng.uniform(0, 2) + times * speed / self.duration
             source = self.duration * 0.5 * (1 - np.cos(np.pi * phase))
+
         mirrored = bool(rng.random() < 0.5)
         heading = rotations.exp(np.array([0.0, 0.0, rng.normal(0, 0.25)]))
         shift = np.array([rng.normal(0, 0.03), rng.uniform(0.04, 0.16), rng.uniform(0.0, 0.10)])
+
         out: list[tuple[HandKey, ...]] = []
         for keys in self.hands:
             if keys is None:
@@ -79,6 +81,7 @@ class RealMotion:
                 for t, a, p in zip(times, path.angles, T, strict=True)
             ]
             out.append(tuple(moved))
+
         if mirrored:
             out = [tuple(_mirror(key) for key in keys) for keys in reversed(out)]
         return out[0], out[1]
@@ -107,7 +110,7 @@ def read_real_motion(path: Path) -> RealMotion:
 
 
 def _check_size(path: Path, joints: JointsCamera, known: Bool[np.ndarray, "T 2"]) -> None:
-    """Raise SchemaError for joints that are no hands in metres, or hands in no one's reach."""
+    """Raise SchemaError for joints that are not hands in metres, or that are out of reach."""
     hands = joints[known]
     tips = np.linalg.norm(hands[:, list(TIPS)] - hands[:, :1], axis=-1).max(1)
     low, high = _TIP_M
@@ -132,11 +135,13 @@ def _world_npz(path: Path) -> tuple[JointsCamera, TimestampsNs]:
         raise SchemaError(
             f"{path}: {error}; joints_world (T, 2, 21, 3) and timestamps_ns (T) are needed."
         ) from error
+
     if joints.ndim != 4 or joints.shape[1:] != (2, 21, 3) or times.shape != joints.shape[:1]:
         raise SchemaError(
             f"{path}: joints_world {joints.shape} and timestamps_ns {times.shape}; (T, 2, 21, 3) "
             "and (T) are needed."
         )
+
     if len(times) < 2 or (np.diff(times) <= 0).any():
         raise SchemaError(f"{path}: timestamps_ns must increase, two frames or more.")
     return joints.astype(float), times.astype(np.int64)

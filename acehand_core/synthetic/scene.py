@@ -1,10 +1,14 @@
-"""Draws hands, sleeves and objects on a table as a pinhole camera sees them.
+"""Draws hands, sleeves and objects on a table as a pinhole camera sees them, off screen.
 
 World frame: z up, table top at z = 0, y away from the person, x to the person's right; metres.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,13 +16,137 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from acehand_core.errors import CalibrationError
+from acehand_core.errors import CalibrationError, MissingDependencyError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.synthetic import furniture, surfaces
-from acehand_core.synthetic.furniture import Light, Prop, Room
-from acehand_core.synthetic.screen import Screen, import_mujoco
+from acehand_core.synthetic import layout, surfaces
+from acehand_core.synthetic.layout import Light, Prop, Room
 from acehand_core.types import SIDES, ImageRgb, RigidTransform
+
+_HINT = (
+    "On Debian or Ubuntu: apt-get install libegl1 libgl1-mesa-dri (EGL), or libosmesa6 (OSMesa). "
+    "MUJOCO_GL=egl or osmesa chooses one; unset, both are tried."
+)
+
+
+def import_mujoco() -> Any:
+    """Return the package mujoco, which looks for the OpenGL that MUJOCO_GL names on import.
+
+    Raises:
+        MissingDependencyError: it is not installed, or has no such OpenGL.
+    """
+    if importlib.util.find_spec("mujoco") is None:
+        raise MissingDependencyError("Rendering a scene needs the package mujoco.")
+    try:
+        return importlib.import_module("mujoco")
+    # A name it does not know is a RuntimeError; drivers and bindings fail in every way there is.
+    except Exception as error:
+        raise MissingDependencyError(
+            f"Rendering needs OpenGL, and MUJOCO_GL={os.environ.get('MUJOCO_GL', '')!r} gave none "
+            f"({error}). {_HINT}"
+        ) from error
+
+
+class OffscreenRenderer:
+    """Draws ``scene`` (an ``MjvScene``) of a model; the context is freed by ``close``.
+
+    ``mujoco.Renderer`` picks its OpenGL when mujoco is first imported and fails where no display
+    is; here EGL and then OSMesa are tried unless MUJOCO_GL names one.
+    """
+
+    def __init__(self, mujoco: Any, model: Any, width: int, height: int):
+        self._mujoco, self._size = mujoco, (height, width)
+        self._near, self._far = (
+            model.stat.extent * edge for edge in (model.vis.map.znear, model.vis.map.zfar)
+        )
+        self._gl = _open_context(width, height)
+        self.scene = mujoco.MjvScene(model, maxgeom=1000)
+        self._option = mujoco.MjvOption()
+        self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
+        self._context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR
+        self._rect = mujoco.MjrRect(0, 0, width, height)
+
+    def update(self, model: Any, data: Any) -> None:
+        """Fill ``scene`` from the state of the model, seen by a free camera."""
+        self._mujoco.mjv_updateScene(
+            model, data, self._option, None, self._mujoco.MjvCamera(),
+            self._mujoco.mjtCatBit.mjCAT_ALL, self.scene,
+        )  # fmt: skip
+
+    def colour(self) -> ImageRgb:
+        """Return the picture of ``scene``."""
+        image = np.empty((*self._size, 3), np.uint8)
+        self._draw(image, None)
+        return image[::-1]
+
+    def both(self) -> tuple[ImageRgb, np.ndarray]:
+        """Return picture and depth of one drawing."""
+        image, raw = np.empty((*self._size, 3), np.uint8), np.empty(self._size, np.float32)
+        self._draw(image, raw)
+        near, far = self._near, self._far
+        # Reversed depth: 1 at the near plane, 0 at the far one.
+        depth = near * far / (raw.astype(float) * (far - near) + near)
+        return image[::-1], depth[::-1]
+
+    def skins(self) -> np.ndarray:
+        """Return 1 + the number of the skin that each pixel shows, 0 where none, (H, W) uint8."""
+        mujoco, scene = self._mujoco, self.scene
+        flags = (mujoco.mjtRndFlag.mjRND_SEGMENT, mujoco.mjtRndFlag.mjRND_IDCOLOR)
+
+        numbers = np.zeros(scene.ngeom + 1, np.uint8)
+        for index in range(scene.ngeom):
+            geom = scene.geoms[index]
+            geom.segid = index
+            if geom.objtype == mujoco.mjtObj.mjOBJ_SKIN:
+                numbers[index + 1] = geom.objid + 1
+
+        image = np.empty((*self._size, 3), np.uint8)
+        before = [scene.flags[flag] for flag in flags]
+        for flag in flags:
+            scene.flags[flag] = 1
+        self._draw(image, None)
+        for flag, value in zip(flags, before, strict=True):
+            scene.flags[flag] = value
+        wide = image.astype(np.uint32)
+        codes = wide[..., 0] + 256 * wide[..., 1] + 65536 * wide[..., 2]
+
+        return numbers[np.minimum(codes, scene.ngeom)][::-1]
+
+    def _draw(self, image: np.ndarray | None, depth: np.ndarray | None) -> None:
+        self._gl.make_current()
+        self._mujoco.mjr_render(self._rect, self.scene, self._context)
+        self._mujoco.mjr_readPixels(image, depth, self._rect, self._context)
+
+    def close(self) -> None:
+        """Free the OpenGL context."""
+        if self._gl is not None:
+            self._gl.make_current()
+            self._context.free()
+            self._gl.free()
+            self._gl = None
+
+
+def _open_context(width: int, height: int) -> Any:
+    wanted = os.environ.get("MUJOCO_GL", "").strip().lower()
+    names = [wanted] if wanted in ("egl", "osmesa", "glfw") else ["egl", "osmesa"]
+    if sys.platform != "linux":
+        names = ["glfw"]
+
+    problems = []
+    for name in names:
+        try:
+            context = importlib.import_module(f"mujoco.{name}").GLContext(width, height)
+            context.make_current()
+            return context
+        # Drivers and bindings fail in every way there is: ImportError, AttributeError, OSError...
+        except Exception as error:
+            problems.append(f"{name}: {error}")
+
+    raise MissingDependencyError(
+        f"Rendering needs OpenGL, and none could be opened ({'; '.join(problems)}). {_HINT}"
+    )
+
 
 _NEAR_M, _FAR_M = 0.03, 10.0
 #: Drawn this many times larger each way and averaged down: soft edges also on shadows, which
@@ -26,7 +154,7 @@ _NEAR_M, _FAR_M = 0.03, 10.0
 _OVERSAMPLING = 2
 
 
-__all__ = ["Light", "Look", "Moment", "Prop", "Quality", "Room", "Scene"]
+__all__ = ["Appearance", "Light", "Moment", "Prop", "Quality", "Room", "Scene"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +166,7 @@ class Quality:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Appearance:
     """What the scene looks like; ``seed`` makes the textures.
 
     ``arm``: a long sleeve, or a bare forearm. Without a ``room`` there are a wooden table and one
@@ -52,7 +180,7 @@ class Look:
     wall: surfaces.Colour = (0.72, 0.74, 0.72)
     arm: Literal["sleeve", "bare"] = "sleeve"
     ambient: float = 0.40
-    lights: tuple[Light, ...] = furniture.DAYLIGHT
+    lights: tuple[Light, ...] = layout.DAYLIGHT
     room: Room | None = None
 
 
@@ -77,7 +205,7 @@ class Scene:
         self,
         camera: Camera,
         props: tuple[Prop, ...] = (),
-        look: Look | None = None,
+        appearance: Appearance | None = None,
         quality: Quality | None = None,
     ):
         if camera.model != "pinhole":
@@ -87,10 +215,10 @@ class Scene:
         self._hand = CapsuleHand()
         quality = quality or Quality()
         self._samples = quality.oversampling
-        self._model = _build(mujoco, camera, props, look or Look(), self._hand, quality)
+        self._model = _build(mujoco, camera, props, appearance or Appearance(), self._hand, quality)
         self._data = mujoco.MjData(self._model)
         width, height = camera.width * self._samples, camera.height * self._samples
-        self._screen = Screen(mujoco, self._model, width, height)
+        self._renderer = OffscreenRenderer(mujoco, self._model, width, height)
 
     def __enter__(self) -> Scene:
         return self
@@ -100,35 +228,28 @@ class Scene:
 
     def close(self) -> None:
         """Free the GL context."""
-        self._screen.close()
+        self._renderer.close()
 
     def render(self, moment: Moment) -> ImageRgb:
         """Return the picture of one moment."""
         self._place(moment)
-        return self._blocks(self._screen.colour()).mean((1, 3)).round().astype(np.uint8)
-
-    def depth(self, moment: Moment) -> Float[np.ndarray, "H W"]:
-        """Return the distance in metres along the optical axis to the nearest surface."""
-        self._place(moment)
-        return self._blocks(self._screen.depth()).min((1, 3))
+        height, width, n = self._camera.height, self._camera.width, self._samples
+        # Each pixel's samples have axes of their own.
+        samples = self._renderer.colour().reshape(height, n, width, n, 3)
+        return samples.mean((1, 3)).round().astype(np.uint8)
 
     def samples(self, moment: Moment) -> tuple[ImageRgb, Float[np.ndarray, "H W"]]:
         """Return colour and depth of every sample, before averaging: n H by n W."""
         self._place(moment)
-        return self._screen.both()
+        return self._renderer.both()
 
     def labels(self, moment: Moment) -> UInt8[np.ndarray, "H W"]:
         """Return what each sample shows, n H by n W: 1 left hand, 2 right hand, 0 anything else."""
         self._place(moment)
-        return self._screen.skins()
-
-    def _blocks(self, image: np.ndarray) -> np.ndarray:
-        """Split both image axes so that each output pixel's samples have axes of their own."""
-        height, width, n = self._camera.height, self._camera.width, self._samples
-        return image.reshape(height, n, width, n, *image.shape[2:])
+        return self._renderer.skins()
 
     def _place(self, moment: Moment) -> None:
-        data, scene = self._data, self._screen.scene
+        data, scene = self._data, self._renderer.scene
         for slot, side in enumerate(SIDES):
             pose = moment.T_world_sleeve[slot].copy()
             if moment.vertices_world[slot] is None:
@@ -137,7 +258,7 @@ class Scene:
         for name, pose in moment.T_world_prop.items():
             self._move(name, pose)
         self._mujoco.mj_forward(self._model, data)
-        self._screen.update(self._model, data)
+        self._renderer.update(self._model, data)
         for slot, side in enumerate(SIDES):
             self._set_skin(slot, side, moment.vertices_world[slot])
         for eye in scene.camera:
@@ -151,7 +272,7 @@ class Scene:
         self._data.mocap_quat[mocap] = quaternion
 
     def _set_skin(self, slot: int, side: str, vertices: np.ndarray | None) -> None:
-        scene = self._screen.scene
+        scene = self._renderer.scene
         start, count = scene.skinvertadr[slot], scene.skinvertnum[slot]
         flat = slice(3 * start, 3 * (start + count))
         if vertices is None:
@@ -193,7 +314,7 @@ def _build(
     mujoco: Any,
     camera: Camera,
     props: tuple[Prop, ...],
-    look: Look,
+    appearance: Appearance,
     hand: CapsuleHand,
     quality: Quality,
 ):
@@ -207,40 +328,41 @@ def _build(
     visual.global_.offheight = camera.height * quality.oversampling
     visual.quality.shadowsize = quality.shadow
     visual.quality.offsamples = 0 if quality.oversampling > 1 else 4
-    visual.headlight.ambient, visual.headlight.diffuse = [look.ambient] * 3, [0.18] * 3
+    visual.headlight.ambient, visual.headlight.diffuse = [appearance.ambient] * 3, [0.18] * 3
     visual.headlight.specular = [0.0] * 3
-    furniture.add_lights(mujoco, spec, look.lights)
-    if look.room is None:
-        _add_corner(mujoco, spec, look)
+    layout.add_lights(mujoco, spec, appearance.lights)
+
+    if appearance.room is None:
+        wood = surfaces.wood(appearance.seed, colour=appearance.table)
+        layout.add_material(mujoco, spec, "table", picture=wood, repeat=(2, 2), specular=0.1)
+        plaster = surfaces.plaster(appearance.seed + 1, colour=appearance.wall)
+        layout.add_material(mujoco, spec, "wall", picture=plaster, repeat=(3, 2), specular=0.0)
+        world = spec.worldbody
+        plane = mujoco.mjtGeom.mjGEOM_PLANE
+        world.add_geom(type=plane, size=[0.9, 0.5, 0.01], pos=[0, 0.25, 0], material="table")
+        world.add_geom(
+            type=plane, size=[2.5, 1.5, 0.01], pos=[0, 1.1, 0.3], material="wall",
+            quat=[np.sqrt(0.5), np.sqrt(0.5), 0, 0],
+        )  # fmt: skip
     else:
-        furniture.add_room(mujoco, spec, look.room, look.seed)
-    bare = look.arm == "bare"
-    furniture.add_solid(mujoco, spec, "sleeve", surfaces.forearm() if bare else surfaces.sleeve())
-    cloth = look.skin.back if bare else look.sleeve
-    furniture.add_material(mujoco, spec, "cloth", rgba=cloth, specular=0.15 if bare else 0.05)
+        layout.add_room(mujoco, spec, appearance.room, appearance.seed)
+
+    bare = appearance.arm == "bare"
+    layout.add_solid(mujoco, spec, "sleeve", surfaces.forearm() if bare else surfaces.sleeve())
+    cloth = appearance.skin.back if bare else appearance.sleeve
+    layout.add_material(mujoco, spec, "cloth", rgba=cloth, specular=0.15 if bare else 0.05)
+
     for slot, side in enumerate(SIDES):
         body = spec.worldbody.add_body(name=f"sleeve_{side}", mocap=True)
         body.add_geom(type=mujoco.mjtGeom.mjGEOM_MESH, meshname="sleeve", material="cloth")
         _add_skin(spec, slot, side, hand)
-    palette = look.skin.palette()
-    furniture.add_material(mujoco, spec, "skin", picture=palette, specular=0.18, shininess=0.25)
+
+    palette = appearance.skin.palette()
+    layout.add_material(mujoco, spec, "skin", picture=palette, specular=0.18, shininess=0.25)
     for prop in props:
-        furniture.add_prop(mujoco, spec, prop)
+        layout.add_prop(mujoco, spec, prop)
+
     return spec.compile()
-
-
-def _add_corner(mujoco: Any, spec: Any, look: Look) -> None:
-    wood = surfaces.wood(look.seed, colour=look.table)
-    furniture.add_material(mujoco, spec, "table", picture=wood, repeat=(2, 2), specular=0.1)
-    plaster = surfaces.plaster(look.seed + 1, colour=look.wall)
-    furniture.add_material(mujoco, spec, "wall", picture=plaster, repeat=(3, 2), specular=0.0)
-    world = spec.worldbody
-    plane = mujoco.mjtGeom.mjGEOM_PLANE
-    world.add_geom(type=plane, size=[0.9, 0.5, 0.01], pos=[0, 0.25, 0], material="table")
-    world.add_geom(
-        type=plane, size=[2.5, 1.5, 0.01], pos=[0, 1.1, 0.3], material="wall",
-        quat=[np.sqrt(0.5), np.sqrt(0.5), 0, 0],
-    )  # fmt: skip
 
 
 def _add_skin(spec: Any, slot: int, side: str, hand: CapsuleHand) -> None:

@@ -1,10 +1,7 @@
-"""Who moves when: keyed hands, objects and camera, and smooth paths between the keys.
+"""Who moves when: keyed hands, objects and camera, smooth paths between the keys, and the person.
 
-World frame of ``scene``: z up, table at z = 0, y away from the person; metres, radians, seconds.
-
-The person around the hands: shoulders, elbows, and what a wrist can do.
-
-World frame of ``furnish``; metres.
+World frame of ``layout``: z up, table at z = 0, y away from the person; metres, radians, seconds.
+``Body`` has the person's shoulders and elbows, and says what a wrist can do.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from scipy.interpolate import PchipInterpolator
 
 from acehand_core.errors import SchemaError
 from acehand_core.geometry import frames, rotations
-from acehand_core.synthetic.furniture import Prop
+from acehand_core.synthetic.layout import Prop
 from acehand_core.types import SIDES, RigidTransform, Rotation, Side
 
 Times = Float[np.ndarray, "T"]
@@ -171,11 +168,12 @@ def prop_path(
             continue
         # From where the hand is at both ends of the hold, whichever times are asked for.
         ends = hand_path(hands[hold.slot], np.array([hold.start, hold.stop]))
-        grip = frames.inverse(ends.T_world_hand[0]) @ rest
-        rest = ends.T_world_hand[1] @ grip
+        grasp = frames.inverse(ends.T_world_hand[0]) @ rest
+        rest = ends.T_world_hand[1] @ grasp
         held = after & (times <= hold.stop)
         poses[after] = rest
-        poses[held] = path.T_world_hand[held] @ grip
+        poses[held] = path.T_world_hand[held] @ grasp
+
     return poses
 
 
@@ -229,6 +227,7 @@ class Body:
         reach = wrist_world - shoulder
         distance = np.linalg.norm(reach, axis=-1, keepdims=True)
         along = reach / distance
+
         # Law of cosines: how far along the line to the wrist the elbow's foot lies.
         reached = np.clip(distance, 0.08, 0.995 * (UPPER_ARM_M + FOREARM_M))
         foot = (UPPER_ARM_M**2 - FOREARM_M**2 + reached**2) / (2 * reached)
@@ -238,6 +237,7 @@ class Body:
         pole = pole / np.linalg.norm(pole, axis=-1, keepdims=True)
         elbow = shoulder + foot * along + rise * pole
         elbow[..., 2] = np.maximum(elbow[..., 2], 0.045)  # it rests on the table
+
         return elbow
 
 

@@ -120,7 +120,11 @@ def _to_bytes(colours: np.ndarray) -> Picture:
 def mug(radius: float = 0.040, height: float = 0.095, wall: float = 0.004) -> Solid:
     """Return a mug standing on z = 0, its handle along +x; metres."""
     body = _lathe(_mug_profile(radius, height, wall), 48)
-    return _merge(body, _tube(mug_handle(radius, height), 0.0048, 0.0072))
+    handle = _tube(mug_handle(radius, height), 0.0048, 0.0072)
+    return (
+        np.concatenate([body[0], handle[0]]),
+        np.concatenate([body[1], handle[1] + len(body[0])]),
+    )
 
 
 def mug_handle(radius: float, height: float) -> Float[np.ndarray, "17 3"]:
@@ -205,10 +209,12 @@ def _lathe(profile: np.ndarray, around: int) -> Solid:
     last = len(vertices) - 1
     here, there = np.arange(around), (np.arange(around) + 1) % around
     faces = [np.stack([0 * here, there + 1, here + 1], 1)]
+
     for ring in range(len(rings) - 1):
         a, b = 1 + ring * around, 1 + (ring + 1) * around
         faces.append(np.stack([a + here, a + there, b + there], 1))
         faces.append(np.stack([a + here, b + there, b + here], 1))
+
     a = 1 + (len(rings) - 1) * around
     faces.append(np.stack([a + here, a + there, 0 * here + last], 1))
     return vertices.astype(float), np.concatenate(faces)
@@ -225,20 +231,15 @@ def _tube(path: np.ndarray, half_thick: float, half_wide: float, around: int = 1
     rings = rings + half_wide * np.sin(angle)[:, None] * side
     here, there = np.arange(around), (np.arange(around) + 1) % around
     faces = []
+
     for ring in range(len(path) - 1):
         a, b = ring * around, (ring + 1) * around
         faces += [
             np.stack([a + here, b + there, a + there], 1),
             np.stack([a + here, b + here, b + there], 1),
         ]
+
     return rings.reshape(-1, 3), np.concatenate(faces)
-
-
-def _merge(first: Solid, second: Solid) -> Solid:
-    return (
-        np.concatenate([first[0], second[0]]),
-        np.concatenate([first[1], second[1] + len(first[0])]),
-    )
 
 
 #: Pictures by name; each takes a seed, a size and a colour.
@@ -246,7 +247,7 @@ PATTERNS: Mapping[str, Callable[..., Picture]] = {
     "plain": plain, "wood": wood, "plaster": plaster, "checks": checks, "stripes": stripes,
     "marble": marble, "speckle": speckle,
 }  # fmt: skip
-#: Solids of revolution by the kind of ``furnish.Prop``.
+#: Solids of revolution by the kind of ``layout.Prop``.
 SOLIDS: Mapping[str, Callable[..., Solid]] = {
     "mug": mug, "can": can, "bottle": bottle, "bowl": bowl,
 }  # fmt: skip

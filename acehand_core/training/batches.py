@@ -1,8 +1,15 @@
-"""Batches of a run, by step: pictures or latents and the truth, ready for the model."""
+"""Batches of a run, by step: pictures or latents and the truth, ready for the model.
+
+Latents are encoded once, of whole recordings, and kept under a hash of what made them. Latent s of
+a recording belongs to video frame 4 s; windows are cut at whole latents. A window encoded on its
+own differs from a cut in its first latents, because the encoder is causal.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,18 +19,118 @@ import torch
 from jaxtyping import Float, UInt8
 from torch.utils.data import DataLoader, Dataset
 
+from acehand_core.atomic import atomic_path
 from acehand_core.datasets.clips.schema import Clip, ClipInfo
 from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.datasets.clips.windows import STRIDE, Mixture, Sample, mixture
-from acehand_core.errors import AcehandError, InputError
+from acehand_core.errors import AcehandError, InputError, SchemaError
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.model.batch import ClipBatch, PinholeBatch
 from acehand_core.model.config import TINY_TOKEN_PIXELS, TOKEN_PIXELS
 from acehand_core.model.encoder.sources import source_kind
+from acehand_core.model.encoder.vae import VideoEncoder
 from acehand_core.model.inference.windows import encode_size
 from acehand_core.training.config import DataConfig, SourceConfig
-from acehand_core.training.latents import LatentCache
 from acehand_core.training.targets import Targets, targets_of
+
+_CHUNK = 16
+Picture = Callable[[np.ndarray, tuple[int, int]], np.ndarray]
+
+
+class LatentCache:
+    """A folder of float16 arrays (48, F, H/16, W/16), one per recording and encoder.
+
+    ``encoder_sha256`` identifies the encoder's weights and precision.
+    """
+
+    def __init__(self, folder: Path, encoder_sha256: str, image_frames: int = 5) -> None:
+        self.folder, self.encoder = folder, encoder_sha256
+        self.image_frames = image_frames
+
+    def path(self, info: ClipInfo, size: tuple[int, int]) -> Path:
+        """Return where a clip's latents are: the name is a hash of pictures, size and encoder."""
+        stored = ("video", "image")
+        pictures = {name: info.files[name] for name in info.files if name.startswith(stored)}
+        reference = info.reference
+        origin = [reference.sha256, reference.first, reference.stop] if reference else pictures
+        copies = self.image_frames if info.kind == "image" else 0
+        text = json.dumps([origin, size, self.encoder, copies], sort_keys=True)
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()}.npy"
+
+    def read(
+        self, sample: Sample, info: ClipInfo, first: int, count: int
+    ) -> Float[torch.Tensor, "c n rows columns"]:
+        """Return latents ``first`` to ``first + count - 1`` of a recording, float32.
+
+        Raises:
+            InputError: they were not encoded. SchemaError: a damaged file.
+        """
+        path = self.path(info, sample.size)
+        if not path.exists():
+            raise InputError(
+                f"{info.dataset}/{info.id}: its latents are not in {self.folder}; encode first."
+            )
+        try:
+            latents = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise SchemaError(f"{path}: damaged ({error}); delete it to encode again.") from error
+        if first + count > latents.shape[1]:
+            raise SchemaError(f"{path}: {latents.shape[1]} latents; {first + count} are needed.")
+        return torch.from_numpy(np.array(latents[:, first : first + count])).float()
+
+    def ensure(
+        self,
+        clips: Iterable[tuple[Clip, tuple[int, int]]],
+        encoder: VideoEncoder,
+        resize: Picture,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> int:
+        """Encode the recordings that are not there yet; return how many were. Can be resumed."""
+        made = 0
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for done, (clip, size) in enumerate(clips, 1):
+            path = self.path(clip.info, size)
+            if not path.exists():
+                latents = encode(clip, size, encoder, resize, self.image_frames)
+                with atomic_path(path, overwrite=True) as partial:
+                    np.save(partial, latents, allow_pickle=False)
+                made += 1
+            progress(done)
+        return made
+
+
+def encode(
+    clip: Clip, size: tuple[int, int], encoder: VideoEncoder, resize: Picture, image_frames: int
+) -> np.ndarray:
+    """Encode a whole recording, or an image as a static clip; float16 (48, F, rows, columns)."""
+    assert clip.frames is not None
+    stream, parts = encoder.stream(), []
+    if clip.info.kind == "image":
+        image = resize(clip.frames.at(0), size)
+        parts.append(stream.push(np.repeat(image[None], image_frames, 0)))
+    else:
+        # Chunk by chunk: a recording may be longer than memory.
+        held: list[np.ndarray] = []
+        whole = STRIDE * ((clip.info.frames - 1) // STRIDE) + 1
+        for image in clip.frames.read(0, whole):
+            held.append(resize(image, size))
+            if len(held) == _CHUNK:
+                parts.append(stream.push(np.stack(held)))
+                held = []
+        if held:
+            parts.append(stream.push(np.stack(held)))
+
+    parts.append(stream.finish())
+    return torch.cat(parts, dim=1).cpu().numpy().astype(np.float16)
+
+
+def encoder_key(tensors: Mapping[str, torch.Tensor], precision: str) -> str:
+    """Return what identifies an encoder: a hash of its weights, and its precision."""
+    digest = hashlib.sha256(precision.encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].contiguous().flatten().view(torch.uint8).cpu().numpy())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +179,14 @@ class Reader:
             clip = self.stores[sample.dataset].open(sample.clip)
             width, height = sample.size
             grid = height // self.token, width // self.token
-            index = _index(sample, clip.info)
+            still = clip.info.kind == "image"
+            index = np.full(sample.frames, 0) if still else sample.start + np.arange(sample.frames)
             motion = clip.motion.at(
                 index, np.arange(len(index)) * round(1e9 / clip.info.fps), clip.info.fps
             )
             truths.append(targets_of(clip.info, motion, sample.size, grid, self.hands, self.fixed))
             clips.append(self._clip(sample, clip))
+
         targets, data = Targets.stack(truths), torch.stack(clips)
         frames = self.needs == "frames"
         camera: PinholeBatch = targets.camera
@@ -184,7 +293,7 @@ def _loaded(loader: DataLoader) -> Iterator[Batch | AcehandError]:
             raise
         raise AcehandError(
             "a process that loads clips ended by itself; memory may be short: fewer data.workers "
-            "need less. The same command goes on from the last checkpoint."
+            "need less. The same command resumes from the last checkpoint."
         ) from error
 
 
@@ -219,15 +328,11 @@ def make_mixture(
     config: DataConfig, sources: dict[str, SourceConfig], stores: dict[str, ClipStore]
 ) -> Mixture:
     """Return the mixture of sources."""
-
-    def encoded_at(width: int, info: ClipInfo) -> tuple[int, int]:
-        return encode_size(info.width, info.height, width)
-
     parts = {}
     for name, source in sources.items():
         parts[name] = mixture(
             {name: stores[name]}, {name: source.weight}, config.window,
-            lambda info, width=source.encode_width: encoded_at(width, info),
+            lambda info, width=source.encode_width: encode_size(info.width, info.height, width),
         )  # fmt: skip
     return Mixture(
         {name: part.buckets[name] for name, part in parts.items()},
@@ -235,9 +340,3 @@ def make_mixture(
         config.window,
         {name: part.skipped[name] for name, part in parts.items()},
     )
-
-
-def _index(sample: Sample, info: ClipInfo) -> np.ndarray:
-    if info.kind == "image":
-        return np.zeros(sample.frames, int)
-    return np.arange(sample.start, sample.start + sample.frames)

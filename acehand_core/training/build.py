@@ -1,4 +1,4 @@
-"""The model of a run, and its weights for others: from scratch, from a backbone, or going on."""
+"""The model of a run, and its weights for others: from scratch, from a backbone, or resumed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from acehand_core.errors import InputError
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.hand.mano_files import load_mano
+from acehand_core.hand.mano import load_mano
 from acehand_core.model.config import AS_RELEASED, InferenceConfig, ModelConfig, TrunkConfig
 from acehand_core.model.decoder import Decoder
 from acehand_core.model.encoder.sources import (
@@ -34,7 +34,7 @@ _STARTS = "start.weights=MODEL, start.base=FOLDER with start.caption=FILE, or st
 
 def check_start(config: TrainConfig) -> None:
     """Raise InputError for what a run needs and its settings do not name; nothing is read."""
-    source, start = config.model_config().source, config.start
+    source, start = config.model.source, config.start
     if config.hand == "mano" and config.mano is None:
         raise InputError(_NEEDS_MANO)
     if source_kind(source).needs != "latents":
@@ -62,6 +62,7 @@ def read_start(config: ModelConfig, start: StartConfig) -> LoadedWeights | None:
                 f"{start.weights}: other sizes than the run's; see model in --cfg job."
             )
         return loaded
+
     if config.source not in TRUNK_SOURCES and config.source != "vae_latent":
         return None
     if start.random:
@@ -101,7 +102,7 @@ def random_weights(config: ModelConfig, seed: int = 0) -> LoadedWeights:
 
 def build_model(config: TrainConfig, weights: LoadedWeights | None) -> AceModel:
     """Return the model, ready to train; what starts from scratch is drawn from ``config.seed``."""
-    sizes = config.model_config()
+    sizes = config.model
     torch.manual_seed(config.seed)
 
     def trunk(trunk_config: TrunkConfig) -> Trunk:
@@ -140,7 +141,7 @@ def build_encoder(config: TrainConfig, weights: LoadedWeights | None) -> VideoEn
     """Return the frozen video encoder. Raises InputError where the start has none."""
     if weights is None or weights.vae is None:
         raise InputError("latents are to be encoded: give start.vae=FILE.")
-    return VideoEncoder.from_tensors(config.model_config().vae, weights.vae, config.optim.precision)
+    return VideoEncoder.from_tensors(config.model.vae, weights.vae, config.optim.precision)
 
 
 def weights_of(

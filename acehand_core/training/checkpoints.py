@@ -1,4 +1,4 @@
-"""Checkpoints of a run: whole or not there, checked when read, pruned; and how to go on from one.
+"""Checkpoints of a run: whole or not there, checked when read, pruned; and how to resume from one.
 
 ```
 RUN/checkpoints/step-00000500/state.json             step, validation, SHA-256 of the files
@@ -72,7 +72,17 @@ def save(
         if write_weights is not None:
             write_weights(folder / "weights")
         (folder / _STATE).write_text(json.dumps(state, indent=1) + "\n", "utf-8")
-    _prune(run, config)
+
+    # Only the newest and the best stay.
+    there = listed(run)
+    scored = sorted((c for c in there if c.score is not None), key=lambda c: c.score)
+    keep = {c.path for c in [*there[-config.keep_last :], *scored[: config.keep_best]]}
+    for checkpoint in there:
+        if checkpoint.path not in keep:
+            gone = checkpoint.path.with_name(f".{checkpoint.path.name}.old")
+            checkpoint.path.rename(gone)  # at once; the rest may be interrupted
+            shutil.rmtree(gone, ignore_errors=True)
+
     return path
 
 
@@ -169,14 +179,3 @@ def _state(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SchemaError(f"{path}: not a checkpoint: {error!r}.") from error
     return state
-
-
-def _prune(run: Path, config: CheckpointConfig) -> None:
-    there = listed(run)
-    scored = sorted((c for c in there if c.score is not None), key=lambda c: c.score)
-    keep = {c.path for c in [*there[-config.keep_last :], *scored[: config.keep_best]]}
-    for checkpoint in there:
-        if checkpoint.path not in keep:
-            gone = checkpoint.path.with_name(f".{checkpoint.path.name}.old")
-            checkpoint.path.rename(gone)  # at once; the rest may be interrupted
-            shutil.rmtree(gone, ignore_errors=True)

@@ -1,87 +1,83 @@
-"""What a training run is made of. Checked when it is built, before anything is loaded.
+"""The settings of a training run: dataclasses that are checked when they are built.
 
-Field by field as ``acehand-train --cfg job`` prints it. The defaults are the paper's standard
-configuration (section 3.4, appendix "Implementation Details"). hydra composes these; nothing below
-the entry point knows it.
+The defaults are the paper's standard configuration (section 3.4, appendix "Implementation
+Details"). The text below a field is its documentation: docs/training.md has the table of all of
+them. ``compose.py`` makes hydra's schema of these classes; nothing here knows hydra.
 """
 
 from __future__ import annotations
 
 import math
-import types
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
 
 from acehand_core.datasets.clips.windows import WindowSettings
-from acehand_core.errors import InputError, nearest
-from acehand_core.model.config import ModelConfig
+from acehand_core.errors import InputError
+from acehand_core.model.config import (
+    BearingSource,
+    Fallback,
+    FitGuards,
+    ModelConfig,
+    Precision,
+    RayCells,
+    SolveKind,
+    TrainedHand,
+)
 from acehand_core.model.network import SolveOptions
 from acehand_core.training.losses import LossWeights
 
-_CHOICES = {
-    "bearings": ("intrinsics", "rays", "pinhole", "radial"),
-    "solve": ("mixed", "rigid", "inverse", "direct"),
-    "fallback": ("released", "paper"),
-    "fit_guards": ("paper", "excess"),
-    "ray_cells": ("edges", "centres"),
-    "precision": ("bfloat16", "float32"),
-    "parallel": ("ddp", "fsdp"),
-    "hand": ("mano", "acehand"),
-    "device": ("auto", "cpu", "cuda"),
-}
 #: Seeds of the steps are made from it and must stay below 2**64.
 _SEEDS = 2**32
 
 
-def _choose(where: str, name: str, value: str) -> None:
-    if value not in _CHOICES[name]:
-        full = f"{where}.{name}" if where else name
-        raise InputError(f"{full} is {value!r}; {nearest(value, _CHOICES[name])}")
+def _above_zero(default: Any) -> Any:
+    return field(default=default, metadata={"above": 0})
 
 
-def _positive(where: str, config: Any, *names: str, zero: bool = False) -> None:
-    for name in names:
-        value = getattr(config, name)
-        full = f"{where}.{name}" if where else name
-        if not (0 < value < math.inf or (zero and value == 0)):
-            raise InputError(f"{full} is {value}; {'0 or more' if zero else 'above 0'}, finite.")
+def _from_zero(default: Any) -> Any:
+    return field(default=default, metadata={"least": 0})
+
+
+def _check(settings: Any) -> None:
+    """Raise InputError for a number that is out of its range."""
+    for f in fields(settings):
+        value = getattr(settings, f.name)
+        if "above" in f.metadata and not 0 < value < math.inf:
+            raise InputError(f"{f.name} is {value}; above 0, finite.")
+        if "least" in f.metadata and not 0 <= value < math.inf:
+            raise InputError(f"{f.name} is {value}; 0 or more, finite.")
 
 
 @dataclass(frozen=True, slots=True)
 class StartConfig:
-    """Where training starts.
-
-    Attributes:
-        weights: a whole model to go on from (own format, released or re-packaged), or null.
-        base, vae, caption: pieces of the released backbone, for a start from scratch.
-        random: the backbone gets random numbers; for measuring and for tests.
-    """
+    """Where training starts."""
 
     weights: str | None = None
+    """A whole model to start from: own format, released or re-packaged."""
     base: str | None = None
+    """Folder of the released transformer, for a start from the backbone alone."""
     vae: str | None = None
+    """File of the released video encoder."""
     caption: str | None = None
+    """File of the embedded caption."""
     random: bool = False
+    """The backbone gets random numbers; for measuring and for tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class SolverConfig:
-    """How hands are placed during training; see ``model.SolveOptions``.
+    """How hands are placed during training; see ``SolveOptions``."""
 
-    The released code reads rays with their outer cells on the "edges"; they are taught at their
-    centres, and read there unless it is to be repeated.
-    """
-
-    bearings: str = "intrinsics"
-    solve: str = "mixed"
-    fallback: str = "released"
-    fit_guards: str = "excess"
-    ray_cells: str = "centres"
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            _choose("solver", f.name, getattr(self, f.name))
+    bearings: BearingSource = "intrinsics"
+    """Where bearings come from: given intrinsics, the ray field, or a lens fitted to it."""
+    solve: SolveKind = "mixed"
+    """How a hand is placed by them."""
+    fallback: Fallback = "released"
+    """Where a refused hand lies: as in the released code, or as the paper has it."""
+    fit_guards: FitGuards = "excess"
+    """Which fitted pinholes place hands: by the paper's two guards, or by a third one too."""
+    ray_cells: RayCells = "centres"
+    """Where cells of the ray field are read; the released code reads outer ones on the edges."""
 
     def options(self) -> SolveOptions:
         """Return the model's own options."""
@@ -92,40 +88,50 @@ class SolverConfig:
 class OptimConfig:
     """AdamW in three groups of learning rates, warm-up, cosine (appendix "Optimization").
 
-    ``clips_per_process`` of ``processes`` times ``accumulation`` make the effective batch. A run on
-    another number of processes must keep that product: ``accumulation`` is there for it.
-    ``parallel``: every process holds the whole model ("ddp") or a share of it ("fsdp").
+    ``clips_per_process`` times ``processes`` times ``accumulation`` is the effective batch. A run
+    on another number of processes must keep that product.
     """
 
-    steps: int = 20_000
-    warmup_steps: int = 200
-    lr_decoder: float = 2e-4
-    lr_lora: float = 1e-4
-    lr_patch_embedding: float = 2e-5
-    weight_decay: float = 1e-2
+    steps: int = _above_zero(20_000)
+    """Steps of the whole run."""
+    warmup_steps: int = _from_zero(200)
+    """Steps over which the rates grow linearly."""
+    lr_decoder: float = _above_zero(2e-4)
+    """Rate of decoder, heads and whatever starts from scratch."""
+    lr_lora: float = _above_zero(1e-4)
+    """Rate of the adapters."""
+    lr_patch_embedding: float = _above_zero(2e-5)
+    """Rate of the transformer's patch embedding."""
+    weight_decay: float = _from_zero(1e-2)
+    """Decay of all that learns."""
     beta1: float = 0.9
+    """Decay of AdamW's first moment."""
     beta2: float = 0.999
-    gradient_clip: float = 1.0
-    clips_per_process: int = 4
-    processes: int = 16
-    accumulation: int = 1
-    precision: str = "bfloat16"
-    parallel: str = "ddp"
+    """Decay of AdamW's second moment."""
+    gradient_clip: float = _above_zero(1.0)
+    """Largest norm of a step's gradient."""
+    clips_per_process: int = _above_zero(4)
+    """Clips that one process holds at a time."""
+    processes: int = _above_zero(16)
+    """Processes that must be running."""
+    accumulation: int = _above_zero(1)
+    """Parts that a process's share of a step is cut into, one after the other."""
+    precision: Precision = "bfloat16"
+    """Of the frozen backbone; what learns is float32."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Whether each process holds the whole model (ddp) or a share of it (fsdp)."""
     checkpointing: bool = True
+    """Activations of blocks are computed again instead of kept: less memory, more time."""
 
     def __post_init__(self) -> None:
-        _choose("optim", "precision", self.precision)
-        _choose("optim", "parallel", self.parallel)
-        _positive("optim", self, "steps", "lr_decoder", "lr_lora", "lr_patch_embedding",
-                  "gradient_clip", "clips_per_process", "processes", "accumulation")  # fmt: skip
-        _positive("optim", self, "warmup_steps", "weight_decay", zero=True)
+        _check(self)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"optim.{name} is {getattr(self, name)}; from 0 to below 1.")
+                raise InputError(f"{name} is {getattr(self, name)}; from 0 to below 1.")
         if self.warmup_steps > self.steps:
             raise InputError(
-                f"optim.warmup_steps is {self.warmup_steps} of optim.steps {self.steps}; that many "
-                "or fewer."
+                f"warmup_steps is {self.warmup_steps} of optim.steps {self.steps}; that many or "
+                "fewer."
             )
 
     @property
@@ -136,17 +142,17 @@ class OptimConfig:
 
 @dataclass(frozen=True, slots=True)
 class SourceConfig:
-    """One dataset: a store of clips, its weight, and the width its pictures are encoded at.
-
-    ``encode_width`` 0 keeps the stored size; sides are rounded to whole tokens.
-    """
+    """One dataset that is trained on, or validated on."""
 
     root: str | None = None
-    weight: float = 1.0
-    encode_width: int = 0
+    """Folder of its store of clips."""
+    weight: float = _from_zero(1.0)
+    """Share of the steps, relative to the other sources; 0 leaves it out."""
+    encode_width: int = _from_zero(0)
+    """Width that its pictures are encoded at, rounded to whole tokens; 0 keeps the stored one."""
 
     def __post_init__(self) -> None:
-        _positive("", self, "weight", "encode_width", zero=True)
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +160,16 @@ class DataConfig:
     """What is trained on. A source of weight 0 is left out; every other one needs its ``root``."""
 
     sources: dict[str, SourceConfig] = field(default_factory=dict)
+    """The datasets, by name."""
     window: WindowSettings = field(default_factory=WindowSettings)
-    workers: int = 4
+    """What is cut out of a clip, see `acehand_core/datasets/clips/windows.py`."""
+    workers: int = _from_zero(4)
+    """Processes that read ahead."""
     latent_cache: str | None = None
+    """Folder of encoded recordings, for sources of features that read latents."""
 
     def __post_init__(self) -> None:
-        _positive("data", self, "workers", zero=True)
+        _check(self)
 
     def used(self) -> dict[str, SourceConfig]:
         """Return the sources that take part. Raises InputError where a root is missing."""
@@ -176,67 +186,74 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True)
 class ValidationConfig:
-    """Windows of other recordings; none without ``sources``.
-
-    They are judged by the distance of wrist-aligned joints, and the losses are written too.
-    """
+    """Windows of other recordings, judged by the distance of wrist-aligned joints."""
 
     sources: dict[str, SourceConfig] = field(default_factory=dict)
-    every: int = 500
-    windows: int = 32
+    """The datasets, by name; without a root a source is left out."""
+    every: int = _above_zero(500)
+    """Steps between validations."""
+    windows: int = _above_zero(32)
+    """Windows, drawn once for the whole run."""
 
     def __post_init__(self) -> None:
-        _positive("validation", self, "every", "windows")
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """TensorBoard always, wandb where it is installed and asked for; pictures every so often."""
+    """What is written while a run lasts; TensorBoard's files always are."""
 
-    every: int = 10
-    pictures_every: int = 1000
-    pictures: int = 4
+    every: int = _above_zero(10)
+    """Steps between lines of metrics.jsonl."""
+    pictures_every: int = _above_zero(1000)
+    """Steps between pictures of predictions."""
+    pictures: int = _above_zero(4)
+    """Clips in such a picture."""
     wandb: bool = False
+    """Write to wandb too, where it is installed."""
 
     def __post_init__(self) -> None:
-        _positive("log", self, "every", "pictures_every", "pictures")
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
-    """Every so many steps; the newest ``keep_last`` and the ``keep_best`` by validation stay.
+    """What is kept of a run: the newest checkpoints, and the best by validation."""
 
-    ``whole``: each holds the whole model in our weights format, the frozen backbone included. Else
-    it holds what learns; ``weights/`` is written at the end, and ``acehand weights export RUN``
-    makes them of any checkpoint.
-    """
-
-    every: int = 500
-    keep_last: int = 2
-    keep_best: int = 1
+    every: int = _above_zero(500)
+    """Steps between checkpoints."""
+    keep_last: int = _above_zero(2)
+    """How many of the newest stay."""
+    keep_best: int = _from_zero(1)
+    """How many of the best by validation stay."""
     whole: bool = False
+    """Each holds the whole model in our weights format, the frozen backbone included."""
 
     def __post_init__(self) -> None:
-        _positive("checkpoints", self, "every", "keep_last")
-        _positive("checkpoints", self, "keep_best", zero=True)
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """A whole run. ``model`` are the fields of ``weights.config.ModelConfig``."""
+    """A whole run."""
 
     name: str = "standard"
+    """Name of the run in logs."""
     seed: int = 0
-    #: Folder of the run; the same one again goes on from its newest checkpoint.
+    """Of all that is drawn."""
     run: str = "runs/standard"
-    device: str = "auto"
-    hand: str = "mano"
-    #: Folder of MANO_LEFT.pkl and MANO_RIGHT.pkl, for hand "mano".
+    """Folder of the run; given again, it resumes from its newest checkpoint."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; auto takes a GPU if there is one."""
+    hand: TrainedHand = "mano"
+    """Hand model whose rotations are learned."""
     mano: str | None = None
-    #: Which left shape directions MANO has; left shapes of sources of the other kind are not used.
+    """Folder of MANO_LEFT.pkl and MANO_RIGHT.pkl, for hand mano."""
     left_shapedirs_fixed: bool = False
+    """MANO's left shape directions are corrected; left shapes of other sources teach nothing."""
     start: StartConfig = field(default_factory=StartConfig)
-    model: dict[str, Any] = field(default_factory=lambda: ModelConfig().to_json())
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """Sizes of the model and its source of features, see `acehand_core/model/config.py`."""
     solver: SolverConfig = field(default_factory=SolverConfig)
     losses: LossWeights = field(default_factory=LossWeights)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -246,75 +263,25 @@ class TrainConfig:
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:
-        _choose("", "hand", self.hand)
-        _choose("", "device", self.device)
         if not 0 <= self.seed < _SEEDS:
             raise InputError(f"seed is {self.seed}; valid: 0 to {_SEEDS - 1}.")
         if not self.run.strip():
             raise InputError("run is empty; give run=FOLDER.")
-        for f in fields(self.losses):
-            value = getattr(self.losses, f.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise InputError(f"losses.{f.name} is {value}; a finite number is needed.")
-        model = self.model_config()
-        if self.solver.bearings == "intrinsics" and model.variant == "kfree":
+        if self.solver.bearings != "intrinsics":
+            return
+
+        if self.model.variant == "kfree":
             raise InputError(
                 "solver.bearings is 'intrinsics' with model.variant 'kfree'; valid: pinhole, rays, "
                 "radial."
             )
-        if self.losses.fit > 0 and self.solver.bearings == "intrinsics":
+
+        if self.losses.fit > 0:
             raise InputError(
                 f"losses.fit is {self.losses.fit} with solver.bearings 'intrinsics', which fit no "
                 "pinhole; set losses.fit=0, or use experiment=kfree."
             )
 
-    def model_config(self) -> ModelConfig:
-        """Return the model's sizes. Raises SchemaError naming the field."""
-        return ModelConfig.from_json(dict(self.model), "model")
-
     def to_json(self) -> dict[str, Any]:
         """Return plain types."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Any) -> TrainConfig:
-        """Return a configuration of plain types. Raises InputError naming field and valid value."""
-        return _read(cls, data, "")
-
-
-def _read(kind: type, data: Any, where: str) -> Any:
-    """Build a dataclass of a mapping, checking names and types all the way down."""
-    if not isinstance(data, Mapping):
-        raise InputError(f"{where or 'configuration'}: {data!r}; a group of settings is needed.")
-    hints, values = get_type_hints(kind), {}
-    for name, value in data.items():
-        full = f"{where}.{name}" if where else str(name)
-        if name not in hints:
-            raise InputError(f"unknown setting {full!r}; {nearest(str(name), hints)}")
-        values[name] = _value(hints[name], value, full)
-    try:
-        return kind(**values)
-    except InputError as error:
-        if kind not in (SourceConfig, WindowSettings):
-            raise
-        # These know their own fields, not where they stand.
-        raise InputError(f"{where}.{error}") from error
-
-
-def _value(hint: Any, value: Any, where: str) -> Any:
-    if is_dataclass(hint):
-        return _read(hint, value, where)
-    if get_origin(hint) is dict:
-        if not isinstance(value, Mapping):
-            raise InputError(f"{where}: {value!r}; a group of settings is needed.")
-        inner = get_args(hint)[1]
-        return {str(k): _value(inner, v, f"{where}.{k}") for k, v in value.items()}
-    if hint is Any:
-        return value
-    kinds = get_args(hint) if get_origin(hint) is types.UnionType else (hint,)
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not any(type(value) is kind for kind in kinds):
-        names = " or ".join("null" if k is type(None) else k.__name__ for k in kinds)
-        raise InputError(f"{where}: {value!r} is not of type {names}.")
-    return value

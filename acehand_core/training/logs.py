@@ -5,15 +5,10 @@ Predictions drawn on the pictures of a fixed batch: truth thin and light, predic
 
 from __future__ import annotations
 
-import datetime
-import hashlib
 import importlib.metadata
 import importlib.util
 import json
-import platform
 import secrets
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,10 +19,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 
-from acehand_core.datasets.clips.store import ClipStore
-from acehand_core.datasets.clips.windows import Sample
 from acehand_core.errors import MissingDependencyError, OutputError
-from acehand_core.files.safe_files import content_sha256
 from acehand_core.hand.skeleton import KEYPOINT_PARENTS
 from acehand_core.training.batches import Batch, Reader, resized
 from acehand_core.training.config import TrainConfig
@@ -35,11 +27,10 @@ from acehand_core.training.losses import project
 from acehand_core.training.step import TrainingModel
 
 METRICS = "metrics.jsonl"
-_LIBRARIES = ("acehand", "torch", "accelerate", "diffusers", "peft", "numpy", "hydra-core", "av")
 
 
 class Logs:
-    """Writes numbers by step; only the first process has one. Going on drops what comes later."""
+    """Writes numbers by step; only the first process has one. Resuming drops later lines."""
 
     def __init__(self, run: Path, config: TrainConfig, first_step: int) -> None:
         self.run = run
@@ -98,96 +89,6 @@ class Logs:
         temporary.replace(self._file)
 
 
-def describe(
-    config: TrainConfig,
-    stores: Mapping[str, ClipStore],
-    watched: Mapping[str, ClipStore] | None = None,
-    step: int = 0,
-) -> dict[str, Any]:
-    """Return what makes a start of a run repeatable: code, versions, machine, seed, data.
-
-    ``watched``: the stores of validation. ``step``: steps that were done already.
-    """
-    versions = {}
-    for name in _LIBRARIES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {
-        "step": step,
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "seed": config.seed,
-        "git": _git(),
-        "versions": versions,
-        "python": sys.version.split()[0],
-        "machine": {"system": platform.platform(), "processor": platform.machine(), "gpus": gpus},
-        "data": _described(stores),
-        "validation": _described(watched or {}),
-    }  # fmt: skip
-
-
-def _described(stores: Mapping[str, ClipStore]) -> dict[str, Any]:
-    return {
-        name: {
-            "root": str(store.root),
-            "store_sha256": content_sha256(store.root / "store.json"),
-            "clips": len(store),
-            "clips_sha256": _clips_hash(store),
-            "pictures": store.info.pictures,
-            "widths": sorted({info.width for info in store.infos().values()}),
-            "license": store.info.license,
-        }
-        for name, store in stores.items()
-    }
-
-
-def other_data(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return what differs between the data of two starts, by name; where it lies does not count."""
-    out = []
-    for group in ("data", "validation"):
-        then, now = old.get(group, {}), new[group]
-        if group == "validation" and not (then and now):
-            continue  # begun or given up meanwhile: no two scores to compare
-        where = "data.sources" if group == "data" else "validation.sources"
-        for name in sorted({*then, *now}):
-            a, b = then.get(name), now.get(name)
-            if a is None or b is None:
-                out.append(f"{where}.{name}: {'not there' if a is None else 'there'} then, "
-                           f"{'not there' if b is None else 'there'} now")  # fmt: skip
-            elif any(a[key] != b[key] for key in ("store_sha256", "clips_sha256")):
-                out.append(
-                    f"{where}.{name}: other clips ({a['clips']} in {a['root']} then, "
-                    f"{b['clips']} in {b['root']} now)"
-                )
-    return out
-
-
-def _clips_hash(store: ClipStore) -> str:
-    # The files' hashes as clip.json states them; the files themselves may be terabytes.
-    rows = [[name, sorted(info.files.items())] for name, info in store.infos().items()]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-
-
-def _git(file: Path = Path(__file__)) -> dict[str, Any] | None:
-    """Return commit and whether the package differs from it; None outside a checkout of it.
-
-    A package installed below someone else's checkout is no part of that one.
-    """
-
-    def ask(*words: str) -> str:
-        command = ["git", "-C", str(file.parent), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        ask("ls-files", "--error-unmatch", "--", file.name)
-        changed = ask("status", "--porcelain", "--", str(file.parents[1]))
-        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(changed)}
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
 def _start_wandb(run: Path, config: TrainConfig) -> Any:
     if importlib.util.find_spec("wandb") is None:
         raise MissingDependencyError(
@@ -195,7 +96,7 @@ def _start_wandb(run: Path, config: TrainConfig) -> Any:
         )
     import wandb
 
-    # Going on draws into the same curves.
+    # A resumed run draws into the same curves.
     name = run / "wandb_id"
     if not name.exists():
         name.write_text(secrets.token_hex(8), "utf-8")
@@ -230,12 +131,20 @@ def draw(
     for number, sample in enumerate(batch.samples):
         tiles = []
         for frame in np.linspace(0, sample.frames - 1, _COLUMNS).astype(int):
-            tile = _picture(reader, sample, int(frame))
+            clip = reader.stores[sample.dataset].open(sample.clip)
+            assert clip.frames is not None
+            image = clip.frames.at(0 if clip.info.kind == "image" else sample.start + int(frame))
+            image = resized(image, sample.size)
+            scale = _SCALE if sample.size[0] < 300 else 1
+            tile = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
+
             for slot in range(2):
                 _skeleton(tile, true[number, frame, slot], _TRUE, 1, inside[number, frame, slot])
                 if presence[number, frame, slot] > 0.5:
                     _skeleton(tile, joints[number, frame, slot], _COLOURS[slot], 2)
-                    _dots(tile, anchors[number, frame, slot], _COLOURS[slot])
+                    for at in _pixels(tile, anchors[number, frame, slot]):
+                        centre = tuple(map(int, at))
+                        cv2.circle(tile, centre, 2, _COLOURS[slot], -1, cv2.LINE_AA)
                 words = f"P{presence[number, frame, slot]:.2f} V{visible[number, frame, slot]:.2f}"
                 place = (4, 12 + 12 * slot)
                 cv2.putText(tile, words, place, cv2.FONT_HERSHEY_PLAIN, 0.8, _COLOURS[slot])
@@ -274,15 +183,6 @@ def save_png(path: Path, sheet: UInt8[np.ndarray, "H W 3"]) -> None:
     cv2.imwrite(str(path), cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR))
 
 
-def _picture(reader: Reader, sample: Sample, frame: int) -> UInt8[np.ndarray, "H W 3"]:
-    clip = reader.stores[sample.dataset].open(sample.clip)
-    assert clip.frames is not None
-    image = clip.frames.at(0 if clip.info.kind == "image" else sample.start + frame)
-    image = resized(image, sample.size)
-    scale = _SCALE if sample.size[0] < 300 else 1
-    return cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
-
-
 def _pixels(image: np.ndarray, points: Float[np.ndarray, "21 2"]) -> np.ndarray:
     shares = np.clip(np.nan_to_num(points, nan=-1.0), -4, 4)
     return np.rint(shares * image.shape[1::-1]).astype(int)
@@ -300,8 +200,3 @@ def _skeleton(
         if parent >= 0 and (shown is None or (shown[joint] and shown[parent])):
             ends = tuple(map(int, places[parent])), tuple(map(int, places[joint]))
             cv2.line(image, *ends, colour, width, cv2.LINE_AA)
-
-
-def _dots(image: np.ndarray, points: np.ndarray, colour: tuple[int, int, int]) -> None:
-    for place in _pixels(image, points):
-        cv2.circle(image, tuple(map(int, place)), 2, colour, -1, cv2.LINE_AA)

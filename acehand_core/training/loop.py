@@ -1,4 +1,4 @@
-"""A training run from its configuration to its weights. Interrupted or killed, it goes on."""
+"""A training run from its settings to its weights. Interrupted or killed, it resumes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from acehand_core.model.weights.own import save_own
 from acehand_core.model.weights.state import LoadedWeights
 from acehand_core.training import batches, build, checkpoints, logs
 from acehand_core.training import optim as sharding
-from acehand_core.training.batches import Batch, Plan, Reader
+from acehand_core.training.batches import Batch, LatentCache, Plan, Reader, encoder_key
 from acehand_core.training.config import TrainConfig
-from acehand_core.training.export import NOT_WRITTEN
-from acehand_core.training.latents import LatentCache, encoder_key
 from acehand_core.training.optim import make_optimizer
 from acehand_core.training.run_folder import (
+    NOT_WRITTEN,
     alone,
     check_folder,
     keep_description,
@@ -60,6 +59,7 @@ class Run:
     ) -> None:
         self.config, self.progress = config, progress
         self.folder = Path(config.run)
+
         # Before processes meet: afterwards the first one may already have written to it.
         check_folder(self.folder)
         used = config.data.used()
@@ -69,13 +69,15 @@ class Run:
         self.plan_sizes()
         self.stores = batches.open_stores(used)
         mixture = batches.make_mixture(config.data, used, self.stores)
-        self.watched = _val_mixture(config)
+        watched = {n: s for n, s in config.validation.sources.items() if s.root and s.weight > 0}
+        self.watched: tuple[Any, dict[str, ClipStore]] | None = None
+        if watched:
+            opened = batches.open_stores(watched)
+            self.watched = batches.make_mixture(config.data, watched, opened), opened
         for stores in (self.stores, self.watched[1] if self.watched else {}):
             batches.check_hand_models(stores, config.hand)
         self.hands = build.build_hands(config)
-        self.start = (
-            build.read_start(config.model_config(), config.start) if start is None else start
-        )
+        self.start = build.read_start(config.model, config.start) if start is None else start
         self.reader = self._reader(self.stores, mixture)
         self.plan = Plan(
             mixture, config.seed, config.optim.steps, config.optim.clips_per_process,
@@ -93,6 +95,7 @@ class Run:
         self.model, self.optimizer = self.bare, optimizer
         if not self.sharded:
             self.model, self.optimizer = self.accelerator.prepare(self.bare, optimizer)
+
         #: Step and score of the newest validation; a checkpoint takes it only at that very step.
         self.score: tuple[int, float] | None = None
         scores = [c.score for c in checkpoints.listed(self.folder) if c.score is not None]
@@ -115,10 +118,14 @@ class Run:
         """Train until the last step, or ``stop_at``; write checkpoints, logs and weights."""
         config, main = self.config, self.accelerator.is_main_process
         last = min(config.optim.steps, stop_at or config.optim.steps)
-        book = self._open_logs() if main else None
+        book = logs.Logs(self.folder, config, self.step + 1) if main else None
+        for name, count in self.plan.mixture.skipped.items():
+            if count and main:
+                self.progress(f"{name}: {count} recordings are shorter than a window", 0, 0)
         fixed, watched = self._fixed_batches()
         report: StepReport | None = None
         self.model.train()
+
         stream = batches.batches(self.reader, self.plan, self.step, config.data.workers)
         while self.step < last:
             report = optimise(
@@ -128,18 +135,23 @@ class Run:
             self.step += 1
             done = self.step == config.optim.steps
             if book is not None:
-                self._tell(book, report, done)
+                self._log(book, report, done)
             if watched and (self.step % config.validation.every == 0 or done):
-                self._validate(book, watched)
+                values = validate(self.accelerator, self.model, watched, self.config.losses)
+                self.score = self.step, values[SCORE]
+                if book is not None:
+                    book.write(self.step, {f"validation/{name}": v for name, v in values.items()})
             draws = book is not None or self.sharded  # all processes hold a part of the model
             if draws and (self.step % config.log.pictures_every == 0 or done):
                 self._draw(book, fixed)
             if self.step % config.checkpoints.every == 0 or self.step == last or self._new_best():
                 self._save()
+
         weights = self._finish() if self.step == config.optim.steps else None
         if book is not None:
             book.close()
         best = checkpoints.best(self.folder)
+
         return RunReport(
             self.folder, self.step, report.loss if report else None,
             best.path if best else None, weights,
@@ -148,7 +160,8 @@ class Run:
     def _reader(self, stores: dict[str, ClipStore], mixture: Any) -> Reader:
         """Return what reads samples; for sources of latents, after encoding what is missing."""
         config = self.config
-        source = config.model_config().source
+        source = config.model.source
+
         cache = None
         if source_kind(source).needs == "latents":
             if config.data.latent_cache is None:
@@ -163,6 +176,7 @@ class Run:
             if self.watched is not None:
                 val_mixture, val_stores = self.watched
                 self._encode(cache, val_stores, val_mixture)
+
         return Reader(stores, source, self.hands, config.left_shapedirs_fixed, cache)
 
     def _encode(self, cache: LatentCache, stores: dict[str, ClipStore], mixture: Any) -> None:
@@ -174,6 +188,7 @@ class Run:
         ]
         own = wanted[self.accelerator.process_index :: self.accelerator.num_processes]
         missing = [w for w in own if not cache.path(w[0].info_of(w[1]), w[2]).exists()]
+
         if missing:
             encoder = build.build_encoder(self.config, self.start).to(self.accelerator.device)
             clips = ((store.open(clip), size) for store, clip, size in missing)
@@ -181,6 +196,7 @@ class Run:
                 clips, encoder, batches.resized,
                 lambda done: self.progress("encoding recordings", done, len(missing)),
             )  # fmt: skip
+
         self.accelerator.wait_for_everyone()
 
     def _fixed_batches(self) -> tuple[list[Batch], list[tuple[Batch, bool]]]:
@@ -194,7 +210,7 @@ class Run:
         else:
             mixture, stores = self.watched
             reader = Reader(
-                stores, config.model_config().source, self.reader.hands, self.reader.fixed,
+                stores, config.model.source, self.reader.hands, self.reader.fixed,
                 self.reader.cache,
             )  # fmt: skip
             samples = mixture.fixed(_VALIDATION_SEED, config.validation.windows)
@@ -203,12 +219,14 @@ class Run:
             )
             mine = [(reader.read([sample]), counts) for sample, counts in part]
             samples = samples[: config.log.pictures]
+
         self._picture_reader = reader
         draws = self.accelerator.is_main_process or self.sharded
         shown = [reader.read([s]) for s in samples] if draws else []
+
         return shown, mine
 
-    def _tell(self, book: logs.Logs, report: StepReport, done: bool) -> None:
+    def _log(self, book: logs.Logs, report: StepReport, done: bool) -> None:
         self.progress(f"training, loss {report.loss:.3f}", self.step, self.config.optim.steps)
         if self.step % self.config.log.every == 0 or done or self.step == 1:
             values: dict[str, float | str] = {"train/loss": report.loss, "dataset": report.dataset}
@@ -216,15 +234,9 @@ class Run:
             values |= {f"rate/{name}": value for name, value in report.rates.items()}
             book.write(self.step, values | {"gradient_norm": report.gradient_norm})
 
-    def _validate(self, book: logs.Logs | None, watched: list[tuple[Batch, bool]]) -> None:
-        values = validate(self.accelerator, self.model, watched, self.config.losses, self.step)
-        self.score = self.step, values[SCORE]
-        if book is not None:
-            book.write(self.step, {f"validation/{name}": v for name, v in values.items()})
-
     def _draw(self, book: logs.Logs | None, fixed: list[Batch]) -> None:
         device = self.accelerator.device
-        sheets = [logs.draw(self.bare, self._picture_reader, one, device) for one in fixed]
+        sheets = [logs.draw(self.bare, self._picture_reader, batch, device) for batch in fixed]
         if book is None:
             return
         sheet = logs.stacked(sheets)
@@ -233,8 +245,8 @@ class Run:
 
     def _new_best(self) -> bool:
         """Whether this step was validated, and is the best so far; then it is to be kept."""
-        found = self._score_now()
-        return self.config.checkpoints.keep_best > 0 and found is not None and found < self.best
+        score = self._score_now()
+        return self.config.checkpoints.keep_best > 0 and score is not None and score < self.best
 
     def _score_now(self) -> float | None:
         """Return the validation's score of this very step."""
@@ -244,7 +256,15 @@ class Run:
         score = self._score_now()
         if score is not None:
             self.best = min(self.best, score)
-        trained, state = self._gathered()
+
+        sharding.settle(self.bare)
+        trained = {
+            name: sharding.whole(parameter)
+            for name, parameter in self.bare.named_parameters()
+            if parameter.requires_grad
+        }
+        state = checkpoints.optimizer_tensors(self.bare, self.optimizer)
+
         if self.accelerator.is_main_process:
             whole = self.config.checkpoints.whole
             model = self._filled(trained) if whole and self.sharded else None
@@ -253,15 +273,6 @@ class Run:
                 (lambda path: self._write_weights(path, model)) if whole else None,
             )  # fmt: skip
         self.accelerator.wait_for_everyone()
-
-    def _gathered(self) -> tuple[checkpoints.Tensors, checkpoints.Tensors]:
-        sharding.settle(self.bare)
-        trained = {
-            name: sharding.whole(parameter)
-            for name, parameter in self.bare.named_parameters()
-            if parameter.requires_grad
-        }
-        return trained, checkpoints.optimizer_tensors(self.bare, self.optimizer)
 
     def _resume(self, optimizer: torch.optim.Optimizer) -> None:
         if self.accelerator.is_main_process:
@@ -276,13 +287,6 @@ class Run:
             checkpoints.set_optimizer(self.bare, optimizer, state)
             self.step = there[-1].step
 
-    def _open_logs(self) -> logs.Logs:
-        book = logs.Logs(self.folder, self.config, self.step + 1)
-        for name, count in self.plan.mixture.skipped.items():
-            if count:
-                self.progress(f"{name}: {count} recordings are shorter than a window", 0, 0)
-        return book
-
     def _finish(self) -> Path | None:
         """Write the weights of the best and of the last checkpoint; every process takes part."""
         path, last = self.folder / "weights", self.folder / "weights-last"
@@ -291,7 +295,7 @@ class Run:
             if best is not None:
                 self._write_weights(path, self._filled(checkpoints.read(best)[0]))
                 self._write_weights(last, self._filled(checkpoints.read(there[-1])[0]))
-                if (source := self.config.model_config().source) in NOT_WRITTEN:
+                if (source := self.config.model.source) in NOT_WRITTEN:
                     self.progress(f"{path}: what was learned; {source} itself is not in it", 0, 0)
         self.accelerator.wait_for_everyone()
         return path if path.exists() else None
@@ -311,7 +315,7 @@ class Run:
 
 
 def train(config: TrainConfig, progress: Progress, stop_at: int | None = None) -> RunReport:
-    """Run training, or go on with it. Raises AcehandError."""
+    """Run training, or resume it. Raises AcehandError."""
     with alone(Path(config.run)):
         return Run(config, progress).go(stop_at)
 
@@ -322,17 +326,10 @@ def _accelerator(config: TrainConfig) -> Any:
 
     if config.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device is 'cuda', and torch finds none; use device=auto or cpu.")
+
     # Readouts that no term of a source sees get no gradient in its batches.
     kwargs = [DistributedDataParallelKwargs(find_unused_parameters=True)]
     return Accelerator(
         cpu=config.device == "cpu", mixed_precision="no", kwargs_handlers=kwargs,
         step_scheduler_with_optimizer=False,
     )  # fmt: skip
-
-
-def _val_mixture(config: TrainConfig) -> Any:
-    used = {n: s for n, s in config.validation.sources.items() if s.root and s.weight > 0}
-    if not used:
-        return None
-    stores = batches.open_stores(used)
-    return batches.make_mixture(config.data, used, stores), stores

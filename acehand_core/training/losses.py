@@ -1,21 +1,23 @@
-"""The whole objective: which term sees what, masks and routing, weights (paper section 3.4).
+"""The objective of training (paper section 3.4): a list of terms, their masks and their weights.
+
+``TERMS`` is the list. A new term is one entry there and one field of ``LossWeights``, its weight.
 
 Masks depend on the targets alone, so the number of elements of a step is known before the model
 runs and can be summed over processes and accumulated batches: any way to cut a step's clips into
 batches then gives the same gradient. docs/training.md lists what the paper leaves open.
 
-The terms, one pure function each: the sum of its elements where a mask allows them. torch.
-
-An element is one rotation, hand, joint, clip or cell, as each function says; an l1 or squared
-distance is the mean over an element's numbers. Sums, not means: the caller divides by how many
-elements the whole step has over all processes. A masked element gives neither value nor gradient,
-and needs no meaningful numbers.
+An element is one rotation, hand, joint, clip or cell, as each distance says; an l1 or squared
+distance is the mean over an element's numbers. Distances are sums over the elements that a mask
+allows, not means: the caller divides by how many elements the whole step has over all processes. A
+masked element gives neither value nor gradient, and needs no meaningful numbers. torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Literal
 
 import torch
@@ -23,6 +25,7 @@ from jaxtyping import Bool, Float
 from torch.nn import functional
 
 from acehand_core.errors import InputError
+from acehand_core.model.batch import Readout
 from acehand_core.training.targets import Prediction, Targets
 
 #: Cosines of angles are kept this far from 1 and -1, where the arc cosine has no gradient. The
@@ -136,179 +139,250 @@ def _sum(element: torch.Tensor, mask: torch.Tensor) -> Scalar:
     return torch.where(mask, element, 0.0).sum()
 
 
+#: Whose joints the three joint terms see: the joint and wrist heads', the hand model's, or both.
 JointReading = Literal["both", "direct", "hand"]
+#: By the name of a term.
 Sums = dict[str, Float[torch.Tensor, ""]]
-
-#: Name of each term -> the weight that it takes. Two readings of joints carry the weight each.
-TERMS: Mapping[str, str] = {
-    "rot_orient": "rotation_geodesic",
-    "rot_pose": "rotation_geodesic",
-    "rot_orient_matrix": "rotation_matrix",
-    "rot_pose_matrix": "rotation_matrix",
-    "shape": "shape",
-    "joint_relative_hand": "joint_relative",
-    "joint_camera_hand": "joint_camera",
-    "joint_wrist_hand": "joint_wrist",
-    "joint_relative_direct": "joint_relative",
-    "joint_camera_direct": "joint_camera",
-    "joint_wrist_direct": "joint_wrist",
-    "img_anchors": "anchors",
-    "img_reprojected": "reprojected",
-    "img_wrist": "image_wrist",
-    "cam": "translation",
-    "pres": "presence",
-    "pres_visible": "visible",
-    "tmp": "acceleration",
-    "ray": "rays",
-    "fit": "fit",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class LossWeights:
-    """The weights of the paper's appendix "Loss Weights"; ``fit`` is 5 in the K-free configuration.
-
-    ``fit`` grows linearly from 0 over ``fit_warmup_steps``. ``joint_readings``: whose joints the
-    three joint terms see, the joint and wrist heads' ("direct"), the hand model's, or both.
-    """
+    """Weights of the terms (paper, appendix "Loss Weights")."""
 
     rotation_geodesic: float = 1.0
+    """Angle of the hand's orientation, and of its finger rotations."""
     rotation_matrix: float = 1.0
+    """Squared difference of the same rotations' matrices."""
     shape: float = 0.1
+    """Shape parameters."""
     joint_relative: float = 10.0
+    """3D joints relative to the wrist; each reading of joints carries the weight."""
     joint_camera: float = 5.0
+    """3D joints in the camera frame; each reading of joints carries the weight."""
     joint_wrist: float = 2.0
+    """3D wrist in the camera frame; each reading of joints carries the weight."""
     anchors: float = 1.0
+    """2D anchors."""
     reprojected: float = 1.0
+    """Joints of the placed hand, projected into the image."""
     image_wrist: float = 0.5
+    """The wrist among them, once more."""
     translation: float = 1.0
+    """Translation out of the solve."""
     presence: float = 0.5
+    """Whether a hand is there."""
     visible: float = 0.25
+    """Whether it is in sight."""
     acceleration: float = 0.5
+    """Second difference of the placed joints."""
     rays: float = 1.0
+    """Ray field against the calibrated rays."""
     fit: float = 0.0
+    """Pinhole fitted to the ray field; 5 in the K-free configuration."""
     fit_warmup_steps: int = 500
-    joint_readings: str = "both"
+    """Steps over which the weight of `fit` grows linearly from 0."""
+    joint_readings: JointReading = "both"
+    """Whose joints the joint terms see: the heads' (direct), the hand model's (hand), or both."""
 
     def __post_init__(self) -> None:
-        if self.joint_readings not in ("both", "direct", "hand"):
-            raise InputError(
-                f"losses: joint_readings {self.joint_readings!r}; valid: both, direct, hand."
-            )
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "joint_readings" and not value >= 0:
-                raise InputError(f"losses: {field.name} is {value}; 0 or more is needed.")
+            if isinstance(value, str):
+                continue
+            if not value >= 0:
+                raise InputError(f"{field.name} is {value}; 0 or more is needed.")
+            if not math.isfinite(value):
+                raise InputError(f"{field.name} is {value}; a finite number is needed.")
 
-    def of(self, term: str, step: int) -> float:
-        """Return the weight of a term at a step; step 0 is the first."""
-        weight = getattr(self, TERMS[term])
-        if term == "fit" and self.fit_warmup_steps:
-            weight *= min(1.0, step / self.fit_warmup_steps)
-        reading = term.rpartition("_")[2]
-        if reading in ("hand", "direct") and self.joint_readings not in ("both", reading):
-            return 0.0
-        return weight
+    def of(self, term: str, step: int | None) -> float:
+        """Return the weight of a term at a step; step 0 is the first, None the end of the run."""
+        entry = TERMS[term]
+        return getattr(self, entry.weight) * entry.scale(self, step)
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """What of a batch may teach anything, as several terms share it; see ``Targets`` for the axes.
+
+    Attributes:
+        posed: hands whose rotations are known; ``placed``: and whose translation.
+        joints: labelled keypoints of labelled hands; ``relative``: of a hand whose wrist has one.
+        inside: labelled keypoints inside the image; ``seen``: of placed hands, before a pinhole.
+    """
+
+    t: Targets
+    posed: Bool[torch.Tensor, "B N 2"]
+    placed: Bool[torch.Tensor, "B N 2"]
+    joints: Bool[torch.Tensor, "B N 2 21"]
+    relative: Bool[torch.Tensor, "B N 2 21"]
+    inside: Bool[torch.Tensor, "B N 2 21"]
+    seen: Bool[torch.Tensor, "B N 2 21"]
+
+    @classmethod
+    def of(cls, t: Targets) -> Elements:
+        """Derive them from the targets."""
+        posed = t.hand & t.rotations[:, None, None]
+        placed = posed & t.translation_taught[:, None, None]
+        joints = (t.hand & t.joints_taught[:, None, None])[..., None] & t.joints_known
+        inside = t.hand[..., None] & t.joints_known & t.inside
+        return cls(
+            t, posed, placed, joints, joints & joints[..., :1], inside,
+            placed[..., None] & inside & t.pinhole[:, None, None, None],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A prediction beside its truth, with what several terms need of either.
+
+    Attributes:
+        said: what the heads of the network read.
+        joints: the predicted hand model's joints in the camera frame; ``image``: projected.
+        focal, centre: of the true pinhole, in shares of the image.
+        relative: the true joints relative to their wrist.
+    """
+
+    p: Prediction
+    t: Targets
+    said: Readout
+    joints: Float[torch.Tensor, "B N 2 21 3"]
+    image: Float[torch.Tensor, "B N 2 21 2"]
+    focal: Float[torch.Tensor, "B 2"]
+    centre: Float[torch.Tensor, "B 2"]
+    relative: Float[torch.Tensor, "B N 2 21 3"]
+
+    @classmethod
+    def of(cls, p: Prediction, t: Targets) -> Compared:
+        """Put them side by side."""
+        focal, centre = t.camera.focal / t.camera.size, t.camera.centre / t.camera.size
+        joints = p.joints_camera
+        relative = t.joints - t.joints[..., :1, :]
+        image = project(joints, focal, centre)
+        return cls(p, t, p.readout, joints, image, focal, centre, relative)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One term of the objective.
+
+    Attributes:
+        name: in sums, logs and tables.
+        weight: the field of ``LossWeights`` that it takes; several terms may share one.
+        mask: returns which elements teach it.
+        distance: returns the sum over these elements, unweighted.
+        scale: returns what its weight is multiplied by at a step.
+    """
+
+    name: str
+    weight: str
+    mask: Callable[[Elements], torch.Tensor]
+    distance: Callable[[Compared, torch.Tensor], Scalar]
+    scale: Callable[[LossWeights, int | None], float] = lambda weights, step: 1.0
+
+
+def _fit(c: Compared, mask: torch.Tensor) -> Scalar:
+    p = c.p
+    if p.fit_focal is None:
+        return p.translation.new_zeros(())
+    # A field outside the paper's guards is taught by its rays; its fit says nothing yet.
+    grid = tuple(c.t.rays.shape[-2:])
+    return bearings(p.fit_focal, p.fit_centre, c.focal, c.centre, grid, mask & p.fit_within)
+
+
+def _warming_up(weights: LossWeights, step: int | None) -> float:
+    if step is None or not weights.fit_warmup_steps:
+        return 1.0
+    return min(1.0, step / weights.fit_warmup_steps)
+
+
+def _reads(reading: JointReading, weights: LossWeights, step: int | None) -> float:
+    return float(weights.joint_readings in ("both", reading))
+
+
+_HAND, _DIRECT = partial(_reads, "hand"), partial(_reads, "direct")
+
+#: The objective, in the order in which logs list it.
+TERMS: dict[str, Term] = {term.name: term for term in (
+    Term("rot_orient", "rotation_geodesic", lambda e: e.posed,
+         lambda c, m: geodesic(c.said.global_orient, c.t.global_orient, m)),
+    Term("rot_pose", "rotation_geodesic", lambda e: e.posed[..., None].expand(-1, -1, -1, 15),
+         lambda c, m: geodesic(c.said.hand_pose, c.t.hand_pose, m)),
+    Term("rot_orient_matrix", "rotation_matrix", lambda e: e.posed,
+         lambda c, m: matrix_squared(c.said.global_orient, c.t.global_orient, m)),
+    Term("rot_pose_matrix", "rotation_matrix", lambda e: e.posed[..., None].expand(-1, -1, -1, 15),
+         lambda c, m: matrix_squared(c.said.hand_pose, c.t.hand_pose, m)),
+    Term("shape", "shape", lambda e: e.t.hand.any(1) & e.t.shape,
+         lambda c, m: absolute(c.said.betas, c.t.betas, m)),
+
+    # Two readings of 3D joints: of the placed hand model, and straight from the heads.
+    Term("joint_relative_hand", "joint_relative", lambda e: e.posed[..., None] & e.relative,
+         lambda c, m: absolute(c.p.joints - c.p.joints[..., :1, :], c.relative, m), _HAND),
+    Term("joint_camera_hand", "joint_camera", lambda e: e.placed[..., None] & e.joints,
+         lambda c, m: absolute(c.joints, c.t.joints, m), _HAND),
+    Term("joint_wrist_hand", "joint_wrist", lambda e: e.placed & e.joints[..., 0],
+         lambda c, m: absolute(c.joints[..., 0, :], c.t.joints[..., 0, :], m), _HAND),
+    Term("joint_relative_direct", "joint_relative", lambda e: e.relative,
+         lambda c, m: absolute(c.said.joints_relative, c.relative, m), _DIRECT),
+    Term("joint_camera_direct", "joint_camera", lambda e: e.relative,
+         lambda c, m: absolute(c.said.joints_relative + c.said.wrist[..., None, :],
+                               c.t.joints, m), _DIRECT),
+    Term("joint_wrist_direct", "joint_wrist", lambda e: e.joints[..., 0],
+         lambda c, m: absolute(c.said.wrist, c.t.joints[..., 0, :], m), _DIRECT),
+
+    Term("img_anchors", "anchors", lambda e: e.inside & e.t.anchors_taught[:, None, None, None],
+         lambda c, m: absolute(c.said.anchors, c.t.anchors, m)),
+    Term("img_reprojected", "reprojected", lambda e: e.seen,
+         lambda c, m: absolute(c.image, c.t.anchors, m)),
+    Term("img_wrist", "image_wrist", lambda e: e.seen[..., 0],
+         lambda c, m: absolute(c.image[..., 0, :], c.t.anchors[..., 0, :], m)),
+    Term("cam", "translation", lambda e: e.placed,
+         lambda c, m: absolute(c.p.translation, c.t.translation, m)),
+
+    Term("pres", "presence", lambda e: e.t.presence_taught,
+         lambda c, m: cross_entropy(c.said.presence, c.t.presence, m)),
+    Term("pres_visible", "visible", lambda e: e.t.presence_taught,
+         lambda c, m: cross_entropy(c.said.visible, c.t.visible, m)),
+    Term("tmp", "acceleration", lambda e: e.placed[:, 2:] & e.placed[:, 1:-1] & e.placed[:, :-2],
+         lambda c, m: acceleration(c.joints, m)),
+    Term("ray", "rays", lambda e: e.t.rays_taught,
+         lambda c, m: rays(c.said.rays, c.t.rays, m)),
+    Term("fit", "fit", lambda e: e.t.rays_taught & e.t.pinhole & e.t.pinhole_fit,
+         _fit, _warming_up),
+)}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Which elements of a batch teach which term; see ``Targets`` for the axes."""
+    """Which elements of a batch teach which term."""
 
     values: dict[str, torch.Tensor]
 
     @classmethod
     def of(cls, t: Targets) -> Masks:
         """Derive the masks from the targets."""
-        model = t.hand & t.rotations[:, None, None]
-        placed = model & t.translation_taught[:, None, None]
-        joints = (t.hand & t.joints_taught[:, None, None])[..., None] & t.joints_known
-        wrist = joints[..., 0]
-        relative = joints & wrist[..., None]
-        inside = t.hand[..., None] & t.joints_known & t.inside
-        seen = placed[..., None] & inside & t.pinhole[:, None, None, None]
-        told = t.presence_taught
-        hand_joints = placed[..., None] & joints
-        values = {
-            "rot_orient": model,
-            "rot_pose": model[..., None].expand(*model.shape, 15),
-            "shape": t.hand.any(1) & t.shape,
-            "joint_relative_hand": model[..., None] & relative,
-            "joint_camera_hand": hand_joints,
-            "joint_wrist_hand": hand_joints[..., 0],
-            "joint_relative_direct": relative,
-            "joint_camera_direct": relative,
-            "joint_wrist_direct": wrist,
-            "img_anchors": inside & t.anchors_taught[:, None, None, None],
-            "img_reprojected": seen,
-            "img_wrist": seen[..., 0],
-            "cam": placed,
-            "pres": told,
-            "pres_visible": told,
-            "tmp": placed[:, 2:] & placed[:, 1:-1] & placed[:, :-2],
-            "ray": t.rays_taught,
-            "fit": t.rays_taught & t.pinhole & t.pinhole_fit,
-        }
-        values["rot_orient_matrix"] = values["rot_orient"]
-        values["rot_pose_matrix"] = values["rot_pose"]
-        return cls(values)
+        elements = Elements.of(t)
+        return cls({name: term.mask(elements) for name, term in TERMS.items()})
 
     def counts(self) -> Sums:
         """Return the number of elements of every term."""
-        return {name: self.values[name].sum().float() for name in TERMS}
+        return {name: mask.sum().float() for name, mask in self.values.items()}
 
 
 def term_sums(p: Prediction, t: Targets) -> Sums:
     """Return the sum of every term over its elements; unweighted."""
-    m, r = Masks.of(t).values, p.readout
-    focal, centre = t.camera.focal / t.camera.size, t.camera.centre / t.camera.size
-    relative = t.joints - t.joints[..., :1, :]
-    camera = p.joints_camera
-    image = project(camera, focal, centre)
-    sums = {
-        "rot_orient": geodesic(r.global_orient, t.global_orient, m["rot_orient"]),
-        "rot_pose": geodesic(r.hand_pose, t.hand_pose, m["rot_pose"]),
-        "rot_orient_matrix": matrix_squared(r.global_orient, t.global_orient, m["rot_orient"]),
-        "rot_pose_matrix": matrix_squared(r.hand_pose, t.hand_pose, m["rot_pose"]),
-        "shape": absolute(r.betas, t.betas, m["shape"]),
-        "img_anchors": absolute(r.anchors, t.anchors, m["img_anchors"]),
-        "img_reprojected": absolute(image, t.anchors, m["img_reprojected"]),
-        "img_wrist": absolute(image[..., 0, :], t.anchors[..., 0, :], m["img_wrist"]),
-        "cam": absolute(p.translation, t.translation, m["cam"]),
-        "pres": cross_entropy(r.presence, t.presence, m["pres"]),
-        "pres_visible": cross_entropy(r.visible, t.visible, m["pres_visible"]),
-        "tmp": acceleration(camera, m["tmp"]),
-        "ray": rays(r.rays, t.rays, m["ray"]),
-        "fit": _fit(p, t, m["fit"], focal, centre),
-    }
-    readings = {
-        "hand": (p.joints - p.joints[..., :1, :], camera, camera[..., 0, :]),
-        "direct": (r.joints_relative, r.joints_relative + r.wrist[..., None, :], r.wrist),
-    }
-    truths = (relative, t.joints, t.joints[..., 0, :])
-    for reading, values in readings.items():
-        for kind, value, truth in zip(("relative", "camera", "wrist"), values, truths, strict=True):
-            name = f"joint_{kind}_{reading}"
-            sums[name] = absolute(value, truth, m[name])
-    return sums
+    compared, masks = Compared.of(p, t), Masks.of(t).values
+    return {name: term.distance(compared, masks[name]) for name, term in TERMS.items()}
 
 
 def total(
     sums: Mapping[str, torch.Tensor],
     counts: Mapping[str, torch.Tensor],
     weights: LossWeights,
-    step: int,
+    step: int | None,
 ) -> Float[torch.Tensor, ""]:
-    """Return the weighted sum of the terms, each divided by its count (at least 1)."""
+    """Return the weighted sum of the terms, each divided by its count (at least 1).
+
+    ``step`` chooses the weights, see ``LossWeights.of``.
+    """
     parts = [weights.of(name, step) * sums[name] / counts[name].clamp(min=1.0) for name in TERMS]
     return torch.stack(parts).sum()
-
-
-def _fit(
-    p: Prediction, t: Targets, mask: torch.Tensor, focal: torch.Tensor, centre: torch.Tensor
-) -> torch.Tensor:
-    if p.fit_focal is None:
-        return p.translation.new_zeros(())
-    # A field outside the paper's guards is taught by its rays; its fit says nothing yet.
-    grid = tuple(t.rays.shape[-2:])
-    return bearings(p.fit_focal, p.fit_centre, focal, centre, grid, mask & p.fit_within)

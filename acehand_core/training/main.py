@@ -6,54 +6,21 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from acehand_core.errors import AcehandError, InputError, OutputError
-from acehand_core.training.config import TrainConfig
+from acehand_core.model.config import TOKEN_PIXELS
+from acehand_core.model.inference.windows import encode_size
+from acehand_core.training.compose import CONF, checked, compose, readable, register
 
-CONF = Path(__file__).with_name("conf")
 #: hydra's flags for another folder or file of settings.
 _CONFIG_FLAGS = ("-cp", "-cn", "-cd")
 _EXIT_INPUT, _EXIT_OUTPUT, _EXIT_INTERRUPTED = 2, 4, 130
-
-
-def register() -> None:
-    """Make the schema's defaults known to hydra; the dataclasses stay the ones that check."""
-    from hydra.core.config_store import ConfigStore
-
-    defaults = {**TrainConfig().to_json(), "run": "runs/${name}"}
-    ConfigStore.instance().store(name="schema", node=defaults)
-
-
-def checked(composed: Any) -> TrainConfig:
-    """Return what hydra composed as a checked configuration. Raises InputError."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        plain = OmegaConf.to_container(composed, resolve=True)
-    except OmegaConfBaseException as error:
-        raise _one_line(error) from error
-    return TrainConfig.from_json(plain)
-
-
-def compose(overrides: Sequence[str]) -> TrainConfig:
-    """Return the configuration of some overrides, as the command line would. Raises InputError."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    register()
-    try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            return checked(hydra_compose("config", list(overrides)))
-    except (HydraException, OmegaConfBaseException) as error:
-        raise _one_line(error) from error
 
 
 def main() -> None:
@@ -67,16 +34,49 @@ def main() -> None:
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     try:
         if sys.argv[1:2] == ["plan"]:
-            from acehand_core.training import plan
-
-            plan.run(sys.argv[2:])
+            _plan(sys.argv[2:])
             return
         _check_shown(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_run)()
     except (HydraException, OmegaConfBaseException) as error:
-        _fail(_one_line(error))
+        _fail(readable(error))
     except AcehandError as error:
         _fail(error)
+
+
+def _plan(arguments: Sequence[str]) -> None:
+    """Print the plan of a command line. Raises InputError."""
+    from acehand_core.training.plan import GPUS, lines, plan
+
+    parser = argparse.ArgumentParser(
+        prog="acehand-train plan",
+        description="Disk, GPU memory and hours of a run, by arithmetic; nothing is started.",
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for training")
+    parser.add_argument("--gpu", default="a100", help=f"{', '.join(GPUS)} (%(default)s)")
+    parser.add_argument(
+        "--mfu", type=float, default=0.35, metavar="SHARE",
+        help="share of the GPU's peak that is reached (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--size", action="append", default=[], metavar="SOURCE=WIDTHxHEIGHT",
+        help="what a source without a root is encoded at",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    given = parser.parse_intermixed_args(arguments)
+    sizes = dict(map(_size, given.size))
+    value = plan(compose(given.overrides), given.gpu, given.mfu, sizes)
+    sys.stdout.write((json.dumps(value) if given.json else "\n".join(lines(value))) + "\n")
+
+
+def _size(text: str) -> tuple[str, tuple[int, int]]:
+    match = re.fullmatch(r"(\w+)=(\d+)x(\d+)", text)
+    if not match or min(int(match[2]), int(match[3])) < TOKEN_PIXELS:
+        raise InputError(
+            f"--size {text!r}: SOURCE=WIDTHxHEIGHT, for example reinterhand=512x512, sides of "
+            f"{TOKEN_PIXELS} pixels or more."
+        )
+    return match[1], encode_size(int(match[2]), int(match[3]), 0)
 
 
 def _check_shown(arguments: Sequence[str]) -> None:
@@ -89,12 +89,6 @@ def _check_shown(arguments: Sequence[str]) -> None:
     elsewhere = any(word.startswith("--config") or word in _CONFIG_FLAGS for word in rest)
     if known.cfg in ("job", "all") and not (known.multirun or elsewhere):
         compose([word for word in rest if not word.startswith("-")])
-
-
-def _one_line(error: Exception) -> InputError:
-    """Return what hydra says in one line, without the folders that it searched."""
-    text = str(error).partition("Config search path")[0]
-    return InputError(f"configuration: {' '.join(text.split())}")
 
 
 def _fail(error: Exception) -> None:
@@ -111,7 +105,7 @@ def _run(composed: Any) -> None:
         report = loop.train(checked(composed), bar)
     except KeyboardInterrupt:
         bar.close()
-        sys.stderr.write("interrupted; the same command goes on from the last checkpoint\n")
+        sys.stderr.write("interrupted; the same command resumes from the last checkpoint\n")
         sys.exit(_EXIT_INTERRUPTED)
     except AcehandError as error:
         bar.close()

@@ -7,10 +7,6 @@ table "Training and evaluation data".
 
 from __future__ import annotations
 
-import argparse
-import json
-import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,13 +16,11 @@ from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.datasets.clips.windows import STRIDE, WindowSettings, mixture
 from acehand_core.datasets.readers.splits import PAPER
 from acehand_core.errors import InputError, nearest
-from acehand_core.model.config import SPATIAL_STRIDE, TOKEN_PIXELS, TrunkConfig
+from acehand_core.model.config import SPATIAL_STRIDE
 from acehand_core.model.encoder.sources import source_kind
 from acehand_core.model.inference.windows import encode_size
 from acehand_core.training.config import SourceConfig, TrainConfig
-from acehand_core.training.estimate import step_size
-
-Size = tuple[int, int]
+from acehand_core.training.estimate import Size, step_size, trunk_flops
 
 _HALF = 2
 _GB, _TERA, _HOUR = 1e9, 1e12, 3600
@@ -50,65 +44,6 @@ _ASSUMED: Size = (672, 480)
 #: The paper, "Inference Throughput": 63.1 frames of 672 x 480 a second on one A100, 72 % of the
 #: time in the VAE.
 _ENCODED_FPS, _ENCODED_PIXELS = 63.1 / 0.72, 672 * 480
-#: Matrix products of attention's backward pass for the two of its forward pass: fused kernels make
-#: one again and have four of their own.
-_ATTENTION_BACKWARD = 5 / 2
-
-
-@dataclass(frozen=True, slots=True)
-class Flops:
-    """Floating-point operations of one clip in the truncated transformer, two per multiply-add.
-
-    ``linear``, ``adapters``, ``attention`` and ``patches`` are the forward pass. ``recomputed`` is
-    the second one that checkpointing makes.
-    """
-
-    linear: int
-    adapters: int
-    attention: int
-    patches: int
-    backward: int
-    recomputed: int
-
-    @property
-    def forward(self) -> int:
-        """The forward pass alone."""
-        return self.linear + self.adapters + self.attention + self.patches
-
-    @property
-    def total(self) -> int:
-        """Everything that a training step does for a clip."""
-        return self.forward + self.backward + self.recomputed
-
-
-def trunk_flops(
-    trunk: TrunkConfig, channels: int, latents: int, size: Size, checkpointing: bool
-) -> Flops:
-    """Count one clip. Norms, modulation and other work per element are left out.
-
-    Per block, with N tokens, a context of M, width D, feed-forward width E and adapters of rank r:
-    linear layers 2 N (6 D^2 + 2 D E) + 2 M (2 D^2), attention 4 N (N + M) D, adapters 2 r times the
-    sum over the ten layers of rows (inputs + outputs). Backwards a frozen layer gives the gradient
-    of its input alone (as much again), an adapter that of its weights too; nothing goes back into
-    the context, nor below the patch embedding, of which the latents' channels are multiplied.
-    """
-    tokens = latents * (size[0] // TOKEN_PIXELS) * (size[1] // TOKEN_PIXELS)
-    dim, wide, rank, context = trunk.dim, trunk.ffn_dim, trunk.lora_rank, trunk.text_length
-    blocks = trunk.executed
-    on_context = 2 * context * 2 * dim**2 * blocks
-    linear = 2 * tokens * (6 * dim**2 + 2 * dim * wide) * blocks + on_context
-    attention = 4 * tokens * (tokens + context) * dim * blocks
-    down_on_context = 2 * rank * context * 2 * dim * blocks
-    adapters = 2 * rank * tokens * (6 * 2 * dim + 2 * (dim + wide)) * blocks + 2 * down_on_context
-    patches = 2 * tokens * dim * channels * (TOKEN_PIXELS // SPATIAL_STRIDE) ** 2
-    backward = (
-        (linear - on_context)
-        + (2 * adapters - down_on_context)
-        + round(_ATTENTION_BACKWARD * attention)
-        + patches
-    )
-    recomputed = linear + adapters + attention if checkpointing else 0
-    return Flops(linear, adapters, attention, patches, backward, recomputed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +85,7 @@ def parts_of(config: TrainConfig, sizes: Mapping[str, Size]) -> list[Part]:
     used = {name: source for name, source in config.data.sources.items() if source.weight > 0}
     if not used:
         raise InputError("data.sources: none has a weight above 0; there is nothing to plan.")
+
     unknown = [name for name in sizes if name not in used or used[name].root]
     if unknown:
         without = [name for name, source in used.items() if not source.root]
@@ -157,6 +93,7 @@ def parts_of(config: TrainConfig, sizes: Mapping[str, Size]) -> list[Part]:
             f"--size {unknown[0]}: no source without a root is called that; "
             f"{nearest(unknown[0], without)}"
         )
+
     total = sum(source.weight for source in used.values())
     out: list[Part] = []
     for name, source in used.items():
@@ -165,6 +102,7 @@ def parts_of(config: TrainConfig, sizes: Mapping[str, Size]) -> list[Part]:
             out += _counted(name, source, config.data.window, share)
         else:
             out.append(_stated(name, source, config.data.window, share, sizes.get(name)))
+
     for name, source in config.validation.sources.items():
         if source.root and source.weight > 0:
             out += _counted(f"{name} (validation)", source, config.data.window, 0.0)
@@ -182,6 +120,7 @@ def _counted(
     by_frames = window.weighting == "frame"
     buckets = found.buckets[name]
     masses = [sum(b.lengths) if by_frames else len(b.clips) for b in buckets]
+
     for bucket, mass in zip(buckets, masses, strict=True):
         still = bucket.kind == "image"
         lengths = [window.image_frames] * len(bucket.clips) if still else bucket.lengths
@@ -202,6 +141,7 @@ def _stated(
             f"data.sources.{name}: no root, and the paper has no such training set; give "
             f"data.sources.{name}.root=FOLDER of a store of clips, or weight=0 to leave it out."
         )
+
     clips, frames = PAPER[reader]["train"]
     kind = "image" if name in _STILL else "video"
     if kind == "image":
@@ -210,6 +150,7 @@ def _stated(
     else:
         # A recording of f frames has at most (f + 3) / 4 latents.
         latents = (frames + (STRIDE - 1) * clips) // STRIDE
+
     if size is None and name in _PUBLISHED:
         size = encode_size(*_PUBLISHED[name], source.encode_width)
     return Part(name, False, clips, frames, latents, size, _latents(window.frames(kind)), share)
@@ -233,10 +174,11 @@ def plan(
         raise InputError(f"--gpu {gpu}: {nearest(gpu, GPUS)}")
     if not 0 < utilisation <= 1:
         raise InputError(f"--mfu {utilisation:g}: above 0, up to 1.")
-    model, optim = config.model_config(), config.optim
+    model, optim = config.model, config.optim
     parts = parts_of(config, sizes or {})
     estimated = model.source == "wan"
     caches = source_kind(model.source).needs == "latents"
+
     return {
         "name": config.name,
         "source": model.source,
@@ -250,7 +192,7 @@ def plan(
 
 
 def _storage(config: TrainConfig, parts: Sequence[Part]) -> dict[str, Any]:
-    channels = config.model_config().vae.z_dim
+    channels = config.model.vae.z_dim
     rows = [
         {
             "source": part.source, "counted": part.counted, "clips": part.clips,
@@ -262,6 +204,7 @@ def _storage(config: TrainConfig, parts: Sequence[Part]) -> dict[str, Any]:
     ]  # fmt: skip
     known = [row for row in rows if row["bytes"] is not None]
     pixels = [row["frames"] * row["size"][0] * row["size"][1] for row in known]
+
     return {
         "latent_cache": rows,
         "latent_cache_bytes": sum(row["bytes"] for row in known),
@@ -272,9 +215,10 @@ def _storage(config: TrainConfig, parts: Sequence[Part]) -> dict[str, Any]:
 
 def _memory(config: TrainConfig, parts: Sequence[Part], gpu: str) -> list[dict[str, Any]]:
     """Return the bytes of one GPU at every size of the mixture, with checkpointing and without."""
-    model, optim = config.model_config(), config.optim
+    model, optim = config.model, config.optim
     shared = optim.processes if optim.parallel == "fsdp" else 1
     kinds = {(part.size or _ASSUMED, part.window) for part in parts if part.share}
+
     out = []
     for size, window in sorted(kinds, reverse=True):
         frames = STRIDE * (window - 1) + 1
@@ -289,22 +233,22 @@ def _memory(config: TrainConfig, parts: Sequence[Part], gpu: str) -> list[dict[s
                 "activations_bytes": step.activations, "total_bytes": total,
                 "fits": total < GPUS[gpu][1] * _GB,
             })  # fmt: skip
+
     return out
 
 
 def _time(
     config: TrainConfig, parts: Sequence[Part], gpu: str, utilisation: float
 ) -> dict[str, Any]:
-    model, optim = config.model_config(), config.optim
+    model, optim = config.model, config.optim
     clips = optim.clips_per_process * optim.accumulation
+
     rows, mean = [], 0.0
     for part in parts:
         if not part.share:
             continue
         size = part.size or _ASSUMED
-        flops = trunk_flops(
-            model.trunk, model.vae.z_dim, part.window, size, optim.checkpointing
-        )  # fmt: skip
+        flops = trunk_flops(model.trunk, model.vae.z_dim, part.window, size, optim.checkpointing)
         mean += part.share * flops.total
         rows.append({
             "source": part.source, "share": part.share, "size": list(size),
@@ -312,6 +256,7 @@ def _time(
                 **asdict(flops), "forward": flops.forward, "total": flops.total,
             },
         })  # fmt: skip
+
     seconds = clips * mean / (GPUS[gpu][0] * _TERA * utilisation)
     hours = seconds * optim.steps / _HOUR
     return {
@@ -326,14 +271,16 @@ def _assumptions(
     estimated: bool,
 ) -> Iterator[str]:  # fmt: skip
     """Yield what the numbers rest on, one sentence each."""
-    source, optim = config.model_config().source, config.optim
+    source, optim = config.model.source, config.optim
     stated = [part.source for part in parts if not part.counted]
     counted = dict.fromkeys(part.source for part in parts if part.counted)
+
     if stated:
         yield (
             f"no root given, so counts of the paper's table: {', '.join(stated)}; of their videos "
             "at most so many latents, as the lengths of recordings are not published"
         )
+
     if counted:
         yield f"counted in their stores, clips long enough for a window: {', '.join(counted)}"
     unknown = [part.source for part in parts if part.size is None]
@@ -342,6 +289,7 @@ def _assumptions(
             f"size of pictures not known: {', '.join(unknown)}; left out of the storage, taken as "
             f"{_ASSUMED[0]} x {_ASSUMED[1]} elsewhere (--size {unknown[0]}=WIDTHxHEIGHT, or a root)"
         )
+
     if caches:
         yield (
             "latents: float16, one per 16 x 16 pixels and 4 frames; encoding as in the paper, "
@@ -349,9 +297,11 @@ def _assumptions(
         )
     else:
         yield f"model.source {source!r} reads pictures: there is no latent cache"
+
     if not estimated:
         yield f"memory and hours are not estimated for model.source {source!r}, only for 'wan'"
         return
+
     shared = (
         f", weights and moments over {optim.processes} GPUs" if optim.parallel == "fsdp" else ""
     )
@@ -380,6 +330,7 @@ def lines(value: Mapping[str, Any]) -> Iterator[str]:
         f"({batch['processes']} GPUs x {batch['clips_per_process']} clips"
         + (f" x {batch['accumulation']} parts)" if batch["accumulation"] > 1 else ")")
     )
+
     storage = value["storage"]
     if storage:
         yield "\nlatent cache"
@@ -396,6 +347,7 @@ def lines(value: Mapping[str, Any]) -> Iterator[str]:
             f"  in all {storage['latent_cache_bytes'] / _GB:.1f} GB{less}; to encode once: about "
             f"{storage['encoding_a100_hours']:.1f} A100 hours"
         )
+
     for number, row in enumerate(value["memory"] or ()):
         if not number:
             yield "\nmemory per GPU, GB: frozen weights + trained with moments + activations"
@@ -406,6 +358,7 @@ def lines(value: Mapping[str, Any]) -> Iterator[str]:
             + " {:.1f} + {:.1f} + {:.1f}".format(*parts)
             + f" = {row['total_bytes'] / _GB:.1f}{'' if row['fits'] else ', does not fit'}"
         )
+
     time = value["time"]
     if time:
         yield "\noperations a clip, 1e12: forward (linear + adapters + attention), backward, again"
@@ -427,40 +380,6 @@ def lines(value: Mapping[str, Any]) -> Iterator[str]:
             f"\n{time['hours']:.1f} hours on {batch['processes']} x {time['gpu']}, "
             f"{time['gpu_hours']:.0f} GPU hours"
         )
+
     yield "\nassumed, not measured"
     yield from (f"  - {text}" for text in value["assumptions"])
-
-
-def run(arguments: Sequence[str]) -> None:
-    """Print the plan of a command line. Raises InputError."""
-    from acehand_core.training.main import compose
-
-    parser = argparse.ArgumentParser(
-        prog="acehand-train plan",
-        description="Disk, GPU memory and hours of a run, by arithmetic; nothing is started.",
-    )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for training")
-    parser.add_argument("--gpu", default="a100", help=f"{', '.join(GPUS)} (%(default)s)")
-    parser.add_argument(
-        "--mfu", type=float, default=0.35, metavar="SHARE",
-        help="share of the GPU's peak that is reached (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--size", action="append", default=[], metavar="SOURCE=WIDTHxHEIGHT",
-        help="what a source without a root is encoded at",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    given = parser.parse_intermixed_args(arguments)
-    sizes = dict(map(_size, given.size))
-    value = plan(compose(given.overrides), given.gpu, given.mfu, sizes)
-    sys.stdout.write((json.dumps(value) if given.json else "\n".join(lines(value))) + "\n")
-
-
-def _size(text: str) -> tuple[str, Size]:
-    found = re.fullmatch(r"(\w+)=(\d+)x(\d+)", text)
-    if not found or min(int(found[2]), int(found[3])) < TOKEN_PIXELS:
-        raise InputError(
-            f"--size {text!r}: SOURCE=WIDTHxHEIGHT, for example reinterhand=512x512, sides of "
-            f"{TOKEN_PIXELS} pixels or more."
-        )
-    return found[1], encode_size(int(found[2]), int(found[3]), 0)

@@ -1,26 +1,44 @@
-"""The folder of a run: one training at a time, of one configuration and one set of data."""
+"""The folder of a run: one training at a time, of the same settings and data; its weights.
+
+``alone`` and ``keep_description`` guard it, ``trained_on`` and ``run_as`` read what weights must
+say about themselves, and ``export`` writes the weights of any checkpoint, finished run or not.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import hashlib
+import importlib.metadata
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import asdict
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import nn
 
 from acehand_core.atomic import DirectoryLock, atomic_path, output_errors
 from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.errors import InputError, OutputError
+from acehand_core.files.safe_files import content_sha256
 from acehand_core.model.config import InferenceConfig
+from acehand_core.model.network import AceModel
+from acehand_core.model.weights.own import save_own
 from acehand_core.model.weights.state import (
     LoadedWeights,
     TrainingData,
     TrainingSource,
     join_training,
 )
-from acehand_core.training import checkpoints, logs
+from acehand_core.training import build, checkpoints
+from acehand_core.training.checkpoints import Checkpoint
+from acehand_core.training.compose import read_settings
 from acehand_core.training.config import TrainConfig
 
 #: What may differ between a run and its continuation.
@@ -28,6 +46,8 @@ _FREE = ("run", "device", "log", "checkpoints", "name")
 _FREE_OPTIM = ("clips_per_process", "processes", "accumulation", "parallel", "checkpointing")
 #: Some names of a run's config.json, by which its folder is known.
 _OURS = {"hand", "solver", "losses", "optim", "checkpoints", "left_shapedirs_fixed"}
+
+_LIBRARIES = ("acehand", "torch", "accelerate", "diffusers", "peft", "numpy", "hydra-core", "av")
 
 
 @contextlib.contextmanager
@@ -68,19 +88,20 @@ def keep_description(
 ) -> None:
     """Write config and provenance of a new run; of an old one, check that it is the same.
 
-    Provenance has one entry per start, each with the step that it went on from.
+    Provenance has one entry per start, each with the step that it resumed from.
     """
     path = folder / "config.json"
     starts: list[dict[str, Any]] = []
+
     now = json.loads(json.dumps(config.to_json()))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         there = checkpoints.listed(folder)
-        entry = logs.describe(config, stores, watched, there[-1].step if there else 0)
+        entry = describe(config, stores, watched, there[-1].step if there else 0)
         if there:
             starts = json.loads((folder / "provenance.json").read_text("utf-8"))["starts"]
             differences = _differences(json.loads(path.read_text("utf-8")), now)
-            differences += logs.other_data(starts[0], entry)
+            differences += other_data(starts[0], entry)
             if differences:
                 raise InputError(
                     f"{folder}: holds a run with other settings ({'; '.join(differences)}); use "
@@ -94,6 +115,98 @@ def keep_description(
                 partial.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise OutputError(f"{folder}: cannot be used for a run: {error}.") from error
+
+
+def describe(
+    config: TrainConfig,
+    stores: Mapping[str, ClipStore],
+    watched: Mapping[str, ClipStore] | None = None,
+    step: int = 0,
+) -> dict[str, Any]:
+    """Return what makes a start of a run repeatable: code, versions, machine, seed, data.
+
+    ``watched``: the stores of validation. ``step``: steps that were done already.
+    """
+    versions = {}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "step": step,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seed": config.seed,
+        "git": _git(),
+        "versions": versions,
+        "python": sys.version.split()[0],
+        "machine": {"system": platform.platform(), "processor": platform.machine(), "gpus": gpus},
+        "data": _described(stores),
+        "validation": _described(watched or {}),
+    }  # fmt: skip
+
+
+def _described(stores: Mapping[str, ClipStore]) -> dict[str, Any]:
+    return {
+        name: {
+            "root": str(store.root),
+            "store_sha256": content_sha256(store.root / "store.json"),
+            "clips": len(store),
+            "clips_sha256": _clips_hash(store),
+            "pictures": store.info.pictures,
+            "widths": sorted({info.width for info in store.infos().values()}),
+            "license": store.info.license,
+        }
+        for name, store in stores.items()
+    }
+
+
+def other_data(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return what differs between the data of two starts, by name; where it lies does not count."""
+    out = []
+    for group in ("data", "validation"):
+        then, now = old.get(group, {}), new[group]
+        if group == "validation" and not (then and now):
+            continue  # begun or given up meanwhile: no two scores to compare
+        where = "data.sources" if group == "data" else "validation.sources"
+        for name in sorted({*then, *now}):
+            a, b = then.get(name), now.get(name)
+            if a is None or b is None:
+                out.append(f"{where}.{name}: {'not there' if a is None else 'there'} then, "
+                           f"{'not there' if b is None else 'there'} now")  # fmt: skip
+            elif any(a[key] != b[key] for key in ("store_sha256", "clips_sha256")):
+                out.append(
+                    f"{where}.{name}: other clips ({a['clips']} in {a['root']} then, "
+                    f"{b['clips']} in {b['root']} now)"
+                )
+
+    return out
+
+
+def _clips_hash(store: ClipStore) -> str:
+    # The files' hashes as clip.json states them; the files themselves may be terabytes.
+    rows = [[name, sorted(info.files.items())] for name, info in store.infos().items()]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def _git(file: Path = Path(__file__)) -> dict[str, Any] | None:
+    """Return commit and whether the package differs from it; None outside a checkout of it.
+
+    A package installed below someone else's checkout does not belong to that one.
+    """
+
+    def ask(*words: str) -> str:
+        command = ["git", "-C", str(file.parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        ask("ls-files", "--error-unmatch", "--", file.name)
+        changed = ask("status", "--porcelain", "--", str(file.parents[1]))
+        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(changed)}
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def trained_on(folder: Path, start: LoadedWeights | None) -> TrainingData:
@@ -112,6 +225,7 @@ def trained_on(folder: Path, start: LoadedWeights | None) -> TrainingData:
         ]  # fmt: skip
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
         return None
+
     before: TrainingData = ()
     if start is not None and start.decoder is not None:
         before = start.training_data or (TrainingSource("weights that it started from", "unknown"),)
@@ -121,18 +235,20 @@ def trained_on(folder: Path, start: LoadedWeights | None) -> TrainingData:
 def run_as(folder: Path, config: TrainConfig) -> InferenceConfig:
     """Return how the model of a run is to be run: as it was trained.
 
-    The width is told where all pictures were encoded at one.
+    The width is recorded where all pictures were encoded at the same one.
     """
     try:
         entry = json.loads((folder / "provenance.json").read_text("utf-8"))["starts"][0]["data"]
         stored = {name: data["widths"] for name, data in entry.items()}
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
         stored = {}
+
     widths = set()
     for name, source in config.data.sources.items():
         if source.weight > 0:
             own = stored.get(name, (None,))
             widths |= {source.encode_width} if source.encode_width else set(own)
+
     return InferenceConfig(
         **asdict(config.solver),
         hand_model=config.hand,
@@ -142,7 +258,7 @@ def run_as(folder: Path, config: TrainConfig) -> InferenceConfig:
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], where: str = "") -> list[str]:
-    out = []
+    differences = []
     for name in {**old, **new}:
         full = f"{where}{name}"
         if full in _FREE or name in ("workers", "latent_cache", "root"):
@@ -151,11 +267,79 @@ def _differences(old: dict[str, Any], new: dict[str, Any], where: str = "") -> l
             continue
         a, b = old.get(name), new.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
-            out += _differences(a, b, f"{full}.")
+            differences += _differences(a, b, f"{full}.")
         elif a != b:
-            out.append(f"{full}: {a!r} then, {b!r} now")
+            differences.append(f"{full}: {a!r} then, {b!r} now")
+
     if where == "optim.":
         batch = [v["clips_per_process"] * v["processes"] * v["accumulation"] for v in (old, new)]
         if batch[0] != batch[1]:
-            out.append(f"clips per step: {batch[0]} then, {batch[1]} now")
-    return out
+            differences.append(f"clips per step: {batch[0]} then, {batch[1]} now")
+    return differences
+
+
+#: Sources whose own weights are not written: they are frozen and read from where they came from.
+NOT_WRITTEN = ("vjepa2", "videomae")
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Where the frozen pieces of a start lie now, if not where the run found them."""
+
+    weights: Path | None = None
+    base: Path | None = None
+    vae: Path | None = None
+    caption: Path | None = None
+
+
+def export(
+    path: Path,
+    output: Path,
+    step: int | None = None,
+    pieces: Pieces | None = None,
+    overwrite: bool = False,
+) -> Checkpoint:
+    """Write the weights of a checkpoint, in our format; return the checkpoint.
+
+    Args:
+        path: a run's folder, or one of its checkpoints.
+        step: which checkpoint of a run; default the best by validation, else the newest.
+
+    Raises:
+        InputError: no run or no such checkpoint, or the frozen pieces are not there.
+        SchemaError: the checkpoint is damaged, or of another model. OutputError.
+    """
+    run, named = path, checkpoints.step_of(path)
+    if named is not None:
+        run, step = path.resolve().parent.parent, named
+    try:
+        config = read_settings(json.loads((run / "config.json").read_text("utf-8")))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{run / 'config.json'}: not the configuration of a run: {error}."
+        ) from error
+
+    there = checkpoints.listed(run)
+    checkpoint = checkpoints.best(run)
+    if step is not None:
+        checkpoint = next((c for c in there if c.step == step), None)
+    if checkpoint is None:
+        steps = ", ".join(str(c.step) for c in there) or "none"
+        raise InputError(f"{run}: no checkpoint {'' if step is None else step}; there: {steps}.")
+
+    moved = {n: str(p) for n in Pieces.__slots__ if (p := getattr(pieces or Pieces(), n))}
+    start = build.read_start(config.model, replace(config.start, **moved))
+    model = build.build_model(config, start)
+    trained, _ = checkpoints.read(checkpoint)
+    checkpoints.set_trained(_Holder(model), trained)
+    weights = build.weights_of(model, start, trained_on(run, start), run_as(run, config))
+    save_own(output, weights, overwrite=overwrite)
+    return checkpoint
+
+
+class _Holder(nn.Module):
+    """Gives a model's parameters the names that checkpoints have, without hands."""
+
+    def __init__(self, model: AceModel) -> None:
+        super().__init__()
+        self.model = model

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,15 @@ from acehand_core.model.placement.bearings import Bearings
 from acehand_core.model.placement.camera_fit import FittedPinhole
 from acehand_core.training.batches import Batch
 from acehand_core.training.config import OptimConfig
-from acehand_core.training.losses import TERMS, LossWeights, Masks, Sums, term_sums, total
+from acehand_core.training.losses import (
+    TERMS,
+    Elements,
+    LossWeights,
+    Masks,
+    Sums,
+    term_sums,
+    total,
+)
 from acehand_core.training.optim import rate, unsynchronised, whole
 from acehand_core.training.targets import Prediction, Targets
 
@@ -47,11 +54,14 @@ class TrainingModel(nn.Module):
         self.model, self.hands, self.options = model, hands, options
 
     def forward(self, clips: ClipBatch, targets: Targets) -> Sums:
-        """Return ``losses.objective.term_sums`` of a batch; in validation also ``SCORE``'s sum."""
+        """Return ``losses.term_sums`` of a batch; in validation also ``SCORE``'s sum."""
         prediction = self.predict(clips, targets)
         sums = term_sums(prediction, targets)
         if not self.training:
-            sums[SCORE] = _wrist_aligned_mm(prediction.joints, targets)
+            # The sum over joints that are labelled, with their wrist.
+            taught = Elements.of(targets).relative
+            predicted, truth = (j - j[..., :1, :] for j in (prediction.joints, targets.joints))
+            sums[SCORE] = 1e3 * ((predicted - truth).norm(dim=-1) * taught).sum()
         return sums
 
     def predict(self, clips: ClipBatch, targets: Targets) -> Prediction:
@@ -79,18 +89,20 @@ class TrainingModel(nn.Module):
         anchors, head, size = readout.anchors, readout.camera[..., :2], targets.camera.size
         if fit is not None:
             return bearings_torch.fitted_bearings(fit, rays, anchors, head, size)
+
         if self.options.bearings == "radial":
             lens = radial.fit_radial(rays)
             return bearings_torch.radial_bearings(lens, rays, anchors, head, size)
         if self.options.bearings == "rays":
             centres = self.options.ray_cells == "centres"
             return bearings_torch.sampled_bearings(rays, anchors, head, size, centres)
+
         if bool(targets.pinhole.all()):
             camera = targets.camera
             return bearings_torch.calibrated_bearings(
                 anchors, head, camera.focal, camera.centre, size
             )
-        # A given lens that is no pinhole: its own rays at the token centres, not the predicted.
+        # A given lens that is not a pinhole: its own rays at the token centres, not the predicted.
         return bearings_torch.sampled_bearings(
             _deep(targets.rays), anchors, head, size, cell_centres=True
         )
@@ -129,16 +141,18 @@ def optimise(
     device = accelerator.device
     batches = [part.to(device) for part in parts]
     counts = reduced(accelerator, [Masks.of(batch.targets).counts() for batch in batches])
+
     # The only random numbers of a step are those of a noised read-out (sigma above 0).
     torch.manual_seed((seed * 1_000_003 + step) * 4096 + accelerator.process_index)
-    found: list[Sums] = []
+    parts_sums: list[Sums] = []
     for number, batch in enumerate(batches):
         last = number == len(batches) - 1
         with contextlib.nullcontext() if last else unsynchronised(accelerator, model):
             sums = model(batch.clips, batch.targets)
             # Processes average their gradients; the terms are to be summed.
             accelerator.backward(total(sums, counts, weights, step) * accelerator.num_processes)
-        found.append({name: value.detach() for name, value in sums.items()})
+        parts_sums.append({name: value.detach() for name, value in sums.items()})
+
     norm = float(whole(accelerator.clip_grad_norm_(model.parameters(), config.gradient_clip)))
     if not math.isfinite(norm):
         names = sorted({f"{s.dataset}/{s.clip}@{s.start}" for b in parts for s in b.samples})
@@ -146,12 +160,14 @@ def optimise(
             f"step {step}: the gradient is not finite; nothing was updated. Clips: "
             f"{', '.join(names)}. Resume with a lower rate, or leave the clip out."
         )
+
     rates = {}
     for group in optimizer.param_groups:
         rates[group["name"]] = group["lr"] = rate(config, group["name"], step)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    sums = reduced(accelerator, found)
+
+    sums = reduced(accelerator, parts_sums)
     terms = {name: float(sums[name] / counts[name].clamp(min=1)) for name in TERMS}
     loss = float(total(sums, counts, weights, step))
     return StepReport(step, loss, terms, norm, rates, parts[0].samples[0].dataset)
@@ -171,7 +187,6 @@ def validate(
     model: nn.Module,
     batches: Sequence[tuple[Batch, bool]],
     weights: LossWeights,
-    step: int,
 ) -> dict[str, float]:
     """Return ``SCORE``, loss and unweighted terms of all processes' batches that count.
 
@@ -181,31 +196,26 @@ def validate(
     sums, counts = [], []
     for batch, counts_too in batches:
         moved = batch.to(accelerator.device)
-        masks = Masks.of(moved.targets)
-        found, elements = model(moved.clips, moved.targets), masks.counts()
-        elements[SCORE] = elements["joint_relative_direct"]
+        batch_sums = model(moved.clips, moved.targets)
+        batch_counts = Masks.of(moved.targets).counts()
+        batch_counts[SCORE] = batch_counts["joint_relative_direct"]
+
         if not counts_too:
-            found, elements = ({n: torch.zeros_like(v) for n, v in part.items()}
-                               for part in (found, elements))  # fmt: skip
-        sums.append(found)
-        counts.append(elements)
+            batch_sums, batch_counts = (
+                {name: torch.zeros_like(value) for name, value in part.items()}
+                for part in (batch_sums, batch_counts)
+            )
+        sums.append(batch_sums)
+        counts.append(batch_counts)
     model.train()
+
     all_sums, all_counts = reduced(accelerator, sums), reduced(accelerator, counts)
-    # Weights as at the end: a value that warms up could not be compared over steps.
-    fixed = dataclasses.replace(weights, fit_warmup_steps=0)
     terms = {name: float(all_sums[name] / all_counts[name].clamp(min=1)) for name in TERMS}
     joints = float(all_counts[SCORE])
     score = float(all_sums[SCORE]) / joints if joints else math.inf
-    return {SCORE: score, "loss": float(total(all_sums, all_counts, fixed, step)), **terms}
-
-
-def _wrist_aligned_mm(
-    joints: Float[torch.Tensor, "B N 2 21 3"], targets: Targets
-) -> Float[torch.Tensor, ""]:
-    """Return the sum over joints that are labelled, with their wrist."""
-    taught = Masks.of(targets).values["joint_relative_direct"]
-    found, truth = (j - j[..., :1, :] for j in (joints, targets.joints))
-    return 1e3 * ((found - truth).norm(dim=-1) * taught).sum()
+    # Weights as at the end: a value that warms up could not be compared over steps.
+    loss = float(total(all_sums, all_counts, weights, None))
+    return {SCORE: score, "loss": loss, **terms}
 
 
 def _deep(rays: Float[torch.Tensor, "B 3 h w"]) -> Float[torch.Tensor, "B 3 h w"]:

@@ -15,14 +15,14 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import Calibration
 from acehand_core.recordings.hands_file import read_joints_file
-from acehand_core.synthetic.episode import SynthOptions, episode
-from acehand_core.synthetic.film import truth_of
-from acehand_core.synthetic.gestures import fast_hand, pinching_hand
+from acehand_core.synthetic.episode import SynthOptions, make_episode
+from acehand_core.synthetic.rendering import truth_of
 from acehand_core.types import SIDES, Side
 from benchmarks.retargeting import trials
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree
 from retarget.solve.targets import HandTargets, hand_targets, palm_frames
+from tools.gestures import fast_hand, pinching_hand
 
 JOINTS_FILE = "data/human_joint_right.npz"
 HOT3D_FILE = "data/hot3d_bimanual_joints.npz"
@@ -104,7 +104,7 @@ def synthetic_hands(seed: int, hands: int, length: int) -> list[Take]:
 def _synthetic(seed: int, hands: int, length: int) -> Iterator[Take]:
     options, index, found = SynthOptions(frames=length), 0, 0
     while found < hands:
-        _, motion = truth_of(episode(seed, index, options))
+        _, motion = truth_of(make_episode(seed, index, options))
         side = SIDES[found % 2]
         slot = SIDES.index(side)
         if (motion.presence[:, slot] > 0).all():

@@ -2,7 +2,7 @@
 
 A recording that hardly moves says little of how palms compare. What is known of a robot beforehand
 therefore comes from canonical poses of the mean human hand that show every finger straight and bent
-(``human_poses.json``, written by ``python -m acehand_core.synthetic.gestures``). The result is kept
+(``human_poses.json``, written by ``python -m tools.gestures``). The result is kept
 as ``calibration.json`` beside the robot.yaml (``acehand robots calibrate``) with a fingerprint of
 what it was fitted to; where that does not fit, as with a model of the user's own, it is fitted
 again.

@@ -235,6 +235,7 @@ def _shape_directions(points: Points, weights: Weights) -> Float[np.ndarray, "10
                 stretch = lengths[part] * along + gradient.finger_thickness * (offset - along)
                 move += weights[:, joint : joint + 1] * (moved[keypoint] + stretch)
         out.append(move - moved[9])
+
     return np.stack(out)
 
 
@@ -243,6 +244,7 @@ def _tint(points: Points, normals: Points) -> Float[np.ndarray, "N 2"]:
     table = skin_field.fingers()
     nearest = _nearest_finger(points)
     facing = -normals[:, 1].copy()
+
     mark = np.zeros(len(points))
     for name, finger in table.items():
         mine = nearest == FINGERS.index(name)
@@ -262,9 +264,11 @@ def _tint(points: Points, normals: Points) -> Float[np.ndarray, "N 2"]:
             mark = np.where(mine & ~nail, mark - amount * crease, mark)
         pulp = _step(along, finger.stations[2] + 4, end) * _step(-up, -1.0, 4.0)
         mark = np.where(mine & ~nail, mark - 0.12 * pulp, mark)
+
     knuckles = rest_keypoints(Proportions())[[5, 9, 13, 17]]
     close = np.min(np.linalg.norm(points[:, None] - knuckles, axis=2), axis=1)
     mark -= 0.14 * (1 - _step(close, 9.0, 20.0)) * _step(-facing, 0.0, 0.6)
+
     return np.stack([_step(facing, -0.35, 0.55), 0.5 + 0.5 * np.clip(mark, -1, 1)], 1)
 
 

@@ -34,12 +34,15 @@ def collapse(
     points = np.array(vertices)
     sizes = [float(s) for s in size]
     corners = [tuple(int(i) for i in f) for f in faces]
+
     around: list[set[int]] = [set() for _ in points]
     for index, face in enumerate(corners):
         for vertex in face:
             around[vertex].add(index)
+
     version = [0] * len(points)
     heap: list[tuple[float, int, int, int, int]] = []
+
     fresh = [(face[i - 1], face[i]) for face in corners for i in range(3)]
     while fresh or heap:
         for a, b in fresh:
@@ -69,6 +72,7 @@ def collapse(
         version[a] += 1
         version[b] += 1
         fresh = [(min(a, v), max(a, v)) for v in sorted(rings[0] | rings[1])]
+
     return _compact(points, corners, around, sizes)
 
 
@@ -99,6 +103,7 @@ def flip_to_delaunay(vertices: Points, faces: Triangles) -> Triangles:
     u = vertices[edges[:, :1]] - vertices[opposite]
     v = vertices[edges[:, 1:]] - vertices[opposite]
     angle = np.arctan2(np.linalg.norm(np.cross(u, v), axis=2), np.sum(u * v, axis=2))
+
     dirty: set[int] = set()
     for edge in np.flatnonzero(angle.sum(1) > np.pi + 1e-6):
         (a, b), (c, d) = edges[edge], opposite[edge]
@@ -110,6 +115,7 @@ def flip_to_delaunay(vertices: Points, faces: Triangles) -> Triangles:
         corners[[first, second]] = turned
         known.add(new)
         dirty |= {first, second}
+
     return corners
 
 

@@ -125,6 +125,7 @@ def finger_field(points: Points, finger: Finger) -> Distances:
         _ellipsoid(points, mid + nail * 1.6, (8.0, r1 * 0.82, r1 * 0.93),
                    (along, nail, finger.side)),
     ]  # fmt: skip
+
     if not thumb:
         parts.append(_cone(points, base - nail * 1.5, mid, r0, r1, nail, flat))
         parts.append(
@@ -133,6 +134,7 @@ def finger_field(points: Points, finger: Finger) -> Distances:
         )  # fmt: skip
     else:
         parts.append(_cone(points, base + along * 8, mid, r0, r1, nail, flat))
+
     return _blend_all(4.0, *parts)
 
 
@@ -157,6 +159,7 @@ def _palm_field(points: Points) -> Distances:
     index = fingers()["index"].joints[0]
     web = _sheet(points, base - (-6, 0, 0), mid - thumb.along * 6, index - (4, 4, -3), 6.0)
     wrist = _forearm(points)
+
     return _blend_all(12.0, palm, heel, wrist, _blend_all(10.0, thenar, ball, web))
 
 

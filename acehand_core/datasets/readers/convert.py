@@ -23,8 +23,7 @@ from acehand_core.datasets.readers.protocol import Item, NativeRecording, Reader
 from acehand_core.errors import InputError
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry.cameras import Camera
-from acehand_core.hand.mano import ManoHand
-from acehand_core.hand.mano_files import load_mano
+from acehand_core.hand.mano import ManoHand, load_mano
 from acehand_core.motion import HandMotion, Provenance
 
 #: Files above this size are told apart by size and time, not by content.

@@ -19,8 +19,7 @@ import torch
 
 from acehand_core.errors import AcehandError, SchemaError, nearest
 from acehand_core.files.safe_files import safe_load_npz
-from acehand_core.hand.mano import ManoHand
-from acehand_core.hand.mano_files import load_mano
+from acehand_core.hand.mano import ManoHand, load_mano
 from acehand_core.model.golden import cases
 
 RECIPE_FORMAT = "ace-golden-recipe-1"

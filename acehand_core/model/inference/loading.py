@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from acehand_core.errors import InputError, MissingDependencyError
-from acehand_core.hand.mano_files import find_mano, load_mano
+from acehand_core.hand.mano import find_mano, load_mano
 from acehand_core.model.config import (
     AS_RELEASED,
     InferenceConfig,

@@ -11,11 +11,10 @@ from collections.abc import Callable
 import numpy as np
 
 from acehand_core.geometry import frames, rotations
-from acehand_core.synthetic.furniture import Prop
-from acehand_core.synthetic.grasp import bend, enclose, pinch
-from acehand_core.synthetic.grip import Grip, Pose, Wish, grip
+from acehand_core.synthetic.grasp_fit import Grasp, GraspTarget, Pose, fit_grasp
+from acehand_core.synthetic.hand_geometry import HandPoints, bend, enclose, pinch
+from acehand_core.synthetic.layout import Prop
 from acehand_core.synthetic.script import Body, Vector, bent_within_limits, hand_rotation
-from acehand_core.synthetic.touch import Touch
 from acehand_core.types import Betas, RigidTransform, Rotation, Side
 
 _Z = np.array([0.0, 0.0, 1.0])
@@ -46,9 +45,9 @@ def facing(
     return shake @ hand_rotation(side, mirror * np.array(fingers), mirror * np.array(back))
 
 
-def take(
+def choose_grasp(
     side: Side, betas: Betas, body: Body, rng: np.random.Generator, prop: Prop, at: Vector
-) -> Grip:
+) -> Grasp:
     """Return how a hand takes an object that stands at ``at`` on the table.
 
     Some starts are tried, until thumb and finger touch from both sides, nothing is inside and the
@@ -60,14 +59,14 @@ def take(
     return _best(lambda: how(side, betas, body, rng, prop, at))
 
 
-def take_side(
+def choose_side_grasp(
     side: Side, betas: Betas, rng: np.random.Generator, prop: Prop, T_world_prop: RigidTransform
-) -> Grip:
+) -> Grasp:
     """Return how a hand holds its side of a large box: fingers on the side, the thumb on top."""
     return _best(lambda: _beside(side, betas, rng, prop, T_world_prop))
 
 
-def _best(attempt: Callable[[], Grip]) -> Grip:
+def _best(attempt: Callable[[], Grasp]) -> Grasp:
     best = None
     for _ in range(_TRIES):
         found = attempt()
@@ -80,16 +79,16 @@ def _best(attempt: Callable[[], Grip]) -> Grip:
 
 def _pinched(
     side: Side, betas: Betas, body: Body, rng: np.random.Generator, prop: Prop, at: Vector
-) -> Grip:
+) -> Grasp:
     middle = at + _half_height(prop) * _Z
     R = facing(side, rng, (-0.30, 0.93, -0.35), (0.25, 0.3, 1.0))
     R = bent_within_limits(side, R, middle - body.elbow(side, middle), _BEND)
-    return take_from_above(side, betas, R, prop, at)
+    return pinch_from_above(side, betas, R, prop, at)
 
 
-def take_from_above(
+def pinch_from_above(
     side: Side, betas: Betas, R_world_hand: Rotation, prop: Prop, at: Vector
-) -> Grip:
+) -> Grasp:
     """Return how a hand that is turned about so pinches a box, ball or can between its fingers.
 
     ``at``: where on the table it stands. Two fingers where there is room for them.
@@ -103,8 +102,8 @@ def take_from_above(
     angles, wrist, heading = pinch(side, betas, R_world_hand, point, 2 * width, count)
     standing = at if prop.kind == "can" else middle
     pose = frames.rigid(rotations.exp(heading * _Z), standing)
-    wish = Wish(tuple(range(count + 1)), point, np.full(3, 0.004))
-    return _gripped(side, betas, Pose(angles, R_world_hand, wrist), prop, pose, wish)
+    target = GraspTarget(tuple(range(count + 1)), point, np.full(3, 0.004))
+    return _fitted(side, betas, Pose(angles, R_world_hand, wrist), prop, pose, target)
 
 
 def _half_height(prop: Prop) -> float:
@@ -113,7 +112,7 @@ def _half_height(prop: Prop) -> float:
 
 def _by_rim(
     side: Side, betas: Betas, body: Body, rng: np.random.Generator, prop: Prop, at: Vector
-) -> Grip:
+) -> Grasp:
     """Between thumb and fingers, one of them inside."""
     radius, height, wall = prop.size
     if prop.kind == "bowl":
@@ -122,27 +121,30 @@ def _by_rim(
     top = at + height * _Z
     R = bent_within_limits(side, R, top - body.elbow(side, top), _BEND)
     angles, wrist, heading = pinch(side, betas, R, top - 0.012 * _Z, wall)
+
     # The other fingers are held up, over the rim.
     angles = bend(
         angles, middle_mcp_flex=6, middle_pip_flex=22, ring_mcp_flex=2, ring_pip_flex=22,
         pinky_mcp_flex=0, pinky_pip_flex=20,
     )  # fmt: skip
     thumb = np.array([np.cos(heading), np.sin(heading), 0.0])
+
     # The object stands at its place, so the hand goes to the rim.
     inside = 1.0 if rng.random() < 0.7 else -1.0
     to_rim = -inside * thumb * (radius - 0.5 * wall)
     turn = heading + (0.0 if inside > 0 else np.pi) + rng.uniform(-1.3, 1.3)
     pose = frames.rigid(rotations.exp(turn * _Z), at)
     sides = np.stack([thumb, -thumb])
-    wish = Wish(
+    target = GraspTarget(
         (0, 1), top - 0.012 * _Z + to_rim, np.array([0.003, 0.003, 0.004]), sides=sides, wall=wall
     )
-    return _gripped(side, betas, Pose(angles, R, wrist + to_rim), prop, pose, wish)
+
+    return _fitted(side, betas, Pose(angles, R, wrist + to_rim), prop, pose, target)
 
 
 def _around(
     side: Side, betas: Betas, body: Body, rng: np.random.Generator, prop: Prop, at: Vector
-) -> Grip:
+) -> Grasp:
     """From the side, the fingers around it and the thumb against them."""
     radius, height, _ = prop.size
     centre = at + _Z * max(min(0.45 * height, 0.10), 0.057)
@@ -151,13 +153,13 @@ def _around(
     angles, middle = enclose(side, betas, radius)
     pose = frames.rigid(rotations.exp(rng.uniform(-3, 3) * _Z), at)
     start = Pose(angles, R, centre - R @ middle)
-    wish = Wish((0, 1, 2), centre, np.array([0.003, 0.003, 0.02]), level=0.01)
-    return _gripped(side, betas, start, prop, pose, wish)
+    target = GraspTarget((0, 1, 2), centre, np.array([0.003, 0.003, 0.02]), level=0.01)
+    return _fitted(side, betas, start, prop, pose, target)
 
 
 def _beside(
     side: Side, betas: Betas, rng: np.random.Generator, prop: Prop, T_world_prop: RigidTransform
-) -> Grip:
+) -> Grasp:
     out = 1.0 if side == "right" else -1.0
     wide, _, half = prop.size
     roll = np.interp(half, [0.03, 0.07], [0.7, 0.25])
@@ -167,21 +169,28 @@ def _beside(
         thumb_cmc_spread=10, thumb_cmc_flex=5, thumb_mcp_flex=15, thumb_ip_flex=15,
     )  # fmt: skip
     corner = T_world_prop[:3, 3] + np.array([out * wide, 0.0, half])
+
     # The knuckle of the index finger beside the upper edge, and the thumb over it.
-    knuckle = Touch.of(side, betas).rest[5]
+    knuckle = HandPoints.of(side, betas).rest[5]
     beside = corner + np.array([out * 0.022, -0.045 + rng.uniform(-0.01, 0.01), -0.012])
     start = Pose(angles, R, beside - R @ knuckle)
     thumb = corner + np.array([-out * 0.012, rng.uniform(-0.03, 0.0), 0.0])
-    wish = Wish((0, 1, 2), thumb, np.array([0.01, 0.02, 0.004]), opposed=False)
-    return _gripped(side, betas, start, prop, T_world_prop, wish)
+    target = GraspTarget((0, 1, 2), thumb, np.array([0.01, 0.02, 0.004]), opposed=False)
+
+    return _fitted(side, betas, start, prop, T_world_prop, target)
 
 
-def _gripped(
-    side: Side, betas: Betas, start: Pose, prop: Prop, T_world_prop: RigidTransform, wish: Wish
-) -> Grip:
+def _fitted(
+    side: Side,
+    betas: Betas,
+    start: Pose,
+    prop: Prop,
+    T_world_prop: RigidTransform,
+    target: GraspTarget,
+) -> Grasp:
     along = start.R[:, 0] * (1.0 if side == "left" else -1.0)
     palm = -start.R[:, 1]
-    if not wish.opposed:
+    if not target.opposed:
         base, scales = _SIDE_OPEN, (1.0, 1.6, 0.6)
         inwards = np.array([1.0 if side == "left" else -1.0, 0.0, 0.0])
         ways = [inwards, inwards - 0.4 * _Z, inwards - _Z, inwards + 0.4 * along]
@@ -192,5 +201,6 @@ def _gripped(
     else:
         base, scales = _PINCH_OPEN, (1.0, 1.6, 0.6, 2.2)
         ways = [-_Z + 0.3 * along, -_Z, palm, -_Z + 0.8 * along, along + palm]
+
     openings = [{name: scale * value for name, value in base.items()} for scale in scales]
-    return grip(Touch.of(side, betas), start, prop, T_world_prop, wish, openings, ways)
+    return fit_grasp(HandPoints.of(side, betas), start, prop, T_world_prop, target, openings, ways)

@@ -1,6 +1,6 @@
 """Hands fitted to the objects that they take: fingers on the surface, nothing inside it.
 
-World frame of ``furnish``: the object stands on the table, z = 0; metres and radians.
+World frame of ``layout``: the object stands on the table, z = 0; metres and radians.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from jaxtyping import Float
 
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation
-from acehand_core.synthetic import solids
-from acehand_core.synthetic.furniture import Prop
-from acehand_core.synthetic.grasp import bend_more
+from acehand_core.synthetic import layout
+from acehand_core.synthetic.hand_geometry import Angles, HandPoints, bend_more
+from acehand_core.synthetic.layout import Prop
 from acehand_core.synthetic.script import Vector
-from acehand_core.synthetic.touch import Angles, Touch
 from acehand_core.types import RigidTransform, Rotation
 
 #: What one unit of the fit's cost is: metres of a pad off the surface (pressed in a little), of
@@ -26,7 +25,7 @@ _PAD, _PRESS, _INSIDE, _BONE, _TABLE = 1.2e-4, 3e-4, 3e-4, 5e-4, 5e-4
 #: A bone stays away by this share of the flesh around it. It keeps fingers from going through thin
 #: walls, which skin that is past them does not feel.
 _BONE_SHARE = 0.8
-#: What of a bone's flesh the surface may not come nearer than, in a grip and on the way.
+#: What of a bone's flesh the surface may not come nearer than, in a grasp and on the way.
 SOFT = 0.7
 _TABLE_CLEAR_M = 0.002
 #: How far pads may turn from facing the surface, angles and wrist from where they start.
@@ -48,7 +47,7 @@ class Pose:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class GraspTarget:
     """How an object is to be held.
 
     ``fingers``: which tips touch it, the thumb's (0) first. ``centre``: where the middle between
@@ -68,8 +67,8 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Grip:
-    """A grip: how the hand holds, how it opens, and along which way (unit) it comes and goes.
+class Grasp:
+    """A grasp: how the hand holds, how it opens, and along which way (unit) it comes and goes.
 
     ``depth``: the deepest point of the hand in the object; ``gap``: the larger of the thumb's and
     the nearest finger's distance to it; ``opposed``: the angle between their contact normals.
@@ -99,15 +98,16 @@ class Grip:
         )  # fmt: skip
 
 
-def close_on(
-    touch: Touch, start: Pose, prop: Prop, T_world_prop: RigidTransform, wish: Wish
+def close_hand(
+    hand: HandPoints, start: Pose, prop: Prop, T_world_prop: RigidTransform, target: GraspTarget
 ) -> Pose:
     """Return the hand near ``start`` that holds an object as wished, by damped least squares."""
     low, high = articulation.limits()
     pose = start
     damping = 1e-2
-    residual, slope = _cost(touch, pose, start, prop, T_world_prop, wish)
+    residual, slope = _cost(hand, pose, start, prop, T_world_prop, target)
     cost = residual @ residual
+
     for _ in range(_STEPS):
         normal, gradient = slope.T @ slope, slope.T @ residual
         step = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), gradient)
@@ -118,7 +118,7 @@ def close_on(
             rotations.exp(step[22:25]) @ pose.R,
             pose.wrist + step[25:],
         )
-        new, new_slope = _cost(touch, tried, start, prop, T_world_prop, wish)
+        new, new_slope = _cost(hand, tried, start, prop, T_world_prop, target)
         if new @ new < cost:
             gain = cost - new @ new
             pose, residual, slope, cost = tried, new, new_slope, new @ new
@@ -129,24 +129,30 @@ def close_on(
             damping *= 6
             if damping > 1e6:
                 break
+
     # Rounded, so that it is the same wherever the last digits differ.
     R = rotations.exp(np.round(rotations.log(pose.R), 5))
     return Pose(np.clip(np.round(pose.angles, 5), low, high), R, np.round(pose.wrist, 6))
 
 
 def _cost(
-    touch: Touch, pose: Pose, start: Pose, prop: Prop, T_world_prop: RigidTransform, wish: Wish
+    hand: HandPoints,
+    pose: Pose,
+    start: Pose,
+    prop: Prop,
+    T_world_prop: RigidTransform,
+    target: GraspTarget,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return residuals and their derivatives by angles, turn and shift."""
-    points = _points(touch, pose)
-    away, out = _felt(touch, points, prop, T_world_prop, wish)
-    thick = _BONE_SHARE * touch.flesh
-    scale = np.where(touch.flesh > 0, _BONE, _INSIDE)
-    pads, tips = touch.pads[list(wish.fingers)], touch.tips[list(wish.fingers)]
+    points = _points(hand, pose)
+    away, out = _contacts(hand, points, prop, T_world_prop, target)
+    thick = _BONE_SHARE * hand.flesh
+    scale = np.where(hand.flesh > 0, _BONE, _INSIDE)
+    pads, tips = hand.pads[list(target.fingers)], hand.tips[list(target.fingers)]
     inside = np.setdiff1d(np.flatnonzero(away < thick), pads)
-    below = np.flatnonzero((points[:, 2] < _TABLE_CLEAR_M) & (touch.flesh == 0))
-    rows = np.concatenate([pads, tips, touch.tips, inside, below])
-    slopes = touch.slopes(pose.angles, pose.R, rows)
+    below = np.flatnonzero((points[:, 2] < _TABLE_CLEAR_M) & (hand.flesh == 0))
+    rows = np.concatenate([pads, tips, hand.tips, inside, below])
+    slopes = hand.slopes(pose.angles, pose.R, rows)
     n = len(pads)
     of_pads, of_tips, of_all, of_inside, of_below = np.split(
         slopes, np.cumsum([n, n, 5, len(inside)])
@@ -161,25 +167,29 @@ def _cost(
          along(out[inside], of_inside) / scale[inside, None]),
         ((points[below, 2] - _TABLE_CLEAR_M) / _TABLE, of_below[:, 2] / _TABLE),
         _facing(points[pads] - points[tips], out[pads], of_pads - of_tips),
-        _middle(points[pads], out[pads], of_pads, wish),
-        _apart(points[touch.tips], of_all),
-        *_manners(pose, start),
+        _middle(points[pads], out[pads], of_pads, target),
+        _apart(points[hand.tips], of_all),
+        *_regularisation(pose, start),
     ]  # fmt: skip
     return np.concatenate([t[0] for t in terms]), np.concatenate([t[1] for t in terms])
 
 
-def _felt(
-    touch: Touch, points: np.ndarray, prop: Prop, T_world_prop: RigidTransform, wish: Wish
+def _contacts(
+    hand: HandPoints,
+    points: np.ndarray,
+    prop: Prop,
+    T_world_prop: RigidTransform,
+    target: GraspTarget,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return distances and ways out; of a fingertip at a thin wall always on its own side.
 
     What of it went through the wall is as deep as it is beyond, and not outside again.
     """
-    away, out = solids.distance(prop, T_world_prop, points)
-    if wish.sides is not None:
-        for finger, side in zip(wish.fingers, wish.sides, strict=True):
-            wrong = (touch.finger == finger) & (out @ side < -0.3) & (away < 0.01)
-            away[wrong], out[wrong] = -away[wrong] - wish.wall, -out[wrong]
+    away, out = layout.distance(prop, T_world_prop, points)
+    if target.sides is not None:
+        for finger, side in zip(target.fingers, target.sides, strict=True):
+            wrong = (hand.finger == finger) & (out @ side < -0.3) & (away < 0.01)
+            away[wrong], out[wrong] = -away[wrong] - target.wall, -out[wrong]
     return away, out
 
 
@@ -193,38 +203,42 @@ def _facing(arms: np.ndarray, out: np.ndarray, slopes: np.ndarray) -> tuple[np.n
 
 
 def _middle(
-    pads: np.ndarray, out: np.ndarray, slopes: np.ndarray, wish: Wish
+    pads: np.ndarray, out: np.ndarray, slopes: np.ndarray, target: GraspTarget
 ) -> tuple[np.ndarray, np.ndarray]:
     """The thumb is opposite the fingers, level, and their middle is where it is wished."""
-    if not wish.opposed:
-        return (pads[0] - wish.centre) / wish.within, slopes[0] / wish.within[:, None]
-    error = 0.5 * (pads[0] + pads[1:].mean(0)) - wish.centre
+    if not target.opposed:
+        return (pads[0] - target.centre) / target.within, slopes[0] / target.within[:, None]
+    error = 0.5 * (pads[0] + pads[1:].mean(0)) - target.centre
     slope = 0.5 * (slopes[0] + slopes[1:].mean(0))
+
     # They press along one horizontal line; what is across it would turn the object in the hand.
     line = (out[0] - out[1:].mean(0)) * np.array([1.0, 1.0, 0.0])
     line = line / max(float(np.linalg.norm(line)), 1e-3)
     across = np.eye(3) - np.outer(line, line)
+
     return (
-        np.concatenate([error / wish.within, across @ (pads[0] - pads[1:].mean(0)) / wish.level]),
+        np.concatenate(
+            [error / target.within, across @ (pads[0] - pads[1:].mean(0)) / target.level]
+        ),
         np.concatenate(
             [
-                slope / wish.within[:, None],
-                across @ (slopes[0] - slopes[1:].mean(0)) / wish.level,
+                slope / target.within[:, None],
+                across @ (slopes[0] - slopes[1:].mean(0)) / target.level,
             ]
         ),
     )
 
 
 def _apart(tips: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    one, other = np.triu_indices(5, 1)
-    arms = tips[one] - tips[other]
+    first, second = np.triu_indices(5, 1)
+    arms = tips[first] - tips[second]
     length = np.maximum(np.linalg.norm(arms, axis=1), 1e-6)
     near = length < _APART_M
-    slope = np.einsum("nc,ncx->nx", arms / length[:, None], slopes[one] - slopes[other])
+    slope = np.einsum("nc,ncx->nx", arms / length[:, None], slopes[first] - slopes[second])
     return (length - _APART_M)[near] / _APART, slope[near] / _APART
 
 
-def _manners(pose: Pose, start: Pose) -> list[tuple[np.ndarray, np.ndarray]]:
+def _regularisation(pose: Pose, start: Pose) -> list[tuple[np.ndarray, np.ndarray]]:
     """Stay near the start, and bend the two outer joints of a finger together."""
     eye = np.eye(28)
     turn = rotations.log(pose.R @ start.R.T)
@@ -240,8 +254,8 @@ def _manners(pose: Pose, start: Pose) -> list[tuple[np.ndarray, np.ndarray]]:
     ]
 
 
-def _points(touch: Touch, pose: Pose) -> np.ndarray:
-    return touch.points(pose.angles[None], pose.R[None], pose.wrist[None])[0]
+def _points(hand: HandPoints, pose: Pose) -> np.ndarray:
+    return hand.points(pose.angles[None], pose.R[None], pose.wrist[None])[0]
 
 
 # --- coming and going ---------------------------------------------------------------------------
@@ -252,90 +266,86 @@ _OFF = np.array([0.0, 0.008, 0.018, 0.030, 0.045, 0.065, OFF_M])
 _CLEAR_M = 0.003
 
 
-def grip(
-    touch: Touch,
+def fit_grasp(
+    hand: HandPoints,
     start: Pose,
     prop: Prop,
     T_world_prop: RigidTransform,
-    wish: Wish,
+    target: GraspTarget,
     openings: Sequence[dict[str, float]],
     ways: Sequence[Vector],
-) -> Grip:
-    """Return a fitted grip and how the hand comes to it.
+) -> Grasp:
+    """Return a fitted grasp and how the hand comes to it.
 
     ``openings``: by how many degrees which angles change as the hand opens, tried one after the
     other; ``ways``: directions in the world that it may come along. The first way that is clear is
     taken, or the clearest.
     """
-    held = close_on(touch, start, prop, T_world_prop, wish)
-    depth, gap, opposed = _judge(touch.whole, held, prop, T_world_prop, wish)
+    held = close_hand(hand, start, prop, T_world_prop, target)
+    depth, gap, opposed = _judge(hand.whole, held, prop, T_world_prop, target)
+
     best = None
     for degrees in openings:
         opened = bend_more(held.angles, **degrees)
-        points = _points(touch, Pose(opened, held.R, held.wrist))
+        points = _points(hand, Pose(opened, held.R, held.wrist))
         for way in ways:
             way = way / np.linalg.norm(way)
             for first in (0, 2):
-                found = Grip(
+                found = Grasp(
                     held, opened, held.wrist - _OFF[first] * way, way, T_world_prop, depth, gap,
                     opposed, 0.0,
                 )  # fmt: skip
-                clear = _clear_way(touch, points, prop, found, _OFF[max(first, 1) :])
+                offs = _OFF[max(first, 1) :]
+                moved = (points - offs[:, None, None] * found.approach).reshape(-1, 3)
+                clear = _clearance(np.tile(hand.flesh, len(offs)), moved, prop, found.T_world_prop)
                 if best is not None and clear <= best.clear:
                     continue
-                clear = min(clear, _clear_closing(touch, prop, found))
+                clear = min(clear, _clear_closing(hand, prop, found))
                 if best is None or clear > best.clear:
                     best = replace(found, clear=clear)
                 if clear >= _CLEAR_M:
                     return best
+
     assert best is not None
     return best
 
 
 def _judge(
-    touch: Touch, held: Pose, prop: Prop, T_world_prop: RigidTransform, wish: Wish
+    hand: HandPoints, held: Pose, prop: Prop, T_world_prop: RigidTransform, target: GraspTarget
 ) -> tuple[float, float, float]:
-    """Return depth, gap and opposition of a grip."""
-    points = _points(touch, held)
-    away, out = _felt(touch, points, prop, T_world_prop, wish)
-    pads = touch.pads[list(wish.fingers)]
+    """Return depth, gap and opposition of a grasp."""
+    points = _points(hand, held)
+    away, out = _contacts(hand, points, prop, T_world_prop, target)
+    pads = hand.pads[list(target.fingers)]
     gaps = np.abs(away[pads])
     nearest = 1 + int(gaps[1:].argmin())
-    deep = max(0.0, -(away - SOFT * touch.flesh).min())
+    deep = max(0.0, -(away - SOFT * hand.flesh).min())
 
     # What a finger presses against: the thumb, or the other hand at a large box's far side.
     against, pressed = out[pads[0]], out[pads[nearest]]
-    if not wish.opposed:
-        against = T_world_prop[:3, 0] * (1.0 if touch.side == "left" else -1.0)
-        pressed = out[touch.tips[wish.fingers[nearest]]]
+    if not target.opposed:
+        against = T_world_prop[:3, 0] * (1.0 if hand.side == "left" else -1.0)
+        pressed = out[hand.tips[target.fingers[nearest]]]
     opposed = float(np.arccos(np.clip(against @ pressed, -1, 1)))
     return deep, float(max(gaps[0], gaps[nearest])), opposed
 
 
-def _clear_way(
-    touch: Touch, points: np.ndarray, prop: Prop, found: Grip, offs: np.ndarray
-) -> float:
-    """Return how far the open hand stays away from object and table as it comes in."""
-    moved = (points - offs[:, None, None] * found.approach).reshape(-1, 3)
-    return _clearance(np.tile(touch.flesh, len(offs)), moved, prop, found.T_world_prop)
-
-
-def _clear_closing(touch: Touch, prop: Prop, found: Grip) -> float:
+def _clear_closing(hand: HandPoints, prop: Prop, found: Grasp) -> float:
     """Return how far fingers stay out of the object as they close; a millimetre in is allowed."""
     share = np.array([0.0, 0.3, 0.6, 0.85])[:, None]
     held = found.held
-    points = touch.points(
+    points = hand.points(
         (1 - share) * found.opened + share * held.angles,
         np.repeat(held.R[None], len(share), 0),
         (1 - share) * found.before + share * held.wrist,
     )
-    flesh = np.tile(touch.flesh, len(share))
+    flesh = np.tile(hand.flesh, len(share))
     return 0.001 + _CLEAR_M + _clearance(flesh, points.reshape(-1, 3), prop, found.T_world_prop)
 
 
 def _clearance(
     flesh: np.ndarray, points: np.ndarray, prop: Prop, T_world_prop: RigidTransform
 ) -> float:
-    away, _ = solids.distance(prop, T_world_prop, points)
+    away, _ = layout.distance(prop, T_world_prop, points)
     under = min(0.0, float(points[flesh == 0, 2].min()))
     return float((away - SOFT * flesh).min()) + 10 * under
