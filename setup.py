@@ -21,7 +21,7 @@ setup(
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["acehand_core*", "acehand_ros*", "retarget*", "robots*"]),
     package_data={
-        "acehand_core.evaluation.tables": ["*.json"],
+        "acehand_core.evaluation": ["*.json"],
         "acehand_core.hand": ["assets/*.npz"],
         "acehand_ros": ["config/*", "config/controllers/*.yaml"],
         "acehand_core.training": ["conf/*.yaml", "conf/*/*.yaml"],

@@ -18,7 +18,7 @@ from typing import Any
 from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.messages import Demonstration
-from acehand_core.bags.records import Losses
+from acehand_core.bags.records import DroppedMessages
 from acehand_core.bags.writer import BagWriter
 from acehand_core.errors import InputError, OutputError
 from acehand_core.pipeline.bag_convert import ConvertOptions, ConvertReport, convert_bag
@@ -108,7 +108,7 @@ def _recover(left: Path, work: Path, target: Path) -> str:
     with bag:
         topics = bag.topics
         recorder.start(work / target.name)
-        for message in bag.messages(None, Losses()):
+        for message in bag.messages(None, DroppedMessages()):
             msgtype = topics[message.topic].msgtype
             recorder.add(message.topic, msgtype, message.log_ns, bytes(message.data))
     made = recorder.stop()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from acehand_core.bags.records import BagReading
+from acehand_core.bags.records import BagOptions
 from acehand_core.errors import InputError
 from acehand_core.pipeline import JobSettings
 from acehand_core.pipeline.bag_convert import ConvertOptions
@@ -66,7 +66,7 @@ def _options(
     values: Mapping[str, Any], bag: Path, output: Path, bag_output: Path | None, existing: Any,
     **more: Any,
 ) -> ConvertOptions:  # fmt: skip
-    reading = BagReading(
+    reading = BagOptions(
         image_topic=values["image_topic"] or None,
         camera_info_topic=values["camera_info_topic"] or None,
         world_frame=values.get("world_frame") or None,

@@ -98,7 +98,7 @@ def reading(folder: Path, kind: str, runs: int) -> dict[str, float]:
     """Time reading every picture once: rosbags alone, and as a Recording."""
     from bag_samples import stamps
 
-    from acehand_core.bags.records import BagReading
+    from acehand_core.bags.records import BagOptions
     from acehand_core.recordings.bag import index_bag
 
     path = folder / f"reading_{kind}"
@@ -109,7 +109,7 @@ def reading(folder: Path, kind: str, runs: int) -> dict[str, float]:
         count = rosbags_alone(path, kind)
         raw.append(time.perf_counter() - started)
         started = time.perf_counter()
-        index = index_bag(path, BagReading())
+        index = index_bag(path, BagOptions())
         read = sum(1 for _ in index.frames.read(0, len(index.frames)))
         ours.append(time.perf_counter() - started)
         assert read == count == 300

@@ -23,8 +23,7 @@ def main() -> int:
     import evaluation_twin
     from evaluation_samples import random_pair
 
-    from acehand_core.evaluation.models import HandLibrary
-    from acehand_core.evaluation.protocol import PROTOCOLS
+    from acehand_core.evaluation.protocol import PROTOCOLS, HandLibrary
     from acehand_core.evaluation.segment import score_segment
     from acehand_core.evaluation.summary import summarise
     from acehand_core.hand.capsule import CapsuleHand

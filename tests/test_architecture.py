@@ -24,7 +24,7 @@ ALLOWED = {
     "recordings": {"motion", "joints", "geometry", "files", "bags"},
     "datasets": {"motion", "geometry", "files", "hand", "recordings"},
     "synthetic": {"motion", "geometry", "files", "hand", "recordings", "datasets"},
-    "lerobot": {"motion", "geometry", "files", "hand", "bags", "recordings"},
+    "lerobot": {"motion", "geometry", "files", "hand", "recordings"},
     "model": {"motion", "geometry", "files", "hand", "recordings"},
     "training": {"motion", "geometry", "files", "hand", "recordings", "datasets", "model"},
     "trackers": {"motion", "geometry", "files", "hand", "recordings", "model"},

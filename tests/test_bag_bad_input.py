@@ -13,14 +13,14 @@ import pytest
 from bag_samples import IMAGE, START, TOPIC, SampleBag, pictures, simple_bag, stamps
 
 from acehand_core.bags.bag import Bag
-from acehand_core.bags.records import BagReading
+from acehand_core.bags.records import BagOptions
 from acehand_core.bags.topics import bag_info
 from acehand_core.errors import CalibrationError, InputError, OutputError
 from acehand_core.recordings.bag import BagIndex, index_bag
 
 
 def index_of(path: Path, **reading: str) -> BagIndex:
-    return index_bag(path, BagReading(**reading))
+    return index_bag(path, BagOptions(**reading))
 
 
 def big_bag(path: Path, count: int = 40, **options: str) -> list[np.ndarray]:
@@ -47,12 +47,12 @@ def test_a_truncated_mcap_gives_what_is_there(tmp_path: Path, compression: str) 
     assert 20 <= len(read) <= 25
     assert all(np.array_equal(a, b) for a, b in zip(read, images, strict=False))
     # metadata.yaml knows how many there were.
-    assert index.losses.by_topic == {TOPIC: 40 - len(read)}
+    assert index.dropped.by_topic == {TOPIC: 40 - len(read)}
     assert any("cut off or damaged at byte" in note for note in index.notes)
     (tmp_path / "bag" / "metadata.yaml").unlink()
     bare = index_of(tmp_path / "bag" / "bag.mcap")
     assert len(bare.frames) == len(read)
-    assert bare.losses.by_topic["*"] >= 1
+    assert bare.dropped.by_topic["*"] >= 1
 
 
 def test_an_mcap_without_index(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_an_mcap_without_index(tmp_path: Path) -> None:
     path.write_bytes(data[:at] + struct.pack("<QQI", 0, 0, 0) + data[-8:])
     index = index_of(tmp_path / "bag")
     assert len(index.frames) == 12 and np.array_equal(index.frames.at(7), images[7])
-    assert index.losses.total == 0
+    assert index.dropped.total == 0
     assert any("no index" in note for note in index.notes)
 
 
@@ -76,7 +76,7 @@ def test_a_damaged_chunk_is_left_out_and_counted(tmp_path: Path) -> None:
     data[middle : middle + 4000] = bytes(4000)
     path.write_bytes(bytes(data))
     index = index_of(tmp_path / "bag")
-    lost = index.losses.by_topic[TOPIC]
+    lost = index.dropped.by_topic[TOPIC]
     assert 5 <= lost <= 15 and len(index.frames) == 40 - lost
     assert any("in a damaged chunk" in note for note in index.notes)
     shown = [int((np.array(stamps(40)) == t).argmax()) for t in index.timestamps_ns]
@@ -89,7 +89,7 @@ def test_a_truncated_database_gives_what_is_there(tmp_path: Path) -> None:
     cut(tmp_path / "bag" / "bag.db3", 0.6)
     index = index_of(tmp_path / "bag")
     assert 15 <= len(index.frames) <= 30
-    assert index.losses.by_topic[TOPIC] == 40 - len(index.frames)
+    assert index.dropped.by_topic[TOPIC] == 40 - len(index.frames)
     shown = [int((np.array(stamps(40)) == t).argmax()) for t in index.timestamps_ns]
     for frame, number in enumerate(shown):
         assert np.array_equal(index.frames.at(frame), images[number])
@@ -111,9 +111,9 @@ def test_a_compressed_file_is_decompressed_once(compressed_file: Path) -> None:
     for frames in (index.frames, index.frames.mirrored()):
         assert sum(1 for _ in frames.read(0, 12)) == 12
     assert len(list(copies.iterdir())) == 1
-    second = first.reopened()
+    second = Bag(first.path)
     first.close()
-    assert sum(1 for _ in second.messages(None, second.losses)) == 24
+    assert sum(1 for _ in second.messages(None, second.dropped)) == 24
     second.close()
     index_of(compressed_file / "bag.mcap.zstd")  # has no part in the folder's index
     assert len(list(copies.iterdir())) <= 1
@@ -136,7 +136,7 @@ def test_a_compressed_file_that_is_cut_off(tmp_path: Path) -> None:
     cut(file, 0.6)
     index = index_of(tmp_path / "bag")
     assert 0 < len(index.frames) < 10
-    assert index.losses.by_topic == {TOPIC: 10 - len(index.frames)}
+    assert index.dropped.by_topic == {TOPIC: 10 - len(index.frames)}
     assert any("bag.mcap.zstd: damaged compression" in note for note in index.notes)
     cut(file, 0.001)
     with pytest.raises(InputError, match=r"bag/bag.mcap.zstd: .*damaged compression"):
@@ -162,7 +162,7 @@ def test_a_listed_file_that_is_missing(tmp_path: Path) -> None:
     path.write_text(text)
     index = index_of(tmp_path / "bag")
     assert len(index.frames) == 4
-    assert index.losses.by_topic["*"] == 1
+    assert index.dropped.by_topic["*"] == 1
     (tmp_path / "bag" / "bag.mcap").unlink()
     with pytest.raises(InputError, match="none of the files"):
         index_of(tmp_path / "bag")
@@ -175,7 +175,7 @@ def test_the_size_changes_mid_bag(tmp_path: Path) -> None:
             bag.image(small[i] if i < 8 else large[i - 8], ns)
     index = index_of(tmp_path / "bag")
     assert (index.width, index.height, len(index.frames)) == (32, 24, 8)
-    assert index.losses.by_topic == {TOPIC: 3}
+    assert index.dropped.by_topic == {TOPIC: 3}
     assert any("48 x 32, not 32 x 24" in note for note in index.notes)
 
 
@@ -185,7 +185,7 @@ def test_a_time_of_receipt_that_cannot_be(tmp_path: Path, compression: str) -> N
         for i, (image, ns) in enumerate(zip(pictures(6), stamps(6), strict=True)):
             bag.image(image, ns, log_ns={2: 2**64 - 1, 3: 2**62, 4: 2**63 - 1}.get(i))
     index = index_of(tmp_path / "bag" / "bag.mcap")
-    assert len(index.frames) == 4 and index.losses.by_topic == {TOPIC: 2}
+    assert len(index.frames) == 4 and index.dropped.by_topic == {TOPIC: 2}
     assert (np.diff(index.timestamps_ns) > 0).all()
     assert bag_info(tmp_path / "bag").lost_messages == {TOPIC: 2}
 
@@ -200,7 +200,7 @@ def test_messages_that_do_not_decode(tmp_path: Path) -> None:
                 bag.image(images[i], ns)
         bag.raw(TOPIC, IMAGE, START + 10**9, b"")
     index = index_of(tmp_path / "bag")
-    assert index.losses.by_topic == {TOPIC: 2}
+    assert index.dropped.by_topic == {TOPIC: 2}
     assert index.timestamps_ns.tolist() == [t for i, t in enumerate(stamps(8)) if i != 2]
 
 
@@ -221,7 +221,7 @@ def test_pictures_that_are_cut_off_or_of_no_known_kind(tmp_path: Path) -> None:
         bag.compressed_bytes(jpeg, times[5], "jpeg")
     index = index_of(tmp_path / "bag")
     assert index.timestamps_ns.tolist() == [times[0], times[5]]
-    assert index.losses.by_topic == {f"{TOPIC}/compressed": 4}
+    assert index.dropped.by_topic == {f"{TOPIC}/compressed": 4}
     text = " ".join(index.notes)
     assert "cut off" in text and "damaged png" in text and "neither jpeg nor png" in text
 
@@ -244,7 +244,7 @@ def test_damage_that_only_decoding_shows(tmp_path: Path) -> None:
     for _ in range(2):
         read = list(index.frames.read(0, 3))
         assert np.array_equal(read[1], images[0]) and np.array_equal(read[2], images[2])
-    assert index.losses.by_topic == {f"{TOPIC}/compressed": 1}
+    assert index.dropped.by_topic == {f"{TOPIC}/compressed": 1}
 
 
 def test_encodings_that_are_no_picture(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_stamps_that_jump_backwards(tmp_path: Path) -> None:
             # After frame 9 the clock is an hour behind; messages come in as before.
             bag.image(images[i], ns - (3600 * 10**9 if i > 9 else 0), log_ns=ns + 10**6)
     index = index_of(tmp_path / "bag")
-    assert len(index.frames) == 20 and index.losses.total == 0
+    assert len(index.frames) == 20 and index.dropped.total == 0
     assert np.abs(index.timestamps_ns - times).max() < 2
     assert index.breaks == (10,)
     assert index.header_ns[10] == times[10] - 3600 * 10**9
@@ -279,7 +279,7 @@ def test_the_same_stamp_twice_and_no_stamps(tmp_path: Path) -> None:
         for i, ns in enumerate((times[0], times[1], times[1], times[3])):
             bag.image(images[i], ns)
     index = index_of(tmp_path / "twice")
-    assert len(index.frames) == 3 and index.losses.by_topic == {TOPIC: 1}
+    assert len(index.frames) == 3 and index.dropped.by_topic == {TOPIC: 1}
     with SampleBag(tmp_path / "none") as bag:
         for i, ns in enumerate(times):
             bag.image(images[i], 0, log_ns=ns)
@@ -375,6 +375,6 @@ def test_random_damage_is_never_silent(tmp_path: Path, storage: str, compression
         except (InputError, CalibrationError):
             outcomes.add("refused")
             continue
-        assert count == 6 or index.losses.total > 0, (trial, count, index.notes)
+        assert count == 6 or index.dropped.total > 0, (trial, count, index.notes)
         outcomes.add("whole" if count == 6 else "partial")
     assert outcomes >= {"refused", "whole", "partial"}

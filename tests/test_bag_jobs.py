@@ -23,7 +23,7 @@ from fake_motion import ARRAYS
 from rosbags.highlevel import AnyReader
 from runs import Acehand, Run, hands_file
 
-from acehand_core.bags.records import BagReading
+from acehand_core.bags.records import BagOptions
 from acehand_core.bags.topics import bag_info
 from acehand_core.bags.typestore import typestore
 from acehand_core.errors import Interrupted
@@ -145,7 +145,7 @@ def test_a_bag_of_a_video_gives_the_videos_hands(
                 bag.image(image, START + int(ns), "bgr8")
             else:
                 bag.compressed(image, START + int(ns), "png")
-    recording = index_bag(tmp_path / "bag", BagReading()).recording()
+    recording = index_bag(tmp_path / "bag", BagOptions()).recording()
     ours = MediaPipeTracker(TrackerSettings()).track(recording)
     assert truth.observed.any()
     assert ours.fps == truth.fps

@@ -22,7 +22,7 @@ from bag_samples import (
 
 from acehand_core.bags.bag import Bag, is_bag
 from acehand_core.bags.images import ENCODINGS
-from acehand_core.bags.records import BagReading
+from acehand_core.bags.records import BagOptions
 from acehand_core.bags.topics import bag_info
 from acehand_core.bags.typestore import COMPRESSED_VIDEO, DISTROS, FFMPEG_PACKET
 from acehand_core.errors import CalibrationError, InputError
@@ -38,7 +38,7 @@ from acehand_core.recordings.registry import RecordingOptions, Registry, open_re
 
 
 def index_of(path: Path, **reading: str) -> BagIndex:
-    return index_bag(path, BagReading(**reading))
+    return index_bag(path, BagOptions(**reading))
 
 
 def assert_same(index: BagIndex, images: list[np.ndarray]) -> None:
@@ -63,7 +63,7 @@ def test_frames_and_stamps_come_back_exactly(
     assert (index.log_ns - index.header_ns == DELAY).all()
     assert index.fps == 30 and index.frame_id == "cam_optical"
     assert (index.camera.fx, index.camera.cy) == (40, 11.5)
-    assert index.losses.total == 0 and index.notes == ()
+    assert index.dropped.total == 0 and index.notes == ()
 
 
 @pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
@@ -72,7 +72,7 @@ def test_compressed_messages_without_metadata(tmp_path: Path, storage: str) -> N
     (tmp_path / "bag" / "metadata.yaml").unlink()
     index = index_of(tmp_path / "bag")
     assert_same(index, images)
-    assert index.losses.total == 0
+    assert index.dropped.total == 0
 
 
 def test_a_folder_of_bags_and_videos_gives_both(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_indexing_says_how_far_it_is_and_can_be_stopped(tmp_path: Path, kind: st
         file = tmp_path / "bag" / "bag.mcap"
         file.write_bytes(file.read_bytes()[:-30])
     told: list[tuple[str, int, int]] = []
-    index = index_bag(tmp_path / "bag", BagReading(), lambda *step: told.append(step))
+    index = index_bag(tmp_path / "bag", BagOptions(), lambda *step: told.append(step))
     stages, done, totals = (set(column) for column in zip(*told, strict=True))
     size = sum(file.stat().st_size for file in (tmp_path / "bag").iterdir())
     assert stages == {"index the bag"} and totals == {2 * size}
@@ -112,8 +112,8 @@ def test_indexing_says_how_far_it_is_and_can_be_stopped(tmp_path: Path, kind: st
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            index_bag(tmp_path / "bag", BagReading(), stopping)
-    again = index_bag(tmp_path / "bag", BagReading())
+            index_bag(tmp_path / "bag", BagOptions(), stopping)
+    again = index_bag(tmp_path / "bag", BagOptions())
     assert again is not index and again.sha256 == index.sha256
 
 
@@ -231,7 +231,7 @@ def test_video_packets_by_index_in_any_order(tmp_path: Path, kind: str) -> None:
     assert [shown(i) for i in source.read(7, 9)] == [7, 8]
     assert [shown(i) for i in source.read_reversed(2, 12)] == list(range(11, 1, -1))
     assert [shown(source.at(i)) for i in (11, 3, 4, 0)] == [11, 3, 4, 0]
-    assert index.losses.total == 0
+    assert index.dropped.total == 0
 
 
 def test_packets_without_their_key_frame_are_counted(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_packets_without_their_key_frame_are_counted(tmp_path: Path) -> None:
             if i >= 2:
                 bag.packet(data, START + i * 10**8, key, FFMPEG_PACKET, (64, 48))
     index = index_of(tmp_path / "bag")
-    assert index.losses.by_topic == {"/cam/image_raw/ffmpeg": 3}
+    assert index.dropped.by_topic == {"/cam/image_raw/ffmpeg": 3}
     assert [round(float(i.mean()) / 20) for i in index.frames.read(0, 5)] == [5, 6, 7, 8, 9]
 
 
@@ -268,7 +268,7 @@ def test_late_and_dropped_frames(tmp_path: Path) -> None:
     assert index.fps == 30
     assert any("2 frames were out of order" in note for note in index.notes)
     assert any("about 3 frames were dropped" in note for note in index.notes)
-    assert index.losses.total == 0
+    assert index.dropped.total == 0
 
 
 def test_a_part_and_a_mirror_image(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_part_and_a_mirror_image(tmp_path: Path) -> None:
     assert np.array_equal(recording.frames.at(0), images[3][:, ::-1])
     assert recording.camera.cx == 31 - 15.5
     with pytest.raises(InputError, match=r"is no bag.*--image-topic"):
-        open_recording(Path("a.mp4"), RecordingOptions(bag=BagReading(image_topic="/x")))
+        open_recording(Path("a.mp4"), RecordingOptions(bag=BagOptions(image_topic="/x")))
 
 
 @pytest.mark.parametrize(

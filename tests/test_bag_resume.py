@@ -185,7 +185,7 @@ def test_another_bag_in_its_place_is_refused(
 ) -> None:
     shutil.copytree(whole / "dataset", tmp_path / "dataset")
     place = tmp_path / "out"
-    unknown = "does not say which dataset it was made of"
+    unknown = "does not record which dataset it was made of"
     place.mkdir()
     (place / "mine.txt").write_text("not a bag")
     refused(capsys, job(inputs, tmp_path, "--resume"), tmp_path, unknown)

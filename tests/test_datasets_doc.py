@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from acehand_core.cli import data
-from acehand_core.datasets.readers import arctic, freihand, h2o, hoi4d, hot3d_recordings, interhand
+from acehand_core.datasets.readers import arctic, h2o, hoi4d, hot3d, interhand, stills
 from acehand_core.datasets.readers import oakink2 as oak
-from acehand_core.datasets.readers.protocol import Item
+from acehand_core.datasets.readers.base import Item
 from acehand_core.datasets.readers.run import READERS
 from acehand_core.datasets.readers.splits import (
     PAPER,
@@ -33,12 +33,12 @@ def test_every_reader_is_stated_with_its_convention():
     assert set(table) == set(READERS)
     conventions = {
         "arctic": arctic.CONVENTION,
-        "hot3d": hot3d_recordings.CONVENTION,
-        "hot3d_clips": hot3d_recordings.CONVENTION,
+        "hot3d": hot3d.CONVENTION,
+        "hot3d_clips": hot3d.CONVENTION,
         "h2o": h2o.CONVENTION,
         "oakink2": oak.CONVENTION,
         "interhand": interhand.CONVENTION,
-        "freihand": freihand.CONVENTION,
+        "freihand": stills.FREIHAND_CONVENTION,
         "hoi4d": hoi4d.CONVENTION,
     }
     places = {"mano": "MANO's", "wrist": "the wrist", "middle_knuckle": "joint 9"}

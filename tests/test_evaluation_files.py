@@ -16,9 +16,8 @@ from acehand_core.datasets.clips.schema import ClipInfo, StoreInfo
 from acehand_core.datasets.clips.store import ClipStore, ClipWriter, made_from
 from acehand_core.datasets.segments import make_segments, write_segments
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.evaluation.ground_truth import open_ground_truth
-from acehand_core.evaluation.models import HandLibrary
-from acehand_core.evaluation.predictions import find_predictions, read_prediction
+from acehand_core.evaluation.inputs import find_predictions, open_ground_truth, read_prediction
+from acehand_core.evaluation.protocol import HandLibrary
 from acehand_core.evaluation.run import Options, evaluate_predictions, evaluate_tracker
 from acehand_core.evaluation.tracking import Decoding, DoNothing, throughput, track_segments
 from acehand_core.motion import Provenance

@@ -13,10 +13,10 @@ from evaluation_samples import CAMERA, motion_of
 from runs import Acehand
 
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
-from acehand_core.evaluation.ground_truth import open_ground_truth
+from acehand_core.evaluation.import_records import full_translation
 from acehand_core.evaluation.importing import METHODS, import_predictions
-from acehand_core.evaluation.importing.records import full_translation
-from acehand_core.evaluation.models import HandLibrary
+from acehand_core.evaluation.inputs import open_ground_truth
+from acehand_core.evaluation.protocol import HandLibrary
 from acehand_core.evaluation.run import Options, evaluate_predictions
 from acehand_core.geometry import rotations
 from acehand_core.hand.capsule import CapsuleHand
@@ -363,7 +363,7 @@ def test_parquet_lists_of_another_length_are_refused(tmp_path, truth, column, va
     [({"unit": "cm"}, "'unit' is 'cm'; valid: m, mm"), ({"unit": None}, "'unit' must say"),
      ({"left": None}, "'left' must say"), ({"betas": np.zeros(9)}, "'betas' has shape"),
      ({"transl": None}, "'transl' is missing"), ({"translation": "root"}, "'translation' is"),
-     ({"global_orient": np.full((FRAMES, 2, 3, 3), 2.0)}, "no rotations")],
+     ({"global_orient": np.full((FRAMES, 2, 3, 3), 2.0)}, "not rotations")],
 )  # fmt: skip
 def test_generic_files_that_are_refused(tmp_path, truth, change, message):
     entries = {k: v for k, v in (generic(truth) | change).items() if v is not None}

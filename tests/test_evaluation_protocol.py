@@ -13,9 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.evaluation import hand_errors
-from acehand_core.evaluation.models import HandLibrary, canonical_joints
-from acehand_core.evaluation.protocol import PROTOCOLS, picture_size
+from acehand_core.evaluation.protocol import (
+    PROTOCOLS,
+    HandLibrary,
+    boxes_around,
+    canonical_joints,
+    dilated,
+    epe_px,
+    joints_in_image,
+    overlap,
+    pa_mm,
+    picture_size,
+)
 from acehand_core.evaluation.segment import score_segment
 from acehand_core.evaluation.summary import METRICS, mixture, summarise
 from acehand_core.geometry import rotations
@@ -234,10 +243,10 @@ def test_hands_behind_the_camera_are_out_of_sight():
     assert out["counts"] == counted(tp=2, iv=2, oos=2, frames=2)
     # A hand across the camera plane has a box of its front part alone.
     points = np.array([[[0.0, 0.0, 1.0], [0.1, 0.1, 1.0], [5.0, 5.0, -1.0], [0.0, 0.0, 0.01]]])
-    box = hand_errors.boxes_around(points, CAMERA, 0.01)
+    box = boxes_around(points, CAMERA, 0.01)
     assert np.allclose(box, [[159.5, 119.5, 189.5, 149.5]])
-    assert np.isnan(hand_errors.boxes_around(-points, CAMERA, 0.01)[0]).sum() == 0
-    assert np.isnan(hand_errors.boxes_around(points - (0, 0, 2), CAMERA, 0.01)).all()
+    assert np.isnan(boxes_around(-points, CAMERA, 0.01)[0]).sum() == 0
+    assert np.isnan(boxes_around(points - (0, 0, 2), CAMERA, 0.01)).all()
 
 
 def test_the_second_pass_has_no_gate_and_no_matching():
@@ -314,7 +323,7 @@ def test_anchors_and_the_rule_without_intrinsics():
 def test_epe_counts_joints_in_the_image_only():
     """The hand is half outside; a joint outside may be anywhere."""
     truth = motion_of(still(1, left=(-0.32, 0.0, 0.6), right=None))
-    inside = hand_errors.joints_in_image(truth.joints_camera[0, 0], CAMERA, 0.01)
+    inside = joints_in_image(truth.joints_camera[0, 0], CAMERA, 0.01)
     assert 0 < inside.sum() < 21
     anchors = CAMERA.project(truth.joints_camera)
     anchors[0, 0, inside] += (0.0, 4.0)
@@ -340,7 +349,7 @@ def test_epe_over_joints_weighs_each_hand_by_its_joints_in_the_image():
 
 def test_a_joint_behind_the_camera_is_charged_the_diagonal():
     predicted = np.array([[[np.nan, np.nan]] * 21])
-    out = hand_errors.epe_px(predicted, np.zeros((1, 21, 2)), np.eye(1, 21, dtype=bool), 400.0)
+    out = epe_px(predicted, np.zeros((1, 21, 2)), np.eye(1, 21, dtype=bool), 400.0)
     assert out[0, 0] == 400 and np.isnan(out[0, 1:]).all()
 
 
@@ -353,7 +362,7 @@ def test_the_gate_at_its_borders():
         return out
 
     def seen(pixel, depth=1.0):
-        return bool(hand_errors.joints_in_image(joints(pixel, depth), CAMERA, 0.01).any())
+        return bool(joints_in_image(joints(pixel, depth), CAMERA, 0.01).any())
 
     assert seen((1e-6, 100)) and not seen((-1e-6, 100))
     assert seen((319.999, 100)) and not seen((320.001, 100))
@@ -362,28 +371,26 @@ def test_the_gate_at_its_borders():
 
 
 def test_dilation_is_a_tenth_of_the_size():
-    assert np.allclose(hand_errors.dilated(np.array([0.0, 0, 100, 20]), 0.1), [-5, -1, 105, 21])
+    assert np.allclose(dilated(np.array([0.0, 0, 100, 20]), 0.1), [-5, -1, 105, 21])
     # Boxes that meet only because of it are a match; just beyond they are not.
     a, b = np.array([0.0, 0, 100, 20]), np.array([104.0, 0, 204, 20])
-    assert (
-        hand_errors.overlap(b, a) == 0 and hand_errors.overlap(b, hand_errors.dilated(a, 0.1)) > 0
-    )
-    assert hand_errors.overlap(b + np.array([2, 0, 2, 0]), hand_errors.dilated(a, 0.1)) == 0
+    assert overlap(b, a) == 0 and overlap(b, dilated(a, 0.1)) > 0
+    assert overlap(b + np.array([2, 0, 2, 0]), dilated(a, 0.1)) == 0
 
 
 def test_overlap_by_hand():
     a, b = np.array([0.0, 0, 2, 2]), np.array([1.0, 1, 3, 3])
-    assert hand_errors.overlap(a, b) == pytest.approx(1 / 7)
-    assert hand_errors.overlap(a, np.full(4, np.nan)) == 0
+    assert overlap(a, b) == pytest.approx(1 / 7)
+    assert overlap(a, np.full(4, np.nan)) == 0
 
 
 def test_procrustes_undoes_a_similarity_but_not_a_mirror():
     rng = np.random.default_rng(0)
     a = rng.normal(size=(1, 21, 3))
     turn = rotations.exp(np.array([0.3, -2.0, 1.0]))
-    assert hand_errors.pa_mm(0.3 * a @ turn.T + 5, a)[0] == pytest.approx(0, abs=1e-9)
-    assert hand_errors.pa_mm(a * (-1, 1, 1), a)[0] > 100
-    point = hand_errors.pa_mm(np.zeros((1, 21, 3)), a)[0]
+    assert pa_mm(0.3 * a @ turn.T + 5, a)[0] == pytest.approx(0, abs=1e-9)
+    assert pa_mm(a * (-1, 1, 1), a)[0] > 100
+    point = pa_mm(np.zeros((1, 21, 3)), a)[0]
     assert point == pytest.approx(1e3 * np.linalg.norm(a - a.mean(1), axis=-1).mean())
 
 

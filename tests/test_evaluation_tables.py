@@ -13,12 +13,13 @@ from evaluation_samples import motion_of, still
 from runs import Acehand
 
 from acehand_core.errors import InputError
-from acehand_core.evaluation.ground_truth import open_ground_truth
+from acehand_core.evaluation.import_generic import CONVENTIONS
 from acehand_core.evaluation.importing import METHODS
-from acehand_core.evaluation.importing.generic import CONVENTIONS
+from acehand_core.evaluation.inputs import open_ground_truth
+from acehand_core.evaluation.page import page
 from acehand_core.evaluation.run import Options, evaluate_predictions, write_evaluation
 from acehand_core.evaluation.summary import METRICS, mixture
-from acehand_core.evaluation.tables.build import (
+from acehand_core.evaluation.tables import (
     STUDIES,
     TABLES,
     Entry,
@@ -29,7 +30,6 @@ from acehand_core.evaluation.tables.build import (
     markdown,
     quoted,
 )
-from acehand_core.evaluation.tables.page import page
 from acehand_core.recordings.hand_table import write_hand_motion
 
 

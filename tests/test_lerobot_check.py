@@ -193,7 +193,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "row place": (
         edit_table(ROWS.format(2), with_column("meta/episodes/file_index", at(0, 1))),
-        "says that it stands in",
+        "as its own file",
     ),
     "row task": (
         edit_table(
@@ -254,7 +254,7 @@ def test_the_validator_finds(own: Path, name: str) -> None:
 
 def test_a_folder_that_is_no_dataset(tmp_path: Path) -> None:
     assert [problem.path for problem in check_dataset(tmp_path)] == [INFO]
-    with pytest.raises(InputError, match="no LeRobot dataset"):
+    with pytest.raises(InputError, match="not a LeRobot dataset"):
         repair(tmp_path)
 
 

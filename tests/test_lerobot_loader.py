@@ -105,7 +105,7 @@ def _check_edited(edited: Path) -> None:
             assert problems and all("stats/" in p or "q99 missing" in p for p in problems)
         elif root.name.endswith("merge"):
             # Rows of one file go on naming the file that they came from.
-            assert problems and all("says that it stands in" in p for p in problems)
+            assert problems and all("as its own file" in p for p in problems)
         else:
             assert problems == [], root
 

@@ -19,10 +19,10 @@ import pytest
 
 from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.datasets.readers import run as registry
+from acehand_core.datasets.readers.base import Convention, ManoTrack, ReadOptions
 from acehand_core.datasets.readers.conventions import to_camera
 from acehand_core.datasets.readers.convert import hand_motion, mano_source
 from acehand_core.datasets.readers.pictures import ClipOptions
-from acehand_core.datasets.readers.protocol import Convention, ManoTrack, ReadOptions
 from acehand_core.datasets.readers.run import RunOptions, run
 from acehand_core.datasets.readers.splits import hashed_split
 from acehand_core.errors import (
@@ -139,8 +139,9 @@ def check_native(item, native, truth):
     assert item.split == expected
     np.testing.assert_array_equal(native.present, truth.present)
     unlabelled = np.zeros_like(truth.present) if truth.unlabelled is None else truth.unlabelled
-    unposed = np.zeros(unlabelled.shape) if native.unposed is None else native.unposed
-    np.testing.assert_array_equal(~native.present & (unposed > 0), unlabelled)
+    presence = native.unlabelled_presence
+    presence = np.zeros(unlabelled.shape) if presence is None else presence
+    np.testing.assert_array_equal(~native.present & (presence > 0), unlabelled)
     assert native.left_out == truth.left_out
     if truth.T_world_camera is None:
         assert native.T_world_camera is None
@@ -291,7 +292,7 @@ def test_a_hand_that_rests_in_the_world_travels_nowhere(tmp_path, mano_file):
     assert float(text.split("world, ")[1].split()[0]) > 0.1
 
 
-def test_turned_pictures_show_the_turned_camera(datasets):
+def test_rotated_pictures_show_the_rotated_camera(datasets):
     """A point's pixel in the stored Aria picture lands on its pixel in the upright one."""
     root, _ = datasets["hot3d"]
     reader, options = registry.find_reader("hot3d"), ReadOptions(open_frames=GrayFrames)
@@ -723,8 +724,8 @@ def test_real_hot3d_sample_through_the_reader(shared, mano_file, tmp_path):
     assert sum(report.frames.values()) == 34
 
 
-def test_a_turned_lens_is_exact():
-    from acehand_core.datasets.readers.pictures import TURN, turned_camera
+def test_the_lens_of_a_rotated_picture_is_exact():
+    from acehand_core.datasets.readers.pictures import UPRIGHT, upright_camera
     from acehand_core.geometry.cameras import Camera
 
     random = np.random.default_rng(0)
@@ -732,7 +733,7 @@ def test_a_turned_lens_is_exact():
                     tuple(native_samples.ARIA[3:]))  # fmt: skip
     points = random.normal(0, 0.3, (50, 3)) + np.array([0, 0, 1])
     stored = camera.project(points)
-    upright = turned_camera(camera).project(frames.apply(np.linalg.inv(TURN), points))
+    upright = upright_camera(camera).project(frames.apply(np.linalg.inv(UPRIGHT), points))
     np.testing.assert_allclose(upright, np.stack([479 - stored[:, 1], stored[:, 0]], -1), atol=1e-9)
     image = np.zeros((480, 640), np.uint8)
     image[100, 200] = 255

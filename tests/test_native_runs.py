@@ -19,13 +19,13 @@ from acehand_core import atomic
 from acehand_core.datasets.clips import store
 from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.datasets.readers import run as native_run
+from acehand_core.datasets.readers.base import ReadOptions
 from acehand_core.datasets.readers.conventions import to_camera
 from acehand_core.datasets.readers.pictures import ClipOptions
-from acehand_core.datasets.readers.protocol import ReadOptions
 from acehand_core.datasets.readers.run import RunOptions, find_reader, run
 from acehand_core.errors import InputError, OutputError, SchemaError
-from acehand_core.evaluation.ground_truth import open_ground_truth
-from acehand_core.evaluation.models import HandLibrary
+from acehand_core.evaluation.inputs import open_ground_truth
+from acehand_core.evaluation.protocol import HandLibrary
 from acehand_core.evaluation.run import Options, evaluate_predictions
 from acehand_core.hand.mano import load_mano
 from acehand_core.recordings.hand_table import write_hand_motion
@@ -72,7 +72,7 @@ def clips_of(output):
 def test_a_split_file_moves_clips_out_of_the_other_store(samples, tmp_path, capsys):
     """Else the same recording would be in train and in test."""
     root, output = samples("h2o", tmp_path), tmp_path / "out"
-    assert convert("h2o", root, output).moved == {}
+    assert convert("h2o", root, output).changed_split == {}
     splits = tmp_path / "splits.json"
     splits.write_text(json.dumps({"test": list(SUBJECTS)}))
     report = convert("h2o", root, output, split_file=splits)
@@ -84,7 +84,7 @@ def test_a_split_file_moves_clips_out_of_the_other_store(samples, tmp_path, caps
     splits.write_text(json.dumps({"train": [SUBJECTS[0]], "val": [SUBJECTS[1]]}))
     report = convert("h2o", root, output, split_file=splits, splits=("train",))
     assert clips_of(output) == {"train": [SUBJECTS[0]], "test": []}
-    assert report.moved == {("test", "train"): 1, ("test", "val"): 1}
+    assert report.changed_split == {("test", "train"): 1, ("test", "val"): 1}
     from acehand_core.cli.main import main
 
     splits.write_text(json.dumps({"test": list(SUBJECTS)}))
@@ -259,7 +259,7 @@ def test_a_frame_of_a_hot3d_clip_without_a_camera_has_no_label(samples, tmp_path
     assert len(native.frames) == 3
     np.testing.assert_array_equal(native.timestamps_ns, whole.timestamps_ns)
     np.testing.assert_array_equal(native.present, [[True, True], [False, False], [True, True]])
-    np.testing.assert_array_equal(native.unposed[1], [0.5, 1])
+    np.testing.assert_array_equal(native.unlabelled_presence[1], [0.5, 1])
     assert np.isnan(native.T_world_camera[1, :3]).all()
     np.testing.assert_array_equal(native.T_world_camera[[0, 2]], whole.T_world_camera[[0, 2]])
     assert "1 of 3 frames have no cameras.json and so no label." in native.findings
@@ -376,7 +376,7 @@ def test_moments_of_hot3d_without_a_pose(samples, tmp_path, device):
     np.testing.assert_array_equal(native.mano.translation[0], whole.mano.translation[0])
     # The box file says that a hand is there all the same; of the left hand of frame 1 nothing does.
     np.testing.assert_allclose(native.visible, [[0.5, 0.75], [0, 0.75], [0.5, 0.75]])
-    np.testing.assert_array_equal(native.unposed[1:], [[0.5, 1], [1, 1]])
+    np.testing.assert_array_equal(native.unlabelled_presence[1:], [[0.5, 1], [1, 1]])
     assert native.left_out == 0
     assert (
         "1 of 3 frames have no headset pose in headset_trajectory.csv: neither hand is labelled "
@@ -434,7 +434,7 @@ def test_masks_of_hot3d_take_labels_away(samples, tmp_path, name, device):
     # A hand with a pose is there; of the left one in frame 1 nothing is known.
     unlabelled = ~native.present
     there = np.array([[1, 1], [0.5, 1], [1, 1]])
-    np.testing.assert_array_equal(native.unposed[unlabelled], there[unlabelled])
+    np.testing.assert_array_equal(native.unlabelled_presence[unlabelled], there[unlabelled])
     if name == "hand_visible":  # then no box counts, and labels of hands out of sight stay
         np.testing.assert_allclose(native.visible, [[0, 0], [0, 0], [0.5, 0.75]])
     said = any(f"mask_{name}.csv is False in 2 of 3 frames" in text for text in native.findings)
@@ -721,19 +721,20 @@ def test_a_malformed_split_file_is_refused(samples, tmp_path, value):
         convert("h2o", samples("h2o", tmp_path), tmp_path / "out", split_file=path)
 
 
-def _killed(reader, item, options):
+def _killed(item):
     """The process is ended, as by a system short of memory, once another clip is there."""
+    options = native_run._here.options
     while item.name == SUBJECTS[1] and not list(options.output.glob("*/clips/*/clip.json")):
         time.sleep(0.02)
     if item.name == SUBJECTS[1]:
         os.kill(os.getpid(), signal.SIGKILL)
-    return native_run._convert(reader, item, options)
+    return native_run._convert_here(item)
 
 
 def test_a_killed_process_is_said_and_converted_clips_stay(samples, tmp_path, monkeypatch):
     root, output = samples("h2o", tmp_path), tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(native_run, "_convert", _killed)
+        patch.setattr(native_run, "_convert_here", _killed)
         with pytest.raises(OutputError, match=f"memory may be short.*{SUBJECTS[1]}"):
             convert("h2o", root, output, jobs=2)
     assert list(output.glob(f"*/clips/{SUBJECTS[0]}/clip.json"))

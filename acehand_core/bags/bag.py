@@ -12,10 +12,18 @@ from typing import Any
 import yaml
 
 from acehand_core.bags.mcap import McapFile
-from acehand_core.bags.records import Data, Losses, Message, Place, StorageFile, Topic
+from acehand_core.bags.records import (
+    Data,
+    DroppedMessages,
+    Message,
+    Place,
+    StorageFile,
+    Topic,
+    Unpacked,
+    unpacked,
+)
 from acehand_core.bags.sqlite import SqliteFile
 from acehand_core.bags.typestore import DISTROS, LATEST, OLDEST
-from acehand_core.bags.unpack import Unpacked, unpacked
 from acehand_core.errors import InputError
 
 METADATA = "metadata.yaml"
@@ -36,57 +44,60 @@ def is_bag(path: Path) -> bool:
 
 
 class Bag:
-    """An open bag. Not for two threads at once; ``reopened`` gives another thread its own.
+    """An open bag. Not for two threads at once; every thread opens its own.
 
     ``still`` is called now and then where opening takes long: of a bag without an index or
-    compressed as a whole. ``losses`` collects what opening found out; ``messages`` adds to the
-    losses it is given.
+    compressed as a whole. ``dropped`` collects what opening found out; ``messages`` adds to the
+    dropped it is given.
 
     Raises:
-        InputError: it is no bag, or nothing of it can be read.
+        InputError: it is not a bag, or nothing of it can be read.
         OutputError: a file of it is compressed and there is no room to decompress it.
     """
 
     def __init__(self, path: Path, still: Callable[[], None] | None = None) -> None:
         self.path = path
         self._still = still
-        self.losses = Losses()
+        self.dropped = DroppedMessages()
         self._metadata: dict[str, Any] = {}
         self._copies: list[Unpacked] = []
         self.storage_paths = self._find_files()
         self._files: list[StorageFile] = []
+
         try:
             for file in self.storage_paths:
                 self._open_file(file)
         except BaseException:
             self.close()
             raise
+
         if not self._files:
-            reasons = "; ".join(self.losses.remarks)
+            reasons = "; ".join(self.dropped.remarks)
             raise InputError(f"{path}: nothing of this bag can be read: {reasons}.")
 
     @property
     def topics(self) -> dict[str, Topic]:
         """Every topic by name; one whose files disagree on its type keeps the first."""
-        found: dict[str, Topic] = {}
+        topics: dict[str, Topic] = {}
         for entry in self._metadata.get("topics_with_message_count") or ():
             data = entry.get("topic_metadata", {}) if isinstance(entry, dict) else {}
             if "name" in data and "type" in data:
                 qos = data.get("offered_qos_profiles") or ""
-                found[data["name"]] = Topic(
+                topics[data["name"]] = Topic(
                     str(data["name"]),
                     str(data["type"]),
                     str(data.get("serialization_format", "cdr")),
                     qos=qos if isinstance(qos, str) else yaml.safe_dump(qos),
                     type_hash=str(data.get("type_description_hash") or ""),
                 )
+
         for file in self._files:
             for topic in file.topics:
-                known = found.get(topic.name)
+                known = topics.get(topic.name)
                 if known is None:
-                    found[topic.name] = topic
+                    topics[topic.name] = topic
                 elif not known.definition and known.msgtype == topic.msgtype:
-                    found[topic.name] = Topic(
+                    topics[topic.name] = Topic(
                         known.name,
                         known.msgtype,
                         topic.serialization or known.serialization,
@@ -95,7 +106,8 @@ class Bag:
                         known.qos or topic.qos,
                         known.type_hash or topic.type_hash,
                     )
-        return found
+
+        return topics
 
     @property
     def counts(self) -> dict[str, int]:
@@ -120,7 +132,7 @@ class Bag:
 
     @property
     def custom_data(self) -> dict[str, str]:
-        """Texts by name that whoever wrote the bag kept in its metadata; a bare .db3 has none."""
+        """Texts by name that the writer of the bag kept in its metadata; a bare .db3 has none."""
         metadata = self._metadata
         if not metadata and isinstance(self._files[0], McapFile):
             text = self._files[0].metadata("rosbag2").get("serialized_metadata", "")
@@ -154,34 +166,30 @@ class Bag:
         mode = str(self._metadata.get("compression_mode") or "").lower()
         return "" if mode == "none" else mode
 
-    def messages(self, topics: Set[str] | None, losses: Losses) -> Iterator[Message]:
+    def messages(self, topics: Set[str] | None, dropped: DroppedMessages) -> Iterator[Message]:
         """Yield the messages of some topics (None: of all), file after file, as stored.
 
         What a file counts and does not give is lost.
         """
         for number, file in enumerate(self._files):
-            before, seen = Counter(losses.unread), Counter[str]()
-            for message in file.messages(topics, losses):
+            before, seen = Counter(dropped.unread), Counter[str]()
+            for message in file.messages(topics, dropped):
                 if abs(message.log_ns) > _LAST_NS:
-                    losses.lose(message.topic, "a time of receipt that cannot be", unread=True)
+                    dropped.count(message.topic, "a time of receipt that cannot be", unread=True)
                     continue
                 seen[message.topic] += 1
                 yield message._replace(file=number)
             for name, count in (file.counts or {}).items():
-                missing = count - seen[name] - (losses.unread[name] - before[name])
+                missing = count - seen[name] - (dropped.unread[name] - before[name])
                 if missing > 0 and (topics is None or name in topics):
-                    losses.lose(name, "cannot be found in the file", missing, unread=True)
+                    dropped.count(name, "cannot be found in the file", missing, unread=True)
 
     def read(self, file: int, place: Place) -> Data:
         """Return the data of one message."""
         return self._files[file].read(place)
 
-    def reopened(self) -> Bag:
-        """Return the same bag, opened again."""
-        return Bag(self.path)
-
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for file in self._files:
             file.close()
         self._copies.clear()
@@ -197,16 +205,21 @@ class Bag:
             raise InputError(f"{self.path}: no such bag.")
         if self.path.is_file():
             if not _is_storage(self.path):
-                raise InputError(f"{self.path}: no bag; valid: a folder, .mcap or .db3.")
+                raise InputError(f"{self.path}: not a bag; valid: a folder, .mcap or .db3.")
             return [self.path]
+
         listed = self._read_metadata()
         if listed is None:
             return self._files_without_metadata()
+
         present = [file for file in listed if file.is_file()]
         for file in (file for file in listed if not file.is_file()):
-            self.losses.remark(f"{file.name}: listed in {METADATA} but missing")
+            self.dropped.remark(f"{file.name}: listed in {METADATA} but missing")
             lost = [f for f in self._metadata.get("files") or () if f.get("path") == file.name]
-            self.losses.lose("*", "in a missing file", int(lost[0]["message_count"]) if lost else 1)
+            self.dropped.count(
+                "*", "in a missing file", int(lost[0]["message_count"]) if lost else 1
+            )
+
         if not present:
             raise InputError(f"{self.path}: none of the files that {METADATA} lists is there.")
         return present
@@ -221,13 +234,14 @@ class Bag:
             self._metadata = dict(information)
             _ = self.promised
         except FileNotFoundError:
-            self.losses.remark(f"{METADATA} is missing; files and topics were found without it")
+            self.dropped.remark(f"{METADATA} is missing; files and topics were found without it")
         except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
             self._metadata = {}
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            self.losses.remark(f"{METADATA} is damaged ({reason}); read without it")
+            self.dropped.remark(f"{METADATA} is damaged ({reason}); read without it")
         else:
             return listed
+
         return None
 
     def _files_without_metadata(self) -> list[Path]:
@@ -236,7 +250,8 @@ class Bag:
             names = sorted(p.name for p in self.path.iterdir() if _is_storage(p))
             if not names:
                 raise InputError(
-                    f"{self.path}: no bag; a folder with {METADATA}, .mcap or .db3 files is needed."
+                    f"{self.path}: not a bag; a folder with {METADATA}, .mcap or .db3 files "
+                    "is needed."
                 )
             raise InputError(
                 f"{self.path}: several bags and no {METADATA}: {', '.join(names)}; give one."
@@ -247,20 +262,21 @@ class Bag:
         opened = file
         try:
             if file.suffix in _PACKED:
-                copy = unpacked(file, self.losses, self._still)
+                copy = unpacked(file, self.dropped, self._still)
                 self._copies.append(copy)
                 opened = copy.path
+
             packed = self.compression == "message"
             if opened.suffix == ".mcap":
-                self._files.append(McapFile(opened, packed, self.losses, self._still))
+                self._files.append(McapFile(opened, packed, self.dropped, self._still))
             else:
-                self._files.append(SqliteFile(opened, packed, self.losses))
+                self._files.append(SqliteFile(opened, packed, self.dropped))
         except InputError as error:
-            text = str(error).replace(str(opened), str(file))  # nobody knows the copy's name
+            text = str(error).replace(str(opened), str(file))  # not the name of the copy
             if len(self.storage_paths) == 1:
-                raise InputError(" ".join([text, *self.losses.sentences()])) from error
-            self.losses.remark(text)
-            self.losses.lose("*", "in a file that cannot be opened")
+                raise InputError(" ".join([text, *self.dropped.sentences()])) from error
+            self.dropped.remark(text)
+            self.dropped.count("*", "in a file that cannot be opened")
 
 
 def storage_files(folder: Path) -> list[Path]:
@@ -285,5 +301,5 @@ def _is_storage(path: Path) -> bool:
 
 
 def _number(path: Path) -> tuple[int, str]:
-    found = re.search(r"_(\d+)\.", path.name)
-    return (int(found[1]) if found else -1, path.name)
+    number = re.search(r"_(\d+)\.", path.name)
+    return (int(number[1]) if number else -1, path.name)

@@ -1,19 +1,26 @@
-"""The frames of a bag by index, any number of times and in either direction."""
+"""The frames of a bag by index, any number of times and in either direction.
+
+Pictures that are a video stream have one packet per message (h264 and others).
+"""
 
 from __future__ import annotations
 
+import bisect
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import av
 import numpy as np
+from av.video.reformatter import ColorRange, Colorspace
 from jaxtyping import Int
 
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.images import decode_image
-from acehand_core.bags.packets import PacketDecoder
-from acehand_core.bags.records import Data, Losses
-from acehand_core.bags.typestore import decode
+from acehand_core.bags.records import Data, DroppedMessages
+from acehand_core.bags.typestore import FFMPEG_PACKET, decode
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.types import ImageRgb
 
@@ -25,7 +32,7 @@ class BagFrames:
 
     ``places`` (T, 4) says where each lies (file, place in it). Every thread opens the bag for
     itself, and holds two chunks of it at most. A picture that turns out not to decode shows the one
-    before it and is counted, once, in ``losses``.
+    before it and is counted, once, in ``dropped``.
     """
 
     def __init__(
@@ -36,11 +43,11 @@ class BagFrames:
         places: Int[np.ndarray, "T 4"],
         size: tuple[int, int],
         mirrored: bool,
-        losses: Losses,
+        dropped: DroppedMessages,
     ) -> None:
         self.path, self.topic, self.msgtype = path, topic, msgtype
         self._places, self._size, self._mirrored = places, size, mirrored
-        self.losses = losses
+        self.dropped = dropped
         self._broken: set[int] = set()
         self._local = threading.local()
 
@@ -66,19 +73,16 @@ class BagFrames:
             if near in self._broken:
                 continue
             try:
-                return self._turned(decode_image(decode(self._data(near), self.msgtype),
-                                                 self.msgtype))  # fmt: skip
+                message = decode(self._read(self._places[near]), self.msgtype)
+                return self._as_shown(decode_image(message, self.msgtype))
             except SchemaError as error:
-                self._lose(near, str(error))
+                self._count_broken(near, str(error))
         raise InputError(f"{self.path}: no picture of {self.topic} decodes.")
 
     def mirrored(self) -> BagFrames:
         """Return the same frames with left and right exchanged."""
         return BagFrames(self.path, self.topic, self.msgtype, self._places, self._size,
-                         not self._mirrored, self.losses)  # fmt: skip
-
-    def _data(self, index: int) -> Data:
-        return self._read(self._places[index])
+                         not self._mirrored, self.dropped)  # fmt: skip
 
     def _read(self, row: Int[np.ndarray, "4"]) -> Data:
         """Return one message's data from the bag as the calling thread has it open."""
@@ -88,15 +92,15 @@ class BagFrames:
         file, *place = row.tolist()
         return bag.read(file, tuple(place))
 
-    def _turned(self, image: ImageRgb) -> ImageRgb:
+    def _as_shown(self, image: ImageRgb) -> ImageRgb:
         if (image.shape[1], image.shape[0]) != self._size:
             raise SchemaError(f"a picture of {image.shape[1]} x {image.shape[0]} pixels")
         return np.ascontiguousarray(image[:, ::-1]) if self._mirrored else image
 
-    def _lose(self, index: int, reason: str) -> None:
+    def _count_broken(self, index: int, reason: str) -> None:
         if index not in self._broken:
             self._broken.add(index)
-            self.losses.lose(self.topic, f"{reason}; the picture before it is shown instead")
+            self.dropped.count(self.topic, f"{reason}; the picture before it is shown instead")
 
     def _check(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= len(self):
@@ -121,35 +125,37 @@ class PacketFrames(BagFrames):
         keys: list[int],
     ) -> None:
         super().__init__(base.path, base.topic, base.msgtype, stream[packet], base._size,
-                         base._mirrored, base.losses)  # fmt: skip
+                         base._mirrored, base.dropped)  # fmt: skip
         self._stream, self._packet, self._keys, self._codec = stream, packet, keys, codec
         self._frame_of = {int(p): i for i, p in enumerate(packet)}
 
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
         """Yield frames ``start`` to ``stop - 1``."""
         self._check(start, stop)
-        wanted, held = start, None
+        due, held = start, None
         if start == stop:
             return
+
         for packet, image in self._decoder().decode(int(self._packet[start])):
             index = self._frame_of.get(packet)
             if index is None or (image.shape[1], image.shape[0]) != self._size:
                 continue
-            image = self._turned(image)
-            while wanted < min(index, stop):
-                self._lose(wanted, "a packet that does not decode")
+            image = self._as_shown(image)
+            while due < min(index, stop):
+                self._count_broken(due, "a packet that does not decode")
                 yield image if held is None else held
-                wanted += 1
+                due += 1
             held = image
-            if index == wanted:
+            if index == due:
                 yield image
-                wanted += 1
-            if wanted >= stop:
+                due += 1
+            if due >= stop:
                 return
-        for missing in range(wanted, stop):
+
+        for missing in range(due, stop):
             if held is None:
                 raise InputError(f"{self.path}: packet {missing} of {self.topic} does not decode.")
-            self._lose(missing, "a packet that does not decode")
+            self._count_broken(missing, "a packet that does not decode")
             yield held
 
     def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
@@ -182,3 +188,84 @@ class PacketFrames(BagFrames):
             return bytes(decode(self._read(self._stream[packet]), self.msgtype).data)
 
         return PacketDecoder(self._codec, self._keys, len(self._stream), data)
+
+
+#: Names that messages use -> FFmpeg's decoder.
+_CODECS = (
+    (re.compile(r"h\.?264|avc|x264", re.IGNORECASE), "h264"),
+    (re.compile(r"h\.?265|hevc|x265", re.IGNORECASE), "hevc"),
+    (re.compile(r"av1", re.IGNORECASE), "av1"),
+    (re.compile(r"vp9", re.IGNORECASE), "vp9"),
+)
+_KEY_FLAG = 1
+
+
+def codec_of(message: Any, msgtype: str) -> str:
+    """Return FFmpeg's name of a packet's codec. Raises SchemaError for an unknown one."""
+    name = message.encoding if msgtype == FFMPEG_PACKET else message.format
+    for pattern, codec in _CODECS:
+        if pattern.search(name):
+            return codec
+    raise SchemaError(f"video packets of {name!r}; valid: h264, h265, av1, vp9")
+
+
+def is_key(message: Any, msgtype: str, codec: str) -> bool:
+    """Tell whether decoding can start at this packet."""
+    if msgtype == FFMPEG_PACKET:
+        return bool(message.flags & _KEY_FLAG)
+    kinds = set(_nal_types(bytes(message.data), codec))
+    if codec == "h264":
+        return 5 in kinds or 7 in kinds
+    if codec == "hevc":
+        return bool(kinds & {16, 17, 18, 19, 20, 21, 32, 33})
+    return True
+
+
+class PacketDecoder:
+    """Decodes N packets in the order of the stream; knows which are key frames."""
+
+    def __init__(
+        self, codec: str, keys: Sequence[int], count: int, packet: Callable[[int], bytes]
+    ) -> None:
+        self._codec, self._keys, self._count, self._packet = codec, list(keys), count, packet
+
+    def decode(self, start: int) -> Iterator[tuple[int, ImageRgb]]:
+        """Yield (packet, picture) from the key frame before ``start`` on, as they come out."""
+        at = bisect.bisect_right(self._keys, start) - 1
+        context = av.CodecContext.create(self._codec, "r")
+        context.thread_type = "SLICE"
+        for number in range(self._keys[max(at, 0)], self._count):
+            packet = av.Packet(self._packet(number))
+            packet.pts = number
+            yield from _pictures(context, packet)
+        yield from _pictures(context, None)
+
+
+def _pictures(context: Any, packet: av.Packet | None) -> Iterator[tuple[int, ImageRgb]]:
+    try:
+        decoded = context.decode(packet)
+    except av.FFmpegError:
+        return  # its frame stays away, which the caller notices
+    for frame in decoded:
+        if frame.pts is not None:
+            yield int(frame.pts), np.ascontiguousarray(frame.to_ndarray(**rgb_options(frame)))
+
+
+def _nal_types(data: bytes, codec: str) -> Iterator[int]:
+    for found in re.finditer(b"\x00\x00\x01(.)", data[:4096], re.DOTALL):
+        head = found[1][0]
+        yield head & 0x1F if codec == "h264" else (head >> 1) & 0x3F
+
+
+def rgb_options(frame: av.VideoFrame) -> dict[str, Any]:
+    """Return what ``reformat`` needs to make RGB of a frame by the colour tags it carries.
+
+    PyAV before 17 does not look at them unless it is told; later ones take them anyway.
+    """
+    full = frame.format.name.startswith(("yuvj", "gray", "ya"))  # whatever their tag says
+    return {
+        "format": "rgb24",
+        "src_color_range": ColorRange.JPEG if full else frame.color_range,
+        "src_colorspace": frame.colorspace,
+        "dst_colorspace": Colorspace.DEFAULT,
+    }

@@ -1,10 +1,6 @@
-"""Pictures in messages: sensor_msgs Image and CompressedImage to RGB.
+"""Pictures and cameras in messages: Image, CompressedImage to RGB, CameraInfo to Camera and back.
 
 Functions take any object with a message's fields, from rosbags or from rclpy.
-
-sensor_msgs/CameraInfo to a Camera and back.
-
-Functions take any object with the message's fields, from rosbags or from rclpy.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ _MODELS = ("plumb_bob", "rational_polynomial", "equidistant", "fisheye")
 
 
 def camera_of(message: Any, rectified: bool = False) -> Camera | None:
-    """Return the camera of a CameraInfo, or None where it says that there is no calibration.
+    """Return the camera of a CameraInfo, or None where it is not calibrated.
 
     Region of interest and binning are applied. With ``rectified`` the projection matrix P counts,
     without distortion.
@@ -51,6 +47,7 @@ def camera_of(message: Any, rectified: bool = False) -> Camera | None:
     across, down = max(int(message.binning_x), 1), max(int(message.binning_y), 1)
     if (across, down) != (1, 1):
         camera = camera.rescaled(camera.width // across, camera.height // down)
+
     return camera
 
 
@@ -63,6 +60,7 @@ def _distortion(name: str, d: list[float]) -> tuple[Any, list[float]]:
         return "kannala_brandt", d
     if name == "plumb_bob":
         return "brown_conrady", d[:5]
+
     if name == "rational_polynomial":
         if any(d[8:]):
             raise CalibrationError(
@@ -70,6 +68,7 @@ def _distortion(name: str, d: list[float]) -> tuple[Any, list[float]]:
                 f"{d[8:]}; valid: up to 8 coefficients. Calibrate without them, or give --camera."
             )
         return "brown_conrady", d[:8]
+
     raise CalibrationError(f"CameraInfo: distortion model {name!r}; {nearest(name, _MODELS)}")
 
 
@@ -89,6 +88,7 @@ def camera_info_fields(camera: Camera) -> dict[str, Any]:
     model, count = names[camera.model]
     values = (*camera.distortion, *(0.0,) * count)[:count]
     fx, fy, cx, cy = camera.fx, camera.fy, camera.cx, camera.cy
+
     return {
         "height": camera.height,
         "width": camera.width,
@@ -151,7 +151,22 @@ def check_image(message: Any, msgtype: str) -> tuple[int, int]:
         SchemaError: unknown encoding, or data that is cut off or damaged.
     """
     if msgtype == COMPRESSED_IMAGE:
-        return _check_compressed(bytes(message.data), message.format)
+        # Check a jpeg or png from its first to its last byte; what it is shows in the data.
+        data = bytes(message.data)
+        kind = message.format
+        if "compressedDepth" in kind:
+            raise SchemaError(f"format {kind!r} holds distances, not a picture")
+        checks: dict[bytes, Callable[[bytes], tuple[int, int]]] = {
+            b"\xff\xd8": _check_jpeg,
+            b"\x89P": _check_png,
+        }
+        if data[:2] not in checks:
+            raise SchemaError(f"format {kind!r}: neither jpeg nor png")
+        try:
+            return checks[data[:2]](data)
+        except (struct.error, IndexError) as error:
+            raise SchemaError(f"a picture of format {kind!r} that is cut off") from error
+
     encoding = _known(message.encoding)
     width, height, step = int(message.width), int(message.height), int(message.step)
     if width < 1 or height < 1:
@@ -159,6 +174,7 @@ def check_image(message: Any, msgtype: str) -> tuple[int, int]:
     row = width * _PACKED.get(_DEEP.get(encoding, encoding), (1, 1, None))[0]
     row *= 2 if encoding in _DEEP else 1
     rows = height * 3 // 2 if encoding in _PLANAR else height
+
     # Some drivers leave the step empty.
     step = step or row
     if step < row or len(message.data) < step * (rows - 1) + row:
@@ -166,6 +182,7 @@ def check_image(message: Any, msgtype: str) -> tuple[int, int]:
             f"{len(message.data)} bytes for {width} x {height} pixels of {encoding} with rows of "
             f"{step} bytes"
         )
+
     return width, height
 
 
@@ -194,6 +211,7 @@ def decode_image(message: Any, msgtype: str) -> ImageRgb:
     pixels = np.ascontiguousarray(pixels).reshape(rows, width, channels)
     if channels == 1:
         pixels = pixels[..., 0]
+
     try:
         return pixels.copy() if conversion is None else cv2.cvtColor(pixels, conversion)
     except cv2.error as error:
@@ -219,22 +237,6 @@ def _decode_compressed(message: Any) -> ImageRgb:
     return cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
 
 
-def _check_compressed(data: bytes, kind: str) -> tuple[int, int]:
-    """Check a jpeg or png from its first to its last byte; what it is shows in the data."""
-    if "compressedDepth" in kind:
-        raise SchemaError(f"format {kind!r} holds distances, not a picture")
-    checks: dict[bytes, Callable[[bytes], tuple[int, int]]] = {
-        b"\xff\xd8": _check_jpeg,
-        b"\x89P": _check_png,
-    }
-    if data[:2] not in checks:
-        raise SchemaError(f"format {kind!r}: neither jpeg nor png")
-    try:
-        return checks[data[:2]](data)
-    except (struct.error, IndexError) as error:
-        raise SchemaError(f"a picture of format {kind!r} that is cut off") from error
-
-
 def _check_jpeg(data: bytes) -> tuple[int, int]:
     at, size = 2, None
     while size is None:
@@ -249,6 +251,7 @@ def _check_jpeg(data: bytes) -> tuple[int, int]:
             height, width = struct.unpack_from(">HH", data, at + 5)
             size = width, height
         at += 2 + struct.unpack_from(">H", data, at + 2)[0]
+
     # Some cameras pad behind the end mark.
     if data.rfind(b"\xff\xd9", max(at, len(data) - 4096)) < 0:
         raise SchemaError("a jpeg that is cut off")

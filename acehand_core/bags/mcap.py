@@ -39,7 +39,7 @@ from acehand_core.bags.mcap_records import (
 from acehand_core.bags.records import (
     UNKNOWN_TOPIC,
     Data,
-    Losses,
+    DroppedMessages,
     Message,
     Place,
     Topic,
@@ -57,14 +57,14 @@ class McapFile:
     ``still`` is called for each of its records.
 
     Raises:
-        InputError: it is no MCAP file of ROS 2, or not even its beginning can be read.
+        InputError: it is not an MCAP file of ROS 2, or not even its beginning can be read.
     """
 
     def __init__(
         self,
         path: Path,
         packed: bool,
-        losses: Losses,
+        dropped: DroppedMessages,
         still: Callable[[], None] | None = None,
     ) -> None:
         self.path = path
@@ -81,9 +81,26 @@ class McapFile:
         self._held: OrderedDict[int, bytes] = OrderedDict()
         self._metadata_at: list[int] = []
         self.counts: dict[str, int] | None = None
-        self._check_start()
+
+        if self._at(0, len(MAGIC)) != MAGIC:
+            raise InputError(f"{self.path}: not an MCAP file; it does not begin like one.")
+        record = self._record(len(MAGIC))
+        if record is None or record.op != 1:
+            raise InputError(f"{self.path}: cut off in its header; nothing can be read from it.")
+        try:
+            profile, _ = string_at(self._at(record.body, record.size), 0)
+        except (struct.error, UnicodeDecodeError):
+            raise InputError(f"{self.path}: its header is damaged.") from None
+        if profile not in ("ros2", ""):
+            raise InputError(f"{self.path}: an MCAP file of profile {profile!r}; valid: ros2.")
+        self._start = record.body + record.size
+
         if not self._read_summary():
-            self._scan(losses)
+            # Its topics are listed by reading it once.
+            dropped.remark(f"{path.name}: no index; read from its beginning to its end")
+            self._chunk_channels.clear()
+            for _ in self._records(frozenset(), DroppedMessages()):
+                pass
 
     @property
     def topics(self) -> tuple[Topic, ...]:
@@ -106,16 +123,16 @@ class McapFile:
         return {}
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
-    def messages(self, topics: Set[str] | None, losses: Losses) -> Iterator[Message]:
-        """Yield messages as stored; a damaged chunk or a cut end is counted in ``losses``."""
-        for message in self._records(topics, losses):
+    def messages(self, topics: Set[str] | None, dropped: DroppedMessages) -> Iterator[Message]:
+        """Yield messages as stored; a damaged chunk or a cut end is counted in ``dropped``."""
+        for message in self._records(topics, dropped):
             try:
                 data = unpacked_message(message.data, self._packed)
             except ValueError:
-                losses.lose(message.topic, "cannot be decompressed", unread=True)
+                dropped.count(message.topic, "cannot be decompressed", unread=True)
                 continue
             yield message._replace(data=data)
 
@@ -134,20 +151,6 @@ class McapFile:
         data = memoryview(self._held[chunk])[offset : offset + size]
         return unpacked_message(data, self._packed)
 
-    def _check_start(self) -> None:
-        if self._at(0, len(MAGIC)) != MAGIC:
-            raise InputError(f"{self.path}: no MCAP file; it does not begin like one.")
-        record = self._record(len(MAGIC))
-        if record is None or record.op != 1:
-            raise InputError(f"{self.path}: cut off in its header; nothing can be read from it.")
-        try:
-            profile, _ = string_at(self._at(record.body, record.size), 0)
-        except (struct.error, UnicodeDecodeError):
-            raise InputError(f"{self.path}: its header is damaged.") from None
-        if profile not in ("ros2", ""):
-            raise InputError(f"{self.path}: an MCAP file of profile {profile!r}; valid: ros2.")
-        self._start = record.body + record.size
-
     def _read_summary(self) -> bool:
         """Read topics, counts and the index of chunks; False where there is no usable summary."""
         tail = self._at(max(self._size - FOOTER_BYTES, 0), FOOTER_BYTES)
@@ -155,6 +158,7 @@ class McapFile:
             return False
         (position,) = struct.unpack_from("<Q", tail, 9)
         counts = None
+
         while 0 < position < self._size - FOOTER_BYTES:
             record = self._record(position)
             if record is None:
@@ -175,22 +179,17 @@ class McapFile:
             except (struct.error, UnicodeDecodeError, KeyError):
                 return False
             position = record.body + record.size
+
         if counts is None or not self._channels:
             return False
         by_topic: Counter[str] = Counter()
         for channel, topic in self._channels.items():
             by_topic[topic.name] += counts.get(channel, 0)
         self.counts = dict(by_topic)
+
         return True
 
-    def _scan(self, losses: Losses) -> None:
-        """List the topics of a file without a summary by reading it once."""
-        losses.remark(f"{self.path.name}: no index; read from its beginning to its end")
-        self._chunk_channels.clear()
-        for _ in self._records(frozenset(), Losses()):
-            pass
-
-    def _records(self, topics: Set[str] | None, losses: Losses) -> Iterator[Message]:
+    def _records(self, topics: Set[str] | None, dropped: DroppedMessages) -> Iterator[Message]:
         position = self._start
         while position < self._size:
             if self._still is not None:
@@ -200,27 +199,30 @@ class McapFile:
                 later = [start for start in self._chunk_channels if start > position]
                 if later:
                     reason = "lie in a damaged part of the file"
-                    losses.lose(UNKNOWN_TOPIC, reason)
+                    dropped.count(UNKNOWN_TOPIC, reason)
                     position = min(later)
                     continue
-                yield from self._cut_off(position, topics, losses)
+                yield from self._cut_off(position, topics, dropped)
                 return
             if record.op in (DATA_END, FOOTER):
                 return
             if record.op == CHUNK:
-                yield from self._chunk_messages(position, topics, losses)
+                yield from self._chunk_messages(position, topics, dropped)
             elif record.op in (SCHEMA, CHANNEL, MESSAGE):
                 body = self._at(record.body, record.size)
-                message = self._understand(record.op, body, losses, (-1, record.body, 0))
+                message = self._understand(record.op, body, dropped, (-1, record.body, 0))
                 if message is not None and (topics is None or message.topic in topics):
                     yield message
             position = record.body + record.size
-        losses.remark(f"{self.path.name}: the file ends without an end mark; it was not closed")
-        losses.lose(UNKNOWN_TOPIC, "behind the end of a file that was not closed, at least")
 
-    def _cut_off(self, position: int, topics: Set[str] | None, losses: Losses) -> Iterator[Message]:
+        dropped.remark(f"{self.path.name}: the file ends without an end mark; it was not closed")
+        dropped.count(UNKNOWN_TOPIC, "behind the end of a file that was not closed, at least")
+
+    def _cut_off(
+        self, position: int, topics: Set[str] | None, dropped: DroppedMessages
+    ) -> Iterator[Message]:
         """Yield what is whole in the last, incomplete record, and count the loss."""
-        losses.remark(
+        dropped.remark(
             f"{self.path.name}: cut off or damaged at byte {position} of {self._size}; "
             "how many messages came after that is not known"
         )
@@ -232,40 +234,44 @@ class McapFile:
                 chunk = None
             if chunk is not None:
                 data = self._partly_unpacked(chunk)
-                yield from self._inside(chunk.start, data, topics, losses, Counter())
-        losses.lose(UNKNOWN_TOPIC, "cut off at the end of the file")
+                yield from self._inside(chunk.start, data, topics, dropped, Counter())
+        dropped.count(UNKNOWN_TOPIC, "cut off at the end of the file")
 
     def _chunk_messages(
-        self, start: int, topics: Set[str] | None, losses: Losses
+        self, start: int, topics: Set[str] | None, dropped: DroppedMessages
     ) -> Iterator[Message]:
         channels = self._chunk_channels.get(start)
         if channels is not None and topics is not None:
             names = {self._channels[c].name for c in channels if c in self._channels}
             if not names & topics:
                 return
+
         try:
             chunk = self._chunk(start)
         except (struct.error, UnicodeDecodeError):
-            losses.lose(UNKNOWN_TOPIC, "lie in a damaged part of the file")
+            dropped.count(UNKNOWN_TOPIC, "lie in a damaged part of the file")
             return
+
         data, whole = self._unpacked(chunk)
         seen: Counter[str] = Counter()
         if whole:
-            whole = yield from self._inside(start, data, topics, losses, seen)
+            whole = yield from self._inside(start, data, topics, dropped, seen)
+
         indexed = self._indexed_messages(chunk)
         for topic, count in indexed.items():
             if count > seen[topic] and (topics is None or topic in topics):
                 missing = count - seen[topic]
-                losses.lose(topic, "in a damaged chunk", missing, unread=True)
+                dropped.count(topic, "in a damaged chunk", missing, unread=True)
+
         if not whole and not indexed:
-            losses.lose(UNKNOWN_TOPIC, "in a damaged chunk, at least")
+            dropped.count(UNKNOWN_TOPIC, "in a damaged chunk, at least")
 
     def _inside(
         self,
         start: int,
         data: bytes,
         topics: Set[str] | None,
-        losses: Losses,
+        dropped: DroppedMessages,
         seen: Counter[str],
     ) -> Generator[Message, None, bool]:
         """Yield a chunk's messages, count all of them in ``seen``; return whether it is whole."""
@@ -277,36 +283,40 @@ class McapFile:
                 return False
             if op in (SCHEMA, CHANNEL, MESSAGE):
                 place = (start, body, 0)
-                message = self._understand(op, view[body : body + size], losses, place)
+                message = self._understand(op, view[body : body + size], dropped, place)
                 if message is not None:
                     seen[message.topic] += 1
                     if topics is None or message.topic in topics:
                         yield message
             position = body + size
+
         return position == len(data)
 
     def _understand(
-        self, op: int, body: bytes | memoryview, losses: Losses, place: Place
+        self, op: int, body: bytes | memoryview, dropped: DroppedMessages, place: Place
     ) -> Message | None:
         if op != MESSAGE:
             try:
                 self._learn(op, bytes(body))
             except (struct.error, UnicodeDecodeError):
-                losses.remark(f"{self.path.name}: the description of a topic is damaged")
+                dropped.remark(f"{self.path.name}: the description of a topic is damaged")
             return None
+
         if len(body) < 22:
-            losses.lose(UNKNOWN_TOPIC, "too short")
+            dropped.count(UNKNOWN_TOPIC, "too short")
             return None
+
         channel, _, log_ns, _ = struct.unpack_from("<HIQQ", body)
         topic = self._channels.get(channel)
         if topic is None:
-            losses.lose(UNKNOWN_TOPIC, "of a channel that is not described")
+            dropped.count(UNKNOWN_TOPIC, "of a channel that is not described")
             return None
+
         where = (place[0], place[1] + 22, len(body) - 22)
         return Message(topic.name, log_ns, body[22:], 0, where)
 
     def _learn(self, op: int, body: bytes) -> None:
-        """Take in a schema or a channel."""
+        """Remember a schema or a channel."""
         (number,) = struct.unpack_from("<H", body)
         if op == SCHEMA:
             name, at = string_at(body, 2)
@@ -314,6 +324,7 @@ class McapFile:
             definition, _ = string_at(body, at)
             self._schemas[number] = name, encoding, definition
             return
+
         (schema,) = struct.unpack_from("<H", body, 2)
         name, at = string_at(body, 4)
         encoding, at = string_at(body, at)

@@ -1,4 +1,4 @@
-"""What is told to ROS about a demonstration, as plain messages: built once, filled by anybody.
+"""What ROS receives about a demonstration, as plain messages: built once, filled by anybody.
 
 A ``PlainMessage`` holds nested dicts with the field names of the ROS type. The bag writer turns
 them into serialized messages, a node into rclpy's. Conventions: REP-103 and REP-105, SI units,
@@ -15,7 +15,19 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from acehand_core.bags.images import CAMERA_INFO, camera_info_fields
-from acehand_core.bags.markers import MARKERS, mesh_markers, skeleton_markers
+from acehand_core.bags.ros_fields import (
+    MARKERS,
+    floats,
+    header_of,
+    joint_poses,
+    key_values,
+    mesh_markers,
+    pose_of,
+    rigid_transform,
+    skeleton_markers,
+    time_of,
+    transform_of,
+)
 from acehand_core.errors import CalibrationError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
@@ -68,7 +80,7 @@ TOPICS: Mapping[str, TopicSpec] = {
     "/tf": TopicSpec(TF, depth=100),
     "/tf_static": TopicSpec(TF, latched=True, depth=1),
 }
-#: Topics that are shared with whoever else writes the bag, or publishes beside a node of ours.
+#: Topics that are shared with other writers of the bag and other publishers beside a node of ours.
 SHARED = ("/diagnostics", "/tf", "/tf_static")
 
 
@@ -159,9 +171,9 @@ def joint_state(demo: Demonstration, index: int, slot: int) -> PlainMessage:
     """Return all joints of one hand at one frame."""
     side = SIDES[slot]
     content = {
-        "header": _header(int(demo.stamps_ns[index]), ""),
+        "header": header_of(int(demo.stamps_ns[index]), ""),
         "name": joint_names(demo, side),
-        "position": _floats(demo.joints[index, slot]),
+        "position": floats(demo.joints[index, slot]),
         "velocity": [],
         "effort": [],
     }
@@ -184,28 +196,28 @@ def trajectory_fields(names: Sequence[str], course: Course, stamp_ns: int = 0) -
     """Return the fields of a JointTrajectory; ``stamp_ns`` is when it starts, 0: on receipt."""
     points = [
         {
-            "positions": _floats(position),
-            "velocities": _floats(velocity),
+            "positions": floats(position),
+            "velocities": floats(velocity),
             "accelerations": [],
             "effort": [],
-            "time_from_start": _time(round(seconds * 1e9)),
+            "time_from_start": time_of(round(seconds * 1e9)),
         }
         for seconds, position, velocity in zip(
             course.seconds.tolist(), course.positions, course.velocities, strict=True
         )
     ]
-    return {"header": _header(stamp_ns, ""), "joint_names": list(names), "points": points}
+    return {"header": header_of(stamp_ns, ""), "joint_names": list(names), "points": points}
 
 
 def latched_messages(demo: Demonstration) -> list[PlainMessage]:
-    """Return what is said once: robot descriptions, the task, fixed transforms."""
+    """Return what is published once: robot descriptions, the task, fixed transforms."""
     out = [
         _message(f"/{side}_hand/robot_description", demo, 0, {"data": text})
         for side, text in demo.descriptions.items()
     ]
     out.append(_message("/acehand/task", demo, 0, {"data": demo.task}))
     if demo.publish_camera_tf and demo.T_camera_wrist is not None:
-        fixed = _transform(
+        fixed = transform_of(
             int(demo.stamps_ns[0]), _camera_link(demo), demo.camera_frame,
             (0.0, 0.0, 0.0), _OPTICAL_TURN,
         )  # fmt: skip
@@ -214,7 +226,7 @@ def latched_messages(demo: Demonstration) -> list[PlainMessage]:
 
 
 def frame_messages(demo: Demonstration, index: int, mesh: bool = True) -> list[PlainMessage]:
-    """Return everything that is said about one frame; of the joints of absent hands nothing.
+    """Return everything that is published of one frame; of the joints of absent hands nothing.
 
     ``mesh`` adds the hand's surface, at most ``MESH_HZ`` times a second, where the hand model is
     the default one.
@@ -227,13 +239,15 @@ def frame_messages(demo: Demonstration, index: int, mesh: bool = True) -> list[P
         out += _hand_messages(demo, index, slot, mesh)
     if transforms:
         out.append(_message("/tf", demo, index, {"transforms": transforms}))
+
     if demo.camera is not None:
-        header = _header(int(demo.stamps_ns[index]), demo.camera_frame)
+        header = header_of(int(demo.stamps_ns[index]), demo.camera_frame)
         try:
             content = {"header": header, **camera_info_fields(demo.camera)}
         except CalibrationError:
             return out  # ROS has no name for this lens
         out.append(_message("/acehand/camera_info", demo, index, content))
+
     return out
 
 
@@ -248,7 +262,25 @@ def diagnostics_messages(demo: Demonstration) -> list[PlainMessage]:
 
 def quality_status(demo: Demonstration, index: int) -> list[dict[str, Any]]:
     """Return the diagnostic status of each hand at one frame."""
-    return [_quality(demo, index, slot) for slot in range(2)]
+    status = []
+    for slot, side in enumerate(SIDES):
+        values: dict[str, Any] = {"confidence": round(float(demo.confidence[index, slot]), 4)}
+        if demo.motion is not None:
+            values |= {
+                "visible": round(float(demo.motion.visible[index, slot]), 4),
+                "observed": bool(demo.motion.observed[index, slot]),
+                "filled": bool(demo.motion.filled[index, slot]),
+            }
+        present = bool(demo.known[index, slot])
+        status.append({
+            "level": _OK if present else _WARN,
+            "name": f"acehand: {side} hand",
+            "message": "followed" if present else "absent; not commanded",
+            "hardware_id": demo.robot,
+            "values": key_values(values),
+        })  # fmt: skip
+
+    return status
 
 
 def verdict_status(demo: Demonstration) -> dict[str, Any]:
@@ -258,30 +290,34 @@ def verdict_status(demo: Demonstration) -> dict[str, Any]:
         "name": "acehand: verdict",
         "message": f"{demo.verdict}: {'; '.join(demo.reasons)}" if demo.reasons else demo.verdict,
         "hardware_id": demo.robot,
-        "values": _values({"task": demo.task, "frames": len(demo), "source": demo.name}),
+        "values": key_values({"task": demo.task, "frames": len(demo), "source": demo.name}),
     }
 
 
 def _hand_messages(demo: Demonstration, index: int, slot: int, mesh: bool) -> list[PlainMessage]:
     side, stamp = SIDES[slot], int(demo.stamps_ns[index])
     motion, known = demo.motion, bool(demo.known[index, slot])
-    placed = demo.T_camera_wrist is not None
-    frame = demo.camera_frame if placed else _wrist(demo, side)
-    header = _header(stamp, frame)
+    in_camera = demo.T_camera_wrist is not None
+    frame = demo.camera_frame if in_camera else _wrist(demo, side)
+    header = header_of(stamp, frame)
+
     out = []
     if demo.T_camera_wrist is not None and np.isfinite(demo.T_camera_wrist[index, slot]).all():
-        pose = {"header": header, "pose": _pose(demo.T_camera_wrist[index, slot])}
+        pose = {"header": header, "pose": pose_of(demo.T_camera_wrist[index, slot])}
         out.append(_message(f"/{side}_hand/wrist_pose", demo, index, pose))
+
     if motion is None:
         return out
     points = motion.joints_camera[index, slot] if known else None
     if points is not None and np.isfinite(points).all():
-        content = {"header": header, "poses": _joint_poses(points)}
+        content = {"header": header, "poses": joint_poses(points)}
         out.append(_message(f"/{side}_hand/joints", demo, index, content))
     else:
         points = None
+
     markers = skeleton_markers(header, side, points)
     out.append(_message(f"/{side}_hand/skeleton", demo, index, {"markers": markers}))
+
     if (
         mesh
         and motion.hand_model == "acehand"
@@ -289,6 +325,7 @@ def _hand_messages(demo: Demonstration, index: int, slot: int, mesh: bool) -> li
     ):
         surface = mesh_markers(header, side, motion, index if points is not None else None)
         out.append(_message(f"/{side}_hand/mesh", demo, index, {"markers": surface}))
+
     return out
 
 
@@ -310,40 +347,23 @@ def _transforms(demo: Demonstration, index: int) -> list[dict[str, Any]]:
             turn = rotations.from_quaternion(np.array(_OPTICAL_TURN)[[3, 0, 1, 2]])
             pose = pose @ frames.inverse(frames.rigid(turn, np.zeros(3)))
             child = _camera_link(demo)
-        out.append(_rigid(stamp, demo.world_frame, child, pose))
+        out.append(rigid_transform(stamp, demo.world_frame, child, pose))
+
     for slot, side in enumerate(SIDES):
         assert demo.T_camera_wrist is not None
         wrist = demo.T_camera_wrist[index, slot]
         if not np.isfinite(wrist).all():
             continue
-        out.append(_rigid(stamp, demo.camera_frame, _wrist(demo, side), wrist))
+        out.append(rigid_transform(stamp, demo.camera_frame, _wrist(demo, side), wrist))
         if demo.T_camera_base is not None and side in demo.base_links:
             base = frames.inverse(wrist) @ demo.T_camera_base[index, slot]
-            out.append(_rigid(stamp, _wrist(demo, side), demo.base_links[side], base))
+            out.append(rigid_transform(stamp, _wrist(demo, side), demo.base_links[side], base))
+
     return out
 
 
-def _quality(demo: Demonstration, index: int, slot: int) -> dict[str, Any]:
-    side, confidence = SIDES[slot], float(demo.confidence[index, slot])
-    values: dict[str, Any] = {"confidence": round(confidence, 4)}
-    if demo.motion is not None:
-        values |= {
-            "visible": round(float(demo.motion.visible[index, slot]), 4),
-            "observed": bool(demo.motion.observed[index, slot]),
-            "filled": bool(demo.motion.filled[index, slot]),
-        }
-    present = bool(demo.known[index, slot])
-    return {
-        "level": _OK if present else _WARN,
-        "name": f"acehand: {side} hand",
-        "message": "followed" if present else "absent; not commanded",
-        "hardware_id": demo.robot,
-        "values": _values(values),
-    }
-
-
 def _diagnostics(demo: Demonstration, index: int, status: list[dict[str, Any]]) -> PlainMessage:
-    content = {"header": _header(int(demo.stamps_ns[index]), ""), "status": status}
+    content = {"header": header_of(int(demo.stamps_ns[index]), ""), "status": status}
     return _message("/diagnostics", demo, index, content)
 
 
@@ -356,60 +376,3 @@ def _rate(demo: Demonstration) -> float:
         return 1.0
     step = float(np.median(np.diff(demo.times_ns)))
     return 1e9 / step if step > 0 else 1.0
-
-
-def _header(stamp_ns: int, frame: str) -> dict[str, Any]:
-    return {"stamp": _time(stamp_ns), "frame_id": frame}
-
-
-def _time(ns: int) -> dict[str, int]:
-    return {"sec": ns // 10**9, "nanosec": ns % 10**9}
-
-
-def _floats(values: np.ndarray) -> list[float]:
-    return [float(value) for value in values]
-
-
-def _values(values: Mapping[str, Any]) -> list[dict[str, str]]:
-    return [{"key": key, "value": str(value)} for key, value in values.items()]
-
-
-def _pose(transform: Float[np.ndarray, "4 4"]) -> dict[str, Any]:
-    x, y, z = _floats(transform[:3, 3])
-    qw, qx, qy, qz = _floats(rotations.to_quaternion(transform[:3, :3]))
-    return {
-        "position": {"x": x, "y": y, "z": z},
-        "orientation": {"x": qx, "y": qy, "z": qz, "w": qw},
-    }
-
-
-def _joint_poses(points: Float[np.ndarray, "21 3"]) -> list[dict[str, Any]]:
-    """Return one pose per joint; only positions are known, so orientations are the identity."""
-    turn = {"x": 0.0, "y": 0.0, "z": 0.0, "w": 1.0}
-    return [{"position": dict(zip("xyz", _floats(p), strict=True)), "orientation": turn}
-            for p in points]  # fmt: skip
-
-
-def _rigid(
-    stamp_ns: int, parent: str, child: str, pose: Float[np.ndarray, "4 4"]
-) -> dict[str, Any]:
-    qw, qx, qy, qz = _floats(rotations.to_quaternion(pose[:3, :3]))
-    x, y, z = _floats(pose[:3, 3])
-    return _transform(stamp_ns, parent, child, (x, y, z), (qx, qy, qz, qw))
-
-
-def _transform(
-    stamp_ns: int,
-    parent: str,
-    child: str,
-    xyz: tuple[float, float, float],
-    xyzw: tuple[float, float, float, float],
-) -> dict[str, Any]:
-    return {
-        "header": _header(stamp_ns, parent),
-        "child_frame_id": child,
-        "transform": {
-            "translation": dict(zip("xyz", xyz, strict=True)),
-            "rotation": dict(zip("xyzw", xyzw, strict=True)),
-        },
-    }

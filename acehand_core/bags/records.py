@@ -1,17 +1,22 @@
-"""What the storages of a bag have in common: topics, messages, and what was lost on reading.
+"""What the storages of a bag have in common: topics, messages, options, compressed files.
 
-How to read a bag: which topics, and which frame is the world.
+``DroppedMessages`` counts what could not be used. A storage file that is compressed as a whole is
+decompressed once, for everyone who reads it.
 """
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from acehand_core.errors import MissingDependencyError
+from acehand_core.errors import InputError, MissingDependencyError, OutputError
 
 #: Where a message lies in its file; what the numbers mean is the storage's own business.
 Place = tuple[int, int, int]
@@ -19,7 +24,7 @@ Place = tuple[int, int, int]
 Data = bytes | memoryview
 #: Called with stage, done and total as work goes on; may raise to stop it.
 Progress = Callable[[str, int, int], None]
-#: Stands for a topic in ``Losses`` where it is not known which topic lost messages.
+#: Stands for a topic in ``DroppedMessages`` where it is not known which topic lost messages.
 UNKNOWN_TOPIC = "*"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -51,9 +56,9 @@ class Message(NamedTuple):
 
 
 class BytesRead:
-    """Tells a progress callback how much of a bag was read, of ``passes`` times its size.
+    """Reports to a progress callback how much of a bag was read, of ``passes`` times its size.
 
-    What was read is what came out of the files, so a compressed bag is ahead of itself.
+    Counted is what came out of the files, so of a compressed bag the count runs ahead.
     """
 
     def __init__(self, stage: str, path: Path, progress: Progress | None, passes: int = 1) -> None:
@@ -70,7 +75,7 @@ class BytesRead:
             self._progress(self._stage, self._done, self._total)
 
     def still(self) -> None:
-        """Tell that the work goes on, where no bytes can be counted."""
+        """Report that work is in progress, where no bytes can be counted."""
         self.add(0)
 
     def end_pass(self, number: int) -> None:
@@ -81,31 +86,33 @@ class BytesRead:
 
 
 @dataclass(slots=True)
-class Losses:
-    """Messages that could not be used, by topic, and what happened in one sentence each."""
+class DroppedMessages:
+    """Messages that could not be used, by topic, and the reasons, a sentence each.
+
+    ``unread`` is the part of ``by_topic`` that could not even be read from the files.
+    """
 
     by_topic: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     remarks: list[str] = field(default_factory=list)
-    #: The part of ``by_topic`` that never came out of the files.
     unread: Counter[str] = field(default_factory=Counter)
 
-    def lose(self, topic: str, reason: str, count: int = 1, unread: bool = False) -> None:
-        """Count messages of ``topic`` that are lost because of ``reason``."""
+    def count(self, topic: str, reason: str, count: int = 1, unread: bool = False) -> None:
+        """Count messages of ``topic`` that could not be used because of ``reason``."""
         self.by_topic[topic] += count
         self.reasons[f"{topic}: {reason}"] += count
         if unread:
             self.unread[topic] += count
 
     def forget(self, topic: str) -> None:
-        """Take back every loss of one topic."""
+        """Take back what was counted of one topic."""
         for counts in (self.by_topic, self.unread):
             counts.pop(topic, None)
         for reason in [r for r in self.reasons if r.startswith(f"{topic}: ")]:
             del self.reasons[reason]
 
-    def add(self, other: Losses) -> None:
-        """Take over what another one collected."""
+    def add(self, other: DroppedMessages) -> None:
+        """Add what another one counted."""
         self.by_topic.update(other.by_topic)
         self.reasons.update(other.reasons)
         self.unread.update(other.unread)
@@ -119,11 +126,11 @@ class Losses:
 
     @property
     def total(self) -> int:
-        """Number of lost messages."""
+        """Number of dropped messages."""
         return sum(self.by_topic.values())
 
     def sentences(self) -> tuple[str, ...]:
-        """Return every remark and every loss, for people."""
+        """Return every remark and every reason with its count, for people."""
         lost = (f"{reason}: {count} lost" for reason, count in self.reasons.items())
         return (*self.remarks, *lost)
 
@@ -136,7 +143,7 @@ class StorageFile(Protocol):
     #: Messages by topic as the file counts them, or None where only reading tells.
     counts: dict[str, int] | None
 
-    def messages(self, topics: Set[str] | None, losses: Losses) -> Iterator[Message]:
+    def messages(self, topics: Set[str] | None, dropped: DroppedMessages) -> Iterator[Message]:
         """Yield the messages of some topics (None: of all) as stored; ``file`` is 0."""
         ...
 
@@ -145,7 +152,7 @@ class StorageFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         ...
 
 
@@ -182,8 +189,8 @@ def needs_rosbags(what: str) -> MissingDependencyError:
 
 
 @dataclass(frozen=True, slots=True)
-class BagReading:
-    """What a bag is read by; None: found by type.
+class BagOptions:
+    """Which topics and frame of a bag are used; None: found by type.
 
     Attributes:
         image_topic: topic with the pictures.
@@ -201,3 +208,92 @@ class BagReading:
         names = ("image_topic", "camera_info_topic", "world_frame")
         values = {name.replace("_", "-"): getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
+
+
+_BLOCK = 1 << 20
+_lock = threading.Lock()
+#: Every thread that reads frames opens the bag for itself; the copy on disk is one for all.
+_held: weakref.WeakValueDictionary[tuple[Path, int, int], Unpacked] = weakref.WeakValueDictionary()
+
+
+class Unpacked:
+    """A decompressed copy beside the system's other temporary files; gone with its last user.
+
+    ``path`` is the copy, ``problem`` what is wrong with the compressed file, "" for nothing.
+    """
+
+    def __init__(self, file: Path, still: Callable[[], None] | None) -> None:
+        try:
+            folder = tempfile.mkdtemp(prefix="acehand-bag-")
+        except OSError as error:
+            raise _no_room(file, error) from error
+        weakref.finalize(self, shutil.rmtree, folder, True)
+        self.path = Path(folder) / file.stem
+        self.problem = _decompress(file, self.path, still)
+
+
+def unpacked(
+    file: Path, dropped: DroppedMessages, still: Callable[[], None] | None = None
+) -> Unpacked:
+    """Return the decompressed copy of a file, made now unless one is in use already.
+
+    ``still`` is called at intervals, and may raise to stop.
+
+    Raises:
+        InputError: the file cannot be read. OutputError: the copy cannot be written.
+        MissingDependencyError: zstd is not installed.
+    """
+    try:
+        state = file.stat()
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    key = file.absolute(), state.st_size, state.st_mtime_ns
+    with _lock:
+        copy = _held.get(key)
+        if copy is None:
+            copy = _held[key] = Unpacked(file, still)
+    if copy.problem:
+        dropped.remark(f"{file.name}: damaged compression ({copy.problem})")
+        dropped.count("*", "behind the damaged part of a compressed file")
+    return copy
+
+
+def _decompress(file: Path, target: Path, still: Callable[[], None] | None) -> str:
+    zstd = zstd_module()
+    try:
+        source, out = zstd.ZstdFile(file), target.open("wb")
+    except OSError as error:
+        raise _unreadable(file, error) from error
+
+    with source, out:
+        while True:
+            if still is not None:
+                still()
+            try:
+                block = source.read1(_BLOCK)
+            except (zstd.ZstdError, EOFError) as error:
+                problem = str(error)
+                break
+            except OSError as error:
+                raise _unreadable(file, error) from error
+            if not block:
+                problem = ""
+                break
+            try:
+                out.write(block)
+                out.flush()
+            except OSError as error:
+                raise _no_room(file, error) from error
+
+    return problem
+
+
+def _unreadable(file: Path, error: OSError) -> InputError:
+    return InputError(f"{file}: cannot be read ({error.strerror or error}).")
+
+
+def _no_room(file: Path, error: OSError) -> OutputError:
+    return OutputError(
+        f"{file}: compressed as a whole, and cannot be decompressed into {tempfile.gettempdir()}: "
+        f"{error.strerror or error}. TMPDIR names another place for it."
+    )

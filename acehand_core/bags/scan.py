@@ -1,21 +1,22 @@
-"""Where the camera was: transforms and odometry of a bag to T_world_camera.
+"""One pass over a bag: where its pictures are, when and by which camera they were taken, and where.
 
-One pass over a bag: where its pictures are, when they were taken, and by which camera.
+``FrameTree`` turns the transforms and odometry of a bag into T_world_camera.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from acehand_core.bags import packets, topics
+from acehand_core.bags import topics
 from acehand_core.bags.bag import Bag
+from acehand_core.bags.frames import PacketDecoder, codec_of, is_key
 from acehand_core.bags.images import (
     CAMERA_INFO,
     COMPRESSED_IMAGE,
@@ -24,14 +25,14 @@ from acehand_core.bags.images import (
     check_image,
     same_camera,
 )
-from acehand_core.bags.records import UNKNOWN_TOPIC, Losses, Message
+from acehand_core.bags.records import UNKNOWN_TOPIC, DroppedMessages, Message
 from acehand_core.bags.typestore import COMPRESSED_VIDEO, decode
 from acehand_core.errors import CalibrationError, InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.types import CameraPoses, TimestampsNs
 
-#: Names that are taken for the world when nobody says which frame is (REP-105), best first.
+#: Names that are taken for the world where none is given (REP-105), best first.
 WORLD_FRAMES = ("map", "world", "odom")
 _ANY_TIME = -1
 
@@ -54,22 +55,26 @@ class _Edge:
         stamps = np.array(self.stamps, np.int64)
         rows = np.array(self.values, np.float64).reshape(-1, 7)
         if stamps[0] == _ANY_TIME or len(stamps) == 1:
-            one = frames.rigid(rotations.from_quaternion(rows[-1, 3:]), rows[-1, :3])
-            return np.broadcast_to(one, (len(times), 4, 4)).copy()
+            fixed = frames.rigid(rotations.from_quaternion(rows[-1, 3:]), rows[-1, :3])
+            return np.broadcast_to(fixed, (len(times), 4, 4)).copy()
+
         stamps, keep = np.unique(stamps, return_index=True)
         rows = rows[keep]
+
         if stamps[0] - times[0] > tolerance_ns or times[-1] - stamps[-1] > tolerance_ns:
             raise CalibrationError(
                 f"known from {stamps[0]} to {stamps[-1]} ns, needed from {times[0]} to "
                 f"{times[-1]} ns"
             )
-        wanted = np.clip(times, stamps[0], stamps[-1])
-        after = np.clip(np.searchsorted(stamps, wanted), 1, len(stamps) - 1)
+
+        clipped = np.clip(times, stamps[0], stamps[-1])
+        after = np.clip(np.searchsorted(stamps, clipped), 1, len(stamps) - 1)
         before = after - 1
-        share = ((wanted - stamps[before]) / (stamps[after] - stamps[before]))[:, None]
+        share = ((clipped - stamps[before]) / (stamps[after] - stamps[before]))[:, None]
         rotation = rotations.from_quaternion(rows[:, 3:])
         turn = rotations.log(np.swapaxes(rotation[before], -1, -2) @ rotation[after])
         position = (1 - share) * rows[before, :3] + share * rows[after, :3]
+
         return frames.rigid(rotation[before] @ rotations.exp(share * turn), position)
 
 
@@ -82,29 +87,27 @@ class FrameTree:
 
     def add_tf(self, message: Any, static: bool) -> None:
         """Take in a TFMessage."""
-        for one in message.transforms:
-            t, q = one.transform.translation, one.transform.rotation
-            stamp = _ANY_TIME if static else _ns(one.header.stamp)
+        for entry in message.transforms:
+            t, q = entry.transform.translation, entry.transform.rotation
+            stamp = _ANY_TIME if static else _ns(entry.header.stamp)
             row = (t.x, t.y, t.z, q.w, q.x, q.y, q.z)
-            self._add(_name(one.header.frame_id), _name(one.child_frame_id), stamp, row)
+            self._add(_name(entry.header.frame_id), _name(entry.child_frame_id), stamp, row)
 
     def add_odometry(self, message: Any) -> None:
         """Take in an Odometry."""
-        pose, child = message.pose.pose, _name(message.child_frame_id)
-        self._add_pose(message.header, child, pose)
-
-    def add_pose(self, message: Any, child: str) -> None:
-        """Take in a PoseStamped of the frame ``child``."""
-        self._add_pose(message.header, _name(child), message.pose)
+        t, q = message.pose.pose.position, message.pose.pose.orientation
+        row = (t.x, t.y, t.z, q.w, q.x, q.y, q.z)
+        parent, child = _name(message.header.frame_id), _name(message.child_frame_id)
+        self._add(parent, child, _ns(message.header.stamp), row)
 
     def prune(self, camera: str) -> None:
-        """Forget what does not lie between any world and the camera, to keep memory small."""
-        wanted, seen = [_name(camera)], set()
-        while wanted:
-            child = wanted.pop()
+        """Drop what does not lie between any world and the camera, to keep memory small."""
+        pending, seen = [_name(camera)], set()
+        while pending:
+            child = pending.pop()
             if child not in seen:
                 seen.add(child)
-                wanted += list(self._edges.get(child, ()))
+                pending += list(self._edges.get(child, ()))
         for child in self._edges.keys() - seen:
             for parent, edge in self._edges[child].items():
                 if len(edge.stamps) > 1:
@@ -113,11 +116,11 @@ class FrameTree:
 
     def worlds(self, camera: str) -> list[str]:
         """Return the frames above the camera, nearest first."""
-        found, child = [], _name(camera)
-        while (parents := self._edges.get(child)) and len(found) < 100:
+        above, child = [], _name(camera)
+        while (parents := self._edges.get(child)) and len(above) < 100:
             child = next(iter(parents))
-            found.append(child)
-        return found
+            above.append(child)
+        return above
 
     def poses(
         self, camera: str, world: str | None, times: TimestampsNs
@@ -127,7 +130,7 @@ class FrameTree:
         With ``world`` None the usual names are tried, and None means that there is none.
 
         Raises:
-            CalibrationError: no way leads from the wanted world to the camera, or a transform on it
+            CalibrationError: no transforms lead from the named world to the camera, or one of them
                 is not known for all times.
         """
         above = self.worlds(camera)
@@ -135,11 +138,13 @@ class FrameTree:
             world = next((name for name in WORLD_FRAMES if name in above), None)
             if world is None:
                 return None
+
         if _name(world) not in above:
             raise CalibrationError(
                 f"no transforms lead from {world!r} to the camera's {camera!r}; "
                 f"{nearest(world, above)}"
             )
+
         tolerance = 2 * float(np.median(np.diff(times))) if len(times) > 1 else 0.1e9
         out, child = np.broadcast_to(np.eye(4), (len(times), 4, 4)), _name(camera)
         for parent in above[: above.index(_name(world)) + 1]:
@@ -148,12 +153,8 @@ class FrameTree:
             except CalibrationError as error:
                 raise CalibrationError(f"transform {parent} -> {child}: {error}") from None
             child = parent
-        return _name(world), out
 
-    def _add_pose(self, header: Any, child: str, pose: Any) -> None:
-        t, q = pose.position, pose.orientation
-        row = (t.x, t.y, t.z, q.w, q.x, q.y, q.z)
-        self._add(_name(header.frame_id), child, _ns(header.stamp), row)
+        return _name(world), out
 
     def _add(self, parent: str, child: str, stamp_ns: int, row: tuple[float, ...]) -> None:
         length = float(np.linalg.norm(row[3:]))
@@ -208,13 +209,13 @@ def scan_bag(
     image: topics.Topic,
     infos: tuple[topics.Topic, ...],
     poses: bool,
-    losses: Losses,
+    dropped: DroppedMessages,
     read: Callable[[int], None],
 ) -> Scan:
     """Read the pictures' messages and what says where the camera is, once.
 
-    Nothing of a picture is kept. Messages that cannot be used are counted in ``losses``. ``read``
-    is told the bytes of every message, and may raise to stop.
+    Nothing of a picture is kept. Messages that cannot be used are counted in ``dropped``. ``read``
+    is called with the bytes of every message, and may raise to stop.
 
     Raises:
         InputError: video packets of an unknown codec, or not one picture that can be used.
@@ -224,39 +225,47 @@ def scan_bag(
     names = {image.name, *(topic.name for topic in infos)}
     if poses:
         names |= {n for n, t in known.items() if t.msgtype in (topics.TF, topics.ODOMETRY)}
-    for message in bag.messages(names, losses):
+    for message in bag.messages(names, dropped):
         scan.read[message.topic] += 1
         read(len(message.data))
         kind = known[message.topic].msgtype
         try:
-            _take(scan, message, kind, losses)
+            _add_message(scan, message, kind, dropped)
         except (SchemaError, CalibrationError) as error:
-            losses.lose(message.topic, str(error).rstrip("."))
+            dropped.count(message.topic, str(error).rstrip("."))
         if poses and sum(scan.read.values()) % _PRUNE_EVERY == 0 and scan.frame_id:
             scan.tree.prune(scan.frame_id)
-    _count_what_is_missing(bag.promised, scan.read, names, losses)
+
+    # Count what metadata.yaml lists and the files no longer hold.
+    for name in sorted(names & bag.promised.keys()):
+        missing = bag.promised[name] - scan.read.get(name, 0) - dropped.unread.get(name, 0)
+        if missing > 0:
+            dropped.count(name, "listed in metadata.yaml but not in the files", missing)
+            # The exact count replaces the guess of at least one.
+            dropped.forget(UNKNOWN_TOPIC)
+
     if not scan.stamps:
-        reasons = "; ".join(losses.sentences()) or "the topic has zero messages"
+        reasons = "; ".join(dropped.sentences()) or "the topic has zero messages"
         raise InputError(f"{bag.path}: no picture of {image.name} can be used: {reasons}.")
     return scan
 
 
-def _take(scan: Scan, message: Message, kind: str, losses: Losses) -> None:
+def _add_message(scan: Scan, message: Message, kind: str, dropped: DroppedMessages) -> None:
     content = decode(message.data, kind)
     if message.topic == scan.topic:
-        _take_picture(scan, message, content)
+        _add_picture(scan, message, content)
     elif kind == CAMERA_INFO:
         camera = camera_of(content, topics.is_rectified(scan.topic))
         known = scan.cameras.setdefault(message.topic, camera)
         if known is not None and camera is not None and not same_camera(known, camera):
-            losses.remark(f"{message.topic}: the calibration changes; the first one is used")
+            dropped.remark(f"{message.topic}: the calibration changes; the first one is used")
     elif kind == topics.TF:
         scan.tree.add_tf(content, static=message.topic.endswith("tf_static"))
     else:
         scan.tree.add_odometry(content)
 
 
-def _take_picture(scan: Scan, message: Message, content: Any) -> None:
+def _add_picture(scan: Scan, message: Message, content: Any) -> None:
     kind = scan.msgtype
     if kind in (IMAGE, COMPRESSED_IMAGE):
         size = check_image(content, kind)
@@ -273,32 +282,22 @@ def _take_picture(scan: Scan, message: Message, content: Any) -> None:
 
 def _packet_size(scan: Scan, content: Any) -> tuple[int, int]:
     """Return the size of the stream's pictures; the first key frame tells."""
-    codec = packets.codec_of(content, scan.msgtype)
+    codec = codec_of(content, scan.msgtype)
     scan.codec = scan.codec or codec
     if codec != scan.codec:
         raise SchemaError(f"codec changes from {scan.codec} to {codec}")
     if len(content.data) == 0:
         raise SchemaError("an empty packet")
-    if packets.is_key(content, scan.msgtype, codec):
+
+    if is_key(content, scan.msgtype, codec):
         data = bytes(content.data)
-        decoder = packets.PacketDecoder(codec, [0], 1, lambda _: data)
+        decoder = PacketDecoder(codec, [0], 1, lambda _: data)
         picture = next((image for _, image in decoder.decode(0)), None)
         if picture is None:
             raise SchemaError("a key frame that does not decode")
         scan.keys.append(len(scan.stamps))
         return picture.shape[1], picture.shape[0]
+
     if not scan.keys:
         raise SchemaError("a packet before the first key frame")
     return scan.sizes[-2], scan.sizes[-1]
-
-
-def _count_what_is_missing(
-    promised: Mapping[str, int], read: Mapping[str, int], names: set[str], losses: Losses
-) -> None:
-    """Count what metadata.yaml lists and the files no longer hold."""
-    for name in sorted(names & promised.keys()):
-        missing = promised[name] - read.get(name, 0) - losses.unread.get(name, 0)
-        if missing > 0:
-            losses.lose(name, "listed in metadata.yaml but not in the files", missing)
-            # The exact count replaces the guess of at least one.
-            losses.forget(UNKNOWN_TOPIC)

@@ -6,7 +6,14 @@ import sqlite3
 from collections.abc import Iterator, Set
 from pathlib import Path
 
-from acehand_core.bags.records import UNKNOWN_TOPIC, Losses, Message, Place, Topic, unpacked_message
+from acehand_core.bags.records import (
+    UNKNOWN_TOPIC,
+    DroppedMessages,
+    Message,
+    Place,
+    Topic,
+    unpacked_message,
+)
 from acehand_core.errors import InputError
 
 #: Rows in a row that cannot be read before a damaged database is given up.
@@ -18,12 +25,13 @@ class SqliteFile:
     is compressed with zstd.
 
     Raises:
-        InputError: it is no database of rosbag2.
+        InputError: it is not a database of rosbag2.
     """
 
-    def __init__(self, path: Path, packed: bool, losses: Losses) -> None:
+    def __init__(self, path: Path, packed: bool, dropped: DroppedMessages) -> None:
         self.path = path
         self._packed = packed
+
         # A bag that was not closed keeps its last messages in a -wal file beside it.
         mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
         uri = f"{path.absolute().as_uri()}?{mode}"
@@ -38,10 +46,11 @@ class SqliteFile:
                 # Of a database that was cut off, this opens what is left of its pages.
                 self._db.execute("PRAGMA writable_schema=ON")
                 self._topics = self._read_topics()
-                losses.remark(f"{path.name}: cut off or damaged; read as far as it goes")
+                dropped.remark(f"{path.name}: cut off or damaged; read as far as it goes")
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: no readable rosbag2 database: {error}.") from error
-        self.counts = self._read_counts(losses)
+            raise InputError(f"{path}: not a readable rosbag2 database: {error}.") from error
+
+        self.counts = self._read_counts(dropped)
 
     @property
     def topics(self) -> tuple[Topic, ...]:
@@ -49,10 +58,10 @@ class SqliteFile:
         return tuple(self._topics.values())
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._db.close()
 
-    def messages(self, topics: Set[str] | None, losses: Losses) -> Iterator[Message]:
+    def messages(self, topics: Set[str] | None, dropped: DroppedMessages) -> Iterator[Message]:
         """Yield messages as stored; where the database is damaged, row by row."""
         ids = [i for i, t in self._topics.items() if topics is None or t.name in topics]
         marks = ",".join("?" * len(ids))
@@ -60,29 +69,31 @@ class SqliteFile:
             f"SELECT id, topic_id, timestamp, data FROM messages WHERE topic_id IN ({marks}) "
             "ORDER BY id"
         )
+
         last = 0
         try:
             for row in self._db.execute(query, ids):
                 last = row[0]
-                yield from self._message(*row, losses)
+                yield from self._message(*row, dropped)
         except sqlite3.Error as error:
-            losses.remark(f"{self.path.name}: damaged database ({error})")
-            yield from self._row_by_row(last + 1, set(ids), losses)
+            dropped.remark(f"{self.path.name}: damaged database ({error})")
+            yield from self._row_by_row(last + 1, set(ids), dropped)
             return
+
         if self._cut_off:
-            losses.lose(UNKNOWN_TOPIC, "in the part that was cut off, at least")
+            dropped.count(UNKNOWN_TOPIC, "in the part that was cut off, at least")
 
     def _message(
-        self, row: int, topic_id: int, log_ns: int, data: bytes, losses: Losses
+        self, row: int, topic_id: int, log_ns: int, data: bytes, dropped: DroppedMessages
     ) -> Iterator[Message]:
         topic = self._topics[topic_id].name
         if not (isinstance(log_ns, int) and isinstance(data, bytes)):
-            losses.lose(topic, "in a damaged row of the database", unread=True)
+            dropped.count(topic, "in a damaged row of the database", unread=True)
             return
         try:
             data = unpacked_message(data, self._packed)
         except ValueError:
-            losses.lose(topic, "cannot be decompressed", unread=True)
+            dropped.count(topic, "cannot be decompressed", unread=True)
             return
         yield Message(topic, log_ns, data, 0, (row, 0, len(data)))
 
@@ -93,7 +104,7 @@ class SqliteFile:
             raise InputError(f"{self.path}: message {place[0]} is gone; was the bag changed?")
         return unpacked_message(row[0], self._packed)
 
-    def _row_by_row(self, first: int, ids: set[int], losses: Losses) -> Iterator[Message]:
+    def _row_by_row(self, first: int, ids: set[int], dropped: DroppedMessages) -> Iterator[Message]:
         """Yield what can still be reached of a damaged database, and count what cannot."""
         query = "SELECT id, topic_id, timestamp, data FROM messages WHERE id = ?"
         number, pending = first, 0  # failures since the last row that could be read
@@ -107,11 +118,12 @@ class SqliteFile:
                 continue
             if pending > 1:
                 reason = "lie in a damaged part of the database"
-                losses.lose(UNKNOWN_TOPIC, reason, pending - 1)
+                dropped.count(UNKNOWN_TOPIC, reason, pending - 1)
             pending = 0
             if row[1] in ids:
-                yield from self._message(*row, losses)
-        losses.lose(UNKNOWN_TOPIC, "lie behind the damaged part of the database, at least")
+                yield from self._message(*row, dropped)
+
+        dropped.count(UNKNOWN_TOPIC, "lie behind the damaged part of the database, at least")
 
     def _read_topics(self) -> dict[int, Topic]:
         columns = {row[1] for row in self._db.execute("PRAGMA table_info(topics)")}
@@ -120,6 +132,7 @@ class SqliteFile:
         qos = "offered_qos_profiles" if "offered_qos_profiles" in columns else "''"
         digest = "type_description_hash" if "type_description_hash" in columns else "''"
         definitions = {}
+
         if list(self._db.execute("PRAGMA table_info(message_definitions)")):
             definitions = {
                 name: (text, encoding if encoding in ("ros2msg", "ros2idl") else "")
@@ -128,6 +141,7 @@ class SqliteFile:
                     "FROM message_definitions"
                 )
             }
+
         query = f"SELECT id, name, type, serialization_format, {qos}, {digest} FROM topics"
         return {
             number: Topic(
@@ -142,7 +156,7 @@ class SqliteFile:
             if isinstance(name, str) and isinstance(kind, str)
         }
 
-    def _read_counts(self, losses: Losses) -> dict[str, int] | None:
+    def _read_counts(self, dropped: DroppedMessages) -> dict[str, int] | None:
         counts = {topic.name: 0 for topic in self._topics.values()}
         query = "SELECT topic_id, count(*) FROM messages GROUP BY topic_id"
         try:
@@ -150,8 +164,8 @@ class SqliteFile:
                 if number in self._topics:
                     counts[self._topics[number].name] += count
                 else:
-                    losses.lose(UNKNOWN_TOPIC, "of a topic that is not described", count)
+                    dropped.count(UNKNOWN_TOPIC, "of a topic that is not described", count)
         except sqlite3.Error as error:
-            losses.remark(f"{self.path.name}: damaged database ({error})")
+            dropped.remark(f"{self.path.name}: damaged database ({error})")
             return None
         return counts

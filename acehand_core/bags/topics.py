@@ -1,7 +1,4 @@
-"""Which topics of a bag hold the pictures, the calibration and the camera's place.
-
-What a bag holds, whether it is whole, and what would be read from it.
-"""
+"""What a bag holds, and which topics have the pictures, the calibration and the camera's pose."""
 
 from __future__ import annotations
 
@@ -14,13 +11,12 @@ from typing import Any
 
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.images import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
-from acehand_core.bags.records import BytesRead, Losses, Progress, Topic
+from acehand_core.bags.records import BytesRead, DroppedMessages, Progress, Topic
 from acehand_core.bags.typestore import COMPRESSED_VIDEO, FFMPEG_PACKET, store_for
 from acehand_core.errors import InputError, nearest
 
 TF = "tf2_msgs/msg/TFMessage"
 ODOMETRY = "nav_msgs/msg/Odometry"
-POSE = "geometry_msgs/msg/PoseStamped"
 #: Types that hold pictures; of two forms of the same pictures the first is taken.
 PICTURES = (IMAGE, COMPRESSED_IMAGE, FFMPEG_PACKET, COMPRESSED_VIDEO)
 _TRANSPORTS = ("compressed", "ffmpeg", "h264", "image_raw", "image_color", "image_rect_color",
@@ -38,24 +34,26 @@ class ImageChoice:
 
 
 def choose_image_topic(
-    topics: Mapping[str, Topic], counts: Mapping[str, int], wanted: str | None, bag: str
+    topics: Mapping[str, Topic], counts: Mapping[str, int], given: str | None, bag: str
 ) -> ImageChoice:
-    """Return the topic with pictures: the wanted one, the only one, or the left of two eyes.
+    """Return the topic with pictures: the given one, the only one, or the left of two eyes.
 
     ``counts`` has the number of messages where it is known; an empty topic is never chosen.
 
     Raises:
-        InputError: there is none, there are several, or the wanted one is no such topic or empty.
+        InputError: there is none, there are several, or the given one is not such a topic or empty.
     """
     pictures = {name: t for name, t in topics.items() if t.msgtype in PICTURES}
-    if wanted is not None:
-        return ImageChoice(_wanted(topics, counts, wanted, "image-topic", PICTURES, bag))
+    if given is not None:
+        return ImageChoice(_named(topics, counts, given, "image-topic", PICTURES, bag))
+
     if not pictures:
         kinds = sorted({t.msgtype for t in topics.values()})
         raise InputError(
             f"{bag}: no topic with pictures; valid types: {', '.join(PICTURES)}. "
             f"The bag holds {', '.join(kinds) or 'no topic'}."
         )
+
     filled = {name: t for name, t in pictures.items() if counts.get(name, 1)}
     if not filled:
         raise InputError(f"{bag}: {', '.join(pictures)} has zero messages, so there is no picture.")
@@ -63,6 +61,7 @@ def choose_image_topic(
     cameras: dict[str, Topic] = {}
     for topic in sorted(colour.values(), key=lambda t: PICTURES.index(t.msgtype)):
         cameras.setdefault(camera_namespace(topic.name), topic)
+
     if len(cameras) == 1:
         topic = next(iter(cameras.values()))
         return ImageChoice(topic)
@@ -70,6 +69,7 @@ def choose_image_topic(
         other = next(name for name in cameras if name != left)
         note = f"stereo: {cameras[left].name} is read, {cameras[other].name} is not"
         return ImageChoice(cameras[left], note)
+
     raise InputError(
         f"{bag}: several topics with pictures: {', '.join(t.name for t in cameras.values())}; "
         "choose one with --image-topic."
@@ -77,15 +77,15 @@ def choose_image_topic(
 
 
 def choose_camera_info(
-    topics: Mapping[str, Topic], counts: Mapping[str, int], image: str, wanted: str | None, bag: str
+    topics: Mapping[str, Topic], counts: Mapping[str, int], image: str, given: str | None, bag: str
 ) -> tuple[Topic, ...]:
     """Return the topics that may hold the image topic's calibration, the likeliest first.
 
     Raises:
-        InputError: the wanted one is no such topic, or has no message.
+        InputError: the given one is not such a topic, or has no message.
     """
-    if wanted is not None:
-        return (_wanted(topics, counts, wanted, "camera-info-topic", (CAMERA_INFO,), bag),)
+    if given is not None:
+        return (_named(topics, counts, given, "camera-info-topic", (CAMERA_INFO,), bag),)
     found = [
         topic
         for name, topic in topics.items()
@@ -111,24 +111,24 @@ def is_rectified(topic: str) -> bool:
     return re.search(r"(^|[/_])rect(ified)?([/_]|$)|image_rect", topic) is not None
 
 
-def _wanted(
+def _named(
     topics: Mapping[str, Topic],
     counts: Mapping[str, int],
-    wanted: str,
+    given: str,
     flag: str,
     types: tuple[str, ...],
     bag: str,
 ) -> Topic:
-    topic = topics.get(wanted) or topics.get(f"/{wanted.lstrip('/')}")
+    topic = topics.get(given) or topics.get(f"/{given.lstrip('/')}")
     if topic is None:
         fitting = [name for name, t in topics.items() if t.msgtype in types]
-        raise InputError(f"{bag}: --{flag} {wanted!r} is not there; {nearest(wanted, fitting)}")
+        raise InputError(f"{bag}: --{flag} {given!r} is not there; {nearest(given, fitting)}")
     if topic.msgtype not in types:
         raise InputError(
-            f"{bag}: --{flag} {wanted!r} is of type {topic.msgtype}; valid: {', '.join(types)}."
+            f"{bag}: --{flag} {given!r} is of type {topic.msgtype}; valid: {', '.join(types)}."
         )
     if counts.get(topic.name) == 0:
-        raise InputError(f"{bag}: --{flag} {wanted!r} has zero messages.")
+        raise InputError(f"{bag}: --{flag} {given!r} has zero messages.")
     return topic
 
 
@@ -195,31 +195,35 @@ def bag_info(
     camera_info_topic: str | None = None,
     progress: Progress | None = None,
 ) -> BagInfo:
-    """Read a whole bag once and say what is in it.
+    """Read a whole bag once and return what is in it.
 
     Raises:
-        InputError: it is no bag, or nothing of it can be read.
+        InputError: it is not a bag, or nothing of it can be read.
     """
     read = BytesRead("read the bag", path, progress)
     with Bag(path, read.still) as bag:
-        losses: Losses = bag.losses
+        dropped: DroppedMessages = bag.dropped
         counts: Counter[str] = Counter()
+
         first, last = None, None
-        for message in bag.messages(None, losses):
+        for message in bag.messages(None, dropped):
             counts[message.topic] += 1
             read.add(len(message.data))
             first = message.log_ns if first is None else min(first, message.log_ns)
             last = message.log_ns if last is None else max(last, message.log_ns)
+
         read.end_pass(1)
         known = store_for(bag.distro).fielddefs
+
         missing = {
-            name: promised - counts[name] - losses.unread[name]
+            name: promised - counts[name] - dropped.unread[name]
             for name, promised in bag.promised.items()
         }
         for name, count in missing.items():
             if count > 0:
-                losses.forget("*")
-                losses.lose(name, "listed in metadata.yaml but not in the files", count)
+                dropped.forget("*")
+                dropped.count(name, "listed in metadata.yaml but not in the files", count)
+
         image, info, remark = None, None, None
         totals = {name: counts[name] for name in bag.topics}
         try:
@@ -229,6 +233,7 @@ def bag_info(
             info = found[0].name if found else None
         except InputError as error:
             remark = str(error)
+
         return BagInfo(
             path=str(path),
             storage=bag.storage,
@@ -245,6 +250,6 @@ def bag_info(
             image=image,
             camera_info=info,
             remark=remark,
-            lost_messages=dict(losses.by_topic),
-            notes=losses.sentences(),
+            lost_messages=dict(dropped.by_topic),
+            notes=dropped.sentences(),
         )

@@ -72,7 +72,7 @@ def decode(data: Data, msgtype: str) -> Any:
     The layout of every type read here is the same from Humble to the newest distribution.
 
     Raises:
-        SchemaError: unknown type, or bytes that are no such message.
+        SchemaError: unknown type, or bytes that are not such a message.
     """
     from rosbags.serde import SerdeError
 

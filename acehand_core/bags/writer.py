@@ -32,7 +32,7 @@ class BagWriter:
     ``path`` left beside it is removed first.
 
     Until it is complete it is the hidden folder ``.NAME.partial-PID``. With ``keep_partial`` that
-    stays where the bag cannot be completed, for who records what cannot be had again.
+    stays where the bag cannot be completed, for recordings that cannot be made again.
 
     Raises:
         OutputError: ``path`` exists, or cannot be written. InputError: .mcap with another storage.
@@ -58,7 +58,7 @@ class BagWriter:
         clean_beside(path)
         check_free(path, overwrite)
         if overwrite and path.is_dir() and not (path / "metadata.yaml").is_file():
-            raise OutputError(f"{path} is a folder but no bag, so it is not overwritten.")
+            raise OutputError(f"{path} is a folder but not a bag, so it is not overwritten.")
         self._store = typestore(distro)
         self._partial = path.with_name(f".{path.name}.partial-{os.getpid()}") / (
             path.stem if self._bare else path.name
@@ -133,6 +133,7 @@ class BagWriter:
                 self.path.unlink(missing_ok=True)
             made.replace(self.path)
             return
+
         aside = self.path.with_name(f".{self.path.name}.replaced-{os.getpid()}")
         with DirectoryLock(self.path):
             self.path.rename(aside)
@@ -168,6 +169,7 @@ class BagWriter:
             if known != msgtype:
                 raise SchemaError(f"{self.path}: topic {name} is {known}, not {msgtype}.")
             return connection
+
         options: dict[str, Any] = {}
         # What the bag itself says of its messages comes before what a distribution would say.
         if (topic is None or not topic.definition) and msgtype in self._store.fielddefs:
@@ -175,12 +177,14 @@ class BagWriter:
         else:
             options["msgdef"] = topic.definition if topic else ""
             options["rihs01"] = _hash_of(topic) or _NO_HASH
+
         if topic is not None:
             options["serialization_format"] = topic.serialization or "cdr"
         with output_errors(self.path):
             connection = self._writer.add_connection(
                 name, msgtype, offered_qos_profiles=_qos(topic, spec), **options
             )
+
         self._connections[name] = msgtype, connection
         self.counts[name] += 0
         return connection
@@ -217,9 +221,9 @@ def _sequence(store: Any, msgtype: str, values: Any) -> list[Any]:
     """Build many messages of one type; fast for flat ones, such as the points of a mesh."""
     fields, cls = store.fielddefs[msgtype][1], store.types[msgtype]
     names = {name for name, kind in fields if int(kind[0]) == _BASE}
-    if len(names) == len(fields) and all(one.keys() == names for one in values):
-        return [cls(**one) for one in values]
-    return [build(store, msgtype, one) for one in values]
+    if len(names) == len(fields) and all(value.keys() == names for value in values):
+        return [cls(**value) for value in values]
+    return [build(store, msgtype, value) for value in values]
 
 
 _BASE, _NAME, _ARRAY, _SEQUENCE = 1, 2, 3, 4
@@ -281,7 +285,7 @@ def _qos(topic: Topic | None, spec: TopicSpec | None) -> list[Any]:
         try:
             return parse_qos(yaml.safe_load(topic.qos))
         except (ReaderError, KeyError, TypeError, ValueError, yaml.YAMLError):
-            return []  # a profile of another kind is no reason to lose the topic
+            return []  # the topic is kept without a profile of another kind
     if spec is None:
         return []
     latched = QosDurability.TRANSIENT_LOCAL if spec.latched else QosDurability.VOLATILE

@@ -62,8 +62,8 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 
 
 def _convert(arguments: argparse.Namespace, bars: console.Bars) -> int:
+    from acehand_core.datasets.readers.base import ReadOptions
     from acehand_core.datasets.readers.pictures import ClipOptions
-    from acehand_core.datasets.readers.protocol import ReadOptions
     from acehand_core.datasets.readers.run import RunOptions, run
     from acehand_core.errors import InputError
 

@@ -10,7 +10,7 @@ from acehand_core.cli import ace, console
 from acehand_core.cli.retarget import add_hand_length_argument
 
 if TYPE_CHECKING:
-    from acehand_core.evaluation.ground_truth import GroundTruth
+    from acehand_core.evaluation.inputs import GroundTruth
 
 #: Of the table for people: key, heading, digits.
 _SHOWN = (
@@ -108,7 +108,7 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
 def _ground_truth(arguments: argparse.Namespace) -> GroundTruth:
     from acehand_core.errors import InputError
-    from acehand_core.evaluation.ground_truth import open_ground_truth
+    from acehand_core.evaluation.inputs import open_ground_truth
 
     if arguments.ground_truth is None:
         raise InputError("--ground-truth DIR is needed.")
@@ -120,8 +120,7 @@ def _evaluate(arguments: argparse.Namespace, bars: console.Bars) -> int:
 
     from acehand_core.atomic import check_free
     from acehand_core.errors import InputError
-    from acehand_core.evaluation.models import HandLibrary
-    from acehand_core.evaluation.protocol import picture_size, protocol_named
+    from acehand_core.evaluation.protocol import HandLibrary, picture_size, protocol_named
     from acehand_core.evaluation.run import Options, evaluate_predictions, write_evaluation
 
     if (arguments.predictions is None) == (arguments.tracker is None):
@@ -208,7 +207,7 @@ def _say(result: dict[str, Any]) -> None:
 def _import(arguments: argparse.Namespace, bars: console.Bars) -> int:
     from acehand_core.errors import InputError
     from acehand_core.evaluation.importing import METHODS, import_predictions
-    from acehand_core.evaluation.models import HandLibrary
+    from acehand_core.evaluation.protocol import HandLibrary
 
     if arguments.method == "list":
         for name, method in METHODS.items():

@@ -25,8 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
     """Write report.md, report.tex and report.html."""
     from acehand_core.atomic import atomic_path, check_free
+    from acehand_core.evaluation.page import page
     from acehand_core.evaluation.run import read_evaluation
-    from acehand_core.evaluation.tables.build import (
+    from acehand_core.evaluation.tables import (
         Entry,
         build_tables,
         check_study,
@@ -34,7 +35,6 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
         latex,
         markdown,
     )
-    from acehand_core.evaluation.tables.page import page
 
     entries = [Entry(path.name, read_evaluation(path)) for path in arguments.evaluations]
     for study, label, file in arguments.row:

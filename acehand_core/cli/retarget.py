@@ -236,7 +236,7 @@ def arm_of(arguments: argparse.Namespace) -> ArmSettings | None:
 
 def reading_of(arguments: argparse.Namespace) -> RecordingOptions:
     """Return how to read recordings for parsed flags."""
-    from acehand_core.bags.records import BagReading
+    from acehand_core.bags.records import BagOptions
     from acehand_core.recordings.registry import RecordingOptions
 
     return RecordingOptions(
@@ -248,7 +248,7 @@ def reading_of(arguments: argparse.Namespace) -> RecordingOptions:
         duration_s=arguments.duration,
         video_key=arguments.video_key,
         frame_rate=arguments.frame_rate,
-        bag=BagReading(arguments.image_topic, arguments.camera_info_topic, arguments.world_frame),
+        bag=BagOptions(arguments.image_topic, arguments.camera_info_topic, arguments.world_frame),
     )
 
 

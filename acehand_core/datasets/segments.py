@@ -62,6 +62,7 @@ class SegmentList:
             raise SchemaError(f"{self.name}: version {self.version} of lists; {VERSION} is valid.")
         if self.length < 1 or self.stride < 1:
             raise SchemaError(f"{self.name}: length and stride must be at least 1.")
+
         seen: set[str] = set()
         for segment in self.segments:
             check_name(segment.id, "segment")
@@ -129,8 +130,13 @@ def make_segments(
         )
     if count is not None:
         if not 1 <= count <= len(segments):
-            raise InputError(f"{dataset} {split}: {count} of {len(segments)} segments wanted.")
-        drawn = sorted(segments, key=lambda s: _draw(s.id, seed))[:count]
+            raise InputError(f"{dataset} {split}: {count} of {len(segments)} segments asked for.")
+
+        def draw(segment: Segment) -> str:
+            text = f"acehand segments {VERSION} {seed} {segment.id}"
+            return hashlib.sha256(text.encode()).hexdigest()
+
+        drawn = sorted(segments, key=draw)[:count]
         segments = sorted(drawn, key=lambda s: s.id)
     return SegmentList(name, dataset, split, length, stride, seed, count, tuple(segments))
 
@@ -172,25 +178,24 @@ def read_segments(path: Path) -> SegmentList:
     names = (*(f.name for f in dataclasses.fields(SegmentList) if f.name != "version"), "sha256")
     fields = known_fields(value, FORMAT, names, str(path))
     stated = fields.pop("sha256", None)
+
     try:
         fields["segments"] = tuple(Segment(**entry) for entry in fields["segments"])
-        out = SegmentList(**fields)
+        segments = SegmentList(**fields)
     except SchemaError as error:
         raise SchemaError(f"{path}: {error}") from error
     except (KeyError, TypeError) as error:
         raise SchemaError(f"{path}: not a list of segments: {error}.") from error
-    if out.sha256 != stated:
+
+    if segments.sha256 != stated:
         raise SchemaError(
-            f"{path}: the content has SHA-256 {out.sha256}, the file says {stated}; it was changed."
+            f"{path}: the content has SHA-256 {segments.sha256}, the file says {stated}; it was "
+            "changed."
         )
-    return out
+    return segments
 
 
 def _content(segments: SegmentList) -> dict[str, Any]:
     value = dataclasses.asdict(segments)
     del value["name"]
     return value
-
-
-def _draw(identifier: str, seed: int) -> str:
-    return hashlib.sha256(f"acehand segments {VERSION} {seed} {identifier}".encode()).hexdigest()

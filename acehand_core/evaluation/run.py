@@ -1,6 +1,6 @@
 """Evaluations from folders: predictions or a tracker against ground truth.
 
-The form of an evaluation's JSON, checked where it is read back (docs/evaluation.md).
+The form of an evaluation's JSON (docs/evaluation.md) is checked where it is read back.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from typing import Any
 from acehand_core import __version__
 from acehand_core.atomic import atomic_path, output_errors
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.evaluation.ground_truth import GroundTruth
-from acehand_core.evaluation.models import HandLibrary
-from acehand_core.evaluation.predictions import (
+from acehand_core.evaluation.inputs import (
     SUFFIX,
+    GroundTruth,
     check_prediction,
     find_predictions,
     read_prediction,
 )
-from acehand_core.evaluation.protocol import PROTOCOLS, Protocol, picture_size
+from acehand_core.evaluation.protocol import PROTOCOLS, HandLibrary, Protocol, picture_size
 from acehand_core.evaluation.segment import SegmentScore, score_segment
 from acehand_core.evaluation.summary import METRICS, summarise
 from acehand_core.evaluation.tracking import (
@@ -109,7 +108,7 @@ def evaluate_tracker(
     """Return the evaluation of a tracker that runs over the ground truth's recordings.
 
     Args:
-        settings: what the tracker was told; part of what kept predictions are recognised by.
+        settings: of the tracker; kept predictions are recognised by them, among others.
         decoding: see ``tracking.Decoding``, and ``tracking.suited`` for what is done by default.
         keep: folder for predictions; those of an interrupted run of the same kind are taken from
             there.
@@ -226,6 +225,7 @@ def _result(
     weights = sorted({str(w) for _, w, _ in motions if w is not None})
     sizes = sorted({size for _, _, size in motions if size is not None})
     summary = summarise(scores, options.protocol, truth.summary, model)
+
     return {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -242,7 +242,7 @@ def _result(
 
 
 def _claim(folder: Path, made_by: Mapping[str, Any]) -> None:
-    """Say in a folder what its predictions are made by, or check what it says."""
+    """Record in a folder what its predictions are made by, or check what it records."""
     path = folder / _MADE_BY
     text = json.dumps(made_by, indent=1, sort_keys=True, default=str) + "\n"
     if path.is_file():
@@ -252,6 +252,7 @@ def _claim(folder: Path, made_by: Mapping[str, Any]) -> None:
                 f"(see {_MADE_BY}); choose another folder."
             )
         return
+
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"{folder}: is not empty and does not say what made it; choose another.")
     with output_errors(folder):
@@ -264,13 +265,13 @@ def _claim(folder: Path, made_by: Mapping[str, Any]) -> None:
 Check = Callable[[Any], str | None]
 
 
+def _finite(value: Any) -> str | None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return None if number and math.isfinite(value) else "a number"
+
+
 def _number(value: Any) -> str | None:
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return None if value is None or (plain and math.isfinite(value)) else "a number or null"
-
-
-def _some_number(value: Any) -> str | None:
-    return "a number" if value is None else _number(value) and "a number"
+    return "a number or null" if value is not None and _finite(value) else None
 
 
 def _count(value: Any) -> str | None:
@@ -309,7 +310,7 @@ _FURTHER: dict[str, Any] = {
     "out_of_sight_placement": _PLACEMENT,
     "in_view_placement": _PLACEMENT,
     "radius": [
-        {"from": _some_number, "to": _number, "count": _count}
+        {"from": _finite, "to": _number, "count": _count}
         | dict.fromkeys(("share", "mpjpe", "ct"), _number)
     ],
     "decoded_length": [

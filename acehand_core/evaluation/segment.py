@@ -1,4 +1,8 @@
-"""One segment scored: every hand-frame of it, before any averaging."""
+"""One segment scored: every hand-frame of it, before any averaging.
+
+A prediction's orientation, translation and 2D joints are compared where its hand model and camera
+allow it.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,100 @@ import numpy as np
 from jaxtyping import Float
 
 from acehand_core.errors import SchemaError
-from acehand_core.evaluation import hand_errors
-from acehand_core.evaluation.comparable import comparable_pose, uses_own_anchors
-from acehand_core.evaluation.hand_errors import (
+from acehand_core.evaluation.protocol import (
+    Anchors,
+    HandLibrary,
     Placement,
+    Protocol,
+    both_canonical,
     boxes_around,
     dilated,
+    epe_px,
+    go_deg,
+    jitter_runs,
     joints_in_image,
     match,
+    mpjpe_mm,
+    pa_mm,
     placement,
 )
-from acehand_core.evaluation.models import HandLibrary, both_canonical
-from acehand_core.evaluation.protocol import Protocol
 from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.mapping import convert
 from acehand_core.motion import HandMotion
-from acehand_core.types import SIDES, JointsCamera, PerHand, PerHandFlag
+from acehand_core.types import (
+    SIDES,
+    JointsCamera,
+    PerHand,
+    PerHandFlag,
+    PointCamera,
+    RotationsCamera,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pose:
+    """Orientation and translation in the ground truth's hand model; NaN where not comparable.
+
+    ``error_mm`` is the mean joint error of a conversion between two hand models, None without one.
+    """
+
+    global_orient: RotationsCamera
+    translation: PointCamera
+    comparable: bool
+    error_mm: float | None = None
+
+
+def comparable_pose(
+    prediction: HandMotion, truth: HandMotion, emitted: PerHandFlag, library: HandLibrary
+) -> Pose:
+    """Return the prediction's orientation and translation as the truth's hand model has them.
+
+    Joints alone have neither. Two different hand models are joined by ``hand.mapping`` where both
+    are there; otherwise they are not comparable.
+    """
+    if prediction.hand_model == truth.hand_model:
+        return Pose(prediction.global_orient, prediction.translation, True)
+    orient = np.full((len(prediction), 2, 3, 3), np.nan)
+    translation = np.full((len(prediction), 2, 3), np.nan)
+    source = library.find(prediction.hand_model, prediction.left_shapedirs_fixed)
+    target = library.find(truth.hand_model, truth.left_shapedirs_fixed)
+    if source is None or target is None:
+        return Pose(orient, translation, False)
+
+    errors = [np.zeros(0)]
+    for slot, side in enumerate(SIDES):
+        rows = emitted[:, slot]
+        if not rows.any():
+            continue
+        fit = convert(
+            source, target, side, prediction.global_orient[rows, slot],
+            prediction.hand_pose[rows, slot], prediction.betas[slot],
+            prediction.translation[rows, slot],
+        )  # fmt: skip
+        orient[rows, slot], translation[rows, slot] = fit.global_orient, fit.translation
+        errors.append(fit.error_m)
+
+    error_m = np.concatenate(errors)
+    return Pose(orient, translation, True, float(1e3 * error_m.mean()) if len(error_m) else None)
+
+
+def uses_own_anchors(prediction: HandMotion, camera: Camera, anchors: Anchors) -> bool:
+    """Return whether EPE scores the tracker's own 2D joints rather than projected ones.
+
+    "auto" projects where the prediction says that no intrinsics were used (paper, "One case needs
+    stating separately"), and where its 2D joints belong to another image than the ground truth's.
+    """
+    if anchors != "auto":
+        return anchors == "own"
+    settings = prediction.provenance.settings
+    solve = settings.get("solve")
+    bearings = solve.get("bearings", "intrinsics") if isinstance(solve, dict) else "intrinsics"
+    if bearings != "intrinsics" or settings.get("intrinsics_used") is False:
+        return False
+    other = prediction.camera
+    return other is None or (
+        (other.model, other.width, other.height) == (camera.model, camera.width, camera.height)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +189,7 @@ def score_segment(
 
     Args:
         identifier: of the segment, for messages.
-        prediction: checked by ``predictions.check_prediction``.
+        prediction: checked by ``inputs.check_prediction``.
         truth: with the calibrated camera; a hand exists where it is known and its presence is above
             0.5, is unlabelled where it is not known and its presence is above 0, and is absent
             elsewhere.
@@ -115,7 +198,10 @@ def score_segment(
     Raises:
         SchemaError: the ground truth has no camera, hand model or placement.
     """
-    camera = _check_truth(identifier, truth)
+    _check_truth(identifier, truth)
+    camera = truth.camera
+    assert camera is not None
+
     model = library.get(truth.hand_model, truth.left_shapedirs_fixed)
     canonical = both_canonical(model)
     exists = truth.known & (truth.presence > 0.5)
@@ -138,18 +224,26 @@ def score_segment(
     pose = comparable_pose(prediction, truth, emitted, library)
     own = uses_own_anchors(prediction, camera, protocol.anchors)
     picture = picture or (camera.width, camera.height)
-    epe = _epe(prediction, truth, camera, in_image, matched, own, picture)
+    epe = _epe(prediction, truth, in_image, matched, own, picture)
+
+    said = prediction.provenance.settings
+    frames, latents = said.get("decoded_frames"), said.get("decoded_latents")
+    decoded = None
+    if isinstance(frames, int):
+        latents = latents if isinstance(latents, int) else None
+        decoded = Decoded(frames, latents, said.get("decoded_whole") is True)
+
     joints = in_image.sum(-1).astype(float)
     return SegmentScore(
         identifier,
         exists, on_screen, unlabelled, shown, matched, emitted,
-        mpjpe_mm=_rows(hand_errors.mpjpe_mm, penalised, truth.joints_camera, on_screen),
-        pa_mm=_rows(hand_errors.pa_mm, penalised, truth.joints_camera, on_screen),
+        mpjpe_mm=_rows(mpjpe_mm, penalised, truth.joints_camera, on_screen),
+        pa_mm=_rows(pa_mm, penalised, truth.joints_camera, on_screen),
         epe_px=np.where(on_screen, epe, np.nan),
         epe_joints=np.where(on_screen, joints, 0.0),
         go_deg=_orientation(pose.global_orient, truth, matched, on_screen),
         ct_m=_translation(pose.translation, truth, matched, on_screen),
-        gated_mpjpe_mm=_rows(hand_errors.mpjpe_mm, second, truth.joints_camera, exists),
+        gated_mpjpe_mm=_rows(mpjpe_mm, second, truth.joints_camera, exists),
         gated_ct_m=_translation(pose.translation, truth, emitted, exists),
         radius=_radius(truth.joints_camera, in_image, camera, on_screen),
         jitter=_jitter(prediction, matched),
@@ -158,11 +252,11 @@ def score_segment(
         own_anchors=own,
         picture=picture,
         conversion_mm=pose.error_mm,
-        decoded=_decoded(prediction),
+        decoded=decoded,
     )  # fmt: skip
 
 
-def _check_truth(identifier: str, truth: HandMotion) -> Camera:
+def _check_truth(identifier: str, truth: HandMotion) -> None:
     if truth.camera is None:
         raise SchemaError(
             f"{identifier}: the ground truth has no camera; projection needs intrinsics."
@@ -176,21 +270,56 @@ def _check_truth(identifier: str, truth: HandMotion) -> Camera:
         raise SchemaError(
             f"{identifier}: the ground truth is relative to the wrist; the camera frame is needed."
         )
-    return truth.camera
+
+
+def _epe(
+    prediction: HandMotion,
+    truth: HandMotion,
+    in_image: np.ndarray,
+    matched: PerHandFlag,
+    own: bool,
+    picture: tuple[int, int],
+) -> PerHand:
+    """Return the mean distance over a hand's joints in the image; the diagonal for a miss."""
+    camera, diagonal = truth.camera, math.hypot(*picture)
+    assert camera is not None
+    # Plain ratios, as pictures are encoded: a shift between the conventions would cancel.
+    scale = np.array(picture) / (camera.width, camera.height)
+    out = np.full(matched.shape, diagonal)
+    if matched.any():
+        pixels = camera.project(prediction.joints_camera[matched])
+        if own:
+            anchors = prediction.joints_image[matched]
+            pixels = np.where(np.isfinite(anchors).all(-1, keepdims=True), anchors, pixels)
+        target = camera.project(truth.joints_camera[matched])
+        distance = epe_px(pixels * scale, target * scale, in_image[matched], diagonal)
+        out[matched] = np.nanmean(distance, axis=-1)
+    return out
+
+
+def _orientation(
+    predicted: np.ndarray, truth: HandMotion, matched: PerHandFlag, on_screen: PerHandFlag
+) -> PerHand:
+    """Return the angle to the truth, that of the identity for a miss."""
+    orient = np.where(matched[..., None, None], predicted, np.eye(3))
+    out = np.full(matched.shape, np.nan)
+    usable = on_screen & np.isfinite(orient).all((-1, -2))
+    out[usable] = go_deg(orient[usable], truth.global_orient[usable])
+    return out
 
 
 def _mesh_boxes(
     motion: HandMotion,
-    wanted: PerHandFlag,
+    counted: PerHandFlag,
     camera: Camera,
     library: HandLibrary,
     protocol: Protocol,
 ) -> Float[np.ndarray, "T 2 4"]:
-    """Return boxes of the wanted hands: of their mesh, or of the joints where none is known."""
-    out = np.full((*wanted.shape, 4), np.nan)
+    """Return boxes of the counted hands: of their mesh, or of the joints where none is known."""
+    out = np.full((*counted.shape, 4), np.nan)
     model = library.find(motion.hand_model, motion.left_shapedirs_fixed)
     for slot, side in enumerate(SIDES):
-        rows = wanted[:, slot]
+        rows = counted[:, slot]
         if not rows.any():
             continue
         points = motion.joints_camera[rows, slot]
@@ -203,56 +332,20 @@ def _mesh_boxes(
     return out
 
 
-def _rows(error, predicted: JointsCamera, truth: JointsCamera, wanted: PerHandFlag) -> PerHand:
-    """Return an error of joints at the wanted hand-frames, NaN elsewhere."""
-    out = np.full(wanted.shape, np.nan)
-    out[wanted] = error(predicted[wanted], truth[wanted])
-    return out
-
-
-def _epe(
-    prediction: HandMotion,
-    truth: HandMotion,
-    camera: Camera,
-    in_image: np.ndarray,
-    matched: PerHandFlag,
-    own: bool,
-    picture: tuple[int, int],
-) -> PerHand:
-    """Return the mean distance over a hand's joints in the image; the diagonal for a miss."""
-    diagonal = math.hypot(*picture)
-    # Plain ratios, as pictures are encoded: a shift between the conventions would cancel.
-    scale = np.array(picture) / (camera.width, camera.height)
-    out = np.full(matched.shape, diagonal)
-    if matched.any():
-        pixels = camera.project(prediction.joints_camera[matched])
-        if own:
-            anchors = prediction.joints_image[matched]
-            pixels = np.where(np.isfinite(anchors).all(-1, keepdims=True), anchors, pixels)
-        target = camera.project(truth.joints_camera[matched])
-        distance = hand_errors.epe_px(pixels * scale, target * scale, in_image[matched], diagonal)
-        out[matched] = np.nanmean(distance, axis=-1)
-    return out
-
-
-def _orientation(
-    predicted: np.ndarray, truth: HandMotion, matched: PerHandFlag, on_screen: PerHandFlag
-) -> PerHand:
-    """Return the angle to the truth, that of the identity for a miss."""
-    turned = np.where(matched[..., None, None], predicted, np.eye(3))
-    out = np.full(matched.shape, np.nan)
-    usable = on_screen & np.isfinite(turned).all((-1, -2))
-    out[usable] = hand_errors.go_deg(turned[usable], truth.global_orient[usable])
+def _rows(error, predicted: JointsCamera, truth: JointsCamera, counted: PerHandFlag) -> PerHand:
+    """Return an error of joints at the counted hand-frames, NaN elsewhere."""
+    out = np.full(counted.shape, np.nan)
+    out[counted] = error(predicted[counted], truth[counted])
     return out
 
 
 def _translation(
-    predicted: np.ndarray, truth: HandMotion, taken: PerHandFlag, wanted: PerHandFlag
+    predicted: np.ndarray, truth: HandMotion, taken: PerHandFlag, counted: PerHandFlag
 ) -> PerHand:
     """Return the distance to the true translation, that of the origin where nothing is taken."""
-    moved = np.where(taken[..., None], predicted, 0.0)
-    distance = np.linalg.norm(moved - truth.translation, axis=-1)
-    return np.where(wanted, distance, np.nan)
+    translation = np.where(taken[..., None], predicted, 0.0)
+    distance = np.linalg.norm(translation - truth.translation, axis=-1)
+    return np.where(counted, distance, np.nan)
 
 
 def _radius(
@@ -281,15 +374,4 @@ def _jitter(prediction: HandMotion, matched: PerHandFlag) -> tuple[tuple[float, 
     joints = prediction.joints_camera
     if prediction.hand_model != "none":
         joints = joints - joints[:, :, :1] + prediction.translation[:, :, None]
-    return tuple(
-        run for slot in (0, 1) for run in hand_errors.jitter_runs(joints[:, slot], matched[:, slot])
-    )
-
-
-def _decoded(prediction: HandMotion) -> Decoded | None:
-    said = prediction.provenance.settings
-    frames, latents = said.get("decoded_frames"), said.get("decoded_latents")
-    if not isinstance(frames, int):
-        return None
-    whole = said.get("decoded_whole") is True
-    return Decoded(frames, latents if isinstance(latents, int) else None, whole)
+    return tuple(run for slot in (0, 1) for run in jitter_runs(joints[:, slot], matched[:, slot]))

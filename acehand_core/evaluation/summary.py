@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -76,12 +77,35 @@ def summarise(
     comparable = all(score.pose_comparable for score in scores)
     metrics = _metrics(pool, comparable)
     counts = _counts(pool)
-    residual = _mixture_residual(metrics, counts)
+
+    # How far MPJPE+OOS is from the mixture of its strata; both must exist.
+    pooled, iv, oos = (metrics[n] for n in ("mpjpe_plus_oos", "mpjpe_iv", "mpjpe_oos"))
+    residual = None
+    if pooled is not None and iv is not None and oos is not None:
+        residual = abs(pooled - mixture(iv, oos, counts["iv"], counts["oos"]))
+        if residual > _MIXTURE_TOLERANCE_MM * max(1.0, pooled):
+            raise ArithmeticError(f"MPJPE+OOS is {residual} mm from the mixture of its strata.")
+
+    # The sizes of picture that EPE is measured at, each with its diagonal.
+    sizes = Counter(score.picture for score in scores)
+    pictures = [
+        {
+            "width": width,
+            "height": height,
+            "diagonal_px": math.hypot(width, height),
+            "segments": count,
+        }
+        for (width, height), count in sorted(sizes.items())
+    ]
+
+    own = {score.own_anchors for score in scores}
+    anchors = "mixed" if len(own) > 1 else "own" if own.pop() else "reprojected"
+    conversion = [s.conversion_mm for s in scores if s.conversion_mm is not None]
     return {
         "protocol": protocol.name,
         "segments": dict(segments),
         "hand_model": hand_model,
-        "pictures": _pictures(scores),
+        "pictures": pictures,
         "metrics": metrics,
         "counts": counts,
         "per_side": {side: _counts(pool, slot) for slot, side in enumerate(SIDES)},
@@ -95,10 +119,8 @@ def summarise(
         "radius": _radius(pool, protocol, comparable),
         "decoded_length": _decoded_length(scores),
         "variants": _variants(pool),
-        "anchors": _anchors(scores),
-        "conversion_mm": _mean(
-            np.array([s.conversion_mm for s in scores if s.conversion_mm is not None])
-        ),
+        "anchors": anchors,
+        "conversion_mm": _mean(np.array(conversion)),
         "mixture_residual_mm": residual,
         "settings": protocol.to_json(),
     }
@@ -123,6 +145,7 @@ def _metrics(pool: Pool, comparable: bool) -> dict[str, float | None]:
     _, recall, f1 = detection(counts["tp"], counts["fp"], counts["fn"])
     seen = pool.on_screen
     runs = [mean for score in pool.scores for mean, _ in score.jitter]
+
     return {
         "facc": float(1 - errors.mean()) if len(errors) else None,
         "recall": recall,
@@ -153,19 +176,6 @@ def _judged(pool: Pool) -> np.ndarray:
 
 def _out_of_sight(pool: Pool) -> np.ndarray:
     return pool.exists & ~pool.on_screen
-
-
-def _mixture_residual(
-    metrics: Mapping[str, float | None], counts: Mapping[str, int]
-) -> float | None:
-    """Return how far MPJPE+OOS is from the mixture of its strata; both must exist."""
-    pooled, iv, oos = (metrics[n] for n in ("mpjpe_plus_oos", "mpjpe_iv", "mpjpe_oos"))
-    if pooled is None or iv is None or oos is None:
-        return None
-    residual = abs(pooled - mixture(iv, oos, counts["iv"], counts["oos"]))
-    if residual > _MIXTURE_TOLERANCE_MM * max(1.0, pooled):
-        raise ArithmeticError(f"MPJPE+OOS is {residual} mm from the mixture of its strata.")
-    return residual
 
 
 def _matched(pool: Pool, comparable: bool) -> dict[str, float | int | None]:
@@ -224,31 +234,21 @@ def _decoded_length(scores: Sequence[SegmentScore]) -> list[dict[str, Any]]:
         if score.decoded is not None:
             whole = score.decoded.whole
             groups.setdefault((whole, 0 if whole else score.decoded.frames), []).append(score)
+
     out = []
     for (whole, _), some in sorted(groups.items(), key=lambda group: group[0]):
         decoded = [score.decoded for score in some if score.decoded is not None]
-        latents = [one.latents for one in decoded if one.latents is not None]
+        latents = [entry.latents for entry in decoded if entry.latents is not None]
         pool = Pool(some)
         runs = [mean for score in some for mean, _ in score.jitter]
         out.append({
-            "frames": round(np.mean([one.frames for one in decoded])), "whole": whole,
+            "frames": round(np.mean([entry.frames for entry in decoded])), "whole": whole,
             "latents": [min(latents), max(latents)] if latents else None,
             "segments": len(some),
             "mpjpe_p": _mean(pool.mpjpe_mm[pool.on_screen]),
             "jitter": _mean(np.array(runs, float)),
         })  # fmt: skip
-    return out
 
-
-def _pictures(scores: Sequence[SegmentScore]) -> list[dict[str, Any]]:
-    """Return the sizes of picture that EPE is measured at, each with its diagonal."""
-    out = []
-    for width, height in sorted({score.picture for score in scores}):
-        count = sum(score.picture == (width, height) for score in scores)
-        out.append({
-            "width": width, "height": height, "diagonal_px": math.hypot(width, height),
-            "segments": count,
-        })  # fmt: skip
     return out
 
 
@@ -262,11 +262,6 @@ def _variants(pool: Pool) -> dict[str, float | None]:
         "epe_p_over_joints": float((epe * joints).sum() / joints.sum()) if len(joints) else None,
         "jitter_over_frames": float(runs.prod(1).sum() / weights) if weights else None,
     }
-
-
-def _anchors(scores: Sequence[SegmentScore]) -> str:
-    own = {score.own_anchors for score in scores}
-    return "mixed" if len(own) > 1 else "own" if own.pop() else "reprojected"
 
 
 def _mean(values: np.ndarray) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from acehand_core.errors import InputError
-from acehand_core.evaluation.ground_truth import GroundTruth
+from acehand_core.evaluation.inputs import GroundTruth
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import HandModelName, HandMotion, Provenance, Recording
 from acehand_core.recordings.cameras import undistort
@@ -237,10 +237,12 @@ def throughput(
     held = replace(seen, frames=Memory(tuple(seen.frames.read(0, len(seen)))))
     times = []
     motion = tracker.track(held)
+
     for _ in range(passes):
         began = time.perf_counter()
         motion = tracker.track(held)
         times.append(time.perf_counter() - began)
+
     seconds = statistics.median(times)
     there = np.isfinite(motion.joints_camera).all((-1, -2)) & (motion.presence > 0.5)
     return {

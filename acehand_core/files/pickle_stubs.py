@@ -252,6 +252,7 @@ class Resolver:
             shape = (shape,)
         if type(shape) is not tuple or any(type(n) is not int or n < 0 for n in shape):
             raise StandInError(f"{shape!r} is not an array shape")
+
         count = math.prod(shape)
         if real.hasobject:
             if type(raw) is not list or len(raw) != count:
@@ -269,4 +270,5 @@ class Resolver:
                     f"bytes, not {len(data)}"
                 )
             flat = np.frombuffer(data, real).copy()
+
         return flat.reshape(shape, order=order)

@@ -168,12 +168,14 @@ def load_npy_object(
         shape, _, dtype = read_header(stream)
     except (ValueError, KeyError) as error:
         raise SchemaError(f"{name}: not a .npy file of version 1 or 2 ({error}).") from error
+
     if dtype != np.dtype(object):
         raise SchemaError(f"{name}: holds {dtype}, not objects; read it with numpy.load.")
     stream.name = name
     value = restricted_load(stream, allow, format_name)
     if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != dtype:
         raise SchemaError(f"{name}: the pickle does not hold the array that its header announces.")
+
     return value
 
 
@@ -233,12 +235,14 @@ class StorageBytes(pickle_stubs.StandIn):
         raw = self.args[0] if len(self.args) == 1 else None
         if type(raw) not in (bytes, bytearray):
             raise pickle_stubs.StandInError("a tensor lacks its bytes")
+
         stream = io.BytesIO(raw)
         try:
             parts = [_InnerUnpickler(stream, _INNER, "a tensor").load() for _ in range(5)]
             (count,) = struct.unpack("<q", stream.read(8))
         except (EOFError, pickle.UnpicklingError, struct.error, LookupError, ValueError) as error:
             raise pickle_stubs.StandInError(f"a tensor is damaged ({error})") from error
+
         magic, version, machine, storage, _ = parts
         if magic != _MAGIC or version != _VERSION:
             raise pickle_stubs.StandInError("a tensor is not in torch's old layout")
@@ -250,6 +254,7 @@ class StorageBytes(pickle_stubs.StandIn):
         data = stream.read()
         if len(data) != count * dtype.itemsize:
             raise pickle_stubs.StandInError(f"a tensor of {count} numbers has {len(data)} bytes")
+
         return np.frombuffer(data, dtype)
 
 
@@ -271,6 +276,7 @@ class Tensor(pickle_stubs.StandIn):
         view = np.lib.stride_tricks.as_strided(
             flat[offset:], size, [step * flat.itemsize for step in stride], writeable=False
         )
+
         return view.copy()
 
 

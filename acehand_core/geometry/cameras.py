@@ -58,21 +58,25 @@ class Camera:
             raise CalibrationError(
                 f"Camera size {self.width} x {self.height}: width and height must be at least 1."
             )
+
         for name in ("fx", "fy", "cx", "cy"):
             if not math.isfinite(getattr(self, name)):
                 raise CalibrationError(f"Camera {name} is {getattr(self, name)}; give a number.")
+
         if self.fx <= 0 or self.fy <= 0:
             raise CalibrationError(
                 f"Camera focal lengths fx {self.fx}, fy {self.fy}: pixels above 0 are needed."
             )
         if not all(math.isfinite(value) for value in self.distortion):
             raise CalibrationError(f"Camera distortion {self.distortion} is not finite.")
+
         counts = _COEFFICIENTS[self.model]
         if len(self.distortion) not in counts:
             raise CalibrationError(
                 f"A {self.model} camera has {' or '.join(map(str, counts))} distortion "
                 f"coefficients, got {len(self.distortion)}."
             )
+
         padding = (0.0,) * (counts[-1] - len(self.distortion))
         object.__setattr__(self, "distortion", (*self.distortion, *padding))
 
@@ -141,6 +145,7 @@ class Camera:
             ratio = np.where(radius > 0, angle / radius, np.where(z > 0, 1 / z, np.nan))
             plane = points[:, :2] * ratio[:, None]
             seen = angle <= self.max_angle
+
         plane[~seen] = np.nan
         return plane
 
@@ -193,6 +198,7 @@ class Camera:
                 raise CalibrationError(
                     f"{where}: unknown camera field {name!r}; {nearest(str(name), _FIELDS)}"
                 )
+
         if missing := [n for n in _FIELDS[:-1] if n not in values]:
             raise CalibrationError(f"{where}: camera field {missing[0]!r} is missing.")
         size = {
@@ -203,12 +209,14 @@ class Camera:
         if not isinstance(coefficients, list | tuple):
             raise CalibrationError(f"{where}: 'distortion' must be a list of numbers.")
         coefficients = tuple(_number(value, "distortion", where) for value in coefficients)
+
         model = values["model"]
         if model not in get_args(CameraModel):
             raise CalibrationError(
                 f"{where}: unknown camera model {model!r}; "
                 f"{nearest(str(model), get_args(CameraModel))}"
             )
+
         try:
             return cls(model=model, **size, **rest, distortion=coefficients)
         except CalibrationError as error:

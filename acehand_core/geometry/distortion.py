@@ -64,6 +64,7 @@ def undistort(model: str, coefficients: Coefficients, image: Plane) -> Plane:
         found, _ = distort(model, coefficients, plane)
         residual = np.linalg.norm(found - image, axis=-1)
         inside = np.linalg.norm(plane, axis=-1) <= largest
+
     good = inside & (residual <= _TOLERANCE * (1 + np.linalg.norm(image, axis=-1)))
     return np.where(good[:, None], plane, np.nan)
 
@@ -174,6 +175,7 @@ def _invert_radial(radial: tuple[Coefficients, Coefficients], largest: float, be
     result = np.where(np.isfinite(wanted), np.minimum(wanted, largest), np.nan)
     moving = np.flatnonzero(np.isfinite(wanted))
     low, high = np.zeros(len(moving)), np.full(len(moving), largest)
+
     for _ in range(_MAX_STEPS):
         r = result[moving]
         factor, slope = _factor(radial, r * r)
@@ -186,6 +188,7 @@ def _invert_radial(radial: tuple[Coefficients, Coefficients], largest: float, be
         moving, low, high = moving[keep], low[keep], high[keep]
         if len(moving) == 0:
             break
+
     scale = np.where(wanted > 0, result / np.where(wanted > 0, wanted, 1.0), 1.0)
     return bent * scale[:, None]
 

@@ -78,6 +78,7 @@ def to_quaternion(rotation: Rotation) -> Quaternion:
     four[..., 2, 3] = four[..., 3, 2] = m[..., 1, 2] + m[..., 2, 1]
     best = np.argmax(diagonal, axis=-1)
     row = np.take_along_axis(four, best[..., None, None], axis=-2)[..., 0, :]
+
     return row / np.linalg.norm(row, axis=-1, keepdims=True)
 
 

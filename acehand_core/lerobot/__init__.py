@@ -1,1 +1,1 @@
-"""Outputs: LeRobot datasets, tables, pictures, reports. Atomic, with provenance."""
+"""LeRobot datasets: format, statistics, transactions, check, repair."""

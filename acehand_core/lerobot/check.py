@@ -1,6 +1,6 @@
 """Check a LeRobot v3 dataset: everything its reader relies on, and what its users trip over.
 
-Reads any v3.0 dataset of numbers and videos, whoever wrote it.
+Reads any v3.0 dataset of numbers and videos, whatever wrote it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ def check_dataset(root: Path, decode_all: bool = False) -> list[Problem]:
         return problems + faults
     tasks = _guarded(problems, layout.TASKS_PATH, lambda: layout.read_tasks(root))
     if tasks is not None:
-        problems += _check_tasks(info, tasks)
+        if len(tasks) != info["total_tasks"]:
+            text = f"{len(tasks)} tasks, info.json counts {info['total_tasks']}"
+            problems.append(Problem(layout.TASKS_PATH, text))
+        if len(set(tasks)) != len(tasks):
+            problems.append(Problem(layout.TASKS_PATH, "the same task is listed twice"))
     rows = _guarded(problems, "meta/episodes", lambda: _read_rows(root))
     if rows is None:
         return problems
@@ -54,6 +58,7 @@ def check_dataset(root: Path, decode_all: bool = False) -> list[Problem]:
     problems += check_data(root, info, rows, tasks or [])
     problems += check_videos(root, info, rows, decode_all)
     problems += _guarded(problems, "data", lambda: list(_check_finished(root, rows))) or []
+
     return problems
 
 
@@ -110,27 +115,20 @@ def _feature_fault(key: str, feature: Any) -> str | None:
     groups = list(names.values()) if isinstance(names, Mapping) else [names]
     if not all(isinstance(g, list) and all(isinstance(x, str) for x in g) for g in groups):
         return f"names {names} must be labels"
+
     if isinstance(names, Mapping):  # axis -> labels, or one group of labels for a vector
         lengths = [len(labels) for labels in groups]
         fits = lengths == list(shape) or (len(shape) == 1 and sum(lengths) == shape[0])
         return None if fits else f"names have {lengths} labels for shape {list(shape)}"
+
     expected = len(shape) if feature["dtype"] in ("video", "image") else shape[0]
     if len(names) != expected:
         return f"{len(names)} names, expected {expected}"
     return None
 
 
-def _check_tasks(info: Row, tasks: Sequence[str]) -> Iterator[Problem]:
-    if len(tasks) != info["total_tasks"]:
-        yield Problem(
-            layout.TASKS_PATH, f"{len(tasks)} tasks, info.json counts {info['total_tasks']}"
-        )
-    if len(set(tasks)) != len(tasks):
-        yield Problem(layout.TASKS_PATH, "the same task is listed twice")
-
-
 def _read_rows(root: Path) -> list[Row]:
-    """Return the rows of meta/episodes with the file each stands in. Raises SchemaError."""
+    """Return the rows of meta/episodes with the file of each. Raises SchemaError."""
     rows: list[Row] = []
     first: dict[str, Any] | None = None
     for path in layout.parquet_files(root / "meta/episodes"):
@@ -155,20 +153,24 @@ def _check_rows(
     if missing:
         yield Problem(rows[0]["path"], f"columns are missing: {', '.join(missing)}")
         return
+
     for number, row in enumerate(rows):
         odd = unusable(row, expected)
         if odd:
             yield Problem(row["path"], f"episode {number}: unusable values in {', '.join(odd)}")
             return
+
     if len(rows) != info["total_episodes"]:
         yield Problem(
             "meta/episodes", f"{len(rows)} episodes, info.json counts {info['total_episodes']}"
         )
+
     start = 0
     for number, row in enumerate(rows):
         for message in row_faults(root, info, row, number, start, tasks):
             yield Problem(row["path"], f"episode {number}: {message}")
         start = row["dataset_to_index"]
+
     if start != info["total_frames"]:
         yield Problem(
             "meta/episodes", f"episodes end at frame {start}, info.json counts "
@@ -218,20 +220,23 @@ def row_faults(
             f"covers frames {row['dataset_from_index']} to {row['dataset_to_index']} with length "
             f"{row['length']}; it must start at {start}"
         )
+
     own = layout.EPISODES_PATH.format(
         chunk_index=row["meta/episodes/chunk_index"], file_index=row["meta/episodes/file_index"]
     )
     if own != row["path"]:
-        yield f"says that it stands in {own}"
+        yield f"records {own} as its own file"
     unknown = [task for task in row["tasks"] if tasks is not None and task not in tasks]
     if unknown or not row["tasks"]:
         yield f"tasks {row['tasks']} are not all in {layout.TASKS_PATH}"
+
     files = [layout.data_file(row)]
     for key in layout.video_keys(info["features"]):
         files.append(layout.video_file(row, key))
         begin, end = (row[f"videos/{key}/{edge}_timestamp"] for edge in ("from", "to"))
         if begin < 0 or abs(end - begin - row["length"] / info["fps"]) > layout.TOLERANCE_S:
             yield f"{key}: {begin} s to {end} s is not {row['length']} frames at {info['fps']} fps"
+
     for name in files:
         if not (root / name).is_file():
             yield f"{name} is missing"
@@ -275,11 +280,13 @@ def _stat_faults(content: Any, feature: Row, frames: int) -> Iterator[str]:
     if missing:
         yield f"{', '.join(missing)} missing"
         return
+
     try:
         stats = {name: np.asarray(content[name], dtype=np.float64) for name in STAT_NAMES}
     except (TypeError, ValueError):
         yield "its statistics are not all lists of numbers"
         return
+
     for name, value in stats.items():
         # lerobot pools axes, except in datasets that began with an episode of one frame.
         if value.shape not in (stat_shape(feature, name), tuple(feature["shape"])):
@@ -288,11 +295,13 @@ def _stat_faults(content: Any, feature: Row, frames: int) -> Iterator[str]:
         if not np.isfinite(value).all():
             yield f"{name} is not finite"
             return
+
     slack = 1e-6 + 1e-6 * np.maximum(np.abs(stats["min"]), np.abs(stats["max"]))
     order = ["min", *QUANTILES, "max"]
     for low, high in [*itertools.pairwise(order), ("min", "mean"), ("mean", "max")]:
         if (stats[low] > stats[high] + slack).any():
             yield f"{low} exceeds {high}"
+
     if (stats["std"] < 0).any():
         yield "std is negative"
     if feature["dtype"] == "video":

@@ -46,6 +46,7 @@ def check_data(root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str])
     """Return the faults of the data files, given rows of meta/episodes without faults."""
     problems: list[Problem] = []
     loaded = _Loaded()
+
     ranges: dict[str, list[np.ndarray]] = defaultdict(list)
     for path in layout.parquet_files(root / "data"):
         name = path.relative_to(root).as_posix()
@@ -61,17 +62,20 @@ def check_data(root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str])
             loaded.rows_of[name] = (loaded.rows, loaded.rows + len(table))
             loaded.rows += len(table)
         problems += [Problem(name, fault) for fault in faults]
+
     if problems:
         return problems
     if loaded.rows != info["total_frames"]:
         message = f"{loaded.rows} rows, info.json counts {info['total_frames']}"
         problems.append(Problem("data", message))
+
     columns = {key: np.concatenate(parts) for key, parts in loaded.columns.items()}
     for row in rows:
         for fault in _episode_faults(columns, loaded, row, info["fps"], tasks):
             problems.append(
                 Problem(layout.data_file(row), f"episode {row['episode_index']}: {fault}")
             )
+
     return problems + _stats_against(root, ranges)
 
 
@@ -81,12 +85,13 @@ def _schema_faults(schema: pa.Schema, features: Row) -> Iterator[str]:
     if missing or extra:
         yield f"columns differ from info.json's features: missing {missing}, unknown {extra}"
         return
+
     for key in keys:
         feature = features[key]
         if feature["dtype"] not in layout.ARROW_TYPES:
             continue
-        expected, found = _signature_of(feature), _signature(schema.field(key).type)
-        if expected != found:
+        expected, stored = _signature_of(feature), _signature(schema.field(key).type)
+        if expected != stored:
             yield (
                 f"column {key!r} is {schema.field(key).type}, info.json says "
                 f"{feature['dtype']} {feature['shape']}"
@@ -113,14 +118,17 @@ def _value_faults(
         feature = features[key]
         if feature["dtype"] not in layout.ARROW_TYPES:
             continue
+
         try:
             values = layout.column_values(table[key], feature["shape"])
         except ValueError as error:
             yield f"column {key!r} does not have shape {feature['shape']}: {error}"
             values = np.zeros((len(table), *feature["shape"]))
+
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             frame = int(np.argwhere(~np.isfinite(values))[0][0])
             yield f"column {key!r} is NaN or infinite at row {frame}"
+
         if key in layout.MANDATORY:
             loaded.columns[key].append(values[:, 0])
         elif len(values):
@@ -159,6 +167,7 @@ def _episode_faults(
     count = np.arange(row["length"])
     if len(part["index"]) != row["length"]:
         return  # said by the line above
+
     for key, expected in (
         ("index", start + count),
         ("frame_index", count),
@@ -167,10 +176,12 @@ def _episode_faults(
         if (part[key] != expected).any():
             at = int(np.argmax(part[key] != expected))
             yield f"{key} is {part[key][at]} at frame {at}, expected {expected[at]}"
+
     late = np.abs(part["timestamp"].astype(np.float64) - count / fps) > layout.TOLERANCE_S
     if late.any():
         at = int(np.argmax(late))
         yield f"timestamp is {part['timestamp'][at]} at frame {at}, expected {at}/{fps} s"
+
     for task in np.unique(part["task_index"]):
         if not 0 <= task < len(tasks) or tasks[task] not in row["tasks"]:
             yield f"task_index {task} is not one of the episode's tasks {row['tasks']}"
@@ -222,6 +233,7 @@ def _video_faults(facts: VideoFacts, info: Row, key: str, users: Sequence[Row]) 
         yield f"{len(facts.times_s)} frames, its episodes have {frames}"
     if not facts.starts_with_key_frame:
         yield "does not start with a key frame"
+
     for row in users:
         late = late_frames(facts, row, key, info["fps"])
         if len(late):
@@ -254,8 +266,8 @@ def _decoding_faults(
     facts: VideoFacts, fps: int, key: str, users: Sequence[Row], decode_all: bool
 ) -> Iterator[str]:
     due = [_due(row, key, fps) for row in users]
-    wanted = [stamps if decode_all else stamps[[0, -1]] for stamps in due]
-    for row, stamps in zip(users, wanted, strict=True):
+    sought = [stamps if decode_all else stamps[[0, -1]] for stamps in due]
+    for row, stamps in zip(users, sought, strict=True):
         missed = _undecodable(facts.path, stamps)
         if missed:
             yield (
@@ -292,4 +304,5 @@ def _undecodable(path: Path, stamps: Float[np.ndarray, "N"]) -> list[float]:
                 tried += 1
     except (OSError, av.FFmpegError):
         missed += stamps[tried:].tolist()
+
     return missed

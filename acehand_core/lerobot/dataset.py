@@ -5,7 +5,7 @@ built in a hidden sibling folder and appears with its first whole episode. Every
 staged inside the dataset and put in place in this order: files beside it, videos, data, tasks,
 stats, episode row, info.json. The reader takes its length from info.json, so at any moment it sees
 exactly the finished episodes; what a killed process leaves behind is finished or removed by the
-next writer or by ``lerobot_repair.repair``.
+next writer or by ``repair.repair``.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def create(
 
     With ``overwrite`` a dataset at ``root`` is replaced at that moment, not before. ``on_step`` is
     for tests: it is called with a name before everything that touches the disk. Raises OutputError
-    when ``root`` exists (or, with ``overwrite``, is no dataset) or cannot be written, SchemaError
-    for features that the format does not allow.
+    when ``root`` exists (or, with ``overwrite``, is not a dataset) or cannot be written,
+    SchemaError for features that the format does not allow.
     """
     if fps <= 0:
         raise SchemaError(f"A dataset's rate is a positive whole number of frames, not {fps}.")
@@ -86,7 +86,9 @@ def open_for_append(
     with output_errors(root):
         clean_siblings(root)
         if not is_dataset(root):
-            raise InputError(f"{root} is no LeRobot dataset; start a new one instead of appending.")
+            raise InputError(
+                f"{root} is not a LeRobot dataset; start a new one instead of appending."
+            )
         lock = DirectoryLock(root)
         try:
             recover(root)
@@ -102,6 +104,7 @@ def open_for_append(
         except BaseException:
             lock.release()
             raise
+
     return writer
 
 
@@ -111,34 +114,39 @@ def _check_free(root: Path, overwrite: bool) -> None:
     if not overwrite:
         raise OutputError(f"{root} exists; append to it, overwrite it, or choose another folder.")
     if not is_dataset(root):
-        raise OutputError(f"{root} is no LeRobot dataset, so it is not overwritten; move it away.")
+        raise OutputError(
+            f"{root} is not a LeRobot dataset, so it is not overwritten; move it away."
+        )
     DirectoryLock(root).release()
 
 
 def dataset_differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     """Say how two info.json contents differ in what every episode of a dataset shares."""
-    found = []
+    differences = []
     for key in ("codebase_version", "fps", "robot_type", "data_path", "video_path"):
         if ours[key] is not None and ours[key] != theirs.get(key):
-            found.append(f"{key} is {ours[key]!r}, the dataset has {theirs.get(key)!r}")
+            differences.append(f"{key} is {ours[key]!r}, the dataset has {theirs.get(key)!r}")
+
     mine, its = ours["features"], theirs.get("features", {})
-    found += [f"the dataset has no feature {key!r}" for key in mine if key not in its]
-    found += [f"the dataset also has feature {key!r}" for key in its if key not in mine]
+    differences += [f"the dataset has no feature {key!r}" for key in mine if key not in its]
+    differences += [f"the dataset also has feature {key!r}" for key in its if key not in mine]
+
     for key in (key for key in mine if key in its):
         # What a video's info says about its encoding may differ between episodes.
         parts = ("dtype", "shape", "names")
         parts += () if mine[key]["dtype"] == "video" else ("info",)
         for part in parts:
             if mine[key].get(part) != its[key].get(part):
-                found.append(
+                differences.append(
                     f"{part} of {key!r} is {mine[key].get(part)}, "
                     f"the dataset has {its[key].get(part)}"
                 )
-    return found
+
+    return differences
 
 
 def read_provenance(root: Path) -> list[dict[str, Any] | None]:
-    """Return what ``add_episode`` was told about the origin of each episode (None: nothing).
+    """Return what ``add_episode`` recorded of the origin of each episode (None: nothing).
 
     An addition that was interrupted is finished or dropped first, so that a later
     ``open_for_append`` finds these episodes and no others. Raises SchemaError, OutputError.

@@ -79,6 +79,7 @@ def check_videos(
     keys = video_keys(features)
     if set(videos) != set(keys):
         raise SchemaError(f"An episode needs one video for each of {keys}, got {sorted(videos)}.")
+
     facts = {key: probe_video(videos[key]) for key in keys}
     for key, fact in facts.items():
         height, width, _ = features[key]["shape"]
@@ -94,6 +95,7 @@ def check_videos(
                 f"{fact.path}: frame {frame} is shown at {fact.times_s[frame]:.6f} s, not at "
                 f"{frame}/{fps} s; a constant rate from zero is needed."
             )
+
     return facts
 
 

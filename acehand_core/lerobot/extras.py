@@ -1,8 +1,8 @@
-"""What stands beside an episode's LeRobot files: hands, report, calibration and pictures.
+"""The files beside an episode's LeRobot files: hands, report, calibration and pictures.
 
 Hands, report and calibration appear together with the episode. Its pictures are drawn afterwards,
-which takes long enough to be interrupted: until all of them are there, the file ``PENDING`` says
-which are wanted.
+which takes long enough to be interrupted: until all of them are there, the file ``PENDING`` lists
+them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def partial_files(folder: Path) -> list[Path]:
 
 
 def missing_files(dataset: Path, number: int) -> tuple[str, ...]:
-    """Return the names of files that an interrupted writer of ours did not come to or finish.
+    """Return the names of files that an interrupted writer of ours did not begin or finish.
 
     Writers before ``PENDING`` existed are known by what every episode has, and by an overlay that
     was begun.
@@ -47,13 +47,9 @@ def missing_files(dataset: Path, number: int) -> tuple[str, ...]:
     names += [OVERLAY for path in partial_files(folder) if path.name.startswith(f".{OVERLAY}.")]
     pending = folder / PENDING
     if pending.is_file():
-        names += _wanted(pending)
+        try:
+            pictures = json.loads(pending.read_text("utf-8"))["pictures"]
+            names += [name for name in pictures if name in (SHEET, OVERLAY)]
+        except (OSError, ValueError, TypeError, KeyError):  # damaged: the sheet at least is drawn
+            names.append(SHEET)
     return tuple(name for name in (*_ALWAYS, OVERLAY) if name in names)
-
-
-def _wanted(pending: Path) -> list[str]:
-    try:
-        names = json.loads(pending.read_text("utf-8"))["pictures"]
-        return [name for name in names if name in (SHEET, OVERLAY)]
-    except (OSError, ValueError, TypeError, KeyError):  # damaged: the sheet at least is drawn
-        return [SHEET]

@@ -102,7 +102,12 @@ def _flat(spec: FeatureSpec) -> FeatureSpec:
 def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
     placed = layout.frame != "none"
     model = {"hand_model": layout.hand_model}
-    state = _state_names(layout)
+
+    base: tuple[str, ...] = ()
+    if layout.frame != "none":
+        base = tuple(f"base_{name}" for name in (*_AXES, *_ROTATION))
+    state = _sided((*base, *layout.command_joints))
+
     unit = {"unit": "base: m and rotation columns; joints: rad", "frame": layout.frame}
     out = [
         FeatureSpec("observation.state", "float32", (len(state),), state, unit),
@@ -158,7 +163,16 @@ def columns(
 ) -> Mapping[str, np.ndarray]:
     """Return every feature but the video for one episode of T frames, each (T, N)."""
     count = len(motion)
-    state = _state(trajectory)
+
+    # Base position, base rotation and driven joints, left then right.
+    parts = []
+    for slot in range(2):
+        if trajectory.T_frame_base is not None:
+            base = trajectory.T_frame_base[:, slot]
+            parts += [base[:, :3, 3], rotations.to_6d(base[:, :3, :3])]
+        parts.append(trajectory.commands[:, slot])
+    state = np.concatenate(parts, axis=1)
+
     known = motion.known
     placed = trajectory.T_frame_base is not None
     out = {
@@ -176,9 +190,9 @@ def columns(
     arm = next((arm for arm in trajectory.arms if arm is not None), None)
     if arm is not None:
         still = np.zeros_like(arm.joints)  # of a hand that never appears
-        arms = [one.joints if one else still for one in trajectory.arms]
+        arms = [arm.joints if arm else still for arm in trajectory.arms]
         out["observation.arm.joints"] = np.concatenate(arms, axis=1)
-        reached = [one.reached if one else np.zeros(count, bool) for one in trajectory.arms]
+        reached = [arm.reached if arm else np.zeros(count, bool) for arm in trajectory.arms]
         out["observation.arm.reached"] = np.stack(reached, axis=1)
     if placed:
         camera = motion.camera
@@ -203,24 +217,6 @@ def columns(
     out["observation.source_timestamp_ns"] = source_timestamps_ns.astype(np.int64)[:, None]
     out[VALID_KEY] = trajectory.active
     return out
-
-
-def _state(trajectory: RobotTrajectory) -> Float[np.ndarray, "T N"]:
-    """Base position, base rotation and driven joints, left then right."""
-    parts = []
-    for slot in range(2):
-        if trajectory.T_frame_base is not None:
-            base = trajectory.T_frame_base[:, slot]
-            parts += [base[:, :3, 3], rotations.to_6d(base[:, :3, :3])]
-        parts.append(trajectory.commands[:, slot])
-    return np.concatenate(parts, axis=1)
-
-
-def _state_names(layout: Layout) -> tuple[str, ...]:
-    base: tuple[str, ...] = ()
-    if layout.frame != "none":
-        base = tuple(f"base_{name}" for name in (*_AXES, *_ROTATION))
-    return _sided((*base, *layout.command_joints))
 
 
 def _sided(names: tuple[str, ...]) -> tuple[str, ...]:

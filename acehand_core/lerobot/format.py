@@ -97,6 +97,7 @@ def names_problem(dtype: str, shape: Sequence[int], names: Any) -> str | None:
             return f"a video has shape (height, width, 3), not {tuple(shape)}"
         fine = isinstance(names, Sequence) and len(names) == 3
         return None if fine else f"a video's names are {list(IMAGE_AXES)}, not {names}"
+
     if isinstance(names, Mapping):
         lengths = [len(labels) for labels in names.values()]
         if lengths != list(shape):
@@ -108,6 +109,7 @@ def names_problem(dtype: str, shape: Sequence[int], names: Any) -> str | None:
         labels = [list(names)]
     else:
         return f"names must be one label per value, or axis -> labels for {len(shape)} axes"
+
     if any(len(set(axis)) != len(axis) for axis in labels):
         return "names repeat a label"
     return None
@@ -178,7 +180,7 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> pa.Table:
             path, columns=columns, partitioning=None, page_checksum_verification=True
         )
         table.validate()
-        table.schema.names  # noqa: B018  a damaged file may hold names that are no text
+        table.schema.names  # noqa: B018  a damaged file may hold names that are not text
         return table
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SchemaError(f"{path} cannot be read as parquet: {error}.") from error
@@ -199,18 +201,6 @@ def video_keys(features: Mapping[str, Any]) -> list[str]:
 def has_stats(feature: Mapping[str, Any]) -> bool:
     """Return whether a feature is numbers or a video; other writers also store texts and images."""
     return feature["dtype"] in ARROW_TYPES or feature["dtype"] == "video"
-
-
-def column_type(dtype: str, shape: Sequence[int]) -> pa.DataType:
-    """Return the storage type of a data column; the reader turns lists into its own arrays."""
-    value = ARROW_TYPES[dtype]
-    if list(shape) == [1]:
-        return value
-    if len(shape) == 1:
-        return pa.list_(value, shape[0])
-    for _ in shape:
-        value = pa.list_(value)
-    return value
 
 
 def column_array(values: np.ndarray, dtype: str, shape: Sequence[int]) -> pa.Array:

@@ -60,14 +60,14 @@ def repair(root: Path) -> list[str]:
     file that no kept episode uses into ``.unreferenced``, and rewrites counts and statistics.
     Quantiles that a stopped writer left as averages are computed. Pictures that are missing need
     the recording: ``check_dataset`` names them. An empty list means that nothing had to be done.
-    Raises InputError when ``root`` is no dataset, SchemaError when no episode is whole,
+    Raises InputError when ``root`` is not a dataset, SchemaError when no episode is whole,
     OutputError when it cannot be written or is in use.
     """
     root = root.absolute()
     with output_errors(root):
         done = clean_siblings(root)
         if not is_dataset(root):
-            raise InputError(f"{root} has no {layout.INFO_PATH}; it is no LeRobot dataset.")
+            raise InputError(f"{root} has no {layout.INFO_PATH}; it is not a LeRobot dataset.")
         with DirectoryLock(root):
             outcome = recover(root)
             done += [outcome] if outcome else []
@@ -126,10 +126,12 @@ def _keep_whole_episodes(root: Path) -> list[str]:
     is_counted = all(info.get(key) == value for key, value in counts.items())
     if is_counted and not (done or cut) and describes(read_stats(root), info["features"], frames):
         return []
+
     transaction = Transaction(root)
     for number, (name, table) in enumerate(cut.items()):
         layout.write_parquet(table, transaction.stage(f"cut-{number}.parquet"))
         transaction.add(f"cut-{number}.parquet", name)
+
     # Data files may still hold rows of dropped episodes here, but only behind the kept ones.
     stats = stats_to_json(dataset_stats(root, info["features"], kept))
     for name, target, content in (
@@ -138,6 +140,7 @@ def _keep_whole_episodes(root: Path) -> list[str]:
     ):
         transaction.stage(name).write_bytes(layout.to_json_bytes(content))
         transaction.add(name, target)
+
     transaction.commit()
     return [*done, f"{root}: kept {len(kept)} whole episodes, {frames} frames"]
 
@@ -189,25 +192,21 @@ def _set_aside(root: Path, info: dict[str, Any], kept: Sequence[dict[str, Any]])
     used = {row["path"] for row in kept} | {layout.data_file(row) for row in kept}
     for key in layout.video_keys(info["features"]):
         used |= {layout.video_file(row, key) for row in kept}
-    found = [*root.glob("data/*/*.parquet"), *root.glob("meta/episodes/*/*.parquet")]
-    found += root.glob("videos/*/*/*.mp4")
+    files = [*root.glob("data/*/*.parquet"), *root.glob("meta/episodes/*/*.parquet")]
+    files += root.glob("videos/*/*/*.mp4")
     done = []
-    for path in sorted(found):
+    for path in sorted(files):
         name = path.relative_to(root).as_posix()
         if name not in used:
             target = root / SET_ASIDE / name
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
             done.append(f"moved {name} to {SET_ASIDE}")
-    return done + _set_aside_extras(root, len(kept))
 
-
-def _set_aside_extras(root: Path, kept: int) -> list[str]:
-    """Move what stands beside dropped episodes away: the next of that number must not get it."""
-    done = []
+    # The files beside dropped episodes too: the next of that number must not get them.
     for path in sorted((root / extras.EXTRAS).glob("episode_*")):
         number = path.name.removeprefix("episode_")
-        if not number.isdecimal() or int(number) < kept:
+        if not number.isdecimal() or int(number) < len(kept):
             continue
         target = root / SET_ASIDE / extras.EXTRAS / path.name
         if target.exists():

@@ -1,21 +1,18 @@
-"""What stands at the output already, and which episodes of it an interrupted run need not repeat.
+"""Which episodes of a dataset an interrupted run need not repeat.
 
 The record of every episode keeps, under ``JOB``, what it was made from (content of the input, cut,
-part of a recording that is split) and the settings that change its content. A bag made of a dataset
-keeps, as custom data ``BAG_ORIGIN``, which episodes it has the messages of.
+part of a recording that is split) and the settings that change its content.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from acehand_core.bags.bag import Bag
 from acehand_core.errors import InputError, OutputError
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.lerobot import dataset as lerobot
@@ -26,8 +23,6 @@ Existing = Literal["refuse", "append", "overwrite", "resume"]
 
 #: Entry of an episode's record.
 JOB = "job"
-#: Name of the custom data (rosbag2) of a bag that was made of a dataset.
-BAG_ORIGIN = "acehand_origin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +85,7 @@ class FinishedEpisodes:
         cut: tuple[float, float | None],
         settings: Mapping[str, Any],
     ) -> None:
-        """Refuse to go on with other settings than the inputs' finished episodes were made with.
+        """Refuse to resume with other settings than the inputs' finished episodes were made with.
 
         ``origins``: each input and the hash of its content.
 
@@ -103,6 +98,7 @@ class FinishedEpisodes:
             ]
             if not made or settings in made:
                 continue
+
             theirs = made[-1]
             differences = ", ".join(
                 f"--{name} is {settings.get(name)!r}, not {theirs.get(name)!r}"
@@ -112,69 +108,6 @@ class FinishedEpisodes:
             raise InputError(
                 f"{path}: its episode in the dataset was made with other settings: "
                 f"{differences}. Resume with the same ones, or --append it as another episode."
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class BagOrigin:
-    """What a converted bag was made from.
-
-    ``source_sha256`` is the content of the bag that was converted, ``settings`` are named like the
-    flags, and ``episodes`` has the content of each of the dataset's episodes, by number.
-    """
-
-    source_sha256: str
-    settings: Mapping[str, Any]
-    episodes: Mapping[int, str]
-
-    @classmethod
-    def of_bag(cls, path: Path) -> tuple[BagOrigin, dict[str, int]]:
-        """Return what a bag says of itself, and its messages by topic.
-
-        Raises:
-            OutputError: it is no bag, or not one that was made of a dataset.
-        """
-        try:
-            with Bag(path) as bag:
-                content, counts = json.loads(bag.custom_data[BAG_ORIGIN]), bag.counts
-            episodes = {int(number): str(sha256) for number, sha256 in content["episodes"].items()}
-            return cls(content["source_sha256"], content["settings"], episodes), counts
-        except (InputError, KeyError, ValueError, TypeError, AttributeError) as error:
-            raise OutputError(
-                f"{path} exists and is no bag that --resume could complete: it does not say which "
-                "dataset it was made of. Move it away, or choose another name."
-            ) from error
-
-    def custom_data(self) -> dict[str, str]:
-        """Return what a bag keeps of this."""
-        return {BAG_ORIGIN: json.dumps(asdict(self), sort_keys=True)}
-
-    def check_fits(self, path: Path, wanted: BagOrigin) -> None:
-        """Refuse a bag at ``path`` that cannot have become what is wanted.
-
-        One that only lacks episodes fits.
-
-        Raises:
-            OutputError: says what differs.
-        """
-        differences = [
-            f"--{name} was {self.settings.get(name)!r}, not {value!r}"
-            for name, value in wanted.settings.items()
-            if self.settings.get(name) != value
-        ]
-        if self.source_sha256 != wanted.source_sha256:
-            differences.append("it was made from another bag")
-        others = [
-            number for number, sha256 in self.episodes.items()
-            if wanted.episodes.get(number) != sha256
-        ]  # fmt: skip
-        if others:
-            numbers = ", ".join(map(str, others))
-            differences.append(f"the dataset has no such episode {numbers} of this bag")
-        if differences:
-            raise OutputError(
-                f"{path} exists and is not the bag of this conversion: {'; '.join(differences)}. "
-                "Resume with what it was made of, move it away, or choose another name."
             )
 
 
@@ -188,13 +121,13 @@ def episode_contents(dataset: Path, numbers: Iterable[int] | None = None) -> dic
     out = {}
     for number in sorted(rows) if numbers is None else numbers:
         files = (layout.data_file(rows[number]), f"{episode_folder(number)}/{HANDS}")
-        found = [content_sha256(dataset / name) for name in files if (dataset / name).is_file()]
-        out[number] = hashlib.sha256(" ".join(found).encode()).hexdigest()
+        hashes = [content_sha256(dataset / name) for name in files if (dataset / name).is_file()]
+        out[number] = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
     return out
 
 
 def identity(value: str | Path | None) -> str | None:
-    """Return what tells one value of a setting from another: a file's content, else its text."""
+    """Return what distinguishes values of a setting: a file's content, else the text."""
     if value is None or not Path(value).is_file():
         return None if value is None else str(value)
     return f"file {content_sha256(Path(value))[:16]}"

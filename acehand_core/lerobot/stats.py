@@ -15,7 +15,7 @@ import av
 import numpy as np
 from jaxtyping import Int
 
-from acehand_core.bags.packets import rgb_options
+from acehand_core.bags.frames import rgb_options
 from acehand_core.errors import SchemaError, VideoError
 from acehand_core.lerobot.format import (
     ARROW_TYPES,
@@ -77,12 +77,14 @@ def image_stats(path: Path) -> Stats:
             samples = _sample(path, key_frames=False)
     except (OSError, av.FFmpegError) as error:
         raise VideoError(f"{path} cannot be decoded: {error}.") from error
+
     if not samples:
         raise VideoError(f"{path}: no frame can be decoded.")
     histogram = np.zeros((3, 256), np.int64)
     for image in samples:
         for channel in range(3):
             histogram[channel] += np.bincount(image[..., channel].ravel(), minlength=256)
+
     channels = [_histogram_stats(counts) for counts in histogram]
     stats = {
         name: np.array([stat[name] for stat in channels]).reshape(3, 1, 1) / 255.0
@@ -110,6 +112,7 @@ def merge(parts: Sequence[Stats]) -> Stats:
     }
     for name in QUANTILES:
         merged[name] = (weights * np.stack([part[name] for part in parts])).sum(axis=0)
+
     return merged
 
 
@@ -212,6 +215,7 @@ def _sample(path: Path, key_frames: bool) -> list[np.ndarray]:
             if len(images) > SAMPLED_FRAMES:  # thin out, so that memory stays bounded
                 images = images[::2]
                 stride *= 2
+
     return images
 
 

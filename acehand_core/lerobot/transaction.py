@@ -65,7 +65,14 @@ class Transaction:
             sync(self.folder / move.staged)
         for number, move in enumerate(self._moves):
             if move.replaces:
-                _keep(self.root / move.target, self.folder / f"before-{number}")
+                path = self.root / move.target
+                copy = self.folder / f"before-{number}"
+                copy.unlink(missing_ok=True)
+                try:
+                    copy.hardlink_to(path)
+                except OSError:  # a file system without hard links
+                    shutil.copy2(path, copy)
+
         self.step("journal")
         journal = {
             "moves": [asdict(move) for move in self._moves],
@@ -74,6 +81,7 @@ class Transaction:
         write_synced(self.folder / f"{_JOURNAL}.new", json.dumps(journal).encode())
         (self.folder / f"{_JOURNAL}.new").replace(self.folder / _JOURNAL)
         sync(self.folder)
+
         try:
             for move in self._moves:
                 self.step(f"place {move.target}")
@@ -82,9 +90,11 @@ class Transaction:
             (self.folder / _JOURNAL).rename(self.folder / _UNDO)
             _undo(self.root, self._moves)
             raise
+
         with contextlib.suppress(OSError):  # everything is in place; the rest is tidying
             self.step("clean")
             self.clear()
+
         self._moves.clear()
 
     @property
@@ -108,6 +118,7 @@ def recover(root: Path) -> str | None:
     if not folder.is_dir():
         return None
     outcome = f"{root}: removed an unfinished addition"
+
     for name in (_UNDO, _JOURNAL):
         if not (folder / name).is_file():
             continue
@@ -126,6 +137,7 @@ def recover(root: Path) -> str | None:
         else:
             outcome = f"{root}: dropped an old addition; {guard.target} has changed since"
         break
+
     _remove_staging(folder)
     return outcome
 
@@ -168,14 +180,6 @@ def _remove_staging(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _keep(path: Path, copy: Path) -> None:
-    copy.unlink(missing_ok=True)
-    try:
-        copy.hardlink_to(path)
-    except OSError:  # a file system without hard links
-        shutil.copy2(path, copy)
-
-
 def _digest(path: Path) -> str | None:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
@@ -191,10 +195,12 @@ def _read_journal(root: Path, path: Path) -> tuple[list[_Move], str | None]:
         raise SchemaError(
             f"{path} is not a journal of ours ({error!r}); remove that folder."
         ) from error
+
     if not moves or not all(inside):
         raise UnsafeFileError(
             f"{path} names files outside the dataset ({names}); remove that folder by hand."
         )
+
     return moves, guard_sha256
 
 

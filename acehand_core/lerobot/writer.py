@@ -87,6 +87,7 @@ class LeRobotWriter:
         odd = sorted({key for row in rows for key in unusable(row, expected)})
         if odd:
             raise SchemaError(f"{self.root}: meta/episodes is damaged at {odd}; repair it first.")
+
         ends = rows[-1]["dataset_to_index"] if rows else 0
         if len(rows) != self.total_episodes or ends != self.total_frames:
             raise SchemaError(
@@ -94,10 +95,12 @@ class LeRobotWriter:
                 f"{self.total_frames} frames, meta/episodes {len(rows)} and {ends}; "
                 "repair it first."
             )
+
         self._tasks = layout.read_tasks(self.root)
         for name in self._next_files:
             used = [(row[f"{name}/chunk_index"], row[f"{name}/file_index"]) for row in rows]
             self._next_files[name] = layout.next_file(used, self._info["chunks_size"])
+
         self._stats = read_stats(self.root)
         if not describes(self._stats, self._info["features"], self.total_frames):
             self._stats = dataset_stats(self.root, self._info["features"], rows)
@@ -127,8 +130,8 @@ class LeRobotWriter:
     ) -> int:
         """Add one episode of N frames and return its index; on any error nothing has changed.
 
-        ``columns`` holds every feature that is no video as (N, *shape), ``videos`` the encoded mp4
-        of every video feature, N frames at k / fps. ``provenance`` (JSON) is kept in the data
+        ``columns`` holds every feature that is not a video as (N, *shape), ``videos`` the encoded
+        mp4 of every video feature, N frames at k / fps. ``provenance`` (JSON) is kept in the data
         file. ``extras`` are further files that appear with the episode, by their place in the
         dataset; each was written to ``scratch``. Raises SchemaError or VideoError for data that
         does not fit, OutputError when it cannot be written.
@@ -147,17 +150,42 @@ class LeRobotWriter:
             if self._transaction.is_stuck:
                 self.close()
             raise
+
         self._info, self._stats, self._added = info, stats, self._added + 1
         if task not in self._tasks:
             self._tasks.append(task)
         for name, used in self._next_files.items():
             self._next_files[name] = layout.next_file([used], info["chunks_size"])
+
         if self._base != self.root:
-            self._publish()
+            # Let the dataset appear; on failure the writer is closed and nothing has changed.
+            aside = self.root.with_name(f".{self.root.name}.replaced-{os.getpid()}")
+            try:
+                with output_errors(self.root):
+                    self._transaction.step("publish: set the old dataset aside")
+                    if self.root.exists():
+                        self.root.rename(aside)
+                    try:
+                        self._transaction.step("publish: rename")
+                        self._base.rename(self.root)
+                    except BaseException:
+                        if aside.exists():
+                            aside.rename(self.root)
+                        raise
+            except BaseException:
+                self.close()
+                raise
+            self._base = self.root
+            self._transaction = Transaction(self.root, self._on_step)
+            with contextlib.suppress(OSError):  # the new dataset stands; a later writer tidies up
+                self._transaction.step("publish: remove the old dataset")
+                if aside.exists():
+                    shutil.rmtree(aside)
+
         return self.total_episodes - 1
 
     def finish(self) -> None:
-        """Write exact quantiles over all frames and let go of the dataset."""
+        """Write exact quantiles over all frames and close the dataset."""
         try:
             rows = layout.read_episode_rows(self.root) if self.total_episodes else []
             added = self._added and self.total_frames <= EXACT_FRAMES
@@ -215,6 +243,7 @@ class LeRobotWriter:
         indices = index_columns(
             frames, fps, self.total_episodes, self.total_frames, tasks.index(task)
         )
+
         return values | indices, facts
 
     def _stage(
@@ -250,6 +279,7 @@ class LeRobotWriter:
         row = episode_table(place, episode, self._next_files)
         self._stage_table("meta/episodes", layout.EPISODES_PATH, row)
         self._stage_bytes("info", layout.INFO_PATH, info)
+
         return info, stats
 
     def _next_info(self, frames: int, task: str, facts: Mapping[str, VideoFacts]) -> dict[str, Any]:
@@ -287,28 +317,3 @@ class LeRobotWriter:
         staged = self._transaction.stage(f"{name}.json")
         staged.write_bytes(layout.to_json_bytes(content))
         self._transaction.add(staged.name, target)
-
-    def _publish(self) -> None:
-        """Let the dataset appear; on failure the writer is closed and nothing has changed."""
-        aside = self.root.with_name(f".{self.root.name}.replaced-{os.getpid()}")
-        try:
-            with output_errors(self.root):
-                self._transaction.step("publish: set the old dataset aside")
-                if self.root.exists():
-                    self.root.rename(aside)
-                try:
-                    self._transaction.step("publish: rename")
-                    self._base.rename(self.root)
-                except BaseException:
-                    if aside.exists():
-                        aside.rename(self.root)
-                    raise
-        except BaseException:
-            self.close()
-            raise
-        self._base = self.root
-        self._transaction = Transaction(self.root, self._on_step)
-        with contextlib.suppress(OSError):  # the new dataset stands; a later writer tidies up
-            self._transaction.step("publish: remove the old dataset")
-            if aside.exists():
-                shutil.rmtree(aside)

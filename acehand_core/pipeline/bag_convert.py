@@ -17,14 +17,15 @@ from jaxtyping import Float, Int
 from acehand_core.atomic import check_free
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.messages import OPTICAL, SHARED, TOPICS, Demonstration
-from acehand_core.bags.records import Losses
+from acehand_core.bags.records import DroppedMessages
 from acehand_core.bags.writer import BagWriter, Storage, clean_beside, load_library
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
 from acehand_core.lerobot.dataset import is_dataset
-from acehand_core.lerobot.resume import BagOrigin, episode_contents
+from acehand_core.lerobot.resume import episode_contents
 from acehand_core.motion import Recording
 from acehand_core.pipeline import Clip, JobSettings, run_job
 from acehand_core.pipeline.bag_episodes import cuts
+from acehand_core.pipeline.bag_origin import BagOrigin
 from acehand_core.pipeline.bag_write import of_episode, robot_of, stoppable, write_demonstration
 from acehand_core.pipeline.dataset import release_memory
 from acehand_core.pipeline.demonstrations import read_episodes
@@ -131,21 +132,23 @@ def _convert(
              cuts(index, options.episodes, options.episode_topic)]  # fmt: skip
     job = replace(options.job, split=_split(options, clips))
 
-    def report(done: JobReport, written: Mapping[str, int] | None, passed: Losses) -> ConvertReport:
-        lost = index.losses.by_topic | passed.by_topic
+    def report(
+        done: JobReport, written: Mapping[str, int] | None, passed: DroppedMessages
+    ) -> ConvertReport:
+        lost = index.dropped.by_topic | passed.by_topic
         return ConvertReport(
             job=done,
             bag=None if written is None else str(options.bag_output),
             topics={**index.topics, "written": dict(written or {})},
             lost_messages=dict(lost),
-            notes=(*index.losses.sentences(), *passed.remarks),
+            notes=(*index.dropped.sentences(), *passed.remarks),
         )
 
     try:
         done = run_job([options.bag], job, progress, registry)
     except Interrupted as stop:
-        raise Interrupted(report(stop.report, None, Losses())) from stop
-    passed = Losses()
+        raise Interrupted(report(stop.report, None, DroppedMessages())) from stop
+    passed = DroppedMessages()
     try:
         release_memory()
         made = (e.episode_index for e in done.episodes if e.episode_index is not None)
@@ -181,7 +184,7 @@ def _write_beside(
     index: BagIndex,
     numbers: tuple[int, ...],
     progress: Progress,
-    losses: Losses,
+    dropped: DroppedMessages,
 ) -> dict[str, int]:
     """Write the original topics as they are, and what these episodes of the dataset say.
 
@@ -192,10 +195,10 @@ def _write_beside(
     if options.job.existing == "resume" and output.exists():
         there, counts = BagOrigin.of_bag(output)
         if there == origin:
-            losses.remark(f"{output}: complete already, left as it is")
+            dropped.remark(f"{output}: complete already, left as it is")
             return counts
         there.check_fits(output, origin)
-        losses.remark(f"{output}: lacked episodes that the dataset has, written anew")
+        dropped.remark(f"{output}: lacked episodes that the dataset has, written anew")
         overwrite = True
     with Bag(options.bag) as bag:
         topics = bag.topics
@@ -204,7 +207,7 @@ def _write_beside(
             for topic in topics.values():
                 writer.add_topic(topic)
             total = max(sum(bag.counts.values()), 1)
-            for count, message in enumerate(bag.messages(None, losses)):
+            for count, message in enumerate(bag.messages(None, dropped)):
                 writer.write_raw(
                     message.topic, topics[message.topic].msgtype, message.log_ns, message.data
                 )
@@ -213,7 +216,7 @@ def _write_beside(
             progress("copy the bag", total, total)
             renamed = _renamed(topics)
             if renamed:
-                losses.remark(f"topics taken already, written as {', '.join(renamed.values())}")
+                dropped.remark(f"topics taken already, written as {', '.join(renamed.values())}")
             for episode in read_episodes(options.job.output, numbers):
                 robot = robot_of(episode, options.job.robot, options.job.robot_model)
                 demo = _on_clock(of_episode(episode, robot), episode.source_ns, index)

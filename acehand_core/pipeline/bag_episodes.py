@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from acehand_core.bags.bag import Bag
-from acehand_core.bags.records import Losses
+from acehand_core.bags.records import DroppedMessages
 from acehand_core.bags.typestore import decode
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.recordings.bag import BagIndex
@@ -82,11 +82,11 @@ def _by_topic(index: BagIndex, topic: str | None) -> list[Cut]:
             )
         kind = bag.topics[topic].msgtype
         events = []
-        for message in bag.messages({topic}, Losses()):
+        for message in bag.messages({topic}, DroppedMessages()):
             try:
                 events.append((message.log_ns, decode(message.data, kind).data))
             except SchemaError as error:
-                index.losses.lose(topic, str(error))
+                index.dropped.count(topic, str(error))
     # These messages have no header: they are compared with the frames' times of receipt.
     log = np.maximum.accumulate(index.log_ns)
     found: list[Cut] = []

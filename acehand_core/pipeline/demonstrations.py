@@ -16,7 +16,7 @@ from jaxtyping import Float
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.images import CAMERA_INFO, camera_of
 from acehand_core.bags.messages import JOINT_STATE, OPTICAL, POSE, POSES, STRING, TF, Demonstration
-from acehand_core.bags.records import Losses
+from acehand_core.bags.records import DroppedMessages
 from acehand_core.bags.typestore import decode
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
@@ -169,7 +169,7 @@ def read_bag_joints(path: Path) -> Demonstration:
         extra |= {info} if info in topics and topics[info].msgtype == CAMERA_INFO else set()
         extra |= {"/tf"} if "/tf" in topics and topics["/tf"].msgtype == TF else set()
         read = _Read()
-        for message in bag.messages(places.keys() | extra, Losses()):
+        for message in bag.messages(places.keys() | extra, DroppedMessages()):
             content = decode(message.data, topics[message.topic].msgtype)
             if message.topic == "/tf":
                 read.add_bases(content)
@@ -194,7 +194,7 @@ def read_wrist_frame(path: Path) -> str | None:
             for name, topic in bag.topics.items()
             if topic.msgtype == POSE and name.endswith("_hand/wrist_pose")
         }
-        for message in bag.messages(wanted, Losses()) if wanted else ():
+        for message in bag.messages(wanted, DroppedMessages()) if wanted else ():
             return str(decode(message.data, POSE).header.frame_id)
     return None
 

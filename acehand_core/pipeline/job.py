@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from acehand_core.bags.records import Losses
+from acehand_core.bags.records import DroppedMessages
 from acehand_core.errors import AcehandError, Interrupted, NoHandError, OutputError
 from acehand_core.lerobot import dataset, extras
 from acehand_core.lerobot.resume import EpisodeJob, FinishedEpisodes, identity, prepare_output
@@ -155,7 +155,7 @@ class _Outcome:
     skipped: list[str] = field(default_factory=list)
     skipped_episodes: list[int] = field(default_factory=list)
     recorded_s: float = 0.0
-    dropped: Losses = field(default_factory=Losses)
+    dropped: DroppedMessages = field(default_factory=DroppedMessages)
 
     def report(self, out: Dataset, seconds: float) -> JobReport:
         """Return the report of the run."""

@@ -16,7 +16,7 @@ from scipy.ndimage import median_filter
 
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.frames import BagFrames, PacketFrames
-from acehand_core.bags.records import BagReading, BytesRead, Losses, Progress
+from acehand_core.bags.records import BagOptions, BytesRead, DroppedMessages, Progress
 from acehand_core.bags.scan import Scan, scan_bag
 from acehand_core.bags.topics import choose_camera_info, choose_image_topic
 from acehand_core.errors import CalibrationError
@@ -131,7 +131,7 @@ class BagIndex:
     ``timestamps_ns`` increase; ``header_ns`` and ``log_ns`` (T,) are the header stamp (an unset or
     wrong one replaced, see ``frame_times``) and the time of receipt of the message that each frame
     comes from. ``topics`` says what was read as what,
-    ``losses`` what could not be used.
+    ``dropped`` what could not be used.
     """
 
     path: Path
@@ -149,7 +149,7 @@ class BagIndex:
     T_world_camera: CameraPoses | None
     frames: BagFrames
     topics: Mapping[str, str | None]
-    losses: Losses
+    dropped: DroppedMessages
     notes: tuple[str, ...]
 
     def recording(self, mirrored: bool = False) -> Recording:
@@ -173,7 +173,7 @@ class BagIndex:
         )
 
 
-def index_bag(path: Path, reading: BagReading, progress: Progress | None = None) -> BagIndex:
+def index_bag(path: Path, reading: BagOptions, progress: Progress | None = None) -> BagIndex:
     """Return the index of a bag.
 
     The bag is read twice, for the index and for its hash; ``progress`` counts the bytes.
@@ -184,28 +184,28 @@ def index_bag(path: Path, reading: BagReading, progress: Progress | None = None)
     """
     read = BytesRead(_STAGE, path, progress, passes=2)
     with Bag(path, read.still) as bag:
-        losses = bag.losses
+        dropped = bag.dropped
         counts = bag.counts if bag.counted else {}
         choice = choose_image_topic(bag.topics, counts, reading.image_topic, str(path))
         infos = choose_camera_info(
             bag.topics, counts, choice.topic.name, reading.camera_info_topic, str(path)
         )
-        scan = scan_bag(bag, choice.topic, infos, reading.world_frame != "none", losses, read.add)
+        scan = scan_bag(bag, choice.topic, infos, reading.world_frame != "none", dropped, read.add)
     read.end_pass(1)
     if choice.note:
-        losses.remark(choice.note)
-    keep, size = _of_one_size(scan, losses)
+        dropped.remark(choice.note)
+    keep, size = _of_one_size(scan, dropped)
     stamps, logs = (np.array(values, np.int64)[keep] for values in (scan.stamps, scan.logs))
     times = frame_times(stamps, logs)
-    _tell_about(times, scan.topic, losses)
+    _tell_about(times, scan.topic, dropped)
     order = keep[times.order]
     fps = frame_rate(times.timestamps_ns)
     missing = missing_frames(times.timestamps_ns, fps)
     if missing:
-        losses.remark(f"{scan.topic}: about {missing} frames were dropped while recording")
-    info, camera = _camera(scan, size, reading, losses)
-    world, poses = _poses(scan, reading, times, losses)
-    frames = BagFrames(path, scan.topic, scan.msgtype, scan.table()[order], size, False, losses)
+        dropped.remark(f"{scan.topic}: about {missing} frames were dropped while recording")
+    info, camera = _camera(scan, size, reading, dropped)
+    world, poses = _poses(scan, reading, times, dropped)
+    frames = BagFrames(path, scan.topic, scan.msgtype, scan.table()[order], size, False, dropped)
     if scan.codec is not None:
         frames = PacketFrames(frames, scan.codec, scan.table(), order, scan.keys)
     sha256 = content_sha256(path, read.add)
@@ -226,12 +226,14 @@ def index_bag(path: Path, reading: BagReading, progress: Progress | None = None)
         T_world_camera=poses,
         frames=frames,
         topics={"image": scan.topic, "camera_info": info, "world_frame": world},
-        losses=losses,
-        notes=losses.sentences(),
+        dropped=dropped,
+        notes=dropped.sentences(),
     )
 
 
-def _of_one_size(scan: Scan, losses: Losses) -> tuple[Int[np.ndarray, "K"], tuple[int, int]]:
+def _of_one_size(
+    scan: Scan, dropped: DroppedMessages
+) -> tuple[Int[np.ndarray, "K"], tuple[int, int]]:
     """Return the messages of the commonest size; the others are counted as lost."""
     sizes = [tuple(row) for row in scan.size_table().tolist()]
     counts = Counter(sizes)
@@ -239,53 +241,53 @@ def _of_one_size(scan: Scan, losses: Losses) -> tuple[Int[np.ndarray, "K"], tupl
     for other, count in counts.items():
         if other != size:
             what = f"{_MIXED} ({other[0]} x {other[1]}, not {size[0]} x {size[1]})"
-            losses.lose(scan.topic, what, count)
+            dropped.count(scan.topic, what, count)
     return np.array([i for i, one in enumerate(sizes) if one == size], np.int64), size
 
 
-def _tell_about(times: FrameTimes, topic: str, losses: Losses) -> None:
+def _tell_about(times: FrameTimes, topic: str, dropped: DroppedMessages) -> None:
     if times.from_log:
-        losses.remark(f"{topic}: no header stamps; the time of receipt is used")
+        dropped.remark(f"{topic}: no header stamps; the time of receipt is used")
     if times.late:
-        losses.remark(f"{topic}: {times.late} frames were out of order; sorted by header stamp")
+        dropped.remark(f"{topic}: {times.late} frames were out of order; sorted by header stamp")
     if times.repaired:
-        losses.remark(
+        dropped.remark(
             f"{topic}: {times.repaired} header stamps are off by more than a second; replaced by "
             "the time of receipt"
         )
     for frame in times.breaks:
-        losses.remark(
+        dropped.remark(
             f"{topic}: stamps jump backwards at frame {frame}; what follows is moved on by the "
             "time of receipt"
         )
     if times.duplicates:
-        losses.lose(topic, "header stamp as of another frame", times.duplicates)
+        dropped.count(topic, "header stamp as of another frame", times.duplicates)
 
 
 def _camera(
-    scan: Scan, size: tuple[int, int], reading: BagReading, losses: Losses
+    scan: Scan, size: tuple[int, int], reading: BagOptions, dropped: DroppedMessages
 ) -> tuple[str | None, Camera | None]:
     """Return the topic and the camera that fits the pictures; a named topic must fit."""
     named = reading.camera_info_topic is not None
     for topic, camera in scan.cameras.items():
         if camera is None:
-            losses.remark(f"{topic}: says that the camera is not calibrated")
+            dropped.remark(f"{topic}: says that the camera is not calibrated")
             continue
         try:
             return topic, fit_camera_to(camera, *size)
         except CalibrationError as error:
             if named:
                 raise
-            losses.remark(f"{topic}: not used: {error}")
+            dropped.remark(f"{topic}: not used: {error}")
     if named:
         raise CalibrationError(f"--camera-info-topic {reading.camera_info_topic!r}: no calibration "
                                "can be read from it.")  # fmt: skip
-    losses.remark("no CameraInfo: the camera is not known")
+    dropped.remark("no CameraInfo: the camera is not known")
     return None, None
 
 
 def _poses(
-    scan: Scan, reading: BagReading, times: FrameTimes, losses: Losses
+    scan: Scan, reading: BagOptions, times: FrameTimes, dropped: DroppedMessages
 ) -> tuple[str | None, CameraPoses | None]:
     """Return the world's name and camera poses; transforms that nobody named may be unusable."""
     if reading.world_frame == "none":
@@ -295,6 +297,6 @@ def _poses(
     except CalibrationError as error:
         if reading.world_frame is not None:
             raise
-        losses.remark(f"no camera poses: {error}")
+        dropped.remark(f"no camera poses: {error}")
         return None, None
     return found if found is not None else (None, None)

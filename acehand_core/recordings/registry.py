@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from acehand_core.bags.bag import METADATA, is_bag, storage_files
-from acehand_core.bags.records import BagReading, Losses
+from acehand_core.bags.records import BagOptions, DroppedMessages
 from acehand_core.errors import InputError
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.motion import Camera, HandMotion, Recording
@@ -55,7 +55,7 @@ class RecordingOptions:
     duration_s: float | None = None
     video_key: str | None = None
     frame_rate: float | None = None
-    bag: BagReading = field(default_factory=BagReading)
+    bag: BagOptions = field(default_factory=BagOptions)
     hands: Hands = "both"
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class Opened:
 
     recording: Recording
     hands: HandMotion | None = None
-    dropped: Losses | None = None
+    dropped: DroppedMessages | None = None
 
 
 @runtime_checkable
@@ -199,7 +199,7 @@ class BagFile(_Single):
             )
         return [path]
 
-    def index(self, path: Path, reading: BagReading, progress: Progress | None = None) -> BagIndex:
+    def index(self, path: Path, reading: BagOptions, progress: Progress | None = None) -> BagIndex:
         """Return the index of a bag; asked again for an unchanged bag, the same one.
 
         Raises:
@@ -214,7 +214,7 @@ class BagFile(_Single):
         recording = index.recording(options.mirrored)
         if recording.camera is not None:
             recording = replace(recording, camera=_as_read(recording.camera, options))
-        return Opened(recording, dropped=index.losses)
+        return Opened(recording, dropped=index.dropped)
 
 
 class FramesFolder(_Single):
@@ -349,9 +349,9 @@ class Registry:
             if other is kind or other.option is None:
                 continue
             value, usual = getattr(options, other.option), defaults[other.option]
-            if value in (usual.default, BagReading()):
+            if value in (usual.default, BagOptions()):
                 continue
-            names = value.to_json() if isinstance(value, BagReading) else [other.option]
+            names = value.to_json() if isinstance(value, BagOptions) else [other.option]
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
             raise InputError(f"{path} is not {other.noun}, so this does not apply to it: {flags}.")
 

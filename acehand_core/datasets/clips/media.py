@@ -74,6 +74,7 @@ def write_video(path: Path, frames: Iterable[ImageRgb], fps: float, quality: Qua
     """
     encoder, pixel_format, options = _ENCODERS[quality]
     rate = Fraction(fps).limit_denominator(1001)
+
     count = 0
     with av.open(f"file:{path}", "w", format="mp4") as container:
         stream = None
@@ -94,6 +95,7 @@ def write_video(path: Path, frames: Iterable[ImageRgb], fps: float, quality: Qua
             count += 1
         if stream is not None:
             container.mux(stream.encode())
+
     return count
 
 
@@ -115,9 +117,9 @@ def open_frames(
     return frames.select(np.arange(first, stop))
 
 
-def _check_size(path: Path, found: tuple[int, ...], wanted: tuple[int, int]) -> None:
-    if tuple(found) != wanted:
+def _check_size(path: Path, actual: tuple[int, ...], described: tuple[int, int]) -> None:
+    if tuple(actual) != described:
         raise SchemaError(
-            f"{path}: pictures of {found[0]} x {found[1]}; its clip is described as "
-            f"{wanted[0]} x {wanted[1]}."
+            f"{path}: pictures of {actual[0]} x {actual[1]}; its clip is described as "
+            f"{described[0]} x {described[1]}."
         )

@@ -1,8 +1,6 @@
 """What a store of clips holds: one recording (or one image) per clip, hands, camera, and flags.
 
 numpy only. A store is one dataset and one split. docs/formats.md describes the files.
-
-The JSON files of stores.
 """
 
 from __future__ import annotations
@@ -147,22 +145,26 @@ class ClipInfo:
     def __post_init__(self) -> None:
         check_name(self.id, "clip")
         check_name(self.dataset, "dataset")
+
         kinds = {"kind": Kind, "split": Split, "media": Media, "hand_model": HandModelName}
         for name, kind in kinds.items():
             if getattr(self, name) not in get_args(kind):
                 valid = nearest(str(getattr(self, name)), get_args(kind))
                 raise SchemaError(f"clip {self.id}: {name} {getattr(self, name)!r}; {valid}")
+
         if self.frames < 1 or self.width < 1 or self.height < 1 or not self.fps > 0:
             raise SchemaError(
                 f"clip {self.id}: {self.frames} frames of {self.width} x {self.height} at "
                 f"{self.fps} fps; all must be above 0."
             )
+
         if self.kind == "image" and self.frames != 1:
             raise SchemaError(f"clip {self.id}: an image has one frame, not {self.frames}.")
         if (self.media == "reference") != (self.reference is not None):
             raise SchemaError(f"clip {self.id}: media {self.media!r} and its reference disagree.")
         if self.reference and self.reference.stop - self.reference.first != self.frames:
             raise SchemaError(f"clip {self.id}: the reference is not {self.frames} frames long.")
+
         size = (self.width, self.height)
         if self.camera and (self.camera.width, self.camera.height) != size:
             raise SchemaError(

@@ -73,6 +73,7 @@ class ClipWriter:
                 )
         elif root.is_dir() and any(p for p in root.iterdir() if not p.name.startswith(".")):
             raise SchemaError(f"{root}: not empty and not a store of clips; choose another.")
+
         if not path.exists() or schema.read_json(path) != _as_read(info.to_json()):
             schema.write_json(path, info.to_json())
         (root / "clips").mkdir(exist_ok=True)
@@ -86,13 +87,23 @@ class ClipWriter:
         path = folder / _CLIP
         if not path.exists():
             return False
+
         try:
             info = ClipInfo.from_json(schema.read_json(path), str(path))
         except SchemaError:
             return False
-        return info.made_from == key and all(
-            _is_there(folder / Path(name).name, info.sizes.get(name)) for name in info.files
-        )
+
+        if info.made_from != key:
+            return False
+        for name in info.files:
+            file, size = folder / Path(name).name, info.sizes.get(name)
+            if not file.is_file():
+                return False
+            length = file.stat().st_size
+            if length != size and (size is not None or length == 0):
+                return False
+
+        return True
 
     def write(
         self,
@@ -117,6 +128,7 @@ class ClipWriter:
         _check(info, motion)
         if frames is not None and info.media == "reference":
             raise SchemaError(f"clip {info.id}: frames and a reference; give one of them.")
+
         with atomic_folder(self.root / "clips" / info.id, overwrite=True) as folder:
             pq.write_table(
                 to_table(motion), folder / _HANDS, compression="zstd", write_page_checksum=True
@@ -131,6 +143,7 @@ class ClipWriter:
             sizes = {file.name: file.stat().st_size for file in files}
             info = replace(info, files=hashes, sizes=sizes)
             schema.write_json(folder / _CLIP, info.to_json())
+
         return info
 
     def remove(self, clips: Collection[str]) -> None:
@@ -275,6 +288,7 @@ class ClipStore:
                 index = schema.read_json(self.root / _INDEX)["clips"]
             except (SchemaError, KeyError, TypeError):  # it is only a copy
                 index = {}
+
         infos = {}
         for name in _visible(self.root / "clips"):
             path = self._clip_file(name)
@@ -284,6 +298,7 @@ class ClipStore:
             infos[name] = ClipInfo.from_json(value, str(path))
             if infos[name].id != name:
                 raise SchemaError(f"{path}: describes clip {infos[name].id!r}; folder renamed?")
+
         return infos
 
     def _frames(self, folder: Path, info: ClipInfo) -> FrameSource | None:
@@ -315,9 +330,9 @@ def _check(info: ClipInfo, motion: HandMotion) -> None:
         "left_shapedirs_fixed": (info.left_shapedirs_fixed, motion.left_shapedirs_fixed),
         "camera": (info.camera, motion.camera),
     }
-    for name, (described, found) in pairs.items():
-        if described != found:
-            raise SchemaError(f"clip {info.id}: {name} is {described}, that of its hands {found}.")
+    for name, (described, actual) in pairs.items():
+        if described != actual:
+            raise SchemaError(f"clip {info.id}: {name} is {described}, that of its hands {actual}.")
 
 
 def _write_frames(
@@ -349,13 +364,6 @@ def _write_frames(
 def _visible(folder: Path) -> list[str]:
     """Return the folders in place; hidden ones are being written or were left by a crash."""
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-
-
-def _is_there(path: Path, size: int | None) -> bool:
-    if not path.is_file():
-        return False
-    found = path.stat().st_size
-    return found == size or (size is None and found > 0)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

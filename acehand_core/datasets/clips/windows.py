@@ -182,11 +182,19 @@ def mixture(
             f"mixture: weights of {sorted(weights)}, stores of {sorted(stores)}; the same names "
             "and weights above 0 are needed."
         )
+
     buckets: dict[str, tuple[Bucket, ...]] = {}
     skipped = {}
     for name, store in stores.items():
         groups: dict[tuple, list[ClipInfo]] = {}
-        usable = [info for info in store.infos().values() if _long_enough(info, settings)]
+        usable = [
+            info
+            for info in store.infos().values()
+            if (
+                info.media != "none"
+                and (info.kind == "image" or info.frames >= settings.frames("video"))
+            )
+        ]
         skipped[name] = len(store) - len(usable)
         for info in usable:
             lens = "none" if info.camera is None else info.camera.model
@@ -201,10 +209,5 @@ def mixture(
                    tuple(i.frames for i in infos))
             for (kind, size, lens), infos in sorted(groups.items())
         )  # fmt: skip
+
     return Mixture(buckets, dict(weights), settings, skipped)
-
-
-def _long_enough(info: ClipInfo, settings: WindowSettings) -> bool:
-    return info.media != "none" and (
-        info.kind == "image" or info.frames >= settings.frames("video")
-    )

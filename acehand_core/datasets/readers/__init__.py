@@ -1,1 +1,1 @@
-"""Files that others define, read as they are."""
+"""Readers of published datasets in their own layouts, and their conversion to stores of clips."""

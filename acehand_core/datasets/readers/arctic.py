@@ -13,7 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.datasets.readers.files import (
+from acehand_core.datasets.readers.base import (
+    Convention,
+    Item,
+    ManoTrack,
+    NativeRecording,
+    ReadOptions,
     array,
     entry_of,
     flat,
@@ -27,13 +32,6 @@ from acehand_core.datasets.readers.files import (
     subfolders,
 )
 from acehand_core.datasets.readers.pictures import ImageFiles, image_size, numbered_images
-from acehand_core.datasets.readers.protocol import (
-    Convention,
-    Item,
-    ManoTrack,
-    NativeRecording,
-    ReadOptions,
-)
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
@@ -99,7 +97,15 @@ class ArcticReader:
                 "the camera was rescaled."
             )
             camera = camera.rescaled(*size)
-        findings += _findings(labels, sides)
+        dtypes = sorted({str(np.asarray(labels[s]["pose"]).dtype) for s in SIDES})
+        shapes = sorted({str(np.asarray(labels[s]["shape"]).shape) for s in SIDES})
+        findings.append(
+            f"labels are stored as {', '.join(dtypes)}; shape has {', '.join(shapes)} numbers."
+        )
+        if len(sides[0][0]) != len(sides[1][0]):
+            findings.append("the two hands have different numbers of rows; the shorter counts.")
+        findings.append("30 frames per second are assumed: no file says it.")
+
         stacked = [
             _at_rows(np.stack([side[k][:count] for side in sides], 1), rows) for k in range(4)
         ]
@@ -134,8 +140,9 @@ class ArcticReader:
             T_world_camera=frames.inverse(T_camera_world),
             licences=("ARCTIC: non-commercial research, https://arctic.is.tue.mpg.de",),
             findings=tuple(findings),
-            unposed=np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
+            unlabelled_presence=np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
             left_out=count - int(labelled.sum()),
+            undistort=True,
         )
 
 
@@ -215,33 +222,25 @@ def _pictures(
     names = ["images"]
     if view == "0":  # the cropped pictures of this view are the whole ones, made smaller
         names.append("cropped_images")
+
     for name in names:
-        found = numbered_images(item.path / name / subject / sequence / view)
-        if not found:
+        images = numbered_images(item.path / name / subject / sequence / view)
+        if not images:
             continue
-        rows, paths = np.array(list(found)) - offset, list(found.values())
+        rows, paths = np.array(list(images)) - offset, list(images.values())
         labelled = int(((rows >= 0) & (rows < count)).sum())
         if not labelled:
             raise InputError(
                 f"{item.path / name / subject / sequence / view}: no picture has a row of labels; "
-                f"{len(found)} pictures from number {min(found)}, offset {offset}, {count} rows."
+                f"{len(images)} pictures from number {min(images)}, offset {offset}, {count} rows."
             )
         findings = [
-            f"{len(found)} pictures, {count} rows of labels, offset {offset}: "
-            f"{labelled} belong together, {len(found) - labelled} pictures have no label, "
+            f"{len(images)} pictures, {count} rows of labels, offset {offset}: "
+            f"{labelled} belong together, {len(images) - labelled} pictures have no label, "
             f"{count - labelled} rows no picture."
         ]
         if (np.diff(rows) != 1).any():
             findings.append(f"{int((np.diff(rows) - 1).sum())} pictures are missing in between.")
         return rows, ImageFiles(paths), image_size(paths[0]), findings
+
     return np.arange(count), None, None, ["no pictures; every row of labels is a frame."]
-
-
-def _findings(labels: dict, sides: list) -> list[str]:
-    dtypes = sorted({str(np.asarray(labels[s]["pose"]).dtype) for s in SIDES})
-    shapes = sorted({str(np.asarray(labels[s]["shape"]).shape) for s in SIDES})
-    out = [f"labels are stored as {', '.join(dtypes)}; shape has {', '.join(shapes)} numbers."]
-    if len(sides[0][0]) != len(sides[1][0]):
-        out.append("the two hands have different numbers of rows; the shorter counts.")
-    out.append("30 frames per second are assumed: no file says it.")
-    return out

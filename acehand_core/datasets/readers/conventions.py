@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from acehand_core.datasets.readers.protocol import ManoTrack
+from acehand_core.datasets.readers.base import ManoTrack
 from acehand_core.geometry import rotations
 from acehand_core.hand.mano import ManoHand
 from acehand_core.hand.mapping import change_frame
@@ -60,7 +60,25 @@ def to_camera(track: ManoTrack, mano: ManoSource | None) -> CameraHands:
     convention = track.convention
     fixed = bool(convention.left_shapedirs_fixed)
     hand = None if mano is None else mano(fixed)
-    findings = _convention_findings(track, hand)
+
+    findings = []
+    if track.convention.left_shapedirs_fixed is None and track.present[:, 0].any():
+        findings.append(
+            "the dataset does not say whether left betas belong to repaired left shape directions; "
+            "they are taken as not repaired."
+        )
+    if hand is None and track.present.any():
+        findings.append(
+            "converted without MANO files: joints, and what needs MANO's mean pose or rest wrist, "
+            "are missing; run the same command with them to complete the clip."
+        )
+    if track.T_camera_world is not None:
+        rotation = track.T_camera_world[:, :3, :3]
+        rotation = rotation[np.isfinite(rotation).all((-1, -2))]
+        error = np.abs(rotation @ np.swapaxes(rotation, -1, -2) - np.eye(3)).max(initial=0)
+        if error > 1e-3 or (np.linalg.det(rotation) < 0).any():
+            findings.append(f"camera poses are not rigid: they are off by up to {error:.3g}.")
+
     count = len(track.present)
     out = CameraHands(
         global_orient=np.full((count, 2, 3, 3), np.nan),
@@ -84,39 +102,42 @@ def _convert_side(
     track: ManoTrack, hand: ManoHand | None, slot: int, side: Side, rows: np.ndarray,
     out: CameraHands,
 ) -> list[str]:  # fmt: skip
-    """Fill one hand's rows of ``out``; return what there is to say."""
+    """Fill one hand's rows of ``out``; return the findings."""
     findings = []
     orient, betas = track.global_orient[rows, slot], track.betas[rows, slot]
     out.betas[slot] = np.median(betas, axis=0)
     pose = _finger_rotations(track, hand, slot, side, rows)
+
     transform = None if track.T_camera_world is None else track.T_camera_world[rows]
     if hand is None:
-        turned = orient if transform is None else transform[:, :3, :3] @ orient
+        camera_orient = orient if transform is None else transform[:, :3, :3] @ orient
         translation = track.translation[rows, slot]
         if transform is not None or track.convention.translation != "mano":
             translation = np.full_like(translation, np.nan)
     else:
         wrist = _rest_wrist(hand, side, betas)
         translation = _model_translation(track, hand, slot, side, rows, pose, wrist)
-        turned = orient
+        camera_orient = orient
         if transform is not None:
-            turned, translation = change_frame(transform, orient, translation, wrist)
-        joints = hand.joints(side, turned, pose, betas).astype(float) + translation[:, None]
+            camera_orient, translation = change_frame(transform, orient, translation, wrist)
+        joints = hand.joints(side, camera_orient, pose, betas).astype(float) + translation[:, None]
         out.joints_camera[rows, slot] = joints
         if np.ptp(betas, axis=0).max() > _BETA_SPREAD:
             # A recording has one shape: the wrist stays where the label put it.
             translation = translation + wrist - _rest_wrist(hand, side, out.betas[slot][None])
-            one = hand.joints(side, turned, pose, out.betas[slot]).astype(float)
-            distance = np.linalg.norm(one + translation[:, None] - joints, axis=-1).max()
-            out.joints_camera[rows, slot] = one + translation[:, None]
+            reshaped = hand.joints(side, camera_orient, pose, out.betas[slot]).astype(float)
+            distance = np.linalg.norm(reshaped + translation[:, None] - joints, axis=-1).max()
+            out.joints_camera[rows, slot] = reshaped + translation[:, None]
             findings.append(
                 f"{side} betas change over the recording by up to {np.ptp(betas, axis=0).max():.3g}"
                 f"; the median shape is used, which moves a joint by at most {distance * 1e3:.2f} "
                 "mm."
             )
-    out.global_orient[rows, slot] = turned
+
+    out.global_orient[rows, slot] = camera_orient
     out.hand_pose[rows, slot] = pose
     out.translation[rows, slot] = translation
+
     return findings
 
 
@@ -154,24 +175,3 @@ def _rest_wrist(
 ) -> Float[np.ndarray, "N 3"]:
     mean, gradients = rest_shape(hand, side)
     return mean[0] + betas @ gradients[:, 0]
-
-
-def _convention_findings(track: ManoTrack, hand: ManoHand | None) -> list[str]:
-    out = []
-    if track.convention.left_shapedirs_fixed is None and track.present[:, 0].any():
-        out.append(
-            "the dataset does not say whether left betas belong to repaired left shape directions; "
-            "they are taken as not repaired."
-        )
-    if hand is None and track.present.any():
-        out.append(
-            "converted without MANO files: joints, and what needs MANO's mean pose or rest wrist, "
-            "are missing; run the same command with them to complete the clip."
-        )
-    if track.T_camera_world is not None:
-        rotation = track.T_camera_world[:, :3, :3]
-        rotation = rotation[np.isfinite(rotation).all((-1, -2))]
-        error = np.abs(rotation @ np.swapaxes(rotation, -1, -2) - np.eye(3)).max(initial=0)
-        if error > 1e-3 or (np.linalg.det(rotation) < 0).any():
-            out.append(f"camera poses are not rigid: they are off by up to {error:.3g}.")
-    return out

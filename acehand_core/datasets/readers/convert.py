@@ -1,14 +1,10 @@
-"""One recording of a dataset as one clip of the shared format.
-
-Whether the files of a recording are the same as before.
-"""
+"""One recording of a dataset as one clip of the shared format, unless it is unchanged."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +14,8 @@ import numpy as np
 from acehand_core.datasets.clips.schema import ClipInfo, Supervision, clip_id
 from acehand_core.datasets.clips.store import ClipStore, ClipWriter, made_from
 from acehand_core.datasets.readers import pictures
+from acehand_core.datasets.readers.base import Item, NativeRecording, Reader, ReadOptions
 from acehand_core.datasets.readers.conventions import CameraHands, ManoSource, to_camera
-from acehand_core.datasets.readers.protocol import Item, NativeRecording, Reader, ReadOptions
 from acehand_core.errors import InputError
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry.cameras import Camera
@@ -30,109 +26,136 @@ from acehand_core.motion import HandMotion, Provenance
 _HASHED_BYTES = 64 << 20
 
 
-def fingerprints(paths: Sequence[Path]) -> list[str]:
-    """Return one line per file or folder; "absent" where there is none.
+#: 4: unlabelled frames stay, masks of HOT3D, one meaning of ``visible``; 3: hands that are there
+#: without a pose; 2: empty clips keep their hand model.
+_VERSION = 4
 
-    Files by content, large ones by size and time; folders by the names, sizes and times in them.
-    """
-    out = []
-    for path in paths:
+
+class Converter:
+    """Converts recordings of one dataset; MANO and hashes of files are kept between them."""
+
+    def __init__(self, reader: Reader, options: pictures.ClipOptions, read: ReadOptions) -> None:
+        self.reader, self.options, self.read = reader, options, read
+        self.mano = mano_source(options.mano)
+        self._hashes: dict[tuple[Path, int, int], str] = {}
+
+    def check_mano(self) -> None:
+        """Load MANO before any work. Raises InputError, SchemaError, MissingDependencyError."""
+        if self.mano is not None:
+            if not self.options.mano.exists():
+                raise InputError(f"{self.options.mano}: no such file or folder of MANO.")
+            self.mano(False)
+
+    def convert(self, item: Item, writer: ClipWriter) -> tuple[ClipInfo, bool]:
+        """Write one recording as a clip; return its description and whether it was there already.
+
+        Raises: what the reader raises; OutputError.
+        """
+        options, read = self.options, self.read
+        key = self._key(item)
+        name = clip_id(item.name)
+        if writer.has(name, key):
+            return ClipStore(writer.root).info_of(name), True
+
+        if options.images == "none":
+            read = replace(read, pictures=False)
+        native = self.reader.read(item, read)
+        hands = None
+        without: list[str] = []
+        if native.mano is not None:
+            hands = to_camera(native.mano, self.mano)
+            if self.mano is not None and native.mano.present.any():
+                native, without = _only_with_mano(native)
+
+        reference = pictures.reference(native, options)
+        if reference is None:
+            frames, camera, size, done = pictures.pictures(native, options)
+        else:
+            frames, camera, size, done = None, native.camera, (native.width, native.height), []
+        with_mano = self.mano is not None
+        motion, complete = hand_motion(native, hands, camera, size, with_mano)
+
+        # Of these frames nothing is known of any hand that the dataset labels.
+        unlabelled = (motion.presence > 0) & ~motion.observed
+        slots = np.array(native.slots)
+
+        info = ClipInfo(
+            id=name,
+            dataset=item.dataset,
+            split=item.split,
+            kind="image" if native.still else "video",
+            frames=len(motion),
+            fps=native.fps,
+            width=size[0],
+            height=size[1],
+            camera=camera,
+            media="none" if reference is None else "reference",
+            reference=reference,
+            hand_model=motion.hand_model,
+            supervision=_supervision(native, motion, complete, camera),
+            left_shapedirs_fixed=motion.left_shapedirs_fixed,
+            source={
+                "recording": item.name,
+                "group": item.group,
+                **{k: v for k, v in item.key.items() if not Path(v).is_absolute()},
+                "native_fps": native.fps,
+                "native_size": [native.width, native.height],
+                "native_camera": native.camera.to_json() if native.camera else None,
+                "convention": dataclasses.asdict(native.mano.convention) if native.mano else None,
+                "pictures": done,
+                "unlabelled_frames": int((unlabelled[:, slots].all(1) & slots.any()).sum()),
+                "left_out_frames": native.left_out,
+                "findings": [
+                    *native.findings,
+                    *(hands.findings if hands else ()),
+                    *without,
+                    *_agreement(native, hands),
+                ],
+            },
+            made_from=key,
+        )
+        extra = _native_arrays(native)
+        return writer.write(info, motion, frames, extra=extra, quality=options.quality), False
+
+    def _key(self, item: Item) -> str:
+        """Return what decides whether a clip must be made anew: inputs, settings and MANO."""
+        options = self.options
+        settings: dict[str, Any] = {
+            "version": _VERSION,
+            "item": [item.dataset, item.name, item.split],
+            "images": options.images,
+            "width": options.width,
+            "quality": options.quality,
+            "media": options.media,
+            "pictures": self.read.pictures,
+        }
+        files = [self._fingerprint(path) for path in self.reader.sources(item)]
+        mano = [] if options.mano is None else [self._fingerprint(options.mano)]
+        return made_from([*files, "mano", *mano], settings)
+
+    def _fingerprint(self, path: Path) -> str:
+        """Return one line that changes with a file or folder; "absent" where there is none.
+
+        Files by content, large ones by size and time; folders by the names, sizes and times in
+        them.
+        """
         if path.is_dir():
             lines = sorted(
                 f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}"
                 for p in path.iterdir()
                 if p.is_file()
             )
-            out.append(hashlib.sha256("\n".join(lines).encode()).hexdigest())
-        elif path.is_file():
-            status = path.stat()
-            out.append(_file_fingerprint(path, status.st_size, status.st_mtime_ns))
-        else:
-            out.append("absent")
-    return out
+            return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        if not path.is_file():
+            return "absent"
 
-
-@functools.lru_cache(maxsize=64)
-def _file_fingerprint(path: Path, size: int, mtime_ns: int) -> str:
-    if size > _HASHED_BYTES:
-        return f"{path.name} {size} {mtime_ns}"
-    return content_sha256(path)
-
-
-#: 4: unlabelled frames stay, masks of HOT3D, one meaning of ``visible``; 3: hands that are there
-#: without a pose; 2: empty clips keep their hand model.
-_VERSION = 4
-
-
-def convert_item(
-    reader: Reader,
-    item: Item,
-    writer: ClipWriter,
-    options: pictures.ClipOptions,
-    read: ReadOptions,
-) -> tuple[ClipInfo, bool]:
-    """Write one recording as a clip; return its description and whether it was there already.
-
-    Raises: what the reader raises; OutputError.
-    """
-    key = _key(reader, item, options, read)
-    name = clip_id(item.name)
-    if writer.has(name, key):
-        return ClipStore(writer.root).info_of(name), True
-    if options.images == "none":
-        read = replace(read, pictures=False)
-    native = reader.read(item, read)
-    hands = None
-    mano = mano_source(options.mano)
-    without: list[str] = []
-    if native.mano is not None:
-        hands = to_camera(native.mano, mano)
-        if mano is not None and native.mano.present.any():
-            native, without = _only_with_mano(native)
-    referred = pictures.reference(native, options)
-    if referred is None:
-        frames, camera, size, done = pictures.pictures(native, options)
-    else:
-        frames, camera, size, done = None, native.camera, (native.width, native.height), []
-    motion, complete = hand_motion(native, hands, camera, size, with_mano=mano is not None)
-    findings = [
-        *native.findings,
-        *(hands.findings if hands else ()),
-        *without,
-        *_agreement(native, hands),
-    ]
-    info = ClipInfo(
-        id=name,
-        dataset=item.dataset,
-        split=item.split,
-        kind="image" if native.still else "video",
-        frames=len(motion),
-        fps=native.fps,
-        width=size[0],
-        height=size[1],
-        camera=camera,
-        media="none" if referred is None else "reference",
-        reference=referred,
-        hand_model=motion.hand_model,
-        supervision=_supervision(native, motion, complete, camera),
-        left_shapedirs_fixed=motion.left_shapedirs_fixed,
-        source={
-            "recording": item.name,
-            "group": item.group,
-            **{k: v for k, v in item.key.items() if not Path(v).is_absolute()},
-            "native_fps": native.fps,
-            "native_size": [native.width, native.height],
-            "native_camera": native.camera.to_json() if native.camera else None,
-            "convention": dataclasses.asdict(native.mano.convention) if native.mano else None,
-            "pictures": done,
-            "unlabelled_frames": _unlabelled_frames(native, motion),
-            "left_out_frames": native.left_out,
-            "findings": findings,
-        },
-        made_from=key,
-    )
-    info = writer.write(info, motion, frames, extra=_native_arrays(native), quality=options.quality)
-    return info, False
+        status = path.stat()
+        if status.st_size > _HASHED_BYTES:
+            return f"{path.name} {status.st_size} {status.st_mtime_ns}"
+        key = path, status.st_size, status.st_mtime_ns
+        if key not in self._hashes:  # items of an image dataset share their files of labels
+            self._hashes[key] = content_sha256(path)
+        return self._hashes[key]
 
 
 def hand_motion(
@@ -160,6 +183,7 @@ def hand_motion(
             np.zeros((2, 10)), nan[..., None].repeat(3, 2), np.full((count, 2, 21, 3), np.nan),
             False,
         )  # fmt: skip
+
     joints = hands.joints_camera
     known = np.isfinite(joints).all((-1, -2))
     complete = native.mano is not None and bool(known[present].all())
@@ -170,6 +194,7 @@ def hand_motion(
     if complete:
         orient = np.where(present[..., None, None], orient, np.eye(3))
         pose = np.where(present[..., None, None, None], pose, np.eye(3))
+
     image = native.joints_image
     scale = np.array(size) / (native.width, native.height)
     if image is not None:
@@ -178,14 +203,20 @@ def hand_motion(
         image = camera.project(joints)
     if image is None:
         image = np.full((count, 2, 21, 2), np.nan)
-    there = present.astype(np.float32)
-    if native.unposed is not None:
-        there = np.where(present, there, native.unposed).astype(np.float32)
+
+    presence = present.astype(np.float32)
+    if native.unlabelled_presence is not None:
+        presence = np.where(present, presence, native.unlabelled_presence).astype(np.float32)
+
+    visible = _visible(native, joints, image, camera, size) * (presence > 0.5)
+    licences = native.licences
+    if complete:
+        licences = (*licences, "MANO: non-commercial, https://mano.is.tue.mpg.de")
     motion = HandMotion(
         timestamps_ns=native.timestamps_ns,
         fps=native.fps,
-        presence=there,
-        visible=(_visible(native, joints, image, camera, size) * (there > 0.5)).astype(np.float32),
+        presence=presence,
+        visible=visible.astype(np.float32),
         quality=present.astype(np.float32),
         observed=present,
         filled=np.zeros_like(present),
@@ -196,7 +227,12 @@ def hand_motion(
         joints_camera=joints,
         joints_image=image,
         hand_model="mano" if complete else "none",
-        provenance=_provenance(native, complete),
+        provenance=Provenance(
+            source=native.item.name,
+            source_sha256=None,
+            tracker=f"{native.item.dataset} ground truth",
+            licenses=licences,
+        ),
         left_shapedirs_fixed=hands.left_shapedirs_fixed,
         camera=camera,
         T_world_camera=native.T_world_camera,
@@ -214,19 +250,22 @@ def _only_with_mano(native: NativeRecording) -> tuple[NativeRecording, list[str]
     if count == 0:
         return native, []
     text = f"{count} hands have joints but no MANO; they count as unlabelled (see native.npz)."
-    unposed = np.zeros(labelled.shape, np.float32) if native.unposed is None else native.unposed
-    unposed = np.where(native.present & ~labelled, 1, unposed).astype(np.float32)
-    return replace(native, present=labelled, unposed=unposed), [text]
+    presence = native.unlabelled_presence
+    presence = np.zeros(labelled.shape, np.float32) if presence is None else presence
+    presence = np.where(native.present & ~labelled, 1, presence).astype(np.float32)
+    return replace(native, present=labelled, unlabelled_presence=presence), [text]
 
 
 def mano_source(path: Path | None) -> ManoSource | None:
-    """Return how ``to_camera`` gets MANO; None without files."""
-    return None if path is None else functools.partial(_mano, path)
+    """Return how ``to_camera`` gets MANO, loaded once; None without files."""
+    if path is None:
+        return None
 
+    @functools.cache
+    def load(left_shapedirs_fixed: bool) -> ManoHand:
+        return load_mano(path, left_shapedirs_fixed=left_shapedirs_fixed, dtype="float64")
 
-@functools.lru_cache(maxsize=4)
-def _mano(path: Path, left_shapedirs_fixed: bool) -> ManoHand:
-    return load_mano(path, left_shapedirs_fixed=left_shapedirs_fixed, dtype="float64")
+    return load
 
 
 def _visible(
@@ -247,13 +286,6 @@ def _visible(
     return np.where(known, inside.mean(-1), said)
 
 
-def _unlabelled_frames(native: NativeRecording, motion: HandMotion) -> int:
-    """Return in how many frames nothing is said of any hand that the dataset labels."""
-    slots = np.array(native.slots)
-    unlabelled = (motion.presence > 0) & ~motion.observed
-    return int((unlabelled[:, slots].all(1) & slots.any()).sum())
-
-
 def _supervision(
     native: NativeRecording, motion: HandMotion, complete: bool, camera: Camera | None
 ) -> Supervision:
@@ -263,6 +295,7 @@ def _supervision(
     anchors = bool(np.isfinite(motion.joints_image[present]).any())
     labelled = native.mano is not None or native.joints_camera is not None
     fisheye = camera is not None and camera.model in ("kannala_brandt", "fisheye624")
+
     return Supervision(
         rotations=taught,
         shape=taught,
@@ -280,69 +313,37 @@ def _agreement(native: NativeRecording, hands: CameraHands | None) -> list[str]:
     """Say how far MANO's joints lie from the dataset's own, in 3D or in the picture."""
     if hands is None or not np.isfinite(hands.joints_camera).any():
         return []
-    out = []
+
+    findings = []
     if native.joints_camera is not None:
         distance = np.linalg.norm(hands.joints_camera - native.joints_camera, axis=-1)
         if np.isfinite(distance).any():
-            out.append(
+            findings.append(
                 f"MANO's joints lie {np.nanmean(distance) * 1e3:.2f} mm (mean) from the dataset's."
             )
+
     if native.joints_image is not None and native.camera is not None:
         pixels = native.camera.project(hands.joints_camera) - native.joints_image
         distance = np.linalg.norm(pixels, axis=-1)
         if np.isfinite(distance).any():
-            out.append(f"MANO's joints project {np.nanmean(distance):.2f} px (mean) from kps2D.")
-    return out
+            mean = np.nanmean(distance)
+            findings.append(f"MANO's joints project {mean:.2f} px (mean) from kps2D.")
+    return findings
 
 
 def _native_arrays(native: NativeRecording) -> dict[str, dict[str, np.ndarray]]:
     """Return the labels as stored, beside the converted ones: nothing of them is lost."""
-    out: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     if native.mano is not None:
         for name in ("present", "global_orient", "fingers", "betas", "translation"):
-            out[f"mano_{name}"] = np.array(getattr(native.mano, name))
+            arrays[f"mano_{name}"] = np.array(getattr(native.mano, name))
         if native.mano.T_camera_world is not None:
-            out["T_camera_world"] = native.mano.T_camera_world
+            arrays["T_camera_world"] = native.mano.T_camera_world
     if native.joints_camera is not None:
-        out["joints_camera"] = native.joints_camera
+        arrays["joints_camera"] = native.joints_camera
     if native.joints_image is not None:
-        out["joints_image"] = native.joints_image
+        arrays["joints_image"] = native.joints_image
     if native.visible is not None:
-        out["visible"] = native.visible
-    out |= native.stored
-    return {"native": out} if out else {}
-
-
-def _provenance(native: NativeRecording, complete: bool) -> Provenance:
-    licences = native.licences
-    if complete:
-        licences = (*licences, "MANO: non-commercial, https://mano.is.tue.mpg.de")
-    return Provenance(
-        source=native.item.name,
-        source_sha256=None,
-        tracker=f"{native.item.dataset} ground truth",
-        licenses=licences,
-    )
-
-
-def _key(reader: Reader, item: Item, options: pictures.ClipOptions, read: ReadOptions) -> str:
-    """Return what decides whether a clip must be made anew: inputs, settings and MANO."""
-    settings: dict[str, Any] = {
-        "version": _VERSION,
-        "item": [item.dataset, item.name, item.split],
-        "images": options.images,
-        "width": options.width,
-        "quality": options.quality,
-        "media": options.media,
-        "pictures": read.pictures,
-    }
-    mano = [] if options.mano is None else fingerprints([options.mano])
-    return made_from([*fingerprints(reader.sources(item)), "mano", *mano], settings)
-
-
-def check_mano(path: Path | None) -> None:
-    """Load MANO once before any work. Raises InputError, SchemaError or MissingDependencyError."""
-    if path is not None:
-        if not path.exists():
-            raise InputError(f"{path}: no such file or folder of MANO.")
-        _mano(path, False)
+        arrays["visible"] = native.visible
+    arrays |= native.stored
+    return {"native": arrays} if arrays else {}

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.datasets.readers.files import safe_name
-from acehand_core.datasets.readers.protocol import Item, NativeRecording, ReadOptions
+from acehand_core.datasets.readers.base import Item, NativeRecording, ReadOptions, safe_name
 from acehand_core.errors import InputError
-from acehand_core.geometry.cameras import Camera
 from acehand_core.recordings.cameras import fit_camera_to, load_camera
 from acehand_core.recordings.video import EXTENSIONS, open_video
 
@@ -22,29 +20,28 @@ from acehand_core.recordings.video import EXTENSIONS, open_video
 class EgocentricReader:
     """``Reader`` of plain recordings; nothing in them is labelled."""
 
+    name = "egocentric"
     title = "egocentric video"
     views = ("video",)
 
-    def __init__(self, name: str = "egocentric") -> None:
-        self.name = name
-
     def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
         """List videos, by path."""
-        found = [
+        videos = [
             p for p in sorted(root.rglob("*")) if p.suffix.lower() in EXTENSIONS and p.is_file()
         ]
-        if not found:
-            raise InputError(f"{root}: no video in it ({', '.join(EXTENSIONS)}).")
-        names = [safe_name(*p.relative_to(root).with_suffix("").parts) for p in found]
+        if not videos:
+            raise InputError(f"{root}: it has no video ({', '.join(EXTENSIONS)}).")
+
+        names = [safe_name(*p.relative_to(root).with_suffix("").parts) for p in videos]
         twice = {name for name in names if names.count(name) > 1}
         # Two files that differ in suffix alone keep it in their names.
         names = [
             safe_name(n, p.suffix[1:]) if n in twice else n
-            for n, p in zip(names, found, strict=True)
+            for n, p in zip(names, videos, strict=True)
         ]
         return [
             Item(self.name, name, "test", path, {"root": str(root)})
-            for name, path in zip(names, found, strict=True)
+            for name, path in zip(names, videos, strict=True)
         ]
 
     def sources(self, item: Item) -> Sequence[Path]:
@@ -58,8 +55,9 @@ class EgocentricReader:
         size = recording.width, recording.height
         camera, path = None, _camera_file(item)
         if path is not None:
-            camera = _fitted(path, *size)
+            camera = fit_camera_to(load_camera(path), *size)
         count = len(recording)
+
         return NativeRecording(
             item=item,
             timestamps_ns=recording.timestamps_ns,
@@ -74,6 +72,7 @@ class EgocentricReader:
             present=np.zeros((count, 2), bool),
             visible=None,
             slots=(False, False),
+            plain=True,
             licences=("unlabelled video: its own terms",),
             findings=(
                 *recording.notes,
@@ -94,5 +93,13 @@ def _camera_file(item: Item) -> Path | None:
     return next((path for path in names if path.is_file()), None)
 
 
-def _fitted(path: Path, width: int, height: int) -> Camera:
-    return fit_camera_to(load_camera(path), width, height)
+class HoloAssistReader(EgocentricReader):
+    """``Reader`` of HoloAssist's videos."""
+
+    name = "holoassist"
+
+
+class Xperience10MReader(EgocentricReader):
+    """``Reader`` of Xperience-10M's videos."""
+
+    name = "xperience10m"

@@ -11,16 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.datasets.readers.files import read_numbers, safe_name, subfolders
-from acehand_core.datasets.readers.pictures import ImageFiles, image_size, numbered_images
-from acehand_core.datasets.readers.protocol import (
+from acehand_core.datasets.readers.base import (
     Convention,
     Item,
     ManoTrack,
     NativeRecording,
     ReadOptions,
     Split,
+    read_numbers,
+    safe_name,
+    subfolders,
 )
+from acehand_core.datasets.readers.pictures import ImageFiles, image_size, numbered_images
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
@@ -44,6 +46,7 @@ class H2OReader:
         subjects = [p for p in subfolders(root) if p.name.startswith("subject")]
         if not subjects:
             raise InputError(f"{root}: this does not look like H2O; no subject1/ .. subject4/.")
+
         out = []
         for subject in subjects:
             for scene in subfolders(subject):
@@ -51,16 +54,14 @@ class H2OReader:
                     folder = index / view
                     if not (folder / "hand_pose").is_dir() and _mano_folder(folder) is None:
                         continue
-                    out.append(
-                        Item(
-                            self.name,
-                            safe_name(subject.name, scene.name, index.name, view),
-                            _split(subject.name, scene.name),
-                            folder,
-                            {"view": view},
-                            subject.name,
-                        )
-                    )
+                    split: Split = "train"
+                    if subject.name == "subject4":
+                        split = "test"
+                    elif subject.name == "subject3" and scene.name in ("k2", "o1", "o2"):
+                        split = "val"
+                    name = safe_name(subject.name, scene.name, index.name, view)
+                    out.append(Item(self.name, name, split, folder, {"view": view}, subject.name))
+
         return sorted(out, key=lambda item: item.name)
 
     def sources(self, item: Item) -> Sequence[Path]:
@@ -73,36 +74,48 @@ class H2OReader:
         mano_folder, joint_folder = _mano_folder(item.path), item.path / "hand_pose"
         labels = _numbered_text(mano_folder) | _numbered_text(joint_folder)
         images = numbered_images(item.path / "rgb") or numbered_images(item.path / "rgb256")
-        wanted = sorted(images) if images else sorted(labels)
-        left_out = len(set(labels) - set(wanted))
-        if not wanted:
+        numbers = sorted(images) if images else sorted(labels)
+        left_out = len(set(labels) - set(numbers))
+        if not numbers:
             raise InputError(f"{item.path}: neither pictures nor labels.")
-        mano = _read_all(mano_folder, wanted, 2 * _PER_HAND)
-        joints = _read_all(joint_folder if joint_folder.is_dir() else None, wanted, 128)
+
+        mano = _read_all(mano_folder, numbers, 2 * _PER_HAND)
+        joints = _read_all(joint_folder if joint_folder.is_dir() else None, numbers, 128)
         joints = joints.reshape(-1, 2, 64)
         hands = mano.reshape(-1, 2, _PER_HAND)
-        camera, findings = _camera(item.path, images, wanted)
+
+        camera, findings = _camera(item.path, images, numbers)
         has_joints = joints[..., 0] == 1
         has_mano = hands[..., 0] == 1
         if (has_joints != has_mano).any():
             findings.append(
                 f"{int((has_joints != has_mano).sum())} hands have joints or MANO but not both."
             )
+
         unlabelled = len(set(images) - set(labels)) if images else 0
-        findings.append(f"{unlabelled} of {len(wanted)} pictures have no file of labels.")
+        findings.append(f"{unlabelled} of {len(numbers)} pictures have no file of labels.")
         if left_out:
             findings.append(f"{left_out} labels have no picture and are left out.")
         findings.append("30 frames per second are assumed: no file says it.")
-        rows = np.array(wanted)
-        T_world_camera, found = _camera_poses(item.path, wanted)
-        findings += found
+        rows = np.array(numbers)
+
+        T_world_camera = None
+        files = _numbered_text(item.path / "cam_pose")
+        missing = sum(n not in files for n in numbers)
+        if missing:
+            findings.append(
+                f"{missing} of {len(numbers)} frames have no file in cam_pose: no camera poses are "
+                "used."
+            )
+        else:
+            T_world_camera = np.stack([read_numbers(files[n], 16).reshape(4, 4) for n in numbers])
         return NativeRecording(
             item=item,
             timestamps_ns=np.round((rows - rows[0]) * 1e9 / _FPS).astype(np.int64),
             fps=_FPS,
             width=camera.width,
             height=camera.height,
-            frames=ImageFiles([images[n] for n in wanted]) if images else None,
+            frames=ImageFiles([images[n] for n in numbers]) if images else None,
             camera=camera,
             mano=ManoTrack(
                 CONVENTION,
@@ -122,15 +135,9 @@ class H2OReader:
             licences=("H2O: non-commercial research, https://taeinkwon.com/projects/h2o",),
             findings=tuple(findings),
             # The flag 0 means "not annotated", not "no hand".
-            unposed=np.full(has_mano.shape, 0.5, np.float32),
+            unlabelled_presence=np.full(has_mano.shape, 0.5, np.float32),
             left_out=left_out,
         )
-
-
-def _split(subject: str, scene: str) -> Split:
-    if subject == "subject4":
-        return "test"
-    return "val" if subject == "subject3" and scene in ("k2", "o1", "o2") else "train"
 
 
 def _mano_folder(folder: Path) -> Path | None:
@@ -140,40 +147,29 @@ def _mano_folder(folder: Path) -> Path | None:
 def _numbered_text(folder: Path | None) -> dict[int, Path]:
     if folder is None or not folder.is_dir():
         return {}
-    found = (p for p in folder.glob("*.txt") if p.stem.isdecimal())
-    return dict(sorted((int(p.stem), p) for p in found))
+    files = (p for p in folder.glob("*.txt") if p.stem.isdecimal())
+    return dict(sorted((int(p.stem), p) for p in files))
 
 
-def _read_all(folder: Path | None, wanted: list[int], count: int) -> np.ndarray:
+def _read_all(folder: Path | None, numbers: list[int], count: int) -> np.ndarray:
     """Return a row of numbers per frame; NaN where a frame has no file."""
     files = _numbered_text(folder)
-    out = np.full((len(wanted), count), np.nan)
-    for row, number in enumerate(wanted):
+    out = np.full((len(numbers), count), np.nan)
+    for row, number in enumerate(numbers):
         if number in files:
             out[row] = read_numbers(files[number], count)
     return out
 
 
-def _camera(folder: Path, images: dict[int, Path], wanted: list[int]) -> tuple[Camera, list[str]]:
+def _camera(folder: Path, images: dict[int, Path], numbers: list[int]) -> tuple[Camera, list[str]]:
     fx, fy, cx, cy, width, height = map(float, read_numbers(folder / "cam_intrinsics.txt", 6))
     camera = Camera("pinhole", round(width), round(height), fx, fy, cx, cy)
     if not images:
         return camera, ["no pictures; every file of labels is a frame."]
-    size = image_size(images[wanted[0]])
+    size = image_size(images[numbers[0]])
     if size == (camera.width, camera.height):
         return camera, []
     return camera.rescaled(*size), [
         f"pictures are {size[0]} x {size[1]}, the calibration {round(width)} x {round(height)}; "
         "the camera was rescaled."
     ]
-
-
-def _camera_poses(folder: Path, wanted: list[int]) -> tuple[np.ndarray | None, list[str]]:
-    """Return ``T_world_camera``, or None where a frame lacks it, and what was found."""
-    files = _numbered_text(folder / "cam_pose")
-    missing = sum(number not in files for number in wanted)
-    if missing:
-        return None, [
-            f"{missing} of {len(wanted)} frames have no file in cam_pose: no camera poses are used."
-        ]
-    return np.stack([read_numbers(files[n], 16).reshape(4, 4) for n in wanted]), []

@@ -2,9 +2,8 @@
 
 Layout: ``ZY*/H*/C*/N*/S*/s*/T*/align_rgb/image.mp4``, labels in ``refinehandpose_{right,left}/``
 under the same path, ``<frame>.pickle`` each, and ``camera_params/ZY*/intrin.npy``. Labels are
-counted at 15 frames per second.
-
-Camera trajectories in the Redwood text format: per frame three integers and a 4x4 matrix.
+counted at 15 frames per second. Camera trajectories are in the Redwood text format: per frame three
+integers and a 4x4 matrix.
 """
 
 from __future__ import annotations
@@ -14,15 +13,20 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.datasets.readers.files import array, flat, numbers, read_npy, read_text, safe_name
-from acehand_core.datasets.readers.pictures import ImageFiles, image_size, numbered_images
-from acehand_core.datasets.readers.protocol import (
+from acehand_core.datasets.readers.base import (
     Convention,
     Item,
     ManoTrack,
     NativeRecording,
     ReadOptions,
+    array,
+    flat,
+    numbers,
+    read_npy,
+    read_text,
+    safe_name,
 )
+from acehand_core.datasets.readers.pictures import ImageFiles, image_size, numbered_images
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.files.unpickling import NPY_OBJECT, restricted_load
 from acehand_core.geometry import frames, rotations
@@ -73,10 +77,12 @@ class Hoi4dReader:
                 base = top / f"refinehandpose_{side}"
                 for folder in base.glob(_DEPTH):
                     found.setdefault(str(folder.relative_to(base)), {})[side] = str(folder)
+
         if not found:
             raise InputError(
                 f"{root}: this does not look like HOI4D; no refinehandpose_right/{_DEPTH}."
             )
+
         return [
             Item(
                 self.name, safe_name(path.replace("/", "_")), "test", root,
@@ -102,10 +108,12 @@ class Hoi4dReader:
         rows = _rows_of(stored, times, fps, findings)
         count = len(times)
         values, image = np.full((count, 2, 61), np.nan), np.full((count, 2, 21, 2), np.nan)
+
         for number, sides in stored.items():
             if rows.get(number) is not None:
                 for slot, (numbers, points) in sides.items():
                     values[rows[number], slot], image[rows[number], slot] = numbers, points
+
         camera = _camera(item, size, findings)
         image = (image + 0.5) * np.array(size) / _SIZE - 0.5  # stored for the full size
         present = np.isfinite(values).all(-1)
@@ -114,6 +122,7 @@ class Hoi4dReader:
             f"{int(labelled.sum())} of {count} frames are labelled; {damaged} damaged files."
         )
         T_world_camera = _camera_poses(folder, count, values[..., 58:61], findings)
+
         return NativeRecording(
             item=item,
             timestamps_ns=times,
@@ -139,7 +148,7 @@ class Hoi4dReader:
             licences=("HOI4D: CC BY-NC 4.0, https://hoi4d.github.io",),
             findings=tuple(findings),
             # Not every frame is annotated: one without any label says nothing.
-            unposed=np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
+            unlabelled_presence=np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
             left_out=sum(row is None for row in rows.values()),
         )
 
@@ -158,6 +167,7 @@ def _read_labels(item: Item) -> tuple[dict[int, dict[int, tuple]], int]:
     """
     out: dict[int, dict[int, tuple]] = {}
     damaged = 0
+
     for slot, side in enumerate(SIDES):
         if side not in item.key:
             continue
@@ -174,6 +184,7 @@ def _read_labels(item: Item) -> tuple[dict[int, dict[int, tuple]], int]:
             points = array(value.get("kps2D", np.zeros((0, 2))), (None, 2), f"{path} kps2D")
             points = points if len(points) == 21 else np.full((21, 2), np.nan)
             out.setdefault(int(path.stem), {})[slot] = (np.concatenate(parts), points)
+
     return out, damaged
 
 
@@ -187,16 +198,19 @@ def _pictures(
         text = f"the video has {len(recording)} frames at {recording.fps:.3f} frames per second."
         size = recording.width, recording.height
         return recording.frames, recording.timestamps_ns, recording.fps, size, [text]
+
     images = numbered_images(folder / "align_rgb") if folder is not None else {}
     count = max(images) + 1 if images else labelled
     if count == 0:
         raise InputError("HOI4D: neither a video nor a readable label.")
     if images and len(images) != count:
         raise InputError(f"{folder / 'align_rgb'}: {len(images)} images, numbered to {count - 1}.")
+
     times = np.round(np.arange(count) * 1e9 / _LABEL_FPS).astype(np.int64)
     if images:
         text = f"{count} decoded images, taken as 15 frames per second."
         return ImageFiles(list(images.values())), times, _LABEL_FPS, image_size(images[0]), [text]
+
     return None, times, _LABEL_FPS, _SIZE, ["no pictures; labels are counted at 15 per second."]
 
 
@@ -211,9 +225,9 @@ def _rows_of(
     half = 0.5e9 / fps
     out: dict[int, int | None] = {}
     for number in stored:
-        wanted = times[0] + number * 1e9 / _LABEL_FPS
-        row = int(np.argmin(np.abs(times - wanted)))
-        out[number] = row if abs(times[row] - wanted) <= half else None
+        time = times[0] + number * 1e9 / _LABEL_FPS
+        row = int(np.argmin(np.abs(times - time)))
+        out[number] = row if abs(times[row] - time) <= half else None
     lost = sum(row is None for row in out.values())
     if lost:
         findings.append(f"{lost} labels lie beyond the end of the video and are left out.")
@@ -255,16 +269,19 @@ def _camera_poses(
     if path is None or not path.is_file():
         findings.append("no 3Dseg/output.log: no camera poses.")
         return None
+
     poses = read_log(path)
     if len(poses) != count:
         findings.append(f"output.log has {len(poses)} poses for {count} frames: not used.")
         return None
+
     lengths = []
     for transform in (poses, frames.inverse(poses)):
         world = frames.apply(transform, np.nan_to_num(translation))
         known = np.isfinite(translation).all(-1)
         paths = [np.diff(world[known[:, slot], slot], axis=0) for slot in range(2)]
         lengths.append(sum(float(np.linalg.norm(path, axis=-1).sum()) for path in paths))
+
     findings.append(
         f"hands travel {lengths[0]:.2f} m with output.log read as camera to world, {lengths[1]:.2f}"
         " m the other way."

@@ -1,43 +1,53 @@
-"""HOT3D sequences (Project Aria): camera poses of a stream, and MANO motion as a HandMotion.
+"""HOT3D recordings of Project Aria and Quest 3; ``hot3d_files`` reads their files.
 
 A sequence stores every moment twice, about 90 microseconds apart: once at the time of the colour
 image and once at that of the two grey ones. A stream's moments are the times of its own boxes, and
-every pose is looked up at exactly that time.
+every pose is looked up at exactly that time. Pictures come from ``recording.vrs`` through an
+optional package. Those of Aria are stored lying on their side; they, their lens and the camera
+frame are rotated upright here, which is exact.
 """
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
+from acehand_core.datasets.readers import hot3d_files
+from acehand_core.datasets.readers.base import (
+    Convention,
+    Item,
+    ManoTrack,
+    NativeRecording,
+    ReadOptions,
+    mapping,
+    read_json,
+    safe_name,
+    subfolders,
+)
 from acehand_core.datasets.readers.hot3d_files import (
-    BOXES_FILE,
-    CALIBRATION_FILE,
+    CAMERAS_FILE,
     HEADSET_FILE,
     MANO_FILE,
     STREAMS,
     HandBoxes,
     HandTrack,
-    HeadsetTrajectory,
-    read_boxes,
-    read_calibration,
-    read_headset,
-    read_mano,
+    find_rows,
 )
-from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.datasets.readers.pictures import UPRIGHT, UprightFrames, open_vrs, upright_camera
+from acehand_core.datasets.readers.splits import hashed_split
+from acehand_core.errors import InputError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
-from acehand_core.hand.mano import ManoHand
-from acehand_core.hand.mapping import change_frame
-from acehand_core.hand.shape import rest_shape, shaped
-from acehand_core.motion import HandMotion, Provenance
-from acehand_core.types import SIDES
 
+CONVENTION = Convention("components", False, "mano", True, "world")
 _FPS = 30.0
+#: Participants whose labels the authors keep.
+_WITHHELD = ("P0004", "P0005", "P0006", "P0008", "P0016", "P0020")
+LICENCES = ("HOT3D: the dataset's own licence, https://www.projectaria.com/datasets/hot3d",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,78 +59,241 @@ class StreamPoses:
     T_world_camera: Float[np.ndarray, "M 4 4"]
 
 
-@dataclass(frozen=True, slots=True)
-class Hot3dManoMotion:
-    """MANO motion as HOT3D stores it, which is no hand pose without the user's MANO files.
+class Hot3dReader:
+    """``Reader`` of HOT3D recordings. "main" is the colour camera of Aria, the left one of Quest 3.
 
-    World frame, slot 0 left, NaN where a hand is absent. ``pca`` are 15 coefficients in MANO's own
-    basis, mean pose left out; ``translation`` is MANO's, so the wrist is ``J0(betas) +
-    translation``; both hands share ``betas``, which belong to MANO with repaired left shape
-    directions.
+    The paper's 126 and 72 recordings are not published; ours are split by hash of the name.
     """
 
-    timestamps_ns: Int[np.ndarray, "T"]
-    present: Bool[np.ndarray, "T 2"]
-    global_orient: Float[np.ndarray, "T 2 3 3"]
-    pca: Float[np.ndarray, "T 2 15"]
-    betas: Float[np.ndarray, "10"]
-    translation: Float[np.ndarray, "T 2 3"]
+    name = "hot3d"
+    title = "HOT3D"
+    views = ("main", *STREAMS)
 
-    def at(self, timestamps_ns: Int[np.ndarray, "M"]) -> Hot3dManoMotion:
-        """Return the rows of exactly these times; both hands are absent where there is none."""
-        rows, found = find_rows(self.timestamps_ns, timestamps_ns)
+    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+        """List sequences with MANO labels."""
+        view = options.view or self.views[0]
+        out = []
 
-        def taken(values: np.ndarray) -> np.ndarray:
-            return np.where(found.reshape(-1, *[1] * (values.ndim - 1)), values[rows], np.nan)
+        folders = [root, *subfolders(root), *(p for f in subfolders(root) for p in subfolders(f))]
+        for folder in folders:
+            labels = folder / MANO_FILE
+            if not labels.is_file() or not labels.stat().st_size:
+                continue
+            recording = _recording_name(folder)
+            participant = recording.split("_")[0]
+            if participant in _WITHHELD:
+                continue
+            quest = (folder / CAMERAS_FILE).is_file()
+            stream = ("1201-1" if quest else "214-1") if view == "main" else view
+            if quest and stream == "214-1":
+                continue
+            key = {"stream": stream, "device": "quest3" if quest else "aria"}
+            split = hashed_split(recording, "hot3d")
+            name = safe_name(recording, stream)
+            out.append(Item(self.name, name, split, folder, key, participant))
 
-        return Hot3dManoMotion(
-            timestamps_ns, self.present[rows] & found[:, None], taken(self.global_orient),
-            taken(self.pca), self.betas, taken(self.translation),
-        )  # fmt: skip
+        if not out:
+            raise InputError(
+                f"{root}: this does not look like HOT3D; no sequence folder with a non-empty "
+                f"{MANO_FILE}."
+            )
+        return sorted(out, key=lambda item: item.name)
 
-    def hand_pose(self, mano: ManoHand) -> Float[np.ndarray, "T 2 15 3 3"]:
-        """Return absolute finger rotations: components expanded, mean pose added."""
-        _check_flag(mano)
-        return np.stack(
-            [
-                mano.absolute_pose(
-                    side, mano.expand_pca(side, self.pca[:, slot]), flat_hand_mean=False
-                )
-                for slot, side in enumerate(SIDES)
-            ],
-            axis=1,
+    def sources(self, item: Item) -> Sequence[Path]:
+        """Return the files and folders that a recording is read from."""
+        return [item.path, *(item.path / name for name in ("mps/slam", "masks")),
+                item.path / MANO_FILE]  # fmt: skip
+
+    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
+        """Read one sequence as seen by one camera."""
+        stream, quest = item.key["stream"], item.key["device"] == "quest3"
+        boxes = hot3d_files.read_boxes(item.path)
+        poses, findings = stream_poses(item.path, stream, boxes)
+        path = item.path / "metadata.json"
+        values = mapping(read_json(path), str(path)) if path.is_file() else None
+        if values is None:
+            findings.append("no metadata.json: the version of the labels is not known.")
+        elif version := values.get("dataset_version", values.get("version")):
+            findings.append(f"labels of version {version}.")
+        else:
+            findings.append(
+                "metadata.json names no version of the labels; MANO thumbs of version 1 are wrong."
+            )
+        motion, missing = motion_at(item.path, poses.timestamps_ns)
+        findings += missing
+
+        masks, notes = _masks(item.path, stream, poses.timestamps_ns)
+        findings += notes
+        visible = visibility(boxes, stream, poses.timestamps_ns)
+        visible[~masks["hand_visible"]] = 0
+        boxed = (visible > 0) & ~motion.present
+        if boxed.any():
+            findings.append(f"{int(boxed.sum())} hands have a visible box but no MANO pose.")
+        camera_known = np.isfinite(poses.T_world_camera).all((-1, -2))
+
+        posed = motion.present & camera_known[:, None]
+        present = _labelled(posed, visible, masks)
+        if lost := int((posed & ~present).sum()):
+            findings.append(f"{lost} hands with a pose are unlabelled, because of masks.")
+
+        camera, T_world_camera = poses.cameras[len(poses.cameras) // 2], poses.T_world_camera
+        if change := np.ptp([c.fx for c in poses.cameras]):
+            findings.append(
+                "the camera is calibrated per frame; the one of the middle frame is used (the "
+                f"focal length changes by {change:.3g} px over the recording)."
+            )
+        if (item.path / hot3d_files.UMETRACK_FILE).is_file():
+            # Every transform is tested at once.
+            wrists = hot3d_files.read_umetrack(item.path)
+            inside, total = wrists_in_boxes(wrists, boxes, stream, poses)
+            findings.append(f"UmeTrack wrists lie inside {inside} of {total} non-empty boxes.")
+        else:
+            findings.append("no UmeTrack poses to check boxes with.")
+
+        pictures = None
+        path = item.path / "recording.vrs"
+        if path.is_file() and options.pictures:
+            pictures = (options.open_frames or open_vrs)(path, stream, poses.timestamps_ns)
+        elif not path.is_file():
+            findings.append("no recording.vrs; no pictures.")
+        if not quest:
+            camera, T_world_camera = upright_camera(camera), T_world_camera @ UPRIGHT
+            pictures = None if pictures is None else UprightFrames(pictures)
+
+        count = len(poses.timestamps_ns)
+        return NativeRecording(
+            item=item,
+            timestamps_ns=poses.timestamps_ns,
+            fps=_FPS,
+            width=camera.width,
+            height=camera.height,
+            frames=pictures,
+            camera=camera,
+            mano=ManoTrack(
+                CONVENTION,
+                present,
+                motion.T_world_hand[..., :3, :3],
+                motion.numbers,
+                np.broadcast_to(motion.betas, (count, 2, 10)),
+                motion.T_world_hand[..., :3, 3],
+                frames.inverse(T_world_camera),
+            ),
+            joints_camera=None,
+            joints_image=None,
+            present=present,
+            visible=visible,
+            # No label is no sign of absence: poses get lost. A hand with one is there.
+            unlabelled_presence=np.where(motion.present | (visible > 0), 1, 0.5).astype(np.float32),
+            stored={f"mask_{name}": values for name, values in masks.items()},
+            T_world_camera=T_world_camera,
+            licences=LICENCES,
+            undistort=True,
+            findings=tuple(findings),
         )
 
-    def joints_world(self, mano: ManoHand) -> Float[np.ndarray, "T 2 21 3"]:
-        """Return the 21 keypoints in metres, OpenPose order."""
-        return _joints(mano, self.global_orient, self.hand_pose(mano), self.betas, self.translation)
 
+def _labelled(posed: np.ndarray, visible: np.ndarray, masks: dict[str, np.ndarray]) -> np.ndarray:
+    """Return which hands with a pose are labelled, by the masks, (T, 2).
 
-def read_mano_motion(folder: Path) -> Hot3dManoMotion:
-    """Read a sequence's MANO motion; without a hand in any line its shape is MANO's mean.
-
-    Raises SchemaError with file and line, or InputError.
+    ``hand_pose_available`` is also False where one hand lacks its pose: the other keeps its label.
+    Where it is False and both have one, nothing tells which of them is not valid. Exposure concerns
+    what is seen: a hand out of the picture keeps its label. ``hand_visible`` takes no label away,
+    for hands out of sight are labelled.
     """
-    track = read_mano(folder)
-    return Hot3dManoMotion(
-        timestamps_ns=track.timestamps_ns,
-        present=track.present,
-        global_orient=track.T_world_hand[..., :3, :3],
-        pca=track.numbers,
-        betas=np.zeros(10) if track.betas is None else track.betas,
-        translation=track.T_world_hand[..., :3, 3],
-    )
+    present = posed & (masks["headset_pose_available"] & masks["qa_pass"])[:, None]
+    present &= (masks["hand_pose_available"] | ~posed.all(1))[:, None]
+    present &= masks["good_exposure"][:, None] | (visible == 0)
+    return present
 
 
-def motion_at(
-    folder: Path, timestamps_ns: Int[np.ndarray, "M"]
-) -> tuple[Hot3dManoMotion, list[str]]:
+def _masks(folder: Path, stream: str, times: np.ndarray) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return each of ``MASKS`` at these times, True where it says nothing, and what to say."""
+    out, findings, missing = {}, [], []
+    for name, meaning in hot3d_files.MASKS.items():
+        mask = hot3d_files.read_mask(folder, name, stream, times)
+        values, known = mask or (np.ones(len(times), bool), np.ones(len(times), bool))
+        out[name] = values
+        if mask is None:
+            missing.append(name)
+        if not known.all():
+            findings.append(
+                f"mask_{name}.csv says nothing of {int((~known).sum())} of {len(times)} frames; "
+                "they are taken as good."
+            )
+        if not values.all():
+            findings.append(
+                f"mask_{name}.csv is False in {int((~values).sum())} of {len(times)} frames (True: "
+                f"{meaning})."
+            )
+
+    if missing:
+        findings.append(f"no masks of {', '.join(missing)}.")
+    return out, findings
+
+
+def _recording_name(folder: Path) -> str:
+    """Return the name in metadata.json, which a renamed folder does not change; else the folder's.
+
+    The split of a recording depends on it.
+    """
+    path = folder / "metadata.json"
+    try:
+        values = read_json(path) if path.is_file() else {}
+    except InputError:  # of this recording alone: reading it says so, the others are listed
+        values = {}
+    name = values.get("recording_name") if isinstance(values, dict) else None
+    return name if isinstance(name, str) and name else folder.name
+
+
+def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPoses, list[str]]:
+    """Return the moments of a stream, its camera at each, and what had to be assumed.
+
+    Cameras of Quest 3 do not change over a recording. Aria's calibration is stored in device time,
+    which only the recording itself relates to the others: where lines and moments are as many they
+    pair up; else they are paired by place in the file. At moments without a headset pose nothing
+    says where the camera was.
+
+    Raises: InputError for an unknown stream or one without any headset pose; SchemaError.
+    """
+    times, notes = np.unique(boxes.timestamps_ns[boxes.of_stream(stream)]), []
+    if (folder / CAMERAS_FILE).is_file():
+        camera, T_device_camera = hot3d_files.read_quest_camera(folder, stream)
+        cameras = (camera,) * len(times)
+    else:
+        calibration = hot3d_files.read_calibration(folder, stream)
+        lines = np.arange(len(times))
+        if len(times) != len(calibration.cameras):
+            last = len(calibration.cameras) - 1
+            lines = np.round(np.linspace(0, last, len(times))).astype(int)
+            notes.append(
+                f"{len(times)} moments of stream {stream} but {last + 1} lines of calibration: "
+                "paired by place."
+            )
+        T_device_camera = calibration.T_device_camera[lines]
+        cameras = tuple(calibration.cameras[line] for line in lines)
+
+    headset = hot3d_files.read_headset(folder)
+    rows, found = find_rows(headset.timestamps_ns, times)
+    if not found.any():
+        raise InputError(f"{folder / HEADSET_FILE}: no row at the time of any frame.")
+    if not found.all():
+        notes.append(
+            f"{int((~found).sum())} of {len(found)} frames have no headset pose in {HEADSET_FILE}: "
+            "neither hand is labelled there."
+        )
+    poses = np.where(found[:, None, None], headset.T_world_device[rows], np.nan)
+    return StreamPoses(times, cameras, poses @ T_device_camera), notes
+
+
+def motion_at(folder: Path, timestamps_ns: Int[np.ndarray, "M"]) -> tuple[HandTrack, list[str]]:
     """Return a sequence's MANO motion at these times, and how many of them have no line.
 
-    Raises: as ``read_mano_motion``; InputError where no time has one.
+    Without a hand in any line its shape is MANO's mean.
+
+    Raises: SchemaError with file and line; InputError where no time has a line.
     """
-    motion = read_mano_motion(folder)
-    _, found = find_rows(motion.timestamps_ns, timestamps_ns)
+    track = hot3d_files.read_mano(folder)
+    _, found = find_rows(track.timestamps_ns, timestamps_ns)
     if not found.any():
         raise InputError(f"{folder / MANO_FILE}: no line at the time of any frame.")
     notes = []
@@ -129,120 +302,7 @@ def motion_at(
             f"{int((~found).sum())} of {len(found)} frames have no line in {MANO_FILE}: neither "
             "hand is labelled there."
         )
-    return motion.at(timestamps_ns), notes
-
-
-def read_stream(folder: Path, stream: str = "214-1") -> StreamPoses:
-    """Return the cameras of one stream and their poses in the world.
-
-    Raises: InputError for an unknown stream or a moment without a headset pose; SchemaError where
-    calibration and moments do not pair up.
-    """
-    return _paired(folder, stream, read_boxes(folder))
-
-
-def to_hand_motion(folder: Path, mano: ManoHand, stream: str = "214-1") -> HandMotion:
-    """Return a sequence's MANO motion in the camera frame of one stream.
-
-    Args:
-        folder: the sequence folder.
-        mano: the user's MANO, loaded with ``left_shapedirs_fixed=True``.
-        stream: "214-1" colour, "1201-1" and "1201-2" grey left and right.
-
-    Raises: as ``read_stream``; InputError for a MANO without the repair.
-    """
-    _check_flag(mano)
-    boxes = read_boxes(folder)
-    poses = _paired(folder, stream, boxes)
-    motion, missing = motion_at(folder, poses.timestamps_ns)
-    T_camera_world = frames.inverse(poses.T_world_camera)
-    orient, translation = np.empty_like(motion.global_orient), np.empty_like(motion.translation)
-    for slot, side in enumerate(SIDES):
-        wrist = shaped(*rest_shape(mano, side), motion.betas)[0]
-        orient[:, slot], translation[:, slot] = change_frame(
-            T_camera_world,
-            motion.global_orient[:, slot],
-            motion.translation[:, slot],
-            np.broadcast_to(wrist, (len(orient), 3)),
-        )
-    hand_pose = motion.hand_pose(mano)
-    joints = _joints(mano, orient, hand_pose, motion.betas, translation)
-    present = motion.present.astype(np.float32)
-    inside = [
-        camera.contains(camera.project(points))
-        for camera, points in zip(poses.cameras, joints, strict=True)
-    ]
-    return HandMotion(
-        timestamps_ns=poses.timestamps_ns,
-        fps=_FPS,
-        presence=present,
-        visible=np.mean(inside, axis=-1, dtype=np.float32) * present,
-        quality=present,
-        observed=motion.present,
-        filled=np.zeros_like(motion.present),
-        global_orient=orient,
-        hand_pose=hand_pose,
-        betas=np.tile(motion.betas, (2, 1)),
-        translation=translation,
-        joints_camera=joints,
-        joints_image=np.full((*present.shape, 21, 2), np.nan),
-        hand_model="mano",
-        provenance=_provenance(folder, stream, poses, missing),
-        left_shapedirs_fixed=True,
-        camera=poses.cameras[len(poses.cameras) // 2],
-        T_world_camera=poses.T_world_camera,
-    )
-
-
-def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPoses, list[str]]:
-    """Return the moments of a stream and what had to be assumed.
-
-    Calibration is stored in device time, which only the recording itself relates to the others.
-    Where lines and moments are as many they pair up; else they are paired by place in the file.
-    At moments without a headset pose nothing says where the camera was.
-
-    Raises: InputError for an unknown stream or one without any headset pose; SchemaError.
-    """
-    if stream not in STREAMS:
-        raise InputError(f"HOT3D has no stream {stream!r}; {nearest(stream, STREAMS)}")
-    calibration, headset = read_calibration(folder, stream), read_headset(folder)
-    times = moments(boxes, stream)
-    lines, notes = np.arange(len(times)), []
-    if len(times) != len(calibration.cameras):
-        last = len(calibration.cameras) - 1
-        lines = np.round(np.linspace(0, last, len(times))).astype(int)
-        notes.append(
-            f"{len(times)} moments of stream {stream} but {last + 1} lines of calibration: "
-            "paired by place."
-        )
-    T_world_device, lost = headset_poses(folder, headset, times)
-    T_world_camera = T_world_device @ calibration.T_device_camera[lines]
-    cameras = tuple(calibration.cameras[line] for line in lines)
-    return StreamPoses(times, cameras, T_world_camera), notes + lost
-
-
-def moments(boxes: HandBoxes, stream: str) -> Int[np.ndarray, "M"]:
-    """Return the times of a stream: those of its boxes."""
-    return np.unique(boxes.timestamps_ns[boxes.of_stream(stream)])
-
-
-def headset_poses(
-    folder: Path, headset: HeadsetTrajectory, times: Int[np.ndarray, "M"]
-) -> tuple[Float[np.ndarray, "M 4 4"], list[str]]:
-    """Return ``T_world_device`` at these times, NaN where there is no row, and what to say.
-
-    Raises: InputError where no time has one.
-    """
-    rows, found = find_rows(headset.timestamps_ns, times)
-    if not found.any():
-        raise InputError(f"{folder / HEADSET_FILE}: no row at the time of any frame.")
-    poses = np.where(found[:, None, None], headset.T_world_device[rows], np.nan)
-    if found.all():
-        return poses, []
-    return poses, [
-        f"{int((~found).sum())} of {len(found)} frames have no headset pose in {HEADSET_FILE}: "
-        "neither hand is labelled there."
-    ]
+    return track.at(timestamps_ns), notes
 
 
 def wrists_in_boxes(
@@ -269,55 +329,8 @@ def wrists_in_boxes(
         pixel = poses.cameras[moment].project(frames.apply(T_camera_world[moment], point))
         total += 1
         inside += bool((pixel >= box[:2]).all() and (pixel <= box[2:]).all())
+
     return inside, total
-
-
-def _paired(folder: Path, stream: str, boxes: HandBoxes) -> StreamPoses:
-    poses, notes = stream_poses(folder, stream, boxes)
-    lost = np.isnan(poses.T_world_camera).any((-1, -2))
-    if lost.any():
-        raise InputError(
-            f"{folder / HEADSET_FILE}: no row at {poses.timestamps_ns[lost][0]} ns; times must "
-            "match exactly."
-        )
-    if notes:
-        raise SchemaError(
-            f"{folder}: {notes[0].rstrip('.')}; in {BOXES_FILE} and {CALIBRATION_FILE} they must "
-            "pair up."
-        )
-    return poses
-
-
-def find_rows(
-    available: Int[np.ndarray, "N"], wanted: Int[np.ndarray, "M"]
-) -> tuple[Int[np.ndarray, "M"], Bool[np.ndarray, "M"]]:
-    """Return the rows of exactly these times, and where there is one; elsewhere any row."""
-    rows = np.minimum(np.searchsorted(available, wanted), len(available) - 1)
-    return rows, available[rows] == wanted
-
-
-def _check_flag(mano: ManoHand) -> None:
-    if not mano.left_shapedirs_fixed:
-        raise InputError(
-            "HOT3D's betas belong to MANO with repaired left shape directions; load it with "
-            "left_shapedirs_fixed=True."
-        )
-
-
-def _joints(
-    mano: ManoHand,
-    global_orient: np.ndarray,
-    hand_pose: np.ndarray,
-    betas: np.ndarray,
-    translation: np.ndarray,
-) -> np.ndarray:
-    """Return keypoints (T, 2, 21, 3); NaN in, NaN out."""
-    shape = np.broadcast_to(betas, (len(translation), 10))
-    joints = [
-        mano.joints(side, global_orient[:, slot], hand_pose[:, slot], shape)
-        for slot, side in enumerate(SIDES)
-    ]
-    return np.stack(joints, axis=1) + translation[:, :, None]
 
 
 def visibility(boxes: HandBoxes, stream: str, times: np.ndarray) -> np.ndarray:
@@ -328,22 +341,3 @@ def visibility(boxes: HandBoxes, stream: str, times: np.ndarray) -> np.ndarray:
     rows, moment = rows[found], moment[found]
     out[moment, boxes.slot[rows]] = np.clip(boxes.visibility[rows], 0, 1)
     return out
-
-
-def _provenance(folder: Path, stream: str, poses: StreamPoses, notes: list[str]) -> Provenance:
-    focal = np.array([camera.fx for camera in poses.cameras])
-    return Provenance(
-        source=f"{folder.name}/{MANO_FILE}",
-        source_sha256=hashlib.sha256((folder / MANO_FILE).read_bytes()).hexdigest(),
-        tracker="HOT3D ground truth (MANO)",
-        licenses=(
-            "HOT3D: the dataset's own licence",
-            "MANO: non-commercial, https://mano.is.tue.mpg.de",
-        ),
-        settings={"stream": stream},
-        notes=(
-            "The camera is the one of the middle moment; over the recording its focal length "
-            f"changes by {np.ptp(focal):.3g} px.",
-            *notes,
-        ),
-    )

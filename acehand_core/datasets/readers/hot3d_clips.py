@@ -11,7 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.datasets.readers.files import (
+from acehand_core.datasets.readers.base import (
+    Item,
+    ManoTrack,
+    NativeRecording,
+    ReadOptions,
     array,
     flat,
     get,
@@ -20,21 +24,16 @@ from acehand_core.datasets.readers.files import (
     read_json,
     safe_name,
 )
-from acehand_core.datasets.readers.hot3d_recordings import (
-    CONVENTION,
-    LICENCES,
-    fisheye624,
-    read_pose,
-)
+from acehand_core.datasets.readers.hot3d import CONVENTION, LICENCES
+from acehand_core.datasets.readers.hot3d_files import fisheye624, read_pose
 from acehand_core.datasets.readers.pictures import (
-    TURN,
+    UPRIGHT,
     TarImages,
-    TurnedFrames,
+    UprightFrames,
     list_tar,
     read_member,
-    turned_camera,
+    upright_camera,
 )
-from acehand_core.datasets.readers.protocol import Item, ManoTrack, NativeRecording, ReadOptions
 from acehand_core.datasets.readers.splits import hashed_split
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
@@ -58,6 +57,7 @@ class Hot3dClipsReader:
         view = options.view or self.views[0]
         path = root / "clip_definitions.json"
         definitions = mapping(read_json(path), str(path)) if path.is_file() else {}
+
         out = []
         for folder in _FOLDERS:
             device = folder.removeprefix("train_")
@@ -72,6 +72,7 @@ class Hot3dClipsReader:
                 key = {"stream": stream, "device": device, "sequence": sequence}
                 name = safe_name(archive.stem, stream)
                 out.append(Item(self.name, name, split, archive, key, sequence.split("_")[0]))
+
         if not out:
             raise InputError(
                 f"{root}: this does not look like HOT3D-Clips; no train_aria/clip-*.tar or "
@@ -105,15 +106,15 @@ class Hot3dClipsReader:
         )
         posed = np.isfinite(T_world_camera).all((-1, -2))
         shapes = load(_SHAPES)
-        track, visible, unposed = _hands(
+        track, visible, unlabelled_presence = _hands(
             [load(f"{key}.hands.json") for key in keys], shapes, stream, archive
         )
         labelled = any(f"{key}.hands.json" in members for key in keys)
         if not track[0].any():
             text = "no hands in this clip." if labelled else "no hands.json: nothing is labelled."
             findings.append(text)
-        times, found = _times([load(f"{key}.info.json") for key in keys], stream)
-        findings += found
+        times, notes = _times([load(f"{key}.info.json") for key in keys], stream)
+        findings += notes
         camera = cameras[len(cameras) // 2]
         focal = np.ptp([c.fx for c in cameras])
         if focal > 0:
@@ -122,10 +123,12 @@ class Hot3dClipsReader:
         if len(pictures) < len(every):
             findings.append(f"{len(every) - len(pictures)} of {len(every)} frames have no picture.")
         if item.key["device"] == "aria":
-            camera, T_world_camera = turned_camera(camera), T_world_camera @ TURN
-            source = TurnedFrames(source)
+            camera, T_world_camera = upright_camera(camera), T_world_camera @ UPRIGHT
+            source = UprightFrames(source)
         present, orient, fingers, betas, translation = track
-        unposed[~posed] = np.maximum(unposed[~posed], np.where(present[~posed], 1, 0.5))
+        unlabelled_presence[~posed] = np.maximum(
+            unlabelled_presence[~posed], np.where(present[~posed], 1, 0.5)
+        )
         present = present & posed[:, None]
         mano = ManoTrack(
             CONVENTION, present, orient, fingers, betas, translation, frames.inverse(T_world_camera)
@@ -143,9 +146,10 @@ class Hot3dClipsReader:
             joints_image=None,
             present=present,
             visible=visible,
-            unposed=unposed,
+            unlabelled_presence=unlabelled_presence,
             T_world_camera=T_world_camera,
             licences=LICENCES,
+            undistort=True,
             findings=tuple(findings),
             left_out=len(every) - len(keys),
         )
@@ -176,7 +180,7 @@ def _cameras(
 def _hands(
     hands: list[dict | None], shapes: dict | None, stream: str, archive: Path
 ) -> tuple[tuple, np.ndarray, np.ndarray]:
-    """Return (present, orientation, components, betas, translation), visibility and ``unposed``.
+    """Return (present, orientation, components, betas, translation), visible, unlabelled presence.
 
     A hand without a pose is there where the clip says that some of it is seen; a frame without
     ``hands.json`` says nothing.
@@ -184,9 +188,10 @@ def _hands(
     count = len(hands)
     values = np.full((count, 2, 21), np.nan)
     visible = np.zeros((count, 2), np.float32)
-    unposed = np.zeros((count, 2), np.float32)
+
+    unlabelled_presence = np.zeros((count, 2), np.float32)
     for row, entry in enumerate(hands):
-        unposed[row] = 0.5 if entry is None else 0
+        unlabelled_presence[row] = 0.5 if entry is None else 0
         for slot, side in enumerate(SIDES):
             where = f"{archive}: hands of frame {row}, {side}"
             hand = mapping((entry or {}).get(side) or {}, where)
@@ -197,34 +202,37 @@ def _hands(
                 visible[row, slot] = np.clip(array(ratio, (), field), 0, 1)
             if pose is None:
                 if visible[row, slot] > 0:
-                    unposed[row, slot] = 1
+                    unlabelled_presence[row, slot] = 1
                 continue
             if ratio is None:
                 visible[row, slot] = 1
             thetas = array(get(pose, "thetas", where), (15,), f"{where} thetas")
             wrist = flat(get(pose, "wrist_xform", where), 6, f"{where} wrist_xform")
             values[row, slot] = np.concatenate([wrist, thetas])
+
     present = np.isfinite(values).all(-1)
     betas = np.zeros(10)
+
     if present.any():
         if shapes is None:
             raise SchemaError(f"{archive}: hands but no {_SHAPES}.")
         where = f"{archive}:{_SHAPES}"
         betas = array(get(shapes, "mano", where), (10,), f"{where} mano")
+
     orient = rotations.exp(np.nan_to_num(values[..., :3]))
     every = np.broadcast_to(betas, (count, 2, 10))
-    return (present, orient, values[..., 6:], every, values[..., 3:6]), visible, unposed
+    return (present, orient, values[..., 6:], every, values[..., 3:6]), visible, unlabelled_presence
 
 
 def _times(infos: list[dict | None], stream: str) -> tuple[np.ndarray, list[str]]:
     """Return the times of a stream; by frame number at 30 Hz where the clip does not say them."""
-    found = []
+    times = []
     for info in infos:
         stamps = (info or {}).get("image_timestamps_ns") or (info or {}).get("timestamps_ns")
         stamp = stamps.get(stream) if isinstance(stamps, dict) else None
-        found.append(stamp)
-    if all(isinstance(stamp, int) for stamp in found) and (np.diff(found) > 0).all():
-        return np.array(found, np.int64), []
+        times.append(stamp)
+    if all(isinstance(stamp, int) for stamp in times) and (np.diff(times) > 0).all():
+        return np.array(times, np.int64), []
     if infos and infos[0] is not None:
         there = json.dumps(sorted(infos[0]))[:200]
         note = f"info.json has no usable times (it has {there}); 30 frames per second are assumed."

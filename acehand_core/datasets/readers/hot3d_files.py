@@ -1,4 +1,4 @@
-"""The files of one HOT3D sequence folder (Project Aria), each read into arrays as it stands.
+"""The files of one HOT3D sequence folder (Aria or Quest 3), each read into arrays as it stands.
 
 Times are nanoseconds of one clock; world, device and wrist poses are metres, ``T_a_b`` maps points
 of b to a; slot 0 is the left hand. The images (``recording.vrs``) are not read.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,18 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from acehand_core.datasets.readers.base import array, get, integer, mapping, read_json
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
+from acehand_core.types import RigidTransform
 
 MANO_FILE = "mano_hand_pose_trajectory.jsonl"
 UMETRACK_FILE = "umetrack_hand_pose_trajectory.jsonl"
 HEADSET_FILE = "headset_trajectory.csv"
 BOXES_FILE = "box2d_hands.csv"
+#: Cameras of Quest 3, which do not change over a recording; Aria has ``CALIBRATION_FILE``.
+CAMERAS_FILE = "camera_models.json"
 CALIBRATION_FILE = "mps/slam/online_calibration.jsonl"
 
 #: What a mask says of a camera's frame, by the dataset's README. Masks of objects are not read.
@@ -83,14 +86,26 @@ class HandTrack:
 
     UmeTrack: the pose is the wrist's and the numbers are 22 joint angles. MANO: the pose holds the
     global orientation and MANO's translation, which is not the wrist, and the numbers are 15
-    principal components without the mean pose.
+    principal components without the mean pose. Both hands share ``betas``, which belong to MANO
+    with repaired left shape directions; zero where no line has a hand.
     """
 
     timestamps_ns: Int[np.ndarray, "T"]
     present: Bool[np.ndarray, "T 2"]
     T_world_hand: Float[np.ndarray, "T 2 4 4"]
     numbers: Float[np.ndarray, "T 2 K"]
-    betas: Float[np.ndarray, "10"] | None = None
+    betas: Float[np.ndarray, "10"]
+
+    def at(self, timestamps_ns: Int[np.ndarray, "M"]) -> HandTrack:
+        """Return the rows of exactly these times; both hands are absent where there is none."""
+        rows, found = find_rows(self.timestamps_ns, timestamps_ns)
+        return HandTrack(
+            timestamps_ns,
+            self.present[rows] & found[:, None],
+            np.where(found[:, None, None, None], self.T_world_hand[rows], np.nan),
+            np.where(found[:, None, None], self.numbers[rows], np.nan),
+            self.betas,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,32 +116,42 @@ class StreamCalibration:
     T_device_camera: Float[np.ndarray, "M 4 4"]
 
 
+def find_rows(
+    available: Int[np.ndarray, "N"], wanted: Int[np.ndarray, "M"]
+) -> tuple[Int[np.ndarray, "M"], Bool[np.ndarray, "M"]]:
+    """Return the rows of exactly these times, and where there is one; elsewhere any row."""
+    rows = np.minimum(np.searchsorted(available, wanted), len(available) - 1)
+    return rows, available[rows] == wanted
+
+
 def read_headset(folder: Path) -> HeadsetTrajectory:
     """Read ``headset_trajectory.csv``. Raises SchemaError with file and line."""
     path = folder / HEADSET_FILE
     times, poses = [], []
     for where, row in _csv_rows(path, ("object_uid", "timestamp[ns]", *_POSE_COLUMNS)):
-        times.append(_integer(row["timestamp[ns]"], where))
-        values = _numbers([row[name] for name in _POSE_COLUMNS], 7, where, "pose")
+        times.append(_time(row["timestamp[ns]"], where))
+        values = array([row[name] for name in _POSE_COLUMNS], (7,), f"{where}: pose")
         poses.append(_rigid(values[:3], values[3:], where))
-    return HeadsetTrajectory(_times(times, path), np.array(poses))
+    return HeadsetTrajectory(_increasing(times, path), np.array(poses))
 
 
 def read_boxes(folder: Path) -> HandBoxes:
     """Read ``box2d_hands.csv``. Raises SchemaError with file and line."""
     path = folder / BOXES_FILE
     columns = ("stream_id", "hand_index", "timestamp[ns]", *_BOX_COLUMNS, "visibility_ratio[%]")
+
     streams, slots, times, boxes, visibility = [], [], [], [], []
     for where, row in _csv_rows(path, columns):
         if row["hand_index"] not in ("0", "1"):
             raise SchemaError(f"{where}: hand_index is {row['hand_index']!r}; valid: 0, 1.")
         streams.append(row["stream_id"])
         slots.append(int(row["hand_index"]))
-        times.append(_integer(row["timestamp[ns]"], where))
+        times.append(_time(row["timestamp[ns]"], where))
         corners = [row[name] for name in _BOX_COLUMNS]
         hidden = not any(corners)
-        boxes.append([math.nan] * 4 if hidden else _numbers(corners, 4, where, "box"))
-        visibility.append(_numbers([row["visibility_ratio[%]"]], 1, where, "visibility")[0])
+        boxes.append(np.full(4, np.nan) if hidden else array(corners, (4,), f"{where}: box"))
+        visibility.append(array(row["visibility_ratio[%]"], (), f"{where}: visibility"))
+
     if not streams:
         raise SchemaError(f"{path}: no rows.")
     return HandBoxes(
@@ -150,7 +175,7 @@ def read_mask(
         if row["mask"] not in ("True", "False"):
             raise SchemaError(f"{where}: mask is {row['mask']!r}; valid: True, False.")
         if row["stream_id"] == stream:
-            said[_integer(row["timestamp[ns]"], where)] = row["mask"] == "True"
+            said[_time(row["timestamp[ns]"], where)] = row["mask"] == "True"
     values = np.array([said.get(int(time), True) for time in times], bool)
     return values, np.array([int(time) in said for time in times], bool)
 
@@ -178,65 +203,123 @@ def read_calibration(folder: Path, stream: str) -> StreamCalibration:
     label, width, height = STREAMS[stream]
     cameras, poses = [], []
     for where, line in _json_lines(folder / CALIBRATION_FILE):
-        entries = _get(line, "CameraCalibrations", where, list)
-        entries = [entry for entry in entries if _get(entry, "Label", where) == label]
+        entries = get(line, "CameraCalibrations", where)
+        if not isinstance(entries, list):
+            raise SchemaError(f"{where}: 'CameraCalibrations' must be a list.")
+        entries = [entry for entry in entries if get(entry, "Label", where) == label]
         if len(entries) != 1:
             raise SchemaError(f"{where}: {len(entries)} calibrations of {label!r}; one is needed.")
-        projection = _get(entries[0], "Projection", where)
-        if _get(projection, "Name", where) != "FisheyeRadTanThinPrism":
+
+        projection = get(entries[0], "Projection", where)
+        if get(projection, "Name", where) != "FisheyeRadTanThinPrism":
             raise SchemaError(
                 f"{where}: projection {projection['Name']!r}; valid: FisheyeRadTanThinPrism."
             )
-        f, cx, cy, *distortion = _numbers(_get(projection, "Params", where), 15, where, "Params")
+        parameters = array(get(projection, "Params", where), (15,), f"{where}: Params")
+        f, cx, cy, *distortion = map(float, parameters)
         cameras.append(Camera("fisheye624", width, height, f, f, cx, cy, tuple(distortion)))
-        pose = _get(entries[0], "T_Device_Camera", where)
-        quaternion = _get(pose, "UnitQuaternion", where, list)
-        if len(quaternion) != 2:
+
+        pose = get(entries[0], "T_Device_Camera", where)
+        quaternion = get(pose, "UnitQuaternion", where)
+        if not isinstance(quaternion, list) or len(quaternion) != 2:
             raise SchemaError(f"{where}: UnitQuaternion must be [w, [x, y, z]].")
-        w, xyz = quaternion
-        xyz = _numbers(xyz, 3, where, "UnitQuaternion")
-        translation = _numbers(_get(pose, "Translation", where), 3, where, "Translation")
-        poses.append(_rigid(translation, [*_numbers([w], 1, where, "UnitQuaternion"), *xyz], where))
+        w = array(quaternion[0], (), f"{where}: UnitQuaternion")
+        xyz = array(quaternion[1], (3,), f"{where}: UnitQuaternion")
+        translation = array(get(pose, "Translation", where), (3,), f"{where}: Translation")
+        poses.append(_rigid(translation, np.concatenate([[w], xyz]), where))
     return StreamCalibration(tuple(cameras), np.array(poses))
+
+
+def read_quest_camera(folder: Path, stream: str) -> tuple[Camera, RigidTransform]:
+    """Return a stream's camera and ``T_device_camera``. Raises SchemaError with the file."""
+    path = folder / CAMERAS_FILE
+    entries = read_json(path)
+    if not isinstance(entries, list):
+        raise SchemaError(f"{path}: a list of cameras is needed, not {type(entries).__name__}.")
+    where = f"{path} {stream}"
+    cameras = [e for e in entries if get(e, "stream_id", str(path)) == stream]
+    if len(cameras) != 1:
+        raise SchemaError(f"{path}: {len(cameras)} cameras of stream {stream!r}; one is needed.")
+    return fisheye624(cameras[0], where), read_pose(
+        get(cameras[0], "T_Device_Camera", where), where
+    )
+
+
+def fisheye624(entry: dict, where: str) -> Camera:
+    """Return the camera of a HOT3D calibration entry with 15 (one focal length) or 16 numbers.
+
+    Accepts the spelling of recordings (``projectionParams``) and of clips (``projection_params``).
+    """
+    entry = mapping(entry, where)
+    spelled = "projectionParams" if "projectionParams" in entry else "projection_params"
+    numbers = array(get(entry, spelled, where), (None,), f"{where} {spelled}")
+
+    kind = str(entry.get("projectionModelType", entry.get("projection_model_type", "")))
+    if not kind.endswith("FISHEYE624") or len(numbers) not in (15, 16):
+        raise SchemaError(
+            f"{where}: projection {kind!r} with {len(numbers)} numbers; FISHEYE624 with 15 or 16 "
+            "is needed."
+        )
+
+    if len(numbers) == 15:
+        numbers = np.concatenate([numbers[:1], numbers])
+    width, height = (
+        integer(get(entry, name, where), f"{where} {name}")
+        for name in (
+            "imageWidth" if "imageWidth" in entry else "image_width",
+            "imageHeight" if "imageHeight" in entry else "image_height",
+        )
+    )
+    fx, fy, cx, cy, *lens = map(float, numbers)
+
+    return Camera("fisheye624", width, height, fx, fy, cx, cy, tuple(lens))
+
+
+def read_pose(value: dict, where: str) -> RigidTransform:
+    """Return a pose of a HOT3D calibration entry. Raises SchemaError with ``where``."""
+    quaternion = array(get(value, "quaternion_wxyz", where), (4,), f"{where} quaternion_wxyz")
+    translation = array(get(value, "translation_xyz", where), (3,), f"{where} translation_xyz")
+    return frames.rigid(rotations.from_quaternion(quaternion), translation)
 
 
 def _read_hands(path: Path, key: str, count: int, with_betas: bool) -> HandTrack:
     times, poses, numbers, betas = [], [], [], None
     for where, line in _json_lines(path):
-        times.append(_integer(_get(line, "timestamp_ns", where), where))
+        times.append(_time(get(line, "timestamp_ns", where), where))
         pose, values = np.full((2, 4, 4), np.nan), np.full((2, count), np.nan)
-        for name, hand in _get(line, "hand_poses", where, dict).items():
+        for name, hand in mapping(get(line, "hand_poses", where), f"{where}: hand_poses").items():
             if name not in ("0", "1"):
                 raise SchemaError(f"{where}: hand {name!r}; valid: '0' left, '1' right.")
-            wrist = _get(hand, "wrist_xform", where)
+            wrist = get(hand, "wrist_xform", where)
             pose[int(name)] = _rigid(
-                _numbers(_get(wrist, "t_xyz", where), 3, where, "t_xyz"),
-                _numbers(_get(wrist, "q_wxyz", where), 4, where, "q_wxyz"),
+                array(get(wrist, "t_xyz", where), (3,), f"{where}: t_xyz"),
+                array(get(wrist, "q_wxyz", where), (4,), f"{where}: q_wxyz"),
                 where,
             )
-            values[int(name)] = _numbers(_get(hand, key, where), count, where, key)
+            values[int(name)] = array(get(hand, key, where), (count,), f"{where}: {key}")
             if with_betas:
-                shape = _numbers(_get(hand, "betas", where), 10, where, "betas")
+                shape = array(get(hand, "betas", where), (10,), f"{where}: betas")
                 betas = shape if betas is None else betas
-                if shape != betas:
+                if not np.array_equal(shape, betas):
                     raise SchemaError(f"{where}: betas differ from the first ones of the file.")
         poses.append(pose)
         numbers.append(values)
+
     stacked = np.array(poses)
     return HandTrack(
-        timestamps_ns=_times(times, path),
+        timestamps_ns=_increasing(times, path),
         present=np.isfinite(stacked).all(axis=(-1, -2)),
         T_world_hand=stacked,
         numbers=np.array(numbers),
-        betas=None if betas is None else np.array(betas),
+        betas=np.zeros(10) if betas is None else betas,
     )
 
 
-def _rigid(translation: Sequence[float], quaternion: Sequence[float], where: str) -> np.ndarray:
-    norm = math.hypot(*quaternion)
+def _rigid(translation: np.ndarray, quaternion: np.ndarray, where: str) -> np.ndarray:
+    norm = float(np.linalg.norm(quaternion))
     if abs(norm - 1) > 1e-3:
         raise SchemaError(f"{where}: the quaternion has length {norm:.4f}, not 1.")
-    return frames.rigid(rotations.from_quaternion(np.array(quaternion)), np.array(translation))
+    return frames.rigid(rotations.from_quaternion(quaternion), translation)
 
 
 def _open_text(path: Path) -> str:
@@ -281,32 +364,14 @@ def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, value
 
 
-def _get(value: Any, key: str, where: str, kind: type = object) -> Any:
-    if not isinstance(value, dict) or key not in value:
-        raise SchemaError(f"{where}: {key!r} is missing.")
-    if not isinstance(value[key], kind):
-        raise SchemaError(f"{where}: {key!r} must be a {kind.__name__}.")
-    return value[key]
-
-
-def _numbers(values: Any, count: int, where: str, name: str) -> list[float]:
-    try:
-        out = [float(value) for value in values] if isinstance(values, list) else []
-    except (TypeError, ValueError) as error:
-        raise SchemaError(f"{where}: {name} must be {count} numbers ({error}).") from error
-    if len(out) != count or not all(map(math.isfinite, out)):
-        raise SchemaError(f"{where}: {name} must be {count} finite numbers, got {out}.")
-    return out
-
-
-def _integer(value: Any, where: str) -> int:
+def _time(value: Any, where: str) -> int:
     try:
         return int(np.int64(int(value)))
     except (TypeError, ValueError, OverflowError) as error:
         raise SchemaError(f"{where}: the timestamp {value!r} is not a whole number.") from error
 
 
-def _times(values: list[int], path: Path) -> np.ndarray:
+def _increasing(values: list[int], path: Path) -> np.ndarray:
     times = np.array(values, np.int64)
     if len(times) == 0:
         raise SchemaError(f"{path}: no rows.")

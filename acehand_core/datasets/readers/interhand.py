@@ -13,7 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.datasets.readers.files import (
+from acehand_core.datasets.readers.base import (
+    Convention,
+    Item,
+    ManoTrack,
+    NativeRecording,
+    ReadOptions,
     array,
     flat,
     get,
@@ -24,13 +29,6 @@ from acehand_core.datasets.readers.files import (
     subfolders,
 )
 from acehand_core.datasets.readers.pictures import ImageFiles, image_size, numbered_images
-from acehand_core.datasets.readers.protocol import (
-    Convention,
-    Item,
-    ManoTrack,
-    NativeRecording,
-    ReadOptions,
-)
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
@@ -56,6 +54,7 @@ class ReInterHandReader:
         """List segments of captures."""
         data = root / "data" if (root / "data").is_dir() else root
         view = options.view or self.views[0]
+
         out = []
         for capture in subfolders(data):
             if not (capture / "frame_list.txt").is_file():
@@ -76,6 +75,7 @@ class ReInterHandReader:
                         capture.name.split("--")[3] if capture.name.count("--") > 3 else "",
                     )
                 )
+
         if not out:
             raise InputError(
                 f"{root}: this does not look like Re:InterHand; no capture folder with "
@@ -109,22 +109,42 @@ class ReInterHandReader:
             )
         size = image_size(images[shown[0]]) if images else None
         camera, T_camera_world, findings = _cameras(ego / "cam_params", shown, posed, size)
-        findings += _rate(listed, shown)
+
+        steps = np.diff(shown)
+        step = float(np.median(steps)) if len(steps) else 1.0
+        findings.append(
+            f"{len(shown)} of {len(listed)} listed frames have a picture; numbers step by {step:g} "
+            f"at 30 Hz, so {_FPS / step:g} frames per second (the paper speaks of 10)."
+        )
         if unlisted := len(set(images) - {n for numbers in segments.values() for n in numbers}):
             findings.append(
                 f"{unlisted} pictures of the capture are in no segment of frame_list.txt."
             )
+
         mano, keypoints = _labels(item.path, shown)
         scale, unit = _translation_unit(mano[..., 58:61], keypoints[:, :, 0])
         findings.append(unit)
+
         known = np.isfinite(T_camera_world).all((-1, -2))
         present = np.isfinite(mano).all(-1) & known[:, None]
         joints = keypoints[:, :, list(_KEYPOINTS)]
         joints = frames.apply(T_camera_world, joints.reshape(len(shown), -1, 3))
         joints = joints.reshape(len(shown), 2, 21, 3)
         seen = present | np.isfinite(joints).all((-1, -2))
-        findings += _truncation(ego / "truncation_ratio.json", shown)
+
+        path = ego / "truncation_ratio.json"
+        if path.is_file():
+            # The authors' own loader would leave these out.
+            ratios = mapping(read_json(path), str(path))
+            names = [f"{number:06d}" for number in shown]
+            low = sum(float(array(ratios.get(n, 1.0), (), f"{path} {n}")) < 0.2 for n in names)
+            findings.append(
+                f"{low} of {len(shown)} frames have a truncation ratio below 0.2; they are kept."
+            )
+        else:
+            findings.append("no truncation_ratio.json.")
         rows = np.array(shown)
+        presence = np.where(seen.any(1), 0, 0.5)[:, None].repeat(2, 1)
         return NativeRecording(
             item=item,
             timestamps_ns=np.round((rows - rows[0]) * 1e9 / _FPS).astype(np.int64),
@@ -149,7 +169,7 @@ class ReInterHandReader:
             T_world_camera=frames.inverse(T_camera_world),
             licences=("Re:InterHand: CC BY-NC 4.0",),
             findings=tuple(findings),
-            unposed=np.where(seen.any(1), 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
+            unlabelled_presence=presence.astype(np.float32),
             left_out=len(listed) - len(shown),
         )
 
@@ -186,13 +206,16 @@ def _cameras(
             for key, count in (("focal", 2), ("princpt", 2), ("D", 4))
         ]
         lenses.append(np.concatenate(parts))
+
     lens = np.stack(lenses)
     middle = lens[len(lens) // 2]
+
     findings = []
     if len(lenses) < len(shown):
         findings.append(
             f"{len(shown) - len(lenses)} of {len(shown)} frames have no cam_params and so no label."
         )
+
     if np.ptp(lens, axis=0).max() > 0:
         findings.append(f"lens numbers change by up to {np.ptp(lens, axis=0).max():.3g}.")
     if size is None:
@@ -200,6 +223,7 @@ def _cameras(
         findings.append(_ASSUMED_SIZE_NOTE)
     else:
         findings.append(f"pictures are {size[0]} x {size[1]}.")
+
     numbers = [float(value) for value in middle]
     return (
         Camera("kannala_brandt", *size, *numbers[:4], tuple(numbers[4:])),
@@ -225,6 +249,7 @@ def _labels(capture: Path, shown: list[int]) -> tuple[np.ndarray, np.ndarray]:
             path = capture / "orig_fits" / side / "Keypoints" / f"keypoint-{number:06d}.json"
             if path.is_file():
                 keypoints[row, slot] = array(read_json(path), (24, 3), str(path)) / 1000
+
     return mano, keypoints
 
 
@@ -243,22 +268,3 @@ def _translation_unit(translation: np.ndarray, wrist: np.ndarray) -> tuple[float
     if apart[1] < 0.3 <= apart[0]:
         return 1e-3, f"trans is in millimetres: so read it lies {apart[1]:.3f} m from the wrist."
     return 1.0, f"trans read as metres lies {apart[0]:.3f} m from the wrist in the median."
-
-
-def _truncation(path: Path, shown: list[int]) -> list[str]:
-    """Say how many frames the authors' own loader would leave out."""
-    if not path.is_file():
-        return ["no truncation_ratio.json."]
-    values = mapping(read_json(path), str(path))
-    names = [f"{number:06d}" for number in shown]
-    low = sum(float(array(values.get(name, 1.0), (), f"{path} {name}")) < 0.2 for name in names)
-    return [f"{low} of {len(shown)} frames have a truncation ratio below 0.2; they are kept."]
-
-
-def _rate(listed: list[int], shown: list[int]) -> list[str]:
-    steps = np.diff(shown)
-    step = float(np.median(steps)) if len(steps) else 1.0
-    return [
-        f"{len(shown)} of {len(listed)} listed frames have a picture; numbers step by {step:g} at "
-        f"30 Hz, so {_FPS / step:g} frames per second (the paper speaks of 10)."
-    ]

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from acehand_core.datasets.readers.files import (
+from acehand_core.datasets.readers.base import (
+    Convention,
+    Item,
+    ManoTrack,
+    NativeRecording,
+    ReadOptions,
     array,
     flat,
     get,
@@ -25,13 +29,6 @@ from acehand_core.datasets.readers.files import (
     subfolders,
 )
 from acehand_core.datasets.readers.pictures import ImageFiles, image_size, numbered_images
-from acehand_core.datasets.readers.protocol import (
-    Convention,
-    Item,
-    ManoTrack,
-    NativeRecording,
-    ReadOptions,
-)
 from acehand_core.datasets.readers.splits import hashed_split
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.files.unpickling import TORCH_PKL, restricted_load
@@ -79,14 +76,39 @@ class OakInk2Reader:
         labels = restricted_load(path, TORCH_PKL, "OakInk2 annotation")
         where = str(path)
         serial, intrinsics, extrinsics, findings = _camera_tables(labels, view, where)
-        ids = _frame_ids(get(labels, "frame_id_list", where), f"{where} frame_id_list")
-        images = _images(item.path, token, serial, view)
+        listed = get(labels, "frame_id_list", where)
+        if not isinstance(listed, list | tuple | np.ndarray):
+            kind = type(listed).__name__
+            raise SchemaError(f"{where} frame_id_list: a list is needed, not {kind}.")
+        ids = [integer(number, f"{where} frame_id_list") for number in listed]
+        folders = [top / name for top in (item.path / "data" / token, item.path / token)
+                   for name in (serial, view)]  # fmt: skip
+        images = next((found for folder in folders if (found := numbered_images(folder))), {})
+
         shown = sorted(images) if images else sorted(set(ids))
         posed = [n for n in shown if n in extrinsics and n in intrinsics]
         if not posed:
             raise InputError(f"{where}: no frame of {view} has a camera and a picture.")
         left_out = len(set(ids) - set(shown))
-        findings += _count_findings(ids, posed, shown, images, left_out)
+        steps = sorted(set(np.diff(shown).tolist())) if len(shown) > 1 else []
+        findings.append(
+            f"frame numbers step by {', '.join(map(str, steps)) or 'nothing'} at 120 Hz."
+        )
+        if len(posed) < len(shown):
+            findings.append(
+                f"{len(shown) - len(posed)} of {len(shown)} frames have no camera and so no label."
+            )
+        if images:
+            suffixes = sorted({path.suffix for path in images.values()})
+            unlisted = len(set(shown) - set(ids))
+            findings.append(
+                f"pictures are {', '.join(suffixes)}; {left_out} of {len(ids)} listed frames lack "
+                f"one and are left out; {unlisted} pictures are not listed."
+            )
+        else:
+            width, height = _VIEWER_SIZE
+            findings.append(f"no pictures; a size of {width} x {height} is assumed.")
+
         K = np.stack([array(intrinsics[n], (3, 3), f"{where} cam_intr") for n in posed])
         T = np.full((len(shown), 4, 4), np.nan)
         for row, number in zip(np.searchsorted(shown, posed), posed, strict=True):
@@ -96,6 +118,7 @@ class OakInk2Reader:
         camera = Camera("pinhole", *size, *map(float, (middle[0, 0], middle[1, 1], *middle[:2, 2])))
         if np.ptp(K, axis=0).max() > 0:
             findings.append(f"intrinsics change by up to {np.ptp(K, axis=0).max():.3g} px.")
+
         raw = mapping(get(labels, "raw_mano", where), f"{where} raw_mano")
         track, unit = _hands(raw, shown, T, where)
         findings += unit
@@ -117,7 +140,7 @@ class OakInk2Reader:
             T_world_camera=frames.inverse(T),
             licences=("OakInk2: CC BY-NC-SA 4.0 for data, https://oakink.net/v2",),
             findings=tuple(findings),
-            unposed=np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
+            unlabelled_presence=np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
             left_out=left_out,
         )
 
@@ -129,6 +152,7 @@ def _camera_tables(labels: dict, view: str, where: str) -> tuple[str, dict, dict
     serials = [serial for serial, name in names.items() if name == view]
     if not serials:
         raise InputError(f"{where}: no camera {view!r}; {nearest(view, names.values())}")
+
     intrinsics, extrinsics = (
         mapping(get(labels, name, where), f"{where} {name}") for name in ("cam_intr", "cam_extr")
     )
@@ -140,27 +164,15 @@ def _camera_tables(labels: dict, view: str, where: str) -> tuple[str, dict, dict
                 mapping(extrinsics[key], f"{where} cam_extr {key}"),
                 [f"cameras are keyed by {how}."],
             )
+
     raise SchemaError(f"{where}: cam_intr and cam_extr have neither {view!r} nor {serials[0]!r}.")
-
-
-def _frame_ids(value: Any, where: str) -> list[int]:
-    if not isinstance(value, list | tuple | np.ndarray):
-        raise SchemaError(f"{where}: a list is needed, not {type(value).__name__}.")
-    return [integer(number, where) for number in value]
-
-
-def _images(root: Path, token: str, serial: str, view: str) -> dict[int, Path]:
-    for folder in (root / "data" / token, root / token):
-        for name in (serial, view):
-            if found := numbered_images(folder / name):
-                return found
-    return {}
 
 
 def _hands(raw: dict, shown: list[int], T: np.ndarray, where: str) -> tuple[ManoTrack, list[str]]:
     """Return the labels of each frame and what was found; a hand needs the frame's camera."""
     count = len(shown)
     quaternion = np.full((count, 2, 16, 4), np.nan)
+
     wrist, betas = np.full((count, 2, 3), np.nan), np.full((count, 2, 10), np.nan)
     for row, number in enumerate(shown):
         entry = mapping(raw.get(number, {}), f"{where} raw_mano[{number}]")
@@ -172,6 +184,7 @@ def _hands(raw: dict, shown: list[int], T: np.ndarray, where: str) -> tuple[Mano
             quaternion[row, slot] = coefficients.reshape(16, 4)
             wrist[row, slot] = flat(get(entry, f"{prefix}tsl", at), 3, at + "tsl")
             betas[row, slot] = flat(get(entry, f"{prefix}betas", at), 10, at + "betas")
+
     present = np.isfinite(wrist).all(-1) & np.isfinite(T).all((-1, -2))[:, None]
     length = np.linalg.norm(quaternion[present], axis=-1)
     if length.size and abs(length - 1).max() > 1e-2:
@@ -189,27 +202,7 @@ def _hands(raw: dict, shown: list[int], T: np.ndarray, where: str) -> tuple[Mano
         f"hand missing in {int((~present[:, 0]).sum())} (left) and {int((~present[:, 1]).sum())} "
         f"(right) of {count} frames."
     )
+
     return ManoTrack(
         CONVENTION, present, matrices[:, :, 0], matrices[:, :, 1:], betas, wrist, T
     ), findings
-
-
-def _count_findings(
-    ids: list[int], posed: list[int], shown: list[int], images: dict, left_out: int
-) -> list[str]:
-    steps = sorted(set(np.diff(shown).tolist())) if len(shown) > 1 else []
-    out = [f"frame numbers step by {', '.join(map(str, steps)) or 'nothing'} at 120 Hz."]
-    if len(posed) < len(shown):
-        out.append(
-            f"{len(shown) - len(posed)} of {len(shown)} frames have no camera and so no label."
-        )
-    if not images:
-        out.append(f"no pictures; a size of {_VIEWER_SIZE[0]} x {_VIEWER_SIZE[1]} is assumed.")
-    else:
-        suffixes = sorted({path.suffix for path in images.values()})
-        unlisted = len(set(shown) - set(ids))
-        out.append(
-            f"pictures are {', '.join(suffixes)}; {left_out} of {len(ids)} listed frames lack one "
-            f"and are left out; {unlisted} pictures are not listed."
-        )
-    return out

@@ -1,10 +1,7 @@
-"""Pictures of datasets as ``FrameSource``s: folders of images, members of a tar, a VRS stream.
+"""Pictures of datasets as ``FrameSource``s, and as a clip stores them.
 
-A quarter turn clockwise of pictures, their lens and the camera frame: Aria's are stored lying.
-
-The new camera frame has x where the old had -y and y where it had x.
-
-Pictures of a recording as a clip stores them: unchanged, undistorted, smaller, or elsewhere.
+Folders of images, members of a tar and VRS streams are read by index. A clip stores them unchanged,
+undistorted or smaller, or refers to a video elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from acehand_core.datasets.clips.schema import Reference
-from acehand_core.datasets.readers.protocol import NativeRecording
+from acehand_core.datasets.readers.base import NativeRecording
 from acehand_core.errors import CalibrationError, InputError, MissingDependencyError, VideoError
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry.cameras import Camera
@@ -152,7 +149,7 @@ def open_vrs(path: Path, stream: str, timestamps_ns: TimestampsNs) -> FrameSourc
 
 
 class VrsImages(_ByIndex):
-    """Pictures of one stream of an Aria recording, as stored: not turned, not undistorted."""
+    """Pictures of one stream of an Aria recording, as stored: neither rotated nor undistorted."""
 
     def __init__(self, path: Path, stream: str, timestamps_ns: TimestampsNs) -> None:
         self.path, self.stream, self.timestamps_ns = path, stream, timestamps_ns
@@ -172,15 +169,17 @@ class VrsImages(_ByIndex):
 
         if self._provider is None:
             self._provider = data_provider.create_vrs_data_provider(str(self.path))
-        wanted = int(self.timestamps_ns[index])
+        time = int(self.timestamps_ns[index])
         picture, record = self._provider.get_image_data_by_time_ns(
-            StreamId(self.stream), wanted, TimeDomain.TIME_CODE, TimeQueryOptions.CLOSEST
+            StreamId(self.stream), time, TimeDomain.TIME_CODE, TimeQueryOptions.CLOSEST
         )
-        found = self._provider.convert_from_device_time_to_timecode_ns(record.capture_timestamp_ns)
-        if abs(found - wanted) > 1_000_000:
+        nearest = self._provider.convert_from_device_time_to_timecode_ns(
+            record.capture_timestamp_ns
+        )
+        if abs(nearest - time) > 1_000_000:
             raise VideoError(
-                f"{self.path}: stream {self.stream} has no picture at {wanted} ns; the nearest is "
-                f"{abs(found - wanted) / 1e6:.1f} ms away."
+                f"{self.path}: stream {self.stream} has no picture at {time} ns; the nearest is "
+                f"{abs(nearest - time) / 1e6:.1f} ms away."
             )
         image = np.asarray(picture.to_numpy_array())
         return np.ascontiguousarray(
@@ -188,12 +187,14 @@ class VrsImages(_ByIndex):
         )
 
 
-#: Maps points of the turned camera's frame to the camera's own.
-TURN = np.array([[0.0, 1, 0, 0], [-1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+#: Maps points of the upright camera's frame to those of the camera as it is stored: pictures of
+#: Aria lie on their side and are rotated by a quarter turn clockwise. The upright frame has x where
+#: the stored one has -y, and y where it has x.
+UPRIGHT = np.array([[0.0, 1, 0, 0], [-1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
 
 
-class TurnedFrames:
-    """A ``FrameSource`` that shows another one's frames turned clockwise."""
+class UprightFrames:
+    """A ``FrameSource`` of another one's frames, rotated by a quarter turn clockwise."""
 
     def __init__(self, frames: FrameSource) -> None:
         self._frames = frames
@@ -203,19 +204,19 @@ class TurnedFrames:
 
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
         """Yield frames ``start`` to ``stop - 1``."""
-        return map(_turn, self._frames.read(start, stop))
+        return map(_rotated, self._frames.read(start, stop))
 
     def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
         """Yield frames ``stop - 1`` down to ``start``."""
-        return map(_turn, self._frames.read_reversed(start, stop))
+        return map(_rotated, self._frames.read_reversed(start, stop))
 
     def at(self, index: int) -> ImageRgb:
         """Return one frame."""
-        return _turn(self._frames.at(index))
+        return _rotated(self._frames.at(index))
 
 
-def turned_camera(camera: Camera) -> Camera:
-    """Return the camera of the turned picture: exact, the lens numbers change places and signs.
+def upright_camera(camera: Camera) -> Camera:
+    """Return the camera of the rotated picture: exact, lens parameters change places and signs.
 
     Raises CalibrationError for Brown-Conrady lenses, which nothing here needs.
     """
@@ -224,7 +225,8 @@ def turned_camera(camera: Camera) -> Camera:
         *radial, p1, p2, s1, s2, s3, s4 = lens
         lens = (*radial, -p2, p1, -s3, -s4, s1, s2)
     elif camera.model == "brown_conrady":
-        raise CalibrationError("A Brown-Conrady camera cannot be turned.")
+        raise CalibrationError("A Brown-Conrady camera cannot be rotated by a quarter turn.")
+
     return replace(
         camera,
         width=camera.height,
@@ -237,15 +239,11 @@ def turned_camera(camera: Camera) -> Camera:
     )
 
 
-def _turn(image: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "W H 3"]:
+def _rotated(image: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "W H 3"]:
     return np.ascontiguousarray(np.rot90(image, 3))
 
 
 Images = Literal["auto", "keep", "undistort", "none"]
-#: Datasets that are videos and nothing else: these are referred to, not copied.
-PLAIN_RECORDINGS = ("egocentric", "holoassist", "xperience10m")
-#: Datasets whose distorted pictures the paper feeds undistorted; Re:InterHand's stay fisheye.
-_UNDISTORTED = ("arctic", "hot3d", "hot3d_clips")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,11 +275,9 @@ def native_model(native: NativeRecording) -> str:
 
 def reference(native: NativeRecording, options: ClipOptions) -> Reference | None:
     """Return a reference to the user's own video, where it is wanted and shows just this clip."""
-    wanted = options.media == "reference" or (
-        options.media == "auto" and native.item.dataset in PLAIN_RECORDINGS
-    )
+    asked = options.media == "reference" or (options.media == "auto" and native.plain)
     frames = native.frames
-    if not wanted or options.images == "none" or not isinstance(frames, VideoFrames):
+    if not asked or options.images == "none" or not isinstance(frames, VideoFrames):
         return None
     if options.width not in (None, native.width):
         return None
@@ -300,36 +296,38 @@ def pictures(
     """Return pictures to store, their camera and size, and what was done to them."""
     camera, source = native.camera, native.frames
     size, done = (native.width, native.height), []
-    undistort = options.images == "undistort" or (
-        options.images == "auto" and native.item.dataset in _UNDISTORTED
-    )
+
+    undistort = options.images == "undistort" or (options.images == "auto" and native.undistort)
     if undistort and camera is not None and camera.model != "pinhole":
         done.append(f"undistorted from {camera.model} to a pinhole of the same focal length")
         source = None if source is None else UndistortedFrames(source, camera)
         camera = camera.pinhole_like()
+
     target = size
     if options.width is not None and options.width != size[0]:
         height = max(2, round(options.width * size[1] / size[0] / 2) * 2)
         target = (options.width, height)
         done.append(f"resized from {size[0]} x {size[1]} to {target[0]} x {target[1]}")
         camera = None if camera is None else camera.rescaled(*target)
+
     even = (target[0] - target[0] % 2, target[1] - target[1] % 2)
     if not native.still and options.quality == "visual" and even != target:
         done.append("the last column or row was cut off: the video format needs even sizes")
     else:
         even = target
     camera = None if camera is None else camera.cropped(0, 0, *even)
+
     if source is None or options.images == "none":
         return None, camera, even, done
-    return _prepared(source, target, even), camera, even, done
+    return _resized(source, target, even), camera, even, done
 
 
-def _prepared(
-    source: FrameSource, target: tuple[int, int], even: tuple[int, int]
+def _resized(
+    source: FrameSource, target: tuple[int, int], crop: tuple[int, int]
 ) -> Iterator[ImageRgb]:
     for image in source.read(0, len(source)):
         if (image.shape[1], image.shape[0]) != target:
             smaller = target[0] < image.shape[1]
             how = cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
             image = cv2.resize(image, target, interpolation=how)
-        yield np.ascontiguousarray(image[: even[1], : even[0]])
+        yield np.ascontiguousarray(image[: crop[1], : crop[0]])

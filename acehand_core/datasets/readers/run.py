@@ -1,13 +1,11 @@
 """A whole dataset into stores of clips, one per split: parallel, resumable, counted.
 
-The datasets that can be read, by name.
-
-Recordings that belong to another split than the one whose store holds their clip.
+``READERS`` lists the datasets that can be read; a new reader is added there. A clip of a recording
+that now belongs to another split is removed from the store of its old one.
 """
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
 import os
 import signal
@@ -24,52 +22,56 @@ from acehand_core.datasets.clips import schema
 from acehand_core.datasets.clips.schema import CONVERTED_BY, ClipInfo, StoreInfo, clip_id
 from acehand_core.datasets.clips.store import ClipStore, ClipWriter, changed_settings
 from acehand_core.datasets.readers.arctic import ArcticReader
-from acehand_core.datasets.readers.convert import check_mano, convert_item
-from acehand_core.datasets.readers.egocentric import EgocentricReader
-from acehand_core.datasets.readers.freihand import FreiHandReader
+from acehand_core.datasets.readers.base import SPLITS, Item, Reader, ReadOptions, Split
+from acehand_core.datasets.readers.convert import Converter
+from acehand_core.datasets.readers.egocentric import (
+    EgocentricReader,
+    HoloAssistReader,
+    Xperience10MReader,
+)
 from acehand_core.datasets.readers.h2o import H2OReader
 from acehand_core.datasets.readers.hoi4d import Hoi4dReader
+from acehand_core.datasets.readers.hot3d import Hot3dReader
 from acehand_core.datasets.readers.hot3d_clips import Hot3dClipsReader
-from acehand_core.datasets.readers.hot3d_recordings import Hot3dReader
 from acehand_core.datasets.readers.interhand import ReInterHandReader
 from acehand_core.datasets.readers.oakink2 import OakInk2Reader
 from acehand_core.datasets.readers.pictures import ClipOptions
-from acehand_core.datasets.readers.protocol import SPLITS, Item, Reader, ReadOptions, Split
-from acehand_core.datasets.readers.rhd import RhdReader
 from acehand_core.datasets.readers.splits import compare, read_split_file
+from acehand_core.datasets.readers.stills import FreiHandReader, RhdReader
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError, nearest
 
-READERS: dict[str, Reader] = {
+#: Readers by the name that the command line takes. To add one: import its class, add a line.
+READERS: dict[str, type[Reader]] = {
     reader.name: reader
     for reader in (
-        ArcticReader(),
-        Hot3dReader(),
-        Hot3dClipsReader(),
-        H2OReader(),
-        OakInk2Reader(),
-        ReInterHandReader(),
-        FreiHandReader(),
-        RhdReader(),
-        Hoi4dReader(),
-        EgocentricReader(),
-        EgocentricReader("holoassist"),
-        EgocentricReader("xperience10m"),
+        ArcticReader,
+        Hot3dReader,
+        Hot3dClipsReader,
+        H2OReader,
+        OakInk2Reader,
+        ReInterHandReader,
+        FreiHandReader,
+        RhdReader,
+        Hoi4dReader,
+        EgocentricReader,
+        HoloAssistReader,
+        Xperience10MReader,
     )
 }
 
 
 def find_reader(name: str) -> Reader:
-    """Return the reader of a dataset. Raises InputError with the valid names."""
+    """Return a new reader of a dataset. Raises InputError with the valid names."""
     if name not in READERS:
         raise InputError(f"No dataset {name!r}; {nearest(name, READERS)}")
-    return READERS[name]
+    return READERS[name]()
 
 
 def leave_other_splits(output: Path, dataset: str, items: Sequence[Item]) -> Counter:
     """Remove from each split's store the clips of recordings that belong to another split.
 
-    A split file, or another rule than at the last conversion, moves recordings. Were their old
-    clips left, a recording could be trained on and tested on.
+    A split file, or another rule than at the last conversion, changes the split of recordings. If
+    their old clips were left, a recording could be trained on and tested on.
 
     Args:
         output: the folder of the stores. items: all of the dataset, with their splits.
@@ -78,19 +80,19 @@ def leave_other_splits(output: Path, dataset: str, items: Sequence[Item]) -> Cou
 
     Raises: SchemaError for a store that cannot be read; OutputError.
     """
-    wanted = {clip_id(item.name): item.split for item in items}
-    moved: Counter = Counter()
+    split_of = {clip_id(item.name): item.split for item in items}
+    changed: Counter = Counter()
     for split in SPLITS:
         if not (output / split / "store.json").is_file():
             continue
         store = ClipStore(output / split)
         if store.info.dataset != dataset:
             continue
-        gone = [name for name in store.ids() if wanted.get(name, split) != split]
+        gone = [name for name in store.ids() if split_of.get(name, split) != split]
         if gone:
             ClipWriter(store.root, store.info).remove(gone)
-            moved.update((split, wanted[name]) for name in gone)
-    return moved
+            changed.update((split, split_of[name]) for name in gone)
+    return changed
 
 
 #: Called with the stage, the number done and the number of all.
@@ -121,8 +123,8 @@ class RunReport:
     """What came out: per split clips and frames; findings with how many clips share them.
 
     Of the frames ``unlabelled`` have no label of any hand; ``left_out`` frames of the dataset have
-    no picture where others have one and so are in no clip. ``moved`` counts, by (old split, new
-    split), clips that were taken out of the old split's store.
+    no picture where others have one and so are in no clip. ``changed_split`` counts, by (old split,
+    new split), clips that were removed from the old split's store.
     """
 
     dataset: str
@@ -132,7 +134,7 @@ class RunReport:
     unlabelled: Counter = field(default_factory=Counter)
     left_out: Counter = field(default_factory=Counter)
     kept: int = 0
-    moved: Counter = field(default_factory=Counter)
+    changed_split: Counter = field(default_factory=Counter)
     findings: Counter = field(default_factory=Counter)
     errors: list[dict[str, str]] = field(default_factory=list)
     comparison: list[dict[str, Any]] = field(default_factory=list)
@@ -164,7 +166,7 @@ class RunReport:
             "already_there": self.kept,
             "moved": [
                 {"from": old, "to": new, "clips": count}
-                for (old, new), count in sorted(self.moved.items())
+                for (old, new), count in sorted(self.changed_split.items())
             ],
             "paper": self.comparison,
             "findings": [
@@ -181,11 +183,11 @@ class RunReport:
 
 
 def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
-    """Convert a dataset; what is there already and unchanged is kept.
+    """Convert a dataset; clips that are there already and unchanged are kept.
 
-    A recording that cannot be read, whatever the reason, is reported and the others go on. A clip
-    of a recording that now belongs to another split is removed from its old store before anything
-    is converted, so that no recording is ever in two splits.
+    A recording that cannot be read, whatever the reason, is reported and does not stop the others.
+    A clip of a recording that now belongs to another split is removed from its old store before
+    anything is converted, so that no recording is ever in two splits.
 
     Raises:
         InputError: unknown dataset, view or split; ``root`` is not that dataset.
@@ -198,15 +200,28 @@ def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
         raise InputError(f"{reader.title} has no view {view!r}; {nearest(view, reader.views)}")
     if options.clips.images == "none":
         options = replace(options, read=replace(options.read, pictures=False))
-    check_mano(options.clips.mano)
+    conversion = _Conversion(reader, options)
+    conversion.converter.check_mano()
+
     every = list_items(reader, options)
-    items = _wanted(every, options)
+    items = [item for item in every if not options.splits or item.split in options.splits]
+    if not items:
+        counts = Counter(item.split for item in every)
+        raise InputError(
+            f"{options.root}: no recording in {', '.join(options.splits)}; there are "
+            + (", ".join(f"{count} in {split}" for split, count in counts.items()) or "none")
+            + "."
+        )
+
     report = RunReport(name, options.output)
     for split in sorted({item.split for item in items}):
-        _say_changed(split, _store_info(reader, split, options), options, progress)
+        changed = changed_settings(options.output / split, conversion.store_info(split))
+        if changed:
+            words = f"{split}: other settings than before ({'; '.join(changed)})"
+            progress(f"{words}: every clip is made anew", 0, 0)
     try:
-        report.moved = leave_other_splits(options.output, name, every)
-        for done, (item, outcome) in enumerate(_outcomes(reader, items, options), 1):
+        report.changed_split = leave_other_splits(options.output, name, every)
+        for done, (item, outcome) in enumerate(_outcomes(conversion, items), 1):
             if isinstance(outcome, Exception):
                 report.errors.append({"source": item.name, "message": str(outcome)})
             else:
@@ -216,7 +231,8 @@ def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
         raise Interrupted(report) from stop
     finally:
         for split in sorted({item.split for item in items if report.clips[item.split]}):
-            _writer(reader, split, options).write_index()
+            conversion.writer(split).write_index()
+
     report.comparison = compare(name, report.clips, report.frames, items)
     schema.write_json(options.output / f"conversion-{name}.json", report.to_store(options.root))
     return report
@@ -234,29 +250,64 @@ def list_items(reader: Reader, options: RunOptions) -> list[Item]:
     return items
 
 
-def _wanted(items: Sequence[Item], options: RunOptions) -> list[Item]:
-    """Return the recordings that are to be converted. Raises InputError where there is none."""
-    wanted = [item for item in items if not options.splits or item.split in options.splits]
-    if not wanted:
-        there = Counter(item.split for item in items)
-        raise InputError(
-            f"{options.root}: no recording in {', '.join(options.splits)}; there are "
-            + (", ".join(f"{count} in {split}" for split, count in there.items()) or "none")
-            + "."
+class _Conversion:
+    """A reader with the options of a run; every process has its own."""
+
+    def __init__(self, reader: Reader, options: RunOptions) -> None:
+        self.options, self.reader = options, reader
+        self.converter = Converter(reader, options.clips, options.read)
+        self._writers: dict[str, ClipWriter] = {}
+
+    def convert(self, item: Item) -> Any:
+        """Return (description, whether it was there), or the error that is the recording's own."""
+        try:
+            return self.converter.convert(item, self.writer(item.split))
+        except InputError as error:
+            return error
+        except AcehandError:  # the disk is full, or a package missing: the same for all recordings
+            raise
+        except Exception as error:  # files that no reader foresaw must not end the conversion
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(frame.filename).name}:{frame.lineno}"
+            return InputError(f"could not be read: {type(error).__name__}: {error} (in {where}).")
+
+    def writer(self, split: str) -> ClipWriter:
+        """Return the writer of a split's store."""
+        if split not in self._writers:
+            folder = self.options.output / split
+            self._writers[split] = ClipWriter(folder, self.store_info(split), other_settings=True)
+        return self._writers[split]
+
+    def store_info(self, split: str) -> StoreInfo:
+        """Return the description of a split's store."""
+        return StoreInfo(
+            dataset=self.reader.name,
+            split=split,
+            made_by=CONVERTED_BY,
+            license=f"that of {self.reader.title}",
+            settings={
+                "images": self.options.clips.images,
+                "width": self.options.clips.width,
+                "quality": self.options.clips.quality,
+                "mano": self.options.clips.mano is not None,
+                "view": self.options.read.view,
+            },
         )
-    return wanted
 
 
-def _outcomes(
-    reader: Reader, items: Sequence[Item], options: RunOptions
-) -> Iterator[tuple[Item, Any]]:
-    """Yield each item with (description, whether it was there), or with what went wrong."""
+def _outcomes(conversion: _Conversion, items: Sequence[Item]) -> Iterator[tuple[Item, Any]]:
+    """Yield each item with what ``_Conversion.convert`` returns for it."""
+    options = conversion.options
     if options.jobs <= 1 or len(items) == 1:
         for item in items:
-            yield item, _convert(reader, item, options)
+            yield item, conversion.convert(item)
         return
+
     pool = ProcessPoolExecutor(
-        options.jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_ignore_ctrl_c
+        options.jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start_process,
+        initargs=(conversion.reader.name, options),
     )
     try:
         waiting: dict[Future, Item] = {}
@@ -264,11 +315,12 @@ def _outcomes(
         while True:
             # Few at a time: an image dataset has more items than futures should exist.
             for item in rest:
-                waiting[pool.submit(_convert, reader, item, options)] = item
+                waiting[pool.submit(_convert_here, item)] = item
                 if len(waiting) >= 4 * options.jobs:
                     break
             if not waiting:
                 return
+
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
                 outcome = future.result()  # first: who ended a process is among all that wait
@@ -278,56 +330,22 @@ def _outcomes(
         raise OutputError(
             f"{options.output}: a process that converts was ended from outside (memory may be "
             f"short; fewer --jobs need less) while it was at one of {names}. Converted clips stay, "
-            "and the same command goes on."
+            "and the same command resumes."
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _convert(reader: Reader, item: Item, options: RunOptions) -> Any:
-    # By name: a reader that came from another process is another object.
-    writer = _writer(find_reader(reader.name), item.split, options)
-    try:
-        return convert_item(reader, item, writer, options.clips, options.read)
-    except InputError as error:
-        return error
-    except AcehandError:  # the disk is full, or a package missing: the same for all recordings
-        raise
-    except Exception as error:  # files that no reader foresaw must not end the whole conversion
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(frame.filename).name}:{frame.lineno}"
-        return InputError(f"could not be read: {type(error).__name__}: {error} (in {where}).")
+#: Of a process of the pool.
+_here: _Conversion
 
 
-@functools.lru_cache(maxsize=8)
-def _writer(reader: Reader, split: str, options: RunOptions) -> ClipWriter:
-    info = _store_info(reader, split, options)
-    return ClipWriter(options.output / split, info, other_settings=True)
-
-
-def _store_info(reader: Reader, split: str, options: RunOptions) -> StoreInfo:
-    return StoreInfo(
-        dataset=reader.name,
-        split=split,
-        made_by=CONVERTED_BY,
-        license=f"that of {reader.title}",
-        settings={
-            "images": options.clips.images,
-            "width": options.clips.width,
-            "quality": options.clips.quality,
-            "mano": options.clips.mano is not None,
-            "view": options.read.view,
-        },
-    )
-
-
-def _say_changed(split: str, info: StoreInfo, options: RunOptions, progress: Progress) -> None:
-    changed = changed_settings(options.output / split, info)
-    if changed:
-        words = f"{split}: other settings than before ({'; '.join(changed)})"
-        progress(f"{words}: every clip is made anew", 0, 0)
-
-
-def _ignore_ctrl_c() -> None:
-    """The parent handles Ctrl-C: a clip under way is finished or left out, never half there."""
+def _start_process(name: str, options: RunOptions) -> None:
+    # The parent handles Ctrl-C: a clip under way is finished or left out, never half there.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    global _here
+    _here = _Conversion(find_reader(name), options)
+
+
+def _convert_here(item: Item) -> Any:
+    return _here.convert(item)

@@ -1,8 +1,7 @@
-"""The paper's table of clips and frames beside what a conversion found, differences explained.
+"""Which recordings are for testing, and the paper's counts beside those of a conversion.
 
-Source: the table "Training and evaluation data" of the paper's appendix.
-
-Which recordings are for testing, where a dataset or the paper does not name them.
+Splits are by hash where neither the dataset nor the paper names the recordings. Source of the
+counts: the table "Training and evaluation data" of the paper's appendix.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from acehand_core.datasets.readers.files import read_json
-from acehand_core.datasets.readers.protocol import SPLITS, Item, Split
+from acehand_core.datasets.readers.base import SPLITS, Item, Split, read_json
 from acehand_core.errors import InputError, SchemaError, nearest
 
 #: Share of recordings for testing, as in the paper's table: 72 of 198, 77 of 627.
@@ -42,6 +40,7 @@ def read_split_file(path: Path, items: list[Item]) -> dict[str, Split]:
     if not isinstance(content, dict) or not set(content) <= set(SPLITS):
         raise SchemaError(f"{path}: must be an object of lists under {', '.join(SPLITS)}.")
     known = {item.name for item in items}
+
     out: dict[str, Split] = {}
     for split, names in content.items():
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -52,6 +51,7 @@ def read_split_file(path: Path, items: list[Item]) -> dict[str, Split]:
             if name in out:
                 raise InputError(f"{path}: {name!r} is listed twice.")
             out[name] = split
+
     return out
 
 
@@ -105,8 +105,8 @@ def compare(
     """Return one entry per split: ours, the paper's, and every difference explained."""
     out = []
     for split in sorted({*clips, *PAPER.get(dataset, {})}):
-        wanted = [item for item in items if item.split == split]
-        if not wanted and not clips.get(split, 0):
+        of_split = [item for item in items if item.split == split]
+        if not of_split and not clips.get(split, 0):
             continue
         paper = PAPER.get(dataset, {}).get(split)
         entry: dict[str, Any] = {
@@ -115,9 +115,10 @@ def compare(
             "frames": frames.get(split, 0),
             "paper_clips": paper[0] if paper else None,
             "paper_frames": paper[1] if paper else None,
-            "explanation": _explain(dataset, split, clips, frames, wanted, paper),
+            "explanation": _explain(dataset, split, clips, frames, of_split, paper),
         }
         out.append(entry)
+
     return out
 
 
@@ -138,23 +139,20 @@ def _explain(
     played = 5 if dataset in ("freihand", "rhd") else 1
     if (ours, frames.get(split, 0) * played) == paper:
         return []
+
     out = []
     if len(items) > ours:
         out.append(f"{len(items) - ours} recordings could not be converted; see errors.")
     if dataset == "arctic":
-        out += _missing_by_subject(items, split)
+        counts = Counter(item.group for item in items)
+        out += [
+            f"{subject}: {counts[subject]} of {count} sequences are in this copy."
+            for subject, count in _ARCTIC_SUBJECTS.items()
+            if (subject == "s05") == (split == "test") and counts[subject] != count
+        ]
     elif ours < paper[0]:
         out.append(f"{paper[0] - ours} clips fewer than in the paper: not in this copy.")
     elif ours > paper[0]:
         out.append(f"{ours - paper[0]} clips more than in the paper.")
     out.append(_WHY[dataset])
-    return out
-
-
-def _missing_by_subject(items: Sequence[Item], split: str) -> list[str]:
-    found = Counter(item.group for item in items)
-    out = []
-    for subject, count in _ARCTIC_SUBJECTS.items():
-        if (subject == "s05") == (split == "test") and found[subject] != count:
-            out.append(f"{subject}: {found[subject]} of {count} sequences are in this copy.")
     return out

@@ -1,6 +1,6 @@
-"""Which rows stand in which table. Numbers come from evaluations or from ``quoted.json`` alone.
+"""The paper's tables, as Markdown and LaTeX: its published rows, marked, beside evaluations.
 
-Tables as Markdown and LaTeX.
+Numbers come from evaluations or from ``quoted.json`` alone.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def legend(entries: Sequence[Entry]) -> list[str]:
                 f"[{number}]{OTHERWISE} was not made as the quoted rows beside it: "
                 + "; ".join(other)
             )
+
     return out
 
 
@@ -77,6 +78,7 @@ def latex(tables: Sequence[Table], entries: Sequence[Entry]) -> str:
                 lines.append(" & ".join(cells) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
         parts.append("\n".join(lines))
+
     return "\n\n".join(parts) + "\n"
 
 
@@ -193,7 +195,7 @@ def quoted() -> dict[str, Any]:
 
 
 def differences(entry: Entry) -> list[str]:
-    """Return how an evaluation was made otherwise than the paper's rows of its dataset.
+    """Return how the conditions of an evaluation differ from those of the paper's rows.
 
     Empty where the paper has none. Its lists of segments are not published, so a list of as many
     segments may still be another.
@@ -201,20 +203,23 @@ def differences(entry: Entry) -> list[str]:
     paper = quoted()["conditions"].get(entry.block)
     if paper is None:
         return []
+
     said, out = entry.json["segments"], []
     for name, what in (("count", "segments"), ("frames", "frames a segment"), ("split", "split")):
-        wanted = paper["segments" if name == "count" else name]
-        if said.get(name) != wanted:
-            has = "not recorded" if said.get(name) is None else said[name]
-            out.append(f"{what}: {has}, the paper {wanted}")
+        papers = paper["segments" if name == "count" else name]
+        if said.get(name) != papers:
+            ours = "not recorded" if said.get(name) is None else said[name]
+            out.append(f"{what}: {ours}, the paper {papers}")
+
     sizes = entry.json.get("pictures") or []
-    shown = ", ".join(f"{one['width']} x {one['height']}" for one in sizes) or "not recorded"
+    shown = ", ".join(f"{size['width']} x {size['height']}" for size in sizes) or "not recorded"
     if "picture" in paper and shown != " x ".join(map(str, paper["picture"])):
         out.append(f"pictures: {shown}, the paper {' x '.join(map(str, paper['picture']))}")
-    elif "width" in paper and {one["width"] for one in sizes} != {paper["width"]}:
+    elif "width" in paper and {size["width"] for size in sizes} != {paper["width"]}:
         out.append(f"pictures: {shown}, the paper {paper['width']} wide")
     elif "picture" not in paper and "width" not in paper:
         out.append(f"pictures: {shown}, the paper does not say")
+
     return out
 
 
@@ -236,98 +241,78 @@ def build_tables(entries: Sequence[Entry]) -> list[Table]:
         table = Table(name, title, data and data["label"], columns)
         if data is not None:
             for block, rows in data["blocks"].items():
-                table.blocks[block] = [_quoted_row(row, data["columns"], columns) for row in rows]
+                table.blocks[block] = []
+                for row in rows:
+                    values = dict(zip(data["columns"], row["values"], strict=True))
+                    label = f"{row['method']}, r {row['bin']}" if "bin" in row else row["method"]
+                    table.blocks[block].append(
+                        Row(label, _numbers(values, columns), True, row["origin"])
+                    )
         for number, entry in enumerate(entries, 1):
             mark = f"[{number}]{OTHERWISE if differences(entry) else ''}"
+            block = entry.block
+            if name == "throughput":
+                block += f", {(entry.json.get('throughput') or {}).get('machine')}"
             for row in _rows_of(entry, name, columns, mark):
-                table.blocks.setdefault(_block(entry, name), []).append(row)
+                table.blocks.setdefault(block, []).append(row)
         out.append(table)
+
     return out
-
-
-def _block(entry: Entry, table: str) -> str:
-    machine = (entry.json.get("throughput") or {}).get("machine")
-    return f"{entry.block}, {machine}" if table == "throughput" else entry.block
-
-
-def _quoted_row(row: Mapping[str, Any], has: Sequence[str], wants: Sequence[str]) -> Row:
-    values = dict(zip(has, row["values"], strict=True))
-    label = f"{row['method']}, r {row['bin']}" if "bin" in row else row["method"]
-    return Row(label, _numbers(values, wants), True, row["origin"])
 
 
 def _rows_of(entry: Entry, table: str, columns: Sequence[str], origin: str) -> list[Row]:
     """Return an entry's rows of one table, from its JSON alone."""
-    wanted = {"main": _MAIN, "extra": ("H2O", "OakInk2")}
+    datasets = {"main": _MAIN, "extra": ("H2O", "OakInk2")}
     if entry.study is not None:
         belongs = table == entry.study
-    elif table in wanted:
+    elif table in datasets:
         other = table == "main" and entry.block not in _BLOCK_NAMES
-        belongs = entry.block in wanted[table] or other
+        belongs = entry.block in datasets[table] or other
     else:
         belongs = table in _OF_ITSELF
     if not belongs:
         return []
-    lines = _LINES.get(table, _metric_lines)(entry.json)
     return [
         Row(entry.name + suffix, _numbers(values, columns), False, origin)
-        for suffix, values in lines
+        for suffix, values in _lines(table, entry.json)
     ]
 
 
 def _numbers(values: Mapping[str, Any], names: Sequence[str]) -> tuple[float | None, ...]:
-    found = (values.get(name) for name in names)
-    return tuple(None if value is None else float(value) for value in found)
+    entries = (values.get(name) for name in names)
+    return tuple(None if value is None else float(value) for value in entries)
 
 
-Lines = list[tuple[str, Mapping[str, Any]]]
+def _lines(table: str, value: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return what an evaluation has for a table: endings of labels, and values by column."""
+    if table == "oos":
+        return [("", value["metrics"])] if value["counts"]["oos"] else []
+    if table in ("matched", "throughput"):
+        return [("", value[table])] if value.get(table) else []
 
+    if table == "placement":
+        block = value.get("out_of_sight_placement") or {}
+        if not block.get("count"):
+            return []
+        translation = value.get("translation_m") or {}
+        means = {"ct_iv": translation.get("iv"), "ct_oos": translation.get("oos")}
+        return [("", {**block, **means, "emitted": block["emitted"] / block["count"]})]
 
-def _metric_lines(value: Mapping[str, Any]) -> Lines:
+    if table == "radius":
+        rows = []
+        for row in value.get("radius") or []:
+            low, high = row["from"], row["to"]
+            ends = f">{low:g}" if high is None else f"{low:.2f}-{high:.2f}"
+            rows.append((f", r {ends}", row))
+        return rows
+
+    if table == "length":
+        rows = []
+        for row in value.get("decoded_length") or []:
+            whole = ", whole recordings" if row.get("whole") else ""
+            rows.append((f"{whole}, {row['segments']} segments", row))
+        return rows
     return [("", value["metrics"])]
-
-
-def _placement_lines(value: Mapping[str, Any]) -> Lines:
-    block = value.get("out_of_sight_placement") or {}
-    if not block.get("count"):
-        return []
-    moved = value.get("translation_m") or {}
-    share = block["emitted"] / block["count"]
-    return [("", {**block, "emitted": share, "ct_iv": moved.get("iv"), "ct_oos": moved.get("oos")})]
-
-
-def _strata_lines(value: Mapping[str, Any]) -> Lines:
-    return [("", value["metrics"])] if value["counts"]["oos"] else []
-
-
-def _matched_lines(value: Mapping[str, Any]) -> Lines:
-    return [("", value["matched"])] if value.get("matched") else []
-
-
-def _radius_lines(value: Mapping[str, Any]) -> Lines:
-    out: Lines = []
-    for row in value.get("radius") or []:
-        ends = f">{row['from']:g}" if row["to"] is None else f"{row['from']:.2f}-{row['to']:.2f}"
-        out.append((f", r {ends}", row))
-    return out
-
-
-def _length_lines(value: Mapping[str, Any]) -> Lines:
-    out: Lines = []
-    for row in value.get("decoded_length") or []:
-        whole = ", whole recordings" if row.get("whole") else ""
-        out.append((f"{whole}, {row['segments']} segments", row))
-    return out
-
-
-def _throughput_lines(value: Mapping[str, Any]) -> Lines:
-    return [("", value["throughput"])] if value.get("throughput") else []
-
-
-_LINES = {
-    "oos": _strata_lines, "placement": _placement_lines, "matched": _matched_lines,
-    "radius": _radius_lines, "length": _length_lines, "throughput": _throughput_lines,
-}  # fmt: skip
 
 
 def shown(table: Table, column: str, value: float | None) -> str:

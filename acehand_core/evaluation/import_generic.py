@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.evaluation.importing.records import MIRROR, Hands, every_frame, mirrored, take
-from acehand_core.evaluation.models import HandLibrary, rest_pose
+from acehand_core.evaluation.import_records import MIRROR, Hands, every_frame, mirrored, take
+from acehand_core.evaluation.protocol import HandLibrary, rest_pose
 from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.mapping import change_frame
@@ -49,21 +49,18 @@ class Generic:
         if not path.is_file():
             raise InputError(f"{path}: no such file, nor {segment}.npz; every segment needs one.")
         data = safe_load_npz(path) if path.suffix == ".npz" else _read_parquet(path, len(truth))
-        says = {**self.known, **_conventions(data, str(path))}
+
+        says = dict(self.known)
+        for name in CONVENTIONS:
+            if name in data:
+                value = np.asarray(data[name])
+                if value.size != 1:
+                    raise SchemaError(f"{path}: {name!r} must be one value.")
+                says[name] = value.item()
+
         if "joints" in data:
             return _joints(data, says, str(path), len(truth)), []
         return _parameters(data, says, str(path), len(truth), library), []
-
-
-def _conventions(data: Mapping[str, Any], where: str) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name in CONVENTIONS:
-        if name in data:
-            value = np.asarray(data[name])
-            if value.size != 1:
-                raise SchemaError(f"{where}: {name!r} must be one value.")
-            out[name] = value.item()
-    return out
 
 
 def _choice(says: Mapping[str, Any], name: str, valid: tuple[str, ...], where: str) -> str:
@@ -119,45 +116,48 @@ def _parameters(
     """Return MANO parameters brought to absolute rotations and MANO translations in the camera."""
     fixed = _flag(says, "left_shapedirs_fixed", where)
     model = library.get("mano", fixed)
-    turn = _rotations(take(data, "global_orient", where, (None, 2, 3), (None, 2, 3, 3)), 3)
-    every_frame(len(turn), count, "global_orient", where)
-    bend = take(data, "hand_pose", where, (count, 2, 45), (count, 2, 15, 3), (count, 2, 15, 3, 3))
-    if bend.ndim < 5:
-        bend = bend.reshape(count, 2, 45)
+    orient = take(data, "global_orient", where, (None, 2, 3), (None, 2, 3, 3))
+    orient = rotations.exp(orient) if orient.ndim == 3 else orient
+    every_frame(len(orient), count, "global_orient", where)
+
+    pose = take(data, "hand_pose", where, (count, 2, 45), (count, 2, 15, 3), (count, 2, 15, 3, 3))
+    if pose.ndim < 5:
+        pose = pose.reshape(count, 2, 45)
         if not _flag(says, "flat_hand_mean", where):
             mean = [rotations.log(rest_pose(model, side)).reshape(45) for side in SIDES]
             if _choice(says, "left", ("true", "mirrored"), where) == "mirrored":
                 mean[0] = mean[1]
-            bend = bend + np.stack(mean)
-        bend = rotations.exp(bend.reshape(count, 2, 15, 3))
+            pose = pose + np.stack(mean)
+        pose = rotations.exp(pose.reshape(count, 2, 15, 3))
+
     betas = take(data, "betas", where, (2, 10), (count, 2, 10))
     betas = np.broadcast_to(betas, (count, 2, 10))
-    trans = take(data, "transl", where, (count, 2, 3)) * _metres(says, where)
-    there = _present(data, trans, where)
+    translation = take(data, "transl", where, (count, 2, 3)) * _metres(says, where)
+    there = _present(data, translation, where)
+
     if _choice(says, "left", ("true", "mirrored"), where) == "mirrored":
-        turn, bend, trans = turn.copy(), bend.copy(), trans.copy()
-        turn[:, 0], bend[:, 0] = mirrored(turn[:, 0]), mirrored(bend[:, 0])
-        trans[:, 0] = trans[:, 0] @ MIRROR
+        orient, pose, translation = orient.copy(), pose.copy(), translation.copy()
+        orient[:, 0], pose[:, 0] = mirrored(orient[:, 0]), mirrored(pose[:, 0])
+        translation[:, 0] = translation[:, 0] @ MIRROR
+
     flat = np.broadcast_to(np.eye(3), (count, 15, 3, 3))
     eye = np.broadcast_to(np.eye(3), (count, 3, 3))
     rest = np.stack(
         [model.joints(side, eye, flat, betas[:, s])[:, 0] for s, side in enumerate(SIDES)], axis=1
     )
     if _choice(says, "translation", ("mano", "wrist"), where) == "wrist":
-        trans = trans - rest
+        translation = translation - rest
+
     if "T_camera_world" in data:
         T = take(data, "T_camera_world", where, (count, 4, 4))
         T = np.broadcast_to(frames.rigid(T[:, :3, :3], T[:, :3, 3])[:, None], (count, 2, 4, 4))
-        turn, trans = change_frame(T, turn, trans, rest)
+        orient, translation = change_frame(T, orient, translation, rest)
+
     frame, slot = np.nonzero(there)
     return Hands(
-        frame, slot, np.ones(len(frame)), turn[there], bend[there], betas[there], trans[there],
-        left_shapedirs_fixed=fixed,
+        frame, slot, np.ones(len(frame)), orient[there], pose[there], betas[there],
+        translation[there], left_shapedirs_fixed=fixed,
     )  # fmt: skip
-
-
-def _rotations(value: np.ndarray, vector_ndim: int) -> np.ndarray:
-    return rotations.exp(value) if value.ndim == vector_ndim else value
 
 
 def _read_parquet(path: Path, count: int) -> dict[str, Any]:
@@ -170,9 +170,11 @@ def _read_parquet(path: Path, count: int) -> dict[str, Any]:
         columns = {name: table[name].to_pylist() for name in table.column_names}
     except (OSError, pa.ArrowException) as error:
         raise SchemaError(f"{path}: not a readable parquet file ({error}).") from error
+
     for name in ("frame", "hand"):
         if name not in columns:
             raise SchemaError(f"{path}: column {name!r} is missing.")
+
     frame = take({"frame": columns.pop("frame")}, "frame", str(path), (None,)).astype(np.int64)
     hand = columns.pop("hand")
     for row, (f, side) in enumerate(zip(frame, hand, strict=True)):
@@ -181,17 +183,20 @@ def _read_parquet(path: Path, count: int) -> dict[str, Any]:
                 f"{path}: row {row} is of hand {side!r} in frame {f}; valid: left or right, "
                 f"0 to {count - 1}."
             )
+
     slot = np.array([SIDES.index(side) for side in hand], np.int64)
     if len({(f, s) for f, s in zip(frame, slot, strict=True)}) < len(frame):
         raise SchemaError(f"{path}: a hand has two rows in one frame.")
     out: dict[str, Any] = {}
     presence = np.zeros((count, 2))
     presence[frame, slot] = 1
+
     for name, values in columns.items():
         flat = take({name: values}, name, str(path), (None,), (None, None))
         whole = np.full((count, 2, *flat.shape[1:]), np.nan)
         whole[frame, slot] = flat
         out[name] = whole
+
     out.setdefault("presence", presence)
     if "joints" in out:
         whole = out["joints"]
@@ -202,9 +207,11 @@ def _read_parquet(path: Path, count: int) -> dict[str, Any]:
                 "of 21 joints."
             )
         out["joints"] = whole.reshape(count, 2, 21, 3)
+
     out["presence"] = np.nan_to_num(out["presence"])
     if "betas" in out:
         out["betas"] = np.nan_to_num(out["betas"])
+
     for key, value in (table.schema.metadata or {}).items():
         if key.decode("utf-8", "replace") in CONVENTIONS:
             out[key.decode()] = value.decode("utf-8", "replace")

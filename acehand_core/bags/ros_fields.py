@@ -1,13 +1,18 @@
-"""A hand as visualization_msgs/MarkerArray: joints and bones, and its surface."""
+"""Fields of ROS messages as nested dicts: headers, poses, transforms, and the markers of a hand.
+
+Markers are visualization_msgs/MarkerArray: joints and bones, and the hand's surface.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from acehand_core.geometry import rotations
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import BONES
 from acehand_core.motion import HandMotion
@@ -16,7 +21,7 @@ from acehand_core.types import Side
 MARKERS = "visualization_msgs/msg/MarkerArray"
 _LINE_LIST, _SPHERE_LIST, _TRIANGLE_LIST = 5, 7, 11
 _ADD, _DELETE = 0, 2
-#: Wrist, then thumb to pinky: told apart also by those who do not see red and green alike.
+#: Wrist, then thumb to pinky: distinct also for those who do not see red and green alike.
 _COLOURS = (
     (0.85, 0.85, 0.85), (0.90, 0.62, 0.00), (0.34, 0.71, 0.91), (0.00, 0.62, 0.45),
     (0.94, 0.89, 0.26), (0.80, 0.47, 0.65),
@@ -28,6 +33,70 @@ _SKIN: dict[Side, tuple[float, float, float]] = {
 _JOINT_M, _BONE_M = 0.010, 0.004
 #: Vertices closer than this in the flat hand become one: meshes in messages are large.
 _MERGE_M = 0.006
+
+
+def header_of(stamp_ns: int, frame: str) -> dict[str, Any]:
+    """Return a std_msgs Header."""
+    return {"stamp": time_of(stamp_ns), "frame_id": frame}
+
+
+def time_of(ns: int) -> dict[str, int]:
+    """Return a builtin_interfaces Time or Duration of whole nanoseconds."""
+    return {"sec": ns // 10**9, "nanosec": ns % 10**9}
+
+
+def floats(values: np.ndarray) -> list[float]:
+    """Return plain numbers of a vector."""
+    return [float(value) for value in values]
+
+
+def key_values(values: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return diagnostic_msgs KeyValues."""
+    return [{"key": key, "value": str(value)} for key, value in values.items()]
+
+
+def pose_of(transform: Float[np.ndarray, "4 4"]) -> dict[str, Any]:
+    """Return a geometry_msgs Pose of a 4 x 4 matrix, metres."""
+    x, y, z = floats(transform[:3, 3])
+    qw, qx, qy, qz = floats(rotations.to_quaternion(transform[:3, :3]))
+    return {
+        "position": {"x": x, "y": y, "z": z},
+        "orientation": {"x": qx, "y": qy, "z": qz, "w": qw},
+    }
+
+
+def joint_poses(points: Float[np.ndarray, "21 3"]) -> list[dict[str, Any]]:
+    """Return one pose per joint; only positions are known, so orientations are the identity."""
+    turn = {"x": 0.0, "y": 0.0, "z": 0.0, "w": 1.0}
+    return [{"position": dict(zip("xyz", floats(p), strict=True)), "orientation": turn}
+            for p in points]  # fmt: skip
+
+
+def rigid_transform(
+    stamp_ns: int, parent: str, child: str, pose: Float[np.ndarray, "4 4"]
+) -> dict[str, Any]:
+    """Return a geometry_msgs TransformStamped of a 4 x 4 matrix, metres."""
+    qw, qx, qy, qz = floats(rotations.to_quaternion(pose[:3, :3]))
+    x, y, z = floats(pose[:3, 3])
+    return transform_of(stamp_ns, parent, child, (x, y, z), (qx, qy, qz, qw))
+
+
+def transform_of(
+    stamp_ns: int,
+    parent: str,
+    child: str,
+    xyz: tuple[float, float, float],
+    xyzw: tuple[float, float, float, float],
+) -> dict[str, Any]:
+    """Return a geometry_msgs TransformStamped."""
+    return {
+        "header": header_of(stamp_ns, parent),
+        "child_frame_id": child,
+        "transform": {
+            "translation": dict(zip("xyz", xyz, strict=True)),
+            "rotation": dict(zip("xyzw", xyzw, strict=True)),
+        },
+    }
 
 
 def skeleton_markers(

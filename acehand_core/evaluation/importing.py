@@ -1,23 +1,26 @@
-"""Dyn-HaMR: the npz of its optimisation, world to camera, mirrored left hands.
+"""Other methods' outputs as predictions, one HandMotion table per segment.
 
-HaMeR, WiLoR and Hamba: one npz of crops per segment, dumped before their renderers.
-
-Their demos write pictures and meshes only, so a user saves what the model returned; docs/evaluation
-shows how. All three predict the same dictionary; a left hand is a mirrored right one.
-
-HaWoR: the JSON chunks of its camera-space stage, one folder of a video per segment.
+What each writes, and how a user saves what it does not write, is in docs/evaluation.md. HaMeR,
+WiLoR and Hamba predict the same dictionary: one npz of crops per segment, a left hand is a mirrored
+right one. Dyn-HaMR: the npz of its optimisation, world to camera, mirrored left hands. HaWoR: the
+JSON chunks of its camera-space stage.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from acehand_core.errors import InputError, SchemaError
-from acehand_core.evaluation.importing.records import (
+from acehand_core.atomic import check_free
+from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.evaluation.import_generic import Generic
+from acehand_core.evaluation.import_records import (
     MIRROR,
     Hands,
     every_frame,
@@ -26,12 +29,15 @@ from acehand_core.evaluation.importing.records import (
     mirrored,
     rows,
     take,
+    to_motion,
 )
-from acehand_core.evaluation.models import HandLibrary
+from acehand_core.evaluation.inputs import SUFFIX, GroundTruth, check_prediction
+from acehand_core.evaluation.protocol import HandLibrary
 from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.mapping import change_frame
-from acehand_core.motion import HandMotion
+from acehand_core.motion import HandMotion, Provenance
+from acehand_core.recordings.hand_table import write_hand_motion
 
 _RESULT = re.compile(r".*_(\d{6})_.*results\.npz")
 
@@ -94,18 +100,21 @@ def _file(source: Path, segment: str) -> Path:
     single, folder = source / f"{segment}.npz", source / segment
     if single.is_file():
         return single
+
     numbered = [(int(found[1]), p) for p in sorted(folder.rglob("*results.npz"))
                 if (found := _RESULT.fullmatch(p.name))]  # fmt: skip
     if not numbered:
         raise InputError(
             f"{single}: no such file, and no <name>_<iteration>_<stage>_results.npz in {folder}."
         )
+
     stages = {path.parent for _, path in numbered}
     if len(stages) > 1:
         raise SchemaError(
             f"{folder}: results of several stages ({', '.join(sorted(p.name for p in stages))}); "
             f"copy the one to score to {single}."
         )
+
     return max(numbered)[1]
 
 
@@ -191,19 +200,21 @@ def read_hawor(
     names = ("frame", "slot", "score", "global_orient", "hand_pose", "betas", "translation")
     hands = Hands(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
     notes = _focal_note(source / segment / "est_focal.txt", truth)
+
     short = len(truth) - 1 - int(hands.frame.max(initial=-1))
     if len(hands.frame) and short > 0:
         notes.append(
             f"the last chunk ends {short} frames before a segment does; they count as without hands"
         )
+
     return hands, notes
 
 
 def _chunk(path: Path, slot: int) -> Hands:
-    found = _CHUNK.fullmatch(path.name)
-    if found is None:
+    span = _CHUNK.fullmatch(path.name)
+    if span is None:
         raise SchemaError(f"{path}: HaWoR names chunks <first>_<last>.json.")
-    first, last = int(found[1]), int(found[2])
+    first, last = int(span[1]), int(span[2])
     try:
         data = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -236,3 +247,94 @@ def _focal_note(path: Path, truth: HandMotion) -> list[str]:
     if abs(used / true - 1) > 0.01:
         return [f"HaWoR used a focal length of {used:g} px; the camera has {true:g} px"]
     return []
+
+
+Reader = Callable[[Path, str, HandMotion, HandLibrary], tuple[Hands, list[str]]]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How one method's output is read."""
+
+    read: Reader
+    about: str
+
+
+_FREE = Generic({})
+#: Methods by the name that ``acehand evaluate import`` takes.
+METHODS: dict[str, Method] = {
+    "hamer": Method(read_crops, "HaMeR: npz of crops per segment"),
+    "wilor": Method(read_crops, "WiLoR: npz of crops per segment"),
+    "hamba": Method(read_crops, "Hamba: npz of crops per segment, HaMeR's conventions"),
+    "hawor": Method(read_hawor, "HaWoR: cam_space JSON, one video folder per segment"),
+    "dynhamr": Method(read_dynhamr, "Dyn-HaMR: results npz per segment"),
+    "interwild": Method(
+        Generic({"flat_hand_mean": False, "left_shapedirs_fixed": True, "left": "true"}),
+        "InterWild: generic file, its MANO conventions known",
+    ),
+    "wildhands": Method(_FREE, "WildHands: generic file"),
+    "omnihands": Method(_FREE, "OmniHands: generic file"),
+    "egoforce": Method(_FREE, "EgoForce: generic file"),
+    "vidihand": Method(_FREE, "ViDiHand: generic file"),
+    "mint": Method(_FREE, "MINT: generic file"),
+    "generic": Method(_FREE, "any method: npz or parquet of MANO parameters or 21 joints"),
+}
+
+
+def import_predictions(
+    method: str,
+    source: Path,
+    truth: GroundTruth,
+    output: Path,
+    library: HandLibrary,
+    overwrite: bool = False,
+    progress: Progress = lambda stage, done, total: None,
+) -> dict[str, Any]:
+    """Write the predictions of every segment; return how many and what had to be assumed.
+
+    Everything is read and checked before the first file is written, and what a stopped run wrote
+    is removed, so that the same command can be given again.
+
+    Raises:
+        InputError: an unknown method, or a segment without output. SchemaError: output that does
+            not have its format. OutputError: a file exists, or cannot be written.
+    """
+    if method not in METHODS:
+        raise InputError(f"no importer is named {method!r}; {nearest(method, METHODS)}")
+    if not source.is_dir():
+        raise InputError(f"{source}: no such folder of {method}'s output.")
+    files = {segment: output / f"{segment}{SUFFIX}" for segment in truth.segments}
+    for path in files.values():
+        check_free(path, overwrite)
+    notes: list[str] = []
+    motions = {}
+    for done, segment in enumerate(truth.segments):
+        progress("importing", done, len(truth.segments))
+        target = truth.truth(segment)
+        if target.camera is None:
+            raise InputError(f"{segment}: the ground truth has no camera, which importing needs.")
+        hands, assumed = METHODS[method].read(source, segment, target, library)
+        notes += [note for note in assumed if note not in notes]
+
+        settings = {"imported": True}
+        provenance = Provenance(segment, None, method, settings=settings, notes=tuple(assumed))
+        where = f"{source}: {segment}"
+        motion = to_motion(hands, target, library, provenance, where)
+        if motion.hand_model == "none":  # joints alone: rotations and translation are not known
+            names = ("global_orient", "hand_pose", "translation")
+            motion = replace(motion, **{n: np.full_like(getattr(motion, n), np.nan) for n in names})
+        check_prediction(motion, target, where, library)
+        motions[segment] = motion
+
+    # All files, or none that was not there before.
+    new = [path for path in files.values() if not path.exists()]
+    try:
+        for segment, motion in motions.items():
+            write_hand_motion(motion, files[segment], overwrite)
+    except BaseException:
+        for path in new:
+            path.unlink(missing_ok=True)
+        raise
+    progress("importing", len(truth.segments), len(truth.segments))
+    return {"method": method, "segments": len(truth.segments), "notes": notes}

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 from html import escape
 
+from acehand_core.evaluation.plots import Series, Web, bars, plot, radar
 from acehand_core.evaluation.summary import METRICS
-from acehand_core.evaluation.tables.build import COLUMNS, Entry, Row, Table, legend, quoted, shown
-from acehand_core.evaluation.tables.plots import Series, Web, bars, plot, radar
+from acehand_core.evaluation.tables import COLUMNS, Entry, Row, Table, legend, quoted, shown
 
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;color:#222;
@@ -41,16 +41,26 @@ _RADIUS_MIDDLES = {"0.00-0.25": 0.125, "0.25-0.50": 0.375, "0.50-0.75": 0.625, "
 def page(tables: Sequence[Table], entries: Sequence[Entry]) -> str:
     """Return the page. Rows of the paper are grey and italic, rows that were run here blue."""
     parts = ["<h1>Evaluation</h1>", *(f'<p class="note">{escape(t)}</p>' for t in legend(entries))]
-    pictures = {"main": _overview, "oos": _strata, "radius": _radius, "length": _length}
+    speeds = next(table for table in tables if table.name == "throughput")
+    extra = next(table for table in tables if table.name == "extra")
     for table in tables:
         if not table.blocks:
             continue
         source = f" <small>(paper, {escape(table.source)})</small>" if table.source else ""
         parts.append(f'<h2 id="{table.name}">{escape(table.title)}{source}</h2>')
-        if table.name in pictures:
-            parts.append(pictures[table.name](table, tables))
+
+        match table.name:
+            case "main":
+                parts.append(_radar(table, extra) + _speed(table, speeds))
+            case "oos":
+                parts.append(_strata(table))
+            case "radius":
+                parts.append(_radius(table))
+            case "length":
+                parts.append(_length(table))
         for block, rows in table.blocks.items():
             parts.append(f"<h3>{escape(block)}</h3>" + _table(table, rows))
+
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Evaluation</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
@@ -80,23 +90,28 @@ def _column(table: Table, row: Row, name: str) -> float | None:
     return row.values[table.columns.index(name)]
 
 
-#: Label, whether it is quoted, and the how manieth row of that label in its block.
+#: Label, whether it is quoted, and its number among the rows of that label in its block.
 _Method = tuple[str, bool, int]
 _Values = dict[_Method, dict[str, float | None]]
 
 
-def _overview(table: Table, tables: Sequence[Table]) -> str:
-    return _radar(table, tables) + _speed(table, tables)
-
-
-def _radar(table: Table, tables: Sequence[Table]) -> str:
+def _radar(table: Table, extra: Table) -> str:
     """Draw a radar of the main datasets' mean, and one of every dataset with rows to compare."""
-    extra = next(t for t in tables if t.name == "extra")
     blocks = {
-        block: _by_method(one, rows)
-        for one in (table, extra) for block, rows in one.blocks.items()
+        block: _by_method(source, rows)
+        for source in (table, extra) for block, rows in source.blocks.items()
     }  # fmt: skip
-    means = _means([blocks.get(name, {}) for name in _MAIN])
+    # Means over blocks of the methods in all of them; None where one is not known.
+    means: _Values = {}
+    main = [blocks.get(name, {}) for name in _MAIN]
+    for method in main[0]:
+        if all(method in block for block in main):
+            columns = {name: [block[method][name] for block in main] for name in _AXES}
+            means[method] = {
+                name: None if None in column else sum(column) / len(column)
+                for name, column in columns.items()
+            }
+
     rated = {m: v["mpjpe_p"] for m, v in means.items() if m[1] and v["mpjpe_p"] is not None}
     drawn = sorted(rated, key=lambda method: rated[method])[:_QUOTED_DRAWN]
     # Ours last: what is drawn last lies on top.
@@ -120,21 +135,6 @@ def _by_method(table: Table, rows: Sequence[Row]) -> _Values:
     return out
 
 
-def _means(blocks: Sequence[_Values]) -> _Values:
-    """Return the means over blocks of the methods in all of them; None where one is not known."""
-    out: _Values = {}
-    for method in blocks[0]:
-        if all(method in block for block in blocks):
-            columns = {n: [block[method][n] for block in blocks] for n in _AXES}
-            out[method] = {n: _mean(column) for n, column in columns.items()}
-    return out
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
-
-
 def _web(table: Table, title: str, rows: Sequence[dict[str, float | None]]) -> Web:
     better = {name: direction for name, _, direction in METRICS}
     rims, columns = [], []
@@ -148,20 +148,19 @@ def _web(table: Table, title: str, rows: Sequence[dict[str, float | None]]) -> W
 
 
 def _share(value: float, best: float, direction: int) -> float:
-    """Return how far out a value lies: 1 for the best; an error of 0 is best whatever it is of."""
+    """Return how far out a value lies: 1 for the best; an error of 0 is the best of any."""
     over, under = (value, best) if direction > 0 else (best, value)
     return over / under if under else float(direction < 0)
 
 
-def _speed(table: Table, tables: Sequence[Table]) -> str:
+def _speed(table: Table, speeds: Table) -> str:
     """Accuracy against speed: MPJPE-p averaged over the main datasets, where both are known."""
-    speed_table = next(t for t in tables if t.name == "throughput")
-    speeds = {
-        (row.label, row.quoted): _column(speed_table, row, "fps")
-        for rows in speed_table.blocks.values() for row in rows
+    fps_of = {
+        (row.label, row.quoted): _column(speeds, row, "fps")
+        for rows in speeds.blocks.values() for row in rows
     }  # fmt: skip
     series = []
-    for (label, was_quoted), fps in speeds.items():
+    for (label, was_quoted), fps in fps_of.items():
         errors = [
             _column(table, row, "mpjpe_p")
             for block in _MAIN
@@ -171,12 +170,13 @@ def _speed(table: Table, tables: Sequence[Table]) -> str:
         known = [error for error in errors if error is not None]
         if fps and len(known) == 3:
             series.append(Series(label, ((fps, sum(known) / 3),), was_quoted, joined=False))
+
     return plot(
         series, "frames per second (quoted: one A100)", "MPJPE-p mm, mean of 3 datasets", True
     )
 
 
-def _strata(table: Table, tables: Sequence[Table]) -> str:
+def _strata(table: Table) -> str:
     out = []
     for block, rows in table.blocks.items():
         groups = []
@@ -192,10 +192,11 @@ def _strata(table: Table, tables: Sequence[Table]) -> str:
         if groups:
             drawn = bars(groups, ("in view mm", "out of sight mm"))
             out.append(f"<h3>{escape(block)}{said}</h3>" + drawn)
+
     return "".join(out)
 
 
-def _radius(table: Table, tables: Sequence[Table]) -> str:
+def _radius(table: Table) -> str:
     out = []
     for block, rows in table.blocks.items():
         lines: dict[tuple[str, bool], list[tuple[float, float]]] = {}
@@ -210,7 +211,7 @@ def _radius(table: Table, tables: Sequence[Table]) -> str:
     return "".join(out)
 
 
-def _length(table: Table, tables: Sequence[Table]) -> str:
+def _length(table: Table) -> str:
     """Error and smoothness against the frames that are decoded in one pass (paper, its figure)."""
     out = []
     for (block, rows), (column, heading) in itertools.product(
@@ -223,7 +224,8 @@ def _length(table: Table, tables: Sequence[Table]) -> str:
             if frames is not None and error is not None:
                 lines.setdefault((method, row.quoted), []).append((frames, error))
         series = [Series(m, tuple(sorted(points)), q) for (m, q), points in lines.items()]
-        if any(len(one.points) > 1 for one in series):  # a single length shows nothing
+        if any(len(line.points) > 1 for line in series):  # a single length shows nothing
             drawn = plot(series, "frames decoded in one pass", heading)
             out.append(f"<h3>{escape(block)}</h3>{drawn}")
+
     return "".join(out)

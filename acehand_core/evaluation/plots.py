@@ -30,7 +30,9 @@ def plot(series: Sequence[Series], x_label: str, y_label: str, log_x: bool = Fal
         return ""
     xs = [_warp(x, log_x) for s in series for x, _ in s.points]
     ys = [y for s in series for _, y in s.points]
-    low_x, high_x = _widened(min(xs), max(xs))
+    low, high = min(xs), max(xs)
+    pad = 0.06 * (high - low) or 0.5
+    low_x, high_x = low - pad, high + pad
     high_y = max(ys) * 1.08 or 1.0
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -44,14 +46,18 @@ def plot(series: Sequence[Series], x_label: str, y_label: str, log_x: bool = Fal
         parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
                      'stroke="#ddd"/>')  # fmt: skip
         parts.append(_text(_LEFT - 6, y + 4, f"{value:g}", "end"))
-    for value in _decades(low_x, high_x) if log_x else _ticks(low_x, high_x):
+    ticks = _ticks(low_x, high_x)
+    if log_x:
+        decades = [m * 10.0**k for k in range(-3, 5) for m in (1, 2, 5)]
+        ticks = [value for value in decades if low_x <= math.log10(value) <= high_x]
+    for value in ticks:
         x, _ = at(value, 0.0)
         parts.append(_text(x, _HEIGHT - _BOTTOM + 16, f"{value:g}", "middle"))
     parts.append(_text(_WIDTH / 2, _HEIGHT - 8, x_label, "middle"))
     parts.append(f'<text transform="translate(14 {_HEIGHT / 2}) rotate(-90)" '
                  f'text-anchor="middle">{escape(y_label)}</text>')  # fmt: skip
-    for number, one in enumerate(series):
-        parts += _drawn(one, COLOURS[number % len(COLOURS)], at)
+    for number, line in enumerate(series):
+        parts += _drawn(line, COLOURS[number % len(COLOURS)], at)
     return _svg(parts) + _legend(series)
 
 
@@ -77,6 +83,7 @@ def bars(groups: Sequence[tuple[str, Sequence[float], bool]], names: Sequence[st
     high = max(max(values) for _, values, _ in groups) or 1.0
     step, thick, left = 15.0 * len(names) + 8, 13, 190.0
     height = step * len(groups) + 8
+
     parts = []
     for row, (label, values, quoted) in enumerate(groups):
         top = 4 + row * step
@@ -88,6 +95,7 @@ def bars(groups: Sequence[tuple[str, Sequence[float], bool]], names: Sequence[st
             parts.append(f'<rect x="{left}" y="{y:.1f}" width="{width:.1f}" height="{thick}" '
                          f"{fill}/>")  # fmt: skip
             parts.append(_text(left + width + 5, y + 11, f"{value:.1f}", "start"))
+
     keys = [Series(name, (), False) for name in names]
     return _svg(parts, height) + _legend(keys)
 
@@ -114,6 +122,7 @@ def radar(webs: Sequence[Web], axes: Sequence[str], series: Sequence[Series]) ->
     if not webs:
         return ""
     across, side = min(3, len(webs)), 330.0
+
     parts = []
     for number, web in enumerate(webs):
         row, column = divmod(number, across)
@@ -122,8 +131,9 @@ def radar(webs: Sequence[Web], axes: Sequence[str], series: Sequence[Series]) ->
         parts.append(f'<text x="{spokes.x:.1f}" y="{row * side + 18:.1f}" text-anchor="middle" '
                      f'font-weight="600">{title}</text>')  # fmt: skip
         parts += _frame(spokes, axes, web.rims)
-        for index, (one, values) in enumerate(zip(series, web.values, strict=True)):
-            parts += _strand(one, COLOURS[index % len(COLOURS)], values, spokes)
+        for index, (line, values) in enumerate(zip(series, web.values, strict=True)):
+            parts += _strand(line, COLOURS[index % len(COLOURS)], values, spokes)
+
     height = -(-len(webs) // across) * side
     return _svg(parts, height, across * side) + _legend(series)
 
@@ -164,6 +174,7 @@ def _strand(
 ) -> list[str]:
     places = [None if v is None else spokes.at(axis, v) for axis, v in enumerate(values)]
     dash, thick = (' stroke-dasharray="5 4"', 1.5) if series.quoted else ("", 2.5)
+
     out = []
     if None not in places:
         out.append(f'<polygon points="{_points(places)}" fill="none" stroke="{colour}" '
@@ -173,11 +184,13 @@ def _strand(
             if start is not None and end is not None:
                 out.append(f'<polyline points="{_points((start, end))}" fill="none" '
                            f'stroke="{colour}" stroke-width="{thick}"{dash}/>')  # fmt: skip
+
     fill = "#fff" if series.quoted else colour
     for place in places:
         if place is not None:
             out.append(f'<circle cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="3" fill="{fill}" '
                        f'stroke="{colour}" stroke-width="1.5"/>')  # fmt: skip
+
     return out
 
 
@@ -193,10 +206,10 @@ def _svg(parts: Sequence[str], height: float = _HEIGHT, width: float = _WIDTH) -
 
 def _legend(series: Sequence[Series]) -> str:
     keys = []
-    for number, one in enumerate(series):
+    for number, line in enumerate(series):
         colour = COLOURS[number % len(COLOURS)]
-        mark = "○" if one.quoted else "●"
-        keys.append(f'<span><b style="color:{colour}">{mark}</b> {escape(one.name)}</span>')
+        mark = "○" if line.quoted else "●"
+        keys.append(f'<span><b style="color:{colour}">{mark}</b> {escape(line.name)}</span>')
     return f'<p class="legend">{" ".join(keys)}</p>'
 
 
@@ -208,19 +221,9 @@ def _warp(x: float, log_x: bool) -> float:
     return math.log10(x) if log_x else x
 
 
-def _widened(low: float, high: float) -> tuple[float, float]:
-    pad = 0.06 * (high - low) or 0.5
-    return low - pad, high + pad
-
-
 def _ticks(low: float, high: float) -> list[float]:
     raw = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw)
     first = math.ceil(low / step)
     return [round(k * step, 10) for k in range(first, math.floor(high / step) + 1)]
-
-
-def _decades(low: float, high: float) -> list[float]:
-    values = [m * 10.0**k for k in range(-3, 5) for m in (1, 2, 5)]
-    return [v for v in values if low <= math.log10(v) <= high]

@@ -1,8 +1,7 @@
 """Hands as another method found them, any number per frame, and how they become a HandMotion.
 
-Named arrays from a user's file, with their shapes checked.
-
-From a crop to the whole image, and from a mirrored right hand to a left one.
+Arrays of a user's file are read with their shapes checked; crops become whole images and mirrored
+right hands left ones.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from acehand_core.errors import SchemaError, nearest
-from acehand_core.evaluation.models import HandLibrary
+from acehand_core.evaluation.protocol import HandLibrary
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandModelName, HandMotion, Provenance
 from acehand_core.types import SIDES, JointsImage
@@ -65,7 +64,14 @@ def to_motion(
     """
     frames = len(truth)
     _check(hands, frames, where)
-    keep = _best(hands)
+
+    # Per frame and slot the row of the highest score, of equals the first.
+    order = np.lexsort((np.arange(len(hands.frame)), -hands.score, hands.slot, hands.frame))
+    keys = np.stack([hands.frame[order], hands.slot[order]])
+    first = np.ones(len(order), bool)
+    first[1:] = (np.diff(keys, axis=1) != 0).any(0)
+    keep = order[first]
+
     slots = hands.slot[keep]
     at = hands.frame[keep], slots
 
@@ -89,19 +95,19 @@ def to_motion(
                 side, hands.global_orient[rows], hands.hand_pose[rows], hands.betas[rows]
             )
             joints[hands.frame[rows], slot] = posed + hands.translation[rows, None]
-    there = np.zeros((frames, 2), bool)
+    present = np.zeros((frames, 2), bool)
     filled = np.zeros((frames, 2), bool)
     score = np.zeros((frames, 2))
-    there[at], score[at] = True, np.clip(hands.score[keep], 0, 1)
+    present[at], score[at] = True, np.clip(hands.score[keep], 0, 1)
     if hands.filled is not None:
         filled[at] = hands.filled[keep]
     return HandMotion(
         timestamps_ns=truth.timestamps_ns,
         fps=truth.fps,
-        presence=there.astype(float),
-        visible=there.astype(float),
+        presence=present.astype(float),
+        visible=present.astype(float),
         quality=score,
-        observed=there & ~filled,
+        observed=present & ~filled,
         filled=filled,
         global_orient=orient,
         hand_pose=pose,
@@ -122,27 +128,21 @@ def _check(hands: Hands, frames: int, where: str) -> None:
         raise SchemaError(
             f"{where}: 'frame' {hands.frame[outside][0]}; the segment has 0 to {frames - 1}."
         )
+
     for name in ("global_orient", "hand_pose", "betas", "translation", "joints", "score"):
         value = getattr(hands, name)
         if value is not None and not np.isfinite(value).all():
             raise SchemaError(f"{where}: {name!r} has values that are not finite.")
+
     if hands.hand_model == "none":
         return
-    turns = np.concatenate([hands.global_orient[:, None], hands.hand_pose], axis=1)
-    off = np.abs(np.swapaxes(turns, -1, -2) @ turns - np.eye(3)).max(initial=0.0)
-    if off > 1e-2 or (len(turns) and np.linalg.det(turns).min() < 0.9):
+    matrices = np.concatenate([hands.global_orient[:, None], hands.hand_pose], axis=1)
+    off = np.abs(np.swapaxes(matrices, -1, -2) @ matrices - np.eye(3)).max(initial=0.0)
+
+    if off > 1e-2 or (len(matrices) and np.linalg.det(matrices).min() < 0.9):
         raise SchemaError(
-            f"{where}: 'global_orient' or 'hand_pose' holds matrices that are no rotations."
+            f"{where}: 'global_orient' or 'hand_pose' holds matrices that are not rotations."
         )
-
-
-def _best(hands: Hands) -> Int[np.ndarray, "M"]:
-    """Return per frame and slot the row of the highest score, of equals the first."""
-    order = np.lexsort((np.arange(len(hands.frame)), -hands.score, hands.slot, hands.frame))
-    keys = np.stack([hands.frame[order], hands.slot[order]])
-    first = np.ones(len(order), bool)
-    first[1:] = (np.diff(keys, axis=1) != 0).any(0)
-    return order[first]
 
 
 def take(
@@ -163,8 +163,8 @@ def take(
         fits = zip(value.shape, shape, strict=False)
         if value.ndim == len(shape) and all(n in (m, None) or m is None for m, n in fits):
             return value
-    wanted = " or ".join(str(tuple("N" if n is None else n for n in s)) for s in shapes)
-    raise SchemaError(f"{where}: {name!r} has shape {value.shape}; {wanted} is needed.")
+    valid = " or ".join(str(tuple("N" if n is None else n for n in s)) for s in shapes)
+    raise SchemaError(f"{where}: {name!r} has shape {value.shape}; {valid} is needed.")
 
 
 def rows(value: np.ndarray, count: int, name: str, where: str) -> np.ndarray:
