@@ -44,9 +44,9 @@ def drive(retargeting: Any, hand: HandSpec, targets: HandTargets) -> Commands:
     indices = retargeting.optimizer.target_link_human_indices
     out = np.tile(hand.rest, (len(targets.joints_hand), 1))
     last = hand.rest
-    followed = targets.usable
+    usable = targets.usable
     for frame, joints in enumerate(targets.joints_hand):
-        if followed[frame]:
+        if usable[frame]:
             # Vectors from the first to the second row of keypoints, or tips from the wrist.
             origin, task = indices if indices.ndim == 2 else (WRIST, indices)
             last = retargeting.retarget(joints[task] - joints[origin])[order]

@@ -63,10 +63,10 @@ class HandTargets:
 
     @property
     def measured(self) -> Bool[np.ndarray, "T"]:
-        """Followed frames that gap filling did not write; all followed ones where it wrote all."""
-        followed = self.usable
-        seen = followed if self.filled is None else followed & ~self.filled
-        return seen if seen.any() else followed
+        """Usable frames that gap filling did not write; all usable ones where it wrote all."""
+        usable = self.usable
+        seen = usable if self.filled is None else usable & ~self.filled
+        return seen if seen.any() else usable
 
     @property
     def tips(self) -> Float[np.ndarray, "T 5 3"]:
@@ -163,18 +163,18 @@ def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
         palms = palm_frames(joints, side)
     active &= np.isfinite(palms).all((1, 2))  # some trackers write zeros for a missing hand
     weight = np.where(active, motion.quality[:, slot].astype(float), 0.0)
-    followed = weight > 0
-    if not followed.any():
+    usable = weight > 0
+    if not usable.any():
         return None
 
     poses = np.where(active[:, None, None], palms, np.eye(4))
     if motion.placed:
-        poses[active] = bridged_poses(poses, followed)[active]
+        poses[active] = bridged_poses(poses, usable)[active]
     else:
-        poses[followed] = _steadied(poses[followed], weight[followed])
+        poses[usable] = _steadied(poses[usable], weight[usable])
 
     local = np.full(joints.shape, np.nan)
-    local[followed] = frames.apply(frames.inverse(poses[followed]), joints[followed])
+    local[usable] = frames.apply(frames.inverse(poses[usable]), joints[usable])
     filled = motion.filled[:, slot]
 
     return HandTargets(
@@ -240,27 +240,27 @@ def opening_targets(targets: HandTargets, fps: float) -> HandTargets:
 
     Their frame takes the place of the palm frame: origin between the fingertips, y to the thumb on
     a right hand and away from it on a left one, z away from the wrist. Wide openings decide its
-    direction more than narrow ones. Frames that are active but not followed get directions and
+    direction more than narrow ones. Frames that are active but not usable get directions and
     places from their neighbours.
     """
-    joints, active, followed = targets.joints_hand, targets.active, targets.usable
+    joints, active, usable = targets.joints_hand, targets.active, targets.usable
     thumb, index = joints[:, THUMB_TIP], joints[:, INDEX_TIP]
     sign = 1.0 if targets.side == "right" else -1.0
     gap = np.linalg.norm(thumb - index, axis=-1)
     closed = CLOSED_M * np.eye(3)
-    across = bridged(sign * (thumb - index), followed)
-    along = bridged((thumb + index) / 2 - joints[:, WRIST], followed)
+    across = bridged(sign * (thumb - index), usable)
+    along = bridged((thumb + index) / 2 - joints[:, WRIST], usable)
     across = _smoothed(across, active, fps) + closed[1]
     along = _smoothed(along, active, fps) + closed[2]
     across /= np.linalg.norm(across, axis=-1, keepdims=True)
     along -= np.sum(along * across, axis=-1, keepdims=True) * across
     along /= np.linalg.norm(along, axis=-1, keepdims=True)
     turn = np.stack([np.cross(across, along), across, along], axis=-1)
-    middle = np.where(active[:, None], bridged((thumb + index) / 2, followed), 0.0)
+    middle = np.where(active[:, None], bridged((thumb + index) / 2, usable), 0.0)
     opened = np.full(joints.shape, np.nan)
     opened[:, [THUMB_TIP, INDEX_TIP]] = 0.0
     opened[:, THUMB_TIP, 1], opened[:, INDEX_TIP, 1] = sign * gap / 2, -sign * gap / 2
-    opened[~followed] = np.nan
+    opened[~usable] = np.nan
     poses = targets.T_camera_hand
     if poses is not None:
         poses = np.where(active[:, None, None], poses @ frames.rigid(turn, middle), poses)
