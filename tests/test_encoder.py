@@ -12,8 +12,7 @@ from peft.tuners.lora import LoraLayer
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.model.config import TrunkConfig
-from acehand_core.model.encoder import trunk as lora
-from acehand_core.model.encoder.trunk import Trunk
+from acehand_core.model.encoder.trunk import Trunk, adapter_parameters, add_adapters, merge_adapters
 
 
 @pytest.fixture(scope="module")
@@ -188,9 +187,9 @@ def test_impossible_sizes(change) -> None:
 
 def adapted(precision: str = "float32", seed: int | None = 5) -> Trunk:
     trunk = tiny_model.trunk(precision=precision)
-    lora.add_adapters(trunk)
+    add_adapters(trunk)
     if seed is not None:
-        for name, parameter in lora.adapter_parameters(trunk):
+        for name, parameter in adapter_parameters(trunk):
             drawn = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
             parameter.data = 0.3 * drawn / parameter.shape[-1] ** 0.5
             seed += 1
@@ -206,7 +205,7 @@ def test_adapters_start_as_identities(clip) -> None:
 
 
 def test_ten_linears_per_block_are_adapted() -> None:
-    names = [name for name, _ in lora.adapter_parameters(adapted())]
+    names = [name for name, _ in adapter_parameters(adapted())]
     assert len(names) == 3 * 10 * 2
     assert "blocks.0.attn1.to_q.lora_A.default.weight" in names
     assert "blocks.2.ffn.net.0.proj.lora_B.default.weight" in names
@@ -216,7 +215,7 @@ def test_only_adapters_and_the_patch_embedding_are_trained(clip) -> None:
     trunk = adapted()
     trunk(clip).square().mean().backward()
     reached = {n for n, p in trunk.named_parameters() if p.grad is not None}
-    expected = {name for name, _ in lora.adapter_parameters(trunk)}
+    expected = {name for name, _ in adapter_parameters(trunk)}
     assert reached == expected | {"patch_embedding.weight", "patch_embedding.bias"}
     assert reached == {n for n, p in trunk.named_parameters() if p.requires_grad}
     gradient = trunk.patch_embedding.weight.grad
@@ -237,7 +236,7 @@ def test_merging_in_float32_changes_nothing(clip) -> None:
     trunk = adapted()
     with torch.no_grad():
         live = trunk(clip)
-        lora.merge_adapters(trunk)
+        merge_adapters(trunk)
         torch.testing.assert_close(trunk(clip), live, rtol=0, atol=5e-6)
     assert not any(isinstance(module, LoraLayer) for module in trunk.modules())
     assert trunk.state_dict().keys() == tiny_model.trunk().state_dict().keys()
@@ -248,7 +247,7 @@ def test_merging_rounds_once() -> None:
     layer = trunk.blocks[1].attn1.to_q
     base = layer.base_layer.weight.float()
     change = layer.lora_B["default"].weight @ layer.lora_A["default"].weight
-    lora.merge_adapters(trunk)
+    merge_adapters(trunk)
     expected = (base.double() + change.double()).to(torch.bfloat16)
     got = trunk.blocks[1].attn1.to_q.weight
     assert got.dtype == torch.bfloat16
@@ -257,8 +256,8 @@ def test_merging_rounds_once() -> None:
 
 
 def test_adapter_tensors_are_strict() -> None:
-    tensors = {n: p.detach() for n, p in lora.adapter_parameters(adapted())}
-    lora.add_adapters(tiny_model.trunk(), tensors)
+    tensors = {n: p.detach() for n, p in adapter_parameters(adapted())}
+    add_adapters(tiny_model.trunk(), tensors)
     name = "blocks.1.attn2.to_v.lora_A.default.weight"
     for change, message in (
         ({name: None}, "missing"),
@@ -267,7 +266,7 @@ def test_adapter_tensors_are_strict() -> None:
     ):
         changed = {k: v for k, v in {**tensors, **change}.items() if v is not None}
         with pytest.raises(SchemaError, match=message):
-            lora.add_adapters(tiny_model.trunk(), changed)
+            add_adapters(tiny_model.trunk(), changed)
 
 
 def test_released_sizes_on_the_meta_device() -> None:

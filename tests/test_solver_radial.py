@@ -10,9 +10,8 @@ from torch.autograd import gradcheck
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.model.placement import bearings
-from acehand_core.model.placement import radial as radial_torch
 from acehand_core.model.placement.camera_fit import fit_pinhole
-from acehand_core.model.placement.radial import RadialFit, fit_radial, guarded_pinhole
+from acehand_core.model.placement.radial import RadialFit, _lens, fit_radial, guarded_pinhole
 
 WIDTH, HEIGHT = 672, 480
 KANNALA = (0.08, -0.02, 0.004, -0.001)
@@ -139,8 +138,8 @@ def test_the_lens_and_its_derivatives(bend):
     """Against the twin's formula and against automatic differentiation, on both sides of q = 0."""
     unknowns = torch.tensor([[-0.7, -0.4, 0.48, 0.53, *bend]], dtype=torch.float64)
     pixel = places(50)
-    found, jacobian = radial_torch._lens(unknowns, pixel)
-    full = torch.autograd.functional.jacobian(lambda x: radial_torch._lens(x, pixel)[0], unknowns)
+    found, jacobian = _lens(unknowns, pixel)
+    full = torch.autograd.functional.jacobian(lambda x: _lens(x, pixel)[0], unknowns)
     torch.testing.assert_close(jacobian[0], full[0, :, :, 0])
     d = (pixel[0].numpy() - [0.48, 0.53]) / np.exp([-0.7, -0.4])
     s = np.linalg.norm(d, axis=1, keepdims=True)

@@ -13,9 +13,8 @@ from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.model.placement import bearings as bearings_torch
-from acehand_core.model.placement import pnp as rigid_torch
-from acehand_core.model.placement.pnp import RigidSettings, mixed_pnp, rigid_pnp
+from acehand_core.model.placement.bearings import calibrated_bearings
+from acehand_core.model.placement.pnp import RigidSettings, _project, mixed_pnp, rigid_pnp
 from acehand_core.trackers.mediapipe import pnp
 
 SIZE, FOCAL, CENTRE = (672.0, 480.0), 520.0, (336.0, 240.0)
@@ -61,9 +60,7 @@ class Scene:
     def bearings(self, anchors=None):
         anchors = self.anchors if anchors is None else anchors
         rows = [torch.tensor([v], dtype=anchors.dtype) for v in ((FOCAL, FOCAL), CENTRE, SIZE)]
-        return bearings_torch.calibrated_bearings(
-            anchors, torch.zeros_like(anchors[..., 0, :]), *rows
-        )
+        return calibrated_bearings(anchors, torch.zeros_like(anchors[..., 0, :]), *rows)
 
     def start(self):
         return mixed_pnp(self.joints, self.log_depth, self.bearings(), "paper")
@@ -179,9 +176,9 @@ def test_the_jacobian_is_the_derivative(rotate):
     unknowns = torch.randn(1, 1, 2, k, generator=torch.Generator().manual_seed(1)).double() * 0.2
 
     def fitted(x):
-        return -rigid_torch._project(x, scene.joints, torch.zeros_like(scene.anchors))[1]
+        return -_project(x, scene.joints, torch.zeros_like(scene.anchors))[1]
 
-    _, _, found = rigid_torch._project(unknowns, scene.joints, torch.zeros_like(scene.anchors))
+    _, _, found = _project(unknowns, scene.joints, torch.zeros_like(scene.anchors))
     full = torch.autograd.functional.jacobian(fitted, unknowns)
     for s in range(2):
         torch.testing.assert_close(found[0, 0, s], full[0, 0, s, :, :, 0, 0, s])

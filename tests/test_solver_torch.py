@@ -12,7 +12,13 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.model.network import RELEASED
-from acehand_core.model.placement import bearings as bearings_torch
+from acehand_core.model.placement.bearings import (
+    Bearings,
+    calibrated_bearings,
+    fitted_bearings,
+    radial_bearings,
+    sampled_bearings,
+)
 from acehand_core.model.placement.camera_fit import FittedPinhole, fit_pinhole, reported_intrinsics
 from acehand_core.model.placement.pnp import direct, inverse_projection, mixed_pnp
 from acehand_core.model.placement.radial import RadialFit, guarded_pinhole
@@ -81,16 +87,16 @@ class Scene:
         given, size = (self.anchors, self.uv), self.size.numpy()
         rays = self.rays.numpy()
         if source == "calibrated":
-            found = bearings_torch.calibrated_bearings(*given, self.focal, self.centre, self.size)
+            found = calibrated_bearings(*given, self.focal, self.centre, self.size)
             cameras = [slow.calibrated(FOCAL, CENTRE, s) for s in size]
             return found, cameras, [FOCAL] * len(size)
         if source in ("sampled", "sampled centres"):
             centres = source == "sampled centres"
-            found = bearings_torch.sampled_bearings(self.rays, *given, self.size, centres)
+            found = sampled_bearings(self.rays, *given, self.size, centres)
             cameras = [slow.sampled(ray, centres) for ray in rays]
             return found, cameras, [(WIDTH, WIDTH)] * len(size)
         if source == "radial":
-            found = bearings_torch.radial_bearings(self.lens, self.rays, *given, self.size)
+            found = radial_bearings(self.lens, self.rays, *given, self.size)
             lens = [getattr(self.lens, name)[0].numpy() for name in ("focal", "centre", "bend")]
             return found, [slow.radial(*lens)] * len(size), [FOCAL] * len(size)
         fit = fit_pinhole(self.rays)
@@ -102,7 +108,7 @@ class Scene:
             valid = torch.tensor([True, False])
             fit = FittedPinhole(fit.focal, fit.centre, valid, fit.misfit, fit.within)
             cameras[1], scales[1] = slow.sampled(rays[1], True), (WIDTH, WIDTH)
-        return bearings_torch.fitted_bearings(fit, self.rays, *given, self.size), cameras, scales
+        return fitted_bearings(fit, self.rays, *given, self.size), cameras, scales
 
 
 # --- the released numbers ----------------------------------------------------------------------
@@ -133,12 +139,12 @@ def test_golden(golden_case, name, variant):
     size = per_clip("image_width", "image_height")
     if variant == "k":
         focal, centre = per_clip("fx", "fy"), per_clip("cx", "cy")
-        bearings = bearings_torch.calibrated_bearings(anchors, uv, focal, centre, size)
+        bearings = calibrated_bearings(anchors, uv, focal, centre, size)
     else:
-        bearings = bearings_torch.sampled_bearings(rays, anchors, uv, size)
+        bearings = sampled_bearings(rays, anchors, uv, size)
     joints = torch.from_numpy(values["dbg/canonical_joints"])
     if variant == "kfree":  # outer cells on the edges are how the released code reads, not ours
-        centres = bearings_torch.sampled_bearings(rays, anchors, uv, size, cell_centres=True)
+        centres = sampled_bearings(rays, anchors, uv, size, cell_centres=True)
         other = mixed_pnp(joints, camera[..., 2], centres).solved.numpy()
         assert np.abs(other - values["dbg/kfree/pnp_ct"]).max() > 1e-3
         assert RELEASED["kfree"].ray_cells == "edges"
@@ -261,9 +267,9 @@ def test_exact_evidence_gives_the_exact_place(dtype):
     rows = [tensor([v], dtype) for v in (FOCAL, CENTRE, (WIDTH, HEIGHT))]
     rays = tensor(field(rng, 1, 15, 21, noise=0.0), dtype)
     for bearings in (
-        bearings_torch.calibrated_bearings(*given, *rows),
-        bearings_torch.fitted_bearings(fit_pinhole(rays), rays, *given, rows[2]),
-        bearings_torch.sampled_bearings(rays, *given, rows[2], cell_centres=True),
+        calibrated_bearings(*given, *rows),
+        fitted_bearings(fit_pinhole(rays), rays, *given, rows[2]),
+        sampled_bearings(rays, *given, rows[2], cell_centres=True),
     ):
         depth = tensor(np.log(place[:, 2]).reshape(1, 40, 2), dtype)
         found = mixed_pnp(tensor(joints.reshape(1, 40, 2, 21, 3), dtype), depth, bearings)
@@ -372,16 +378,14 @@ def test_gradients_of_the_solve(source, fallback):
         scene.anchors, scene.uv = anchors, uv
         given = anchors, uv
         if source == "calibrated":
-            bearings = bearings_torch.calibrated_bearings(
-                *given, scene.focal, scene.centre, scene.size
-            )
+            bearings = calibrated_bearings(*given, scene.focal, scene.centre, scene.size)
         elif source == "fitted":
-            bearings = bearings_torch.fitted_bearings(fit_pinhole(rays), rays, *given, scene.size)
+            bearings = fitted_bearings(fit_pinhole(rays), rays, *given, scene.size)
         elif source == "radial":
-            bearings = bearings_torch.radial_bearings(scene.lens, rays, *given, scene.size)
+            bearings = radial_bearings(scene.lens, rays, *given, scene.size)
         else:
             centres = source == "sampled centres"
-            bearings = bearings_torch.sampled_bearings(rays, *given, scene.size, centres)
+            bearings = sampled_bearings(rays, *given, scene.size, centres)
         return mixed_pnp(joints, log_depth, bearings, fallback)
 
     found = solve(*inputs)
@@ -400,9 +404,7 @@ def test_gradients_of_the_solve(source, fallback):
 def test_joints_without_a_vote_have_no_gradient():
     scene = rows_for_gradients()
     anchors = scene.anchors.clone().requires_grad_()
-    bearings = bearings_torch.calibrated_bearings(
-        anchors, scene.uv, scene.focal, scene.centre, scene.size
-    )
+    bearings = calibrated_bearings(anchors, scene.uv, scene.focal, scene.centre, scene.size)
     found = mixed_pnp(scene.joints, scene.log_depth, bearings)
     found.translation[0, 0, 0, :2].sum().backward()
     pulled = (anchors.grad[0, 0, 0] != 0).all(-1)
@@ -446,9 +448,9 @@ def test_training_reaches_the_ray_field(source):
         rays = rays.clone().requires_grad_()
         given = (scene.anchors, scene.uv, scene.size)
         if source == "fitted":
-            bearings = bearings_torch.fitted_bearings(fit_pinhole(rays), rays, *given)
+            bearings = fitted_bearings(fit_pinhole(rays), rays, *given)
         else:
-            bearings = bearings_torch.sampled_bearings(rays, *given)
+            bearings = sampled_bearings(rays, *given)
         mixed_pnp(scene.joints, scene.log_depth, bearings).translation.sum().backward()
         assert torch.isfinite(rays.grad).all() and rays.grad.abs().max() > 0
 
@@ -478,9 +480,7 @@ def test_a_hand_that_moves_with_its_anchors_moves_by_that():
     before = mixed_pnp(scene.joints, scene.log_depth, bearings, "paper")
     move = torch.tensor([0.04, 0.07], dtype=torch.float64)
     z = scene.joints[..., 2:] + scene.log_depth.exp()[..., None, None]
-    moved = bearings_torch.Bearings(
-        bearings.joints + move / z, bearings.fallback, bearings.usable, bearings.scale
-    )
+    moved = Bearings(bearings.joints + move / z, bearings.fallback, bearings.usable, bearings.scale)
     after = mixed_pnp(scene.joints, scene.log_depth, moved, "paper")
     seen = before.votes.any(-1)
     assert seen.float().mean() > 0.7
@@ -539,8 +539,8 @@ def test_cells_stand_where_they_are_said_to():
     anchors = tensor(rng.uniform(0.05, 0.95, (1, 4, 2, 21, 2)))
     uv, size = torch.zeros(1, 4, 2, 2, dtype=torch.float64), tensor([[WIDTH, HEIGHT]])
     truth = (anchors * size[0] - tensor(CENTRE)) / tensor(FOCAL)
-    centres = bearings_torch.sampled_bearings(rays, anchors, uv, size, cell_centres=True)
-    edges = bearings_torch.sampled_bearings(rays, anchors, uv, size)
+    centres = sampled_bearings(rays, anchors, uv, size, cell_centres=True)
+    edges = sampled_bearings(rays, anchors, uv, size)
     torch.testing.assert_close(centres.joints, truth)
     shift = (0.5 - anchors) / tensor([21, 15]) * size[0] / tensor(FOCAL)
     torch.testing.assert_close(edges.joints, truth + shift)
@@ -553,9 +553,7 @@ def test_rays_that_look_sideways_or_back():
     scene.rays[0, 2, 0] = 1e-8
     scene.anchors[:, :, 0] = scene.anchors[:, :, 0] * 1.6 - 0.3
     for centres in (False, True):
-        found = bearings_torch.sampled_bearings(
-            scene.rays, scene.anchors, scene.uv, scene.size, centres
-        )
+        found = sampled_bearings(scene.rays, scene.anchors, scene.uv, scene.size, centres)
         bearing = slow.sampled(scene.rays[0].numpy(), centres)
         expected = [bearing(*place) for place in scene.anchors.reshape(-1, 2).tolist()]
         np.testing.assert_allclose(found.joints.reshape(-1, 2), expected, rtol=1e-6, atol=1e-9)
