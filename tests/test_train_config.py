@@ -167,6 +167,8 @@ def test_ablations_of_the_paper() -> None:
     assert compose(["decoder=absolute"]).model.decoder.temporal_encoding == "absolute"
     only = compose(["mixture=arctic", "data.sources.arctic.root=x"]).data.used()
     assert set(only) == {"arctic"}
+    # A source that no recipe has, and whose settings are checked like any other's.
+    assert compose(["+data.sources.mine.root=x"]).data.sources["mine"].weight == 1
     watched = compose(["validation.sources.arctic.root=x"]).validation.sources["arctic"]
     assert watched.root == "x" and watched.encode_width == 672
     rays = compose(["experiment=kfree", "solver=rays"])
@@ -245,6 +247,10 @@ def test_rows_of_the_papers_tables(overrides, expected, changes) -> None:
         (
             ["losses.joint_readings=all"],
             "joint_readings is 'all'; valid: both, direct, hand",
+        ),
+        (
+            ["+data.sources.mine.rot=x"],
+            r"mine.rot'; valid: encode_width, root, weight",
         ),
         (["optim=3"], "optim: a group of settings is needed"),
         (["model.decoder.queries=joints"], "valid: joint, pooled. Did you mean 'joint'"),
