@@ -1,63 +1,57 @@
-"""Run the main job on the clip beside this file and say how far the result is from the truth.
+"""The example clip through the public API, and how far the result is from the truth.
 
 The clip and its truth were rendered by this project (render_clip.py). Camera intrinsics and hand
-length are given to the job, as a user would who has calibrated the camera and measured the hand.
+length are given, as a user would who has calibrated the camera and measured the hand.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from acehand_core.cli import retarget
+import acehand_core as ah
+import retarget
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.motion import HandMotion
-from acehand_core.recordings.hand_table import read_hand_motion
 from acehand_core.types import SIDES
 
 HERE = Path(__file__).resolve().parent
 
 
 def main() -> int:
-    """Run the demo; return the job's exit code."""
-    parser = argparse.ArgumentParser(description="The main job on a rendered clip.")
+    """Run the demo."""
+    parser = argparse.ArgumentParser(description="A rendered clip becomes a dataset.")
     parser.add_argument("--output", type=Path, default=Path("demo_out"))
     output = parser.parse_args().output
-    truth = read_hand_motion(HERE / "two_hands_truth.parquet")
+    truth = ah.read_hand_motion(HERE / "two_hands_truth.parquet")
     camera = truth.camera
-    assert camera is not None
     length = CapsuleHand().hand_length(truth.betas[1])
-    code = retarget.main(
-        [
-            str(HERE / "two_hands.mp4"),
-            "--robot", "inspire",
-            "--task", "lift and turn two blocks",
-            "--intrinsics", f"{camera.fx},{camera.fy},{camera.cx},{camera.cy}",
-            "--hand-length", f"{length:.4f}",
-            "--output", str(output),
-            "--overwrite",
-        ]
-    )  # fmt: skip
-    if code != 0:
-        return code
+
+    recording = ah.open_recording(
+        HERE / "two_hands.mp4", intrinsics=(camera.fx, camera.fy, camera.cx, camera.cy)
+    )
+    print(f"{recording.name}: looking for hands in {len(recording)} frames")
+    motion = ah.track(recording, hand_length=round(length, 4))
+    robot = retarget.load_robot("inspire")
+    trajectory = retarget.retarget(motion, robot)
+    with ah.Dataset.open(output, robot, existing="overwrite") as dataset:
+        dataset.add(recording, motion, trajectory, task="lift and turn two blocks")
+
     episode = output / "acehand" / "episode_000000"
-    report = json.loads((episode / "report.json").read_text("utf-8"))
     print(f"dataset:       {output}")
     print(f"overlay:       {episode / 'overlay.mp4'}")
     print(f"contact sheet: {episode / 'contact_sheet.png'}")
-    print(f"verdict:       {report['verdict']}")
-    for reason in report["reasons"]:
+    print(f"verdict:       {trajectory.verdict}")
+    for reason in trajectory.verdict.reasons:
         print(f"  - {reason}")
-    for line in compare(read_hand_motion(episode / "hand_motion.parquet"), truth):
+    for line in compare(motion, truth):
         print(line)
     return 0
 
 
-def compare(found: HandMotion, truth: HandMotion) -> list[str]:
+def compare(found: ah.HandMotion, truth: ah.HandMotion) -> list[str]:
     """Return one line per hand: mean errors in millimetres against the rendered truth.
 
     The wrist's error is also split at each frame into the part along the ray from the camera to the
