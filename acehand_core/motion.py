@@ -163,7 +163,7 @@ class HandMotion:
         cls,
         joints: np.ndarray,
         *,
-        fps: float | None = None,
+        fps: float | int | None = None,
         timestamps_ns: np.ndarray | None = None,
         side: Side | None = None,
         confidence: np.ndarray | None = None,

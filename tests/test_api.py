@@ -50,7 +50,7 @@ def test_the_page_makes_whole_datasets(ran: tuple[Path, dict[str, Any]]) -> None
         times = rows["timestamp"].to_numpy()
         np.testing.assert_allclose(times, np.arange(frames) / fps, atol=1e-6)
     assert (folder / "pour/acehand/episode_000000/overlay.mp4").is_file()
-    assert not (folder / "at_20/acehand/episode_000000/contact_sheet.png").exists()
+    assert not (folder / "at_20/acehand/episode_000000/overlay.mp4").exists()
     assert names["report"].json["frames"] == FRAMES * 20 // 30
 
 
@@ -84,8 +84,11 @@ def test_the_dataset_refuses_what_does_not_belong_together(
         ah.Dataset.open(folder / "pour", robot)
 
 
-def test_appending_to_a_dataset(ran: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_appending_to_a_dataset(
+    ran: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, names = ran
+    monkeypatch.chdir(folder)  # the recording was opened there
     shutil.copytree(folder / "at_20", tmp_path / "more")
     recording, robot = names["recording"], names["robot"]
     hands = read_hand_motion(tmp_path / "more/acehand/episode_000000/hand_motion.parquet")
@@ -93,7 +96,7 @@ def test_appending_to_a_dataset(ran: tuple[Path, dict[str, Any]], tmp_path: Path
     np.testing.assert_array_equal(motion.joints_camera, hands.joints_camera)
     trajectory = retarget.retarget(motion, robot)
     with ah.Dataset.open(tmp_path / "more", robot, existing="append") as dataset:
-        report = dataset.add(recording, motion, trajectory, task="again", pictures=False)
+        report = dataset.add(recording, motion, trajectory, task="again", overlay=False)
     assert report.episode_index == 1 and check_dataset(tmp_path / "more") == []
 
 

@@ -122,7 +122,7 @@ class Dataset:
         trajectory: RobotTrajectory,
         task: str | None = None,
         *,
-        pictures: bool = True,
+        overlay: bool = True,
         progress: Progress = no_progress,
     ) -> EpisodeReport:
         """Add one episode of T frames: pictures, hands, and the robot that does the same.
@@ -131,7 +131,7 @@ class Dataset:
             recording: at the dataset's rate; ``resample`` makes any recording so.
             motion, trajectory: at the recording's times.
             task: what the hands do; None: what the recording says, else "hand motion".
-            pictures: draw the contact sheet, and the overlay where there are pictures.
+            overlay: draw the overlay video too; without pictures there is the contact sheet alone.
 
         Raises:
             InputError: times that differ from each other or from the dataset's rate, another robot,
@@ -149,8 +149,8 @@ class Dataset:
         )  # fmt: skip
         self.begin(layout, recording)
 
-        drawn = pictures and recording.frames is not None
-        names = (extras.SHEET, extras.OVERLAY) if drawn else (extras.SHEET,) if pictures else ()
+        drawn = overlay and recording.frames is not None
+        names = (extras.SHEET, extras.OVERLAY) if drawn else (extras.SHEET,)
         fitted = {
             side: Fitted(calibration, recording.name, recording.sha256 or "")
             for side, calibration in zip(SIDES, trajectory.calibration, strict=True)
@@ -161,9 +161,8 @@ class Dataset:
                 recording, motion, trajectory, next(videos), task or recording.task or TASK,
                 calibration_text(self.robot, fitted) if fitted else None, names,
             )  # fmt: skip
-        if pictures:
-            draw(recording, motion, trajectory, self.robot, folder, drawn, progress)
-            self.pictures_done(folder)
+        draw(recording, motion, trajectory, self.robot, folder, drawn, progress)
+        self.pictures_done(folder)
         return report
 
     def _check_fits_together(
