@@ -20,7 +20,7 @@ ALLOWED = {
     "joints": {"motion", "hand.skeleton"},
     "files": set(),
     "hand": {"geometry", "files"},
-    "bags": {"motion", "geometry", "hand"},
+    "bags": {"motion", "geometry", "files", "hand"},
     "recordings": {"motion", "joints", "geometry", "files", "bags"},
     "datasets": {"motion", "geometry", "files", "hand", "recordings"},
     "synthetic": {"motion", "geometry", "files", "hand", "recordings", "datasets"},

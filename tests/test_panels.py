@@ -197,7 +197,7 @@ def test_render_part_of_an_episode(tmp_path: Path, capsys) -> None:
     assert np.abs(corner - [130, 160, 190]).max() < 12
     kept = out / "acehand" / "episode_000001" / "calibration.json"
     for robot, used in (("inspire", known_calibrations(kept, load_robot("inspire"))), ("leap", {})):
-        found = films._calibrations(out, RenderSettings(out, episode=1), load_robot(robot))
+        found = films.calibrations_of(out, RenderSettings(out, episode=1), load_robot(robot))
         assert found.keys() == used.keys()
         assert all(np.array_equal(found[s].rotation, used[s].rotation) for s in used)
     late = Acehand(capsys, *drawn, "--start", 5, "--output", tmp_path / "late")
@@ -339,7 +339,7 @@ def test_the_path_of_the_camera_that_one_input_knows_counts_for_all(tmp_path: Pa
     write_hand_motion(made, unknown)
     video = write_video(tmp_path / "v.mp4", [np.full((96, 128, 3), 60, np.uint8)] * 6)
     for settings in (RenderSettings(tmp_path), RenderSettings(tmp_path, video=video)):
-        _, columns = films._columns([unknown, known], settings, lambda *_: None)
+        _, columns = films.open_columns([unknown, known], settings, lambda *_: None)
         assert [c.label for c in columns] == ["unknown", "known"]
         for column in columns:
             np.testing.assert_allclose(column.motion.T_world_camera, poses)

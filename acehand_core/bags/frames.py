@@ -14,7 +14,6 @@ from typing import Any
 
 import av
 import numpy as np
-from av.video.reformatter import ColorRange, Colorspace
 from jaxtyping import Int
 
 from acehand_core.bags.bag import Bag
@@ -22,6 +21,7 @@ from acehand_core.bags.images import decode_image
 from acehand_core.bags.records import Data, DroppedMessages
 from acehand_core.bags.typestore import FFMPEG_PACKET, decode
 from acehand_core.errors import InputError, SchemaError
+from acehand_core.files.pyav import rgb_options
 from acehand_core.types import ImageRgb
 
 _REVERSED_BYTES = 200_000_000
@@ -255,17 +255,3 @@ def _nal_types(data: bytes, codec: str) -> Iterator[int]:
     for found in re.finditer(b"\x00\x00\x01(.)", data[:4096], re.DOTALL):
         head = found[1][0]
         yield head & 0x1F if codec == "h264" else (head >> 1) & 0x3F
-
-
-def rgb_options(frame: av.VideoFrame) -> dict[str, Any]:
-    """Return what ``reformat`` needs to make RGB of a frame by the colour tags it carries.
-
-    PyAV before 17 does not look at them unless it is told; later ones take them anyway.
-    """
-    full = frame.format.name.startswith(("yuvj", "gray", "ya"))  # whatever their tag says
-    return {
-        "format": "rgb24",
-        "src_color_range": ColorRange.JPEG if full else frame.color_range,
-        "src_colorspace": frame.colorspace,
-        "dst_colorspace": Colorspace.DEFAULT,
-    }

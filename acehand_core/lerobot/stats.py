@@ -15,8 +15,8 @@ import av
 import numpy as np
 from jaxtyping import Int
 
-from acehand_core.bags.frames import rgb_options
 from acehand_core.errors import SchemaError, VideoError
+from acehand_core.files.pyav import rgb_options
 from acehand_core.lerobot.format import (
     ARROW_TYPES,
     STATS_PATH,

@@ -22,7 +22,7 @@ import pyarrow.parquet
 from av.container import OutputContainer
 from av.video.reformatter import ColorRange, Colorspace
 
-from acehand_core.errors import CalibrationError, OutputError, nearest
+from acehand_core.errors import CalibrationError, InputError, OutputError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, Recording
@@ -101,6 +101,20 @@ def fit_camera_to(camera: Camera, width: int, height: int) -> Camera:
             f"Give the calibration of this video mode.{hint}"
         )
     return camera.rescaled(width, height)
+
+
+def turned_back(camera: Camera) -> Camera:
+    """Return the camera of a selfie video's frames once they are turned back.
+
+    Raises:
+        InputError: it has a distortion, which would have to be mirrored too.
+    """
+    if camera.model != "pinhole":
+        raise InputError(
+            f"--mirrored with a {camera.model} camera: the distortion would have to be mirrored "
+            "too; undistort the video first."
+        )
+    return replace(camera, cx=camera.width - 1 - camera.cx)
 
 
 def load_camera_poses(path: Path | str, timestamps_ns: TimestampsNs) -> CameraPoses:

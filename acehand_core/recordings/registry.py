@@ -16,7 +16,7 @@ from acehand_core.bags.bag import METADATA, is_bag, storage_files
 from acehand_core.bags.records import BagOptions, DroppedMessages
 from acehand_core.errors import InputError
 from acehand_core.files.safe_files import content_sha256
-from acehand_core.motion import Camera, HandMotion, Recording
+from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings import cameras, frames_folder, lerobot_video
 from acehand_core.recordings.bag import BagIndex, index_bag
 from acehand_core.recordings.hands_file import (
@@ -212,8 +212,8 @@ class BagFile(_Single):
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
         index = self.index(path, options.bag, progress)
         recording = index.recording(options.mirrored)
-        if recording.camera is not None:
-            recording = replace(recording, camera=_as_read(recording.camera, options))
+        if recording.camera is not None and options.mirrored:
+            recording = replace(recording, camera=cameras.turned_back(recording.camera))
         return Opened(recording, dropped=index.dropped)
 
 
@@ -322,13 +322,14 @@ class Registry:
         )
         recording = part(recording, *wanted)
 
-        size = recording.width, recording.height
+        size, camera = (recording.width, recording.height), None
         if options.camera is not None:
             camera = cameras.fit_camera_to(cameras.load_camera(options.camera), *size)
-            recording = replace(recording, camera=_as_read(camera, options))
         elif options.intrinsics is not None:
             camera = cameras.parse_intrinsics(options.intrinsics, *size)
-            recording = replace(recording, camera=_as_read(camera, options))
+        if camera is not None:
+            camera = cameras.turned_back(camera) if options.mirrored else camera
+            recording = replace(recording, camera=camera)
         if options.camera_poses is not None:
             poses = cameras.load_camera_poses(options.camera_poses, recording.timestamps_ns)
             recording = replace(recording, T_world_camera=poses)
@@ -391,15 +392,3 @@ class _Latest:
             while len(self._values) > self._count:
                 self._values.popitem(last=False)
         return self._values[key]
-
-
-def _as_read(camera: Camera, options: RecordingOptions) -> Camera:
-    """Return the camera of the frames as they are read: a mirrored video is turned back."""
-    if not options.mirrored:
-        return camera
-    if camera.model != "pinhole":
-        raise InputError(
-            f"--mirrored with a {camera.model} camera: the distortion would have to be mirrored "
-            "too; undistort the video first."
-        )
-    return replace(camera, cx=camera.width - 1 - camera.cx)

@@ -14,8 +14,8 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from jaxtyping import Int
 
-from acehand_core.bags.frames import rgb_options
 from acehand_core.errors import InputError, VideoError
+from acehand_core.files.pyav import rgb_options
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.motion import Recording
 from acehand_core.recordings.video_index import VideoIndex

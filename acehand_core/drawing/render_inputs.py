@@ -1,0 +1,270 @@
+"""What ``acehand render`` draws: hands of one or several inputs on the frames that all share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from acehand_core.datasets.clips.store import ClipStore
+from acehand_core.datasets.segments import segment_place
+from acehand_core.drawing.panels import Panel
+from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.lerobot import dataset
+from acehand_core.lerobot.extras import CALIBRATION, HANDS, episode_folder
+from acehand_core.lerobot.features import IMAGE_KEY
+from acehand_core.lerobot.format import read_episode_rows, video_file
+from acehand_core.motion import Calibration, HandMotion, Recording
+from acehand_core.recordings.cameras import undistort
+from acehand_core.recordings.hands_file import is_motion_file, only_hands, read_motion_file
+from acehand_core.recordings.registry import RecordingOptions
+from acehand_core.recordings.selection import part
+from acehand_core.recordings.video import frames_between
+from acehand_core.trackers.base import Hands, Progress, TrackerSettings
+from acehand_core.trackers.choose import open_input
+from acehand_core.trackers.files import FileTracker
+from acehand_core.types import Side
+from retarget.robots.robot import Robot
+from retarget.solve.robot_calibration import known_calibrations
+
+_TRUTH = "ground truth"
+
+
+@dataclass(frozen=True, slots=True)
+class RenderSettings:
+    """What to draw. ``depth`` is a folder of 16-bit PNG in millimetres, one per frame, by name.
+
+    ``calibration`` None takes the one that is kept beside a dataset's episode, if it is of this
+    robot, and fits one otherwise. ``panels`` None: ``DEFAULT_PANELS``, of several inputs
+    ``COLUMN_PANELS``. ``labels``: one per input, written over its column. ``segment`` chooses the
+    table in a folder of predictions; with ``clips``, a store, it is drawn over its frames there,
+    beside the store's own hands.
+    """
+
+    output: Path
+    panels: tuple[Panel, ...] | None = None
+    robot: str = "inspire"
+    robot_model: Path | None = None
+    calibration: Path | None = None
+    hands: Hands = "both"
+    video: Path | None = None
+    episode: int = 0
+    depth: Path | None = None
+    moving: bool = True
+    overwrite: bool = False
+    reading: RecordingOptions = field(default_factory=RecordingOptions)
+    labels: tuple[str, ...] = ()
+    segment: str | None = None
+    clips: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Hands of one input, on the frames that all columns share."""
+
+    source: Path
+    label: str
+    motion: HandMotion
+
+
+def calibrations_of(
+    source: Path, settings: RenderSettings, robot: Robot
+) -> dict[Side, Calibration]:
+    """Return the calibrations that are asked for, else those that the episode was made with."""
+    kept = _extras(source, settings) / CALIBRATION
+    if settings.calibration is not None or not dataset.is_dataset(source) or not kept.is_file():
+        return known_calibrations(settings.calibration, robot)
+    try:
+        return known_calibrations(kept, robot)
+    except SchemaError:
+        raise
+    except InputError:  # of another robot
+        return {}
+
+
+def _extras(source: Path, settings: RenderSettings) -> Path:
+    return source / episode_folder(settings.episode)
+
+
+def open_columns(
+    sources: Sequence[Path], settings: RenderSettings, progress: Progress
+) -> tuple[Recording, list[Column]]:
+    """Open all inputs; return the recording that they share and the hands of each."""
+    if settings.segment and not settings.clips and not any(map(_is_folder, sources)):
+        raise InputError(
+            "--segment chooses a table in a folder of predictions, or with --clips a part of a "
+            "store; neither is given."
+        )
+    files = [_hands_in(s, settings.segment) if _is_folder(s) else s for s in sources]
+    labels = _labels(sources, settings)
+    if settings.clips is not None:
+        return _over_clip(settings.clips, files, labels, settings)
+    if len(files) == 1:
+        recording, motion = _open(files[0], settings, progress)
+        return recording, [Column(files[0], labels[0], motion)]
+
+    opened = [_open(file, settings, progress, own_poses=True) for file in files]
+    for file, (_, motion) in zip(files[1:], opened[1:], strict=True):
+        _check_same_frames(file, motion, files[0], opened[0][1])
+        _check_same_source(file, motion, files[0], opened[0][1])
+    motions = _in_one_frame([motion for _, motion in opened])
+    recording = next((r for r, _ in opened if r.frames is not None), opened[0][0])
+    return recording, [Column(*row) for row in zip(files, labels, motions, strict=True)]
+
+
+def _is_folder(source: Path) -> bool:
+    return source.is_dir() and not dataset.is_dataset(source)
+
+
+def _hands_in(folder: Path, segment: str | None) -> Path:
+    """Return the table of a segment in a folder of predictions; subfolders count."""
+    files = sorted(folder.rglob("*.parquet"))
+    found = [file for file in files if segment in (None, file.stem)]
+    if len(found) == 1:
+        return found[0]
+    if not files:
+        raise InputError(f"{folder}: neither a dataset nor a folder with tables of hands.")
+    if segment is None:
+        raise InputError(
+            f"{folder}: {len(files)} tables of hands; choose one with --segment, for example "
+            f"--segment {files[0].stem}."
+        )
+    if found:
+        raise InputError(f"{found[1]}: segment {segment!r} is there twice; also {found[0]}.")
+    raise InputError(
+        f"{folder}: no {segment}.parquet; {nearest(segment, [file.stem for file in files][:8])}"
+    )
+
+
+def _labels(sources: Sequence[Path], settings: RenderSettings) -> list[str]:
+    """Return what is written over each input: as given, else the names of the inputs."""
+    labels = list(settings.labels)
+    if not labels:
+        labels = [source.resolve().name.removesuffix(source.suffix) for source in sources]
+        if len(set(labels)) < len(labels):
+            labels = [str(source) for source in sources]
+    elif len(labels) != len(sources):
+        raise InputError(f"{len(labels)} labels for {len(sources)} inputs; give one for each.")
+    for label in labels:
+        if settings.labels and not (label.isascii() and label.isprintable()):
+            raise InputError(f"label {label!r}: only plain ASCII letters can be drawn.")
+    return labels
+
+
+def _over_clip(
+    root: Path, files: Sequence[Path], labels: Sequence[str], settings: RenderSettings
+) -> tuple[Recording, list[Column]]:
+    """Return a segment of a store and the hands predicted for it, the store's own first."""
+    reading = settings.reading
+    if settings.video is not None or reading != RecordingOptions():
+        raise InputError(
+            "--clips gives pictures, camera and times of the segment, so --video and what says "
+            "how to read one do not apply."
+        )
+    store = ClipStore(root)
+    name, first = segment_place(settings.segment or files[0].stem, store.info.dataset)
+    clip = store.open(name)
+    trackers = [FileTracker(file, TrackerSettings(hands=settings.hands)) for file in files]
+    stop = first + len(trackers[0].recording())
+    if clip.frames is None:
+        raise InputError(f"{root}: clip {name!r} has no pictures to draw over.")
+    if stop > clip.info.frames:
+        raise InputError(
+            f"{files[0]}: {stop - first} frames from frame {first} on; clip {name!r} has "
+            f"{clip.info.frames}."
+        )
+    recording = part(clip.recording(), first, stop)
+    poses = recording.T_world_camera
+    if poses is not None and np.isnan(poses).any():
+        recording = replace(recording, T_world_camera=None)
+    if recording.camera is not None and recording.camera.model != "pinhole":
+        recording = undistort(recording)
+    truth = clip.motion.at(np.arange(first, stop), recording.timestamps_ns, recording.fps)
+    truth = only_hands(truth, settings.hands)
+    truth = replace(truth, camera=recording.camera, T_world_camera=recording.T_world_camera)
+
+    columns = [Column(root, _TRUTH, truth)]
+    for file, label, tracker in zip(files, labels, trackers, strict=True):
+        _check_same_frames(file, tracker.recording(), root, recording)
+        columns.append(Column(file, label, tracker.track(recording)))
+    return recording, columns
+
+
+def _check_same_frames(
+    file: Path, of: Recording | HandMotion, first: Path, other: Recording | HandMotion
+) -> None:
+    """Raise InputError unless both have as many frames, as far apart to half a frame."""
+    wanted = "inputs side by side must be of the same frames of one recording."
+    if len(of) != len(other):
+        raise InputError(f"{file}: {len(of)} frames, but {first} has {len(other)}; {wanted}")
+    times, others = of.timestamps_ns, other.timestamps_ns
+    late = np.abs((times - times[0]) - (others - others[0]))
+    if late.max() > 0.5e9 / other.fps:
+        frame = int(np.argmax(late > 0.5e9 / other.fps))
+        raise InputError(
+            f"{file}: frame {frame} is {late[frame] * 1e-6:.0f} ms from that of {first}; {wanted}"
+        )
+
+
+def _check_same_source(file: Path, motion: HandMotion, first: Path, other: HandMotion) -> None:
+    """Raise InputError if both say that they were made from files of other content."""
+    one, two = motion.provenance, other.provenance
+    # A file of joints has only its own hash.
+    hashes = {p.source_sha256 for p in (one, two) if p.tracker != "file"} - {None}
+    if len(hashes) > 1:
+        raise InputError(
+            f"{file}: made from {one.source}, but {first} from another file, {two.source}; inputs "
+            "side by side must be of one recording."
+        )
+
+
+def _in_one_frame(motions: Sequence[HandMotion]) -> list[HandMotion]:
+    """Give all the one path of the camera that is known, so that the world is the same for all."""
+    known = [motion.T_world_camera for motion in motions if motion.T_world_camera is not None]
+    if any(not np.allclose(poses, known[0], atol=1e-6) for poses in known):
+        raise InputError(
+            "the inputs have different camera poses; give --camera-poses FILE, which then counts "
+            "for all."
+        )
+    return [replace(motion, T_world_camera=known[0] if known else None) for motion in motions]
+
+
+def _open(
+    source: Path, settings: RenderSettings, progress: Progress, own_poses: bool = False
+) -> tuple[Recording, HandMotion]:
+    """Open one input. ``own_poses``: where the video has no camera poses, those of the hands."""
+    hands, video, reading = source, settings.video, settings.reading
+    cut: tuple[float | None, float | None] = (None, None)
+    if dataset.is_dataset(source):
+        # Of the episode: its film may begin anywhere in a video file.
+        cut = reading.start_s, reading.duration_s
+        reading = replace(reading, start_s=None, duration_s=None)
+        hands = _extras(source, settings) / HANDS
+        rows = {row["episode_index"]: row for row in read_episode_rows(source)}
+        if settings.episode not in rows or not hands.is_file():
+            raise InputError(f"{source}: no episode {settings.episode}; it has {len(rows)}.")
+        row = rows[settings.episode]
+        key = f"videos/{IMAGE_KEY}/from_timestamp"
+        if video is None and row.get(key) is not None:
+            video = source / video_file(row, IMAGE_KEY)
+            reading = replace(reading, start_s=float(row[key]) or None)
+            seconds = row[f"videos/{IMAGE_KEY}/to_timestamp"] - row[key]
+            reading = replace(reading, duration_s=float(seconds))
+    if not is_motion_file(hands):
+        raise InputError(
+            f"{source}: give a HandMotion table (.parquet), a joints file (.npz), a folder of "
+            "predictions or a dataset."
+        )
+    tracker = "auto" if video is None else str(hands)
+    tracking = TrackerSettings(hands=settings.hands)
+    recording, found = open_input(video or hands, tracker, tracking, reading)
+    motion = found.track(recording, progress)
+    if own_poses and motion.T_world_camera is None:
+        motion = replace(motion, T_world_camera=read_motion_file(hands).T_world_camera)
+    if cut == (None, None):
+        return recording, motion
+    first, stop = frames_between(str(source), recording.timestamps_ns, recording.fps, *cut)
+    recording = part(recording, first, stop)
+    return recording, motion.at(np.arange(first, stop), recording.timestamps_ns, recording.fps)
