@@ -70,7 +70,7 @@ Picture = UInt8[np.ndarray, "_ _ 3"]  # of another size than the images beside i
 
 @runtime_checkable
 class Progress(Protocol):
-    """Called as work goes on; may raise to stop it."""
+    """Called as work proceeds; may raise to stop it."""
 
     def __call__(self, stage: str, done: int, total: int) -> None: ...
 

@@ -139,7 +139,7 @@ PLAYER: Table = (
     Parameter("episode", 0, "which episode of a dataset", low=0, high=1_000_000),
     Parameter("rate", 1.0, "speed; 0.5 is half as fast", low=0.01, high=10.0, changeable=True),
     Parameter("loop", False, "start again at the end", changeable=True),
-    Parameter("paused", False, "pause; setting it to false goes on", changeable=True),
+    Parameter("paused", False, "pause; setting it to false resumes", changeable=True),
     Parameter(
         "position", 0.0, "seconds from the start; setting it moves there", low=0.0, high=1e6,
         changeable=True,

@@ -218,7 +218,7 @@ def test_the_twin_agrees(source, fallback):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_numpy_closed_form_agrees(dtype):
-    """``solver.pnp`` counts pixels from their centres, the released code from the corner."""
+    """``mediapipe.pnp`` counts pixels from their centres, the released code from the corner."""
     scene = Scene(5, clips=1, frames=60, dtype=dtype)
     found = mixed_pnp(scene.joints, scene.log_depth, scene.bearings("calibrated")[0], "paper")
     camera = Camera("pinhole", int(WIDTH), int(HEIGHT), *FOCAL, CENTRE[0] - 0.5, CENTRE[1] - 0.5)

@@ -162,7 +162,7 @@ def assert_equivalent(run, reference) -> None:
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_two_processes_are_one_with_twice_the_batch(data, tmp_path, whole, parallel) -> None:
     split = ["optim.processes=2", "optim.clips_per_process=1", f"optim.parallel={parallel}"]
-    if parallel == "fsdp":  # goes on from whole tensors, and leaves whole ones
+    if parallel == "fsdp":  # resumes from whole tensors, and leaves whole ones
         train(compose(overrides(data, tmp_path / "run")), quiet, stop_at=2)
     processes = _launch(overrides(data, tmp_path / "run", *split), 2)
     for process in processes:

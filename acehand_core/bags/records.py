@@ -22,7 +22,7 @@ from acehand_core.errors import InputError, MissingDependencyError, OutputError
 Place = tuple[int, int, int]
 #: A serialized message; a view into a chunk spares a copy of every picture.
 Data = bytes | memoryview
-#: Called with stage, done and total as work goes on; may raise to stop it.
+#: Called with stage, done and total as work proceeds; may raise to stop it.
 Progress = Callable[[str, int, int], None]
 #: Stands for a topic in ``DroppedMessages`` where it is not known which topic lost messages.
 UNKNOWN_TOPIC = "*"

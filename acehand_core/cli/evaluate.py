@@ -54,7 +54,7 @@ def _add_tracker(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("with --tracker")
     group.add_argument(
         "--keep", type=Path, metavar="DIR",
-        help="keep predictions there; the same command again goes on from them",
+        help="keep predictions there; the same command again resumes from them",
     )  # fmt: skip
     group.add_argument(
         "--decode-frames",

@@ -87,7 +87,7 @@ def _add_reconstruct(parser: argparse.ArgumentParser) -> None:
     retarget.add_hand_length_argument(parser)
     parser.add_argument(
         "--work-dir", type=Path, metavar="DIR",
-        help="keep partial results there; the same command again goes on from them",
+        help="keep partial results there; the same command again resumes from them",
     )  # fmt: skip
     ace.add_ace_arguments(parser)
 

@@ -80,7 +80,7 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     for name, text in (
         ("append", "add episodes to the dataset at --output"),
         ("overwrite", "replace the dataset at --output"),
-        ("resume", "go on with an interrupted run"),
+        ("resume", "resume an interrupted run"),
     ):
         existing.add_argument(
             f"--{name}", dest="existing", action="store_const", const=name, default="refuse",

@@ -47,7 +47,7 @@ class ConvertOptions:
         bag: folder of a rosbag2, .mcap or .db3.
         job: the main job's settings; topics are chosen by ``job.reading.bag``.
         bag_output: where to write a bag with the original topics and ours, or None.
-        episodes, episode_topic: see ``data.bags.episodes.cuts``.
+        episodes, episode_topic: see ``bag_episodes.cuts``.
         storage: of the written bag. mesh: with the hands' surfaces.
     """
 

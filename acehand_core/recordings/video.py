@@ -156,7 +156,7 @@ class _Converter:
 
 
 class _Cursor:
-    """A decoder that stands at some frame and can go on from there."""
+    """A decoder that stands at some frame and can continue from there."""
 
     def __init__(self, index: VideoIndex, start: int) -> None:
         self.convert = _Converter(index)
@@ -165,7 +165,7 @@ class _Cursor:
         self._position, self._frame = next(self._frames)
 
     def reaches(self, wanted: int) -> bool:
-        """Whether going on is no more work than starting at the key frame before ``wanted``."""
+        """Whether continuing is no more work than starting at the key frame before ``wanted``."""
         if wanted <= self._position + 1:
             return wanted >= self._position
         return self._position >= self._index.keyframe_before(wanted)

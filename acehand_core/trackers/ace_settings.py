@@ -39,12 +39,12 @@ class AceSettings:
     """Settings of the ace tracker; values are named like the flags.
 
     Attributes:
-        weights: whatever layout the ``weights`` room reads.
+        weights: whatever layout ``model.weights`` reads.
         variant: "k" or "kfree", where ``weights`` holds both.
         base, vae, caption: pieces of the released model that are not beside the checkpoint.
-        windows: see ``inference.windows.plan_windows``.
+        windows: see ``model.inference.windows.plan_windows``.
         window_latents, encode_width (pixels, or "native"), bearings, solve, fallback, fit_guards,
-            ray_cells, hand_model: see ``weights.config.InferenceConfig``; None as the weights say.
+            ray_cells, hand_model: see ``model.config.InferenceConfig``; None as the weights say.
         betas: file of a measured shape (see ``read_betas``).
         second_opinion: also look at the mirrored clip.
         drop_tail: leave out frames beyond the last multiple of four, as released.

@@ -34,7 +34,7 @@ class TrackerSettings:
         hand_length_m: wrist to middle fingertip; fixes the scale a single camera cannot know.
         placement: "rigid" full PnP, or "mixed" closed-form PnP at the depth of apparent size.
         work_dir: folder for partial results of long work, or None; a second run with the same
-            input and settings goes on from them.
+            input and settings resumes from them.
         ace: weights and settings of the ace tracker, or None.
     """
 

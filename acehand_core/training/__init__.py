@@ -1,1 +1,1 @@
-"""Training: configuration, batches, steps, checkpoints, logs. The only room with hydra."""
+"""Training: configuration, batches, steps, checkpoints, logs. The only package with hydra."""

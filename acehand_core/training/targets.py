@@ -34,7 +34,7 @@ class Targets:
 
     Attributes:
         hand_pose: relative to the hand model's mean pose, as the network says it.
-        anchors: keypoints in the image, 0..1 of it as the solver counts (``bearings_torch``).
+        anchors: keypoints in the image, 0..1 of it as the solver counts (``model.placement``).
         hand: the hand is there, labelled, and its slot may teach; out-of-sight hands included.
         joints_known, inside: per keypoint: it has a label; and it projects inside the image.
         presence, visible: 0 or 1.

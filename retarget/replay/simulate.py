@@ -83,7 +83,7 @@ def replay(
         The report compares simulated and commanded driven joints at the frames. Saturation is the
         share of (step, actuator) pairs at the torque limit, the coupling residual the largest over
         all steps, both over intervals that end in an active frame. An unstable step is one with a
-        NaN or a MuJoCo warning; the simulation then goes on from the command of that moment.
+        NaN or a MuJoCo warning; the simulation then continues from the command of that moment.
 
     Raises:
         InputError: NaN commands, times that do not increase, wrong lengths.

@@ -186,7 +186,7 @@ def best_path(
 ) -> Commands:
     """Return a pose per frame, each near its optimum and within reach of the one before.
 
-    Contact and pinches, which join fingers, are left to the solver that goes on from here.
+    Contact and pinches, which join fingers, are left to the solver that continues from here.
 
     Args:
         objective: over all frames.

@@ -76,7 +76,7 @@ class TinyVideoEncoder(nn.Module):
         x = functional.pixel_unshuffle(clip.transpose(1, 2).flatten(0, 1), _PATCH)
         x = functional.gelu(self.first(x))
         x = x.unflatten(0, (len(clip), count)).transpose(1, 2)
-        # The first frame stands for a whole group, as in ``alternatives.Rgb``.
+        # The first frame stands for a whole group, as in ``sources.Rgb``.
         x = torch.cat([x[:, :, :1].expand(-1, -1, TEMPORAL_STRIDE - 1, -1, -1), x], dim=2)
         return self.causal(self.down(x))
 

@@ -164,7 +164,7 @@ class VideoBackbone(nn.Module):
     ) -> VideoBackbone:
         """Load weights from a folder or, by name, from the hub or its cache.
 
-        Raises what ``pretrained.load_pretrained`` raises.
+        Raises what ``load_pretrained`` raises.
         """
         return cls(load_pretrained(cls.name, location or cls.default_location, revision), trained)
 

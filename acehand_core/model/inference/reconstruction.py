@@ -58,7 +58,7 @@ _STORE_VERSION = 2
 
 @runtime_checkable
 class Progress(Protocol):
-    """Called as work goes on; may raise to stop it."""
+    """Called as work proceeds; may raise to stop it."""
 
     def __call__(self, stage: str, done: int, total: int) -> None: ...
 

@@ -3,7 +3,7 @@
 Its handedness labels assume a mirrored, selfie image. Recordings are not mirrored, so the labels
 are swapped here, once.
 
-Partial results of a long detection pass, so that an interrupted run goes on where it stopped.
+Partial results of a long detection pass, so that an interrupted run resumes where it stopped.
 
 A segment's key is a hash of the pictures (file and how it was read), the library and the detector's
 settings: never of a name.

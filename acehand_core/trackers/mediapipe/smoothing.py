@@ -67,7 +67,7 @@ def smooth(
     step = np.diff(seconds)
     nominal = float(np.median(step))
     # A sine's gain is 1 / (1 + lam (2 sin(pi f nominal))^4); beyond half the frame rate there is
-    # nothing to halve, and lam goes on falling.
+    # nothing to halve, and lam keeps falling.
     half = cutoff_hz * nominal
     root = 2 * np.sin(np.pi * min(half, 0.5)) * max(1.0, 2 * half)
     bends, tension = _penalties(step / nominal, known)
