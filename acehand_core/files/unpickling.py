@@ -1,9 +1,9 @@
 """The one place where pickles are read: MANO's official files and datasets that are pickles.
 
-``restricted_load`` gives a pickle nothing but the inert classes of ``pickle_stubs`` and then turns what
-they recorded into plain Python and numpy data. Every format has its allow-list; a file that names
-anything else is refused before any of it is used. Protects against code and forged memory; a file
-may still waste time.
+``restricted_load`` gives a pickle nothing but the inert classes of ``pickle_stubs`` and then turns
+what they recorded into plain Python and numpy data. Every format has its allow-list; a file that
+names anything else is refused before any of it is used. Protects against code and forged memory; a
+file may still waste time.
 
 torch tensors inside plain pickles, read as numpy arrays without torch and without running them.
 
