@@ -23,7 +23,7 @@ from acehand_core.bags.writer import BagWriter
 from acehand_core.errors import InputError, OutputError
 from acehand_core.pipeline.bag_convert import ConvertOptions, ConvertReport, convert_bag
 from acehand_core.pipeline.bag_write import load_demonstrations
-from acehand_core.trackers.base import Progress
+from acehand_core.types import Progress
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 CAMERA_INFO = "sensor_msgs/msg/CameraInfo"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from acehand_core.errors import AcehandError, InputError, Interrupted
-from acehand_core.trackers.base import Progress
+from acehand_core.types import Progress
 from acehand_ros.parameters import as_parameters
 
 JobState = Literal["idle", "running", "done", "failed", "cancelled"]

@@ -37,8 +37,9 @@ from acehand_core.recordings.hand_table import read_hand_motion
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import open_video
 from acehand_core.trackers import choose
-from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
+from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
+from acehand_core.types import Progress, no_progress
 from retarget.robots.robot import load_robot
 
 COUNT = 12

@@ -25,7 +25,7 @@ from acehand_core.cli.main import main as acehand
 from acehand_core.errors import OutputError
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.pipeline.bag_convert import ConvertReport, convert_bag
-from acehand_core.trackers.base import Progress
+from acehand_core.types import Progress
 from acehand_ros import offline_bag
 from acehand_ros.options import offline_options
 from acehand_ros.parameters import OFFLINE_BAG

@@ -19,11 +19,11 @@ from video_fixtures import write_video
 from acehand_core.errors import OutputError
 from acehand_core.motion import FrameSource
 from acehand_core.recordings.registry import RecordingOptions, open_recording
-from acehand_core.trackers.base import no_progress
 from acehand_core.trackers.mediapipe import detector, redetection
 from acehand_core.trackers.mediapipe.detector import Detector, SegmentCache
 from acehand_core.trackers.mediapipe.slots import assign_slots
 from acehand_core.trackers.mediapipe.tracker import cache_key
+from acehand_core.types import no_progress
 
 SIZE = (640, 480)
 NO_CACHE = SegmentCache(None, {})

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from acehand_core.errors import InputError, MissingDependencyError, OutputError
+from acehand_core.types import Progress
 
 #: Where a message lies in its file; what the numbers mean is the storage's own business.
 Place = tuple[int, int, int]
 #: A serialized message; a view into a chunk spares a copy of every picture.
 Data = bytes | memoryview
-#: Called with stage, done and total as work proceeds; may raise to stop it.
-Progress = Callable[[str, int, int], None]
 #: Stands for a topic in ``DroppedMessages`` where it is not known which topic lost messages.
 UNKNOWN_TOPIC = "*"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"

@@ -11,9 +11,10 @@ from typing import Any
 
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.images import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
-from acehand_core.bags.records import BytesRead, DroppedMessages, Progress, Topic
+from acehand_core.bags.records import BytesRead, DroppedMessages, Topic
 from acehand_core.bags.typestore import COMPRESSED_VIDEO, FFMPEG_PACKET, store_for
 from acehand_core.errors import InputError, nearest
+from acehand_core.types import Progress
 
 TF = "tf2_msgs/msg/TFMessage"
 ODOMETRY = "nav_msgs/msg/Odometry"

@@ -13,11 +13,10 @@ from acehand_core.drawing.overlay import ArrayFrames, Painter, contact_sheet, pu
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video
-from acehand_core.types import SIDES, ImageRgb, Picture
+from acehand_core.types import SIDES, ImageRgb, Picture, Progress
 
 #: Gives the robot as the source camera would see it in a frame of the episode.
 RobotPicture = Callable[[int], ImageRgb]
-Progress = Callable[[str, int, int], None]
 
 #: Pictures in the overlay are no larger than this, sheet thumbnails no wider.
 MAX_SIDE = 960

@@ -24,8 +24,7 @@ from acehand_core.drawing.scene import Layer, View
 from acehand_core.errors import InputError
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video
-from acehand_core.trackers.base import Progress, no_progress
-from acehand_core.types import SIDES, ImageRgb, Picture
+from acehand_core.types import SIDES, ImageRgb, Picture, Progress, no_progress
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import Robot, load_robot
 

@@ -22,10 +22,10 @@ from acehand_core.recordings.hands_file import is_motion_file, only_hands, read_
 from acehand_core.recordings.registry import RecordingOptions
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import frames_between
-from acehand_core.trackers.base import Hands, Progress, TrackerSettings
+from acehand_core.trackers.base import Hands, TrackerSettings
 from acehand_core.trackers.choose import open_input
 from acehand_core.trackers.files import FileTracker
-from acehand_core.types import Side
+from acehand_core.types import Progress, Side
 from retarget.robots.robot import Robot
 from retarget.solve.robot_calibration import known_calibrations
 

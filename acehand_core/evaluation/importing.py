@@ -38,6 +38,7 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.hand.mapping import change_frame
 from acehand_core.motion import HandMotion, Provenance
 from acehand_core.recordings.hand_table import write_hand_motion
+from acehand_core.types import Progress
 
 _RESULT = re.compile(r".*_(\d{6})_.*results\.npz")
 
@@ -250,7 +251,6 @@ def _focal_note(path: Path, truth: HandMotion) -> list[str]:
 
 
 Reader = Callable[[Path, str, HandMotion, HandLibrary], tuple[Hands, list[str]]]
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from acehand_core.evaluation.summary import METRICS, summarise
 from acehand_core.evaluation.tracking import (
     ONE_PASS,
     Decoding,
-    Progress,
     Tracker,
     suited,
     throughput,
@@ -38,6 +37,7 @@ from acehand_core.evaluation.tracking import (
 )
 from acehand_core.motion import HandMotion
 from acehand_core.recordings.hand_table import write_hand_motion
+from acehand_core.types import Progress
 
 FORMAT = "acehand-evaluation"
 FORMAT_VERSION = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,8 +17,6 @@ from acehand_core.motion import HandModelName, HandMotion, Provenance, Recording
 from acehand_core.recordings.cameras import undistort
 from acehand_core.recordings.selection import part
 from acehand_core.types import ImageRgb
-
-Progress = Callable[[str, int, int], None]
 
 
 @runtime_checkable

@@ -33,8 +33,7 @@ from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.recordings.bag import BagIndex
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import hands_at, poses_at
-from acehand_core.trackers.base import Progress, no_progress
-from acehand_core.types import TimestampsNs
+from acehand_core.types import Progress, TimestampsNs, no_progress
 
 _REPORT_EVERY = 200
 

@@ -41,8 +41,7 @@ from acehand_core.pipeline.demonstrations import (
 )
 from acehand_core.recordings.hands_file import is_motion_file, read_motion_file
 from acehand_core.recordings.selection import steady
-from acehand_core.trackers.base import Progress, no_progress
-from acehand_core.types import SIDES, Side
+from acehand_core.types import SIDES, Progress, Side, no_progress
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import Robot, load_robot, robot_names, split_variant
 from retarget.solve.qp import course, lead_s

@@ -37,8 +37,7 @@ from acehand_core.pipeline.settings import TASK
 from acehand_core.recordings.hand_table import write_hand_motion
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video, even_size
-from acehand_core.trackers.base import Progress, no_progress
-from acehand_core.types import SIDES
+from acehand_core.types import SIDES, Progress, no_progress
 from retarget.robots.robot import Robot, load_robot
 from retarget.solve.robot_calibration import Fitted, calibration_text
 

@@ -26,9 +26,9 @@ from acehand_core.pipeline.settings import Clip, JobSettings
 from acehand_core.recordings.hand_table import read_hand_motion
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import at_rate, hands_at, part
-from acehand_core.trackers.base import Progress, Tracker, no_progress
+from acehand_core.trackers.base import Tracker
 from acehand_core.trackers.choose import open_tracked
-from acehand_core.types import SIDES, Side
+from acehand_core.types import SIDES, Progress, Side, no_progress
 from retarget.replay.simulate import Physics
 from retarget.replay.verdict import GATES, Gates, read_gates
 from retarget.retargeting import retarget_motion

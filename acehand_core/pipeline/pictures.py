@@ -20,8 +20,8 @@ from acehand_core.lerobot.extras import OVERLAY, SHEET
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.hands_file import is_motion_file
-from acehand_core.trackers.base import Progress, no_progress
 from acehand_core.trackers.choose import open_input
+from acehand_core.types import Progress, no_progress
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import Robot, load_robot
 

@@ -16,7 +16,7 @@ from scipy.ndimage import median_filter
 
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.frames import BagFrames, PacketFrames
-from acehand_core.bags.records import BagOptions, BytesRead, DroppedMessages, Progress
+from acehand_core.bags.records import BagOptions, BytesRead, DroppedMessages
 from acehand_core.bags.scan import Scan, scan_bag
 from acehand_core.bags.topics import choose_camera_info, choose_image_topic
 from acehand_core.errors import CalibrationError
@@ -24,7 +24,7 @@ from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording
 from acehand_core.recordings.cameras import fit_camera_to
-from acehand_core.types import CameraPoses, TimestampsNs
+from acehand_core.types import CameraPoses, Progress, TimestampsNs
 
 #: A stamp that is off by more than this is wrong; less is a late message.
 JUMP_NS = 1_000_000_000

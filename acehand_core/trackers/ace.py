@@ -12,7 +12,8 @@ from acehand_core.errors import AcehandError, InputError, MissingDependencyError
 from acehand_core.model.inference.loading import default_hands, has_mano, mano_hands
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.trackers.ace_settings import AceSettings, read_betas
-from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
+from acehand_core.trackers.base import TrackerSettings
+from acehand_core.types import Progress, no_progress
 
 
 class AceTracker:

@@ -10,7 +10,8 @@ import numpy as np
 from acehand_core.errors import InputError
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings.hands_file import motion_recording, read_motion_file, refuse_flags
-from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
+from acehand_core.trackers.base import TrackerSettings
+from acehand_core.types import Progress, no_progress
 
 
 class FileTracker:

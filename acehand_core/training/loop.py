@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,9 @@ from acehand_core.training.run_folder import (
     trained_on,
 )
 from acehand_core.training.step import SCORE, StepReport, TrainingModel, optimise, validate
+from acehand_core.types import Progress
 
 _VALIDATION_SEED = 1_000_003
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

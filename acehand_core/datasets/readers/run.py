@@ -11,7 +11,7 @@ import os
 import signal
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -39,6 +39,7 @@ from acehand_core.datasets.readers.pictures import ClipOptions
 from acehand_core.datasets.readers.splits import compare, read_split_file
 from acehand_core.datasets.readers.stills import FreiHandReader, RhdReader
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError, nearest
+from acehand_core.types import Progress
 
 #: Readers by the name that the command line takes. To add one: import its class, add a line.
 READERS: dict[str, type[Reader]] = {
@@ -93,10 +94,6 @@ def leave_other_splits(output: Path, dataset: str, items: Sequence[Item]) -> Cou
             ClipWriter(store.root, store.info).remove(gone)
             changed.update((split, split_of[name]) for name in gone)
     return changed
-
-
-#: Called with the stage, the number done and the number of all.
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,16 +51,10 @@ from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.provenance import Provenance, library_versions
 from acehand_core.recordings.cameras import fit_camera_to, undistort
 from acehand_core.recordings.selection import part
+from acehand_core.types import Progress
 
 #: Counts up when what a store holds would no longer be the same.
 _STORE_VERSION = 2
-
-
-@runtime_checkable
-class Progress(Protocol):
-    """Called as work proceeds; may raise to stop it."""
-
-    def __call__(self, stage: str, done: int, total: int) -> None: ...
 
 
 @runtime_checkable

@@ -18,10 +18,9 @@ import numpy as np
 from jaxtyping import UInt8
 
 from acehand_core.motion import FrameSource
-from acehand_core.trackers.base import Progress
 from acehand_core.trackers.mediapipe import slots as slot_rules
 from acehand_core.trackers.mediapipe.detector import Detection, Detector, SegmentCache
-from acehand_core.types import ImageRgb
+from acehand_core.types import ImageRgb, Progress
 
 #: Frames of one forward segment. Fixed, so that a result does not depend on the machine.
 SEGMENT_FRAMES = 320

@@ -8,12 +8,12 @@ import numpy as np
 
 from acehand_core.errors import InputError
 from acehand_core.motion import Camera, HandModelName, HandMotion, Provenance, Recording
-from acehand_core.trackers.base import Progress, TrackerSettings, no_progress
+from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import detector, redetection
 from acehand_core.trackers.mediapipe.detector import SegmentCache
 from acehand_core.trackers.mediapipe.reconstruct import HandTrack, reconstruct
 from acehand_core.trackers.mediapipe.slots import Slots, assign_slots
-from acehand_core.types import SIDES
+from acehand_core.types import SIDES, Progress, no_progress
 
 VERSION = "0.10.14"
 
