@@ -41,10 +41,12 @@ def motion_from_joints(
     for key in entries:
         if key not in ENTRIES:
             raise SchemaError(f"{source}: unknown entry {key!r}; {nearest(key, ENTRIES)}")
+
     joints = _joints(source, entries, hands)
     count = len(joints)
     times, fps = _times(source, entries, count)
     finite = np.isfinite(joints).all(-1)  # (T, 2, 21)
+
     # Without the wrist or any tip there is nothing to follow.
     known = finite[..., 0] & finite[..., TIPS].any(-1)
     impossible = known & ~_of_possible_size(source, joints, known)
@@ -56,6 +58,7 @@ def motion_from_joints(
     frame = _text(entries, "frame", "wrist")
     if frame not in ("camera", "wrist"):
         raise SchemaError(f"{source}: frame is {frame!r}; {nearest(frame, ('camera', 'wrist'))}")
+
     return HandMotion(
         timestamps_ns=times,
         fps=fps,
@@ -88,6 +91,7 @@ def _joints(source: str, entries: Mapping[str, Any], hands: str) -> np.ndarray:
     joints = entries["joints"]
     if joints.dtype.kind != "f":
         raise SchemaError(f"{source}: joints are {joints.dtype}; floating point metres are needed.")
+
     if joints.shape[1:] not in ((21, 3), (2, 21, 3)):
         raise SchemaError(
             f"{source}: joints have shape {joints.shape}; (T, 21, 3) or (T, 2, 21, 3) is needed."
@@ -97,6 +101,7 @@ def _joints(source: str, entries: Mapping[str, Any], hands: str) -> np.ndarray:
     joints = joints.astype(np.float64)
     if joints.ndim == 4:
         return joints
+
     side = _text(entries, "side", hands)
     if side not in SIDES:
         if "side" in entries:
@@ -104,6 +109,7 @@ def _joints(source: str, entries: Mapping[str, Any], hands: str) -> np.ndarray:
         raise SchemaError(
             f"{source}: one hand needs an entry side = 'left' or 'right', or --hands left|right."
         )
+
     out = np.full((len(joints), 2, 21, 3), np.nan)
     out[:, SIDES.index(side)] = joints
     return out

@@ -143,15 +143,18 @@ class HandMotion:
                     f"HandMotion.{name} has shape {value.shape}; its first axes must be "
                     f"({frames}, 2): frames and hand slots."
                 )
+
         for name in ("presence", "visible", "quality"):
             value = getattr(self, name)
             if not (np.isfinite(value).all() and (value >= 0).all() and (value <= 1).all()):
                 raise SchemaError(f"HandMotion.{name} must lie in 0..1 without NaN.")
+
         if (self.observed & self.filled).any():
             raise SchemaError("HandMotion: a hand cannot be observed and filled in one frame.")
         known = self.observed | self.filled
         if self.hand_model != "none" and not np.isfinite(self.joints_camera[known]).all():
             raise SchemaError("HandMotion.joints_camera has NaN where a hand is known.")
+
         if self.T_world_camera is not None and len(self.T_world_camera) != frames:
             raise SchemaError(
                 f"HandMotion.T_world_camera has {len(self.T_world_camera)} poses for "

@@ -33,12 +33,14 @@ def add_ace_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"folder or checkpoint (default: ${ENVIRONMENT_VARIABLE})",
     )
     group.add_argument("--variant", choices=("k", "kfree"), help="where the weights hold both")
+
     for name, text in (
         ("base", "folder of the base transformer, if not beside the checkpoint"),
         ("vae", "file of the video VAE, if not beside the checkpoint"),
         ("caption", "file of the caption embedding, if not beside the checkpoint"),
     ):
         group.add_argument(f"--{name}", type=Path, metavar="PATH", help=text)
+
     group.add_argument(
         "--encode-width", metavar="PIXELS",
         help="or native; default as the weights were trained, 832 where they do not say",

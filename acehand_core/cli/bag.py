@@ -116,6 +116,7 @@ def _add_write(parser: argparse.ArgumentParser) -> None:
         help="follows a table's hands (inspire); a dataset's own robot.yaml",
     )  # fmt: skip
     robots.add_model_argument(parser)
+
     parser.add_argument("--episode", type=int, action="append", metavar="N",
                         help="only this episode; may be repeated")  # fmt: skip
     parser.add_argument("--distro", default=None, metavar="NAME",

@@ -81,6 +81,7 @@ def quiet_native_libraries(verbose: bool) -> Iterator[io.TextIOBase]:
     if verbose:
         yield sys.stderr
         return
+
     sys.stderr.flush()
     python_stderr = sys.stderr
     own, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -88,6 +89,7 @@ def quiet_native_libraries(verbose: bool) -> Iterator[io.TextIOBase]:
     os.close(null)
     if _writes_to(python_stderr, 2):
         sys.stderr = os.fdopen(os.dup(own), "w", buffering=1, encoding="utf-8", errors="replace")
+
     try:
         yield sys.stderr
     finally:

@@ -91,14 +91,17 @@ def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
     pieces = examine()
     width = max(len(piece.name) for piece in pieces)
     console.say(f"acehand {__version__}, Python {platform.python_version()}")
+
     for piece in pieces:
         mark = piece.found or ("MISSING" if piece.needed else "not installed")
         console.say(f"  {piece.name:<{width}}  {mark}")
         if piece.found is None:
             console.say(f"  {'':<{width}}    adds: {piece.adds}")
             console.say(f"  {'':<{width}}    get:  {piece.get}")
+
     ready = all(piece.found for piece in pieces if piece.needed)
     console.say("The main job can run." if ready else "The main job cannot run: see MISSING.")
+
     if arguments.json:
         found = [piece.to_json() for piece in pieces]
         console.print_json({"acehand": __version__, "ready": ready, "pieces": found})
@@ -129,6 +132,7 @@ def examine() -> list[Piece]:
               "--tracker ace (non-commercial licence)",
               f"acehand weights fetch, then set {ace.ENVIRONMENT_VARIABLE} to the folder")
     )  # fmt: skip
+
     return pieces
 
 

@@ -65,6 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
         add(sub)
         console.add_common_arguments(sub)
         sub.set_defaults(run=command)
+
     parser.add_argument("--version", action="version", version=console.version_text())
     return parser
 

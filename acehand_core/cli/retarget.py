@@ -76,6 +76,7 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--output", type=Path, default=Path(DEFAULT_OUTPUT), metavar="DIR")
     parser.add_argument("--fps", type=int, metavar="N", help="dataset rate; default the source's")
+
     existing = parser.add_mutually_exclusive_group()
     for name, text in (
         ("append", "add episodes to the dataset at --output"),
@@ -86,6 +87,7 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
             f"--{name}", dest="existing", action="store_const", const=name, default="refuse",
             help=text,
         )  # fmt: skip
+
     parser.add_argument(
         "--overlay", action=argparse.BooleanOptionalAction, default=True,
         help="write an overlay video per episode (on)",
@@ -261,12 +263,14 @@ def summarise(report: JobReport, quiet: bool, verbose: bool) -> None:
             console.say(f"{episode.source}: {episode.verdict} ({seen})")
             for reason in episode.reasons:
                 console.say(f"  - {reason}")
+
     for source in report.skipped:
         console.say(f"{source}: already in the dataset")
     lost = sum(report.lost_messages.values())
     if lost or not quiet:
         for note in report.notes:
             console.say(f"  - {note}")
+
     if lost:
         console.say(f"{lost} messages were lost")
     for failure in report.failures:

@@ -106,12 +106,14 @@ def _describe(robot: Robot) -> None:
     others = [name for name in robot.variants if name != robot.variant]
     if others:
         console.say(f"  variants: {', '.join(f'{robot.name}:{name}' for name in others)}")
+
     for side, one in robot.hands.items():
         reach = ", ".join(f"{finger} {mm:.1f} mm" for finger, mm in _pinch_reach_mm(one).items())
         if reach:
             console.say(f"  {side} fingertips from the thumb's, at best: {reach}")
         if one.user_model is not None:
             console.say(f"  {side} model: {one.user_model}")
+
     console.say(f"  licence: {robot.license}")
 
 

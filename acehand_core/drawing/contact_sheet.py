@@ -92,6 +92,7 @@ class EpisodePictures:
         count = min(SHEET_COLUMNS * SHEET_ROWS, len(self))
         chosen = np.unique(np.linspace(0, len(self) - 1, count).round().astype(int)).tolist()
         frames = self._recording.frames
+
         thumbs = []
         for frame in chosen:
             picture = self.picture(frames.at(frame) if frames is not None else None, frame)
@@ -101,6 +102,7 @@ class EpisodePictures:
             thumb = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
             put_caption(thumb, self._caption(frame))
             thumbs.append(thumb)
+
         verdict = self._trajectory.verdict
         status = verdict.status if verdict else "not judged"
         title = f"{Path(self._recording.source).name}   {len(self)} frames   {status}"

@@ -65,6 +65,7 @@ class Painter:
             )
             + motion.translation[frame, slot]
         )
+
         layer = image.copy()
         colour = HAND_COLOURS[side]
         paint_mesh(layer, vertices, camera.project(vertices), self.model.faces(side), colour)
@@ -96,6 +97,7 @@ def paint_mesh(
     light = 0.45 + 0.55 * np.clip(normals @ _LIGHT / length, 0, 1)
     shade = np.clip(light * _SHADES, 0, _SHADES).astype(int)
     palette = [tuple(int(c * s / _SHADES) for c in colour) for s in range(_SHADES + 1)]
+
     # Four fractional bits; clipped far outside, where OpenCV's integers would overflow.
     points = (np.clip(np.nan_to_num(pixels), -8000, 8000) * 16).round().astype(np.int32)
     triangles = points[faces]

@@ -88,6 +88,7 @@ class Panels:
         self._model = CapsuleHand() if motion.hand_model == "acehand" else None
         poses = motion.T_world_camera
         self._poses = np.tile(np.eye(4), (len(motion), 1, 1)) if poses is None else poses
+
         self._wrists = self._wrist_trails(motion)
         trails = np.concatenate([self._wrists, *map(self._wrist_trails, beside)])
         points = trails[np.isfinite(trails).all(-1)]
@@ -117,13 +118,16 @@ class Panels:
         eye = View(self._pinhole, np.linalg.inv(self._poses[frame]))
         width, height = self._size
         backdrop = np.full((height, width, 3), _BACKDROP, np.uint8)
+
         if panel in ("head", "robot-head"):
             layers = self._robots(eye, frame) if panel == "robot-head" else self._hands(eye, frame)
             return self._with_skeleton(stack(backdrop, layers), eye, frame, panel == "head")
+
         if image is None:
             image = backdrop
         elif (image.shape[1], image.shape[0]) != self._size:
             image = cv2.resize(image, self._size, interpolation=cv2.INTER_AREA)
+
         layers = []
         if panel == "mesh":
             layers = self._hands(eye, frame, _OVER_SOURCE)
@@ -134,6 +138,7 @@ class Panels:
             if scene is not None:
                 hands = self._hands(eye, frame)
                 layers = [layer.hidden_by(_without(scene, hands)) for layer in layers]
+
         return self._with_skeleton(stack(image, layers), eye, frame, panel == "mesh")
 
     def _outside(self, panel: Panel, frame: int) -> ImageRgb:
@@ -153,6 +158,7 @@ class Panels:
         motion = self._motion
         if self._model is None:
             return []
+
         layers = []
         for slot, side in enumerate(SIDES):
             if motion.known[frame, slot]:
@@ -166,6 +172,7 @@ class Panels:
                 shown = opacity * (1.0 if motion.observed[frame, slot] else 0.5)
                 faces = self._model.faces(side)
                 layers.append(mesh_layer(view, placed, faces, HAND_COLOURS[side], shown))
+
         return layers
 
     def _robots(self, view: View, frame: int) -> list[Layer]:

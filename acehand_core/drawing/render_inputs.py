@@ -126,11 +126,13 @@ def _hands_in(folder: Path, segment: str | None) -> Path:
         return found[0]
     if not files:
         raise InputError(f"{folder}: neither a dataset nor a folder with tables of hands.")
+
     if segment is None:
         raise InputError(
             f"{folder}: {len(files)} tables of hands; choose one with --segment, for example "
             f"--segment {files[0].stem}."
         )
+
     if found:
         raise InputError(f"{found[1]}: segment {segment!r} is there twice; also {found[0]}.")
     raise InputError(
@@ -237,6 +239,7 @@ def _open(
     """Open one input. ``own_poses``: where the video has no camera poses, those of the hands."""
     hands, video, reading = source, settings.video, settings.reading
     cut: tuple[float | None, float | None] = (None, None)
+
     if dataset.is_dataset(source):
         # Of the episode: its film may begin anywhere in a video file.
         cut = reading.start_s, reading.duration_s
@@ -252,11 +255,13 @@ def _open(
             reading = replace(reading, start_s=float(row[key]) or None)
             seconds = row[f"videos/{IMAGE_KEY}/to_timestamp"] - row[key]
             reading = replace(reading, duration_s=float(seconds))
+
     if not is_motion_file(hands):
         raise InputError(
             f"{source}: give a HandMotion table (.parquet), a joints file (.npz), a folder of "
             "predictions or a dataset."
         )
+
     tracker = "auto" if video is None else str(hands)
     tracking = TrackerSettings(hands=settings.hands)
     recording, found = open_input(video or hands, tracker, tracking, reading)
@@ -267,4 +272,5 @@ def _open(
         return recording, motion
     first, stop = frames_between(str(source), recording.timestamps_ns, recording.fps, *cut)
     recording = part(recording, first, stop)
+
     return recording, motion.at(np.arange(first, stop), recording.timestamps_ns, recording.fps)

@@ -61,6 +61,7 @@ class RobotRenderer:
         self._qpos = {side: _qpos_of(self._model, hand) for side, hand in robot.hands.items()}
         self._visuals = {side: _visuals_of(self._model, side) for side in robot.hands}
         self._gl = _open_gl(width * self._scale, height * self._scale)
+
         try:
             self._scene = self._mujoco.MjvScene(self._model, maxgeom=1000)
             self._context = self._mujoco.MjrContext(self._model, 100)
@@ -68,6 +69,7 @@ class RobotRenderer:
         except Exception as error:
             self._gl.free()
             raise _no_gl(str(error)) from error
+
         self._options = self._mujoco.MjvOption()
         for groups in ("geomgroup", "sitegroup", "jointgroup", "tendongroup", "actuatorgroup"):
             getattr(self._options, groups)[:] = 0
@@ -133,6 +135,7 @@ class RobotRenderer:
         left, top, right, bottom = box
         inside = np.s_[top:bottom, left:right]
         picture[inside], depth[inside] = self._draw(camera, box)
+
         return picture, depth
 
     def portrait(self, side: Side, joints: JointVector) -> ImageRgb:
@@ -154,6 +157,7 @@ class RobotRenderer:
         distance = camera.fx * span / 0.94
         pose = frames.rigid(turn, np.array([0, 0, distance]) - (low + high) / 2)
         picture = self.render(camera, {side: joints}, {side: pose})
+
         return composite(picture, _backdrop(self.width, self.height))
 
     def _check(
@@ -163,11 +167,13 @@ class RobotRenderer:
             raise InputError(
                 f"Robot pictures need a pinhole camera, not {camera.model!r}: undistort first."
             )
+
         if (camera.width, camera.height) != (self.width, self.height):
             raise InputError(
                 f"The camera is for {camera.width}x{camera.height}, the picture is "
                 f"{self.width}x{self.height}: rescale the camera first."
             )
+
         for side, angles in joints.items():
             hand = self._hands.get(side)
             if hand is None or side not in poses:
@@ -200,6 +206,7 @@ class RobotRenderer:
         if depth.min() <= _NEAR:
             return 0, 0, self.width, self.height
         far = centers[seen, 2] + radii[seen]
+
         # A ball lies inside its bounding box, whose outline is at its nearest or farthest face.
         outline = np.concatenate(
             [
@@ -212,6 +219,7 @@ class RobotRenderer:
         size = (self.width, self.height)
         left, top = np.clip(np.floor(pixels.min(axis=0)), 0, size).astype(int).tolist()
         right, bottom = np.clip(np.ceil(pixels.max(axis=0)) + 1, 0, size).astype(int).tolist()
+
         return (left, top, right, bottom) if left < right and top < bottom else None
 
     def _draw(
@@ -228,6 +236,7 @@ class RobotRenderer:
             mujoco.mjtCatBit.mjCAT_ALL,
             self._scene,
         )
+
         left, top, right, bottom = box
         for eye in self._scene.camera:
             eye.pos[:], eye.forward[:], eye.up[:] = 0, (0, 0, 1), (0, -1, 0)
@@ -237,6 +246,7 @@ class RobotRenderer:
             eye.frustum_center, eye.frustum_width = (x0 + x1) / 2, (x1 - x0) / 2
             eye.frustum_bottom, eye.frustum_top = y0, y1
             eye.frustum_near, eye.frustum_far = _NEAR, _FAR
+
         width, height = (right - left) * scale, (bottom - top) * scale
         view = mujoco.MjrRect(0, 0, width, height)
         rgb = np.empty((height, width, 3), np.uint8)
@@ -248,6 +258,7 @@ class RobotRenderer:
         near = depth[::-1].reshape(bottom - top, scale, right - left, scale).min(axis=(1, 3))
         with np.errstate(divide="ignore"):
             metres = np.where(near < 1, _NEAR / (1 - near * (1 - _NEAR / _FAR)), np.inf)
+
         return _average(rgb[::-1], solid, scale), metres.astype(np.float32)
 
 
@@ -308,6 +319,7 @@ def _build_scene(mujoco_module: Any, robot: Robot, width: int, height: int) -> m
         # Nothing moves by itself here; equal settings keep MuJoCo from warning about a conflict.
         spec.option.gravity, spec.option.integrator = child.option.gravity, child.option.integrator
         spec.attach(child, frame=mount.add_frame(), prefix=_PREFIX)
+
     for direction, diffuse, specular in (
         ((0.40, 0.60, 0.75), 0.70, 0.4),  # key light: from above left behind the camera
         ((-0.8, 0.1, 0.5), 0.25, 0.1),  # fill from the right
@@ -320,12 +332,14 @@ def _build_scene(mujoco_module: Any, robot: Robot, width: int, height: int) -> m
             type=mujoco_module.mjtLightType.mjLIGHT_DIRECTIONAL,
             castshadow=False,
         )
+
     model = spec.compile()
     model.vis.global_.offwidth, model.vis.global_.offheight = width, height
     model.vis.quality.offsamples = 0
     model.vis.headlight.ambient[:] = 0.42
     model.vis.headlight.diffuse[:] = 0.3
     model.vis.headlight.specular[:] = 0.1
+
     return model
 
 
@@ -345,12 +359,14 @@ def _open_gl(width: int, height: int) -> Any:
     wanted = os.environ.get("MUJOCO_GL", "").strip().lower()
     if wanted in ("disable", "disabled", "off", "false", "0"):
         raise _no_gl(f"MUJOCO_GL={wanted} switches it off")
+
     if sys.platform != "linux":
         candidates = ["default"]
     elif wanted in ("egl", "osmesa", "glfw", "glx"):
         candidates = [wanted]
     else:
         candidates = ["egl", "osmesa"]
+
     problems = []
     for name in candidates:
         try:
@@ -360,6 +376,7 @@ def _open_gl(width: int, height: int) -> Any:
         # Drivers and bindings fail in every way there is: ImportError, AttributeError, OSError...
         except Exception as error:
             problems.append(f"{name}: {error}")
+
     raise _no_gl("; ".join(problems))
 
 

@@ -134,6 +134,7 @@ def outside_view(
     distance = max(distance, 0.3)
     pose = np.eye(4)
     pose[:3, :3], pose[:3, 3] = turn, np.array([0, 0, distance]) - turn @ middle
+
     return View(camera, pose)
 
 

@@ -42,6 +42,7 @@ def _row(clip: Clip) -> Picture:
     if clip.frames is None:
         raise InputError(f"clip {clip.info.id} has no pictures.")
     moments = np.linspace(0, clip.info.frames - 1, _COLUMNS).astype(int)
+
     cells = []
     for column, frame in enumerate(moments):
         image = clip.frames.at(int(frame))
@@ -53,6 +54,7 @@ def _row(clip: Clip) -> Picture:
         if column >= _COLUMNS - _MARKED:
             _mark(cell, clip.motion.joints_image[frame], scale)
         cells.append(cell)
+
     return np.concatenate(cells, axis=1)
 
 

@@ -250,6 +250,7 @@ def _check_finished(root: Path, rows: Sequence[Row]) -> Iterator[Problem]:
             "quantiles are averages over the episodes, for the writer was stopped before it "
             "computed them; run the repair, or the same command with --resume",
         )
+
     if not (root / extras.EXTRAS).is_dir():
         return  # published without, or edited by lerobot's tools, which leave it behind
     for number, row in enumerate(rows):

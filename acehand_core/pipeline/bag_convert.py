@@ -111,6 +111,7 @@ def convert_bag(
         if options.job.existing != "resume":
             check_free(options.bag_output, options.job.existing == "overwrite")
         _check_not_inside(options)
+
     progress = stoppable(progress, cancel)
     registry = Registry()
     try:
@@ -191,6 +192,7 @@ def _write_beside(
     """
     origin = options.origin(index, episode_contents(options.job.output, numbers))
     overwrite = options.job.existing == "overwrite"
+
     if options.job.existing == "resume" and output.exists():
         there, counts = BagOrigin.of_bag(output)
         if there == origin:
@@ -199,6 +201,7 @@ def _write_beside(
         there.check_fits(output, origin)
         dropped.remark(f"{output}: lacked episodes that the dataset has, written anew")
         overwrite = True
+
     with Bag(options.bag) as bag:
         topics = bag.topics
         with BagWriter(output, options.storage, overwrite, bag.definitions) as writer:
@@ -243,6 +246,7 @@ def _on_clock(demo: Demonstration, source_ns: TimestampsNs, index: BagIndex) -> 
     times = index.timestamps_ns[at]
     if not np.array_equal(times, demo.stamps_ns):  # else nothing is copied: hands are large
         demo = _at(demo, times, keep)
+
     return replace(
         demo,
         stamps_ns=index.header_ns[at],

@@ -87,15 +87,18 @@ def _by_topic(index: BagIndex, topic: str | None) -> list[Cut]:
                 events.append((message.log_ns, decode(message.data, kind).data))
             except SchemaError as error:
                 index.dropped.count(topic, str(error))
+
     # These messages have no header: they are compared with the frames' times of receipt.
     log = np.maximum.accumulate(index.log_ns)
     found: list[Cut] = []
+
     start: tuple[int, str | None] | None = None
     for time, value in [*sorted(events, key=lambda e: e[0]), (int(log[-1]) + 1, False)]:
         at = int(np.searchsorted(log, time))
         if start is not None and at > start[0]:
             found.append(Cut(start[0], at, start[1]))
         start = (at, value if isinstance(value, str) else None) if value else None
+
     if not found:
         raise InputError(f"{index.path}: {topic} marks no episode with a frame in it.")
     return found
@@ -129,10 +132,12 @@ def _row(
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{path}, line {line}: {columns[0]} and {columns[1]} must be numbers.") \
             from None  # fmt: skip
+
     first, last = (int(np.searchsorted(times, time)) for time in (start, end))
     if not first < last:
         raise InputError(
             f"{path}, line {line}: no frame lies between {row[columns[0]]} and {row[columns[1]]}; "
             f"the bag has frames from {times[0]} to {times[-1]} ns."
         )
+
     return Cut(first, last, (row.get("task") or "").strip() or None)

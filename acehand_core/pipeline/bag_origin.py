@@ -64,6 +64,7 @@ class BagOrigin:
         ]
         if self.source_sha256 != wanted.source_sha256:
             differences.append("it was made from another bag")
+
         others = [
             number for number, sha256 in self.episodes.items()
             if wanted.episodes.get(number) != sha256
@@ -71,6 +72,7 @@ class BagOrigin:
         if others:
             numbers = ", ".join(map(str, others))
             differences.append(f"the dataset has no such episode {numbers} of this bag")
+
         if differences:
             raise OutputError(
                 f"{path} exists and is not the bag of this conversion: {'; '.join(differences)}. "

@@ -84,11 +84,13 @@ def load_demonstrations(
         demo = read_bag_joints(path)
         known = load_robot(robot or DEFAULT_ROBOT, models=models)
         driven = next(iter(known.hands.values())).command_joints
+
         if missing := [name for name in driven if name not in demo.joint_names]:
             raise InputError(
                 f"{path}: its joint states have no {missing[0]!r} of the robot {known.label!r}; "
                 f"they name {', '.join(demo.joint_names)}. Give the robot that they are of."
             )
+
         commands = demo.joints[:, :, [demo.joint_names.index(name) for name in driven]]
         demo = replace(
             demo,
@@ -114,6 +116,7 @@ def demonstration(
     if poses is not None and trajectory.frame == "world" and motion.T_world_camera is not None:
         poses = frames.inverse(motion.T_world_camera)[:, None] @ poses
     verdict = trajectory.verdict
+
     return Demonstration(
         name=name,
         task=task,
@@ -189,6 +192,7 @@ def robot_of(episode: StoredEpisode, given: str | None, models: Path | None) -> 
 def of_episode(episode: StoredEpisode, robot: Robot) -> Demonstration:
     motion = episode.motion
     known = episode.confidence > 0 if motion is None else motion.known
+
     poses, world = episode.T_frame_base, None
     if motion is not None and motion.T_world_camera is not None:
         world = motion.T_world_camera
@@ -196,6 +200,7 @@ def of_episode(episode: StoredEpisode, robot: Robot) -> Demonstration:
             poses = frames.inverse(world)[:, None] @ poses
     elif episode.frame == "world":
         poses = None  # the camera's place is not stored, so base and camera cannot be joined
+
     return Demonstration(
         name=episode.name,
         task=episode.task,
@@ -246,6 +251,7 @@ def seen_by(source: Path, episode: int = 0) -> tuple[str, str | None]:
             with Bag(source) as bag:
                 topic = choose_image_topic(bag.topics, {}, None, str(source)).topic.name
             return frame, topic
+
         said = record.get("settings", {})
         return said.get("camera_frame") or frame, said.get("image_topic")
     except (AcehandError, OSError, LookupError):
@@ -328,6 +334,7 @@ def write_bag(
     """
     progress = stoppable(progress, cancel)
     check_free(options.output, options.overwrite)
+
     try:
         with BagWriter(
             options.output, options.storage, options.overwrite, options.distro
@@ -345,6 +352,7 @@ def write_bag(
                 raise InputError(f"{options.source}: there is no episode to write.")
     except KeyboardInterrupt as stop:
         raise Interrupted(WriteReport(str(options.output), {}, 0, {})) from stop
+
     counts = dict(writer.counts)
     return WriteReport(str(options.output), counts, sum(counts.values()), {}, tuple(notes))
 

@@ -173,18 +173,21 @@ class Dataset:
                 f"{name}: a trajectory of {trajectory.robot} does not go into a dataset of "
                 f"{self.robot.label}."
             )
+
         for what, other in (("hands", motion), ("trajectory", trajectory)):
             if not np.array_equal(other.timestamps_ns, times):
                 raise InputError(
                     f"{name}: the {what} and the recording have other times; track and retarget "
                     "what is added."
                 )
+
         ticks = np.round(np.arange(len(times)) * 1e9 / fps)
         if np.abs(times - times[0] - ticks).max() > _SAME_TIME_NS:
             raise InputError(
                 f"{name}: its frames are not {fps} a second; resample(recording, motion, {fps}) "
                 "before retargeting."
             )
+
         if len(times) > (limit := lerobot.max_episode_frames(fps)):
             raise InputError(f"{name}: {len(times)} frames; one episode holds at most {limit}.")
 
@@ -290,10 +293,12 @@ class Dataset:
             content[extras.CALIBRATION] = calibration.encode()
         if pictures:
             content[extras.PENDING] = extras.pending_bytes(pictures)
+
         staged = {name: self._writer.scratch(name) for name in (extras.HANDS, *content)}
         with output_errors(self.output):
             for name, data in content.items():
                 staged[name].write_bytes(data)
+
         write_hand_motion(episode, staged[extras.HANDS], overwrite=True)
         release_memory()
         shown = view.source_timestamps_ns
@@ -309,6 +314,7 @@ class Dataset:
         self._writer.add_episode(values, task, videos, record, beside)
         del values
         release_memory()  # pictures are drawn next
+
         return report, self.output / folder
 
     def held(self) -> contextlib.AbstractContextManager[object]:

@@ -77,10 +77,12 @@ def read_episodes(dataset: Path, wanted: tuple[int, ...] | None) -> Iterator[Sto
               "observation.hand.confidence")  # fmt: skip
     if missing := [key for key in needed if key not in features]:
         raise SchemaError(f"{dataset}: has no {missing[0]!r}, so it was not written by acehand.")
+
     rows = {row["episode_index"]: row for row in layout.read_episode_rows(dataset)}
     for number in wanted or ():
         if number not in rows:
             raise InputError(f"{dataset}: no episode {number}; valid: 0 to {len(rows) - 1}.")
+
     tasks = layout.read_tasks(dataset)
     for number in sorted(rows) if wanted is None else wanted:
         table = pq.read_table(
@@ -156,10 +158,12 @@ def read_bag_joints(path: Path) -> Demonstration:
         before = "/acehand" if {f"/acehand{name}" for name in states} & topics.keys() else ""
         wanted = {f"{before}{name}" for name in states}
         wanted = {n for n in wanted if n in topics and topics[n].msgtype == JOINT_STATE}
+
         if not wanted:
             raise InputError(
                 f"{path}: no joint states of a hand; valid: {', '.join(sorted(states))}."
             )
+
         kinds = {"joint_states": JOINT_STATE, "wrist_pose": POSE, "joints": POSES}
         places = {f"{before}/{side}_hand/{name}": (side, name) for side in SIDES for name in kinds}
         places = {n: p for n, p in places.items() if n in topics}
@@ -168,6 +172,7 @@ def read_bag_joints(path: Path) -> Demonstration:
         info = f"{before}/acehand/camera_info"
         extra |= {info} if info in topics and topics[info].msgtype == CAMERA_INFO else set()
         extra |= {"/tf"} if "/tf" in topics and topics["/tf"].msgtype == TF else set()
+
         read = _Read()
         for message in bag.messages(places.keys() | extra, DroppedMessages()):
             content = decode(message.data, topics[message.topic].msgtype)
@@ -179,6 +184,7 @@ def read_bag_joints(path: Path) -> Demonstration:
                 read.task = content.data or read.task
             else:
                 read.add(*places[message.topic], content, message.log_ns)
+
     return _from_states(path, read)
 
 

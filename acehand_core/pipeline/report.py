@@ -90,6 +90,7 @@ class JobReport:
             out["skipped"] = list(self.skipped)
         if self.failures:
             out["errors"] = [{"source": f.source, "message": str(f.error)} for f in self.failures]
+
         return out
 
 
@@ -132,11 +133,13 @@ def episode_report(
         "verdict": verdict.status,
         "reasons": list(verdict.reasons),
     }
+
     if any(trajectory.arms):
         entry["arm"] = {
             side: _arm(arm, trajectory.active[:, slot])
             for slot, (side, arm) in enumerate(zip(SIDES, trajectory.arms, strict=True))
         }
+
     if episode_index is not None:
         entry["episode_index"] = episode_index
     return EpisodeReport(source, episode_index, verdict.status, verdict.reasons, entry)
@@ -184,6 +187,7 @@ def episode_provenance(
         }
         for side, c in zip(SIDES, trajectory.calibration, strict=True)
     }  # fmt: skip
+
     return record
 
 
@@ -246,9 +250,11 @@ def write_commands(
         raise OutputError(f"{path}: no {' or '.join(sides)} hand appears, so nothing is written.")
     names = ["time_s"]
     columns = [(trajectory.timestamps_ns - trajectory.timestamps_ns[0]) / 1e9]
+
     for slot in slots:
         names += [f"{SIDES[slot]}_{name}" for name in (*trajectory.command_names, "active")]
         columns += [*trajectory.registers[:, slot].T, trajectory.active[:, slot]]
+
     with (
         atomic_path(path, overwrite) as partial,
         partial.open("w", newline="", encoding="utf-8") as file,
@@ -257,6 +263,7 @@ def write_commands(
         writer.writerow(names)
         for time, *values in zip(*columns, strict=True):
             writer.writerow([f"{time:.6f}", *(_text(value, whole) for value in values)])
+
     return tuple(names)
 
 

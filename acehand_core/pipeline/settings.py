@@ -100,6 +100,7 @@ class JobSettings:
         reading = self.reading
         name, variant = split_variant(self.robot)
         robot = name if name in robot_names() else identity(find_robot_file(name))
+
         return {
             "robot": f"{robot}:{variant}" if variant else robot,
             "arm": identity(self.arm.path) if self.arm else None,
@@ -135,6 +136,7 @@ class JobSettings:
             frame = "none"
         elif recording.T_world_camera is not None:
             frame = "world"
+
         hand = robot.hand(SIDES[1])
         ahead = hand.latency_s if self.latency == "ahead" else 0.0
         return Layout(

@@ -67,6 +67,7 @@ def frame_times(stamps_ns: Int[np.ndarray, "N"], log_ns: Int[np.ndarray, "N"]) -
     )
     stamps = np.array(log_ns if from_log else stamps_ns, np.int64)
     repaired, jumps, said = 0, [], stamps
+
     if not from_log and len(stamps) > 2:
         delay = stamps - log_ns
         origin = delay[0]
@@ -81,12 +82,14 @@ def frame_times(stamps_ns: Int[np.ndarray, "N"], log_ns: Int[np.ndarray, "N"]) -
             pause = max(int(log_ns[i] - log_ns[i - 1]), step, 1)
             stamps[i:] += stamps[i - 1] + pause - stamps[i]
             jumps.append(int(i))
+
     late = int((stamps < np.maximum.accumulate(stamps)).sum())
     order = np.argsort(stamps, kind="stable")
     times = stamps[order]
     first = np.concatenate([[True], np.diff(times) > 0])
     order, times = order[first], times[first]
     breaks = tuple(int(np.searchsorted(times, stamps[i])) for i in jumps)
+
     return FrameTimes(
         timestamps_ns=times,
         stamps_ns=said[order],
@@ -191,6 +194,7 @@ def index_bag(path: Path, reading: BagOptions, progress: Progress | None = None)
             bag.topics, counts, choice.topic.name, reading.camera_info_topic, str(path)
         )
         scan = scan_bag(bag, choice.topic, infos, reading.world_frame != "none", dropped, read.add)
+
     read.end_pass(1)
     if choice.note:
         dropped.remark(choice.note)
@@ -210,6 +214,7 @@ def index_bag(path: Path, reading: BagOptions, progress: Progress | None = None)
         frames = PacketFrames(frames, scan.codec, scan.table(), order, scan.keys)
     sha256 = content_sha256(path, read.add)
     read.end_pass(2)
+
     return BagIndex(
         path=path,
         sha256=sha256,
@@ -250,16 +255,19 @@ def _tell_about(times: FrameTimes, topic: str, dropped: DroppedMessages) -> None
         dropped.remark(f"{topic}: no header stamps; the time of receipt is used")
     if times.late:
         dropped.remark(f"{topic}: {times.late} frames were out of order; sorted by header stamp")
+
     if times.repaired:
         dropped.remark(
             f"{topic}: {times.repaired} header stamps are off by more than a second; replaced by "
             "the time of receipt"
         )
+
     for frame in times.breaks:
         dropped.remark(
             f"{topic}: stamps jump backwards at frame {frame}; what follows is moved on by the "
             "time of receipt"
         )
+
     if times.duplicates:
         dropped.count(topic, "header stamp as of another frame", times.duplicates)
 
@@ -279,9 +287,11 @@ def _camera(
             if named:
                 raise
             dropped.remark(f"{topic}: not used: {error}")
+
     if named:
         raise CalibrationError(f"--camera-info-topic {reading.camera_info_topic!r}: no calibration "
                                "can be read from it.")  # fmt: skip
+
     dropped.remark("no CameraInfo: the camera is not known")
     return None, None
 

@@ -71,8 +71,10 @@ def parse_intrinsics(text: str, width: int, height: int) -> Camera:
         raise CalibrationError(
             f"{where}: give four numbers fx,fy,cx,cy in pixels, for example 900,900,639.5,359.5."
         ) from None
+
     values = {"model": "pinhole", "width": width, "height": height}
     camera = Camera.from_json(values | {"fx": fx, "fy": fy, "cx": cx, "cy": cy}, where)
+
     low, high = _CENTRAL
     if not (low <= (cx + 0.5) / width <= high and low <= (cy + 0.5) / height <= high):
         raise CalibrationError(
@@ -80,6 +82,7 @@ def parse_intrinsics(text: str, width: int, height: int) -> Camera:
             f"video; it is that of a video of about {2 * cx + 1:.0f} x {2 * cy + 1:.0f}. Give the "
             "values in pixels of this video, or a --camera file, which says its own size."
         )
+
     return camera
 
 
@@ -133,12 +136,14 @@ def load_camera_poses(path: Path | str, timestamps_ns: TimestampsNs) -> CameraPo
     path = Path(path)
     times, values = _read_poses(path)
     tolerance = _frame_interval(timestamps_ns if len(timestamps_ns) > 1 else times)
+
     early, late = times[0] - timestamps_ns[0], timestamps_ns[-1] - times[-1]
     if max(early, late) > tolerance:
         raise CalibrationError(
             f"{path} covers {times[0]} to {times[-1]} ns, but the recording needs "
             f"{timestamps_ns[0]} to {timestamps_ns[-1]} ns; poses must span it, on the same clock."
         )
+
     wanted = np.clip(timestamps_ns, times[0], times[-1])
     after = np.clip(np.searchsorted(times, wanted), 1, max(len(times) - 1, 1))
     before = after - 1
@@ -148,6 +153,7 @@ def load_camera_poses(path: Path | str, timestamps_ns: TimestampsNs) -> CameraPo
     position = (1 - share) * values[before, :3] + share * values[after, :3]
     rotation = rotations.from_quaternion(values[:, 3:])
     turn = rotations.log(np.swapaxes(rotation[before], -1, -2) @ rotation[after])
+
     return frames.rigid(rotation[before] @ rotations.exp(share * turn), position)
 
 
@@ -160,27 +166,33 @@ def _read_poses(path: Path) -> tuple[np.ndarray, np.ndarray]:
     _check_file(path, "a csv or parquet table of camera poses")
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise CalibrationError(f"{path}: camera poses must be a .csv or .parquet file.")
+
     read = pa.csv.read_csv if path.suffix.lower() == ".csv" else pa.parquet.read_table
     try:
         table = read(path)
     except (pa.ArrowException, OSError) as error:
         raise CalibrationError(f"{path} cannot be read as a table: {error}") from None
+
     for name in table.column_names:
         if name not in POSE_COLUMNS:
             raise CalibrationError(
                 f"{path}: unknown column {name!r}; {nearest(name, POSE_COLUMNS)}"
             )
+
     for name in POSE_COLUMNS:
         if table.column_names.count(name) != 1:
             raise CalibrationError(f"{path}: column {name!r} must be there once.")
+
     if table.num_rows == 0:
         raise CalibrationError(f"{path} has no pose; at least one row is needed.")
     if not pa.types.is_integer(table["timestamp_ns"].type) or table["timestamp_ns"].null_count:
         raise CalibrationError(f"{path}: timestamp_ns must hold whole nanoseconds in every row.")
+
     try:
         columns = [table[name].cast(pa.float64()).to_numpy() for name in POSE_COLUMNS[1:]]
     except pa.ArrowException:
         raise CalibrationError(f"{path}: {', '.join(POSE_COLUMNS[1:])} must be numbers.") from None
+
     times, values = table["timestamp_ns"].to_numpy().astype(np.int64), np.stack(columns, axis=1)
     _check_rows(path, times, values)
     return times, values
@@ -301,6 +313,7 @@ def write_undistorted(
     if path.exists() and not overwrite:
         raise OutputError(f"{path} exists; choose another name or allow overwriting.")
     pinhole = undistort(recording)
+
     partial = path.with_name(f".{path.stem}.{os.getpid()}.partial.mp4")
     try:
         with av.open(f"file:{partial}", "w") as container:
@@ -310,6 +323,7 @@ def write_undistorted(
         raise OutputError(f"{path} cannot be written: {error.strerror or error}.") from error
     finally:
         partial.unlink(missing_ok=True)
+
     return pinhole
 
 
@@ -322,9 +336,11 @@ def _encode(recording: Recording, container: OutputContainer, progress: Progress
     stream.pix_fmt = "yuv420p" if even else "yuv444p"
     context = stream.codec_context
     context.time_base = _TIME_BASE
+
     # Without these tags a player would guess the matrix, and colours would shift.
     context.colorspace, context.color_range = Colorspace.ITU709, ColorRange.MPEG
     context.color_primaries = context.color_trc = _BT709
+
     count = len(recording)
     for i, image in enumerate(recording.frames.read(0, count)):
         frame = av.VideoFrame.from_ndarray(image, format="rgb24").reformat(
@@ -337,4 +353,5 @@ def _encode(recording: Recording, container: OutputContainer, progress: Progress
         container.mux(stream.encode(frame))
         if progress is not None:
             progress(i + 1, count)
+
     container.mux(stream.encode(None))

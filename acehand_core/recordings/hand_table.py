@@ -69,11 +69,13 @@ def to_table(motion: HandMotion) -> pa.Table:
         columns[name] = getattr(motion, name).reshape(-1)
     for name in _ARRAYS:
         columns[name] = _fixed(getattr(motion, name).reshape(2 * frames, -1))
+
     if motion.T_world_camera is None:
         columns["T_world_camera"] = pa.nulls(2 * frames, _vector(16))
     else:
         poses = np.repeat(motion.T_world_camera.reshape(-1, 16), 2, 0)
         columns["T_world_camera"] = _fixed(poses, np.isnan(poses).any(1))
+
     header = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -107,15 +109,18 @@ def read_hand_motion(path: Path) -> HandMotion:
             values = {name: _read(file, name, kind, path) for name, kind, _ in COLUMNS}
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise SchemaError(f"{path}: not a readable parquet file: {error}.") from error
+
     stamps = values["timestamp_ns"]
     if (stamps[::2] != stamps[1::2]).any():
         raise SchemaError(f"{path}: both hands of a frame must have the same timestamp_ns.")
+
     posed = np.isfinite(values["T_world_camera"].reshape(-1, 16)).all(-1)
     if (posed[::2] != posed[1::2]).any():
         raise SchemaError(
             f"{path}: column 'T_world_camera' is empty for one hand of a frame; both rows or none "
             "must have the camera's pose."
         )
+
     try:
         return _motion(values, header, str(path))
     except SchemaError as error:
@@ -224,10 +229,12 @@ def _header(schema: pa.Schema, path: Path) -> dict[str, Any]:
     raw = (schema.metadata or {}).get(METADATA_KEY)
     if raw is None:
         raise SchemaError(f"{path}: no {METADATA_KEY.decode()!r} metadata; not a hand motion.")
+
     try:
         header = json.loads(raw)
     except ValueError as error:
         raise SchemaError(f"{path}: damaged metadata: {error}.") from error
+
     if not isinstance(header, dict):
         raise SchemaError(f"{path}: damaged metadata: {type(header).__name__}, not an object.")
     if header.get("format") != FORMAT or header.get("version") != FORMAT_VERSION:
@@ -235,6 +242,7 @@ def _header(schema: pa.Schema, path: Path) -> dict[str, Any]:
             f"{path}: holds {header.get('format')!r} version {header.get('version')!r}; "
             f"{FORMAT!r} version {FORMAT_VERSION} is needed."
         )
+
     return header
 
 

@@ -84,6 +84,7 @@ def find_episode(path: Path, video_key: str | None = None) -> Episode:
         raise InputError(f"{dataset}: no episode {number}; valid: {min(rows)} to {max(rows)}.")
     key, row = _video_key(dataset, info, video_key), rows[number]
     values: dict[str, Any] = {"video_key": key, "episode_index": number}
+
     try:
         if _version(dataset, info) >= 3:
             values["chunk_index"] = row[f"videos/{key}/chunk_index"]
@@ -98,6 +99,7 @@ def find_episode(path: Path, video_key: str | None = None) -> Episode:
         outside = ".." in video.relative_to(dataset).parts
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise SchemaError(f"{dataset}: episode {number}: {error!r} in its meta tables.") from error
+
     if outside:  # links may lead anywhere: a dataset from a cache is made of them
         raise SchemaError(f"{dataset}: 'video_path' leads out of the dataset: {video}.")
     if frames < 1 or not 0 < fps <= 1000:
@@ -127,11 +129,13 @@ def open_episode(
     times = whole.timestamps_ns
     index = np.searchsorted(times[:-1] + np.diff(times) // 2, wanted)
     away = np.abs(times[index] - wanted)
+
     if (missing := np.flatnonzero(away > 0.5e9 / episode.fps)).size:
         raise VideoError(
             f"{path}: {episode.video} has no picture at {wanted[missing[0]] / 1e9:.3f} s, the time "
             f"of frame {missing[0]}; its pictures end at {times[-1] / 1e9:.3f} s."
         )
+
     frames = whole.frames
     assert isinstance(frames, VideoFrames)
     return replace(
@@ -200,12 +204,14 @@ def _video_key(dataset: Path, info: Mapping[str, Any], wanted: str | None) -> st
                 f"{dataset}: --video-key {wanted!r} is no video; {nearest(wanted, keys)}"
             )
         return wanted
+
     if len(keys) == 1:
         return keys[0]
     if keys:
         raise InputError(
             f"{dataset}: has several videos; choose by --video-key: {', '.join(keys)}."
         )
+
     images = [key for key, dtype in dtypes.items() if dtype == "image"]
     kind = f"; {images[0]!r} is kept as single images, which are not read" if images else ""
     raise InputError(f"{dataset}: the dataset has no video{kind}.")
@@ -229,10 +235,12 @@ def _rows(dataset: Path) -> dict[int, Mapping[str, Any]]:
             rows = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line]
         except (OSError, ValueError) as error:
             raise SchemaError(f"{file}: {error}") from error
+
     out = {}
     for row in rows:
         number = row.get("episode_index") if isinstance(row, dict) else None
         if not isinstance(number, int) or number < 0:
             raise SchemaError(f"{dataset}: a row of its episodes has no 'episode_index'.")
         out[number] = row
+
     return out

@@ -31,6 +31,7 @@ def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, 
     if not 1 <= fps <= 1000:
         raise InputError(f"{recording.source}: {fps} frames per second; valid: 1 to 1000.")
     times = recording.timestamps_ns
+
     # Stamps are rounded, so the last tick may lie a little after the last frame.
     reach = int(times[-1] - times[0]) + round(0.5e9 / max(fps, recording.fps))
     count = reach * fps // 10**9 + 1
@@ -40,9 +41,11 @@ def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, 
             "clock was set, or the pause is very long. Take a part (--start, "
             "--duration), or cut a bag at its pauses (--episodes gaps)."
         )
+
     at = ticks(int(times[0]), count, float(fps))
     middles = times[:-1] + np.diff(times) // 2
     index = np.searchsorted(middles, at)
+
     return _taken(recording, index, at, float(fps)), index
 
 

@@ -200,6 +200,7 @@ def open_video(
         index = replace(index, mirrored=not index.mirrored)
     times = index.timestamps_ns
     first, last = frames_between(str(path), times, index.fps, start_s, duration_s)
+
     return Recording(
         source=str(path),
         sha256=content_sha256(path),

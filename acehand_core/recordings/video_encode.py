@@ -73,6 +73,7 @@ def probe_video(path: Path) -> VideoFacts:
             if context is None:
                 raise VideoError(f"{path} is coded in a way that is not known here.")
             ticks = np.array(sorted(pts for pts, _ in packets), dtype=np.int64)
+
             return VideoFacts(
                 path=path,
                 width=context.width,
@@ -181,6 +182,7 @@ def encode_video(
     settings = settings or VideoEncoding()
     if recording.frames is None:
         raise OutputError(f"{recording.source} has no frames; leave the video feature out.")
+
     with atomic_path(path, overwrite=True) as temporary:
         try:
             if settings.codec == "copy":
@@ -191,6 +193,7 @@ def encode_video(
             if isinstance(error, OSError):
                 raise
             raise OutputError(f"{path}: encoding failed: {error}.") from error
+
     facts = probe_video(path)
     return EncodedVideo(path, facts.width, facts.height, len(facts.times_s), fps, facts.codec)
 
@@ -224,6 +227,7 @@ def _encode(
             container.mux(stream.encode(frame))
             if progress is not None:
                 progress(index + 1, total)
+
         if stream is None:
             raise OutputError(f"{recording.source} has no frames to encode.")
         container.mux(stream.encode())
@@ -249,6 +253,7 @@ def _open_stream(
     context.gop_size = settings.gop
     if settings.codec == "h264":
         context.max_b_frames = 0
+
     # Without these tags a player would guess the matrix, and colours would shift.
     context.color_range, context.colorspace = frame.color_range, frame.colorspace
     if isinstance(source, DecodedSource):  # frames know the other two only from PyAV 17 on
@@ -256,6 +261,7 @@ def _open_stream(
             decoder = video_stream(original, source.path).codec_context
             context.color_primaries = decoder.color_primaries
             context.color_trc = decoder.color_trc
+
     return stream
 
 
@@ -264,9 +270,11 @@ def _frames(source: FrameSource, recording: Recording) -> Iterator[av.VideoFrame
     if not isinstance(source, DecodedSource):
         yield from (_from_rgb(image) for image in source.read(0, len(recording)))
         return
+
     turns = source.rotation // 90 % 4
     upright = (recording.width, recording.height)
     stored = upright[::-1] if turns % 2 else upright
+
     graph: Graph | None = None
     for frame in source.decode(0, len(recording)):
         if (frame.width, frame.height) != stored:  # some streams change their size half way
@@ -318,6 +326,7 @@ def _copy(recording: Recording, path: Path, fps: int) -> None:
     source = recording.frames
     if not isinstance(source, DecodedSource):
         raise OutputError(f"{recording.source} cannot be copied: it is no video file. {_RE_ENCODE}")
+
     with open_container(source.path) as original:
         stream = video_stream(original, source.path)
         packets = [packet for packet in original.demux(stream) if packet.size]
@@ -351,7 +360,9 @@ def _why_not_copy(
         return "it does not start with a key frame"
     ticks = np.sort([packet.pts for packet in packets]).astype(np.float64)
     times = (ticks - ticks[0]) * float(stream.time_base)
+
     if np.abs(times - np.arange(len(times)) / fps).max() > _COPY_JITTER_S:
         rate = (len(times) - 1) / times[-1]
         return f"its frames do not come at a constant {fps} per second (mean {rate:.3f})"
+
     return None

@@ -97,6 +97,7 @@ class VideoIndex:
                 wanted += 1
             if wanted >= stop:
                 return
+
         for missing in range(wanted, stop):
             if held is None:
                 raise VideoError(
@@ -167,14 +168,17 @@ def _why_unreadable(path: Path, error: Exception) -> str:
         return f"{path} may not be read; check its permissions."
     if isinstance(error, EOFError):
         return f"{path} ends before its first frame; a video with at least one frame is needed."
+
     with path.open("rb") as file:
         head = file.read(4096)
         boxes = _top_level_boxes(file)[0] if head[4:8] == b"ftyp" else ()
+
     if boxes and b"moov" not in boxes:
         return (
             f"{path} is cut off: an MP4 file without its table of frames ('moov'). The recording "
             "or the copy was interrupted; copy it again, or repair it with a recovery tool."
         )
+
     text = head.decode("utf-8", "ignore").encode()  # a character may be cut at the end
     if b"\0" not in head and len(text) > len(head) - 4:
         return f"{path} is a text file, whatever its name says; give a video file."

@@ -41,6 +41,7 @@ def scan(path: Path) -> VideoIndex:
     with open_container(path) as container:
         stream = video_stream(container, path)
         first = next(decoded(container, stream, parallel=False), None)
+
     if first is None:
         raise VideoError(f"{path}: the video stream has no frame that can be decoded.")
     notes = _picture_notes(listing.pixel_aspect, first)
@@ -55,9 +56,11 @@ def scan(path: Path) -> VideoIndex:
     else:
         pts, keys, times, more = _scan_by_decoding(path, listing)
         notes += more
+
     keyframes = (0, *(int(i) for i in np.flatnonzero(keys) if i > 0)) if pts is not None else (0,)
     rotation, mirrored = _orientation(first)
     turned = rotation % 180 == 90
+
     return VideoIndex(
         path=path,
         pts=pts,
@@ -101,6 +104,7 @@ def _list_packets(path: Path) -> _Listing:
                     keys.append(packet.is_keyframe)
         except av.FFmpegError:
             damaged = True
+
         kinds = set(container.format.name.split(","))
         rates = (stream.average_rate, stream.guessed_rate)
         expected = _expected_frames(path, container, stream, pts) or len(pts)
@@ -115,6 +119,7 @@ def _list_packets(path: Path) -> _Listing:
             # Frames that are stored out of order must carry stamps that are, too.
             and not (reorders and len(pts) > 3 and pts == sorted(pts))
         )
+
         return _Listing(
             pts=pts,
             keys=keys,
@@ -153,6 +158,7 @@ def _scan_by_decoding(
     with open_container(path) as container:
         stream = video_stream(container, path)
         frames = [(f.pts, bool(f.key_frame)) for f in decoded(container, stream, parallel=False)]
+
     pts = [stamp for stamp, _ in frames]
     keys = np.array([key for _, key in frames])
     notes = []
@@ -161,10 +167,12 @@ def _scan_by_decoding(
         notes.append(f"cut off or damaged: at least {lost} of {lost + len(frames)} frames are lost")
     if None not in pts and all(a < b for a, b in itertools.pairwise(pts)):
         return np.array(pts, np.int64), keys, _to_ns(pts, listing.time_base), notes
+
     if all(stamp is None for stamp in pts):
         rate = listing.rates[0] if listing.rates else 30.0
         notes.append(f"no time stamps: {rate:g} frames per second assumed")
         return None, keys, [round(i * 1e9 / rate) for i in range(len(pts))], notes
+
     if listing.reorders and None not in pts and len(set(pts)) == len(pts):
         pts = sorted(pts)  # AVI stamps packets in storage order
     times, repaired = repair_times(
@@ -172,6 +180,7 @@ def _scan_by_decoding(
     )
     if repaired:
         notes.append(f"{repaired} time stamps were missing or did not increase; interpolated")
+
     return None, keys, times, notes
 
 
@@ -192,6 +201,7 @@ def repair_times(times: list[int | None]) -> tuple[list[int], int]:
         if at:
             before[i] = tails[at - 1]
         tails[at:] = [i] if at == len(tails) else [i, *tails[at + 1 :]]
+
     kept = [tails[-1]]
     while kept[-1] in before:
         kept.append(before[kept[-1]])
@@ -205,6 +215,7 @@ def repair_times(times: list[int | None]) -> tuple[list[int], int]:
     out[tail] = values[-1] + (tail - kept[-1]) * step
     result = np.round(out).astype(np.int64) + origin
     result[kept] = [times[i] for i in kept]
+
     return result.tolist(), len(times) - len(kept)
 
 

@@ -91,6 +91,7 @@ class AceSettings:
         ):
             if value is not None and value not in valid:
                 raise InputError(f"{flag} {value!r}; {nearest(value, valid)}")
+
         if self.batch is not None and self.batch < 1:
             raise InputError(f"--batch {self.batch}; valid: 1 or more windows at once.")
         if self.window_latents is not None and not 2 <= self.window_latents <= _MAX_LATENTS:
@@ -207,10 +208,12 @@ def _read_json(path: Path) -> tuple[str, np.ndarray]:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except (ValueError, RecursionError) as error:
         raise SchemaError(f"{path}: not JSON ({error}).") from error
+
     wanted = ("hand_model", *SIDES)
     if not isinstance(data, Mapping) or set(data) != set(wanted):
         names = ", ".join(map(str, data)) if isinstance(data, Mapping) else type(data).__name__
         raise SchemaError(f"{path}: holds {names}; {', '.join(wanted)} are needed.")
+
     rows = []
     for side in SIDES:
         try:
@@ -220,4 +223,5 @@ def _read_json(path: Path) -> tuple[str, np.ndarray]:
         if row.shape != (10,) or not np.isfinite(row).all():
             raise SchemaError(f"{path}: {side!r} must be 10 numbers.")
         rows.append(row)
+
     return str(data["hand_model"]), np.stack(rows)

@@ -43,12 +43,15 @@ def open_tracked(
             "--hand-length": settings.hand_length_m is not None,
         }
         refuse_flags(path, given)
+
     opened = registry.open(path, replace(reading, hands=settings.hands), progress)
     chosen: Tracker
+
     if opened.hands is not None:
         chosen = FileTracker(path, settings, opened.hands)
     else:
         chosen = choose_tracker(tracker, settings)
+
     if reading.camera_poses is not None and not chosen.placed:
         raise InputError(
             f"{path}: --camera-poses cannot apply: the joints are relative to the wrist, "

@@ -54,6 +54,7 @@ class FileTracker:
                 f"{self._path}: holds {len(self._motion)} frames but {recording.source} has "
                 f"{len(recording)}; a tracker file needs one entry per frame."
             )
+
         camera = recording.camera or self._motion.camera
         if camera is not None:
             camera = camera.rescaled(recording.width, recording.height)

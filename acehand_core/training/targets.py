@@ -141,9 +141,11 @@ def targets_of(
             f"{info.dataset}/{info.id}: its hands are {info.hand_model!r}, this run's "
             f"{hands.name!r}; use hand={info.hand_model}, or leave the source out."
         )
+
     taught = info.supervision
     slots = np.array(taught.slots)
     there = (motion.presence > 0.5) & motion.observed
+
     # A hand that may be there, but has no label, is neither a hand to learn from nor an absence.
     unlabelled = ~motion.observed & (motion.presence > 0)
     joints = motion.joints_camera
@@ -157,6 +159,7 @@ def targets_of(
     )
     shape = slots & taught.shape & np.array([same_left, True])
     orient, pose = _rotations(motion, there, hands)
+
     return Targets(
         global_orient=orient,
         hand_pose=pose,

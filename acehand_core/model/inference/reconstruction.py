@@ -248,21 +248,25 @@ class _Job:
                 "no MANO files: the network's own joints, placed by their anchors; rotations and "
                 f"shape are the default hand's, fitted to them{error}"
             )
+
         if self._solve.bearings != "intrinsics":
             what = "none could be fitted" if camera is None else f"fx = {camera.fx:.1f} px"
             given = "; the given calibration was not used" if recording.camera is not None else ""
             notes.append(f"the camera is the network's own ({what}){given}")
         elif recording.camera is not None and recording.camera.model != "pinhole":
             notes.append(f"undistorted from {recording.camera.model} for the model")
+
         if self._input.resampled:
             notes.append(
                 f"recorded at {recording.fps:.3g} fps, read at {MODEL_FPS} fps, interpolated back"
             )
+
         if placed.exchanged:
             notes.append(
                 f"in {placed.exchanged} frames two windows agree better with left and right "
                 "exchanged"
             )
+
         if placed.accepted_share < 1:
             notes.append(
                 f"anchors placed {placed.accepted_share:.0%} of the hands, predicted rays the "

@@ -98,6 +98,7 @@ class Detector:
         if shrink > 1:
             size = (round(width / shrink), round(height / shrink))
             image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+
         result = self._graph.process(np.ascontiguousarray(image))
         return [
             Detection(
@@ -152,6 +153,7 @@ class SegmentCache:
         path = self._path(start, stop)
         if path is None or not path.is_file():
             return None
+
         try:
             data = safe_load_npz(path)
             flat = [
@@ -165,6 +167,7 @@ class SegmentCache:
                 return None
         except (InputError, EOFError, KeyError, ValueError):
             return None
+
         return [flat[end - count : end] for end, count in zip(ends, data["count"], strict=True)]
 
     def put(self, start: int, stop: int, frames: list[list[Detection]]) -> None:
@@ -176,6 +179,7 @@ class SegmentCache:
         if path is None:
             return
         flat = [d for detections in frames for d in detections]
+
         partial = path.with_suffix(f".{os.getpid()}.partial")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

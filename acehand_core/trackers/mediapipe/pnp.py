@@ -128,6 +128,7 @@ def rigid_pnp(
     damping = np.full(count, 1e-3)
     residual, jacobian = _rigid_system(rotation, translation, arms, joints[:, :1], seen, w)
     cost = np.sum(residual**2, axis=1)
+
     solvable = valid.sum(1) >= 4
     for _ in range(iterations):
         normal = np.swapaxes(jacobian, 1, 2) @ jacobian
@@ -146,6 +147,7 @@ def rigid_pnp(
         residual[better], jacobian[better] = new_residual[better], new_jacobian[better]
         cost = np.where(better, new_cost, cost)
         damping = np.clip(np.where(better, damping * 0.2, damping * 8), 1e-9, 1e9)
+
     return rotation, translation
 
 

@@ -99,6 +99,7 @@ def reconstruct(
     track.quality[sightings.frames] = sure * (1 - misfit[keep] / MAX_MISFIT)
     track.betas[:] = betas
     _write_spans(track, pose, side, rest, timestamps_ns)
+
     return track
 
 
@@ -114,6 +115,7 @@ def _sightings(detections: Sequence[Detection | None], camera: Camera) -> _Sight
     if not inside.any():
         return None
     world = np.stack([d.world for d in found])
+
     return _Sightings(
         np.array([frame for frame, _ in seen])[inside],
         pixels[inside],

@@ -68,6 +68,7 @@ def forward_pass(frames: FrameSource, progress: Progress, cache: SegmentCache) -
                     job = next(jobs, None)
                 if job is None:
                     return
+
                 result = cache.get(*job)
                 if result is None:
                     detector.reset()
@@ -84,6 +85,7 @@ def forward_pass(frames: FrameSource, progress: Progress, cache: SegmentCache) -
                     with lock:
                         done += job[1] - job[0]
                         progress("track", done, count)
+
                 found[job[0] : job[1]] = result
 
     jobs = iter(segments)
@@ -196,17 +198,20 @@ def _crops(
         if frame in seen:
             last, misses = seen[frame], 0
             continue
+
         crop, scale, corner = _crop(image, last)
         found = [
             replace(d, pixels=(d.pixels + 0.5) / scale - 0.5 + corner)
             for d in detector(crop, "crop")
         ]
         match = _expected(found, last, slot, misses)
+
         if match is None:
             misses += 1
             if misses >= GIVE_UP:
                 return
             continue
+
         last, misses = match, 0
         yield frame, match
 

@@ -90,6 +90,7 @@ def assign_slots(frames: Sequence[Sequence[Detection]]) -> Slots:
     tracks = _link([without_duplicates(detections) for detections in frames])
     if len(frames) >= MIN_TRACK:
         tracks = [t for t in tracks if len(t.frames) >= MIN_TRACK or _sure(t)]
+
     slots: Slots = [[None, None] for _ in frames]
     # The clearest evidence chooses first; a later track takes what is left of its side.
     for track in sorted(tracks, key=lambda t: -abs(t.evidence)):
@@ -104,6 +105,7 @@ def assign_slots(frames: Sequence[Sequence[Detection]]) -> Slots:
         for frame, detection, busy in zip(track.frames, track.detections, taken, strict=True):
             if not busy:
                 slots[frame][side] = detection
+
     return slots
 
 
@@ -134,4 +136,5 @@ def _link(frames: Sequence[Sequence[Detection]]) -> list[_Track]:
             track = _Track()
             track.add(frame, detections[index])
             active.append(track)
+
     return done + active

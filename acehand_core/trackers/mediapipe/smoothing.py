@@ -66,6 +66,7 @@ def smooth(
         return values.copy()
     step = np.diff(seconds)
     nominal = float(np.median(step))
+
     # A sine's gain is 1 / (1 + lam (2 sin(pi f nominal))^4); beyond half the frame rate there is
     # nothing to halve, and lam keeps falling.
     half = cutoff_hz * nominal
@@ -77,6 +78,7 @@ def smooth(
     trust[: len(values)] = weights
     data = np.zeros((len(trust), values.shape[1]))
     data[: len(values)][known] = values[known] * weights[known, None]
+
     return splu((normal + sparse.diags_array(trust)).tocsc()).solve(data)[: len(values)]
 
 

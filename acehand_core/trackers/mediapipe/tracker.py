@@ -96,6 +96,7 @@ class MediaPipeTracker:
                 "no intrinsics given: a pinhole of 60 degrees across the longer side is assumed "
                 f"(fx = fy = {camera.fx:.1f} px); distances scale with it"
             )
+
         if settings.hand_length_m is None:
             notes.append(
                 "no hand length given: hands have the length of a mean adult hand; "
