@@ -147,7 +147,6 @@ def _projector(case: Case, mano: ManoHand) -> Outputs:
         "shape_token": readout.shape_token,
         "pred_intrinsics": reported_intrinsics(readout.ray_map, width, height)[0],
     }
-
     for variant in RELEASED:
         camera = _camera(case, variant, len(features))
         placed = place(readout, joints, camera.size, camera, RELEASED[variant])
