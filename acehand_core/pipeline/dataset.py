@@ -41,8 +41,8 @@ from acehand_core.types import SIDES, Progress, no_progress
 from retarget.robots.robot import Robot, load_robot
 from retarget.solve.robot_calibration import Fitted, calibration_text
 
-#: Times of a dataset are rounded to the microsecond or better.
-_SAME_TIME_NS = 1_000
+#: Stamps are often rounded to milliseconds.
+_SAME_TIME_NS = 1_000_000
 
 
 def release_memory() -> None:
