@@ -1,8 +1,7 @@
 """Poses of many frames from keypoints: the inner part of ``mapping``, for a known shape.
 
-Both solvers find, per row and independently, finger rotations, the orientation and the wrist.
-
-Bounded Levenberg-Marquardt for many small independent problems at once.
+Both solvers find, per row and independently, finger rotations, the orientation and the wrist, by
+bounded Levenberg-Marquardt over many small problems at once.
 """
 
 from __future__ import annotations

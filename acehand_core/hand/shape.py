@@ -1,7 +1,4 @@
-"""One shape for many frames: betas from the distances that no pose changes.
-
-What every hand model offers; the rest of the project never asks which one it has.
-"""
+"""What every hand model offers; and one shape for many frames, from distances no pose changes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a dataset, a table of hands or a bag of ours says to ROS: one ``Demonstration`` each.
+"""A dataset, a table of hands or a joints file into a bag: what ``acehand bag write`` calls.
 
-A dataset, a table of hands or a joints file into a bag: what ``acehand bag write`` calls.
+Each becomes a ``Demonstration``, from which messages are made.
 """
 
 from __future__ import annotations

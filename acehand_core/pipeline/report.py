@@ -1,7 +1,4 @@
-"""What a run says about itself: one entry per episode, one JSON object per run.
-
-Robot commands as a table that a hand's own program can play back.
-"""
+"""What a run reports: an entry per episode, one JSON object per run; commands as a table."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A bag as a recording: its pictures in the order they were taken, and their camera.
+"""A bag as a recording: its pictures in the order they were taken, their times, and their camera.
 
-When frames were taken: header stamps in order, repaired where they cannot be right.
+Times are the header stamps, repaired where they cannot be right.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Camera files, inline intrinsics and camera poses of a recording. Formats: docs/formats.md.
+"""Camera files, inline intrinsics, camera poses, and recordings undistorted to a pinhole.
 
-Recordings as an ideal pinhole would have seen them.
+Formats: docs/formats.md.
 """
 
 from __future__ import annotations

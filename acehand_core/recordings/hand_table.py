@@ -1,9 +1,7 @@
 """HandMotion as a file: parquet, one row per frame and hand, the rest in the key-value metadata.
 
-``read_hand_motion`` is the inverse of ``to_table`` to the last bit; files are written by
-``acehand_core.recordings.hand_table``.
-
-Tables of hands as files: parquet and csv of a HandMotion, npz of joints alone.
+``read_hand_motion`` is the inverse of ``to_table`` to the last bit. csv and npz are written for
+other programs.
 """
 
 from __future__ import annotations

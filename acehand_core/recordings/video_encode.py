@@ -1,10 +1,8 @@
-"""Encode a recording as the constant-rate mp4 that datasets hold, streaming frame by frame.
+"""Video files for datasets: their facts, read without decoding, and encoding frame by frame.
 
 Frame k is shown at exactly k / fps. There are no B-frames and key frames are close together, so
 that single frames are cheap to reach. Rotation is applied. yuv 4:2:0 needs even sizes: an odd last
 row or column is cut off, so that every pixel keeps its coordinates.
-
-What a video file contains, read from its packets without decoding.
 """
 
 from __future__ import annotations
