@@ -46,13 +46,11 @@ GlobalOrient = Float[np.ndarray, "*#batch 3 3"]
 HandPose = Float[np.ndarray, "*#batch 15 3 3"]
 Betas = Float[np.ndarray, "*#batch 10"]
 Keypoints = Float[np.ndarray, "*#batch 21 3"]
-KeypointsImage = Float[np.ndarray, "*#batch 21 2"]
 Vertices = Float[np.ndarray, "*#batch V 3"]
 Faces = Int[np.ndarray, "F 3"]
 
 # A whole recording.
 TimestampsNs = Int[np.ndarray, "T"]
-PerFrame = Float[np.ndarray, "T"]
 PerHand = Float[np.ndarray, "T 2"]
 PerHandFlag = Bool[np.ndarray, "T 2"]
 RotationsCamera = Float[np.ndarray, "T 2 3 3"]

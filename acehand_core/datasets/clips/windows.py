@@ -11,7 +11,6 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from acehand_core.errors import InputError
 
 #: Frames per latent after the first.
 STRIDE = 4
-Weighting = Literal["recording", "frame"]
 
 
 @dataclass(frozen=True, slots=True)
