@@ -5,7 +5,7 @@
     python benchmarks/all.py --list
 
 Results go to benchmarks/results/NAME.json. One that was made by the same command at this very
-commit, by unchanged files, is kept: after an interruption the same command goes on. Each result
+commit, by unchanged files, is kept: after an interruption the same command resumes. Each result
 says whether the machine was idle while it was made. At the end the numbers of the documentation are
 written from the results (documents.py).
 """
