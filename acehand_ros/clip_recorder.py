@@ -24,7 +24,7 @@ from acehand_ros.clips import (
 )
 from acehand_ros.messages import DIAGNOSTICS, Outlet
 from acehand_ros.offline_bag import exit_code, summary
-from acehand_ros.options import ace_settings, clip_options
+from acehand_ros.options import check_ace, clip_options
 from acehand_ros.parameters import CLIP_RECORDER, declare, refuse_bad_values
 from acehand_ros.status import OK, diagnostics, job_diagnostics
 from acehand_ros.worker import JobStatus, Worker
@@ -44,7 +44,7 @@ class ClipRecorderNode:
         self._info_topic = node.resolve_topic_name(
             self._values["camera_info_topic"] or camera_info_topic(self._image_topic)
         )
-        ace_settings(self._values)  # refused now, not after the first clip
+        check_ace(self._values)  # refused now, not after the first clip
         self._clip, self._worker, self._outlet = ClipRecorder(), Worker(), Outlet(node)
         self._clips: ClipFolder | None = None
         self._subscriptions: list[Any] = []

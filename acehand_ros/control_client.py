@@ -58,26 +58,31 @@ class RosControllers:
 
     def measure(self) -> Measured:
         """Wait for the controllers and for new joint states; return the driven angles (C,)."""
-        for side, one in self._maps.items():
-            if side in self._clients:
-                name = f"{one.controller}/follow_joint_trajectory"
-                self._until(self._clients[side].server_is_ready, lambda n=name: self._absent(n))
-            else:
-                publisher, name = self._publishers[side], f"{one.controller}/commands"
-                self._until(
-                    lambda p=publisher: p.get_subscription_count() > 0,
-                    lambda n=name: f"{n}: no controller listens",
-                )
-        since, out = time.monotonic(), {}
-        for side, one in self._maps.items():
-            # A controller's joints may come in several messages, each without the others.
-            self._until(
-                lambda m=one: self._fresh(m, since).keys() >= set(m.joints),
-                lambda m=one: self._missing(m, since),
-            )
-            found = self._fresh(one, since)
-            out[side] = one.measured(list(found), list(found.values()))
-        return out
+        for side, joint_map in self._maps.items():
+            self._until_ready(side, joint_map)
+        since = time.monotonic()
+        return {side: self._measured(joint_map, since) for side, joint_map in self._maps.items()}
+
+    def _until_ready(self, side: Side, joint_map: JointMap) -> None:
+        """Wait for the controller of a hand."""
+        if side in self._clients:
+            name = f"{joint_map.controller}/follow_joint_trajectory"
+            self._until(self._clients[side].server_is_ready, lambda: self._absent(name))
+            return
+        publisher, name = self._publishers[side], f"{joint_map.controller}/commands"
+        self._until(
+            lambda: publisher.get_subscription_count() > 0, lambda: f"{name}: no controller listens"
+        )
+
+    def _measured(self, joint_map: JointMap, since: float) -> Any:
+        """Wait for the joint states of a hand that are newer than ``since``; return the angles."""
+        # A controller's joints may come in several messages, each without the others.
+        self._until(
+            lambda: self._fresh(joint_map, since).keys() >= set(joint_map.joints),
+            lambda: self._missing(joint_map, since),
+        )
+        angles = self._fresh(joint_map, since)
+        return joint_map.measured(list(angles), list(angles.values()))
 
     def send(self, side: Side, goal: int, trajectory: Mapping[str, Any]) -> None:
         """Send a goal."""

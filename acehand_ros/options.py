@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from acehand_core.bags.records import BagOptions
 from acehand_core.errors import InputError
-from acehand_core.pipeline import JobSettings
 from acehand_core.pipeline.bag_convert import ConvertOptions
-from acehand_core.recordings.registry import RecordingOptions
-from acehand_core.trackers.ace_settings import AceSettings
+from acehand_core.settings import built, leaves
 
 NO_BAG = "none"
 
@@ -31,10 +28,6 @@ def offline_options(values: Mapping[str, Any]) -> ConvertOptions:
         output=Path(values["output_dir"]).expanduser(),
         bag_output=bag_path(values),
         existing=values["existing"],
-        episodes=values["episodes"],
-        episode_topic=values["episode_topic"] or None,
-        storage=values["storage"],
-        mesh=values["mesh"],
     )
 
 
@@ -63,46 +56,38 @@ def clip_options(
 
 
 def _options(
-    values: Mapping[str, Any], bag: Path, output: Path, bag_output: Path | None, existing: Any,
-    **more: Any,
-) -> ConvertOptions:  # fmt: skip
-    reading = BagOptions(
-        image_topic=values["image_topic"] or None,
-        camera_info_topic=values["camera_info_topic"] or None,
-        world_frame=values.get("world_frame") or None,
-    )
-    job = JobSettings(
-        output=output,
-        robot=values["robot"],
-        tracker=values["tracker"],
-        hands=values["hands"],
-        hand_length_m=values["hand_length"] or None,
-        task=values["task"],
-        reading=RecordingOptions(bag=reading),
-        existing=existing,
-        overlay=values["overlay"],
-        ace=ace_settings(values),
-    )
-    return ConvertOptions(bag=bag, job=job, bag_output=bag_output, **more)
+    values: Mapping[str, Any], bag: Path, output: Path, bag_output: Path | None, existing: Any
+) -> ConvertOptions:
+    """Return the conversion's settings of a node's parameters of the same names."""
+    check_ace(values)
+    given: dict[tuple[str, ...], Any] = {}
+    for leaf in leaves(ConvertOptions):
+        value = values.get(leaf.parameter)
+        # Parameters cannot be None: empty text and 0 stand for it; so does "auto" of device.
+        if value is None or value == "" or (leaf.default is None and value in (0.0, "auto")):
+            continue
+        is_path = Path in (leaf.type, *get_args(leaf.type))
+        given[leaf.path] = Path(value).expanduser() if is_path else value
+    named = {"bag": bag, "output": output, "bag_output": bag_output, "existing": existing}
+    return built(
+        ConvertOptions,
+        given | {leaf.path: named[leaf.parameter] for leaf in leaves(ConvertOptions)
+                 if leaf.parameter in named},
+    )  # fmt: skip
 
 
-def ace_settings(values: Mapping[str, Any]) -> AceSettings | None:
-    """Return what the ace tracker is told, or None for another tracker.
+def check_ace(values: Mapping[str, Any]) -> None:
+    """Refuse weights or a GPU for a tracker that has no use for them, and ace without weights.
 
     Raises:
-        InputError: weights or a GPU are given to a tracker that has no use for them, or ace has no
-            weights.
+        InputError: names the parameter.
     """
     device, weights, tracker = values["device"], values["weights"], values["tracker"]
-    if tracker == "ace":
-        if not weights:
-            raise InputError("tracker: 'ace' needs its weights; give weights:=PATH.")
-        chosen = None if device == "auto" else device
-        return AceSettings(weights=Path(weights).expanduser(), device=chosen)
-    if weights:
+    if tracker == "ace" and not weights:
+        raise InputError("tracker: 'ace' needs its weights; give weights:=PATH.")
+    if tracker != "ace" and weights:
         raise InputError(f"weights: given, but the tracker is {tracker!r}; they belong to 'ace'.")
-    if device == "cuda":
+    if tracker != "ace" and device == "cuda":
         raise InputError(
             f"device: 'cuda', but the tracker {tracker!r} runs on the CPU; valid: auto, cpu."
         )
-    return None

@@ -1,4 +1,4 @@
-"""The parameters of the nodes: one table per node, from which the launch files take theirs too.
+"""The parameters of the nodes: a class of settings each, from which the launch files take theirs.
 
 ``check`` needs no ROS; ``declare`` hands a table to a node, so that ``ros2 param describe`` shows
 what each is for and what it may be.
@@ -11,8 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from acehand_core.bags.records import BagOptions
 from acehand_core.errors import InputError, nearest
+from acehand_core.pipeline import JobSettings
+from acehand_core.pipeline.bag_convert import ConvertOptions
 from acehand_core.pipeline.bag_episodes import MODES
+from acehand_core.settings import group, leaves, like, setting
 
 Value = str | bool | int | float
 
@@ -43,8 +47,9 @@ class Parameter:
         if type(value) is not wanted:
             return f"{self.name}: {value!r} is not of type {wanted.__name__}."
         if self.choices and value not in self.choices:
-            return f"{self.name}: {value!r}; {nearest(value, self.choices)}"
-        if self.low is not None and self.high is not None and not self.low <= value <= self.high:
+            return f"{self.name}: {value!r}; {nearest(str(value), self.choices)}"
+        low, high = self.low, self.high
+        if low is not None and high is not None and not low <= float(value) <= high:
             return f"{self.name}: {value}; valid: {self.low:g} to {self.high:g}."
         return None
 
@@ -56,127 +61,189 @@ class Parameter:
 
 Table = tuple[Parameter, ...]
 
-ROBOT = Parameter("robot", "inspire", "robot name, or the path of a robot.yaml")
 
-_WORK: Table = (
-    ROBOT,
-    Parameter("hands", "both", "which hands to look for", ("both", "left", "right")),
-    Parameter("tracker", "auto", "auto, mediapipe, ace, an installed one, or a file of hands"),
-    Parameter("weights", "", "weights of the ace tracker; empty for the others"),
-    Parameter(
-        "device", "auto", "where the ace tracker runs; the others run on the cpu",
-        ("auto", "cpu", "cuda"),
-    ),
-    Parameter("task", "hand motion", "what the hands do, in a few words: LeRobot's task"),
-    Parameter(
-        "hand_length", 0.0, "wrist to middle fingertip in metres; 0 for an adult's mean",
-        low=0.0, high=0.35,
-    ),
-    Parameter("overlay", False, "also write an overlay video per episode"),
-)  # fmt: skip
+def table(settings: type) -> Table:
+    """Return the parameters of a class of settings."""
+    return tuple(
+        Parameter(
+            leaf.parameter,
+            leaf.default,
+            leaf.setting.help,
+            leaf.choices,
+            leaf.setting.low,
+            leaf.setting.high,
+            leaf.setting.changeable,
+        )
+        for leaf in leaves(settings)
+    )
 
-_TOPICS: Table = (
-    Parameter("image_topic", "", "sensor_msgs/Image or CompressedImage; empty: the only one"),
-    Parameter("camera_info_topic", "", "sensor_msgs/CameraInfo; empty: the one beside the images"),
-    Parameter(
+
+@dataclass(frozen=True, slots=True)
+class WorkParameters:
+    """What the nodes that make datasets take of the main job's settings; "" and 0: not said."""
+
+    robot: str = like(JobSettings, "robot", "inspire", "robot name, or the path of a robot.yaml")
+    hands: str = like(JobSettings, "hands", "both")
+    tracker: str = like(JobSettings, "tracker", "auto")
+    weights: str = like(
+        JobSettings, "weights", "", "weights of the ace tracker; empty for the others"
+    )
+    device: str = like(
+        JobSettings,
+        "device",
+        "auto",
+        "where the ace tracker runs; the others run on the cpu",
+        choices=("auto", "cpu", "cuda"),
+    )
+    task: str = like(JobSettings, "task", "hand motion")
+    hand_length: float = like(
+        JobSettings,
+        "hand_length",
+        0.0,
+        "wrist to middle fingertip in metres; 0 for an adult's mean",
+        low=0.0,
+        high=0.35,
+    )
+    overlay: bool = like(JobSettings, "overlay", False)
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineBag:
+    """The parameters of offline_bag."""
+
+    bag: str = like(ConvertOptions, "bag", "", "the recording: a rosbag2 folder, .mcap or .db3")
+    output_dir: str = setting("", "folder of the LeRobot dataset to make")
+    work: WorkParameters = group(WorkParameters)
+    image_topic: str = like(
+        BagOptions, "image_topic", "", "sensor_msgs/Image or CompressedImage; empty: the only one"
+    )
+    camera_info_topic: str = like(
+        BagOptions,
+        "camera_info_topic",
+        "",
+        "sensor_msgs/CameraInfo; empty: the one beside the images",
+    )
+    world_frame: str = like(
+        BagOptions,
         "world_frame",
         "",
-        "TF frame in which the camera moves; empty: map, world or odom where "
-        "they lead to the camera; none: leave transforms alone",
-    ),
-)
+        "TF frame in which the camera moves; empty: map, world or odom where they lead to the "
+        "camera; none: leave transforms alone",
+    )
+    bag_output: str = setting(
+        "",
+        "bag to write: the recording's topics and ours; empty: OUTPUT_DIR_bag beside the dataset; "
+        "none: no bag",
+    )
+    episodes: str = like(
+        ConvertOptions,
+        "episodes",
+        "whole",
+        "how the recording is cut: whole, gaps, topic, or a times.csv",
+    )
+    episode_topic: str = like(
+        ConvertOptions,
+        "episode_topic",
+        "",
+        "the topic that marks episodes, for episodes:=topic",
+    )
+    existing: str = setting(
+        "refuse",
+        "what to do where the dataset exists",
+        choices=("refuse", "append", "overwrite", "resume"),
+    )
+    storage: str = like(ConvertOptions, "storage", "mcap", "storage of the written bag")
+    mesh: bool = like(ConvertOptions, "mesh", True, "also write the hand's surface as markers")
+    autostart: bool = setting(True, "start at once; otherwise wait for ~/start")
+    exit_when_done: bool = setting(True, "end the node, with an exit code, when the job has ended")
 
-_OFFLINE_BAG: Table = (
-    Parameter("bag", "", "the recording: a rosbag2 folder (mcap or sqlite3) or a bare .mcap file"),
-    Parameter("output_dir", "", "folder of the LeRobot dataset to make"),
-    *_WORK,
-    *_TOPICS,
-    Parameter(
-        "bag_output", "", "bag to write: the recording's topics and ours; empty: OUTPUT_DIR_bag "
-        "beside the dataset; none: no bag",
-    ),
-    Parameter(
-        "episodes", "whole", "how the recording is cut: whole, gaps, topic, or a times.csv",
-    ),
-    Parameter("episode_topic", "", "the topic that marks episodes, for episodes:=topic"),
-    Parameter(
-        "existing", "refuse", "what to do where the dataset exists",
-        ("refuse", "append", "overwrite", "resume"),
-    ),
-    Parameter("storage", "mcap", "storage of the written bag", ("mcap", "sqlite3")),
-    Parameter("mesh", True, "also write the hand's surface as markers"),
-    Parameter("autostart", True, "start at once; otherwise wait for ~/start"),
-    Parameter("exit_when_done", True, "end the node, with an exit code, when the job has ended"),
-)  # fmt: skip
+
+@dataclass(frozen=True, slots=True)
+class ClipRecorder:
+    """The parameters of clip_recorder."""
+
+    image_topic: str = setting("camera/image_raw", "images of the live camera")
+    image_type: str = setting(
+        "auto",
+        "message type of the images; auto: as published",
+        choices=("auto", "raw", "compressed"),
+    )
+    camera_info_topic: str = setting(
+        "", "its CameraInfo; empty: camera_info beside the images' topic"
+    )
+    output_dir: str = setting("acehand_clips", "folder of clips (bags) and of their dataset")
+    work: WorkParameters = group(WorkParameters)
+    duration: float = setting(
+        0.0, "length of a clip in seconds; 0: until ~/stop", low=0.0, high=600.0, changeable=True
+    )
+    autostart: bool = setting(True, "configure and activate at once; otherwise by the life cycle")
+    record_at_start: bool = setting(False, "begin the first clip with the first image")
+    exit_when_done: bool = setting(False, "end the node after the first clip")
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """The parameters of trajectory_player."""
+
+    source: str = setting("", "LeRobot dataset, table of hands (.parquet, .npz), or bag of ours")
+    robot: str = like(JobSettings, "robot", "inspire", "robot name, or the path of a robot.yaml")
+    episode: int = setting(0, "which episode of a dataset", low=0, high=1000000)
+    rate: float = setting(1.0, "speed; 0.5 is half as fast", low=0.01, high=10.0, changeable=True)
+    loop: bool = setting(False, "start again at the end", changeable=True)
+    paused: bool = setting(False, "pause; setting it to false resumes", changeable=True)
+    position: float = setting(
+        0.0,
+        "seconds from the start; setting it moves there",
+        low=0.0,
+        high=1000000.0,
+        changeable=True,
+    )
+    stamps: str = setting(
+        "recorded",
+        "stamp of a message: its capture time (with /clock), or now",
+        choices=("recorded", "now"),
+    )
+    publish_clock: bool = setting(True, "publish /clock in the recording's time (stamps:=recorded)")
+    clock_rate: float = setting(100.0, "rate of /clock in Hz", low=1.0, high=1000.0)
+    publish_tf: bool = setting(True, "publish the camera, wrist and base frames")
+    publish_description: bool = setting(True, "publish the robot_description of each hand")
+    frame_prefix: str = setting("", "put before the name of every frame, for example robot1/")
+    markers: bool = setting(True, "publish the skeleton, 21 joints and camera of the human hand")
+    mesh: bool = setting(False, "publish the surface of the human hand as well")
+    wait_for_subscriber: float = setting(
+        0.0, "wait up to so many seconds for one before starting", low=0.0, high=60.0
+    )
+    exit_when_done: bool = setting(False, "end the node at the end of the episode")
+    output: str = setting(
+        "topics",
+        "what moves the hands: topics for whoever listens, goals (action) for trajectory "
+        "controllers, commands (forward) for forward_command and position groups",
+        choices=("topics", "action", "forward"),
+    )
+    controllers: str = setting(
+        "", "joint map: inspire, renesas_inspire_rh56 or a YAML file; empty: our names"
+    )
+    hands: str = setting(
+        "both", "which hands output:=action or forward moves", choices=("both", "left", "right")
+    )
+    left_controller: str = setting("", "the left hand's controller; empty: the joint map's")
+    right_controller: str = setting("", "the right hand's controller; empty: the joint map's")
+    wait_for_controller: float = setting(
+        10.0, "seconds to wait for controllers and joint states", low=0.0, high=600.0
+    )
+    path_tolerance: float = setting(
+        0.0,
+        "output:=action: largest error on the way in the controller's unit, beyond which it ends "
+        "the goal; 0: the controller's own",
+        low=0.0,
+        high=10000.0,
+    )
+
 
 #: All but autostart hold for the next start.
-OFFLINE_BAG: Table = tuple(replace(p, changeable=p.name != "autostart") for p in _OFFLINE_BAG)
-
-CLIP_RECORDER: Table = (
-    Parameter("image_topic", "camera/image_raw", "images of the live camera"),
-    Parameter(
-        "image_type", "auto", "message type of the images; auto: as published",
-        ("auto", "raw", "compressed"),
-    ),
-    Parameter(
-        "camera_info_topic", "",
-        "its CameraInfo; empty: camera_info beside the images' topic",
-    ),
-    Parameter("output_dir", "acehand_clips", "folder of clips (bags) and of their dataset"),
-    *_WORK,
-    Parameter(
-        "duration", 0.0, "length of a clip in seconds; 0: until ~/stop", low=0.0, high=600.0,
-        changeable=True,
-    ),
-    Parameter("autostart", True, "configure and activate at once; otherwise by the life cycle"),
-    Parameter("record_at_start", False, "begin the first clip with the first image"),
-    Parameter("exit_when_done", False, "end the node after the first clip"),
-)  # fmt: skip
-
-PLAYER: Table = (
-    Parameter("source", "", "LeRobot dataset, table of hands (.parquet, .npz), or bag of ours"),
-    ROBOT,
-    Parameter("episode", 0, "which episode of a dataset", low=0, high=1_000_000),
-    Parameter("rate", 1.0, "speed; 0.5 is half as fast", low=0.01, high=10.0, changeable=True),
-    Parameter("loop", False, "start again at the end", changeable=True),
-    Parameter("paused", False, "pause; setting it to false resumes", changeable=True),
-    Parameter(
-        "position", 0.0, "seconds from the start; setting it moves there", low=0.0, high=1e6,
-        changeable=True,
-    ),
-    Parameter(
-        "stamps", "recorded", "stamp of a message: its capture time (with /clock), or now",
-        ("recorded", "now"),
-    ),
-    Parameter("publish_clock", True, "publish /clock in the recording's time (stamps:=recorded)"),
-    Parameter("clock_rate", 100.0, "rate of /clock in Hz", low=1.0, high=1000.0),
-    Parameter("publish_tf", True, "publish the camera, wrist and base frames"),
-    Parameter("publish_description", True, "publish the robot_description of each hand"),
-    Parameter("frame_prefix", "", "put before the name of every frame, for example robot1/"),
-    Parameter("markers", True, "publish the skeleton, 21 joints and camera of the human hand"),
-    Parameter("mesh", False, "publish the surface of the human hand as well"),
-    Parameter("wait_for_subscriber", 0.0, "wait up to so many seconds for one before starting",
-              low=0.0, high=60.0),
-    Parameter("exit_when_done", False, "end the node at the end of the episode"),
-    Parameter(
-        "output", "topics", "what moves the hands: topics for whoever listens, goals (action) for "
-        "trajectory controllers, commands (forward) for forward_command and position groups",
-        ("topics", "action", "forward"),
-    ),
-    Parameter(
-        "controllers", "",
-        "joint map: inspire, renesas_inspire_rh56 or a YAML file; empty: our names",
-    ),
-    Parameter("hands", "both", "which hands output:=action or forward moves",
-              ("both", "left", "right")),
-    Parameter("left_controller", "", "the left hand's controller; empty: the joint map's"),
-    Parameter("right_controller", "", "the right hand's controller; empty: the joint map's"),
-    Parameter("wait_for_controller", 10.0, "seconds to wait for controllers and joint states",
-              low=0.0, high=600.0),
-    Parameter("path_tolerance", 0.0, "output:=action: largest error on the way in the controller's "
-              "unit, beyond which it ends the goal; 0: the controller's own", low=0.0, high=1e4),
-)  # fmt: skip
-
+OFFLINE_BAG: Table = tuple(replace(p, changeable=p.name != "autostart") for p in table(OfflineBag))
+CLIP_RECORDER = table(ClipRecorder)
+PLAYER = table(Player)
 
 _KNOWN = {parameter.name: parameter for parameter in (*CLIP_RECORDER, *OFFLINE_BAG)}
 _EXISTING = _KNOWN["existing"].choices
@@ -276,16 +343,16 @@ def _descriptor(parameter: Parameter) -> Any:
     from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 
     choices = f"one of: {', '.join(parameter.choices)}" if parameter.choices else ""
-    out = ParameterDescriptor(
+    descriptor = ParameterDescriptor(
         description=parameter.description,
         additional_constraints=choices,
         read_only=not parameter.changeable,
     )
     if parameter.low is not None and parameter.high is not None:
         if parameter.type is int:
-            low, high = int(parameter.low), int(parameter.high)
-            out.integer_range = [IntegerRange(from_value=low, to_value=high, step=1)]
+            ends = {"from_value": int(parameter.low), "to_value": int(parameter.high)}
+            descriptor.integer_range = [IntegerRange(**ends, step=1)]
         else:
             low, high = float(parameter.low), float(parameter.high)
-            out.floating_point_range = [FloatingPointRange(from_value=low, to_value=high)]
-    return out
+            descriptor.floating_point_range = [FloatingPointRange(from_value=low, to_value=high)]
+    return descriptor

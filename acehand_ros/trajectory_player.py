@@ -104,7 +104,7 @@ class TrajectoryPlayer:
     ) -> Drive:
         from acehand_ros.control_client import RosControllers
 
-        names = {side: values[f"{side}_controller"] for side in SIDES}
+        names: dict[str, str] = {side: values[f"{side}_controller"] for side in SIDES}
         maps = read_joint_maps(values["controllers"], robot)
         maps = choose_hands(maps, values["hands"], names)
         maps = {side: one for side, one in maps.items() if side in demonstration.courses}

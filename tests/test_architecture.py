@@ -69,7 +69,7 @@ ALLOWED = {
     },
     "acehand_ros": {"motion", "bags", "recordings", "trackers", "retarget", "pipeline"},
 }
-FREE = {"types", "errors", "atomic", "provenance", "version", "__version__"}
+FREE = {"types", "errors", "settings", "atomic", "provenance", "version", "__version__"}
 #: Libraries that a package may import only inside the function that needs them.
 LAZY = {
     "torch",

@@ -382,11 +382,19 @@ def test_an_existing_output_is_safe(clip: Path, tmp_path: Path, capsys) -> None:
 
 
 def test_usage_errors_exit_with_two(capsys) -> None:
-    for arguments in ([], ["v.mp4", "--hands", "three"], ["v.mp4", "--append", "--overwrite"]):
+    for arguments, message in (
+        (["v.mp4", "--hands", "three"], "invalid choice 'three'"),
+        (["v.mp4", "--append", "--overwrite"], "not allowed together"),
+        (["v.mp4", "--ovrlay"], "--overlay, --no-overlay"),
+        (["v.mp4", "--fps", "x"], "Error parsing --fps"),
+    ):
         with pytest.raises(SystemExit) as stop:
             retarget.main(arguments)
         assert stop.value.code == 2
-    assert "usage: acehand-retarget" in capsys.readouterr().err
+        told = " ".join(capsys.readouterr().err.split())
+        assert message in told and "acehand-retarget --help" in told
+    assert retarget.main([]) == 2
+    assert "INPUT is missing; see --help" in capsys.readouterr().err
 
 
 # What a full disk or an interruption leaves.

@@ -1,6 +1,5 @@
 """Whole recordings through a network whose every answer is known, and through tiny real parts."""
 
-import argparse
 import io
 import json
 import os
@@ -18,8 +17,9 @@ from clips import EXAMPLE
 from fake_ace import FakeEncoder, FakeModel, motion
 
 from acehand_core.cli import evaluate
-from acehand_core.cli.ace import ace_settings_of, add_ace_arguments
+from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.console import Bars
+from acehand_core.cli.flags import parse
 from acehand_core.cli.main import main
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.evaluation.tracking import Decoding
@@ -44,6 +44,7 @@ from acehand_core.model.weights import own
 from acehand_core.model.weights.load import convert, load_weights, sort_sources
 from acehand_core.model.weights.state import LoadedWeights, TrainingSource, state_shapes
 from acehand_core.motion import HandMotion
+from acehand_core.pipeline import JobSettings
 from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
 from acehand_core.trackers import ace as ace_tracker
 from acehand_core.trackers.ace import AceTracker
@@ -202,16 +203,15 @@ def test_evaluation_scores_every_slot(monkeypatch):
     monkeypatch.setattr(
         "acehand_core.evaluation.run.evaluate_tracker", lambda *a: asked.append(a) or {}
     )
-    parser = argparse.ArgumentParser()
-    evaluate.add_arguments(parser)
-    arguments = parser.parse_args(["--tracker", "ace", "--weights", "x"])
+    (command,) = parse("", ["--tracker", "ace", "--weights", "x"], evaluate.Evaluate)
     truth = SimpleNamespace(dataset="made-up")
-    evaluate._track(arguments, truth, None, Bars(True, io.StringIO()))
-    assert asked[0][3]["ace"].every_slot and not ace_settings_of(arguments).every_slot
+    command._track("ace", truth, None, Bars(True, io.StringIO()))
+    assert asked[0][3]["ace"].every_slot and not command.ace.every_slot
     assert asked[0][3]["ace"].read_rate == "source"  # unless told otherwise
     assert asked[0][4] == Decoding()
-    arguments.read_rate, arguments.windows = "model", "blended"
-    evaluate._track(arguments, truth, None, Bars(True, io.StringIO()))
+    words = ["--tracker", "ace", "--weights", "x", "--read-rate", "model", "--windows", "blended"]
+    (command,) = parse("", words, evaluate.Evaluate)
+    command._track("ace", truth, None, Bars(True, io.StringIO()))
     assert asked[1][3]["ace"].read_rate == "model"
     assert asked[1][4] == Decoding(in_windows=True)
 
@@ -749,25 +749,28 @@ def test_settings_that_cannot_be_are_refused(tmp_path, values, message):
 
 def test_flags_become_settings(tmp_path, monkeypatch):
     monkeypatch.delenv("ACEHAND_WEIGHTS", raising=False)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--tracker", default="auto")
-    add_ace_arguments(parser)
-    assert ace_settings_of(parser.parse_args([])) is None
-    given = ["--weights", str(tmp_path), "--variant", "kfree", "--encode-width", "native",
-             "--windows", "blended", "--second-opinion", "--betas", "b.json",
-             "--fit-guards", "paper", "--ray-cells", "centres"]  # fmt: skip
-    settings = ace_settings_of(parser.parse_args(given))
+
+    def settings_of(*words):
+        (job,) = parse("", words, JobSettings)
+        return usable_weights(job.ace, job.tracker)
+
+    assert settings_of() == AceSettings()
+    settings = settings_of(
+        "--weights", str(tmp_path), "--variant", "kfree", "--encode-width", "native",
+        "--windows", "blended", "--second-opinion", "--betas", "b.json",
+        "--fit-guards", "paper", "--ray-cells", "centres",
+    )  # fmt: skip
     expected = AceSettings(
         tmp_path, variant="kfree", encode_width="native", windows="blended",
         second_opinion=True, betas=Path("b.json"), fit_guards="paper", ray_cells="centres",
     )  # fmt: skip
     assert settings == expected and settings.encode_pixels == 0
-    assert ace_settings_of(parser.parse_args(["--weights", "w"])) == AceSettings(Path("w"))
+    assert settings_of("--weights", "w") == AceSettings(Path("w"))
     with pytest.raises(InputError, match="--weights is for --tracker ace, not mediapipe"):
-        ace_settings_of(parser.parse_args(["--weights", "w", "--tracker", "mediapipe"]))
+        settings_of("--weights", "w", "--tracker", "mediapipe")
     monkeypatch.setenv("ACEHAND_WEIGHTS", "mine")
-    assert ace_settings_of(parser.parse_args([])) == AceSettings(Path("mine"))
-    assert ace_settings_of(parser.parse_args(["--tracker", "mediapipe"])) is None
+    assert settings_of() == AceSettings(Path("mine"))
+    assert settings_of("--tracker", "mediapipe") == AceSettings()
 
 
 def test_auto_takes_the_model_where_weights_are_configured(weights_folder, tmp_path):

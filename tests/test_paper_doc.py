@@ -1,6 +1,5 @@
 """What docs/paper.md refers to exists, and its counts are right. Its verdicts no test can judge."""
 
-import argparse
 import ast
 import functools
 import re
@@ -10,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from acehand_core.cli.main import build_parser
+from acehand_core.cli.main import COMMANDS, command_named
+from acehand_core.settings import leaves
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs" / "paper.md").read_text("utf-8")
@@ -103,17 +103,11 @@ def test_the_counts_are_those_of_the_tables():
     assert stated == expected | {"all": str(counted.total())}
 
 
-def flags(parser):
-    for action in parser._actions:
-        yield from action.option_strings
-        if isinstance(action, argparse._SubParsersAction):
-            for inner in action.choices.values():
-                yield from flags(inner)
-
-
 def test_every_flag_exists():
     named = set(re.findall(r"--[\w-]+", " ".join(re.findall(r"`([^`]+)`", TEXT))))
-    assert len(named) > 8 and named <= set(flags(build_parser()))
+    assert len(named) > 8 and named <= {
+        leaf.spelled for name in COMMANDS for leaf in leaves(command_named(name))
+    }
 
 
 def test_every_setting_of_training_exists():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import importlib.util
 import os
@@ -632,11 +631,10 @@ ERRORS = (
 
 @pytest.mark.parametrize(("error", "code"), ERRORS)
 def test_exit_codes_are_those_of_bag_convert(error: AcehandError, code: int) -> None:
-    def command(arguments: argparse.Namespace, bars: object) -> int:
+    def load() -> type[console.Runnable]:
         raise error
 
-    arguments = argparse.Namespace(json=False, verbose=True, quiet=True)
-    assert console.run(arguments, command) == code
+    assert console.run("acehand", ["--verbose", "--quiet"], load) == code
     assert offline_bag.exit_code(JobStatus("failed", error=error)) == code
     job = JobReport(None, 0.0, 0.0, (), (Failure("bag", error),))
     report = ConvertReport(job, None, {}, {}, ())

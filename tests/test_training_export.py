@@ -1,6 +1,5 @@
 """Weights of a run at any checkpoint: unfinished, from a backbone, and of a video transformer."""
 
-import argparse
 import dataclasses
 import hashlib
 import json
@@ -14,8 +13,8 @@ pytest.importorskip("hydra")
 import tiny_model
 from safetensors.torch import load_file
 
-from acehand_core.cli import console, weights
-from acehand_core.cli.ace import ace_settings_of, add_ace_arguments
+from acehand_core.cli.ace import usable_weights
+from acehand_core.cli.main import main as acehand
 from acehand_core.datasets.clips.schema import StoreInfo
 from acehand_core.errors import InputError
 from acehand_core.model.config import InferenceConfig, ModelConfig
@@ -39,10 +38,7 @@ SIZES = ModelConfig(
 
 
 def run(*words) -> int:
-    parser = argparse.ArgumentParser()
-    weights.add_arguments(parser)
-    console.add_common_arguments(parser)
-    return console.run(parser.parse_args([str(word) for word in words]), weights.command)
+    return acehand(["weights", *map(str, words)])
 
 
 def quiet(stage, done, total):
@@ -120,19 +116,16 @@ def test_weights_say_what_they_were_trained_on_and_auto_heeds_it(
         assert len(entry["clips_sha256"]) == 64
         made[kind] = exported
 
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--tracker", default="auto")
-    add_ace_arguments(parser)
-    named = ["--weights", str(made["synthetic"])]
+    named = AceSettings(made["synthetic"])
     with pytest.raises(InputError, match="trained on synthetic clips alone; say --tracker ace"):
-        ace_settings_of(parser.parse_args(named))
-    assert ace_settings_of(parser.parse_args([*named, "--tracker", "ace"])) is not None
+        usable_weights(named, "auto")
+    assert usable_weights(named, "ace") == named
     # Set for all commands: those go on without, and say so.
     monkeypatch.setenv("ACEHAND_WEIGHTS", str(made["synthetic"]))
-    assert ace_settings_of(parser.parse_args([])) is None
+    assert usable_weights(AceSettings(), "auto") == AceSettings()
     assert "synthetic clips alone; used with --tracker ace only" in capsys.readouterr().err
     monkeypatch.setenv("ACEHAND_WEIGHTS", str(made["real"]))
-    assert ace_settings_of(parser.parse_args([])).weights == made["real"]
+    assert usable_weights(AceSettings(), "auto").weights == made["real"]
 
 
 def test_weights_say_how_they_were_trained_to_be_run(tmp_path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,12 @@ import torch
 import weights_samples as samples
 from weights_samples import release
 
-from acehand_core.cli import console, weights
+from acehand_core.cli.main import main as acehand
 from acehand_core.model.weights.load import load_weights
 
 
 def run(*words: str | Path) -> int:
-    parser = argparse.ArgumentParser()
-    weights.add_arguments(parser)
-    console.add_common_arguments(parser)
-    return console.run(parser.parse_args([str(word) for word in words]), weights.command)
+    return acehand(["weights", *map(str, words)])
 
 
 def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from acehand_core.errors import InputError, MissingDependencyError, OutputError
+from acehand_core.settings import setting
 from acehand_core.types import Progress
 
 #: Where a message lies in its file; what the numbers mean is the storage's own business.
@@ -191,22 +192,22 @@ def needs_rosbags(what: str) -> MissingDependencyError:
 class BagOptions:
     """Which topics and frame of a bag are used; None: found by type.
 
-    Attributes:
-        image_topic: topic with the pictures.
-        camera_info_topic: topic with their calibration.
-        world_frame: TF frame in which the camera moves; "none" leaves transforms alone. None takes
-            map, world or odom where transforms or odometry lead from it to the camera.
+    ``world_frame`` "none" leaves transforms alone. None takes map, world or odom where transforms
+    or odometry lead from it to the camera.
     """
 
-    image_topic: str | None = None
-    camera_info_topic: str | None = None
-    world_frame: str | None = None
-
-    def to_json(self) -> dict[str, str]:
-        """Return what was chosen, by flag."""
-        names = ("image_topic", "camera_info_topic", "world_frame")
-        values = {name.replace("_", "-"): getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value is not None}
+    image_topic: str | None = setting(
+        None, "the pictures of a bag", metavar="TOPIC", default_text="found by type"
+    )
+    camera_info_topic: str | None = setting(
+        None, "their calibration", metavar="TOPIC", default_text="found by type"
+    )
+    world_frame: str | None = setting(
+        None,
+        "the frame that a bag's camera moves in; none leaves its transforms alone",
+        metavar="FRAME",
+        default_text="map, world or odom where there is one",
+    )
 
 
 _BLOCK = 1 << 20

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TextIO, runtime_checkable
 
 from acehand_core import __version__
 from acehand_core.errors import (
@@ -21,18 +21,26 @@ from acehand_core.errors import (
     EXIT_OUTPUT,
     EXIT_SOME_FAILED,
     AcehandError,
+    MissingDependencyError,
     exit_code,
 )
+from acehand_core.settings import leaves, setting
 
 #: The commands' exit codes, here as ``console.EXIT_...`` for all of them.
 __all__ = ["EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_NO_HAND", "EXIT_OK", "EXIT_OUTPUT",
            "EXIT_SOME_FAILED"]  # fmt: skip
 
 
+#: Standard error, or what stands in for it.
+Stream = TextIO | io.TextIOBase
+#: Help of ``--overwrite``.
+OVERWRITE = "replace what is there"
+
+
 class Bars:
     """One progress bar per stage on standard error; silent when ``quiet``."""
 
-    def __init__(self, quiet: bool, stream: io.TextIOBase) -> None:
+    def __init__(self, quiet: bool, stream: Stream) -> None:
         self._quiet, self._stream = quiet, stream
         self._bar: Any = None
         self._stage = ""
@@ -72,7 +80,7 @@ class Bars:
 
 
 @contextlib.contextmanager
-def quiet_native_libraries(verbose: bool) -> Iterator[io.TextIOBase]:
+def quiet_native_libraries(verbose: bool) -> Iterator[Stream]:
     """Yield standard error while what C++ libraries print there is dropped.
 
     They write to file descriptor 2 from threads of their own and have no switch that works. With
@@ -100,51 +108,99 @@ def quiet_native_libraries(verbose: bool) -> Iterator[io.TextIOBase]:
         os.close(own)
 
 
-def _writes_to(stream: io.TextIOBase, descriptor: int) -> bool:
+def _writes_to(stream: Stream, descriptor: int) -> bool:
     try:
         return stream.fileno() == descriptor
     except (OSError, ValueError):
         return False  # captured in memory: nothing to move out of the way
 
 
-def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what every command takes."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
-    volume = parser.add_mutually_exclusive_group()
-    volume.add_argument("-v", "--verbose", action="store_true", help="say more, show tracebacks")
-    volume.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
-    parser.add_argument("--version", action="version", version=version_text())
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What every command takes."""
+
+    json: bool = setting(False, "print one JSON object as the last line of standard output")
+    verbose: bool = setting(
+        False, "show tracebacks and what native libraries print", short="v", either="volume"
+    )
+    quiet: bool = setting(False, "no progress bars", short="q", either="volume")
 
 
-def run(arguments: argparse.Namespace, command: Callable[..., int]) -> int:
-    """Run a command and turn errors into messages and exit codes (docs/formats.md)."""
-    with (
-        quiet_native_libraries(arguments.verbose) as stream,
-        Bars(arguments.quiet, stream) as bars,
-    ):
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Where a command reports: progress, lines for people, and one JSON object if wanted."""
+
+    bars: Bars
+    json: bool
+    verbose: bool
+    quiet: bool
+
+    def print_json(self, report: Any) -> None:
+        """Print a JSON object, or what a function returns, if the user wants one."""
+        if self.json:
+            print_json(report() if callable(report) else report)
+
+
+@runtime_checkable
+class Runnable(Protocol):
+    """A command: settings, and what they do."""
+
+    def run(self, terminal: Terminal) -> int:
+        """Do it; return the exit code. Raises AcehandError."""
+        ...
+
+
+def run(program: str, argv: Sequence[str] | None, load: Callable[[], type[Runnable]]) -> int:
+    """Run a command with its flags; turn errors into messages and exit codes (docs/formats.md).
+
+    ``load`` returns the class of the command, a dataclass of settings.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    if "--version" in words:
+        print(f"acehand {__version__}")
+        return EXIT_OK
+
+    # Needed before the settings are, since those may be refused.
+    json_wanted, verbose = "--json" in words, bool({"-v", "--verbose"} & {*words})
+    quiet = bool({"-q", "--quiet"} & {*words})
+    nothing: Mapping[str, Any] = {}
+    with quiet_native_libraries(verbose) as stream, Bars(quiet, stream) as bars:
         try:
-            return command(arguments, bars)
+            kind = load()
+            nothing = getattr(kind, "json_of_nothing", {})
+            command, common = _parsed(program, words, kind)
+            return command.run(Terminal(bars, common.json, common.verbose, common.quiet))
         except KeyboardInterrupt as stop:
             bars.close()
-            if arguments.json:
+            if json_wanted:
                 report = getattr(stop, "report", None)
-                print_json(
-                    _nothing(arguments, "interrupted") if report is None else report.to_json()
-                )
+                print_json(_nothing(nothing, "interrupted") if report is None else report.to_json())
             print("Interrupted; finished episodes stay.", file=stream)
             return EXIT_INTERRUPTED
         except AcehandError as error:
             bars.close()
-            if arguments.json:
-                print_json(_nothing(arguments, str(error)))
-            say_error(error, arguments.verbose)
+            if json_wanted:
+                print_json(_nothing(nothing, str(error)))
+            say_error(error, verbose)
             return exit_code(error)
 
 
-def _nothing(arguments: argparse.Namespace, message: str) -> dict[str, Any]:
+def _parsed(program: str, words: Sequence[str], kind: type[Runnable]) -> tuple[Runnable, Common]:
+    try:
+        from acehand_core.cli.flags import parse
+    except ImportError as error:
+        if leaves(kind):
+            raise MissingDependencyError(
+                f"The commands need tyro ({error}); pip install . in the checkout."
+            ) from error
+        return kind(), Common(json="--json" in words)  # the doctor, who says what is missing
+    command, common = parse(program, words, kind, Common)
+    return command, common
+
+
+def _nothing(report: Mapping[str, Any], message: str) -> dict[str, Any]:
     """Return the JSON object of a command that gave nothing."""
-    errors = [{"source": None, "message": message}]
-    return {**getattr(arguments, "json_of_nothing", {}), "errors": errors}
+    return {**report, "errors": [{"source": None, "message": message}]}
 
 
 def say_error(error: Exception, verbose: bool) -> None:
@@ -157,11 +213,6 @@ def say_error(error: Exception, verbose: bool) -> None:
 def say(text: str) -> None:
     """Print a line for people on standard error, which leaves standard output to ``--json``."""
     print(text, file=sys.stderr)
-
-
-def version_text() -> str:
-    """Return what ``--version`` prints."""
-    return f"acehand {__version__}"
 
 
 def print_json(value: Any) -> None:

@@ -1,106 +1,90 @@
-"""``acehand data``: datasets into clips, clips into lists of segments."""
+"""``acehand data`` (datasets into clips, clips into lists of segments) and ``acehand dataset``."""
 
 from __future__ import annotations
 
-import argparse
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from acehand_core.cli import console
+from acehand_core.cli.console import OVERWRITE
+from acehand_core.settings import check_values, setting
+
+Split = Literal["train", "val", "test"]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, text, add, command in (
-        ("convert", "a dataset in its native layout as stores of clips", _add_convert, _convert),
-        ("segments", "a fixed list of segments of a store", _add_segments, _segments),
-    ):
-        sub = actions.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        add(sub)
-        _add_common(sub)
-        sub.set_defaults(data_command=command)
+@dataclass(frozen=True, slots=True)
+class Convert:
+    """Turn a dataset in its native layout into stores of clips."""
 
-
-def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    """Run the chosen subcommand."""
-    return arguments.data_command(arguments, bars)
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    # Suppressed defaults leave alone what stood before the action's name.
-    for flags, text in (
-        (("--json",), "print one JSON object at the end"),
-        (("-v", "--verbose"), "say more, show tracebacks"),
-        (("-q", "--quiet"), "no progress bars"),
-    ):
-        parser.add_argument(*flags, action="store_true", default=argparse.SUPPRESS, help=text)
-
-
-def _add_convert(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="dataset, e.g. arctic (docs/datasets.md)")
-    parser.add_argument("--root", type=Path, required=True, metavar="DIR", help="the dataset")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--split", nargs="+", choices=("train", "val", "test"), default=())
-    parser.add_argument(
-        "--split-file", type=Path, metavar="JSON", help="split to recordings, in place of our own"
+    name: str = setting(
+        ..., "dataset, e.g. arctic (docs/datasets.md)", metavar="NAME", positional=True
     )
-    parser.add_argument("--view", metavar="NAME", help="camera or picture version")
-    parser.add_argument("--images", choices=("auto", "keep", "undistort", "none"), default="auto")
-    parser.add_argument("--width", type=int, metavar="PX", help="make pictures this wide")
-    parser.add_argument("--quality", choices=("visual", "lossless"), default="visual")
-    parser.add_argument(
-        "--media", choices=("auto", "copy", "reference"), default="auto",
-        help="copy pictures, or refer to the dataset's own videos where they are unchanged",
-    )  # fmt: skip
-    parser.add_argument(
-        "--mano", type=Path, metavar="PATH",
-        help="folder with MANO_LEFT and MANO_RIGHT; default $ACEHAND_MANO",
-    )  # fmt: skip
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes")
-
-
-def _convert(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.datasets.readers.base import ReadOptions
-    from acehand_core.datasets.readers.pictures import ClipOptions
-    from acehand_core.datasets.readers.run import RunOptions, run
-    from acehand_core.errors import InputError
-
-    if arguments.jobs < 1 or (arguments.width is not None and arguments.width < 2):
-        raise InputError("--jobs must be at least 1 and --width at least 2.")
-    options = RunOptions(
-        root=arguments.root,
-        output=arguments.output,
-        splits=tuple(arguments.split),
-        split_file=arguments.split_file,
-        jobs=arguments.jobs,
-        clips=ClipOptions(
-            images=arguments.images,
-            width=arguments.width,
-            quality=arguments.quality,
-            media=arguments.media,
-            mano=_mano_of(arguments),
-        ),
-        read=ReadOptions(view=arguments.view),
+    root: Path = setting(..., "the dataset", metavar="DIR")
+    output: Path = setting(..., "where stores of clips are written", metavar="DIR")
+    split: tuple[Split, ...] = setting((), "which splits", default_text="all")
+    split_file: Path | None = setting(
+        None, "split to recordings, in place of our own", metavar="JSON"
     )
-    if options.clips.mano is None:
-        bars("no MANO files: joints and parameters that need them will be missing", 0, 0)
-    report = run(arguments.name, options, bars).to_json()
-    _say(report)
-    if arguments.json:
-        console.print_json(report)
-    if report["errors"] and not report["splits"]:
-        return console.EXIT_INPUT
-    return console.EXIT_SOME_FAILED if report["errors"] else console.EXIT_OK
+    view: str | None = setting(None, "camera or picture version", metavar="NAME")
+    images: Literal["auto", "keep", "undistort", "none"] = setting(
+        "auto", "undistort to a pinhole, keep the lens, or no pictures"
+    )
+    width: int | None = setting(None, "make pictures this wide", metavar="PX", low=2)
+    quality: Literal["visual", "lossless"] = setting("visual", "of stored video")
+    media: Literal["auto", "copy", "reference"] = setting(
+        "auto",
+        "copy pictures, or refer to the dataset's own videos where they are unchanged",
+    )
+    mano: Path | None = setting(
+        None, "folder with MANO_LEFT and MANO_RIGHT", default_text="$ACEHAND_MANO"
+    )
+    jobs: int = setting(1, "processes", low=1)
+
+    def __post_init__(self) -> None:
+        check_values(self)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Convert and compare with the paper's counts."""
+        from acehand_core.datasets.readers.base import ReadOptions
+        from acehand_core.datasets.readers.pictures import ClipOptions
+        from acehand_core.datasets.readers.run import RunOptions, run
+
+        options = RunOptions(
+            root=self.root,
+            output=self.output,
+            splits=self.split,
+            split_file=self.split_file,
+            jobs=self.jobs,
+            clips=ClipOptions(
+                images=self.images,
+                width=self.width,
+                quality=self.quality,
+                media=self.media,
+                mano=find_named_mano(self.mano),
+            ),
+            read=ReadOptions(view=self.view),
+        )
+        if options.clips.mano is None:
+            terminal.bars(
+                "no MANO files: joints and parameters that need them will be missing", 0, 0
+            )
+        report = run(self.name, options, terminal.bars).to_json()
+        _say(report)
+        terminal.print_json(report)
+        if report["errors"] and not report["splits"]:
+            return console.EXIT_INPUT
+        return console.EXIT_SOME_FAILED if report["errors"] else console.EXIT_OK
 
 
-def _mano_of(arguments: argparse.Namespace) -> Path | None:
+def find_named_mano(mano: Path | None) -> Path | None:
+    """Return the folder of MANO files, None where nobody named one. Raises InputError."""
     from acehand_core.hand.mano import ENVIRONMENT_VARIABLE, find_mano
 
-    if arguments.mano is None and not os.environ.get(ENVIRONMENT_VARIABLE):
+    if mano is None and not os.environ.get(ENVIRONMENT_VARIABLE):
         return None
-    return find_mano(arguments.mano)
+    return find_mano(mano)
 
 
 def _say(report: dict[str, Any]) -> None:
@@ -139,40 +123,70 @@ def _say(report: dict[str, Any]) -> None:
         console.say(f"failed: {error['source']}: {error['message']}")
 
 
-def _add_segments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--clips", type=Path, required=True, metavar="DIR", help="a store of clips")
-    parser.add_argument("--output", type=Path, required=True, metavar="JSON")
-    parser.add_argument("--name", help="of the list; default made from dataset, split and length")
-    parser.add_argument("--length", type=int, default=81, metavar="N")
-    parser.add_argument("--stride", type=int, metavar="N", help="default: no overlap")
-    parser.add_argument("--count", type=int, metavar="N", help="draw so many; default all")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Make a fixed list of segments of a store."""
 
-
-def _segments(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.datasets.clips.store import ClipStore
-    from acehand_core.datasets.segments import make_segments, write_segments
-
-    store = ClipStore(arguments.clips)
-    info = store.info
-    drawn = "" if arguments.count is None else f"-{arguments.count}-seed{arguments.seed}"
-    segments = make_segments(
-        [(name, clip.frames) for name, clip in store.infos().items()],
-        arguments.name or f"{info.dataset}-{info.split}-{arguments.length}{drawn}",
-        info.dataset,
-        info.split,
-        arguments.length,
-        arguments.stride,
-        arguments.count,
-        arguments.seed,
+    clips: Path = setting(..., "a store of clips", metavar="DIR")
+    output: Path = setting(..., "the list", metavar="JSON")
+    name: str | None = setting(
+        None, "of the list", default_text="made from dataset, split and length"
     )
-    write_segments(segments, arguments.output, arguments.overwrite)
-    summary = segments.summary()
-    console.say(
-        f"{arguments.output}: {summary['count']} segments of {arguments.length} frames, "
-        f"{summary['name']} {summary['sha256'][:12]}"
+    length: int = setting(81, "frames of a segment")
+    stride: int | None = setting(
+        None, "frames from one segment to the next", default_text="no overlap"
     )
-    if arguments.json:
-        console.print_json({**summary, "output": str(arguments.output)})
-    return console.EXIT_OK
+    count: int | None = setting(None, "draw so many", default_text="all")
+    seed: int = setting(0, "of the draw")
+    overwrite: bool = setting(False, OVERWRITE)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Write the list."""
+        from acehand_core.datasets.clips.store import ClipStore
+        from acehand_core.datasets.segments import make_segments, write_segments
+
+        store = ClipStore(self.clips)
+        info = store.info
+        drawn = "" if self.count is None else f"-{self.count}-seed{self.seed}"
+        segments = make_segments(
+            [(name, clip.frames) for name, clip in store.infos().items()],
+            self.name or f"{info.dataset}-{info.split}-{self.length}{drawn}",
+            info.dataset,
+            info.split,
+            self.length,
+            self.stride,
+            self.count,
+            self.seed,
+        )
+        write_segments(segments, self.output, self.overwrite)
+        summary = segments.summary()
+        console.say(
+            f"{self.output}: {summary['count']} segments of {self.length} frames, "
+            f"{summary['name']} {summary['sha256'][:12]}"
+        )
+        terminal.print_json({**summary, "output": str(self.output)})
+        return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Check or repair a LeRobot dataset."""
+
+    action: Literal["check", "repair"] = setting(..., "what to do", positional=True)
+    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Name the problems; exit code 0 only without any."""
+        from acehand_core.lerobot.check import check_dataset
+        from acehand_core.lerobot.repair import repair
+
+        done = repair(self.folder) if self.action == "repair" else []
+        for line in done:
+            console.say(f"repaired: {line}")
+        problems = [str(problem) for problem in check_dataset(self.folder)]
+        for problem in problems:
+            console.say(f"problem: {problem}")
+        if not problems:
+            console.say(f"{self.folder}: no problem found")
+        terminal.print_json({"repaired": [str(line) for line in done], "problems": problems})
+        return console.EXIT_SOME_FAILED if problems else console.EXIT_OK

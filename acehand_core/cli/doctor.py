@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.metadata
 import importlib.util
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acehand_core import __version__
-from acehand_core.cli import ace, console
+from acehand_core.cli import console
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,7 @@ _PACKAGES = (
     ("pyyaml", "yaml", True, "robot files", _HERE),
     ("scipy", "scipy", True, "smoothing and the trajectory solver", _HERE),
     ("tqdm", "tqdm", True, "progress bars", _HERE),
+    ("tyro", "tyro", True, "the commands' flags", _HERE),
     ("jaxtyping", "jaxtyping", True, "array types", _HERE),
     ("absl-py", "absl", True, "what mediapipe needs", _MEDIAPIPE),
     ("attrs", "attr", True, "what mediapipe needs", _MEDIAPIPE),
@@ -82,30 +82,29 @@ _PACKAGES = (
 )  # fmt: skip
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The doctor takes no arguments of its own."""
+@dataclass(frozen=True, slots=True)
+class Doctor:
+    """Say what is installed, what each missing piece would add, and how to get it."""
 
+    def run(self, terminal: console.Terminal) -> int:
+        """Print the findings; the exit code is 0 when the main job can run."""
+        pieces = examine()
+        width = max(len(piece.name) for piece in pieces)
+        console.say(f"acehand {__version__}, Python {platform.python_version()}")
 
-def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    """Print the findings; the exit code is 0 when the main job can run."""
-    pieces = examine()
-    width = max(len(piece.name) for piece in pieces)
-    console.say(f"acehand {__version__}, Python {platform.python_version()}")
+        for piece in pieces:
+            mark = piece.found or ("MISSING" if piece.needed else "not installed")
+            console.say(f"  {piece.name:<{width}}  {mark}")
+            if piece.found is None:
+                console.say(f"  {'':<{width}}    adds: {piece.adds}")
+                console.say(f"  {'':<{width}}    get:  {piece.get}")
 
-    for piece in pieces:
-        mark = piece.found or ("MISSING" if piece.needed else "not installed")
-        console.say(f"  {piece.name:<{width}}  {mark}")
-        if piece.found is None:
-            console.say(f"  {'':<{width}}    adds: {piece.adds}")
-            console.say(f"  {'':<{width}}    get:  {piece.get}")
+        ready = all(piece.found for piece in pieces if piece.needed)
+        console.say("The main job can run." if ready else "The main job cannot run: see MISSING.")
 
-    ready = all(piece.found for piece in pieces if piece.needed)
-    console.say("The main job can run." if ready else "The main job cannot run: see MISSING.")
-
-    if arguments.json:
         found = [piece.to_json() for piece in pieces]
-        console.print_json({"acehand": __version__, "ready": ready, "pieces": found})
-    return console.EXIT_OK if ready else console.EXIT_SOME_FAILED
+        terminal.print_json({"acehand": __version__, "ready": ready, "pieces": found})
+        return console.EXIT_OK if ready else console.EXIT_SOME_FAILED
 
 
 def examine() -> list[Piece]:
@@ -126,11 +125,11 @@ def examine() -> list[Piece]:
               "MANO meshes and parameters (non-commercial licence)",
               "https://mano.is.tue.mpg.de, then set ACEHAND_MANO to the folder")
     )  # fmt: skip
-    weights = os.environ.get(ace.ENVIRONMENT_VARIABLE, "")
+    weights = os.environ.get("ACEHAND_WEIGHTS", "")
     pieces.append(
         Piece("model weights", False, weights if weights and Path(weights).exists() else None,
               "--tracker ace (non-commercial licence)",
-              f"acehand weights fetch, then set {ace.ENVIRONMENT_VARIABLE} to the folder")
+              "acehand weights fetch, then set ACEHAND_WEIGHTS to the folder")
     )  # fmt: skip
 
     return pieces

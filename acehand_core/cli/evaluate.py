@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from acehand_core.cli import ace, console
-from acehand_core.cli.retarget import add_hand_length_argument
+from acehand_core.cli import console
+from acehand_core.cli.ace import usable_weights
+from acehand_core.cli.console import OVERWRITE
+from acehand_core.errors import InputError
+from acehand_core.recordings.hands_file import Hands
+from acehand_core.settings import HAND_LENGTH, HANDS, check_values, group, leaves, setting
+from acehand_core.trackers.ace_settings import AceSettings
 
 if TYPE_CHECKING:
     from acehand_core.evaluation.inputs import GroundTruth
@@ -21,176 +26,175 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of ``acehand evaluate`` and the action ``import``."""
-    source = parser.add_argument_group("what is scored")
-    source.add_argument(
-        "--predictions", type=Path, metavar="DIR", help="one HandMotion table per segment"
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Where the true hands are."""
+
+    ground_truth: Path | None = setting(
+        None, "store of clips, or folder of one HandMotion table per segment", metavar="DIR"
     )
-    source.add_argument("--tracker", metavar="NAME", help="run this tracker, or do-nothing")
-    _add_ground_truth(parser, required=False)
-    parser.add_argument("--protocol", default="paper", metavar="NAME")
-    parser.add_argument(
-        "--anchors", choices=("auto", "own", "reprojected"), default="auto",
-        help="2D joints that EPE scores (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--picture-size", default="paper", metavar="SIZE",
-        help="pixels that EPE counts: paper (its size for its datasets), stored, or WxH "
-        "(%(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--label", metavar="TEXT", help="name of the method in reports")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the JSON there too")
-    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
-    _add_tracker(parser)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    text = "turn another method's output into predictions"
-    action = actions.add_parser("import", help=text, description=text[0].upper() + text[1:] + ".")
-    _add_import(action)
+    segments: Path | None = setting(None, "list of segments", metavar="FILE")
+    segment_length: int = setting(81, "without --segments: frames of a segment")
+    mano: Path | None = setting(None, "your MANO", default_text="$ACEHAND_MANO")
+
+    def open(self) -> GroundTruth:
+        """Open it. Raises InputError."""
+        from acehand_core.evaluation.inputs import open_ground_truth
+
+        if self.ground_truth is None:
+            raise InputError("--ground-truth DIR is needed.")
+        return open_ground_truth(self.ground_truth, self.segments, self.segment_length)
 
 
-def _add_tracker(parser: argparse.ArgumentParser) -> None:
-    """Add what only a tracker takes."""
-    group = parser.add_argument_group("with --tracker")
-    group.add_argument(
-        "--keep", type=Path, metavar="DIR",
-        help="keep predictions there; the same command again resumes from them",
-    )  # fmt: skip
-    group.add_argument(
-        "--decode-frames",
-        type=int,
-        metavar="N",
-        help="frames that the tracker sees at once, 0 for the whole recording (the segment's; "
-        "with --windows the recording is cut as in any other run)",
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Score predictions or a tracker by the paper's protocol.
+
+    `acehand evaluate import METHOD DIR` turns another method's output into predictions.
+    """
+
+    predictions: Path | None = setting(None, "one HandMotion table per segment", metavar="DIR")
+    tracker: str | None = setting(None, "run this tracker, or do-nothing", metavar="NAME")
+    protocol: str = setting("paper", "how to score", metavar="NAME")
+    anchors: Literal["auto", "own", "reprojected"] = setting("auto", "2D joints that EPE scores")
+    picture_size: str = setting(
+        "paper",
+        "pixels that EPE counts: paper (its size for its datasets), stored, or WxH",
+        metavar="SIZE",
     )
-    group.add_argument(
-        "--time", type=int, default=0, metavar="N", help="time N passes over the first segment"
+    label: str | None = setting(None, "name of the method in reports")
+    output: Path | None = setting(None, "write the JSON there too", metavar="FILE")
+    overwrite: bool = setting(False, OVERWRITE)
+    truth: Truth = group(Truth, "ground truth")
+    keep: Path | None = setting(
+        None,
+        "with --tracker: keep predictions there; the same command again resumes from them",
+        metavar="DIR",
     )
-    group.add_argument("--hands", choices=("both", "left", "right"), default="both")
-    add_hand_length_argument(parser)
-    ace.add_ace_arguments(parser)
-
-
-def _add_ground_truth(parser: argparse.ArgumentParser, required: bool) -> None:
-    group = parser.add_argument_group("ground truth")
-    group.add_argument(
-        "--ground-truth", type=Path, metavar="DIR", required=required,
-        help="store of clips, or folder of one HandMotion table per segment",
-    )  # fmt: skip
-    group.add_argument("--segments", type=Path, metavar="FILE", help="list of segments")
-    group.add_argument(
-        "--segment-length",
-        type=int,
-        default=81,
-        metavar="N",
-        help="without --segments: frames of a segment (%(default)s)",
+    decode_frames: int | None = setting(
+        None,
+        "frames that the tracker sees at once, 0 for the whole recording (the segment's; with "
+        "--windows the recording is cut as in any other run)",
     )
-    group.add_argument("--mano", type=Path, metavar="PATH", help="your MANO ($ACEHAND_MANO)")
+    time: int = setting(0, "time N passes over the first segment", low=0)
+    hands: Hands = setting("both", HANDS)
+    hand_length_m: float | None = setting(None, HAND_LENGTH, flag="hand-length", metavar="M")
+    ace: AceSettings = group(AceSettings, "tracker ace")
+
+    def __post_init__(self) -> None:
+        check_values(self)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Score and report."""
+        from dataclasses import replace
+
+        from acehand_core.atomic import check_free
+        from acehand_core.errors import InputError
+        from acehand_core.evaluation.protocol import HandLibrary, picture_size, protocol_named
+        from acehand_core.evaluation.run import Options, evaluate_predictions, write_evaluation
+
+        if (self.predictions is None) == (self.tracker is None):
+            raise InputError("give either --predictions DIR or --tracker NAME.")
+        if self.tracker is None:
+            self._check_no_tracker_flags()
+        if self.output is not None:
+            check_free(self.output, self.overwrite)
+        protocol = replace(protocol_named(self.protocol), anchors=self.anchors)
+        library = HandLibrary(self.truth.mano)
+        options = Options(protocol, library, self.label, self.picture_size)
+        picture_size(options.picture, "", 1, 1)  # refused before any work
+        truth = self.truth.open()
+        if self.predictions is not None:
+            result = evaluate_predictions(self.predictions, truth, options, terminal.bars)
+        elif self.tracker is not None:
+            result = self._track(self.tracker, truth, options, terminal.bars)
+        if self.output is not None:
+            write_evaluation(result, self.output, self.overwrite)
+            console.say(str(self.output))
+        _say(result)
+        terminal.print_json(result)
+        return console.EXIT_OK
+
+    def _check_no_tracker_flags(self) -> None:
+        """Raise InputError for a flag of trackers that says something else than its default."""
+        of_trackers = {"keep", "decode_frames", "time", "hands", "hand_length_m", "ace"}
+        for leaf in leaves(Evaluate):
+            if leaf.path[0] in of_trackers and leaf.value(self) != leaf.default:
+                raise InputError(
+                    f"{leaf.spelled} is for --tracker; predictions are scored as they are."
+                )
+
+    def _track(
+        self, tracker: str, truth: GroundTruth, options: Any, bars: console.Bars
+    ) -> dict[str, Any]:
+        from dataclasses import replace
+
+        from acehand_core.evaluation.protocol import PAPER_WIDTHS
+        from acehand_core.evaluation.run import evaluate_tracker
+        from acehand_core.evaluation.tracking import Decoding, DoNothing
+        from acehand_core.trackers.base import TrackerSettings, make_tracker
+
+        chosen = usable_weights(self.ace, tracker)
+        if chosen.weights is not None:
+            # The second scoring pass takes whatever a slot holds, present or not. Labels are of the
+            # dataset's own frames.
+            rate = chosen.read_rate or "source"
+            chosen = replace(chosen, every_slot=True, read_rate=rate)
+            width = PAPER_WIDTHS.get(truth.dataset)
+            if width and chosen.encode_width is None and chosen.trained().encode_width is None:
+                chosen = replace(chosen, encode_width=str(width))
+        settings = TrackerSettings(
+            hands=self.hands,
+            hand_length_m=self.hand_length_m,
+            ace=chosen if chosen.weights else None,
+        )
+        made = DoNothing() if tracker == DoNothing.name else make_tracker(tracker, settings)
+        decoding = Decoding(self.decode_frames, in_windows=self.ace.windows is not None)
+        told = {
+            "hands": settings.hands,
+            "hand_length_m": settings.hand_length_m,
+            "ace": settings.ace,
+        }
+        return evaluate_tracker(
+            made, truth, options, told, decoding, self.keep, self.time, bars,
+        )  # fmt: skip
 
 
-def _add_import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("method", metavar="METHOD", help="see docs/evaluation.md, or 'list'")
-    parser.add_argument("source", nargs="?", type=Path, metavar="DIR", help="the method's output")
-    _add_ground_truth(parser, required=False)
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder of predictions")
-    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
-    # Suppressed defaults leave alone what stood before the action's name.
-    for flags in (("--json",), ("-v", "--verbose"), ("-q", "--quiet")):
-        parser.add_argument(*flags, action="store_true", default=argparse.SUPPRESS)
+@dataclass(frozen=True, slots=True)
+class Import:
+    """Turn another method's output into predictions."""
 
-
-def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    """Run ``acehand evaluate`` or its action."""
-    if arguments.action == "import":
-        return _import(arguments, bars)
-    return _evaluate(arguments, bars)
-
-
-def _ground_truth(arguments: argparse.Namespace) -> GroundTruth:
-    from acehand_core.errors import InputError
-    from acehand_core.evaluation.inputs import open_ground_truth
-
-    if arguments.ground_truth is None:
-        raise InputError("--ground-truth DIR is needed.")
-    return open_ground_truth(arguments.ground_truth, arguments.segments, arguments.segment_length)
-
-
-def _evaluate(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from dataclasses import replace
-
-    from acehand_core.atomic import check_free
-    from acehand_core.errors import InputError
-    from acehand_core.evaluation.protocol import HandLibrary, picture_size, protocol_named
-    from acehand_core.evaluation.run import Options, evaluate_predictions, write_evaluation
-
-    if (arguments.predictions is None) == (arguments.tracker is None):
-        raise InputError("give either --predictions DIR or --tracker NAME.")
-    if arguments.tracker is None:
-        _check_no_tracker_flags(arguments)
-    if arguments.output is not None:
-        check_free(arguments.output, arguments.overwrite)
-    protocol = replace(protocol_named(arguments.protocol), anchors=arguments.anchors)
-    library = HandLibrary(arguments.mano)
-    options = Options(protocol, library, arguments.label, arguments.picture_size)
-    picture_size(options.picture, "", 1, 1)  # refused before any work
-    truth = _ground_truth(arguments)
-    if arguments.tracker is not None:
-        result = _track(arguments, truth, options, bars)
-    else:
-        result = evaluate_predictions(arguments.predictions, truth, options, bars)
-    if arguments.output is not None:
-        write_evaluation(result, arguments.output, arguments.overwrite)
-        console.say(str(arguments.output))
-    _say(result)
-    if arguments.json:
-        console.print_json(result)
-    return console.EXIT_OK
-
-
-def _check_no_tracker_flags(arguments: argparse.Namespace) -> None:
-    """Raise InputError for a flag of trackers that says something else than its default."""
-    from acehand_core.errors import InputError
-
-    parser = argparse.ArgumentParser()
-    _add_tracker(parser)
-    for flag, default in vars(parser.parse_args([])).items():
-        if getattr(arguments, flag) != default:
-            name = "--" + flag.replace("_", "-")
-            raise InputError(f"{name} is for --tracker; predictions are scored as they are.")
-
-
-def _track(arguments: argparse.Namespace, truth: GroundTruth, options: Any, bars: console.Bars):
-    from dataclasses import replace
-
-    from acehand_core.errors import InputError
-    from acehand_core.evaluation.protocol import PAPER_WIDTHS
-    from acehand_core.evaluation.run import evaluate_tracker
-    from acehand_core.evaluation.tracking import Decoding, DoNothing
-    from acehand_core.trackers.base import TrackerSettings, make_tracker
-
-    if arguments.time < 0:
-        raise InputError(f"--time {arguments.time}: valid are 0 or more passes.")
-    chosen = ace.ace_settings_of(arguments)
-    if chosen is not None:
-        # The second scoring pass takes whatever a slot holds, present or not. Labels are of the
-        # dataset's own frames.
-        rate = chosen.read_rate or "source"
-        chosen = replace(chosen, every_slot=True, read_rate=rate)
-        width = PAPER_WIDTHS.get(truth.dataset)
-        if width and chosen.encode_width is None and chosen.trained().encode_width is None:
-            chosen = replace(chosen, encode_width=str(width))
-    settings = TrackerSettings(
-        hands=arguments.hands, hand_length_m=arguments.hand_length, ace=chosen
+    method: str = setting(
+        ..., "see docs/evaluation.md, or 'list'", metavar="METHOD", positional=True
     )
-    tracker = (
-        DoNothing() if arguments.tracker == DoNothing.name
-        else make_tracker(arguments.tracker, settings)
-    )  # fmt: skip
-    decoding = Decoding(arguments.decode_frames, in_windows=arguments.windows is not None)
-    told = {"hands": settings.hands, "hand_length_m": settings.hand_length_m, "ace": settings.ace}
-    return evaluate_tracker(
-        tracker, truth, options, told, decoding, arguments.keep, arguments.time, bars,
-    )  # fmt: skip
+    source: Path | None = setting(None, "the method's output", metavar="DIR", positional=True)
+    truth: Truth = group(Truth, "ground truth")
+    output: Path | None = setting(None, "folder of predictions", metavar="DIR")
+    overwrite: bool = setting(False, OVERWRITE)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Import them, or list the methods."""
+        from acehand_core.errors import InputError
+        from acehand_core.evaluation.importing import METHODS, import_predictions
+        from acehand_core.evaluation.protocol import HandLibrary
+
+        if self.method == "list":
+            for name, method in METHODS.items():
+                console.say(f"{name}: {method.about}")
+            terminal.print_json({"methods": {n: m.about for n, m in METHODS.items()}})
+            return console.EXIT_OK
+        if self.source is None or self.output is None:
+            raise InputError("DIR, the method's output, and --output DIR are needed.")
+        truth = self.truth.open()
+        report = import_predictions(
+            self.method, self.source, truth, self.output,
+            HandLibrary(self.truth.mano), self.overwrite, terminal.bars,
+        )  # fmt: skip
+        console.say(f"{self.output}: {report['segments']} predictions")
+        for note in report["notes"]:
+            console.say(f"  {note}")
+        terminal.print_json(report)
+        return console.EXIT_OK
 
 
 def _say(result: dict[str, Any]) -> None:
@@ -202,29 +206,3 @@ def _say(result: dict[str, Any]) -> None:
     for key, heading, digits in _SHOWN:
         value = result["metrics"][key]
         console.say(f"  {heading:17} {'n/a' if value is None else f'{value:.{digits}f}'}")
-
-
-def _import(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    from acehand_core.errors import InputError
-    from acehand_core.evaluation.importing import METHODS, import_predictions
-    from acehand_core.evaluation.protocol import HandLibrary
-
-    if arguments.method == "list":
-        for name, method in METHODS.items():
-            console.say(f"{name}: {method.about}")
-        if arguments.json:
-            console.print_json({"methods": {n: m.about for n, m in METHODS.items()}})
-        return console.EXIT_OK
-    if arguments.source is None or arguments.output is None:
-        raise InputError("DIR, the method's output, and --output DIR are needed.")
-    truth = _ground_truth(arguments)
-    report = import_predictions(
-        arguments.method, arguments.source, truth, arguments.output,
-        HandLibrary(arguments.mano), arguments.overwrite, bars,
-    )  # fmt: skip
-    console.say(f"{arguments.output}: {report['segments']} predictions")
-    for note in report["notes"]:
-        console.say(f"  {note}")
-    if arguments.json:
-        console.print_json(report)
-    return console.EXIT_OK

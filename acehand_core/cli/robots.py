@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acehand_core.cli import console
+from acehand_core.cli.console import OVERWRITE
+from acehand_core.settings import ROBOT_MODEL, setting
 
 if TYPE_CHECKING:
     from retarget.robots.hand_spec import HandSpec
@@ -17,54 +19,96 @@ ACTIONS = ("list", "check", "show", "calibrate")
 _MARKS = {True: "ok", False: "FAILED", None: "skipped"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of ``acehand robots``."""
-    parser.add_argument(
-        "names", nargs="*", metavar="[list|check|show|calibrate] ROBOT",
-        help="list (default): names, commands, licence; check: does the model fit its robot.yaml; "
-        "show: write a picture; calibrate: fit it to canonical hand poses and keep that beside its "
-        "robot.yaml. ROBOT is a name, NAME:VARIANT or a robot.yaml; default all",
-    )  # fmt: skip
-    add_model_argument(parser)
-    parser.add_argument(
-        "--output", type=Path, metavar="PNG", help="the picture (show: default ROBOT.png)"
+@dataclass(frozen=True, slots=True)
+class Robots:
+    """List, check or draw the robots.
+
+    list (default): names, commands, licence; check: does the model fit its robot.yaml; show: write
+    a picture; calibrate: fit it to canonical hand poses and keep that beside its robot.yaml. ROBOT
+    is a name, NAME:VARIANT or a robot.yaml; default all.
+    """
+
+    names: tuple[str, ...] = setting(
+        (),
+        "what to do, and which robots",
+        metavar="[list|check|show|calibrate] ROBOT",
+        positional=True,
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
+    robot_model: Path | None = setting(None, ROBOT_MODEL)
+    output: Path | None = setting(
+        None, "the picture", metavar="PNG", default_text="of show: ROBOT.png"
+    )
+    overwrite: bool = setting(False, OVERWRITE)
 
+    def run(self, terminal: console.Terminal) -> int:
+        """Do what the first word says."""
+        from acehand_core.errors import InputError
+        from retarget.robots.robot import load_robot, robot_names
 
-def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the flag for a user's own model file."""
-    parser.add_argument(
-        "--robot-model", type=Path, metavar="PATH",
-        help="your own MJCF or URDF of the robot, or a folder that has it "
-        "(else the folder in ACEHAND_ROBOT_MODELS)",
-    )  # fmt: skip
+        words = list(self.names)
+        action = words.pop(0) if words and words[0] in ACTIONS else "list"
+        if action == "list" and self.output is not None:
+            action = "show"
+        names = words or list(robot_names())
+        if action == "show" and len(words) != 1:
+            raise InputError(f"Say which one robot to show; there are {', '.join(robot_names())}.")
+        robots = [load_robot(name, models=self.robot_model) for name in names]
+        if action == "check":
+            return _check(robots, terminal)
+        if action == "show":
+            return self._show(robots[0], terminal)
+        if action == "calibrate":
+            return self._calibrate(robots, terminal)
+        for robot in robots:
+            _describe(robot)
+        terminal.print_json(lambda: {"robots": {robot.label: _details(robot) for robot in robots}})
+        return console.EXIT_OK
 
+    def _calibrate(self, robots: list[Robot], terminal: console.Terminal) -> int:
+        """Write each robot's calibration file; one that fits already is left as it is."""
+        from acehand_core.atomic import atomic_path
+        from retarget.robots.kinematics import KinematicTree
+        from retarget.solve.robot_calibration import (
+            calibration_text,
+            fingerprint,
+            fitted_robot,
+            kept_calibration,
+        )
 
-def command(arguments: argparse.Namespace, bars: console.Bars) -> int:
-    """Run ``acehand robots``."""
-    from acehand_core.errors import InputError
-    from retarget.robots.robot import load_robot, robot_names
+        files = []
+        for robot in robots:
+            pairs = {side: (hand, KinematicTree.of(hand)) for side, hand in robot.hands.items()}
+            path = next(iter(robot.hands.values())).calibration_path
+            if path is None or any(hand.tracks == "opening" for hand, _ in pairs.values()):
+                console.say(f"{robot.label}: follows an opening; there is nothing to calibrate")
+                continue
+            kept = {side: kept_calibration(hand) for side, (hand, _) in pairs.items()}
+            same = all(
+                (one := kept[side]) is not None and one.sha256 == fingerprint(hand, tree)
+                for side, (hand, tree) in pairs.items()
+            )
+            if not same or self.overwrite:
+                with atomic_path(path, overwrite=self.overwrite) as partial:
+                    fitted = {
+                        side: fitted_robot(hand, tree) for side, (hand, tree) in pairs.items()
+                    }
+                    partial.write_text(calibration_text(robot, fitted), encoding="utf-8")
+            files.append(str(path))
+            console.say(f"{robot.label}: {path}" + (" fits already" if same else ""))
+        terminal.print_json({"files": files})
+        return console.EXIT_OK
 
-    words = list(arguments.names)
-    action = words.pop(0) if words and words[0] in ACTIONS else "list"
-    if action == "list" and arguments.output is not None:
-        action = "show"
-    names = words or list(robot_names())
-    if action == "show" and len(words) != 1:
-        raise InputError(f"Say which one robot to show; there are {', '.join(robot_names())}.")
-    robots = [load_robot(name, models=arguments.robot_model) for name in names]
-    if action == "check":
-        return _check(robots, arguments.json)
-    if action == "show":
-        return _show(robots[0], arguments)
-    if action == "calibrate":
-        return _calibrate(robots, arguments)
-    for robot in robots:
+    def _show(self, robot: Robot, terminal: console.Terminal) -> int:
+        from acehand_core.pipeline import draw_robot
+
+        output = self.output or Path(f"{robot.label.replace(':', '-')}.png")
+        draw_robot(robot, output, self.overwrite)
         _describe(robot)
-    if arguments.json:
-        console.print_json({"robots": {robot.label: _details(robot) for robot in robots}})
-    return console.EXIT_OK
+        console.say(str(output))
+        terminal.print_json(
+            lambda: {"robots": {robot.label: _details(robot)}, "output": str(output)}
+        )
+        return console.EXIT_OK
 
 
 def _details(robot: Robot) -> dict[str, Any]:
@@ -117,7 +161,7 @@ def _describe(robot: Robot) -> None:
     console.say(f"  licence: {robot.license}")
 
 
-def _check(robots: list[Robot], as_json: bool) -> int:
+def _check(robots: list[Robot], terminal: console.Terminal) -> int:
     from retarget.robots.check import check_hand
 
     record: dict[str, Any] = {}
@@ -134,52 +178,5 @@ def _check(robots: list[Robot], as_json: bool) -> int:
                 for finding in findings
             }
     console.say(f"{failed} of the checks failed" if failed else "no check failed")
-    if as_json:
-        console.print_json({"robots": record, "failed": failed})
+    terminal.print_json({"robots": record, "failed": failed})
     return console.EXIT_SOME_FAILED if failed else console.EXIT_OK
-
-
-def _calibrate(robots: list[Robot], arguments: argparse.Namespace) -> int:
-    """Write each robot's calibration file; one that fits already is left as it is."""
-    from acehand_core.atomic import atomic_path
-    from retarget.robots.kinematics import KinematicTree
-    from retarget.solve.robot_calibration import (
-        calibration_text,
-        fingerprint,
-        fitted_robot,
-        kept_calibration,
-    )
-
-    files = []
-    for robot in robots:
-        pairs = {side: (hand, KinematicTree.of(hand)) for side, hand in robot.hands.items()}
-        path = next(iter(robot.hands.values())).calibration_path
-        if path is None or any(hand.tracks == "opening" for hand, _ in pairs.values()):
-            console.say(f"{robot.label}: follows an opening; there is nothing to calibrate")
-            continue
-        kept = {side: kept_calibration(hand) for side, (hand, _) in pairs.items()}
-        same = all(
-            (one := kept[side]) is not None and one.sha256 == fingerprint(hand, tree)
-            for side, (hand, tree) in pairs.items()
-        )
-        if not same or arguments.overwrite:
-            with atomic_path(path, overwrite=arguments.overwrite) as partial:
-                fitted = {side: fitted_robot(hand, tree) for side, (hand, tree) in pairs.items()}
-                partial.write_text(calibration_text(robot, fitted), encoding="utf-8")
-        files.append(str(path))
-        console.say(f"{robot.label}: {path}" + (" fits already" if same else ""))
-    if arguments.json:
-        console.print_json({"files": files})
-    return console.EXIT_OK
-
-
-def _show(robot: Robot, arguments: argparse.Namespace) -> int:
-    from acehand_core.pipeline import draw_robot
-
-    output = arguments.output or Path(f"{robot.label.replace(':', '-')}.png")
-    draw_robot(robot, output, arguments.overwrite)
-    _describe(robot)
-    console.say(str(output))
-    if arguments.json:
-        console.print_json({"robots": {robot.label: _details(robot)}, "output": str(output)})
-    return console.EXIT_OK

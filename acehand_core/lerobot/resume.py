@@ -126,13 +126,6 @@ def episode_contents(dataset: Path, numbers: Iterable[int] | None = None) -> dic
     return out
 
 
-def identity(value: str | Path | None) -> str | None:
-    """Return what distinguishes values of a setting: a file's content, else the text."""
-    if value is None or not Path(value).is_file():
-        return None if value is None else str(value)
-    return f"file {content_sha256(Path(value))[:16]}"
-
-
 def prepare_output(output: Path, existing: Existing, work_dir: Path) -> FinishedEpisodes:
     """Check the output before any work; return what a resumed run may skip.
 

@@ -33,6 +33,7 @@ from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.recordings.bag import BagIndex
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import hands_at, poses_at
+from acehand_core.settings import group, setting
 from acehand_core.types import Progress, TimestampsNs, no_progress
 
 _REPORT_EVERY = 200
@@ -40,23 +41,24 @@ _REPORT_EVERY = 200
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """How to convert a bag.
+    """How to convert a bag: the main job's settings, and what becomes of its other topics."""
 
-    Attributes:
-        bag: folder of a rosbag2, .mcap or .db3.
-        job: the main job's settings; topics are chosen by ``job.reading.bag``.
-        bag_output: where to write a bag with the original topics and ours, or None.
-        episodes, episode_topic: see ``bag_episodes.cuts``.
-        storage: of the written bag. mesh: with the hands' surfaces.
-    """
-
-    bag: Path
-    job: JobSettings
-    bag_output: Path | None = None
-    episodes: str = "whole"
-    episode_topic: str | None = None
-    storage: Storage = "mcap"
-    mesh: bool = True
+    bag: Path = setting(..., "rosbag2 folder, .mcap or .db3", metavar="BAG", positional=True)
+    job: JobSettings = group(JobSettings)
+    bag_output: Path | None = setting(
+        None,
+        "write a bag (.mcap file or folder) with the original topics and ours",
+        metavar="OUT",
+    )
+    episodes: str = setting(
+        "whole",
+        "whole, gaps (after pauses of a second), topic (marked by a Bool or String topic), or a "
+        "csv file with start_s,end_s[,task] or start_ns,end_ns[,task]",
+        metavar="HOW",
+    )
+    episode_topic: str | None = setting(None, "for --episodes topic", metavar="TOPIC")
+    storage: Storage = setting("mcap", "of the written bag")
+    mesh: bool = setting(True, "write the hands' surfaces, too", pair=True)
 
     def origin(self, index: BagIndex, episodes: Mapping[int, str]) -> BagOrigin:
         """Return what the written bag is made from."""
@@ -264,11 +266,12 @@ def _at(
 ) -> Demonstration:
     """Return a demonstration at other times; ``frames`` are those that show the same pictures."""
     motion = demo.motion
-    poses = {
-        name: None if values is None else poses_at(values, demo.stamps_ns, times)
-        for name in ("T_camera_base", "T_camera_wrist", "T_world_camera")
-        for values in [getattr(demo, name)]
-    }
+
+    def poses(
+        values: Float[np.ndarray, "T *n 4 4"] | None,
+    ) -> Float[np.ndarray, "N *n 4 4"] | None:
+        return None if values is None else poses_at(values, demo.stamps_ns, times)
+
     return replace(
         demo,
         stamps_ns=times,
@@ -277,7 +280,9 @@ def _at(
         commands=_on_lines(demo.commands, demo.stamps_ns, times),
         confidence=demo.confidence[frames],
         motion=None if motion is None else hands_at(motion, times, motion.fps),
-        **poses,
+        T_camera_base=poses(demo.T_camera_base),
+        T_camera_wrist=poses(demo.T_camera_wrist),
+        T_world_camera=poses(demo.T_world_camera),
     )
 
 

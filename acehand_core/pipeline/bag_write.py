@@ -276,15 +276,13 @@ def _descriptions(robot: Robot) -> dict[Side, str]:
 
 def _base_links(robot: Robot) -> dict[Side, str]:
     """Return the link of each hand's URDF that no joint moves."""
-    out: dict[Side, str] = {}
+    links: dict[Side, str] = {}
     for side, text in _descriptions(robot).items():
         root = ElementTree.fromstring(text)
-        moved = {joint.find("child").get("link") for joint in root.iter("joint")
-                 if joint.find("child") is not None}  # fmt: skip
-        out[side] = next(
-            link.get("name") for link in root.findall("link") if link.get("name") not in moved
-        )
-    return out
+        moved = {child.get("link") for child in root.iterfind(".//joint/child")}
+        names = (link.get("name", "") for link in root.findall("link"))
+        links[side] = next(name for name in names if name not in moved)
+    return links
 
 
 #: Between episodes of a written bag that would lie on top of each other.

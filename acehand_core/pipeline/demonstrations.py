@@ -23,7 +23,8 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.extras import HANDS, REPORT, episode_folder
-from acehand_core.motion import HandMotion, Provenance
+from acehand_core.motion import HandMotion
+from acehand_core.provenance import Provenance
 from acehand_core.recordings.bag import frame_rate, frame_times
 from acehand_core.recordings.hand_table import read_hand_motion
 from acehand_core.recordings.selection import hands_at, poses_at, ticks

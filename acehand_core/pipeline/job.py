@@ -17,7 +17,7 @@ from typing import Any
 from acehand_core.bags.records import DroppedMessages
 from acehand_core.errors import AcehandError, Interrupted, NoHandError, OutputError
 from acehand_core.lerobot import dataset, extras
-from acehand_core.lerobot.resume import EpisodeJob, FinishedEpisodes, identity, prepare_output
+from acehand_core.lerobot.resume import EpisodeJob, FinishedEpisodes, prepare_output
 from acehand_core.motion import Calibration, HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.dataset import Dataset, release_memory
 from acehand_core.pipeline.pictures import draw
@@ -26,6 +26,7 @@ from acehand_core.pipeline.settings import Clip, JobSettings
 from acehand_core.recordings.hand_table import read_hand_motion
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import at_rate, hands_at, part
+from acehand_core.settings import file_identity
 from acehand_core.trackers.base import Tracker
 from acehand_core.trackers.choose import open_tracked
 from acehand_core.types import SIDES, Progress, Side, no_progress
@@ -314,14 +315,14 @@ class Steps:
             progress=progress,
             robot=robot,
             retargeter=retargeter_named(settings.solver, lower_unfollowed=settings.second_pass),
-            arm=settings.arm.load() if settings.arm else None,
+            arm=settings.arm.load(),
             given=read_calibrations(settings.calibration, robot) if settings.calibration else {},
             gates=read_gates(settings.gates) if settings.gates else GATES,
         )
 
     def shaping(self, fps: int | None) -> dict[str, Any]:
         """Return the settings that change an episode: see ``JobSettings.shaping``."""
-        models = [identity(hand.user_model) for hand in self.robot.hands.values()]
+        models = [file_identity(hand.user_model) for hand in self.robot.hands.values()]
         return self.settings.shaping(fps) | {"robot-model": models if any(models) else None}
 
     def track(
@@ -361,7 +362,7 @@ class Steps:
             episode, self.robot, self.retargeter, calibrations=calibrations, physics=physics,
             gates=self.gates,
         )  # fmt: skip
-        if self.arm is not None and settings.arm is not None:
+        if self.arm is not None:
             trajectory = attach_arms(trajectory, self.arm, settings.arm)
         self.progress("retarget", 1, 1)
         return trajectory

@@ -41,8 +41,8 @@ def view_hands(
         raise InputError(f"{hands}: give a HandMotion table (.parquet) or a joints file (.npz).")
     for name in (SHEET, OVERLAY):
         check_free(settings.output / name, settings.existing == "overwrite")
-    tracker = "auto" if video is None else str(hands)
-    recording, tracker = open_input(video or hands, tracker, settings.tracking, settings.reading)
+    name = "auto" if video is None else str(hands)
+    recording, tracker = open_input(video or hands, name, settings.tracking, settings.reading)
     motion = tracker.track(recording, progress)
     robot = load_robot(settings.robot)
     trajectory = retarget_motion(motion, robot)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -202,7 +202,11 @@ def reprojection_px(motion: HandMotion) -> Float[np.ndarray, "N"]:
 
 def _spread(values: np.ndarray, names: tuple[str, str]) -> dict[str, float | None]:
     values = values[np.isfinite(values)]
-    measures = {"median": np.median, "mean": np.mean, "p95": lambda v: np.percentile(v, 95)}
+    measures: dict[str, Callable[[np.ndarray], Any]] = {
+        "median": np.median,
+        "mean": np.mean,
+        "p95": lambda v: np.percentile(v, 95),
+    }
     return {n: _number(measures[n](values), 3) if len(values) else None for n in names}
 
 

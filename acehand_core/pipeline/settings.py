@@ -7,16 +7,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from acehand_core.errors import (
-    InputError,
-)
+from acehand_core.errors import InputError
 from acehand_core.lerobot.features import Layout
-from acehand_core.lerobot.resume import Existing, identity
+from acehand_core.lerobot.resume import Existing
 from acehand_core.motion import Recording
+from acehand_core.recordings.hands_file import Hands
 from acehand_core.recordings.registry import RecordingOptions
 from acehand_core.recordings.video_encode import VideoEncoding, even_size
+from acehand_core.settings import (
+    CALIBRATION,
+    HAND_LENGTH,
+    HANDS,
+    LATENCY,
+    ROBOT,
+    ROBOT_MODEL,
+    file_identity,
+    group,
+    identity_of,
+    setting,
+)
 from acehand_core.trackers.ace_settings import AceSettings
-from acehand_core.trackers.base import Hands, Tracker, TrackerSettings, resolved_name
+from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
 from acehand_core.types import SIDES
 from retarget.replay.simulate import Latency
 from retarget.robots.robot import Robot, find_robot_file, robot_names, split_variant
@@ -39,33 +50,76 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """Everything the main job can be told. ``fps`` None: the first source's nearest integer.
+    """Everything the main job can be told.
 
-    ``task`` None: what the recording says, else ``TASK``.
-
-    ``split`` cuts an input into clips, each tracked on its own and an episode of its own. ``ace``
-    is what the tracker of that name needs beside the rest.
+    ``split`` cuts an input into clips, each tracked on its own and an episode of its own.
     """
 
-    output: Path
-    robot: str = "inspire"
-    robot_model: Path | None = None
-    arm: ArmSettings | None = None
-    solver: str = "trajectory"
-    tracker: str = "auto"
-    hands: Hands = "both"
-    hand_length_m: float | None = None
-    ace: AceSettings | None = None
-    task: str | None = None
-    reading: RecordingOptions = field(default_factory=RecordingOptions)
-    fps: int | None = None
-    existing: Existing = "refuse"
-    overlay: bool = True
-    dry_run: bool = False
-    calibration: Path | None = None
-    gates: Path | None = None
-    latency: Latency = "off"
-    second_pass: bool = True
+    output: Path = setting(
+        Path("acehand_dataset"), "folder of the dataset", metavar="DIR", identity="never"
+    )
+    robot: str = setting(
+        "inspire",
+        ROBOT,
+        metavar="NAME",
+        identity="always",
+    )
+    robot_model: Path | None = setting(None, ROBOT_MODEL, identity="never")  # see ``Steps``
+    arm: ArmSettings = group(ArmSettings)
+    hands: Hands = setting("both", HANDS, identity="always")
+    tracker: str = setting(
+        "auto",
+        "auto (ace where weights are configured that were trained on recordings, else mediapipe), "
+        "an installed tracker, or a file of hands",
+        metavar="NAME|FILE",
+        identity="always",
+    )
+    solver: str = setting(
+        "trajectory",
+        "trajectory, dex-vector, dex-dexpilot or dex-position",
+        metavar="NAME",
+        identity="always",
+    )
+    calibration: Path | None = setting(None, CALIBRATION, metavar="FILE", identity="always")
+    gates: Path | None = setting(
+        None,
+        "YAML with other limits for the verdict (docs/formats.md)",
+        metavar="FILE",
+        identity="always",
+    )
+    latency: Latency = setting("off", LATENCY, identity="always")
+    second_pass: bool = setting(
+        True, "keep commands that the replay could not follow", identity="always"
+    )
+    reading: RecordingOptions = group(RecordingOptions)
+    hand_length_m: float | None = setting(
+        None, HAND_LENGTH, flag="hand-length", metavar="M", identity="always"
+    )
+    ace: AceSettings = group(AceSettings, "tracker ace", identity=False)
+    task: str | None = setting(
+        None,
+        "what the hands do; LeRobot's task",
+        identity="always",
+        default_text="that of the recording, else 'hand motion'",
+    )
+    fps: int | None = setting(
+        None,
+        "rate of the dataset, a whole number",
+        identity="always",
+        default_text="the source's",
+    )
+    existing: Existing = setting(
+        "refuse",
+        "where the dataset exists",
+        identity="never",
+        switches={
+            "append": "add episodes to the dataset at --output",
+            "overwrite": "replace the dataset at --output, when the first new episode is complete",
+            "resume": "resume an interrupted run: finished episodes and segments are kept",
+        },
+    )
+    overlay: bool = setting(True, "write an overlay video per episode", pair=True, identity="never")
+    dry_run: bool = setting(False, "track, retarget and judge, but write nothing", identity="never")
     encoding: VideoEncoding = field(default_factory=VideoEncoding)
     split: Callable[[Recording], Sequence[Clip]] | None = None
 
@@ -97,34 +151,14 @@ class JobSettings:
 
     def shaping(self, fps: int | None) -> dict[str, Any]:
         """Return the settings that change an episode, by flag; files count by their content."""
-        reading = self.reading
         name, variant = split_variant(self.robot)
-        robot = name if name in robot_names() else identity(find_robot_file(name))
-
-        return {
+        robot = name if name in robot_names() else file_identity(find_robot_file(name))
+        return identity_of(self) | {
             "robot": f"{robot}:{variant}" if variant else robot,
-            "arm": identity(self.arm.path) if self.arm else None,
-            "arm-link": self.arm.link if self.arm else None,
-            "arm-mount": list(self.arm.mount) if self.arm else None,
-            "arm-up": list(self.arm.up) if self.arm and self.arm.up else None,
-            "hands": self.hands,
-            "tracker": identity(self.tracker_name),
-            "ace": self.ace.identity() if self.ace and self.tracker_name == "ace" else None,
-            "solver": self.solver,
-            "task": self.task,
+            "arm-mount": list(self.arm.mount or (0.0,) * 6) if self.arm.path else None,
+            "tracker": file_identity(self.tracker_name),
+            "ace": self.ace.identity() if self.tracker_name == "ace" else None,
             "fps": fps,
-            "hand-length": self.hand_length_m,
-            "mirrored": reading.mirrored,
-            "intrinsics": reading.intrinsics,
-            "camera": identity(reading.camera),
-            "camera-poses": identity(reading.camera_poses),
-            "calibration": identity(self.calibration),
-            "gates": identity(self.gates),
-            "latency": self.latency,
-            "second-pass": self.second_pass,
-            **({"video-key": reading.video_key} if reading.video_key else {}),
-            **({"frame-rate": reading.frame_rate} if reading.frame_rate else {}),
-            **reading.bag.to_json(),
         }
 
     def layout(
@@ -162,6 +196,6 @@ class JobSettings:
         return TrackerSettings(
             hands=self.hands,
             hand_length_m=self.hand_length_m,
-            ace=self.ace,
+            ace=self.ace if self.ace.weights else None,
             work_dir=None if self.dry_run else self.work_dir,
         )

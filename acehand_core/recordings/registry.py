@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,6 +28,7 @@ from acehand_core.recordings.hands_file import (
 )
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import find_videos, frames_between, open_video, videos_in
+from acehand_core.settings import group, identity_of, setting
 from acehand_core.types import Progress
 
 
@@ -35,27 +36,49 @@ from acehand_core.types import Progress
 class RecordingOptions:
     """How to read a recording.
 
-    Attributes:
-        intrinsics: "fx,fy,cx,cy" in pixels of the video, or None.
-        camera: camera file, rescaled to the video; a distorted video is undistorted to pinhole.
-        camera_poses: table of camera poses; gives the world frame.
-        mirrored: the video is a selfie image; it is turned back on reading.
-        start_s, duration_s: the part to read, seconds after the first frame.
-        video_key: the video feature of a LeRobot dataset; None: its only one.
-        frame_rate: of a folder of pictures, frames per second.
-        bag: which topics of a bag are read.
-        hands: which of a file of hands are read; also the side of a single one that has no side.
+    A camera file is rescaled to the video; a distorted video is undistorted to pinhole. ``hands``
+    is which of a file of hands are read, also the side of a single one that has no side.
     """
 
-    intrinsics: str | None = None
-    camera: Path | None = None
-    camera_poses: Path | None = None
-    mirrored: bool = False
-    start_s: float | None = None
-    duration_s: float | None = None
-    video_key: str | None = None
-    frame_rate: float | None = None
-    bag: BagOptions = field(default_factory=BagOptions)
+    intrinsics: str | None = setting(
+        None,
+        "a pinhole, in pixels of the video",
+        metavar="FX,FY,CX,CY",
+        either="camera",
+        identity="always",
+    )
+    camera: Path | None = setting(
+        None,
+        "camera file (JSON); a distorted video is undistorted to a pinhole first",
+        metavar="FILE",
+        either="camera",
+        identity="always",
+    )
+    camera_poses: Path | None = setting(
+        None,
+        "table of camera poses; base poses are then in the world frame",
+        metavar="FILE",
+        identity="always",
+    )
+    mirrored: bool = setting(
+        False, "a selfie video; it is turned back on reading, and stored so", identity="always"
+    )
+    start_s: float | None = setting(
+        None, "seconds to skip", flag="start", metavar="S", identity="never", default_text="0"
+    )
+    duration_s: float | None = setting(
+        None, "seconds to read", flag="duration", metavar="S", identity="never", default_text="all"
+    )
+    video_key: str | None = setting(
+        None, "which video of a LeRobot dataset", metavar="KEY", default_text="the only one"
+    )
+    frame_rate: float | None = setting(
+        None,
+        "frames per second of a folder of pictures, where their names are not times",
+        metavar="HZ",
+        default_text="30",
+    )
+    bag: BagOptions = group(BagOptions, "bags")
     hands: Hands = "both"
 
     def __post_init__(self) -> None:
@@ -352,7 +375,7 @@ class Registry:
             value, usual = getattr(options, other.option), defaults[other.option]
             if value in (usual.default, BagOptions()):
                 continue
-            names = value.to_json() if isinstance(value, BagOptions) else [other.option]
+            names = identity_of(value) if isinstance(value, BagOptions) else [other.option]
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
             raise InputError(f"{path} is not {other.noun}, so this does not apply to it: {flags}.")
 

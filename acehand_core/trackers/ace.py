@@ -102,7 +102,7 @@ class AceTracker:
             hands = default_hands()
         width = DEFAULT_ENCODE_WIDTH if run_as.encode_width is None else run_as.encode_width
         options = InferenceOptions(
-            windows=ace.windows,
+            windows=ace.windows or "paper",
             window_latents=run_as.window_latents or PAPER_LATENTS,
             encode_width=width,
             tail="drop" if ace.drop_tail else "repeat",
@@ -147,5 +147,5 @@ def _load(ace: AceSettings, content: str) -> Any:
     from acehand_core.model.inference.loading import load_model
 
     return load_model(
-        ace.weights, ace.variant, ace.base, ace.vae, ace.caption, ace.precision, ace.device
+        ace.place, ace.variant, ace.base, ace.vae, ace.caption, ace.precision, ace.device
     )

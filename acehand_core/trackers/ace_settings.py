@@ -11,92 +11,137 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
+from acehand_core.errors import InputError, MissingDependencyError, SchemaError
 from acehand_core.files.safe_files import content_sha256
+from acehand_core.settings import check_values, setting
 from acehand_core.types import SIDES
 
 if TYPE_CHECKING:
     from acehand_core.model.config import InferenceConfig
 
-VARIANTS = ("k", "kfree")
-WINDOWS = ("paper", "blended", "full")
-BEARINGS = ("intrinsics", "rays", "pinhole", "radial")
-SOLVES = ("mixed", "rigid", "inverse", "direct")
-FALLBACKS = ("released", "paper")
-FIT_GUARDS = ("paper", "excess")
-RAY_CELLS = ("edges", "centres")
-HAND_MODELS = ("mano", "acehand")
-READ_RATES = ("model", "source")
-PRECISIONS = ("bfloat16", "float32")
+#: Weights of a user who does not want to name them every time.
+ENVIRONMENT_VARIABLE = "ACEHAND_WEIGHTS"
+
 NATIVE = "native"
 #: Above it the trunk sees far more tokens than it was trained with.
 _MAX_ENCODE_WIDTH = 4096
-_MAX_LATENTS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class AceSettings:
-    """Settings of the ace tracker; values are named like the flags.
+    """Settings of the ace tracker. None, where it is not said otherwise: as the weights record it.
 
-    Attributes:
-        weights: whatever layout ``model.weights`` reads.
-        variant: "k" or "kfree", where ``weights`` holds both.
-        base, vae, caption: pieces of the released model that are not beside the checkpoint.
-        windows: see ``model.inference.windows.plan_windows``.
-        window_latents, encode_width (pixels, or "native"), bearings, solve, fallback, fit_guards,
-            ray_cells, hand_model: see ``model.config.InferenceConfig``; None as the weights say.
-        betas: file of a measured shape (see ``read_betas``).
-        second_opinion: also look at the mirrored clip.
-        drop_tail: leave out frames beyond the last multiple of four, as released.
-        read_rate: "model", 30 frames a second, or "source", every frame; None is "model".
-        every_slot: also emit hands that count as absent, for scoring.
-        precision, device, batch: how to compute; None chooses the device and batch.
+    ``weights`` is whatever layout ``model.weights`` reads; ``base``, ``vae`` and ``caption`` are
+    pieces of the released model that are not beside the checkpoint. For the rest see
+    ``model.config.InferenceConfig``, ``model.inference.windows.plan_windows`` and ``read_betas``.
+    ``every_slot`` also emits hands that count as absent, for scoring.
     """
 
-    weights: Path
-    variant: str | None = None
-    base: Path | None = None
-    vae: Path | None = None
-    caption: Path | None = None
-    windows: str = "paper"
-    window_latents: int | None = None
-    encode_width: str | None = None
-    bearings: str | None = None
-    solve: str | None = None
-    fallback: str | None = None
-    fit_guards: str | None = None
-    ray_cells: str | None = None
-    hand_model: str | None = None
-    betas: Path | None = None
-    second_opinion: bool = False
-    drop_tail: bool = False
-    read_rate: str | None = None
+    weights: Path | None = setting(
+        None, "folder or checkpoint", default_text=f"${ENVIRONMENT_VARIABLE}"
+    )
+    variant: str | None = setting(
+        None, "k (needs the camera) or kfree, where the weights hold both", choices=("k", "kfree")
+    )
+    base: Path | None = setting(
+        None, "folder of the base transformer, if not beside the checkpoint"
+    )
+    vae: Path | None = setting(None, "file of the video VAE, if not beside the checkpoint")
+    caption: Path | None = setting(
+        None, "file of the caption embedding, if not beside the checkpoint"
+    )
+    encode_width: str | None = setting(
+        None,
+        "width at which the model sees the video, or native",
+        default_text="as trained, else 832",
+        metavar="PIXELS",
+    )
+    windows: str | None = setting(
+        None,
+        "paper as released, blended overlapping and cross-faded, full one pass",
+        default_text="paper",
+        choices=("paper", "blended", "full"),
+    )
+    window_latents: int | None = setting(
+        None,
+        "length of a window; shorter than 22 they follow one another with one latent in common",
+        default_text="as trained, else 22",
+        low=2,
+        high=1024,
+    )
+    bearings: str | None = setting(
+        None,
+        "where directions come from",
+        default_text="as trained, else as released",
+        choices=("intrinsics", "rays", "pinhole", "radial"),
+    )
+    solve: str | None = setting(
+        None,
+        "how hands are placed; without MANO files rigid in place of mixed",
+        default_text="as trained, else as released",
+        choices=("mixed", "rigid", "inverse", "direct"),
+    )
+    fallback: str | None = setting(
+        None,
+        "where a hand goes whose anchors are rejected",
+        default_text="as trained, else released",
+        choices=("released", "paper"),
+    )
+    fit_guards: str | None = setting(
+        None,
+        "which fits --bearings pinhole places hands by: within the paper's two guards, or only "
+        "those without an excess over a radial lens",
+        default_text="as trained, else excess",
+        choices=("paper", "excess"),
+    )
+    ray_cells: str | None = setting(
+        None,
+        "with --bearings rays: outer cells of the ray field on the image's edges, as released, or "
+        "all at their centres",
+        default_text="as trained, else edges",
+        choices=("edges", "centres"),
+    )
+    hand_model: str | None = setting(
+        None,
+        "whose rotations the weights learned",
+        default_text="as trained, else mano",
+        choices=("mano", "acehand"),
+    )
+    betas: Path | None = setting(
+        None,
+        "measured shape of both hands: a HandMotion table or JSON",
+        metavar="FILE",
+        default_text="the recording's",
+    )
+    second_opinion: bool = setting(
+        False, "also look at the mirrored video; keep what both looks see"
+    )
+    drop_tail: bool = setting(False, "leave out up to three last frames, as released")
+    read_rate: str | None = setting(
+        None,
+        "read 30 frames a second, or every frame of the recording",
+        default_text="model; source in acehand evaluate",
+        choices=("model", "source"),
+    )
+    precision: str = setting("bfloat16", "of the model", choices=("bfloat16", "float32"))
+    device: str | None = setting(
+        None, "cpu, cuda or cuda:N", metavar="NAME", default_text="the first GPU, else cpu"
+    )
+    batch: int | None = setting(None, "windows read at once", low=1, default_text="by memory")
     every_slot: bool = False
-    precision: str = "bfloat16"
-    device: str | None = None
-    batch: int | None = None
 
     def __post_init__(self) -> None:
-        for flag, value, valid in (
-            ("--variant", self.variant, VARIANTS),
-            ("--windows", self.windows, WINDOWS),
-            ("--bearings", self.bearings, BEARINGS),
-            ("--solve", self.solve, SOLVES),
-            ("--fallback", self.fallback, FALLBACKS),
-            ("--fit-guards", self.fit_guards, FIT_GUARDS),
-            ("--ray-cells", self.ray_cells, RAY_CELLS),
-            ("--hand-model", self.hand_model, HAND_MODELS),
-            ("--read-rate", self.read_rate, READ_RATES),
-            ("--precision", self.precision, PRECISIONS),
-        ):
-            if value is not None and value not in valid:
-                raise InputError(f"{flag} {value!r}; {nearest(value, valid)}")
-
-        if self.batch is not None and self.batch < 1:
-            raise InputError(f"--batch {self.batch}; valid: 1 or more windows at once.")
-        if self.window_latents is not None and not 2 <= self.window_latents <= _MAX_LATENTS:
-            raise InputError(f"--window-latents {self.window_latents}; valid: 2 to {_MAX_LATENTS}.")
+        check_values(self)
         _ = self.encode_pixels  # checked on construction
+
+    @property
+    def place(self) -> Path:
+        """Where the weights are. Raises InputError: nobody said."""
+        if self.weights is None:
+            raise InputError(
+                "--tracker ace needs its weights: give --weights PATH, or set ACEHAND_WEIGHTS."
+            )
+        return self.weights
 
     @property
     def encode_pixels(self) -> int | None:
@@ -124,7 +169,7 @@ class AceSettings:
             MissingDependencyError: torch is not installed.
         """
         values = {k: v for k, v in asdict(self).items() if k not in ("device", "batch")}
-        values |= dict.fromkeys(("base", "vae", "caption"))
+        values |= dict.fromkeys(("base", "vae", "caption")) | {"windows": self.windows or "paper"}
         values["weights"] = self.content()
         if self.betas is not None:
             values["betas"] = content_sha256(self.betas)
@@ -132,21 +177,21 @@ class AceSettings:
 
     def content(self) -> str:
         """Return a hash of all that is read of the weights. Raises as ``identity``."""
-        return _weights().identity(self.weights, self.variant, self.base, self.vae, self.caption)
+        return _weights().identity(self.place, self.variant, self.base, self.vae, self.caption)
 
     def trained_on(self) -> Literal["real", "synthetic", "unknown"]:
         """Return the kind of clips that the weights were trained on; "real" if any were.
 
         Raises as ``identity``.
         """
-        data = _weights().training_data_of(self.weights, self.variant)
+        data = _weights().training_data_of(self.place, self.variant)
         from acehand_core.model.weights.state import training_kind
 
         return training_kind(data)
 
     def trained(self) -> InferenceConfig:
         """Return how the weights are to be run, as they record it. Raises as ``identity``."""
-        return _weights().inference_of(self.weights, self.variant)
+        return _weights().inference_of(self.place, self.variant)
 
     def told(self, trained: InferenceConfig) -> tuple[InferenceConfig, tuple[str, ...]]:
         """Return how to run: as ``trained`` but for flags, and a sentence per flag that differs."""

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import ArmMotion, RobotTrajectory, Verdict
+from acehand_core.settings import numbers, setting
 from acehand_core.types import SIDES, RigidTransform
 from retarget.solve.arm import (
     Arm,
@@ -189,25 +190,58 @@ _LISTED_SPANS = 5
 
 @dataclass(frozen=True, slots=True)
 class ArmSettings:
-    """What an arm may be told. ``mount``: x, y, z, roll, pitch, yaw of the hand's base on the link.
+    """The arm that carries a hand, if ``path`` names one. Metres and radians.
 
-    ``up`` None takes the frame's own. Metres and radians.
+    ``up`` None takes the frame's own.
     """
 
-    path: Path
-    link: str | None = None
-    mount: tuple[float, ...] = (0.0,) * 6
-    up: tuple[float, ...] | None = None
+    path: Path | None = setting(
+        None,
+        "your own MJCF or URDF of an arm that carries each hand",
+        flag="arm",
+        metavar="FILE",
+        identity="always",
+    )
+    link: str | None = setting(
+        None,
+        "its link or site that carries the hand",
+        flag="arm-link",
+        metavar="NAME",
+        identity="always",
+        default_text="found",
+    )
+    mount: tuple[float, ...] | None = setting(
+        None,
+        "pose of the hand's base on that link (m, rad)",
+        flag="arm-mount",
+        metavar="X,Y,Z,R,P,Y",
+        default_text="0,0,0,0,0,0",
+        parse=numbers,
+        identity="always",
+    )
+    up: tuple[float, ...] | None = setting(
+        None,
+        "direction of the arm's base z axis",
+        default_text="0,-1,0; in the world frame 0,0,1",
+        flag="arm-up",
+        metavar="X,Y,Z",
+        parse=numbers,
+        identity="always",
+    )
 
     def __post_init__(self) -> None:
-        if len(self.mount) != 6 or not np.isfinite(self.mount).all():
+        if self.path is None and (self.link or self.up or any(self.mount or ())):
+            raise InputError("--arm-link, --arm-mount and --arm-up say how to use --arm FILE.")
+        if self.mount is not None and (len(self.mount) != 6 or not np.isfinite(self.mount).all()):
             raise InputError("--arm-mount takes six numbers: x,y,z,roll,pitch,yaw (m, rad).")
         if self.up is not None and not (len(self.up) == 3 and np.linalg.norm(self.up) > 1e-6):
             raise InputError("--arm-up takes a direction: three numbers that are not all 0.")
 
-    def load(self) -> Arm:
-        """Read the arm. Raises InputError, SchemaError."""
-        place = np.array(self.mount, float)
+    def load(self) -> Arm | None:
+        """Read the arm, if there is one. Raises InputError, SchemaError."""
+        if self.path is None:
+            return None
+        place = np.array(self.mount or (0,) * 6, float)
         mount = frames.rigid(rotations.from_rpy(place[3:]), place[:3])
         return load_arm(self.path, self.link, mount)
 

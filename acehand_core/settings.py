@@ -1,0 +1,260 @@
+"""Settings: dataclasses whose fields say what they are for.
+
+One declaration serves everybody. Of a field that was made with ``setting`` come the flag of the
+commands (``cli/flags.py``), the ROS parameter with its descriptor (``acehand_ros/parameters.py``),
+what a resumed run must have in common with the first (``identity_of``), and the row in the tables
+of docs/ (``tools/flag_tables.py``). A field that was not made with it is for callers in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from acehand_core.errors import InputError, nearest
+
+_KEY = "acehand"
+
+#: Whether a setting is part of what tells one episode from another: always, where it is not the
+#: default (so that datasets from before it was there can be resumed), or never.
+Identity = Literal["always", "given", "never"]
+
+SettingsClass = TypeVar("SettingsClass")
+
+#: Help of settings that several classes have.
+ROBOT = "robot name, NAME:VARIANT, or path of a robot.yaml"
+ROBOT_MODEL = (
+    "your own MJCF or URDF of the robot, or a folder that has it (else the folder in "
+    "ACEHAND_ROBOT_MODELS)"
+)
+CALIBRATION = (
+    "a calibration.json of the same subject and robot; without it every recording gets its own, "
+    "which starts from the robot's"
+)
+HANDS = "which hands to look for"
+LATENCY = "replay without (off) or with (on) the hand's delay, or send commands ahead by it (ahead)"
+HAND_LENGTH = "wrist to middle fingertip in metres: the scale a single camera cannot know"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a field of settings is for.
+
+    Attributes:
+        help: one phrase, for ``--help``, ``ros2 param describe`` and the docs.
+        flag: its name on the command line, without dashes; None: the field's.
+        metavar: what stands for its value; None: by its type.
+        choices: the values that a text may have, where its type is not a ``Literal``.
+        low, high: the range of a number; None: no limit.
+        identity: see ``Identity``.
+        positional: an argument without a flag.
+        pair: a switch that is also spelled out where it changes nothing, ``--x`` and ``--no-x``.
+        either: settings of a class with the same word here exclude one another.
+        switches: a flag for each of these values, with its help, instead of one that takes them.
+        parse: makes the value of what was typed. Raises ValueError.
+        repeat: a flag that may be given several times, one value each.
+        changeable: of a ROS parameter, whether it may be set while the node runs.
+        short: its one letter.
+        old: a name that the flag had; it still works, with a warning.
+        default_text: what the help says of the default; None: the value.
+    """
+
+    help: str
+    flag: str | None = None
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    low: int | float | None = None
+    high: int | float | None = None
+    identity: Identity = "given"
+    positional: bool = False
+    pair: bool = False
+    either: str | None = None
+    switches: Mapping[str, str] | None = None
+    parse: Callable[[str], Any] | None = None
+    repeat: bool = False
+    changeable: bool = False
+    short: str | None = None
+    old: str | None = None
+    default_text: str | None = None
+
+
+def setting(default: Any, help: str, **options: Any) -> Any:
+    """Return a dataclass field with what it is for: ``options`` are those of ``Setting``.
+
+    ``default`` ``...``: there is none, the setting has to be given.
+    """
+    described = {_KEY: Setting(help=help, **options)}
+    if default is ...:
+        return field(metadata=described)
+    return field(default=default, metadata=described)
+
+
+def like(settings: type, name: str, default: Any, help: str | None = None, **changes: Any) -> Any:
+    """Return a dataclass field for a setting of another class, with another default or help.
+
+    ``name`` is its field's or its flag's, as Python spells them.
+    """
+    leaf = next(leaf for leaf in leaves(settings) if name in (leaf.name, leaf.parameter))
+    changes = {"choices": leaf.choices, "flag": None, "help": help or leaf.setting.help} | changes
+    return field(default=default, metadata={_KEY: replace(leaf.setting, **changes)})
+
+
+def group(
+    settings: Callable[[], SettingsClass], title: str = "", about: str = "", identity: bool = True
+) -> SettingsClass:
+    """Return a dataclass field that holds more settings: see ``Group``."""
+    made: Any = field(default_factory=settings, metadata={_KEY: Group(title, about, identity)})
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nested settings. ``title`` in help and docs, empty: that of the settings around them.
+
+    Without ``identity`` none of them is part of what ``identity_of`` the whole returns.
+    """
+
+    title: str = ""
+    about: str = ""
+    identity: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One setting in a tree of settings. ``path`` leads to it, ``default`` MISSING is required."""
+
+    path: tuple[str, ...]
+    type: Any
+    default: Any
+    setting: Setting
+    group: Group
+
+    @property
+    def name(self) -> str:
+        """The field's name."""
+        return self.path[-1]
+
+    @property
+    def flag(self) -> str:
+        """The flag without dashes; of a switch that can only be turned off without its ``no-``."""
+        return self.setting.flag or self.name.replace("_", "-")
+
+    @property
+    def parameter(self) -> str:
+        """The flag as a ROS parameter."""
+        return self.flag.replace("-", "_")
+
+    @property
+    def spelled(self) -> str:
+        """The flag as it is typed."""
+        off = self.default is True and not self.setting.pair
+        return f"--no-{self.flag}" if off else f"--{self.flag}"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that a text may have; empty: any."""
+        for kind in (self.type, *get_args(self.type)):
+            if get_origin(kind) is Literal:
+                return get_args(kind)
+        return self.setting.choices
+
+    def value(self, settings: Any) -> Any:
+        """Return its value in settings."""
+        for name in self.path:
+            settings = getattr(settings, name)
+        return settings
+
+
+def leaves(settings: type) -> tuple[Leaf, ...]:
+    """Return every setting of a class and of the groups in it, in the order of the fields."""
+    return tuple(_leaves(settings, (), Group()))
+
+
+def _leaves(settings: type, path: tuple[str, ...], around: Group) -> Iterator[Leaf]:
+    types = get_type_hints(settings)
+    for entry in fields(settings):
+        about, here = entry.metadata.get(_KEY), (*path, entry.name)
+        if isinstance(about, Setting):
+            yield Leaf(here, types[entry.name], entry.default, about, around)
+        elif isinstance(about, Group):
+            inner = _leaves(types[entry.name], here, about if about.title else around)
+            yield from inner if about.identity else map(_without_identity, inner)
+
+
+def _without_identity(leaf: Leaf) -> Leaf:
+    return replace(leaf, setting=replace(leaf.setting, identity="never"))
+
+
+def built(settings: type[SettingsClass], values: Mapping[tuple[str, ...], Any]) -> SettingsClass:
+    """Return settings with these values, by path; what is not named keeps its default.
+
+    Raises:
+        InputError: the settings refuse a value.
+    """
+    types = get_type_hints(settings)
+    arguments = {path[0]: value for path, value in values.items() if len(path) == 1}
+    for name in {path[0] for path in values if len(path) > 1}:
+        inner = {path[1:]: v for path, v in values.items() if path[0] == name and len(path) > 1}
+        arguments[name] = built(types[name], inner)
+    return settings(**arguments)
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Return numbers that are separated by commas. Raises ValueError."""
+    return tuple(float(word) for word in text.split(","))
+
+
+def check_values(settings: Any) -> None:
+    """Refuse values of a settings object's own fields that are no choice or outside their range.
+
+    Raises:
+        InputError: names the flag, the value and what is valid.
+    """
+    for leaf in leaves(type(settings)):
+        if len(leaf.path) > 1 or (value := getattr(settings, leaf.name)) is None:
+            continue
+        low, high = leaf.setting.low, leaf.setting.high
+        for entry in value if isinstance(value, tuple) else (value,):
+            if leaf.choices and entry not in leaf.choices:
+                raise InputError(f"--{leaf.flag} {entry!r}; {nearest(str(entry), leaf.choices)}")
+            if (low is not None and entry < low) or (high is not None and entry > high):
+                valid = f"{low:g} or more" if high is None else f"{low:g} to {high:g}"
+                raise InputError(f"--{leaf.flag} {entry:g}; valid: {valid}.")
+
+
+def identity_of(settings: Any) -> dict[str, Any]:
+    """Return what tells results of these settings apart, by flag; files count by their content."""
+    values: dict[str, Any] = {}
+    for leaf in leaves(type(settings)):
+        value = leaf.value(settings)
+        rule = leaf.setting.identity
+        if rule == "always" or (rule == "given" and value != leaf.default):
+            values[leaf.flag] = identity(value)
+    return values
+
+
+def identity(value: Any) -> Any:
+    """Return what tells values of a setting apart, for JSON: of a path the file's content."""
+    if isinstance(value, tuple):
+        return [identity(entry) for entry in value]
+    return file_identity(value) if isinstance(value, Path) else value
+
+
+def file_identity(value: str | Path | None) -> str | None:
+    """Return what tells apart names that may be files: a file's content, else the text."""
+    if value is None or not Path(value).is_file():
+        return None if value is None else str(value)
+    from acehand_core.files.safe_files import content_sha256
+
+    return f"file {content_sha256(Path(value))[:16]}"
+
+
+def default_text(leaf: Leaf) -> str:
+    """Return a default as help and docs show it; empty: there is nothing to say."""
+    if leaf.setting.default_text is not None:
+        return leaf.setting.default_text
+    if leaf.default is MISSING or leaf.default is None or isinstance(leaf.default, bool | tuple):
+        return ""
+    return str(leaf.default)

@@ -1,0 +1,153 @@
+"""A setting is declared once: flag, ROS parameter, identity and docs come of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from acehand_core.cli import console
+from acehand_core.cli.flags import parse
+from acehand_core.errors import InputError
+from acehand_core.pipeline import JobSettings
+from acehand_core.settings import (
+    built,
+    check_values,
+    group,
+    identity_of,
+    leaves,
+    like,
+    setting,
+)
+from acehand_ros.parameters import OFFLINE_BAG, check, table
+from tools.flag_tables import flag_table
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    size: int | None = setting(None, "of the thing", low=1, high=9, identity="always")
+    file: Path | None = setting(None, "a file", identity="always")
+
+    def __post_init__(self) -> None:
+        check_values(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A command of this test."""
+
+    names: tuple[str, ...] = setting(..., "who", metavar="NAME", positional=True)
+    speed: float = setting(1.0, "how fast", old="velocity")
+    way: Literal["up", "down"] = setting("up", "where to")
+    loud: bool = setting(False, "make noise", short="l", identity="never")
+    picture: bool = setting(True, "draw")
+    existing: str = setting(
+        "refuse", "where it exists", switches={"append": "add", "replace": "remove"}
+    )
+    inner: Inner = group(Inner, "the thing")
+    of_callers: object = None
+
+
+def given(*words: str) -> Settings:
+    (made,) = parse("prog", words, Settings)
+    assert isinstance(made, Settings)
+    return made
+
+
+def test_a_new_flag_is_one_field() -> None:
+    """One field of the main job's settings, and it is there wherever settings are."""
+
+    @dataclass(frozen=True)
+    class More(JobSettings):
+        sharpness: float = setting(0.5, "how sharp pictures are", low=0.0, high=1.0)
+
+    (job,) = parse("acehand-retarget", ["--sharpness", "0.75", "--hands", "left"], More)
+    assert (job.sharpness, job.hands) == (0.75, "left")
+    # A resumed run must have the same; datasets from before it was there lack it.
+    assert job.shaping(30)["sharpness"] == 0.75 and "sharpness" not in More().shaping(30)
+    (row,) = [line for line in flag_table(leaves(More)).splitlines() if "--sharpness" in line]
+    assert row == "| `--sharpness` | `0.5` | how sharp pictures are |"
+
+    # One more field makes it a parameter of a node, with its range and help.
+    @dataclass(frozen=True)
+    class Node:
+        sharpness: float = like(More, "sharpness", 0.5)
+
+    (parameter,) = table(Node)
+    assert parameter.description == "how sharp pictures are"
+    assert (parameter.low, parameter.high, parameter.default) == (0.0, 1.0, 0.5)
+    with pytest.raises(InputError, match=r"sharpness: 2\.0; valid: 0 to 1"):
+        check(table(Node), {"sharpness": 2.0})
+
+
+def test_flags_of_every_kind() -> None:
+    assert given("a", "b") == Settings(("a", "b"))
+    settings = given(
+        "a", "--speed", "-2", "--way=down", "-l", "--no-picture", "--append", "--size", "3"
+    )
+    assert settings == Settings(("a",), -2.0, "down", True, False, "append", Inner(size=3))
+
+
+def test_what_is_wrong_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError, match="NAME is missing"):
+        given("--speed", "2")
+    with pytest.raises(InputError, match="--size 12; valid: 1 to 9"):
+        given("a", "--size", "12")
+    for words, message in (
+        (["a", "--append", "--replace"], "--append and --replace are not allowed together"),
+        (["a", "--sped", "1"], "--speed X"),  # the nearest flag
+        (["a", "--way", "left"], "invalid choice 'left'"),
+        (["a", "--of-callers", "1"], "Unrecognized"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            given(*words)
+        assert stop.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_an_old_name_works_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert given("a", "--velocity", "3").speed == given("a", "--velocity=3").speed == 3.0
+    assert "warning: --velocity is now --speed" in capsys.readouterr().err
+
+
+def test_identity_is_of_contents(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("one")
+    first = identity_of(Settings(("x",), inner=Inner(file=file)))
+    moved = file.rename(tmp_path / "b")
+    assert identity_of(Settings(("x",), inner=Inner(file=moved))) == first
+    moved.write_text("two")
+    assert identity_of(Settings(("x",), inner=Inner(file=moved))) != first
+    # "given" only where it is not the default, "always" always, "never" never.
+    assert identity_of(Settings(("x",), loud=True)) == {"names": ["x"], "size": None, "file": None}
+    assert identity_of(Settings(("x",), speed=2.0))["speed"] == 2.0
+
+
+def test_no_two_settings_share_a_flag() -> None:
+    from acehand_core.cli.main import COMMANDS, command_named
+
+    for name in COMMANDS:
+        there = [leaf.flag for leaf in (*leaves(command_named(name)), *leaves(console.Common))]
+        assert len(there) == len(set(there)), name
+
+
+def test_settings_of_parts() -> None:
+    values: dict[tuple[str, ...], Any] = {("names",): ("x",), ("inner", "size"): 4}
+    assert built(Settings, values) == Settings(("x",), inner=Inner(size=4))
+    with pytest.raises(InputError, match="--size 0"):
+        built(Settings, values | {("inner", "size"): 0})
+
+
+def test_parameters_share_the_flags_settings() -> None:
+    """A node's parameter of a flag's name has its choices."""
+    flags = {leaf.parameter: leaf for leaf in leaves(JobSettings)}
+    shared = [p for p in OFFLINE_BAG if p.name in flags and p.choices and p.name != "device"]
+    assert {p.name for p in shared} >= {"hands"}
+    for parameter in shared:
+        expected = flags[parameter.name].choices or (
+            "refuse", *dict(flags[parameter.name].setting.switches or {})
+        )  # fmt: skip
+        assert parameter.choices == expected
+    assert dataclasses.is_dataclass(JobSettings)
