@@ -1,8 +1,8 @@
 """Make every result again, one benchmark after the other: run it on an idle machine.
 
-    python benchmarks/all.py               # all but the slow ones, about 50 minutes on two cores
-    python benchmarks/all.py NAME ...      # these alone
-    python benchmarks/all.py --list
+    python -m benchmarks.all               # all but the slow ones, about 50 minutes on two cores
+    python -m benchmarks.all NAME ...      # these alone
+    python -m benchmarks.all --list
 
 Results go to benchmarks/results/NAME.json. One that was made by the same command at this very
 commit, by unchanged files, is kept: after an interruption the same command resumes. Each result
@@ -21,20 +21,18 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
-
 from benchmarks import documents, provenance
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A result: the command that makes it, and how long that takes on two idle cores.
+    """A result: the script that makes it, with arguments, and its minutes on two idle cores.
 
     ``slow`` ones run only when they are named.
     """
 
     name: str
-    command: str
+    script: str
     minutes: float
     slow: bool = False
 
@@ -43,29 +41,30 @@ class Benchmark:
         return provenance.RESULTS / f"{self.name}.json"
 
     @property
-    def words(self) -> list[str]:
+    def command(self) -> str:
+        """The whole command line."""
         output = self.result.relative_to(provenance.ROOT).as_posix()
-        return [*shlex.split(self.command), "--output", output]
+        return f"python -m benchmarks.{self.script} --output {output}"
 
 
 BENCHMARKS = (
-    Benchmark("main_job", "benchmarks/main_job.py", 2),
-    Benchmark("retarget", "benchmarks/retarget.py --ablation", 8),
-    Benchmark("retarget_hour", "benchmarks/retarget_hour.py", 1.5),
-    Benchmark("solver", "benchmarks/solver.py", 0.3),
-    Benchmark("fit_guards", "benchmarks/fit_guards.py", 0.6),
-    Benchmark("evaluate", "benchmarks/evaluate.py", 0.1),
-    Benchmark("reconstruct", "benchmarks/reconstruct.py", 1.5),
-    Benchmark("train_step", "benchmarks/train_step.py --clips 2", 0.2),
-    Benchmark("bag", "benchmarks/bag.py", 25),
+    Benchmark("main_job", "main_job", 2),
+    Benchmark("retarget", "retarget --ablation", 8),
+    Benchmark("retarget_hour", "retarget_hour", 1.5),
+    Benchmark("solver", "solver", 0.3),
+    Benchmark("fit_guards", "fit_guards", 0.6),
+    Benchmark("evaluate", "evaluate", 0.1),
+    Benchmark("reconstruct", "reconstruct", 1.5),
+    Benchmark("train_step", "train_step --clips 2", 0.2),
+    Benchmark("bag", "bag", 25),
     # Clips of 21 frames: the rate of frames is what counts, and full-size ones take seconds each.
-    Benchmark("synth", "benchmarks/synth.py --clips 8 --frames 21", 1.6),
-    Benchmark("overfit", "benchmarks/overfit.py --draw 11 --steps 1500", 2),
-    Benchmark("overfit_kfree", "benchmarks/overfit.py --draw 11 --kfree --steps 2500", 4),
-    Benchmark("recovery", "benchmarks/recovery.py --seeds 8", 2),
+    Benchmark("synth", "synth --clips 8 --frames 21", 1.6),
+    Benchmark("overfit", "overfit --draw 11 --steps 1500", 2),
+    Benchmark("overfit_kfree", "overfit --draw 11 --kfree --steps 2500", 4),
+    Benchmark("recovery", "recovery --seeds 8", 2),
     # 184 clips are rendered and six networks trained.
     Benchmark(
-        "tiny_study", "benchmarks/tiny_study.py --steps 1200 --clips 2 --runs out/tiny_study", 75,
+        "tiny_study", "tiny_study --steps 1200 --clips 2 --runs out/tiny_study", 75,
         slow=True,
     ),
 )  # fmt: skip
@@ -84,8 +83,8 @@ def main() -> int:
     chosen = [known[name] for name in options.names] or [b for b in BENCHMARKS if not b.slow]
     if options.list:
         for benchmark in BENCHMARKS:
-            print(f"{benchmark.name:<14} {benchmark.minutes:>5} min  python {benchmark.command}"
-                  f"{'  (only when named)' if benchmark.slow else ''}")  # fmt: skip
+            named = "  (only when named)" if benchmark.slow else ""
+            print(f"{benchmark.name:<14} {benchmark.minutes:>5} min  {benchmark.command}{named}")
         return 0
     if provenance.commit()["dirty"] is not False:
         print("Not a clean checkout: results will say so, and none is kept.", file=sys.stderr)
@@ -102,10 +101,10 @@ def run(benchmark: Benchmark) -> int:
         print(f"{benchmark.name:<14} kept", flush=True)
         return 0
     started = time.monotonic()
-    print(f"{benchmark.name:<14} python {benchmark.command}", flush=True)
+    print(f"{benchmark.name:<14} {benchmark.command}", flush=True)
     done = subprocess.run(
-        [sys.executable, *benchmark.words], cwd=provenance.ROOT, stdout=subprocess.DEVNULL,
-        check=False,
+        [sys.executable, *shlex.split(benchmark.command)[1:]], cwd=provenance.ROOT,
+        stdout=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     minutes = (time.monotonic() - started) / 60
     print(f"{benchmark.name:<14} exit code {done.returncode}, {minutes:.1f} min", flush=True)
@@ -119,7 +118,7 @@ def is_current(benchmark: Benchmark) -> bool:
         return False
     made = json.loads(benchmark.result.read_text("utf-8")).get("provenance", {})
     same = all(made.get(key) == here[key] for key in ("commit", "dirty"))
-    return same and made.get("command") == shlex.join(["python", *benchmark.words])
+    return same and made.get("command") == benchmark.command
 
 
 if __name__ == "__main__":

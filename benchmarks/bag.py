@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its made-up inputs
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
 
 import cv2
 import numpy as np
@@ -29,6 +25,8 @@ from benchmarks import provenance
 ROOT = provenance.ROOT
 VIDEO = ROOT / "examples" / "two_hands.mp4"
 _TOPIC = "/cam/image_raw"
+#: Between capture and receipt.
+_RECEIPT_NS = 4_000_000
 _CHILD = """
 import json, resource, runpy, sys, time
 started = time.perf_counter()
@@ -69,21 +67,38 @@ def main() -> int:
     return 0 if all(one["within_bound"] for one in result["memory"].values()) else 1
 
 
-def write_bag(path: Path, images: list[np.ndarray], times: list[int], kind: str) -> None:
-    """Write pictures, repeated until every time has one."""
-    from bag_samples import SampleBag
+def stamps(count: int, fps: float = 30.0) -> list[int]:
+    """Return capture times in ns."""
+    return [1_700_000_000_123_456_789 + round(i * 1e9 / fps) for i in range(count)]
 
+
+def write_bag(path: Path, images: list[np.ndarray], times: list[int], kind: str) -> None:
+    """Write pictures, repeated until every time has one, as ``bgr8`` or ``jpeg``, in MCAP."""
+    from rosbags.rosbag2 import StoragePlugin, Writer
+    from rosbags.typesys import Stores, get_typestore
+
+    store = get_typestore(Stores.ROS2_JAZZY)
+    make = store.types
+    name, topic = "sensor_msgs/msg/Image", _TOPIC
+    pictures = [np.ascontiguousarray(image[..., ::-1]) for image in images]
+    height, width = pictures[0].shape[:2]
     if kind == "jpeg":
-        images = [cv2.imencode(".jpg", image[..., ::-1])[1] for image in images]
-    with SampleBag(path) as bag:
+        name, topic = "sensor_msgs/msg/CompressedImage", f"{_TOPIC}/compressed"
+        pictures = [cv2.imencode(".jpg", picture)[1] for picture in pictures]
+
+    with Writer(path, version=9, storage_plugin=StoragePlugin.MCAP) as bag:
+        connection = bag.add_connection(topic, name, typestore=store)
         for i, ns in enumerate(times):
             # Forwards and backwards, so that hands move without a jump.
-            turn = i % (2 * len(images) - 2)
-            image = images[min(turn, 2 * len(images) - 2 - turn)]
+            turn = i % (2 * len(pictures) - 2)
+            data = pictures[min(turn, 2 * len(pictures) - 2 - turn)].reshape(-1)
+            stamp = make["builtin_interfaces/msg/Time"](ns // 10**9, ns % 10**9)
+            header = make["std_msgs/msg/Header"](stamp, "cam_optical")
             if kind == "jpeg":
-                bag.compressed_bytes(image, ns, "bgr8; jpeg compressed bgr8")
+                message = make[name](header, "bgr8; jpeg compressed bgr8", data)
             else:
-                bag.image(image, ns, kind)
+                message = make[name](header, height, width, "bgr8", 0, 3 * width, data)
+            bag.write(connection, ns + _RECEIPT_NS, store.serialize_cdr(message, name))
 
 
 def source_images() -> list[np.ndarray]:
@@ -96,8 +111,6 @@ def source_images() -> list[np.ndarray]:
 
 def reading(folder: Path, kind: str, runs: int) -> dict[str, float]:
     """Time reading every picture once: rosbags alone, and as a Recording."""
-    from bag_samples import stamps
-
     from acehand_core.bags.records import BagOptions
     from acehand_core.recordings.bag import index_bag
 
@@ -142,7 +155,6 @@ def rosbags_alone(path: Path, kind: str) -> int:
 
 def converting(folder: Path, raw_s: float) -> dict[str, float]:
     """Time whole conversions of the same frames: from the bag, and from a video."""
-    from bag_samples import stamps
 
     images = source_images()
     path = folder / "convert"
@@ -166,7 +178,6 @@ def memory(
     folder: Path, kind: str, minutes: float, fps: int, size: tuple[int, int]
 ) -> dict[str, object]:
     """Measure the peak memory of converting a bag of one minute and a long one."""
-    from bag_samples import stamps
 
     images = [cv2.resize(image, size) for image in source_images()]
     peaks = {}
@@ -195,10 +206,9 @@ def memory(
 
 def command(*words: object) -> dict[str, float]:
     """Run an acehand command in a process of its own; return time and peak memory."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", _CHILD, *map(str, words), "--quiet"],
-        capture_output=True, text=True, env=environment, cwd=ROOT, check=False,
+        capture_output=True, text=True, cwd=ROOT, check=False,
     )  # fmt: skip
     answer = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {"code": -1}
     if answer["code"] != 0:

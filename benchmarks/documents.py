@@ -1,10 +1,10 @@
 """Write the numbers of the documentation from the results that are there; nothing is run.
 
-    python benchmarks/documents.py
+    python -m benchmarks.documents
 
 A block that is written from here stands between two comments in README.md or docs/*.md::
 
-    <!-- result NAME: python benchmarks/documents.py -->
+    <!-- result NAME: python -m benchmarks.documents -->
     <!-- end NAME -->
 
 A block whose result is not there stays as it is. Beside them ``results/retarget.md`` has every
@@ -20,8 +20,6 @@ import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
 
 from benchmarks import provenance
 from benchmarks.retargeting import tables
@@ -81,7 +79,7 @@ def spliced(text: str, made: Mapping[str, str | None]) -> str:
 
 def _main_job(result: Result) -> str:
     return _wrapped(
-        f"Time: `python benchmarks/main_job.py` on a {result['frames']}-frame clip that lasts "
+        f"Time: `python -m benchmarks.main_job` on a {result['frames']}-frame clip that lasts "
         f"{result['clip_s']:.1f} s: {result['no_overlay_s']:.1f} s from process start to exit, "
         f"{result['ratio_to_mediapipe_alone']:.2f} times MediaPipe alone, the overlay "
         f"{result['overlay_adds_s']:.0f} s more ({record(result)}).",
@@ -95,7 +93,7 @@ def _retarget_hour(result: Result) -> str:
         f"{long['minutes']:.0f} minutes of frames ({long['frames']}) peak at {long['peak_mb']:.0f} "
         f"MB, {short['minutes']:.0f} minutes at {short['peak_mb']:.0f} MB, targets included; a "
         f"clip of two chunks differs from one solve by {result['seam_rad']:.0e} rad "
-        f"(`python benchmarks/retarget_hour.py`; {record(result)})."
+        f"(`python -m benchmarks.retarget_hour`; {record(result)})."
     )
 
 
@@ -235,7 +233,7 @@ def _bag(result: Result) -> str:
 
 def _evaluate(result: Result) -> str:
     return textwrap.fill(
-        f"`python benchmarks/evaluate.py`: {result['segments_per_second']:.1f} segments of "
+        f"`python -m benchmarks.evaluate`: {result['segments_per_second']:.1f} segments of "
         f"{result['frames_per_segment']} frames per second with the default hand's mesh of "
         f"{result['mesh_vertices']} vertices, {result['ratio_to_twin']:.0f} times the twin "
         f"([result](../benchmarks/results/evaluate.json); {record(result)}).",

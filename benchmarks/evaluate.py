@@ -1,6 +1,6 @@
 """Time the evaluation on segments of 81 frames with two hands each.
 
-The peer is the slow twin of the tests, which reads the protocol aloud hand by hand: it scores one
+The peer follows the protocol literally, hand by hand (``evaluation_reference.py``): it scores one
 of the segments in the same run, and both must give the same numbers.
 """
 
@@ -9,20 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its made-up inputs
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
 
 from benchmarks import provenance
+from benchmarks.evaluation_reference import evaluate, random_pair
 
 
 def main() -> int:
     """Run the benchmark; exit code 1 where the twin disagrees."""
     run = provenance.start(__file__)
-    import evaluation_twin
-    from evaluation_samples import random_pair
-
     from acehand_core.evaluation.protocol import PROTOCOLS, HandLibrary
     from acehand_core.evaluation.segment import score_segment
     from acehand_core.evaluation.summary import summarise
@@ -52,7 +46,7 @@ def main() -> int:
         one = score(pairs[:1])
         alone.append(time.perf_counter() - began)
     began = time.perf_counter()
-    twin, counts = evaluation_twin.evaluate(pairs[:1], CapsuleHand())
+    twin, counts = evaluate(pairs[:1], CapsuleHand())
     slow = time.perf_counter() - began
     same = counts == one["counts"] and all(
         value is None or abs(value - one["metrics"][name]) <= 1e-5 for name, value in twin.items()

@@ -1,6 +1,6 @@
 """When to place hands by the pinhole fitted to a ray field, and when by the field itself.
 
-    python benchmarks/fit_guards.py
+    python -m benchmarks.fit_guards
 
 Ray fields of analytic lenses (formulas below, none of the package's) on 21 x 15 tokens with an
 off-centre principal point and three kinds of error; on each field hands at 0.3 to 0.7 m, whose
@@ -17,22 +17,17 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
 
 import numpy as np
 import torch
 from scipy.ndimage import gaussian_filter
 
-from acehand_core.geometry import rotations
-from acehand_core.hand import articulation
-from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.model.placement.bearings import Bearings, calibrated_bearings, sampled_bearings
 from acehand_core.model.placement.camera_fit import FittedPinhole, token_centres
 from acehand_core.model.placement.pnp import mixed_pnp
 from acehand_core.model.placement.radial import fit_radial, guarded_pinhole
 from benchmarks import provenance
+from benchmarks.solver import right_hands
 
 WIDTH, HEIGHT, COLUMNS, ROWS = 672, 480, 21, 15
 CENTRE = np.array([0.54, 0.45])
@@ -150,10 +145,7 @@ def hands(lens: Lens, count: int, seed: int):
     """
     rng = np.random.default_rng([seed, 1])
     total = count * FRAMES * 2
-    low, high = articulation.limits()
-    pose = articulation.angles_to_pose(rng.uniform(low, high, (total, 22)), "right")
-    orient = rotations.exp(rng.uniform(-1.5, 1.5, (total, 3)))
-    joints = CapsuleHand().joints("right", orient, pose, np.zeros(10))
+    joints = right_hands(rng, total)
     joints = joints - joints[:, 9:10]
     place, anchors = np.zeros((total, 3)), np.zeros((total, 21, 2))
     rest = np.arange(total)

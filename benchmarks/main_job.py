@@ -14,8 +14,6 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
-
 from benchmarks import provenance
 
 ROOT = provenance.ROOT

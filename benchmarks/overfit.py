@@ -1,6 +1,6 @@
 """Overfit one batch: every loss term must come down to a tenth, or to what the truth itself scores.
 
-    python benchmarks/overfit.py --draw 11 [STORE]
+    python -m benchmarks.overfit --draw 11 [STORE]
 
 Without STORE the clips are made first, as by ``acehand synth --fast --size 128x96 --cameras pinhole
 --frames 33 --clips 6 --seed 3 --output STORE``.
@@ -19,8 +19,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
 
 import torch
 
@@ -112,9 +110,9 @@ def main() -> int:
             synth(SynthJob(store, clips=6, seed=3, options=CLIPS))
         config = compose([
             "experiment=smoke", f"data.sources.synthetic.root={store.resolve()}",
-            f"run={folder}/run", f"optim.steps={arguments.steps}", "optim.warmup_steps=20",
-            f"optim.lr_decoder={arguments.rate}", "optim.weight_decay=0.0",
-            f"data.window.latents={arguments.latents}",
+            f"run={folder}/run", f"optim.steps={arguments.steps}",
+            f"optim.warmup_steps={min(20, arguments.steps)}", f"optim.lr_decoder={arguments.rate}",
+            "optim.weight_decay=0.0", f"data.window.latents={arguments.latents}",
             *(more if arguments.kfree else []), *arguments.overrides,
         ])  # fmt: skip
         run = Run(config, lambda *_: None)

@@ -124,8 +124,8 @@ def commit() -> dict[str, Any]:
 
 def command(script: Path) -> str:
     """Return the command line, without what only says where somebody keeps files."""
-    words = ["python", script.relative_to(ROOT).as_posix()]
-    words += [_portable(word) for word in sys.argv[1:]]
+    module = ".".join(script.relative_to(ROOT).with_suffix("").parts)
+    words = ["python", "-m", module, *(_portable(word) for word in sys.argv[1:])]
     return " ".join(word if word.startswith("$") else shlex.quote(word) for word in words)
 
 

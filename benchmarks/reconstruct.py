@@ -18,9 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
 
 import numpy as np
 import torch
@@ -84,8 +81,9 @@ def memory(windows: str) -> dict:
     short, long = (
         json.loads(
             subprocess.run(
-                [sys.executable, __file__, "--child-seconds", str(s), "--windows", windows],
-                stdout=subprocess.PIPE, text=True, check=True,
+                [sys.executable, "-m", "benchmarks.reconstruct", "--child-seconds", str(s),
+                 "--windows", windows],
+                cwd=provenance.ROOT, stdout=subprocess.PIPE, text=True, check=True,
             ).stdout.splitlines()[-1]
         )
         for s in (SHORT_S, LONG_S)

@@ -1,6 +1,6 @@
 """Does the solver find a robot's own motions again, over the whole range of its joints?
 
-    python benchmarks/recovery.py [--robots inspire leap] [--seeds 8]
+    python -m benchmarks.recovery [--robots inspire leap] [--seeds 8]
 
 Random motions of 90 frames at 30 fps over 90 % of every joint's range, less where 90 % of its speed
 and acceleration do not reach so far, both sides, seeds 0 to N - 1. Their links and fingertips are
@@ -17,9 +17,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package, not the benchmark
 
 import numpy as np
 

@@ -1,8 +1,8 @@
 """Our retargeting beside dex-retargeting's three modes, on several robots and recordings.
 
-    python benchmarks/retarget.py [--robots NAME ...] [--recordings NAME ...] [--ablation]
-    python benchmarks/retarget.py --joints FILE.npz [--palm-frame]
-    python benchmarks/retarget.py --markdown     # the tables of results/retarget.json, no run
+    python -m benchmarks.retarget [--robots NAME ...] [--recordings NAME ...] [--ablation]
+    python -m benchmarks.retarget --joints FILE.npz [--palm-frame]
+    python -m benchmarks.retarget --markdown     # the tables of results/retarget.json, no run
 
 Every method gets the same joints and the same robot on one thread and is scored on common ground:
 after the one similarity of the human tips that fits its own output best. dex-retargeting runs with
@@ -19,7 +19,6 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package, not this file
 #: One thread for everybody, set before any library counts the cores.
 os.environ.update({f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")})
 
@@ -63,7 +62,7 @@ def main() -> int:
         gestures = score_gestures(hand, takes[0].fps) if options.synthetic else {}
         ablation = score_ablation(hand, takes[0]) if options.ablation else {}
     except AcehandError as error:
-        print(f"benchmarks/retarget.py: {error}", file=sys.stderr)
+        print(f"benchmarks.retarget: {error}", file=sys.stderr)
         return 2
     first = robots[options.robots[0]][takes[0].recording]
     ratio = first["vector shipped"]["ms_per_frame"] / first["ours"]["ms_per_frame"]
@@ -235,7 +234,7 @@ def score_ablation(hand: HandSpec, take: Take) -> dict[str, dict[str, Any]]:
 
 
 def print_markdown() -> int:
-    """Print all tables of the result that is there; benchmarks/documents.py puts them into docs."""
+    """Print all tables of the result that is there; benchmarks.documents puts them into docs."""
     print(tables.document(json.loads(RESULT.read_text("utf-8"))))
     return 0
 

@@ -1,6 +1,6 @@
 """Peak memory and time of the trajectory solver over an hour, and its seams.
 
-    python benchmarks/retarget_hour.py [--minutes 6 60]
+    python -m benchmarks.retarget_hour [--minutes 6 60]
 
 Each length runs in a process of its own: a synthetic hand at 30 fps whose thumb and index pinch
 again and again. ``seam_rad`` compares a clip of two chunks with one solve of all its frames.
@@ -14,9 +14,6 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package, not the benchmark
 
 import numpy as np
 
@@ -47,8 +44,10 @@ def main() -> int:
         return 0
     runs = []
     for minutes in options.minutes:
-        command = [sys.executable, __file__, "--one", str(minutes)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        command = [sys.executable, "-m", "benchmarks.retarget_hour", "--one", str(minutes)]
+        done = subprocess.run(
+            command, cwd=provenance.ROOT, check=True, capture_output=True, text=True
+        )
         runs.append(json.loads(done.stdout.splitlines()[-1]))
         print(runs[-1], file=sys.stderr)
     report = {

@@ -1,6 +1,6 @@
 """The camera solver's choices, measured on simulated ray fields and hands.
 
-    python benchmarks/solver.py [fit] [radial] [rigid] [time]
+    python -m benchmarks.solver [fit] [radial] [rigid] [time]
 
 Every choice beside its alternative on the same random fields: bearing on pixel beside pixel on
 bearing, the radial lens beside the pinhole and the bare field, rigid beside mixed PnP. 672 x 480
@@ -12,9 +12,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
 
 import numpy as np
 import torch
@@ -166,12 +163,17 @@ def radial_table(noise=1.0, **options):
               f"{np.degrees(lens.misfit.mean().item()):.1f} |")  # fmt: skip
 
 
-def hands(seed, count, depth, anchor=0.0, joint=0.0, size=0.0, turn=0.0, outliers=0.0):
-    rng = np.random.default_rng(seed)
+def right_hands(rng, count):
+    """Return joints (count, 21, 3) of random right hands turned to the camera."""
     low, high = articulation.limits()
     pose = articulation.angles_to_pose(rng.uniform(low, high, (count, 22)), "right")
     orient = rotations.exp(rng.uniform(-1.5, 1.5, (count, 3)))
-    joints = CapsuleHand().joints("right", orient, pose, np.zeros(10))
+    return CapsuleHand().joints("right", orient, pose, np.zeros(10))
+
+
+def hands(seed, count, depth, anchor=0.0, joint=0.0, size=0.0, turn=0.0, outliers=0.0):
+    rng = np.random.default_rng(seed)
+    joints = right_hands(rng, count)
     joints = joints - joints[:, :1]
     z = rng.uniform(0.3, 0.7, count)
     place = np.concatenate([rng.uniform(-0.25, 0.25, (count, 2)) * z[:, None], z[:, None]], 1)

@@ -12,8 +12,6 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
-
 from acehand_core.synthetic.episode import SynthOptions
 from acehand_core.synthetic.job import SynthJob, run
 from benchmarks import provenance

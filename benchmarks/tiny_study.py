@@ -1,6 +1,6 @@
 """The tiny model on synthetic clips: against a constant mean pose, and without temporal attention.
 
-    python benchmarks/tiny_study.py --runs work/runs --steps 1200 --clips 2
+    python -m benchmarks.tiny_study --runs work/runs --steps 1200 --clips 2
 
 Without --train and --val the clips are made first, as by
 
@@ -26,8 +26,6 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
 
 import numpy as np
 

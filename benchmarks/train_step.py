@@ -1,11 +1,11 @@
 """Time training steps, and what they need of memory.
 
-    python benchmarks/train_step.py                # the small model, CPU
-    python benchmarks/train_step.py --size real    # the real one, random weights, one GPU
+    python -m benchmarks.train_step                # the small model, CPU
+    python -m benchmarks.train_step --size real    # the real one, random weights, one GPU
 
-Random frames or latents and made-up truth: loading is not timed. The peer in the same run is the
-same forward pass without gradients. ``--size real`` also checks that a gradient reaches exactly the
-expected tensors. One JSON line last.
+Random frames or latents and the truth of the rendered example: loading is not timed. The peer in
+the same run is the same forward pass without gradients. ``--size real`` also checks that a gradient
+reaches exactly the expected tensors. One JSON line last.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ import argparse
 import statistics
 import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its made-up inputs
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout first
-
+import numpy as np
 import torch
-from training_samples import targets
 
+from acehand_core.datasets.clips.schema import ClipInfo
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.model.batch import ClipBatch
 from acehand_core.model.network import SolveOptions
+from acehand_core.recordings.hand_table import read_hand_motion
 from acehand_core.training import build
 from acehand_core.training.compose import compose
 from acehand_core.training.config import TrainConfig
@@ -32,6 +30,7 @@ from acehand_core.training.estimate import step_size
 from acehand_core.training.losses import LossWeights, Masks, total
 from acehand_core.training.optim import make_optimizer
 from acehand_core.training.step import TrainingModel
+from acehand_core.training.targets import Targets, targets_of
 from benchmarks import provenance
 
 
@@ -55,7 +54,8 @@ def main() -> int:
     optimizer = make_optimizer(model.model, config.optim)
     width, height = (672, 480) if real else (128, 96)
     token = 32 if real else 16
-    truth = targets(0, arguments.clips, 81, (height // token, width // token)).to(device)
+    truth = example_truth((width, height), (height // token, width // token))
+    truth = Targets.stack([truth] * arguments.clips).to(device)
     data = torch.randn(arguments.clips, 48, 21, height // 16, width // 16) if real else (
         torch.rand(arguments.clips, 3, 81, height, width) * 2 - 1)  # fmt: skip
     data = data.to(device)
@@ -92,6 +92,19 @@ def main() -> int:
     }  # fmt: skip
     provenance.publish(run, result, arguments.output)
     return 1 if odd else 0
+
+
+def example_truth(size: tuple[int, int], grid: tuple[int, int]) -> Targets:
+    """Return the truth of the example's first 81 frames, as one clip."""
+    motion = read_hand_motion(provenance.ROOT / "examples" / "two_hands_truth.parquet")
+    motion = motion.at(np.arange(81), motion.timestamps_ns[:81], motion.fps)
+    camera = motion.camera
+    assert camera is not None
+    info = ClipInfo(
+        id="two_hands", dataset="example", split="train", kind="video", frames=81, fps=motion.fps,
+        width=camera.width, height=camera.height, camera=camera, hand_model=motion.hand_model,
+    )  # fmt: skip
+    return targets_of(info, motion, size, grid, TorchHands.acehand())
 
 
 def _estimate(config: TrainConfig, clips: int) -> dict[str, int]:

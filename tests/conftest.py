@@ -113,7 +113,7 @@ def joints_file() -> Path:
 @pytest.fixture(scope="session")
 def mano_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A made-up MANO file whose left shape directions are wrong, as in the real ones."""
-    import native_samples
+    from helpers import native_samples
 
     path = tmp_path_factory.mktemp("mano") / "mano.npz"
     native_samples.write_mano(path)

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from retarget_samples import motion_of, moving_hands
-from runs import Run, hands_file
-from test_base import FPS, wandering
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot.check import check_dataset
+from helpers.commands import Run, hands_file
+from helpers.retarget_samples import motion_of, moving_hands
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import load_robot
 from retarget.solve import arm as arm_module
@@ -26,6 +25,7 @@ from retarget.solve.arm_attachment import (
     solve_arm,
     spans,
 )
+from test_base import FPS, wandering
 
 LENGTHS = (0.3, 0.2, 0.2, 0.2, 0.2, 0.1, 0.1)
 AXES = ("0 0 1", "0 1 0", "0 0 1", "0 1 0", "0 0 1", "0 1 0", "0 0 1")

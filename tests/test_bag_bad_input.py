@@ -10,13 +10,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from bag_samples import IMAGE, START, TOPIC, SampleBag, pictures, simple_bag, stamps
 
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.records import BagOptions
 from acehand_core.bags.topics import bag_info
 from acehand_core.errors import CalibrationError, InputError, OutputError
 from acehand_core.recordings.bag import BagIndex, index_bag
+from helpers.bag_samples import IMAGE, START, TOPIC, SampleBag, pictures, simple_bag, stamps
 
 
 def index_of(path: Path, **reading: str) -> BagIndex:

@@ -13,15 +13,9 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import older_datasets
 import pytest
 import yaml
-from bag_samples import DELAY, IMAGE, START, TOPIC, SampleBag, pictures, stamps
-from clips import TRUTH, empty_frames, example_frames
-from controller_rules import check_bag_limits, check_controller_takes, check_dataset_limits
-from fake_motion import ARRAYS
 from rosbags.highlevel import AnyReader
-from runs import Acehand, Run, hands_file
 
 from acehand_core.bags.records import BagOptions
 from acehand_core.bags.topics import bag_info
@@ -40,6 +34,12 @@ from acehand_core.trackers import choose
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 from acehand_core.types import Progress, no_progress
+from helpers import older_datasets
+from helpers.bag_samples import DELAY, IMAGE, START, TOPIC, SampleBag, pictures, stamps
+from helpers.commands import Acehand, Run, hands_file
+from helpers.controller_rules import check_bag_limits, check_controller_takes, check_dataset_limits
+from helpers.example_video import TRUTH, empty_frames, example_frames
+from helpers.fake_motion import ARRAYS
 from retarget.robots.robot import load_robot
 
 COUNT = 12

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from retarget_samples import moving_hands
 
 from acehand_core.bags.images import camera_info_fields, camera_of
 from acehand_core.bags.messages import (
@@ -25,6 +24,7 @@ from acehand_core.bags.writer import build
 from acehand_core.errors import CalibrationError, SchemaError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.pipeline.bag_write import load_demonstrations
+from helpers.retarget_samples import moving_hands
 
 CONFIG = Path(__file__).resolve().parent.parent / "acehand_ros" / "config"
 

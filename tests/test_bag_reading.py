@@ -9,16 +9,6 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from bag_samples import (
-    DELAY,
-    START,
-    TOPIC,
-    SampleBag,
-    encoded,
-    pictures,
-    simple_bag,
-    stamps,
-)
 
 from acehand_core.bags.bag import Bag, is_bag
 from acehand_core.bags.images import ENCODINGS
@@ -35,6 +25,16 @@ from acehand_core.recordings.bag import (
     missing_frames,
 )
 from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
+from helpers.bag_samples import (
+    DELAY,
+    START,
+    TOPIC,
+    SampleBag,
+    encoded,
+    pictures,
+    simple_bag,
+    stamps,
+)
 
 
 def index_of(path: Path, **reading: str) -> BagIndex:

@@ -5,19 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
-import dying_runs
 import numpy as np
 import pytest
-from bag_samples import START, SampleBag, pictures, stamps
-from lerobot_samples import names_in, snapshot
 from rosbags.rosbag2 import Reader
-from runs import Acehand, hands_file
 
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.writer import BagWriter, clean_beside
@@ -30,8 +24,11 @@ from acehand_ros import offline_bag
 from acehand_ros.options import offline_options
 from acehand_ros.parameters import OFFLINE_BAG
 from acehand_ros.worker import Worker
+from helpers import dying_runs
+from helpers.bag_samples import START, SampleBag, pictures, stamps
+from helpers.commands import Acehand, hands_file, run_helper
+from helpers.lerobot_samples import names_in, snapshot
 
-TESTS = Path(__file__).resolve().parent
 #: Frames of each of the two episodes.
 COUNT = 4
 
@@ -141,12 +138,8 @@ def test_a_killed_conversion_is_completed(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, str(TESTS / "dying_runs.py"), moment,
-         *map(str, job(inputs, tmp_path, out="out.mcap")), "--quiet"],
-        env=os.environ | {"PYTHONPATH": str(TESTS.parent)},
-        capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
+    words = job(inputs, tmp_path, out="out.mcap")
+    done = run_helper("dying_runs", moment, *words, "--quiet")
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert (tmp_path / "out.mcap").exists() == (moment == "placed")
     assert_complete(capsys, inputs, tmp_path, whole, out="out.mcap")

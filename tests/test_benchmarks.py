@@ -24,12 +24,18 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = sorted(
     path
     for path in (ROOT / "benchmarks").glob("*.py")
-    if path.stem not in {"all", "documents", "provenance"}
+    if path.stem not in {"__init__", "all", "documents", "evaluation_reference", "provenance"}
 )
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
 
 
 # --- what a result must say ------------------------------------------------------------------
+
+
+def script_of(command: str) -> Path:
+    """Return the file that a command runs; results of before had ``python benchmarks/NAME.py``."""
+    match = re.match(r"python (?:-m benchmarks\.(\w+)|benchmarks/(\w+)\.py)( |$)", command)
+    return ROOT / "benchmarks" / f"{match[1] or match[2]}.py" if match else Path("none")
 
 
 def problems(result: dict) -> list[str]:
@@ -40,7 +46,7 @@ def problems(result: dict) -> list[str]:
     checks = {
         "commit": lambda v: re.fullmatch(r"[0-9a-f]{40}", v),
         "dirty": lambda v: isinstance(v, bool),
-        "command": lambda v: (ROOT / v.split()[1]).is_file() and v.startswith("python benchmarks/"),
+        "command": lambda v: script_of(v).is_file(),
         "date": lambda v: datetime.fromisoformat(v).tzinfo is not None,
         "seconds": lambda v: v > 0,
         "python": lambda v: re.fullmatch(r"3\.\d+\.\d+\S*", v),
@@ -107,7 +113,7 @@ def unwritten(result: dict) -> list[str]:
 
     The top level is what the script itself writes; below it may come from a report of the package.
     """
-    own = [literals(path) for path in modules_of(ROOT / result["provenance"]["command"].split()[1])]
+    own = [literals(path) for path in modules_of(script_of(result["provenance"]["command"]))]
     words = [frozenset().union(*(exact for exact, _ in own)), words_of_packages()]
     patterns = re.compile("|".join(sorted({p for _, some in own for p in some})) or "(?!)")
     out = []
@@ -137,9 +143,8 @@ def test_results_say_how_they_were_made(path):
     assert problems(result) == []
     assert unwritten(result) == []
     made = {benchmark.name: benchmark for benchmark in every.BENCHMARKS}
-    assert path.stem in made, "benchmarks/all.py would not make it again"
-    script = made[path.stem].command.split()[0]
-    assert result["provenance"]["command"].split()[1] == script
+    assert path.stem in made, "benchmarks.all would not make it again"
+    assert script_of(result["provenance"]["command"]) == script_of(made[path.stem].command)
 
 
 def excused(name: str, result: dict) -> bool:
@@ -152,7 +157,7 @@ def excused(name: str, result: dict) -> bool:
 @functools.cache
 def a_record() -> dict:
     made = provenance.record(provenance.start(ROOT / "benchmarks" / "synth.py"))
-    command = "python benchmarks/synth.py"
+    command = "python -m benchmarks.synth"
     return made | {"commit": "0" * 40, "dirty": False, "seconds": 1.0, "command": command}
 
 
@@ -176,8 +181,8 @@ def test_a_result_without_a_record_is_refused():
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"command": "python benchmarks/gone.py"}, "command"),
-        ({"command": "python benchmarks/synth.py --output /home/me/x.json"}, "command"),
+        ({"command": "python -m benchmarks.gone"}, "command"),
+        ({"command": "python -m benchmarks.synth --output /home/me/x.json"}, "command"),
         ({"commit": "cb2b597"}, "commit"),
         ({"dirty": None}, "dirty"),
         ({"machine": "2 cores, x86_64, no GPU"}, "machine"),
@@ -201,8 +206,8 @@ def test_every_benchmark_records_how_it_was_made(script):
     text = script.read_text("utf-8")
     for call in ("provenance.start(__file__)", "provenance.add_output(", "provenance.publish("):
         assert text.count(call) == 1, call
-    assert "platform.machine" not in text and "no GPU" not in text
-    assert f"benchmarks/{script.name}" in {b.command.split()[0] for b in every.BENCHMARKS}
+    assert "platform.machine" not in text and "no GPU" not in text and "sys.path" not in text
+    assert script in {script_of(benchmark.command) for benchmark in every.BENCHMARKS}
     assert len(text.splitlines()) <= 400
 
 
@@ -248,7 +253,7 @@ def test_the_command_names_no_folder_of_the_machine(monkeypatch, tmp_path):
                  "--runs", "3"]  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["ignored", *map(str, arguments)])
     assert provenance.command(ROOT / "benchmarks" / "bag.py") == (
-        "python benchmarks/bag.py $ACEHAND_SHARED/data/a.npz out/b 'c d.mp4' --runs 3"
+        "python -m benchmarks.bag $ACEHAND_SHARED/data/a.npz out/b 'c d.mp4' --runs 3"
     )
 
 
@@ -275,15 +280,15 @@ def test_what_is_written_is_what_is_printed(tmp_path, capsys):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["x.json"]
     result = json.loads(printed)
     assert result["a"] is None and result["b"] == 0.333333 and result["c"] == [2, [1.5, None]]
-    assert result["provenance"]["command"].startswith("python benchmarks/synth.py")
+    assert result["provenance"]["command"].startswith("python -m benchmarks.synth")
 
 
 def test_a_result_of_this_very_commit_is_kept(tmp_path, monkeypatch):
-    benchmark = every.Benchmark("x", "benchmarks/x.py --fast", 1)
+    benchmark = every.Benchmark("x", "x --fast", 1)
     monkeypatch.setattr(provenance, "RESULTS", ROOT / "benchmarks" / "results")
     here = {"commit": "1" * 40, "dirty": False}
     monkeypatch.setattr(provenance, "commit", lambda: here)
-    command = "python benchmarks/x.py --fast --output benchmarks/results/x.json"
+    command = "python -m benchmarks.x --fast --output benchmarks/results/x.json"
     made = here | {"command": command}
 
     def kept(record):
@@ -291,10 +296,10 @@ def test_a_result_of_this_very_commit_is_kept(tmp_path, monkeypatch):
         path.write_text(json.dumps({"provenance": record}))
         with monkeypatch.context() as patch:
             patch.setattr(every.Benchmark, "result", property(lambda self: path))
-            patch.setattr(every.Benchmark, "words", command.split()[1:])
+            patch.setattr(every.Benchmark, "command", command)
             return every.is_current(benchmark)
 
-    assert benchmark.words == command.split()[1:]
+    assert benchmark.command == command
     assert kept(made)
     assert not kept(made | {"commit": "2" * 40})
     assert not kept(made | {"dirty": True})
@@ -310,7 +315,7 @@ def test_numbers_of_the_documentation_are_those_of_the_results():
     made, marks = documents.blocks(provenance.RESULTS), []
     for page in documents.pages():
         text = page.read_text("utf-8")
-        assert documents.spliced(text, made) == text, f"{page.name}: benchmarks/documents.py"
+        assert documents.spliced(text, made) == text, f"{page.name}: python -m benchmarks.documents"
         marks += re.findall(r"<!-- result ([^:>]+):", text)
         assert marks.count("end") == 0 and text.count("<!-- result ") == text.count("<!-- end ")
     assert sorted(marks) == sorted({*documents.WRITERS, *tables.NAMES})

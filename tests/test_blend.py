@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fake_ace as fake
 import numpy as np
 import pytest
 
@@ -11,6 +10,7 @@ from acehand_core.model.inference.assembly import SourceFrames, assemble
 from acehand_core.model.inference.blend import HandFrames, exchanged, merge, mix
 from acehand_core.model.inference.reading import plan_input
 from acehand_core.model.inference.windows import Window
+from helpers import fake_ace as fake
 
 
 def account(left, right, count: int = 1, depth: float = 0.5) -> HandFrames:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from retarget_samples import human_joints, robot_targets, smooth_commands, targets_of
 
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import Calibration
 from acehand_core.types import SIDES
+from helpers.retarget_samples import human_joints, robot_targets, smooth_commands, targets_of
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
 from retarget.solve.calibration import LENGTH_RANGE, SCALE_RANGE, calibrate, for_subject

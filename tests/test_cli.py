@@ -14,13 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-import clips
 import numpy as np
 import pytest
-from controller_rules import check_dataset_limits
-from retarget_samples import moving_hands
-from runs import Acehand, Run, first_run, hands_file
-from video_fixtures import write_audio, write_video
 
 from acehand_core.cli import retarget
 from acehand_core.cli.main import main as acehand
@@ -29,6 +24,11 @@ from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import LeRobotWriter, read_provenance
 from acehand_core.recordings.hand_table import read_hand_motion
 from acehand_core.recordings.registry import Registry
+from helpers.commands import Acehand, Run, first_run, hands_file
+from helpers.controller_rules import check_dataset_limits
+from helpers.example_video import ROOT, empty_frames, example_frames
+from helpers.retarget_samples import moving_hands
+from helpers.video_fixtures import write_audio, write_video
 from retarget.robots.robot import find_robot_file
 
 X264 = {"preset": "ultrafast", "crf": "18"}
@@ -38,7 +38,7 @@ X264 = {"preset": "ultrafast", "crf": "18"}
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short clip with both hands."""
     path = tmp_path_factory.mktemp("clip") / "hands.mp4"
-    return write_video(path, clips.example_frames(), options=X264)
+    return write_video(path, example_frames(), options=X264)
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def test_a_clip_becomes_a_dataset(made: Made) -> None:
 def test_several_inputs_and_appending(clip: Path, made: Made, tmp_path: Path, capsys) -> None:
     folder = tmp_path / "videos"
     folder.mkdir()
-    write_video(folder / "a.mp4", clips.example_frames(8), options=X264)
-    write_video(folder / "b.mp4", clips.example_frames(4, 60), options=X264)
+    write_video(folder / "a.mp4", example_frames(8), options=X264)
+    write_video(folder / "b.mp4", example_frames(4, 60), options=X264)
     out, known = tmp_path / "out", ("--no-overlay", *made.calibration)
     run = Run(capsys, folder, "--output", out, *known, "--task", "one")
     assert [e["frames"] for e in run.json["episodes"]] == [8, 4] and run.code == 0
@@ -167,7 +167,7 @@ def test_world_frame(clip: Path, made: Made, tmp_path: Path, capsys) -> None:
 
 
 def test_a_selfie_is_turned_back(made: Made, tmp_path: Path, capsys) -> None:
-    mirrored = [frame[:, ::-1] for frame in clips.example_frames()]
+    mirrored = [frame[:, ::-1] for frame in example_frames()]
     selfie = write_video(tmp_path / "selfie.mp4", mirrored, options=X264)
     run = Run(
         capsys, selfie, "--mirrored", "--output", tmp_path / "a", "--no-overlay",
@@ -206,27 +206,25 @@ def _column(dataset: Path, name: str) -> np.ndarray:
 
 def _variable_rate(folder: Path) -> Path:
     times = np.cumsum([0, *([1 / 30, 1 / 20] * 3)])[:6]
-    return write_video(folder / "v.mp4", clips.example_frames(6), times=times, options=X264)
+    return write_video(folder / "v.mp4", example_frames(6), times=times, options=X264)
 
 
 def _rotated(folder: Path) -> Path:
-    turned = [np.rot90(frame, -1) for frame in clips.example_frames(6)]
+    turned = [np.rot90(frame, -1) for frame in example_frames(6)]
     return write_video(folder / "v.mp4", turned, rotation=90, options=X264)
 
 
 def _odd(folder: Path) -> Path:
-    frames = [frame[:-1, :-1] for frame in clips.example_frames(6)]
+    frames = [frame[:-1, :-1] for frame in example_frames(6)]
     return write_video(folder / "v.mp4", frames, pix_fmt="yuv444p", options=X264)
 
 
 def _ten_bit(folder: Path) -> Path:
-    return write_video(
-        folder / "v.mp4", clips.example_frames(6), pix_fmt="yuv420p10le", options=X264
-    )
+    return write_video(folder / "v.mp4", example_frames(6), pix_fmt="yuv420p10le", options=X264)
 
 
 def _large(folder: Path) -> Path:
-    frames = clips.example_frames(4, 60)
+    frames = example_frames(4, 60)
     big = [np.kron(f, np.ones((6, 6, 1), np.uint8))[:2160] for f in frames]
     return write_video(folder / "v.mp4", big, options=X264)
 
@@ -239,10 +237,10 @@ def _large(folder: Path) -> Path:
         (_odd, 6, (478, 638)),
         (_ten_bit, 6, (480, 640)),
         (_large, 4, (2160, 3840)),
-        (lambda f: write_video(f / "v.mp4", clips.example_frames(1), options=X264), 1, (480, 640)),
+        (lambda f: write_video(f / "v.mp4", example_frames(1), options=X264), 1, (480, 640)),
         (
             lambda f: write_video(
-                f / "v.mp4", clips.example_frames(6), fps=Fraction(30000, 1001), options=X264
+                f / "v.mp4", example_frames(6), fps=Fraction(30000, 1001), options=X264
             ),
             6,
             (480, 640),
@@ -264,7 +262,7 @@ def test_odd_videos(make, frames: int | None, size, made: Made, tmp_path: Path, 
 
 def test_a_truncated_video_gives_what_is_there(made: Made, tmp_path: Path, capsys) -> None:
     whole = write_video(
-        tmp_path / "whole.mp4", clips.example_frames(16), options={**X264, "g": "2"},
+        tmp_path / "whole.mp4", example_frames(16), options={**X264, "g": "2"},
         container_options={"movflags": "faststart"},
     )  # fmt: skip
     content = whole.read_bytes()
@@ -286,7 +284,7 @@ def _text(folder: Path) -> Path:
 
 
 def _headless(folder: Path) -> Path:
-    whole = write_video(folder / "w.mp4", clips.example_frames(), options=X264).read_bytes()
+    whole = write_video(folder / "w.mp4", example_frames(), options=X264).read_bytes()
     path = folder / "v.mp4"
     path.write_bytes(whole[: len(whole) // 2])
     return path
@@ -323,7 +321,7 @@ def test_unusable_inputs(make, message: str, tmp_path: Path, capsys) -> None:
 
 
 def test_no_hands_at_all(tmp_path: Path, capsys) -> None:
-    video = write_video(tmp_path / "v.mp4", clips.empty_frames(), options=X264)
+    video = write_video(tmp_path / "v.mp4", empty_frames(), options=X264)
     run = Run(capsys, video, "--output", tmp_path / "out")
     assert run.code == 3 and "no hand was found in 12 frames" in run.messages
     assert run.json["episodes"] == [] and left_behind(tmp_path) == []
@@ -403,7 +401,7 @@ def test_usage_errors_exit_with_two(capsys) -> None:
 def _child(*arguments: object, **options) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "acehand_core.cli.retarget", *map(str, arguments), "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=clips.ROOT, **options,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, **options,
     )  # fmt: skip
 
 
@@ -429,9 +427,9 @@ def test_full_disk(clip: Path, tmp_path: Path) -> None:
 def test_an_output_that_fails_keeps_what_was_finished(
     made: Made, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = write_video(tmp_path / "a.mp4", clips.example_frames(4), options=X264)
-    second = write_video(tmp_path / "b.mp4", clips.example_frames(5), options=X264)
-    third = write_video(tmp_path / "c.mp4", clips.example_frames(6), options=X264)
+    first = write_video(tmp_path / "a.mp4", example_frames(4), options=X264)
+    second = write_video(tmp_path / "b.mp4", example_frames(5), options=X264)
+    third = write_video(tmp_path / "c.mp4", example_frames(6), options=X264)
     add = LeRobotWriter.add_episode
 
     def full_at_the_second(writer: LeRobotWriter, *arguments: object) -> int:
@@ -450,7 +448,7 @@ def test_an_output_that_fails_keeps_what_was_finished(
 
 
 def test_interrupting_and_resuming(made: Made, tmp_path: Path, capsys) -> None:
-    frames = clips.example_frames(120)
+    frames = example_frames(120)
     first = write_video(tmp_path / "a.mp4", frames[:6], options=X264)
     second = write_video(tmp_path / "b.mp4", frames, options=X264)
     out = tmp_path / "out"
@@ -556,7 +554,7 @@ def test_an_output_that_cannot_be_is_refused_first(
 
 def test_nothing_is_overwritten_without_leave(tmp_path: Path, capsys) -> None:
     hands, video = hands_file(tmp_path / "h.npz", 6), tmp_path / "v.mp4"
-    write_video(video, clips.example_frames(6), options=X264)
+    write_video(video, example_frames(6), options=X264)
     targets = {
         "reconstruct": ([video, "--output", tmp_path / "r.csv"], tmp_path / "r.csv"),
         "export": ([hands, tmp_path / "e.csv"], tmp_path / "e.csv"),

@@ -14,7 +14,7 @@ from acehand_core.datasets.clips.store import ClipStore, ClipWriter
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry.cameras import Camera
-from tests.fake_motion import random_motion
+from helpers.fake_motion import random_motion
 
 STORE = StoreInfo("arctic", "train", "test", "none", {"width": 32})
 CAMERA = Camera("pinhole", 32, 24, 30.0, 30.0, 15.5, 11.5)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands
 
 from acehand_core.types import SIDES
+from helpers.retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands
 from retarget.replay.simulate import self_penetration
 from retarget.robots.collision_shapes import closest_points, nearest_to_boxes
 from retarget.robots.hand_spec import CommandLimits

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from controller_rules import Trajectory, check_controller_takes, check_urdf_limits, refusals
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from retarget_samples import moving_hands
 
 from acehand_core.bags.messages import frame_messages, trajectory_messages
 from acehand_core.geometry import frames, rotations
@@ -19,6 +17,8 @@ from acehand_core.recordings.hands_file import read_motion_file
 from acehand_core.recordings.selection import hands_at, poses_at, steady, ticks
 from acehand_core.types import SIDES
 from acehand_ros.playback import at_rate, rest_of
+from helpers.controller_rules import Trajectory, check_controller_takes, check_urdf_limits, refusals
+from helpers.retarget_samples import moving_hands
 from retarget.robots.hand_spec import CommandLimits, speed_violations
 from retarget.robots.robot import load_robot
 from retarget.solve.qp import course, nearest_path

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from retarget_samples import human_joints, motion_of, moving_hands, targets_of
 
 from acehand_core.errors import MissingDependencyError
 from acehand_core.geometry import frames, rotations
 from acehand_core.types import SIDES
+from helpers.retarget_samples import human_joints, motion_of, moving_hands, targets_of
 from retarget.replay import metrics
 from retarget.retargeting import retarget_motion
 from retarget.robots.hand_spec import limit_violations
@@ -263,7 +263,7 @@ def test_missing_library_is_named(solver, monkeypatch):
 
 
 def run_benchmark(*arguments):
-    command = [sys.executable, "benchmarks/retarget.py", *map(str, arguments)]
+    command = [sys.executable, "-m", "benchmarks.retarget", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 

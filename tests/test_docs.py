@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from runs import hands_file
 
 from acehand_core.cli import console, retarget
 from acehand_core.cli.flags import parse
@@ -24,6 +23,7 @@ from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.recordings.cameras import POSE_COLUMNS
 from acehand_core.recordings.hand_table import COLUMNS
 from acehand_core.trackers.base import Tracker
+from helpers.commands import hands_file
 from retarget.robots.robot import load_robot
 from tools.flag_tables import renewed
 

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs import Acehand
 
 from acehand_core.cli import doctor
+from helpers.commands import Acehand
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from controller_rules import Trajectory, followed, refusals
 
 from acehand_core.errors import InputError
 from acehand_core.pipeline.bag_write import load_demonstrations
@@ -17,6 +16,7 @@ from acehand_ros.drive import START_NS, ActionDrive, ForwardDrive
 from acehand_ros.joint_maps import own_names, read_joint_maps
 from acehand_ros.playback import Playback, PlayerSettings
 from acehand_ros.timeline import Timeline
+from helpers.controller_rules import Trajectory, followed, refusals
 
 TRUTH = Path(__file__).parents[1] / "examples" / "two_hands_truth.parquet"
 NOW = 5 * 10**18

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tiny_model
 import torch
 from peft.tuners.lora import LoraLayer
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.model.config import TrunkConfig
 from acehand_core.model.encoder.trunk import Trunk, adapter_parameters, add_adapters, merge_adapters
+from helpers import tiny_model
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from evaluation_samples import CAMERA, motion_of, still
-from runs import Acehand
 
 from acehand_core.datasets.clips.schema import ClipInfo, StoreInfo
 from acehand_core.datasets.clips.store import ClipStore, ClipWriter, made_from
@@ -22,6 +20,9 @@ from acehand_core.evaluation.run import Options, evaluate_predictions, evaluate_
 from acehand_core.evaluation.tracking import Decoding, DoNothing, throughput, track_segments
 from acehand_core.motion import Provenance
 from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
+from benchmarks.evaluation_reference import CAMERA, motion_of
+from helpers.commands import Acehand
+from helpers.evaluation_samples import still
 
 TRUTH = motion_of(still(6))
 
@@ -286,10 +287,9 @@ def test_flags_of_trackers_are_refused_with_predictions(capsys, folders, words):
 def test_mediapipe_on_a_rendered_clip(tmp_path, frames):
     """End to end: a rendered clip, the tracker that needs no weights, the paper's metrics."""
     pytest.importorskip("mediapipe")
-    from clips import TRUTH as TABLE
-    from clips import example_frames
-
     from acehand_core.trackers.base import TrackerSettings, make_tracker
+    from helpers.example_video import TRUTH as TABLE
+    from helpers.example_video import example_frames
 
     whole = read_hand_motion(TABLE)
     rows = np.arange(frames)

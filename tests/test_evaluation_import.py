@@ -9,8 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from evaluation_samples import CAMERA, motion_of
-from runs import Acehand
 
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
 from acehand_core.evaluation.import_records import full_translation
@@ -22,6 +20,8 @@ from acehand_core.geometry import rotations
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
 from acehand_core.types import SIDES
+from benchmarks.evaluation_reference import CAMERA, motion_of
+from helpers.commands import Acehand
 
 M = np.diag([-1.0, 1.0, 1.0])
 FRAMES = 5

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import cv2
-import native_samples
 import numpy as np
 import pytest
-from runs import Acehand
+
+from helpers import native_samples
+from helpers.commands import Acehand
 
 pytest.importorskip("smplx")
 pytest.importorskip("torch")

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import cv2
-import fake_ace as fake
 import numpy as np
 import pytest
-import tiny_model
 import torch
-from evaluation_samples import motion_of, still
-from runs import Acehand
 
 from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.errors import InputError
@@ -20,17 +16,21 @@ from acehand_core.evaluation.tracking import Decoding, DoNothing, suited, track_
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.model.batch import ClipBatch, pinhole_batch
-from acehand_core.model.config import DecoderConfig, InferenceConfig, ModelConfig
+from acehand_core.model.config import InferenceConfig
 from acehand_core.model.inference.loading import load_model
 from acehand_core.model.inference.windows import latents_over
 from acehand_core.model.network import SolveOptions, place
 from acehand_core.model.weights import own
-from acehand_core.model.weights.state import LoadedWeights, state_shapes
 from acehand_core.recordings.hand_table import read_hand_motion
 from acehand_core.recordings.selection import part
 from acehand_core.trackers.ace import AceTracker
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import TrackerSettings
+from benchmarks.evaluation_reference import motion_of
+from helpers import fake_ace as fake
+from helpers import tiny_model
+from helpers.commands import Acehand
+from helpers.evaluation_samples import still
 
 
 class Truth:
@@ -63,23 +63,9 @@ class Truth:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A tiny VAE and trunk of random weights, hands always there, the default hand's rotations."""
-    config = ModelConfig(
-        vae=tiny_model.VAE, trunk=tiny_model.TRUNK,
-        decoder=DecoderConfig(feature_dim=48, width=32, num_heads=2, num_layers=1),
-    )  # fmt: skip
-    parts = {
-        part: tiny_model.random_tensors({n: torch.empty(s) for n, s in shapes.items()})
-        for part, shapes in state_shapes(config).items()
-    }
-    parts["decoder"]["head_presence.2.bias"] += 5
-    parts["decoder"]["head_visible.2.bias"] += 5
     run_as = InferenceConfig("intrinsics", "mixed", "released", "acehand", 0, None)
-    weights = LoadedWeights(
-        config, **parts, caption=torch.randn(5, 32), licence="none", sha256s={"a": "b"},
-        inference=run_as,
-    )  # fmt: skip
     path = tmp_path_factory.mktemp("weights") / "tiny"
-    own.save_own(path, weights)
+    own.save_own(path, tiny_model.weights(licence="none", inference=run_as))
     return path
 
 
@@ -236,10 +222,9 @@ TRAINED = {
 def test_evaluation_without_flags_uses_what_was_trained(name, tmp_path, capsys, monkeypatch):
     """A model is trained, then scored by the command line; its hands against steps by hand."""
     pytest.importorskip("accelerate")
-    from training_samples import store
-
     from acehand_core.training.compose import compose
     from acehand_core.training.loop import train
+    from helpers.training_samples import store
 
     monkeypatch.delenv("ACEHAND_WEIGHTS", raising=False)
     clips = store(tmp_path / "clips", clips=1, frames=30, size=(96, 64))

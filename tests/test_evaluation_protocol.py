@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import evaluation_twin as twin
 import numpy as np
 import pytest
-from evaluation_samples import CAMERA, SmallHand, motion_of, random_pair, still
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +28,9 @@ from acehand_core.evaluation.summary import METRICS, mixture, summarise
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
+from benchmarks import evaluation_reference as twin
+from benchmarks.evaluation_reference import CAMERA, motion_of, random_pair
+from helpers.evaluation_samples import SmallHand, still
 
 PAPER = PROTOCOLS["paper"]
 SMALL = HandLibrary(models={("acehand", False): SmallHand()})

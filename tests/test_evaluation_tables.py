@@ -8,9 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import quoted_from_paper
-from evaluation_samples import motion_of, still
-from runs import Acehand
 
 from acehand_core.errors import InputError
 from acehand_core.evaluation.import_generic import CONVENTIONS
@@ -31,6 +28,10 @@ from acehand_core.evaluation.tables import (
     quoted,
 )
 from acehand_core.recordings.hand_table import write_hand_motion
+from benchmarks.evaluation_reference import motion_of
+from helpers import quoted_from_paper
+from helpers.commands import Acehand
+from helpers.evaluation_samples import still
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def evaluation(tmp_path):
 
 
 def test_quoted_numbers_are_the_papers(shared):
-    """``python tests/quoted_from_paper.py SHARED/paper/*.txt`` writes them anew."""
+    """``python tests/helpers/quoted_from_paper.py SHARED/paper/*.txt`` writes them anew."""
     paper = next((shared / "paper").glob("*.txt")).read_text("utf-8")
     assert quoted_from_paper.quoted(paper) == quoted()
 

@@ -9,8 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from retarget_samples import motion_of, moving_hands
-from runs import Run, hands_file
 
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
@@ -19,6 +17,8 @@ from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.features import Layout, columns, features
 from acehand_core.motion import HandMotion, held_index
+from helpers.commands import Run, hands_file
+from helpers.retarget_samples import motion_of, moving_hands
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import load_robot
 

@@ -7,11 +7,11 @@ import dataclasses
 import mujoco
 import numpy as np
 import pytest
-from retarget_samples import motion_of, moving_hands
 
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.types import SIDES
+from helpers.retarget_samples import motion_of, moving_hands
 from retarget.replay import metrics
 from retarget.replay.metrics import bending_fingers, flexion_reach
 from retarget.replay.simulate import self_penetration

@@ -7,10 +7,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from runs import Run, hands_file
 
 from acehand_core.errors import InputError, VideoError
 from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
+from helpers.commands import Run, hands_file
 
 
 def colour(number: int) -> np.ndarray:

@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from weights_samples import Release
 
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
@@ -30,6 +29,8 @@ from acehand_core.trackers.ace import AceTracker
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.types import SIDES
+from helpers.video_fixtures import Images
+from helpers.weights_samples import Release
 
 DRAWN = WeightsRecord("drawn", "0" * 64)
 
@@ -152,25 +153,6 @@ def test_merged_adapters_round_more_than_live_ones_in_bfloat16(clip):
         assert 0.1 * own < error < 4 * own, name
 
 
-class Frames:
-    """Pictures in memory."""
-
-    def __init__(self, images):
-        self._images = images
-
-    def __len__(self):
-        return len(self._images)
-
-    def read(self, start, stop):
-        return iter(self._images[start:stop])
-
-    def read_reversed(self, start, stop):
-        return reversed(self._images[start:stop])
-
-    def at(self, index):
-        return self._images[index]
-
-
 @pytest.mark.parametrize("variant", ["k", "kfree"])
 def test_released_files_and_pictures_through_the_tracker(
     golden_folder, golden_case, variant, tmp_path, monkeypatch
@@ -191,7 +173,7 @@ def test_released_files_and_pictures_through_the_tracker(
     recording = Recording(
         source="reference", sha256=None, fps=30.0, width=images.shape[2], height=images.shape[1],
         timestamps_ns=np.round(np.arange(len(images)) * 1e9 / 30).astype(np.int64),
-        frames=Frames(images), camera=found.camera if variant == "k" else None,
+        frames=Images(images), camera=found.camera if variant == "k" else None,
     )  # fmt: skip
     monkeypatch.setattr(ace_tracker, "has_mano", lambda: True)
     monkeypatch.setattr(ace_tracker, "mano_hands", lambda: found.hands)

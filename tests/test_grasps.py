@@ -5,7 +5,6 @@ import os
 
 import numpy as np
 import pytest
-from grasp_measures import KINDS, grasps, signed_distance
 
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand import articulation
@@ -14,6 +13,7 @@ from acehand_core.synthetic import appearance, layout, surfaces
 from acehand_core.synthetic.hand_geometry import HandPoints
 from acehand_core.synthetic.layout import Prop
 from acehand_core.types import SIDES
+from helpers.grasp_measures import KINDS, grasps, signed_distance
 
 PROPS = (
     Prop("box", "box", (0.02, 0.03, 0.04), (1.0, 1.0, 1.0)),

@@ -4,7 +4,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from complexity import calls
 from scipy.spatial import cKDTree
 
 from acehand_core.geometry import rotations
@@ -12,6 +11,7 @@ from acehand_core.hand import articulation
 from acehand_core.hand.articulation import SHAPE_NAMES, Proportions, rest_keypoints
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import DISTALS, FINGER_JOINT_NAMES, TIPS
+from helpers.call_counts import calls
 from tools.hand_asset import authoring, skin_field
 
 HAND = CapsuleHand()

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fake_motion import CAMERA, assert_same_bits, random_motion
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from acehand_core.recordings.hand_table import (
     write_joints_file,
 )
 from acehand_core.recordings.hands_file import read_motion_file
+from helpers.fake_motion import CAMERA, assert_same_bits, random_motion
 
 
 @settings(max_examples=30, deadline=None)

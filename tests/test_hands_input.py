@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import clips
 import numpy as np
 import pytest
-from retarget_samples import motion_of, moving_hands
-from runs import Acehand, Run, hands_file
-from video_fixtures import write_video
 
 from acehand_core.errors import SchemaError
 from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
 from acehand_core.recordings.hands_file import read_joints_file
+from helpers.commands import Acehand, Run, hands_file
+from helpers.example_video import example_frames
+from helpers.retarget_samples import motion_of, moving_hands
+from helpers.video_fixtures import write_video
 
 
 def motion_in(dataset: Path):
@@ -65,7 +65,7 @@ def test_flags_for_videos_are_refused(flags: list[str], tmp_path: Path, capsys) 
 
 
 def test_a_hand_length_means_nothing_to_a_tracker_file(tmp_path: Path, capsys) -> None:
-    video = write_video(tmp_path / "v.mp4", clips.example_frames(6))
+    video = write_video(tmp_path / "v.mp4", example_frames(6))
     hands = hands_file(tmp_path / "h.npz", 6)
     arguments = [video, "--tracker", hands, "--output", tmp_path / "out", "--no-overlay"]
     run = Run(capsys, *arguments, "--hand-length", "0.18")

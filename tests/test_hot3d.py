@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 
-import native_samples
 import numpy as np
 import pytest
 
@@ -17,6 +16,7 @@ from acehand_core.datasets.readers.conventions import to_camera
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.mano import load_mano
+from helpers import native_samples
 
 SEQUENCE = "hot3d_aria_P0003_c701bd11"
 

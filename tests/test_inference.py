@@ -8,13 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import fake_ace as fake
 import numpy as np
 import pytest
-import tiny_model
 import torch
-from clips import EXAMPLE
-from fake_ace import FakeEncoder, FakeModel, motion
 
 from acehand_core.cli import evaluate
 from acehand_core.cli.ace import usable_weights
@@ -31,7 +27,7 @@ from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.hand.mano import load_mano
 from acehand_core.lerobot.resume import FinishedEpisodes
 from acehand_core.model.batch import ClipBatch, Readout, pinhole_batch
-from acehand_core.model.config import DecoderConfig, InferenceConfig, ModelConfig
+from acehand_core.model.config import InferenceConfig, ModelConfig
 from acehand_core.model.encoder.vae import PixelEncoder, VideoEncoder, unpack
 from acehand_core.model.inference import loading, reading
 from acehand_core.model.inference.blend import HandFrames, exchanged, mix, recording_betas
@@ -42,7 +38,7 @@ from acehand_core.model.inference.windows import latents_of
 from acehand_core.model.network import RELEASED, AceModel, SolveOptions, place
 from acehand_core.model.weights import own
 from acehand_core.model.weights.load import convert, load_weights, sort_sources
-from acehand_core.model.weights.state import LoadedWeights, TrainingSource, state_shapes
+from acehand_core.model.weights.state import TrainingSource
 from acehand_core.motion import HandMotion
 from acehand_core.pipeline import JobSettings
 from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
@@ -50,6 +46,10 @@ from acehand_core.trackers import ace as ace_tracker
 from acehand_core.trackers.ace import AceTracker
 from acehand_core.trackers.ace_settings import AceSettings, read_betas
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
+from helpers import fake_ace as fake
+from helpers import tiny_model
+from helpers.example_video import EXAMPLE
+from helpers.fake_ace import FakeEncoder, FakeModel, motion
 
 OPTIONS = InferenceOptions(encode_width=0)
 
@@ -562,21 +562,8 @@ def test_a_stream_that_starts_late_gives_the_same_latents():
 @pytest.fixture(scope="module", params=["k", "kfree"])
 def weights_folder(request, tmp_path_factory):
     """A tiny model of random weights in our own format."""
-    config = ModelConfig(
-        variant=request.param,
-        vae=tiny_model.VAE,
-        trunk=tiny_model.TRUNK,
-        decoder=DecoderConfig(feature_dim=48, width=32, num_heads=2, num_layers=1),
-    )
-    parts = {
-        part: tiny_model.random_tensors({n: torch.empty(s) for n, s in shapes.items()})
-        for part, shapes in state_shapes(config).items()
-    }
-    # Presence well above the gate, so that hands are there to compare.
-    parts["decoder"]["head_presence.2.bias"] += 5
-    parts["decoder"]["head_visible.2.bias"] += 5
-    weights = LoadedWeights(
-        config, **parts, caption=torch.randn(5, 32), licence="nobody's", sha256s={"a": "b"},
+    weights = tiny_model.weights(
+        replace(tiny_model.MODEL, variant=request.param), licence="nobody's",
         training_data=(TrainingSource("arctic", "real"),),
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("weights") / "tiny"

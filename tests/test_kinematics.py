@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from complexity import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acehand_core.errors import InputError
+from helpers.call_counts import calls
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
 

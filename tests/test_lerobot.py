@@ -6,7 +6,6 @@ import json
 import shutil
 from pathlib import Path
 
-import lerobot_samples as samples
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +25,7 @@ from acehand_core.lerobot.dataset import (
     video_feature,
 )
 from acehand_core.lerobot.stats import QUANTILES, feature_stats, image_stats, merge
+from helpers import lerobot_samples as samples
 
 EPISODES, MORE, EGO = samples.EPISODES, samples.MORE, samples.EGO
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import av
-import lerobot_samples as samples
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +19,7 @@ from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.repair import SET_ASIDE, repair
 from acehand_core.lerobot.transaction import STAGING
+from helpers import lerobot_samples as samples
 
 EGO = samples.EGO
 DATA = "data/chunk-000/file-{:03d}.parquet"

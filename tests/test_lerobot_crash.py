@@ -6,11 +6,8 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import lerobot_samples as samples
 import pytest
 
 from acehand_core.errors import InputError, OutputError, SchemaError, UnsafeFileError
@@ -20,9 +17,10 @@ from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import open_for_append, read_provenance
 from acehand_core.lerobot.repair import repair
 from acehand_core.lerobot.transaction import STAGING
+from helpers import lerobot_samples as samples
+from helpers.commands import run_helper
 
 EPISODES, MORE = samples.EPISODES, samples.MORE
-TESTS = Path(__file__).resolve().parent
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +102,7 @@ def test_a_full_disk_while_starting_a_dataset_leaves_nothing(tmp_path: Path) -> 
 @pytest.mark.parametrize("limit", [500, 4000, 15000])
 def test_no_room_for_a_file_is_an_output_error(own: Path, limit: int) -> None:
     before = samples.snapshot(own)
-    done = _run_samples("full", own, str(limit))
+    done = run_helper("lerobot_samples", "full", own, str(limit))
     assert done.stdout.startswith("OutputError") and "File too large" in done.stdout, done.stderr
     assert samples.snapshot(own) == before
 
@@ -118,20 +116,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[st
     if not hasattr(os, "fork"):
         pytest.skip("killing a writer needs fork")
     folder = tmp_path_factory.mktemp("killed")
-    done = _run_samples("die", folder)
+    done = run_helper("lerobot_samples", "die", folder)
     assert done.returncode == 0, done.stderr
     return folder, json.loads((folder / "steps.json").read_text())
-
-
-def _run_samples(*arguments: str | Path) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(TESTS / "lerobot_samples.py"), *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": str(TESTS.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
 
 
 def left_at(killed: tuple[Path, list[list[str]]], step: str, to: Path) -> Path:

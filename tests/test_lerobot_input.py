@@ -6,13 +6,10 @@ import json
 import shutil
 from pathlib import Path
 
-import clips
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from runs import Run
-from video_fixtures import write_video
 
 from acehand_core.errors import InputError, SchemaError, VideoError
 from acehand_core.lerobot import format as layout
@@ -20,6 +17,9 @@ from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import create, video_feature
 from acehand_core.recordings import lerobot_video
 from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
+from helpers.commands import Run
+from helpers.example_video import EXAMPLE, example_frames
+from helpers.video_fixtures import write_video
 
 EGO = "observation.images.head"
 LENGTHS, STARTS = (8, 6, 7), (0, 30, 60)
@@ -28,7 +28,7 @@ TASKS = ("lift a cup", "wave", "lift a cup")
 
 @pytest.fixture(scope="module")
 def whole() -> list[np.ndarray]:
-    return clips.example_frames(80)
+    return example_frames(80)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_unusable_datasets(version_3: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"name one episode: .*/episode_000000"):
         open_recording(version_3, options)
     with pytest.raises(InputError, match=r"not a LeRobot dataset, .*: --video-key"):
-        open_recording(clips.EXAMPLE, RecordingOptions(video_key=EGO))
+        open_recording(EXAMPLE, RecordingOptions(video_key=EGO))
     folder = tmp_path / "set"
     shutil.copytree(version_3, folder)
     path, info_file = folder / "episode_000000", folder / "meta/info.json"

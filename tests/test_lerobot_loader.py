@@ -10,18 +10,18 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-import lerobot_samples as samples
 import numpy as np
 import pytest
-from clips import EXAMPLE
 
 from acehand_core.cli import retarget
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.repair import repair
+from helpers import lerobot_samples as samples
+from helpers.commands import run_helper
+from helpers.example_video import EXAMPLE
 
 pytestmark = pytest.mark.lerobot
 HERE = Path(__file__).resolve().parent
@@ -135,12 +135,8 @@ def _leave_interrupted(scratch: Path, folder: Path) -> None:
     """Put a dataset into ``folder`` for each moment of appending at which a writer was killed."""
     dead = scratch / "dead"
     dead.mkdir()
-    subprocess.run(
-        [sys.executable, str(HERE / "lerobot_samples.py"), "die", str(dead)],
-        env=os.environ | {"PYTHONPATH": str(HERE.parent)},
-        check=True,
-        timeout=120,
-    )
+    done = run_helper("lerobot_samples", "die", dead)
+    assert done.returncode == 0, done.stderr
     for name, step in json.loads((dead / "steps.json").read_text()):
         if name.startswith("append") and step.startswith(("journal", "place", "clean")):
             shutil.copytree(dead / name / "data", folder / name)

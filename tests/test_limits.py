@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from retarget_samples import smooth_commands
 
+from helpers.retarget_samples import smooth_commands
 from retarget.robots.hand_spec import (
     ANGLE_EPS,
     CommandLimits,

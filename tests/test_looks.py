@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from fake_hands import detection
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from video_fixtures import write_video
 
 from acehand_core.errors import OutputError
 from acehand_core.motion import FrameSource
@@ -24,6 +22,8 @@ from acehand_core.trackers.mediapipe.detector import Detector, SegmentCache
 from acehand_core.trackers.mediapipe.slots import assign_slots
 from acehand_core.trackers.mediapipe.tracker import cache_key
 from acehand_core.types import no_progress
+from helpers.fake_hands import detection
+from helpers.video_fixtures import write_video
 
 SIZE = (640, 480)
 NO_CACHE = SegmentCache(None, {})

@@ -13,7 +13,7 @@ from acehand_core.training import losses
 from acehand_core.training.losses import TERMS, LossWeights, Masks, term_sums, total
 from acehand_core.training.step import TrainingModel
 from acehand_core.training.targets import Targets
-from tests.training_samples import HANDS, moved, targets, truth, turns
+from helpers.training_samples import HANDS, moved, targets, truth, turns
 
 YES = torch.tensor([True])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-import tiny_model
 import torch
 
 from acehand_core.errors import InputError, SchemaError
@@ -18,6 +17,7 @@ from acehand_core.model.encoder import trunk
 from acehand_core.model.inference.placing import predicted_camera
 from acehand_core.model.network import RELEASED, AceModel, SolveOptions, place
 from acehand_core.model.weights.state import LoadedWeights
+from helpers import tiny_model
 
 SIZE = torch.tensor([[192.0, 128.0]])
 CONFIG = ModelConfig(

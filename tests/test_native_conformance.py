@@ -13,7 +13,6 @@ import tarfile
 from dataclasses import replace
 
 import cv2
-import native_samples
 import numpy as np
 import pytest
 
@@ -33,6 +32,7 @@ from acehand_core.errors import (
 )
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.mano import load_mano, shapedirs_need_repair
+from helpers import native_samples
 
 pytest.importorskip("smplx")
 pytest.importorskip("torch")

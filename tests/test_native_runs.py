@@ -11,7 +11,6 @@ import tarfile
 import time
 from dataclasses import replace
 
-import native_samples
 import numpy as np
 import pytest
 
@@ -29,6 +28,7 @@ from acehand_core.evaluation.protocol import HandLibrary
 from acehand_core.evaluation.run import Options, evaluate_predictions
 from acehand_core.hand.mano import load_mano
 from acehand_core.recordings.hand_table import write_hand_motion
+from helpers import native_samples
 
 pytest.importorskip("smplx")
 pytest.importorskip("torch")

@@ -6,12 +6,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-from retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands
 
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import DISTALS, INTERMEDIATES, TIPS
 from acehand_core.motion import Calibration
 from acehand_core.types import SIDES
+from helpers.retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands
 from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
@@ -148,21 +148,26 @@ def test_jacobian_by_calibration(hand, tree, targets, objective, commands):
         assert np.abs(numeric).max() > 0.1  # every parameter moves something
 
 
-def test_gradient_and_curvature(hand, tree, targets, commands):
-    """The second-order model against finite differences of the cost, contact apart."""
-    weights = dataclasses.replace(WEIGHTS, contact=0.0)
-    window = PoseObjective(hand, tree, targets, CALIBRATION, weights).window(slice(None))
+def assert_slopes(window, commands):
+    """Hold a window's gradient and curvature against central differences of its cost."""
     model = window.quadratic(window.at(commands), curved=False)
     curvature = model.hessian + window.curvature(window.at(commands))
-    step = 1e-5
-    for column in range(len(hand.rest)):
-        move = step * np.eye(len(hand.rest))[column]
+    step, count = 1e-5, commands.shape[1]
+    for column in range(count):
+        move = step * np.eye(count)[column]
         ahead, behind = window.at(commands + move), window.at(commands - move)
         slope = (ahead.cost - behind.cost) / (2 * step)
         assert model.gradient[:, column] == pytest.approx(slope, rel=1e-6, abs=1e-4)
         gradients = [window.quadratic(p, curved=False).gradient for p in (ahead, behind)]
         bend = (gradients[0] - gradients[1]) / (2 * step)
         assert curvature[:, column] == pytest.approx(bend, rel=1e-5, abs=1e-3)
+
+
+def test_gradient_and_curvature(hand, tree, targets, commands):
+    """The second-order model against finite differences of the cost, contact apart."""
+    weights = dataclasses.replace(WEIGHTS, contact=0.0)
+    window = PoseObjective(hand, tree, targets, CALIBRATION, weights).window(slice(None))
+    assert_slopes(window, commands)
 
 
 def test_the_model_is_convex(hand, tree, targets, commands):
@@ -310,16 +315,7 @@ def test_a_new_cost_is_one_class_and_one_entry(hand, tree, targets, commands):
     paid += 0.5 * 1600 * np.sum((np.sin(commands) - np.sin(0.3)) ** 2, axis=1)
     assert pose.cost - plain.at(commands).cost == pytest.approx(paid)
 
-    model, step = window.quadratic(pose, curved=False), 1e-5
-    curvature = model.hessian + window.curvature(pose)
-    for column in range(len(hand.rest)):
-        move = step * np.eye(len(hand.rest))[column]
-        ahead, behind = window.at(commands + move), window.at(commands - move)
-        slope = (ahead.cost - behind.cost) / (2 * step)
-        assert model.gradient[:, column] == pytest.approx(slope, rel=1e-6, abs=1e-4)
-        gradients = [window.quadratic(p, curved=False).gradient for p in (ahead, behind)]
-        bend = (gradients[0] - gradients[1]) / (2 * step)
-        assert curvature[:, column] == pytest.approx(bend, rel=1e-5, abs=1e-3)
+    assert_slopes(window, commands)
     residual, jacobian = window.residuals(pose)
     assert 0.5 * np.sum(residual**2, axis=1) == pytest.approx(pose.cost)
     assert residual.shape == jacobian.shape[:2]

@@ -6,20 +6,20 @@ import json
 import shutil
 from pathlib import Path
 
-import lerobot_samples as samples
 import numpy as np
-import older_datasets
 import pyarrow.parquet as pq
 import pytest
-from clips import example_frames
-from runs import Acehand, Run, hands_file
-from video_fixtures import write_video
 
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.repair import repair
 from acehand_core.pipeline.demonstrations import read_episodes
 from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
+from helpers import lerobot_samples as samples
+from helpers import older_datasets
+from helpers.commands import Acehand, Run, hands_file
+from helpers.example_video import example_frames
+from helpers.video_fixtures import write_video
 
 COUNT = 6
 JOINTS = "observation.hand.joints_camera"

@@ -8,11 +8,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from retarget_samples import motion_of, moving_hands
-from runs import Acehand, Run, hands_file
-from test_clips import info, pictures
-from test_clips import motion as clip_motion
-from video_fixtures import write_video
 
 from acehand_core.datasets.clips.schema import StoreInfo
 from acehand_core.datasets.clips.store import ClipWriter
@@ -26,8 +21,13 @@ from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import Camera
 from acehand_core.recordings.hand_table import write_hand_motion
+from helpers.commands import Acehand, Run, hands_file
+from helpers.retarget_samples import motion_of, moving_hands
+from helpers.video_fixtures import write_video
 from retarget.robots.robot import load_robot
 from retarget.solve.robot_calibration import known_calibrations
+from test_clips import info, pictures
+from test_clips import motion as clip_motion
 
 SIZE = (64, 48)
 BLACK = np.zeros((48, 64, 3), np.uint8)

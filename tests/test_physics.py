@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands
 
+from helpers.retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands
 from retarget.replay.simulate import play, second_pass, sent_commands, unfollowed
 from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.kinematics import KinematicTree

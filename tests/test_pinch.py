@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands, targets_of
 from scipy.optimize import least_squares
 
 from acehand_core.geometry import frames
 from acehand_core.hand.skeleton import finger_keypoints
 from acehand_core.types import SIDES
+from helpers.retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands, targets_of
 from retarget.replay.simulate import self_penetration
 from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.kinematics import KinematicTree

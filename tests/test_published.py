@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import av
-import lerobot_samples as samples
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from clips import example_frames
-from runs import Acehand, Run, hands_file
-from video_fixtures import write_video
 
 from acehand_core.lerobot.dataset import read_provenance
 from acehand_core.lerobot.resume import JOB
 from acehand_core.motion import Provenance, Recording
 from acehand_core.provenance import without_folder
 from acehand_core.recordings.hand_table import read_hand_motion
+from helpers import lerobot_samples as samples
+from helpers.commands import Acehand, Run, hands_file
+from helpers.example_video import example_frames
+from helpers.video_fixtures import write_video
 
 #: A folder that nobody else's files name.
 MAKER = "jane-q-maker"

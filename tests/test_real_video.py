@@ -12,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from controller_rules import check_dataset_limits
-from video_fixtures import write_video
 
 from acehand_core.cli import retarget
 from acehand_core.lerobot.check import check_dataset
@@ -22,6 +20,8 @@ from acehand_core.recordings.hand_table import read_hand_motion
 from acehand_core.recordings.video import open_video
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
+from helpers.controller_rules import check_dataset_limits
+from helpers.video_fixtures import write_video
 
 X264 = {"preset": "ultrafast", "crf": "20"}
 RIGHT = 1

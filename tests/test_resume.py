@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import clips
 import numpy as np
 import pytest
-from runs import Run, hands_file
-from video_fixtures import write_video
 
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import LeRobotWriter, read_provenance
 from acehand_core.lerobot.resume import JOB
 from acehand_core.pipeline import job as pipeline
+from helpers.commands import Run, hands_file
+from helpers.example_video import example_frames
+from helpers.video_fixtures import write_video
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, episode: int) -> None:
@@ -67,7 +67,7 @@ def test_the_missing_parts_of_a_split_recording_are_made(
 def test_a_split_video_goes_on_with_its_own_pictures(
     short_episodes, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    video = write_video(tmp_path / "v.mp4", clips.example_frames(14))
+    video = write_video(tmp_path / "v.mp4", example_frames(14))
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
         stop_at(patch, 1)
@@ -98,7 +98,7 @@ def test_other_settings_are_not_mixed_in(name: str, tmp_path: Path, capsys) -> N
 
 
 def test_settings_of_the_camera_and_the_hand_count(tmp_path: Path, capsys) -> None:
-    video = write_video(tmp_path / "v.mp4", clips.example_frames(6))
+    video = write_video(tmp_path / "v.mp4", example_frames(6))
     out, camera = tmp_path / "out", tmp_path / "camera.json"
     values = {"model": "pinhole", "width": 640, "height": 480, "fx": 600, "fy": 600, "cx": 319.5,
               "cy": 239.5, "distortion": []}  # fmt: skip
@@ -143,7 +143,7 @@ def test_a_resumed_run_keeps_the_rate_of_its_dataset(tmp_path: Path, capsys) -> 
 
 def test_inputs_are_known_by_their_own_content(tmp_path: Path, capsys) -> None:
     """Hands that were made from a video are not that video, nor is a tracker file its video."""
-    video = write_video(tmp_path / "v.mp4", clips.example_frames(6))
+    video = write_video(tmp_path / "v.mp4", example_frames(6))
     out = tmp_path / "a"
     assert Run(capsys, video, "--output", out, "--no-overlay").code == 0
     hands = out / "acehand" / "episode_000000" / "hand_motion.parquet"

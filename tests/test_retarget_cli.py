@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from retarget_samples import moving_hands
-from runs import Acehand, Run, hands_file
 
 from acehand_core.lerobot.dataset import read_provenance
+from helpers.commands import Acehand, Run, hands_file
+from helpers.retarget_samples import moving_hands
 
 
 def column(dataset: Path, name: str) -> np.ndarray:

@@ -11,7 +11,14 @@ import sys
 import numpy as np
 import pytest
 import yaml
-from retarget_samples import (
+
+import retarget
+from acehand_core.errors import InputError
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import Calibration
+from acehand_core.types import SIDES
+from helpers.retarget_samples import (
     FPS,
     human_joints,
     motion_of,
@@ -20,13 +27,6 @@ from retarget_samples import (
     robot_targets,
     smooth_commands,
 )
-
-import retarget
-from acehand_core.errors import InputError
-from acehand_core.geometry import frames, rotations
-from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import Calibration
-from acehand_core.types import SIDES
 from retarget.replay import metrics
 from retarget.retargeting import retarget_motion
 from retarget.robots.hand_spec import CommandLimits, limit_violations, speed_violations

@@ -11,19 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from retarget_samples import (
-    FPS,
-    IDENTITY,
-    human_joints,
-    motion_of,
-    robot_targets,
-)
 from scipy.spatial.transform import Rotation
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.types import SIDES
 from benchmarks.retargeting import trials
+from helpers.retarget_samples import (
+    FPS,
+    IDENTITY,
+    human_joints,
+    motion_of,
+    robot_targets,
+)
 from retarget.replay.simulate import self_penetration
 from retarget.retargeting import retarget_motion
 from retarget.robots import robot as robots

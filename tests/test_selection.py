@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fake_motion import random_motion
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from video_fixtures import read_number, write_video
 
 from acehand_core.errors import CalibrationError, InputError, VideoError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, Recording
 from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
 from acehand_core.recordings.selection import _Taken, at_rate, part
+from helpers.fake_motion import random_motion
+from helpers.video_fixtures import read_number, write_video
 
 
 class Numbers:

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from fake_hands import detection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acehand_core.trackers.mediapipe import slots
 from acehand_core.trackers.mediapipe.slots import assign_slots, without_duplicates
+from helpers.fake_hands import detection
 
 LEFT, RIGHT = (180.0, 220.0), (460.0, 220.0)
 SEEDS = st.integers(0, 2**32 - 1)

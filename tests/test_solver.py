@@ -11,9 +11,8 @@ from scipy.spatial.transform import Rotation as Scipy
 
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.hand import articulation
-from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.trackers.mediapipe import pnp, smoothing
+from helpers.fake_hands import right_hands
 
 SEEDS = st.integers(0, 2**32 - 1)
 PINHOLE = Camera("pinhole", 640, 480, 500.0, 520.0, 300.0, 250.0)
@@ -21,15 +20,6 @@ FISHEYE = Camera(
     "kannala_brandt", 640, 640, 240.0, 240.0, 319.5, 319.5, (0.08, -0.02, 0.004, -0.001)
 )
 CAMERAS = {"pinhole": PINHOLE, "fisheye": FISHEYE}
-
-
-def hands(rng, count):
-    """Canonical joints of random right hands: turned to the camera, the wrist at the origin."""
-    low, high = articulation.limits()
-    pose = articulation.angles_to_pose(rng.uniform(low, high, (count, 22)), "right")
-    orient = rotations.exp(rng.uniform(-1.5, 1.5, (count, 3)))
-    joints = CapsuleHand().joints("right", orient, pose, np.zeros(10))
-    return joints - joints[:, :1]
 
 
 def placed(rng, count, near=0.35, far=0.8):
@@ -88,7 +78,7 @@ def assert_row(found, row, slow, atol=1e-12):
 def test_mixed_pnp_is_the_papers_equation(name, seed, noise):
     """Good and bad anchors, some missing, some hands almost touching the lens."""
     camera, rng = CAMERAS[name], np.random.default_rng(seed)
-    joints = hands(rng, 12)
+    joints = right_hands(rng, 12)
     translation = placed(rng, 12, near=0.04, far=0.7)
     anchors = camera.project(joints + translation[:, None]) + rng.normal(0, noise, (12, 21, 2))
     anchors[rng.random((12, 21)) < 0.15] = np.nan
@@ -102,7 +92,7 @@ def test_mixed_pnp_is_the_papers_equation(name, seed, noise):
 @pytest.mark.parametrize("name", CAMERAS)
 def test_mixed_pnp_recovers_exact_placement(name):
     rng = np.random.default_rng(1)
-    joints, translation = hands(rng, 200), placed(rng, 200)
+    joints, translation = right_hands(rng, 200), placed(rng, 200)
     anchors = CAMERAS[name].project(joints + translation[:, None])
     found = pnp.mixed_pnp(joints, translation[:, 2], anchors, CAMERAS[name])
     assert found.accepted.all()
@@ -114,7 +104,7 @@ def test_mixed_pnp_recovers_exact_placement(name):
 def exact():
     """One hand in the middle of the image with its exact anchors."""
     rng = np.random.default_rng(2)
-    joints, translation = hands(rng, 1), np.array([[0.02, -0.01, 0.5]])
+    joints, translation = right_hands(rng, 1), np.array([[0.02, -0.01, 0.5]])
     return joints, translation, PINHOLE.project(joints + translation[:, None])
 
 
@@ -234,7 +224,7 @@ def test_mixed_pnp_against_golden_vectors(golden_case, case):
 
 def test_weak_perspective_depth_of_a_flat_facing_hand_is_exact():
     rng = np.random.default_rng(5)
-    joints = hands(rng, 20) * [1, 1, 0]
+    joints = right_hands(rng, 20) * [1, 1, 0]
     translation = placed(rng, 20)
     anchors = PINHOLE.project(joints + translation[:, None])
     depth = pnp.weak_perspective_depth(joints, anchors, PINHOLE)
@@ -246,7 +236,7 @@ def test_weak_perspective_depth_of_a_flat_facing_hand_is_exact():
 
 def test_weak_perspective_depth_of_any_hand_is_a_start():
     rng = np.random.default_rng(6)
-    joints, translation = hands(rng, 300), placed(rng, 300)
+    joints, translation = right_hands(rng, 300), placed(rng, 300)
     anchors = PINHOLE.project(joints + translation[:, None])
     depth = pnp.weak_perspective_depth(joints, anchors, PINHOLE)
     assert np.percentile(np.abs(depth / translation[:, 2] - 1), 95) < 0.3
@@ -264,7 +254,9 @@ def move(rotation, translation, joints):
 @pytest.mark.parametrize("name", CAMERAS)
 def test_rigid_pnp_recovers_from_a_perturbed_start(name):
     rng = np.random.default_rng(7)
-    joints = hands(rng, 200) + rng.normal(0, 0.02, (200, 1, 3))  # the wrist need not be the origin
+    joints = right_hands(rng, 200) + rng.normal(
+        0, 0.02, (200, 1, 3)
+    )  # the wrist need not be the origin
     turn, shift = rotations.exp(rng.uniform(-0.4, 0.4, (200, 3))), placed(rng, 200)
     bearing = pnp.bearings(CAMERAS[name], CAMERAS[name].project(move(turn, shift, joints)))
     start = shift * rng.uniform(0.75, 1.3, (200, 1)) + rng.normal(0, 0.02, (200, 3))
@@ -278,7 +270,7 @@ def test_rigid_pnp_is_as_good_as_opencvs():
     """Both minimise reprojection, so on noisy data they end in the same place."""
     rng = np.random.default_rng(8)
     camera = Camera("pinhole", 640, 480, 500.0, 500.0, 320.0, 240.0)
-    joints, shift = hands(rng, 20), placed(rng, 20)
+    joints, shift = right_hands(rng, 20), placed(rng, 20)
     pixels = camera.project(joints + shift[:, None]) + rng.normal(0, 1.5, (20, 21, 2))
     turn, found = pnp.rigid_pnp(joints, pnp.bearings(camera, pixels), shift, iterations=40)
     mine = camera.project(move(turn, found, joints))
@@ -296,7 +288,7 @@ def test_rigid_pnp_is_as_good_as_opencvs():
 
 def test_rigid_pnp_with_missing_joints_and_weights():
     rng = np.random.default_rng(9)
-    joints, shift = hands(rng, 60), placed(rng, 60)
+    joints, shift = right_hands(rng, 60), placed(rng, 60)
     bearing = pnp.bearings(PINHOLE, PINHOLE.project(joints + shift[:, None]))
     bearing[rng.random((60, 21)) < 0.4] = np.nan
     broken = bearing.copy()
@@ -312,7 +304,7 @@ def test_rigid_pnp_with_missing_joints_and_weights():
 
 def test_a_weight_of_two_is_a_joint_seen_twice():
     rng = np.random.default_rng(13)
-    joints, shift = hands(rng, 20), placed(rng, 20)
+    joints, shift = right_hands(rng, 20), placed(rng, 20)
     seen = pnp.bearings(PINHOLE, PINHOLE.project(joints + shift[:, None]))
     seen = seen + rng.normal(0, 0.01, seen.shape)
     weights = np.ones((20, 21))
@@ -325,7 +317,7 @@ def test_a_weight_of_two_is_a_joint_seen_twice():
 
 def test_rigid_pnp_leaves_rows_with_three_joints_alone():
     rng = np.random.default_rng(10)
-    joints, shift = hands(rng, 3), placed(rng, 3)
+    joints, shift = right_hands(rng, 3), placed(rng, 3)
     bearing = pnp.bearings(PINHOLE, PINHOLE.project(joints + shift[:, None]))
     bearing[0, 3:] = np.nan
     bearing[1, 4:] = np.nan
@@ -341,7 +333,7 @@ def test_rigid_pnp_leaves_rows_with_three_joints_alone():
 @given(seed=SEEDS)
 def test_rigid_pnp_never_ends_worse_than_it_starts(seed):
     rng = np.random.default_rng(seed)
-    joints = hands(rng, 20)
+    joints = right_hands(rng, 20)
     bearing = rng.normal(0, 0.5, (20, 21, 2))
     start = rng.normal(0, 0.3, (20, 3))
     turn, found = pnp.rigid_pnp(joints, bearing, start)

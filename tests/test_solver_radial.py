@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import solver_reference as slow
 import torch
 from scipy.ndimage import gaussian_filter
 from torch.autograd import gradcheck
@@ -12,6 +11,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.model.placement import bearings
 from acehand_core.model.placement.camera_fit import fit_pinhole
 from acehand_core.model.placement.radial import RadialFit, _lens, fit_radial, guarded_pinhole
+from helpers import solver_reference as slow
 
 WIDTH, HEIGHT = 672, 480
 KANNALA = (0.08, -0.02, 0.004, -0.001)

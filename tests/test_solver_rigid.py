@@ -4,18 +4,17 @@ import dataclasses
 
 import numpy as np
 import pytest
-import solver_reference as slow
 import torch
 from scipy.optimize import minimize
 from torch.autograd import gradcheck
 
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
-from acehand_core.hand import articulation
-from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.model.placement.bearings import calibrated_bearings
 from acehand_core.model.placement.pnp import RigidSettings, _project, mixed_pnp, rigid_pnp
 from acehand_core.trackers.mediapipe import pnp
+from helpers import solver_reference as slow
+from helpers.fake_hands import right_hands
 
 SIZE, FOCAL, CENTRE = (672.0, 480.0), 520.0, (336.0, 240.0)
 #: Evidence alone: no prior, no robust weights.
@@ -30,11 +29,7 @@ class Scene:
                  outliers=0.0, wrist=0.0):  # fmt: skip
         rng = np.random.default_rng(seed)
         count = 2 * frames
-        low, high = articulation.limits()
-        pose = articulation.angles_to_pose(rng.uniform(low, high, (count, 22)), "right")
-        orient = rotations.exp(rng.uniform(-1.5, 1.5, (count, 3)))
-        joints = CapsuleHand().joints("right", orient, pose, np.zeros(10))
-        joints = joints - joints[:, :1]
+        joints = right_hands(rng, count)
         z = rng.uniform(0.3, 0.7, count)
         side = rng.uniform(-0.25, 0.25, (count, 2)) * z[:, None]
         place = np.concatenate([side, z[:, None]], axis=1)

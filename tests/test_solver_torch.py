@@ -2,15 +2,11 @@
 
 import numpy as np
 import pytest
-import solver_reference as slow
 import torch
 from torch.autograd import gradcheck
 
 from acehand_core.errors import InputError
-from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.hand import articulation
-from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.model.network import RELEASED
 from acehand_core.model.placement.bearings import (
     Bearings,
@@ -23,6 +19,8 @@ from acehand_core.model.placement.camera_fit import FittedPinhole, fit_pinhole, 
 from acehand_core.model.placement.pnp import direct, inverse_projection, mixed_pnp
 from acehand_core.model.placement.radial import RadialFit, guarded_pinhole
 from acehand_core.trackers.mediapipe import pnp
+from helpers import solver_reference as slow
+from helpers.fake_hands import right_hands
 
 WIDTH, HEIGHT, FOCAL = 672.0, 480.0, (520.0, 540.0)
 CENTRE = (330.0, 250.0)
@@ -37,11 +35,7 @@ def tensor(value, dtype=torch.float64):
 
 def canonical(rng, count):
     """Joints of random hands turned to the camera, the wrist a little off the origin."""
-    low, high = articulation.limits()
-    pose = articulation.angles_to_pose(rng.uniform(low, high, (count, 22)), "right")
-    orient = rotations.exp(rng.uniform(-1.5, 1.5, (count, 3)))
-    joints = CapsuleHand().joints("right", orient, pose, np.zeros(10))
-    return joints - joints[:, :1] + rng.normal(0, 0.02, (count, 1, 3))
+    return right_hands(rng, count) + rng.normal(0, 0.02, (count, 1, 3))
 
 
 def field(rng, clips=2, h=6, w=7, noise=0.02):

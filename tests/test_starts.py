@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-from retarget_samples import FPS, IDENTITY, robot_targets
 
 from benchmarks.retargeting import trials
+from helpers.retarget_samples import FPS, IDENTITY, robot_targets
 from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import OURS, load_robot

@@ -552,7 +552,8 @@ def test_mistakes_are_named(flags, message, tmp_path, capsys):
 
 def test_mujoco_is_not_imported_before_something_is_drawn():
     code = (
-        "import sys; import acehand_core.synthetic.job, acehand_core.synthetic.rendering;"
+        "import sys, acehand_core.synthetic.job, acehand_core.synthetic.rendering;"
+        "import acehand_core.synthetic.grasps;"
         "assert 'mujoco' not in sys.modules and 'torch' not in sys.modules"
     )
     root = Path(__file__).resolve().parent.parent

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_motion import CAMERA, assert_same_bits, random_motion
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +27,7 @@ from acehand_core.trackers import base
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker, tracker_names
 from acehand_core.trackers.choose import choose_tracker
 from acehand_core.trackers.files import FileTracker
+from helpers.fake_motion import CAMERA, assert_same_bits, random_motion
 
 BOTH = TrackerSettings()
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_clips import info, motion, pictures
 from torch.utils.flop_counter import FlopCounterMode
+
+from test_clips import info, motion, pictures
 
 pytest.importorskip("hydra")
 pytest.importorskip("diffusers")

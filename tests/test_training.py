@@ -29,7 +29,7 @@ from acehand_core.training.compose import compose
 from acehand_core.training.loop import Run, train
 from acehand_core.training.losses import TERMS, LossWeights, Masks, Term, absolute, term_sums, total
 from acehand_core.training.step import DivergedError, TrainingModel, validate
-from tests.training_samples import HANDS, store, targets, truth
+from helpers.training_samples import HANDS, store, targets, truth
 
 
 @pytest.fixture(scope="module")

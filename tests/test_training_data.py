@@ -14,7 +14,6 @@ from acehand_core.datasets.clips.windows import WindowSettings, mixture
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.model.batch import ClipBatch
-from acehand_core.model.config import ModelConfig
 from acehand_core.model.encoder import trunk
 from acehand_core.model.encoder.trunk import Trunk
 from acehand_core.model.network import AceModel, SolveOptions
@@ -30,8 +29,8 @@ from acehand_core.training.losses import LossWeights, Masks, total
 from acehand_core.training.optim import group_of, make_optimizer
 from acehand_core.training.step import TrainingModel
 from acehand_core.training.targets import targets_of
-from tests import tiny_model
-from tests.training_samples import HANDS, camera, motion, store
+from helpers import tiny_model
+from helpers.training_samples import HANDS, camera, motion, store
 
 SHORT = WindowSettings(latents=3, aligned=False)
 
@@ -222,11 +221,7 @@ def test_a_hand_without_a_label_is_not_an_absent_hand(stores, presence) -> None:
         assert masks[term][0, 4:].all() and masks[term][0, :, 1].all(), term
 
 
-SIZES = ModelConfig(
-    vae=tiny_model.VAE, trunk=tiny_model.TRUNK,
-    decoder=dataclasses.replace(ModelConfig().decoder, feature_dim=48, width=32, num_heads=2,
-                                num_layers=1),
-)  # fmt: skip
+SIZES = tiny_model.MODEL
 
 
 def pretrained(**optim) -> tuple[TrainConfig, TrainingModel]:

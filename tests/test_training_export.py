@@ -10,14 +10,13 @@ import torch
 pytest.importorskip("accelerate")
 pytest.importorskip("hydra")
 
-import tiny_model
 from safetensors.torch import load_file
 
 from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.main import main as acehand
 from acehand_core.datasets.clips.schema import StoreInfo
 from acehand_core.errors import InputError
-from acehand_core.model.config import InferenceConfig, ModelConfig
+from acehand_core.model.config import InferenceConfig
 from acehand_core.model.decoder import Decoder
 from acehand_core.model.network import AceModel
 from acehand_core.model.weights import own
@@ -28,13 +27,10 @@ from acehand_core.training import build, checkpoints
 from acehand_core.training.compose import compose, read_settings
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.loop import Run, train
-from tests.training_samples import store
+from helpers import tiny_model
+from helpers.training_samples import store
 
-SIZES = ModelConfig(
-    vae=tiny_model.VAE, trunk=tiny_model.TRUNK,
-    decoder=dataclasses.replace(ModelConfig().decoder, feature_dim=48, width=32, num_heads=2,
-                                num_layers=1),
-)  # fmt: skip
+SIZES = tiny_model.MODEL
 
 
 def run(*words) -> int:

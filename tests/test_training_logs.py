@@ -16,7 +16,7 @@ from acehand_core.training import checkpoints, logs, main, run_folder
 from acehand_core.training.batches import Reader
 from acehand_core.training.config import CheckpointConfig
 from acehand_core.training.loop import RunReport
-from tests.training_samples import HANDS, store
+from helpers.training_samples import HANDS, store
 
 FISHEYE = Camera("kannala_brandt", 64, 48, 25.0, 25.0, 31.5, 23.5, (0.02, -0.01, 0.0, 0.0))
 

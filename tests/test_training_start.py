@@ -20,8 +20,8 @@ from acehand_core.model.weights.own import load_own
 from acehand_core.training import batches, build, checkpoints
 from acehand_core.training.compose import compose
 from acehand_core.training.loop import Run, train
-from tests import tiny_model
-from tests.training_samples import HANDS, store
+from helpers import tiny_model
+from helpers.training_samples import HANDS, store
 
 LATENTS = ["source=vae_latent", f"model.vae.base_dim={tiny_model.VAE.base_dim}",
            "data.window.aligned=true"]  # fmt: skip

@@ -7,7 +7,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from retarget_samples import (
+from scipy import optimize
+
+from acehand_core.types import SIDES
+from helpers.retarget_samples import (
     FPS,
     IDENTITY,
     noisy_targets,
@@ -15,9 +18,6 @@ from retarget_samples import (
     robot_targets,
     smooth_commands,
 )
-from scipy import optimize
-
-from acehand_core.types import SIDES
 from retarget.replay.simulate import self_penetration
 from retarget.robots.hand_spec import (
     CommandLimits,

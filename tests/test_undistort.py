@@ -3,7 +3,6 @@
 import cv2
 import numpy as np
 import pytest
-from video_fixtures import write_video
 
 from acehand_core.errors import CalibrationError, OutputError
 from acehand_core.geometry.cameras import Camera
@@ -11,6 +10,7 @@ from acehand_core.motion import Recording
 from acehand_core.recordings import cameras as module
 from acehand_core.recordings.cameras import undistort, undistortion_maps, write_undistorted
 from acehand_core.recordings.video import open_video
+from helpers.video_fixtures import Images, write_video
 
 BROWN = Camera(
     "brown_conrady", 320, 240, 240.0, 242.0, 165.0, 117.0, (-0.28, 0.07, 1e-3, -5e-4, 0.01)
@@ -28,29 +28,10 @@ ARIA = Camera(
 )  # fmt: skip
 
 
-class Frames:
-    """Frames in memory."""
-
-    def __init__(self, images: list[np.ndarray]) -> None:
-        self.images = images
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def read(self, start: int, stop: int):
-        return iter(self.images[start:stop])
-
-    def read_reversed(self, start: int, stop: int):
-        return iter(self.images[start:stop][::-1])
-
-    def at(self, index: int) -> np.ndarray:
-        return self.images[index]
-
-
 def recording_of(images: list[np.ndarray], camera: Camera | None, **changes) -> Recording:
     height, width = images[0].shape[:2]
     times = np.arange(len(images)) * 33_333_333 + 400_000_000
-    fields = {"frames": Frames(images), "timestamps_ns": times} | changes
+    fields = {"frames": Images(images), "timestamps_ns": times} | changes
     return Recording(
         source="memory", sha256=None, fps=30.0, width=width, height=height, camera=camera, **fields
     )

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
-import lerobot_samples as samples
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from clips import example_frames
-from runs import Acehand, Run, hands_file
-from video_fixtures import write_video
 
 from acehand_core import atomic
 from acehand_core.lerobot import extras, transaction
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import open_for_append
 from acehand_core.lerobot.repair import repair
+from helpers import lerobot_samples as samples
+from helpers.commands import Acehand, Run, hands_file, run_helper
+from helpers.example_video import example_frames
+from helpers.video_fixtures import write_video
 
-TESTS = Path(__file__).resolve().parent
 COUNT = 6
 FIRST = "acehand/episode_000000"
 SHARES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -55,14 +51,7 @@ def job(inputs: list[Path], output: Path) -> list[str]:
 
 
 def killed_at(moment: str, *arguments: object) -> None:
-    done = subprocess.run(
-        [sys.executable, str(TESTS / "dying_runs.py"), moment, *map(str, arguments), "--quiet"],
-        env=os.environ | {"PYTHONPATH": str(TESTS.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    done = run_helper("dying_runs", moment, *arguments, "--quiet")
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from retarget_samples import motion_of, moving_hands
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import rotations
+from helpers.retarget_samples import motion_of, moving_hands
 from retarget.retargeting import retarget_motion
 from retarget.robots.check import check_hand
 from retarget.robots.kinematics import KinematicTree

@@ -6,10 +6,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from retarget_samples import motion_of, moving_hands
 
 from acehand_core.errors import SchemaError
 from acehand_core.motion import FlexionReport, Provenance, ReplayReport, RobotTrajectory
+from helpers.retarget_samples import motion_of, moving_hands
 from retarget.replay.verdict import GATES, Gate, judge, read_gates
 
 COUNT = 100

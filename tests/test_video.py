@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from video_fixtures import numbered_image, read_number, write_audio, write_video
 
 from acehand_core.errors import InputError, VideoError
 from acehand_core.motion import Recording
@@ -23,6 +22,7 @@ from acehand_core.recordings import video
 from acehand_core.recordings.selection import at_rate
 from acehand_core.recordings.video import find_videos, open_video
 from acehand_core.recordings.video_scan import repair_times
+from helpers.video_fixtures import numbered_image, read_number, write_audio, write_video
 
 #: One key frame in 250, and three frames of each four stored out of order.
 LONG_GOP = {

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
-import video_fixtures as fixtures
 
 from acehand_core.errors import OutputError, SchemaError
 from acehand_core.motion import Recording
@@ -26,31 +24,13 @@ from acehand_core.recordings.video_encode import (
     even_size,
     probe_video,
 )
-
-
-class Images:
-    """Frames in memory: no more than the protocol asks for."""
-
-    def __init__(self, images: list[np.ndarray]) -> None:
-        self.images = images
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def read(self, start: int, stop: int) -> Iterator[np.ndarray]:
-        yield from self.images[start:stop]
-
-    def read_reversed(self, start: int, stop: int) -> Iterator[np.ndarray]:
-        yield from reversed(self.images[start:stop])
-
-    def at(self, index: int) -> np.ndarray:
-        return self.images[index]
+from helpers import video_fixtures as fixtures
 
 
 def in_memory(images: list[np.ndarray]) -> Recording:
     height, width = images[0].shape[:2]
     stamps = np.arange(len(images), dtype=np.int64) * 33_333_333
-    return Recording("memory", None, stamps, 30.0, width, height, Images(images))
+    return Recording("memory", None, stamps, 30.0, width, height, fixtures.Images(images))
 
 
 def numbered(count: int, width: int = 96, height: int = 64) -> Recording:

@@ -6,13 +6,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from retarget_samples import motion_of, moving_hands
 
 from acehand_core.drawing.views import SourceView
 from acehand_core.errors import MissingDependencyError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.types import SIDES
+from helpers.retarget_samples import motion_of, moving_hands
 from retarget.retargeting import retarget_motion
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-import weights_samples as samples
-from weights_samples import release
 
 from acehand_core.cli.main import main as acehand
 from acehand_core.model.weights.load import load_weights
+from helpers import weights_samples as samples
+from helpers.weights_samples import release
 
 
 def run(*words: str | Path) -> int:

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-import weights_samples as samples
 from safetensors.torch import save_file
-from weights_samples import TINY, equal, release
 
 from acehand_core.cli.main import main
 from acehand_core.errors import InputError, OutputError, SchemaError
@@ -41,6 +39,8 @@ from acehand_core.model.weights.load import (
 from acehand_core.model.weights.official_files import from_official_tensors
 from acehand_core.model.weights.state import LoadedWeights, TrainingSource
 from acehand_core.model.weights.storage import store_of
+from helpers import weights_samples as samples
+from helpers.weights_samples import TINY, equal, release
 
 TARGETS = ("official", "repackaged", "acehand")
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-import weights_samples as samples
 from safetensors.torch import load_file, save_file
-from weights_samples import release
 
 from acehand_core.errors import AcehandError, InputError, SchemaError, UnsafeFileError
 from acehand_core.model.weights.inspection import verify
 from acehand_core.model.weights.load import convert, load_weights, sort_sources
+from helpers import weights_samples as samples
+from helpers.weights_samples import release
 
 ROOT = Path(__file__).resolve().parent.parent
 

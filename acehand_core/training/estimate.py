@@ -1,7 +1,7 @@
 """How large a training step is before anything is loaded: parameters, activations, operations.
 
 Parameters are counted on the meta device. Activations are what autograd keeps, by formula; a run on
-a GPU reports what it really took (benchmarks/train_step.py).
+a GPU reports what it really took (``python -m benchmarks.train_step``).
 """
 
 from __future__ import annotations

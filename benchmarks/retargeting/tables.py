@@ -1,4 +1,4 @@
-"""Markdown of the comparison, written from its JSON; see benchmarks/documents.py."""
+"""Markdown of the comparison, written from its JSON; see ``benchmarks.documents``."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controller_rules import check_controller_takes
 from ros_process import Process, call, spin_until, trigger
 from rosbags.rosbag2 import Reader
 from test_offline_bag import EXAMPLE, START, STEP, Told, image_fields
@@ -18,6 +17,7 @@ from acehand_core.lerobot.check import check_dataset
 from acehand_core.recordings.video import open_video
 from acehand_ros.clips import ClipFolder
 from acehand_ros.messages import to_ros
+from helpers.controller_rules import check_controller_takes
 from retarget.robots.robot import load_robot
 
 Start = Callable[..., Process]

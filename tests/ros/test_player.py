@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from controller_rules import check_controller_takes
 from ros_process import Launched, Process, call, spin_until, trigger
 
 from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
+from helpers.controller_rules import check_controller_takes
 from retarget.robots.robot import load_robot
 
 TRUTH = Path(__file__).parents[2] / "examples" / "two_hands_truth.parquet"

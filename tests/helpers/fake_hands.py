@@ -1,7 +1,9 @@
-"""Detections made up for tests of the tracker: no network, no image."""
+"""Hands and detections made up for tests of trackers and solvers: no network, no image."""
 
 import numpy as np
 
+from acehand_core.geometry import rotations
+from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.trackers.mediapipe.detector import Detection
 
@@ -18,3 +20,12 @@ def detection(
     if seed is not None:
         pixels = pixels + np.random.default_rng(seed).normal(0, 0.02 * size, (21, 2))
     return Detection(pixels, np.zeros((21, 3)), float(p_right), look)
+
+
+def right_hands(rng, count):
+    """Joints (count, 21, 3) of random right hands turned to the camera, the wrist at the origin."""
+    low, high = articulation.limits()
+    pose = articulation.angles_to_pose(rng.uniform(low, high, (count, 22)), "right")
+    orient = rotations.exp(rng.uniform(-1.5, 1.5, (count, 3)))
+    joints = CapsuleHand().joints("right", orient, pose, np.zeros(10))
+    return joints - joints[:, :1]

@@ -1,6 +1,6 @@
 """Reads the paper's tables from its LaTeX source. Run it to write the product's file of them.
 
-python tests/quoted_from_paper.py SHARED/paper/*.txt
+python tests/helpers/quoted_from_paper.py SHARED/paper/*.txt
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-TARGET = Path(__file__).resolve().parent.parent / "acehand_core/evaluation/quoted.json"
+TARGET = Path(__file__).resolve().parents[2] / "acehand_core/evaluation/quoted.json"
 VIDIHAND = "published by ViDiHand; the paper quotes it"
 OWN = "the paper's own run"
 MAIN = ["facc", "recall", "f1", "mpjpe_p", "pa_p", "mpjpe_plus_oos", "epe_p", "go_p", "ct_p",

@@ -1,6 +1,7 @@
 """Tiny datasets in exactly the native layouts of the eight datasets, and what they must convert to.
 
-python tests/native_samples.py FOLDER [MANO.npz]   write all of them, to compare with your own copy
+``python tests/helpers/native_samples.py FOLDER [MANO.npz]`` writes all of them, to compare with
+your own copy.
 
 Every ``write_*`` makes one dataset under a folder and returns what a reader must find. The labels
 are posed here by smplx in the frame and by the convention of each dataset, and the posed joints are

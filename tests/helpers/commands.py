@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from retarget_samples import moving_hands
 
 from acehand_core.cli import retarget
 from acehand_core.cli.main import main as acehand
+from helpers.retarget_samples import moving_hands
 
 
 class Run:
@@ -49,6 +52,16 @@ def first_run(*arguments: object) -> dict:
     with contextlib.redirect_stdout(said):
         assert retarget.main([*map(str, arguments), "--json", "--quiet"]) == 0
     return json.loads(said.getvalue().splitlines()[-1])
+
+
+def run_helper(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a module of this folder as a program, in a process of its own."""
+    here = Path(__file__).resolve().parent
+    return subprocess.run(
+        [sys.executable, str(here / f"{name}.py"), *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": str(here.parents[1])},
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
 
 
 def hands_file(path: Path, count: int = 12, fps: int = 30, **entries: object) -> Path:

@@ -1,6 +1,8 @@
 """The main job in a process that is killed, as by the system, at a chosen moment.
 
-python dying_runs.py MOMENT ARGUMENTS...   ARGUMENTS are those of acehand-retarget, or of acehand
+python tests/helpers/dying_runs.py MOMENT ARGUMENTS...
+
+ARGUMENTS are those of acehand-retarget, or of acehand; MOMENT is one of
 
 drawing      an episode is in place, none of its pictures is begun
 sheet        the contact sheet is written but has not got its name

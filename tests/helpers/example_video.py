@@ -9,7 +9,7 @@ import numpy as np
 
 from acehand_core.recordings.video import open_video
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "two_hands.mp4"
 TRUTH = ROOT / "examples" / "two_hands_truth.parquet"
 

@@ -1,8 +1,8 @@
 """How rendered hands touch what they take, measured on their mesh.
 
-``python tests/grasp_measures.py`` prints a table. Signed distances are worked out here, from the
-solids that are drawn, and share nothing with the code that fits the grips. Metres; a distance is
-negative inside an object.
+``python tests/helpers/grasp_measures.py`` prints a table. Signed distances are worked out here,
+from the solids that are drawn, and share nothing with the code that fits the grips. Metres; a
+distance is negative inside an object.
 """
 
 from __future__ import annotations

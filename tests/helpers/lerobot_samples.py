@@ -1,7 +1,9 @@
 """Small LeRobot datasets for tests; run as a program, writers that are killed or run out of disk.
 
-python lerobot_samples.py die FOLDER        one folder per step at which a writer was killed
-python lerobot_samples.py full ROOT BYTES   append under a limit on file sizes; print the error
+python tests/helpers/lerobot_samples.py COMMAND
+
+die FOLDER        one folder per step at which a writer was killed
+full ROOT BYTES   append under a limit on file sizes; print the error
 """
 
 from __future__ import annotations

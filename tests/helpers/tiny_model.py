@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from acehand_core.model.config import TrunkConfig, VaeConfig
+from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
 from acehand_core.model.encoder.trunk import Trunk
 from acehand_core.model.encoder.vae import VideoEncoder
+from acehand_core.model.weights.state import LoadedWeights, state_shapes
 
 VAE = VaeConfig(base_dim=16)
 TRUNK = TrunkConfig(
     dim=48, ffn_dim=64, num_heads=2, num_layers=5, text_dim=32, text_length=16, tap=2,
     lora_rank=4, lora_alpha=4.0,
+)  # fmt: skip
+MODEL = ModelConfig(
+    vae=VAE, trunk=TRUNK,
+    decoder=DecoderConfig(feature_dim=48, width=32, num_heads=2, num_layers=1),
 )  # fmt: skip
 
 
@@ -64,3 +71,15 @@ def trunk(config: TrunkConfig = TRUNK, precision: str = "float32", seed: int = 0
     """Return a trunk without adapters."""
     caption = torch.randn(5, config.text_dim, generator=torch.Generator().manual_seed(seed + 1))
     return Trunk.from_tensors(config, trunk_tensors(config, seed), caption, precision)
+
+
+def weights(config: ModelConfig = MODEL, **fields: Any) -> LoadedWeights:
+    """Return random weights; hands are always there: presence is well above the gate."""
+    parts = {
+        part: random_tensors({name: torch.empty(shape) for name, shape in shapes.items()})
+        for part, shapes in state_shapes(config).items()
+    }
+    parts["decoder"]["head_presence.2.bias"] += 5
+    parts["decoder"]["head_visible.2.bias"] += 5
+    caption = torch.randn(5, config.trunk.text_dim, generator=torch.Generator().manual_seed(0))
+    return LoadedWeights(config, **parts, caption=caption, sha256s={"a": "b"}, **fields)

@@ -6,7 +6,7 @@ coding and tells a turned or mirrored picture from an upright one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,6 +16,25 @@ import numpy as np
 _DARK, _BRIGHT = 48, 208
 #: Bit 0 is always set and bit 15 never, so that no number looks the same turned or mirrored.
 _FIRST_BIT, _NUM_BITS = 1, 14
+
+
+class Images:
+    """Frames in memory: no more than the protocol asks for."""
+
+    def __init__(self, images: Sequence[np.ndarray]) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def read(self, start: int, stop: int) -> Iterator[np.ndarray]:
+        yield from self.images[start:stop]
+
+    def read_reversed(self, start: int, stop: int) -> Iterator[np.ndarray]:
+        yield from reversed(self.images[start:stop])
+
+    def at(self, index: int) -> np.ndarray:
+        return self.images[index]
 
 
 def numbered_image(number: int, width: int = 96, height: int = 64) -> np.ndarray:
