@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 from acehand_core.errors import OutputError
 
-try:
-    import fcntl
-except ImportError:  # Windows: no advisory locks, one writer at a time is up to the user
-    fcntl = None
+fcntl: ModuleType | None = None
+with contextlib.suppress(ImportError):  # Windows: one writer at a time is up to the user
+    fcntl = importlib.import_module("fcntl")
 
 _HINT = "Free some space or check the permissions, then run again."
 

@@ -110,9 +110,9 @@ def _joints(source: str, entries: Mapping[str, Any], hands: str) -> np.ndarray:
             f"{source}: one hand needs an entry side = 'left' or 'right', or --hands left|right."
         )
 
-    out = np.full((len(joints), 2, 21, 3), np.nan)
-    out[:, SIDES.index(side)] = joints
-    return out
+    both = np.full((len(joints), 2, 21, 3), np.nan)
+    both[:, SIDES.index(side)] = joints
+    return both
 
 
 def _of_possible_size(source: str, joints: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -138,7 +138,13 @@ def _of_possible_size(source: str, joints: np.ndarray, known: np.ndarray) -> np.
 
 def _times(source: str, entries: Mapping[str, Any], count: int) -> tuple[np.ndarray, float]:
     """Return stamps (T,) in ns and the nominal rate."""
-    fps = _fps(source, entries["fps"]) if "fps" in entries else None
+    fps: float | None = None
+    if (rate := entries.get("fps")) is not None:
+        if rate.size != 1 or rate.dtype.kind not in "iuf" or not 0 < rate.item() <= MAX_FPS:
+            raise SchemaError(
+                f"{source}: fps is {rate}; a number above 0 up to {MAX_FPS:g} is needed."
+            )
+        fps = float(rate.item())
     if "timestamps_ns" not in entries:
         fps = fps or DEFAULT_FPS
         return np.round(np.arange(count) * 1e9 / fps).astype(np.int64), fps
@@ -152,14 +158,6 @@ def _times(source: str, entries: Mapping[str, Any], count: int) -> tuple[np.ndar
     if fps is None:
         fps = DEFAULT_FPS if count == 1 else float(1e9 / np.median(np.diff(times)))
     return times, fps
-
-
-def _fps(source: str, value: np.ndarray) -> float:
-    if value.size != 1 or value.dtype.kind not in "iuf" or not 0 < value.item() <= MAX_FPS:
-        raise SchemaError(
-            f"{source}: fps is {value}; a number above 0 up to {MAX_FPS:g} is needed."
-        )
-    return float(value.item())
 
 
 def _confidence(source: str, entries: Mapping[str, Any], count: int) -> np.ndarray:

@@ -16,11 +16,11 @@ from acehand_core import __version__
 @functools.cache
 def library_versions() -> Mapping[str, str]:
     """Return the versions of what shapes a result."""
-    out = {"acehand": __version__}
+    versions = {"acehand": __version__}
     for name in ("av", "mediapipe", "mujoco", "numpy", "opencv-python-headless", "piqp"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            out[name] = importlib.metadata.version(name)
-    return out
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def without_folder(source: str) -> str:
@@ -39,7 +39,7 @@ class Provenance:
     """Where a result came from; written into every file.
 
     ``source`` is what the recording is called, never where it lies: an absolute path loses its
-    folders here, whoever gives it.
+    folders here.
 
     ``licenses`` names what binds a user of the result (weights, hand model, robot model), one line
     each. ``notes`` says what was assumed, for example a nominal field of view.

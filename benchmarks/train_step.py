@@ -22,7 +22,7 @@ from acehand_core.datasets.clips.schema import ClipInfo
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.model.batch import ClipBatch
 from acehand_core.model.network import SolveOptions
-from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.training import build
 from acehand_core.training.compose import compose
 from acehand_core.training.config import TrainConfig

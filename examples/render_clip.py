@@ -13,7 +13,7 @@ import numpy as np
 
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.recordings.hand_table import write_hand_motion
+from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.synthetic.grasp_fit import OFF_M
 from acehand_core.synthetic.grasps import pinch_from_above
 from acehand_core.synthetic.hand_geometry import bend

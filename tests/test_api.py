@@ -16,7 +16,7 @@ import pytest
 import acehand_core as ah
 import retarget
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples"

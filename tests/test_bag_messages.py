@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from acehand_core.bags.images import camera_info_fields, camera_of
+from acehand_core.bags.library import DISTROS, typestore
 from acehand_core.bags.messages import (
     TOPICS,
     Demonstration,
@@ -19,7 +20,6 @@ from acehand_core.bags.messages import (
     latched_messages,
     trajectory_messages,
 )
-from acehand_core.bags.typestore import DISTROS, typestore
 from acehand_core.bags.writer import build
 from acehand_core.errors import CalibrationError, SchemaError
 from acehand_core.geometry.cameras import Camera

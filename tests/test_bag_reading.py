@@ -12,9 +12,9 @@ import pytest
 
 from acehand_core.bags.bag import Bag, is_bag
 from acehand_core.bags.images import ENCODINGS
+from acehand_core.bags.library import COMPRESSED_VIDEO, DISTROS, FFMPEG_PACKET
 from acehand_core.bags.records import BagOptions
 from acehand_core.bags.topics import bag_info
-from acehand_core.bags.typestore import COMPRESSED_VIDEO, DISTROS, FFMPEG_PACKET
 from acehand_core.errors import CalibrationError, InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.recordings.bag import (

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion
 from benchmarks import all as every
 from benchmarks import documents, provenance
 from benchmarks.retargeting import tables

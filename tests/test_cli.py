@@ -22,7 +22,7 @@ from acehand_core.cli.main import main as acehand
 from acehand_core.errors import OutputError
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import LeRobotWriter, read_provenance
-from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.registry import Registry
 from helpers.commands import Acehand, Run, first_run, hands_file
 from helpers.controller_rules import check_dataset_limits

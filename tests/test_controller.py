@@ -123,7 +123,7 @@ def test_ragged_recordings_become_steady_trajectories(table, tmp_path, jitter, d
     motion = read_motion_file(table, "both")
     stamps, kept = ragged(3, len(motion), jitter=jitter, drop=drop)
     lost = motion.at(kept, stamps, motion.fps)
-    from acehand_core.recordings.hand_table import write_hand_motion
+    from acehand_core.recordings.hands_file import write_hand_motion
 
     write_hand_motion(lost, tmp_path / "lost.parquet")
     demo, robot = next(load_demonstrations(tmp_path / "lost.parquet"))

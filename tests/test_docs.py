@@ -21,7 +21,7 @@ from acehand_core.lerobot.features import Layout, features
 from acehand_core.pipeline import JobSettings, run_job
 from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.recordings.cameras import POSE_COLUMNS
-from acehand_core.recordings.hand_table import COLUMNS
+from acehand_core.recordings.hands_file import COLUMNS
 from acehand_core.trackers.base import Tracker
 from helpers.commands import hands_file
 from retarget.robots.robot import load_robot

@@ -18,7 +18,7 @@ from acehand_core.evaluation.protocol import HandLibrary
 from acehand_core.evaluation.run import Options, evaluate_predictions
 from acehand_core.geometry import rotations
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.types import SIDES
 from benchmarks.evaluation_reference import CAMERA, motion_of
 from helpers.commands import Acehand

@@ -21,7 +21,7 @@ from acehand_core.model.inference.loading import load_model
 from acehand_core.model.inference.windows import latents_over
 from acehand_core.model.network import SolveOptions, place
 from acehand_core.model.weights import own
-from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.selection import part
 from acehand_core.trackers.ace import AceTracker
 from acehand_core.trackers.ace_settings import AceSettings

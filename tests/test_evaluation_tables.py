@@ -27,7 +27,7 @@ from acehand_core.evaluation.tables import (
     markdown,
     quoted,
 )
-from acehand_core.recordings.hand_table import write_hand_motion
+from acehand_core.recordings.hands_file import write_hand_motion
 from benchmarks.evaluation_reference import motion_of
 from helpers import quoted_from_paper
 from helpers.commands import Acehand

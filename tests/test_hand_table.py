@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from acehand_core.errors import AcehandError, InputError, OutputError, SchemaError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.recordings.hand_table import (
+from acehand_core.recordings.hands_file import (
     COLUMNS,
     read_hand_motion,
+    read_motion_file,
     to_table,
     write_hand_motion,
     write_joints_file,
 )
-from acehand_core.recordings.hands_file import read_motion_file
 from helpers.fake_motion import CAMERA, assert_same_bits, random_motion
 
 

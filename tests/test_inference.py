@@ -25,7 +25,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.hand.mano import load_mano
-from acehand_core.lerobot.resume import FinishedEpisodes
+from acehand_core.lerobot.dataset import FinishedEpisodes
 from acehand_core.model.batch import ClipBatch, Readout, pinhole_batch
 from acehand_core.model.config import InferenceConfig, ModelConfig
 from acehand_core.model.encoder.vae import PixelEncoder, VideoEncoder, unpack
@@ -41,7 +41,7 @@ from acehand_core.model.weights.load import convert, load_weights, sort_sources
 from acehand_core.model.weights.state import TrainingSource
 from acehand_core.motion import HandMotion
 from acehand_core.pipeline import JobSettings
-from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.trackers import ace as ace_tracker
 from acehand_core.trackers.ace import AceTracker
 from acehand_core.trackers.ace_settings import AceSettings, read_betas

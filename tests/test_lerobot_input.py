@@ -90,7 +90,7 @@ def test_older_datasets_and_the_choice_of_a_camera(tmp_path: Path, whole: list[n
     path = Registry().expand([folder])[1]
     with pytest.raises(InputError, match=r"--video-key: .*head, second"):
         open_recording(path, RecordingOptions())
-    with pytest.raises(InputError, match=r"'secnd' is no video.*Did you mean 'second'"):
+    with pytest.raises(InputError, match=r"'secnd' is not a video.*Did you mean 'second'"):
         open_recording(path, RecordingOptions(video_key="secnd"))
     for key, shift in ((EGO, 0), ("second", 20)):
         recording = open_recording(path, RecordingOptions(video_key=key))

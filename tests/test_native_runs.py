@@ -27,7 +27,7 @@ from acehand_core.evaluation.inputs import open_ground_truth
 from acehand_core.evaluation.protocol import HandLibrary
 from acehand_core.evaluation.run import Options, evaluate_predictions
 from acehand_core.hand.mano import load_mano
-from acehand_core.recordings.hand_table import write_hand_motion
+from acehand_core.recordings.hands_file import write_hand_motion
 from helpers import native_samples
 
 pytest.importorskip("smplx")

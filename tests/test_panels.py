@@ -20,7 +20,7 @@ from acehand_core.drawing.scene import Layer, View, mesh_layer, outside_view, st
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import Camera
-from acehand_core.recordings.hand_table import write_hand_motion
+from acehand_core.recordings.hands_file import write_hand_motion
 from helpers.commands import Acehand, Run, hands_file
 from helpers.retarget_samples import motion_of, moving_hands
 from helpers.video_fixtures import write_video

@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from acehand_core.lerobot.dataset import read_provenance
-from acehand_core.lerobot.resume import JOB
+from acehand_core.lerobot.dataset import JOB, read_provenance
 from acehand_core.motion import Provenance, Recording
 from acehand_core.provenance import without_folder
-from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion
 from helpers import lerobot_samples as samples
 from helpers.commands import Acehand, Run, hands_file
 from helpers.example_video import example_frames

@@ -16,7 +16,7 @@ import pytest
 from acehand_core.cli import retarget
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.motion import FrameSource, HandMotion
-from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.video import open_video
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker

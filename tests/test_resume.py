@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.lerobot.dataset import LeRobotWriter, read_provenance
-from acehand_core.lerobot.resume import JOB
+from acehand_core.lerobot.dataset import JOB, LeRobotWriter, read_provenance
 from acehand_core.pipeline import job as pipeline
 from helpers.commands import Run, hands_file
 from helpers.example_video import example_frames

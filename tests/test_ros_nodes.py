@@ -33,7 +33,7 @@ from acehand_core.errors import (
     NoHandError,
     OutputError,
 )
-from acehand_core.lerobot.resume import prepare_output
+from acehand_core.lerobot.dataset import prepare_output
 from acehand_core.pipeline.bag_convert import ConvertReport
 from acehand_core.pipeline.bag_write import (
     WriteOptions,
@@ -43,7 +43,7 @@ from acehand_core.pipeline.bag_write import (
     write_bag,
 )
 from acehand_core.pipeline.report import Failure, JobReport
-from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.types import SIDES
 from acehand_ros import clips, launching, offline_bag
 from acehand_ros.messages import in_namespace, live_topic

@@ -24,7 +24,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import BONES
-from acehand_core.recordings.hand_table import write_hand_motion
+from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.synthetic import job as jobs
 from acehand_core.synthetic.episode import SynthOptions, make_episode
 from acehand_core.synthetic.hand_geometry import enclose

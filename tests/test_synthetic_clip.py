@@ -12,7 +12,7 @@ from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.articulation import angles_to_pose
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.synthetic.hand_geometry import bend, reach
 from acehand_core.synthetic.lens import Lens
 from acehand_core.synthetic.rendering import (

@@ -21,8 +21,8 @@ from acehand_core.errors import (
 )
 from acehand_core.joints import ENTRIES
 from acehand_core.motion import Recording
-from acehand_core.recordings.hand_table import write_hand_motion
-from acehand_core.recordings.hands_file import is_motion_file, read_joints_file
+from acehand_core.recordings.hands_file import read_joints_file, write_hand_motion
+from acehand_core.recordings.registry import HandsFile, format_of
 from acehand_core.trackers import base
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker, tracker_names
 from acehand_core.trackers.choose import choose_tracker
@@ -317,8 +317,8 @@ def test_only_the_wanted_hand_is_given(table, hands):
 
 
 def test_choosing_by_name_or_file(table, tmp_path):
-    assert is_motion_file(Path("a.npz")) and is_motion_file(table)
-    assert not is_motion_file(Path("video.mp4"))
+    assert format_of(Path("a.npz")) is HandsFile and format_of(table) is HandsFile
+    assert format_of(Path("video.mp4")) is not HandsFile
     assert isinstance(choose_tracker(str(table), BOTH), FileTracker)
     assert choose_tracker("auto", BOTH).name == "mediapipe"
     with pytest.raises(InputError, match="cannot be read"):

@@ -4,13 +4,12 @@ import cv2
 import numpy as np
 import pytest
 
-from acehand_core.errors import CalibrationError, OutputError
+from acehand_core.errors import CalibrationError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording
 from acehand_core.recordings import cameras as module
-from acehand_core.recordings.cameras import undistort, undistortion_maps, write_undistorted
-from acehand_core.recordings.video import open_video
-from helpers.video_fixtures import Images, write_video
+from acehand_core.recordings.cameras import undistort, undistortion_maps
+from helpers.video_fixtures import Images
 
 BROWN = Camera(
     "brown_conrady", 320, 240, 240.0, 242.0, 165.0, 117.0, (-0.28, 0.07, 1e-3, -5e-4, 0.01)
@@ -163,74 +162,3 @@ def test_maps_are_computed_once(monkeypatch) -> None:
     result = undistort(recording_of([smooth_image(320, 240)] * 5, BROWN))
     list(result.frames.read(0, 5))
     assert len(calls) == 1
-
-
-# Writing.
-
-
-@pytest.mark.parametrize("size", [(320, 240), (321, 241)])
-def test_written_video_shows_the_undistorted_frames(tmp_path, size) -> None:
-    images = [smooth_image(*size, seed) for seed in range(5)]
-    camera = BROWN.rescaled(320, 240) if size == (320, 240) else BROWN.rescaled(*size)
-    times = np.array([100, 133, 166, 500, 520], np.int64) * 1_000_000
-    source = recording_of(images, camera, timestamps_ns=times)
-    seen = []
-    result = write_undistorted(source, tmp_path / "out.mp4", lambda *step: seen.append(step))
-    assert seen == [(i, 5) for i in range(1, 6)]
-    assert [path.name for path in tmp_path.iterdir()] == ["out.mp4"]
-    written = open_video(tmp_path / "out.mp4")
-    assert (written.width, written.height) == size
-    np.testing.assert_allclose(written.timestamps_ns, times, atol=6000)
-    for image, expected in zip(written.frames.read(0, 5), result.frames.read(0, 5), strict=True):
-        assert np.abs(image.astype(int) - expected).mean() < 3
-
-
-def test_written_colours_are_kept(tmp_path) -> None:
-    """Another colour matrix on the way back would shift such a green by more than 10."""
-    colour = np.array([40, 190, 60], np.uint8)
-    image = np.broadcast_to(colour, (240, 320, 3)).copy()
-    write_undistorted(recording_of([image], BROWN), tmp_path / "out.mp4")
-    seen = open_video(tmp_path / "out.mp4").frames.at(0)[100:140, 140:180].mean(axis=(0, 1))
-    np.testing.assert_allclose(seen, colour, atol=3)
-
-
-def test_write_from_a_video_file(tmp_path) -> None:
-    path = write_video(tmp_path / "in.mp4", 6, size=(320, 240))
-    source = open_video(path)
-    camera = Camera("kannala_brandt", 320, 240, 200.0, 200.0, 160.0, 120.0, (0.0, 0.0, 0.0, 0.0))
-    recording = Recording(**{f: getattr(source, f) for f in source.__slots__} | {"camera": camera})
-    write_undistorted(recording, tmp_path / "out.mp4")
-    assert len(open_video(tmp_path / "out.mp4")) == 6
-
-
-def test_failed_writing_leaves_nothing(tmp_path) -> None:
-    source = recording_of([smooth_image(320, 240)] * 3, BROWN)
-
-    def stop(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_undistorted(source, tmp_path / "out.mp4", stop)
-    assert list(tmp_path.iterdir()) == []
-
-    def full(done: int, total: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OutputError, match=r"out\.mp4 cannot be written: No space left"):
-        write_undistorted(source, tmp_path / "out.mp4", full)
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(OutputError, match="cannot be written"):
-        write_undistorted(source, tmp_path / "missing" / "out.mp4")
-
-
-def test_existing_files_are_kept(tmp_path) -> None:
-    source = recording_of([smooth_image(320, 240)] * 2, BROWN)
-    path = tmp_path / "out.mp4"
-    path.write_bytes(b"precious")
-    with pytest.raises(OutputError, match="exists"):
-        write_undistorted(source, path)
-    assert path.read_bytes() == b"precious"
-    write_undistorted(source, path, overwrite=True)
-    assert len(open_video(path)) == 2
-    with pytest.raises(OutputError, match=r"written as \.mp4"):
-        write_undistorted(source, tmp_path / "out.avi")

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from acehand_core import atomic
-from acehand_core.lerobot import extras, transaction
+from acehand_core.lerobot import format as files
+from acehand_core.lerobot import transaction
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import open_for_append
 from acehand_core.lerobot.repair import repair
@@ -119,20 +120,20 @@ def test_whoever_resumes_without_overlays_gets_none(
     inputs: list[Path], whole: Path, tmp_path: Path, capsys
 ) -> None:
     root = shutil.copytree(whole, tmp_path / "data")
-    (root / FIRST / extras.OVERLAY).unlink()
+    (root / FIRST / files.OVERLAY).unlink()
     assert check_dataset(root) == [], "removed on purpose"
-    (root / FIRST / extras.PENDING).write_bytes(extras.pending_bytes(["overlay.mp4"]))
+    (root / FIRST / files.PENDING).write_bytes(files.pending_bytes(["overlay.mp4"]))
     assert Run(capsys, *job(inputs, root), "--resume", "--no-overlay").code == 0
-    assert check_dataset(root) == [] and not (root / FIRST / extras.OVERLAY).exists()
+    assert check_dataset(root) == [] and not (root / FIRST / files.OVERLAY).exists()
 
 
-@pytest.mark.parametrize("lost", [[extras.SHEET], [extras.HANDS, extras.REPORT, extras.SHEET]])
+@pytest.mark.parametrize("lost", [[files.SHEET], [files.HANDS, files.REPORT, files.SHEET]])
 def test_what_an_older_version_left_out_is_made_again(
     lost: list[str], inputs: list[Path], whole: Path, tmp_path: Path, capsys
 ) -> None:
     """It wrote hands and report after the episode, and nothing that says what is to come."""
     root = shutil.copytree(whole, tmp_path / "data")
-    for name in [*lost, extras.OVERLAY]:
+    for name in [*lost, files.OVERLAY]:
         (root / FIRST / name).unlink()
     (problem,) = check_dataset(root)
     assert all(name in str(problem) for name in lost)

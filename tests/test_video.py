@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from acehand_core.errors import InputError, VideoError
 from acehand_core.motion import Recording
 from acehand_core.recordings import video
+from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import at_rate
-from acehand_core.recordings.video import find_videos, open_video
+from acehand_core.recordings.video import open_video
 from acehand_core.recordings.video_scan import repair_times
 from helpers.video_fixtures import numbered_image, read_number, write_audio, write_video
 
@@ -526,17 +527,15 @@ def test_odd_file_names(tmp_path) -> None:
         assert len(open_video(write_video(tmp_path / "x.mp4", 3).rename(tmp_path / name))) == 3
 
 
-def test_find_videos(tmp_path) -> None:
+def test_a_folder_of_videos(tmp_path) -> None:
     for name in ("b.MP4", "a.mkv", ".hidden.mp4", "notes.txt"):
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "folder.mp4").mkdir()
-    assert [path.name for path in find_videos(tmp_path)] == ["a.mkv", "b.MP4"]
+    assert [path.name for path in Registry().expand([tmp_path])] == ["a.mkv", "b.MP4"]
     with pytest.raises(VideoError, match=r"has no video.*\.mp4"):
-        find_videos(tmp_path / "folder.mp4")
-    with pytest.raises(VideoError, match="does not exist"):
-        find_videos(tmp_path / "nowhere")
-    with pytest.raises(VideoError, match="is not a folder"):
-        find_videos(tmp_path / "a.mkv")
+        Registry().expand([tmp_path / "folder.mp4"])
+    with pytest.raises(InputError, match="no such file or folder"):
+        Registry().expand([tmp_path / "nowhere"])
 
 
 # Time stamps.

@@ -225,7 +225,7 @@ def test_what_cannot_be_copied_is_refused_with_the_reason(
 
 
 def test_frames_in_memory_cannot_be_copied(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="no video file"):
+    with pytest.raises(OutputError, match="not a video file"):
         encode_video(numbered(3), tmp_path / "out.mp4", 30, VideoEncoding(codec="copy"))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from acehand_core.bags.library import DISTROS, LATEST, OLDEST, UnpackedFiles
 from acehand_core.bags.mcap import McapFile
 from acehand_core.bags.records import (
     Data,
@@ -19,11 +20,8 @@ from acehand_core.bags.records import (
     Place,
     StorageFile,
     Topic,
-    Unpacked,
-    unpacked,
 )
 from acehand_core.bags.sqlite import SqliteFile
-from acehand_core.bags.typestore import DISTROS, LATEST, OLDEST
 from acehand_core.errors import InputError
 
 METADATA = "metadata.yaml"
@@ -47,22 +45,28 @@ class Bag:
     """An open bag. Not for two threads at once; every thread opens its own.
 
     ``still`` is called now and then where opening takes long: of a bag without an index or
-    compressed as a whole. ``dropped`` collects what opening found out; ``messages`` adds to the
-    dropped it is given.
+    compressed as a whole. ``copies`` are decompressed files that it shares with others; None: it
+    has its own. ``dropped`` collects what opening found out; ``messages`` adds to the dropped it is
+    given.
 
     Raises:
         InputError: it is not a bag, or nothing of it can be read.
         OutputError: a file of it is compressed and there is no room to decompress it.
     """
 
-    def __init__(self, path: Path, still: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        still: Callable[[], None] | None = None,
+        copies: UnpackedFiles | None = None,
+    ) -> None:
         self.path = path
         self._still = still
+        self._copies, self._owns_copies = copies or UnpackedFiles(), copies is None
         self.dropped = DroppedMessages()
         self._metadata: dict[str, Any] = {}
-        self._copies: list[Unpacked] = []
-        self.storage_paths = self._find_files()
         self._files: list[StorageFile] = []
+        self.storage_paths = self._find_files()
 
         try:
             for file in self.storage_paths:
@@ -192,7 +196,8 @@ class Bag:
         """Close the files."""
         for file in self._files:
             file.close()
-        self._copies.clear()
+        if self._owns_copies:
+            self._copies.remove()
 
     def __enter__(self) -> Bag:
         return self
@@ -262,9 +267,7 @@ class Bag:
         opened = file
         try:
             if file.suffix in _PACKED:
-                copy = unpacked(file, self.dropped, self._still)
-                self._copies.append(copy)
-                opened = copy.path
+                opened = self._copies.unpack(file, self.dropped, self._still)
 
             packed = self.compression == "message"
             if opened.suffix == ".mcap":

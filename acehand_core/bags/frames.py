@@ -18,8 +18,8 @@ from jaxtyping import Int
 
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.images import decode_image
+from acehand_core.bags.library import FFMPEG_PACKET, UnpackedFiles, decode
 from acehand_core.bags.records import Data, DroppedMessages
-from acehand_core.bags.typestore import FFMPEG_PACKET, decode
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.files.pyav import rgb_options
 from acehand_core.types import ImageRgb
@@ -31,8 +31,8 @@ class BagFrames:
     """A ``FrameSource`` over T picture messages of a bag.
 
     ``places`` (T, 4) says where each lies (file, place in it). Every thread opens the bag for
-    itself, and holds two chunks of it at most. A picture that turns out not to decode shows the one
-    before it and is counted, once, in ``dropped``.
+    itself, and holds two chunks of it at most; ``copies`` are for all of them. A picture that turns
+    out not to decode shows the one before it and is counted, once, in ``dropped``.
     """
 
     def __init__(
@@ -44,10 +44,11 @@ class BagFrames:
         size: tuple[int, int],
         mirrored: bool,
         dropped: DroppedMessages,
+        copies: UnpackedFiles,
     ) -> None:
         self.path, self.topic, self.msgtype = path, topic, msgtype
         self._places, self._size, self._mirrored = places, size, mirrored
-        self.dropped = dropped
+        self.dropped, self.copies = dropped, copies
         self._broken: set[int] = set()
         self._local = threading.local()
 
@@ -82,13 +83,13 @@ class BagFrames:
     def mirrored(self) -> BagFrames:
         """Return the same frames with left and right exchanged."""
         return BagFrames(self.path, self.topic, self.msgtype, self._places, self._size,
-                         not self._mirrored, self.dropped)  # fmt: skip
+                         not self._mirrored, self.dropped, self.copies)  # fmt: skip
 
     def _read(self, row: Int[np.ndarray, "4"]) -> Data:
         """Return one message's data from the bag as the calling thread has it open."""
         bag = self._local.__dict__.get("bag")
         if bag is None:
-            bag = self._local.bag = Bag(self.path)
+            bag = self._local.bag = Bag(self.path, copies=self.copies)
         file, *place = row.tolist()
         return bag.read(file, tuple(place))
 
@@ -125,7 +126,7 @@ class PacketFrames(BagFrames):
         keys: list[int],
     ) -> None:
         super().__init__(base.path, base.topic, base.msgtype, stream[packet], base._size,
-                         base._mirrored, base.dropped)  # fmt: skip
+                         base._mirrored, base.dropped, base.copies)  # fmt: skip
         self._stream, self._packet, self._keys, self._codec = stream, packet, keys, codec
         self._frame_of = {int(p): i for i, p in enumerate(packet)}
 
@@ -198,6 +199,7 @@ _CODECS = (
     (re.compile(r"vp9", re.IGNORECASE), "vp9"),
 )
 _KEY_FLAG = 1
+_NAL_UNIT = re.compile(b"\x00\x00\x01(.)", re.DOTALL)
 
 
 def codec_of(message: Any, msgtype: str) -> str:
@@ -213,11 +215,12 @@ def is_key(message: Any, msgtype: str, codec: str) -> bool:
     """Tell whether decoding can start at this packet."""
     if msgtype == FFMPEG_PACKET:
         return bool(message.flags & _KEY_FLAG)
-    kinds = set(_nal_types(bytes(message.data), codec))
+    # The bytes behind start codes hold the kinds of the units of the stream.
+    heads = [unit[1][0] for unit in _NAL_UNIT.finditer(bytes(message.data)[:4096])]
     if codec == "h264":
-        return 5 in kinds or 7 in kinds
+        return any(head & 0x1F in (5, 7) for head in heads)
     if codec == "hevc":
-        return bool(kinds & {16, 17, 18, 19, 20, 21, 32, 33})
+        return any((head >> 1) & 0x3F in (*range(16, 22), 32, 33) for head in heads)
     return True
 
 
@@ -232,26 +235,18 @@ class PacketDecoder:
     def decode(self, start: int) -> Iterator[tuple[int, ImageRgb]]:
         """Yield (packet, picture) from the key frame before ``start`` on, as they come out."""
         at = bisect.bisect_right(self._keys, start) - 1
-        context = av.CodecContext.create(self._codec, "r")
+        context: Any = av.CodecContext.create(self._codec, "r")
         context.thread_type = "SLICE"
-        for number in range(self._keys[max(at, 0)], self._count):
-            packet = av.Packet(self._packet(number))
-            packet.pts = number
-            yield from _pictures(context, packet)
-        yield from _pictures(context, None)
-
-
-def _pictures(context: Any, packet: av.Packet | None) -> Iterator[tuple[int, ImageRgb]]:
-    try:
-        decoded = context.decode(packet)
-    except av.FFmpegError:
-        return  # its frame stays away, which the caller notices
-    for frame in decoded:
-        if frame.pts is not None:
-            yield int(frame.pts), np.ascontiguousarray(frame.to_ndarray(**rgb_options(frame)))
-
-
-def _nal_types(data: bytes, codec: str) -> Iterator[int]:
-    for found in re.finditer(b"\x00\x00\x01(.)", data[:4096], re.DOTALL):
-        head = found[1][0]
-        yield head & 0x1F if codec == "h264" else (head >> 1) & 0x3F
+        for number in range(self._keys[max(at, 0)], self._count + 1):
+            packet = None  # after the last one: what the decoder still holds
+            if number < self._count:
+                packet = av.Packet(self._packet(number))
+                packet.pts = number
+            try:
+                decoded = context.decode(packet)
+            except av.FFmpegError:
+                continue  # its frame stays away, which the caller notices
+            for frame in decoded:
+                if frame.pts is not None:
+                    image = frame.to_ndarray(**rgb_options(frame))
+                    yield int(frame.pts), np.ascontiguousarray(image)

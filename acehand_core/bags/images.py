@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 
 from acehand_core.errors import CalibrationError, SchemaError, nearest
-from acehand_core.geometry.cameras import Camera
+from acehand_core.geometry.cameras import Camera, CameraModel
 from acehand_core.types import ImageRgb
 
 CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
@@ -51,13 +51,11 @@ def camera_of(message: Any, rectified: bool = False) -> Camera | None:
     return camera
 
 
-def _distortion(name: str, d: list[float]) -> tuple[Any, list[float]]:
-    if not any(d):
-        if name in ("equidistant", "fisheye"):
-            return "kannala_brandt", [0.0] * 4
-        return "pinhole", []
+def _distortion(name: str, d: list[float]) -> tuple[CameraModel, list[float]]:
     if name in ("equidistant", "fisheye"):
-        return "kannala_brandt", d
+        return "kannala_brandt", d if any(d) else [0.0] * 4
+    if not any(d):
+        return "pinhole", []
     if name == "plumb_bob":
         return "brown_conrady", d[:5]
 
@@ -142,6 +140,7 @@ _PLANAR = {"nv12": cv2.COLOR_YUV2RGB_NV12, "nv21": cv2.COLOR_YUV2RGB_NV21}
 ENCODINGS = (*_PACKED, *_DEEP, *_PLANAR)
 #: Distances, not pictures.
 DEPTH_ENCODINGS = ("16UC1", "32FC1", "64FC1", "16SC1")
+_AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 def check_image(message: Any, msgtype: str) -> tuple[int, int]:
@@ -167,7 +166,11 @@ def check_image(message: Any, msgtype: str) -> tuple[int, int]:
         except (struct.error, IndexError) as error:
             raise SchemaError(f"a picture of format {kind!r} that is cut off") from error
 
-    encoding = _known(message.encoding)
+    encoding = message.encoding
+    if encoding in DEPTH_ENCODINGS:
+        raise SchemaError(f"encoding {encoding!r} holds distances, not a picture")
+    if encoding not in ENCODINGS:
+        raise SchemaError(f"encoding {encoding!r}; {nearest(encoding, ENCODINGS)}")
     width, height, step = int(message.width), int(message.height), int(message.step)
     if width < 1 or height < 1:
         raise SchemaError(f"an image of {width} x {height} pixels")
@@ -194,7 +197,14 @@ def decode_image(message: Any, msgtype: str) -> ImageRgb:
     """
     width, height = check_image(message, msgtype)
     if msgtype == COMPRESSED_IMAGE:
-        return _decode_compressed(message)
+        try:
+            bgr = cv2.imdecode(np.frombuffer(message.data, np.uint8), _AS_STORED)
+        except cv2.error as error:
+            raise SchemaError(f"a damaged {message.format!r} picture: {error.err}") from error
+        if bgr is None:
+            raise SchemaError(f"a damaged {message.format!r} picture")
+        return cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
+
     encoding = message.encoding
     raw = np.frombuffer(message.data, np.uint8)
     rows = height * 3 // 2 if encoding in _PLANAR else height
@@ -216,25 +226,6 @@ def decode_image(message: Any, msgtype: str) -> ImageRgb:
         return pixels.copy() if conversion is None else cv2.cvtColor(pixels, conversion)
     except cv2.error as error:
         raise SchemaError(f"{width} x {height} pixels of {encoding}: {error.err}") from error
-
-
-def _known(encoding: str) -> str:
-    if encoding in DEPTH_ENCODINGS:
-        raise SchemaError(f"encoding {encoding!r} holds distances, not a picture")
-    if encoding not in ENCODINGS:
-        raise SchemaError(f"encoding {encoding!r}; {nearest(encoding, ENCODINGS)}")
-    return encoding
-
-
-def _decode_compressed(message: Any) -> ImageRgb:
-    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-    try:
-        bgr = cv2.imdecode(np.frombuffer(message.data, np.uint8), flags)
-    except cv2.error as error:
-        raise SchemaError(f"a damaged {message.format!r} picture: {error.err}") from error
-    if bgr is None:
-        raise SchemaError(f"a damaged {message.format!r} picture")
-    return cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
 
 
 def _check_jpeg(data: bytes) -> tuple[int, int]:

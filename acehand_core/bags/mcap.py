@@ -6,48 +6,73 @@ Source of the layout: the MCAP format specification, https://mcap.dev/spec.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterator, Set
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
-from acehand_core.bags.mcap_records import (
-    CHANNEL,
-    CHUNK,
-    CHUNK_INDEX,
-    DATA_END,
-    FOOTER,
-    FOOTER_BYTES,
-    LAST_KNOWN,
-    MAGIC,
-    MESSAGE,
-    MESSAGE_INDEX,
-    METADATA,
-    METADATA_INDEX,
-    PRIVATE,
-    SCHEMA,
-    STATISTICS,
-    Chunk,
-    Record,
-    decompress,
-    decompress_some,
-    string_at,
-    string_map_at,
-)
+from acehand_core.bags.library import decompress, decompress_some, unpacked_message
 from acehand_core.bags.records import (
+    DEFINITION_FORMATS,
     UNKNOWN_TOPIC,
     Data,
     DroppedMessages,
     Message,
     Place,
     Topic,
-    unpacked_message,
 )
 from acehand_core.errors import InputError
 
+MAGIC = b"\x89MCAP0\r\n"
+FOOTER_BYTES = 1 + 8 + 20 + len(MAGIC)
+SCHEMA, CHANNEL, MESSAGE, CHUNK, MESSAGE_INDEX = 3, 4, 5, 6, 7
+CHUNK_INDEX, STATISTICS, DATA_END, FOOTER = 8, 11, 15, 2
+METADATA, METADATA_INDEX = 12, 13
+LAST_KNOWN = 15
+PRIVATE = 0x80
 _CHUNKS_HELD = 2
+
+
+class Record(NamedTuple):
+    """Where a record lies: its number, and its body without number and length."""
+
+    op: int
+    body: int
+    end: int
+
+
+class Chunk(NamedTuple):
+    """Where the records of a chunk lie in the file, and how they are packed."""
+
+    start: int
+    end: int
+    data: int
+    stored: int
+    size: int
+    crc: int
+    compression: str
+
+
+def string_at(data: bytes, at: int) -> tuple[str, int]:
+    """Return a text and where it ends. Raises struct.error or UnicodeDecodeError."""
+    (size,) = struct.unpack_from("<I", data, at)
+    end = at + 4 + size
+    if end > len(data):
+        raise struct.error("a text is cut off")
+    return data[at + 4 : end].decode(), end
+
+
+def string_map_at(data: bytes, at: int) -> dict[str, str]:
+    """Return a map of texts. Raises as ``string_at``."""
+    (size,) = struct.unpack_from("<I", data, at)
+    at, end, texts = at + 4, at + 4 + size, {}
+    while at < end:
+        key, at = string_at(data, at)
+        texts[key], at = string_at(data, at)
+    return texts
 
 
 class McapFile:
@@ -68,7 +93,7 @@ class McapFile:
         still: Callable[[], None] | None = None,
     ) -> None:
         self.path = path
-        self._still = still
+        self._still = still or (lambda: None)
         self._packed = packed
         try:
             self._file: BinaryIO = path.open("rb")
@@ -78,7 +103,7 @@ class McapFile:
         self._schemas: dict[int, tuple[str, str, str]] = {}
         self._channels: dict[int, Topic] = {}
         self._chunk_channels: dict[int, frozenset[int]] = {}
-        self._held: OrderedDict[int, bytes] = OrderedDict()
+        self._held: OrderedDict[int, Data] = OrderedDict()
         self._metadata_at: list[int] = []
         self.counts: dict[str, int] | None = None
 
@@ -88,15 +113,14 @@ class McapFile:
         if record is None or record.op != 1:
             raise InputError(f"{self.path}: cut off in its header; nothing can be read from it.")
         try:
-            profile, _ = string_at(self._at(record.body, record.size), 0)
+            profile, _ = string_at(self._body(record), 0)
         except (struct.error, UnicodeDecodeError):
             raise InputError(f"{self.path}: its header is damaged.") from None
         if profile not in ("ros2", ""):
             raise InputError(f"{self.path}: an MCAP file of profile {profile!r}; valid: ros2.")
-        self._start = record.body + record.size
+        self._start = record.end
 
-        if not self._read_summary():
-            # Its topics are listed by reading it once.
+        if not self._read_summary():  # its topics are listed by reading it once
             dropped.remark(f"{path.name}: no index; read from its beginning to its end")
             self._chunk_channels.clear()
             for _ in self._records(frozenset(), DroppedMessages()):
@@ -107,19 +131,15 @@ class McapFile:
         """Topics in the order of their channels; two channels of one topic count once."""
         return tuple({t.name: t for _, t in sorted(self._channels.items())}.values())
 
-    def metadata(self, wanted: str) -> dict[str, str]:
+    def metadata(self, title: str) -> dict[str, str]:
         """Return the texts of a metadata record; empty where the summary names no such record."""
         for position in self._metadata_at:
             record = self._record(position)
-            if record is None or record.op != METADATA:
-                continue
-            body = self._at(record.body, record.size)
-            try:
-                name, at = string_at(body, 0)
-                if name == wanted:
-                    return string_map_at(body, at)
-            except (struct.error, UnicodeDecodeError):
-                continue
+            if record is not None and record.op == METADATA:
+                with contextlib.suppress(struct.error, UnicodeDecodeError):
+                    name, at = string_at(self._body(record), 0)
+                    if name == title:
+                        return string_map_at(self._body(record), at)
         return {}
 
     def close(self) -> None:
@@ -143,13 +163,13 @@ class McapFile:
             return unpacked_message(self._at(offset, size), self._packed)
         if chunk not in self._held:
             packed = self._chunk(chunk)
-            data, whole = self._unpacked(packed)
-            self._held[chunk] = data if whole else self._partly_unpacked(packed)
+            records, whole = self._unpacked(packed)
+            self._held[chunk] = records if whole else self._beginning(packed)
             while len(self._held) > _CHUNKS_HELD:
                 self._held.popitem(last=False)
         self._held.move_to_end(chunk)
-        data = memoryview(self._held[chunk])[offset : offset + size]
-        return unpacked_message(data, self._packed)
+        message = memoryview(self._held[chunk])[offset : offset + size]
+        return unpacked_message(message, self._packed)
 
     def _read_summary(self) -> bool:
         """Read topics, counts and the index of chunks; False where there is no usable summary."""
@@ -163,7 +183,7 @@ class McapFile:
             record = self._record(position)
             if record is None:
                 return False
-            body = self._at(record.body, record.size)
+            body = self._body(record)
             try:
                 if record.op in (SCHEMA, CHANNEL):
                     self._learn(record.op, body)
@@ -178,28 +198,25 @@ class McapFile:
                     self._metadata_at.append(struct.unpack_from("<Q", body)[0])
             except (struct.error, UnicodeDecodeError, KeyError):
                 return False
-            position = record.body + record.size
+            position = record.end
 
         if counts is None or not self._channels:
             return False
-        by_topic: Counter[str] = Counter()
+        self.counts = dict.fromkeys((topic.name for topic in self._channels.values()), 0)
         for channel, topic in self._channels.items():
-            by_topic[topic.name] += counts.get(channel, 0)
-        self.counts = dict(by_topic)
+            self.counts[topic.name] += counts.get(channel, 0)
 
         return True
 
     def _records(self, topics: Set[str] | None, dropped: DroppedMessages) -> Iterator[Message]:
         position = self._start
         while position < self._size:
-            if self._still is not None:
-                self._still()
+            self._still()
             record = self._record(position)
             if record is None or (LAST_KNOWN < record.op < PRIVATE) or record.op == 0:
                 later = [start for start in self._chunk_channels if start > position]
                 if later:
-                    reason = "lie in a damaged part of the file"
-                    dropped.count(UNKNOWN_TOPIC, reason)
+                    dropped.count(UNKNOWN_TOPIC, "lie in a damaged part of the file")
                     position = min(later)
                     continue
                 yield from self._cut_off(position, topics, dropped)
@@ -209,11 +226,11 @@ class McapFile:
             if record.op == CHUNK:
                 yield from self._chunk_messages(position, topics, dropped)
             elif record.op in (SCHEMA, CHANNEL, MESSAGE):
-                body = self._at(record.body, record.size)
-                message = self._understand(record.op, body, dropped, (-1, record.body, 0))
+                place = (-1, record.body, 0)
+                message = self._understand(record.op, self._body(record), dropped, place)
                 if message is not None and (topics is None or message.topic in topics):
                     yield message
-            position = record.body + record.size
+            position = record.end
 
         dropped.remark(f"{self.path.name}: the file ends without an end mark; it was not closed")
         dropped.count(UNKNOWN_TOPIC, "behind the end of a file that was not closed, at least")
@@ -228,22 +245,17 @@ class McapFile:
         )
         head = self._at(position, 9)
         if len(head) == 9 and head[0] == CHUNK:
-            try:
-                chunk = self._chunk(position)
-            except (struct.error, UnicodeDecodeError):
-                chunk = None
-            if chunk is not None:
-                data = self._partly_unpacked(chunk)
-                yield from self._inside(chunk.start, data, topics, dropped, Counter())
+            with contextlib.suppress(struct.error, UnicodeDecodeError):
+                data = self._beginning(self._chunk(position))
+                yield from self._inside(position, data, topics, dropped, Counter())
         dropped.count(UNKNOWN_TOPIC, "cut off at the end of the file")
 
     def _chunk_messages(
         self, start: int, topics: Set[str] | None, dropped: DroppedMessages
     ) -> Iterator[Message]:
-        channels = self._chunk_channels.get(start)
-        if channels is not None and topics is not None:
-            names = {self._channels[c].name for c in channels if c in self._channels}
-            if not names & topics:
+        if start in self._chunk_channels and topics is not None:
+            channels = self._chunk_channels[start] & self._channels.keys()
+            if not any(self._channels[channel].name in topics for channel in channels):
                 return
 
         try:
@@ -259,8 +271,8 @@ class McapFile:
 
         indexed = self._indexed_messages(chunk)
         for topic, count in indexed.items():
-            if count > seen[topic] and (topics is None or topic in topics):
-                missing = count - seen[topic]
+            missing = count - seen[topic]
+            if missing > 0 and (topics is None or topic in topics):
                 dropped.count(topic, "in a damaged chunk", missing, unread=True)
 
         if not whole and not indexed:
@@ -269,7 +281,7 @@ class McapFile:
     def _inside(
         self,
         start: int,
-        data: bytes,
+        data: Data,
         topics: Set[str] | None,
         dropped: DroppedMessages,
         seen: Counter[str],
@@ -282,8 +294,8 @@ class McapFile:
             if body + size > len(data):
                 return False
             if op in (SCHEMA, CHANNEL, MESSAGE):
-                place = (start, body, 0)
-                message = self._understand(op, view[body : body + size], dropped, place)
+                content = view[body : body + size]
+                message = self._understand(op, content, dropped, (start, body, 0))
                 if message is not None:
                     seen[message.topic] += 1
                     if topics is None or message.topic in topics:
@@ -307,13 +319,11 @@ class McapFile:
             return None
 
         channel, _, log_ns, _ = struct.unpack_from("<HIQQ", body)
-        topic = self._channels.get(channel)
-        if topic is None:
+        if channel not in self._channels:
             dropped.count(UNKNOWN_TOPIC, "of a channel that is not described")
             return None
-
         where = (place[0], place[1] + 22, len(body) - 22)
-        return Message(topic.name, log_ns, body[22:], 0, where)
+        return Message(self._channels[channel].name, log_ns, body[22:], 0, where)
 
     def _learn(self, op: int, body: bytes) -> None:
         """Remember a schema or a channel."""
@@ -329,16 +339,10 @@ class McapFile:
         name, at = string_at(body, 4)
         encoding, at = string_at(body, at)
         metadata = string_map_at(body, at)
-        msgtype, kind, definition = self._schemas.get(schema, ("", "", ""))
-        self._channels[number] = Topic(
-            name,
-            msgtype,
-            encoding,
-            definition,
-            kind if kind in ("ros2msg", "ros2idl") else "",
-            metadata.get("offered_qos_profiles", ""),
-            metadata.get("topic_type_hash", ""),
-        )
+        qos, type_hash = (metadata.get(n, "") for n in ("offered_qos_profiles", "topic_type_hash"))
+        msgtype, kind, text = self._schemas.get(schema, ("", "", ""))
+        written = DEFINITION_FORMATS.get(kind, "")
+        self._channels[number] = Topic(name, msgtype, encoding, text, written, qos, type_hash)
 
     def _chunk(self, start: int) -> Chunk:
         size = struct.unpack("<Q", self._at(start + 1, 8))[0]
@@ -352,33 +356,29 @@ class McapFile:
             raise struct.error("a chunk is longer than its record")
         return Chunk(start, body + size, data, stored, unpacked, crc, compression)
 
-    def _unpacked(self, chunk: Chunk) -> tuple[bytes, bool]:
+    def _unpacked(self, chunk: Chunk) -> tuple[Data, bool]:
         """Return a chunk's records, and whether they are what was written."""
-        packed = self._at(chunk.data, chunk.stored)
         try:
-            data = decompress(packed, chunk.compression)
+            data = decompress(self._at(chunk.data, chunk.stored), chunk.compression)
         except (ValueError, RuntimeError, EOFError, OSError):
             return b"", False
-        if len(data) != chunk.size or (chunk.crc and crc32(data) != chunk.crc):
-            return data, False
-        return data, True
+        return data, len(data) == chunk.size and (not chunk.crc or crc32(data) == chunk.crc)
 
-    def _partly_unpacked(self, chunk: Chunk) -> bytes:
+    def _beginning(self, chunk: Chunk) -> bytes:
         """Return as much of a cut-off chunk as can be had."""
-        packed = self._at(chunk.data, min(chunk.stored, self._size - chunk.data))
-        return decompress_some(packed, chunk.compression)
+        return decompress_some(self._at(chunk.data, chunk.stored), chunk.compression)
 
     def _indexed_messages(self, chunk: Chunk) -> dict[str, int]:
         """Return how many messages of each topic the index behind a chunk lists."""
         counts: Counter[str] = Counter()
         position = chunk.end
         while (record := self._record(position)) is not None and record.op == MESSAGE_INDEX:
-            if record.size < 6:
+            if record.end < record.body + 6:
                 break
             channel, size = struct.unpack("<HI", self._at(record.body, 6))
             topic = self._channels.get(channel)
             counts[topic.name if topic else UNKNOWN_TOPIC] += size // 16
-            position = record.body + record.size
+            position = record.end
         return dict(counts)
 
     def _record(self, position: int) -> Record | None:
@@ -387,8 +387,13 @@ class McapFile:
         if len(head) < 9:
             return None
         op, size = struct.unpack("<BQ", head)
-        return Record(op, position + 9, size) if position + 9 + size <= self._size else None
+        end = position + 9 + size
+        return Record(op, position + 9, end) if end <= self._size else None
+
+    def _body(self, record: Record) -> bytes:
+        return self._at(record.body, record.end - record.body)
 
     def _at(self, position: int, size: int) -> bytes:
+        """Return bytes of the file, fewer at its end."""
         self._file.seek(position)
-        return self._file.read(size)
+        return self._file.read(max(0, min(size, self._size - position)))

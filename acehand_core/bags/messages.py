@@ -211,18 +211,18 @@ def trajectory_fields(names: Sequence[str], course: Course, stamp_ns: int = 0) -
 
 def latched_messages(demo: Demonstration) -> list[PlainMessage]:
     """Return what is published once: robot descriptions, the task, fixed transforms."""
-    out = [
+    messages = [
         _message(f"/{side}_hand/robot_description", demo, 0, {"data": text})
         for side, text in demo.descriptions.items()
     ]
-    out.append(_message("/acehand/task", demo, 0, {"data": demo.task}))
+    messages.append(_message("/acehand/task", demo, 0, {"data": demo.task}))
     if demo.publish_camera_tf and demo.T_camera_wrist is not None:
         fixed = transform_of(
             int(demo.stamps_ns[0]), _camera_link(demo), demo.camera_frame,
             (0.0, 0.0, 0.0), _OPTICAL_TURN,
         )  # fmt: skip
-        out.append(_message("/tf_static", demo, 0, {"transforms": [fixed]}))
-    return out
+        messages.append(_message("/tf_static", demo, 0, {"transforms": [fixed]}))
+    return messages
 
 
 def frame_messages(demo: Demonstration, index: int, mesh: bool = True) -> list[PlainMessage]:
@@ -231,33 +231,33 @@ def frame_messages(demo: Demonstration, index: int, mesh: bool = True) -> list[P
     ``mesh`` adds the hand's surface, at most ``MESH_HZ`` times a second, where the hand model is
     the default one.
     """
-    out = [joint_state(demo, index, slot) for slot in range(2) if demo.known[index, slot]]
+    messages = [joint_state(demo, index, slot) for slot in range(2) if demo.known[index, slot]]
     transforms = []
     if demo.T_camera_wrist is not None:
         transforms = _transforms(demo, index)
     for slot in range(2):
-        out += _hand_messages(demo, index, slot, mesh)
+        messages += _hand_messages(demo, index, slot, mesh)
     if transforms:
-        out.append(_message("/tf", demo, index, {"transforms": transforms}))
+        messages.append(_message("/tf", demo, index, {"transforms": transforms}))
 
     if demo.camera is not None:
         header = header_of(int(demo.stamps_ns[index]), demo.camera_frame)
         try:
             content = {"header": header, **camera_info_fields(demo.camera)}
         except CalibrationError:
-            return out  # ROS has no name for this lens
-        out.append(_message("/acehand/camera_info", demo, index, content))
+            return messages  # ROS has no name for this lens
+        messages.append(_message("/acehand/camera_info", demo, index, content))
 
-    return out
+    return messages
 
 
 def diagnostics_messages(demo: Demonstration) -> list[PlainMessage]:
     """Return quality once a second, and the verdict at the end."""
-    out, step = [], max(1, round(_rate(demo) / _DIAGNOSTICS_HZ))
+    messages, step = [], max(1, round(_rate(demo) / _DIAGNOSTICS_HZ))
     for index in range(0, len(demo), step):
-        out.append(_diagnostics(demo, index, quality_status(demo, index)))
-    out.append(_diagnostics(demo, len(demo) - 1, [verdict_status(demo)]))
-    return out
+        messages.append(_diagnostics(demo, index, quality_status(demo, index)))
+    messages.append(_diagnostics(demo, len(demo) - 1, [verdict_status(demo)]))
+    return messages
 
 
 def quality_status(demo: Demonstration, index: int) -> list[dict[str, Any]]:
@@ -301,22 +301,22 @@ def _hand_messages(demo: Demonstration, index: int, slot: int, mesh: bool) -> li
     frame = demo.camera_frame if in_camera else _wrist(demo, side)
     header = header_of(stamp, frame)
 
-    out = []
+    messages = []
     if demo.T_camera_wrist is not None and np.isfinite(demo.T_camera_wrist[index, slot]).all():
         pose = {"header": header, "pose": pose_of(demo.T_camera_wrist[index, slot])}
-        out.append(_message(f"/{side}_hand/wrist_pose", demo, index, pose))
+        messages.append(_message(f"/{side}_hand/wrist_pose", demo, index, pose))
 
     if motion is None:
-        return out
+        return messages
     points = motion.joints_camera[index, slot] if known else None
     if points is not None and np.isfinite(points).all():
         content = {"header": header, "poses": joint_poses(points)}
-        out.append(_message(f"/{side}_hand/joints", demo, index, content))
+        messages.append(_message(f"/{side}_hand/joints", demo, index, content))
     else:
         points = None
 
     markers = skeleton_markers(header, side, points)
-    out.append(_message(f"/{side}_hand/skeleton", demo, index, {"markers": markers}))
+    messages.append(_message(f"/{side}_hand/skeleton", demo, index, {"markers": markers}))
 
     if (
         mesh
@@ -324,9 +324,9 @@ def _hand_messages(demo: Demonstration, index: int, slot: int, mesh: bool) -> li
         and index % max(1, round(_rate(demo) / MESH_HZ)) == 0
     ):
         surface = mesh_markers(header, side, motion, index if points is not None else None)
-        out.append(_message(f"/{side}_hand/mesh", demo, index, {"markers": surface}))
+        messages.append(_message(f"/{side}_hand/mesh", demo, index, {"markers": surface}))
 
-    return out
+    return messages
 
 
 def _camera_link(demo: Demonstration) -> str:
@@ -338,7 +338,7 @@ def _wrist(demo: Demonstration, side: Side) -> str:
 
 
 def _transforms(demo: Demonstration, index: int) -> list[dict[str, Any]]:
-    stamp, out = int(demo.stamps_ns[index]), []
+    stamp, transforms = int(demo.stamps_ns[index]), []
     if demo.T_world_camera is not None and demo.world_frame is not None:
         pose = demo.T_world_camera[index]
         child = demo.camera_frame
@@ -347,19 +347,19 @@ def _transforms(demo: Demonstration, index: int) -> list[dict[str, Any]]:
             turn = rotations.from_quaternion(np.array(_OPTICAL_TURN)[[3, 0, 1, 2]])
             pose = pose @ frames.inverse(frames.rigid(turn, np.zeros(3)))
             child = _camera_link(demo)
-        out.append(rigid_transform(stamp, demo.world_frame, child, pose))
+        transforms.append(rigid_transform(stamp, demo.world_frame, child, pose))
 
     for slot, side in enumerate(SIDES):
         assert demo.T_camera_wrist is not None
-        wrist = demo.T_camera_wrist[index, slot]
+        wrist, name = demo.T_camera_wrist[index, slot], _wrist(demo, side)
         if not np.isfinite(wrist).all():
             continue
-        out.append(rigid_transform(stamp, demo.camera_frame, _wrist(demo, side), wrist))
+        transforms.append(rigid_transform(stamp, demo.camera_frame, name, wrist))
         if demo.T_camera_base is not None and side in demo.base_links:
             base = frames.inverse(wrist) @ demo.T_camera_base[index, slot]
-            out.append(rigid_transform(stamp, _wrist(demo, side), demo.base_links[side], base))
+            transforms.append(rigid_transform(stamp, name, demo.base_links[side], base))
 
-    return out
+    return transforms
 
 
 def _diagnostics(demo: Demonstration, index: int, status: list[dict[str, Any]]) -> PlainMessage:

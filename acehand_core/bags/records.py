@@ -1,22 +1,13 @@
-"""What the storages of a bag have in common: topics, messages, options, compressed files.
-
-``DroppedMessages`` counts what could not be used. A storage file that is compressed as a whole is
-decompressed once, for everyone who reads it.
-"""
+"""What the storages of a bag have in common: topics, messages, options, dropped messages."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import threading
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from acehand_core.errors import InputError, MissingDependencyError, OutputError
 from acehand_core.settings import setting
 from acehand_core.types import Progress
 
@@ -26,7 +17,9 @@ Place = tuple[int, int, int]
 Data = bytes | memoryview
 #: Stands for a topic in ``DroppedMessages`` where it is not known which topic lost messages.
 UNKNOWN_TOPIC = "*"
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+#: How a message definition is written; "" where it is not stored, or in a way not known here.
+DefinitionFormat = Literal["ros2msg", "ros2idl", ""]
+DEFINITION_FORMATS: Mapping[str, DefinitionFormat] = {"ros2msg": "ros2msg", "ros2idl": "ros2idl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +33,7 @@ class Topic:
     msgtype: str
     serialization: str = "cdr"
     definition: str = ""
-    definition_format: Literal["ros2msg", "ros2idl", ""] = ""
+    definition_format: DefinitionFormat = ""
     qos: str = ""
     type_hash: str = ""
 
@@ -139,9 +132,13 @@ class StorageFile(Protocol):
     """One file of a bag. Not for two threads at once."""
 
     path: Path
-    topics: tuple[Topic, ...]
     #: Messages by topic as the file counts them, or None where only reading tells.
     counts: dict[str, int] | None
+
+    @property
+    def topics(self) -> tuple[Topic, ...]:
+        """Its topics, each once."""
+        ...
 
     def messages(self, topics: Set[str] | None, dropped: DroppedMessages) -> Iterator[Message]:
         """Yield the messages of some topics (None: of all) as stored; ``file`` is 0."""
@@ -154,38 +151,6 @@ class StorageFile(Protocol):
     def close(self) -> None:
         """Close the file."""
         ...
-
-
-def zstd_module():
-    """Return the zstd library that comes with rosbags. Raises MissingDependencyError."""
-    try:
-        from backports import zstd
-    except ImportError as error:
-        raise needs_rosbags("a compressed bag") from error
-    return zstd
-
-
-def unpacked_message(data: Data, packed: bool) -> Data:
-    """Return one message's data, decompressed where it is packed with zstd.
-
-    ``packed``: metadata.yaml says so. Without it the frame's own mark tells: no CDR message begins
-    with it, since the first byte of CDR is 0.
-
-    Raises:
-        ValueError: it cannot be decompressed. MissingDependencyError: zstd is not installed.
-    """
-    if not packed and bytes(data[:4]) != _ZSTD_MAGIC:
-        return data
-    zstd = zstd_module()
-    try:
-        return zstd.decompress(data)
-    except zstd.ZstdError as error:
-        raise ValueError(str(error)) from error
-
-
-def needs_rosbags(what: str) -> MissingDependencyError:
-    """Return the error that says how to install what reads bags."""
-    return MissingDependencyError(f"{what} needs rosbags; install it with pip install acehand[ros]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,93 +172,4 @@ class BagOptions:
         "the frame that a bag's camera moves in; none leaves its transforms alone",
         metavar="FRAME",
         default_text="map, world or odom where there is one",
-    )
-
-
-_BLOCK = 1 << 20
-_lock = threading.Lock()
-#: Every thread that reads frames opens the bag for itself; the copy on disk is one for all.
-_held: weakref.WeakValueDictionary[tuple[Path, int, int], Unpacked] = weakref.WeakValueDictionary()
-
-
-class Unpacked:
-    """A decompressed copy beside the system's other temporary files; gone with its last user.
-
-    ``path`` is the copy, ``problem`` what is wrong with the compressed file, "" for nothing.
-    """
-
-    def __init__(self, file: Path, still: Callable[[], None] | None) -> None:
-        try:
-            folder = tempfile.mkdtemp(prefix="acehand-bag-")
-        except OSError as error:
-            raise _no_room(file, error) from error
-        weakref.finalize(self, shutil.rmtree, folder, True)
-        self.path = Path(folder) / file.stem
-        self.problem = _decompress(file, self.path, still)
-
-
-def unpacked(
-    file: Path, dropped: DroppedMessages, still: Callable[[], None] | None = None
-) -> Unpacked:
-    """Return the decompressed copy of a file, made now unless one is in use already.
-
-    ``still`` is called at intervals, and may raise to stop.
-
-    Raises:
-        InputError: the file cannot be read. OutputError: the copy cannot be written.
-        MissingDependencyError: zstd is not installed.
-    """
-    try:
-        state = file.stat()
-    except OSError as error:
-        raise _unreadable(file, error) from error
-    key = file.absolute(), state.st_size, state.st_mtime_ns
-    with _lock:
-        copy = _held.get(key)
-        if copy is None:
-            copy = _held[key] = Unpacked(file, still)
-    if copy.problem:
-        dropped.remark(f"{file.name}: damaged compression ({copy.problem})")
-        dropped.count("*", "behind the damaged part of a compressed file")
-    return copy
-
-
-def _decompress(file: Path, target: Path, still: Callable[[], None] | None) -> str:
-    zstd = zstd_module()
-    try:
-        source, out = zstd.ZstdFile(file), target.open("wb")
-    except OSError as error:
-        raise _unreadable(file, error) from error
-
-    with source, out:
-        while True:
-            if still is not None:
-                still()
-            try:
-                block = source.read1(_BLOCK)
-            except (zstd.ZstdError, EOFError) as error:
-                problem = str(error)
-                break
-            except OSError as error:
-                raise _unreadable(file, error) from error
-            if not block:
-                problem = ""
-                break
-            try:
-                out.write(block)
-                out.flush()
-            except OSError as error:
-                raise _no_room(file, error) from error
-
-    return problem
-
-
-def _unreadable(file: Path, error: OSError) -> InputError:
-    return InputError(f"{file}: cannot be read ({error.strerror or error}).")
-
-
-def _no_room(file: Path, error: OSError) -> OutputError:
-    return OutputError(
-        f"{file}: compressed as a whole, and cannot be decompressed into {tempfile.gettempdir()}: "
-        f"{error.strerror or error}. TMPDIR names another place for it."
     )

@@ -25,8 +25,8 @@ from acehand_core.bags.images import (
     check_image,
     same_camera,
 )
-from acehand_core.bags.records import UNKNOWN_TOPIC, DroppedMessages, Message
-from acehand_core.bags.typestore import COMPRESSED_VIDEO, decode
+from acehand_core.bags.library import COMPRESSED_VIDEO, decode
+from acehand_core.bags.records import UNKNOWN_TOPIC, DroppedMessages, Message, Topic
 from acehand_core.errors import CalibrationError, InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
@@ -116,7 +116,8 @@ class FrameTree:
 
     def worlds(self, camera: str) -> list[str]:
         """Return the frames above the camera, nearest first."""
-        above, child = [], _name(camera)
+        above: list[str] = []
+        child = _name(camera)
         while (parents := self._edges.get(child)) and len(above) < 100:
             child = next(iter(parents))
             above.append(child)
@@ -146,15 +147,15 @@ class FrameTree:
             )
 
         tolerance = 2 * float(np.median(np.diff(times))) if len(times) > 1 else 0.1e9
-        out, child = np.broadcast_to(np.eye(4), (len(times), 4, 4)), _name(camera)
+        pose, child = np.broadcast_to(np.eye(4), (len(times), 4, 4)), _name(camera)
         for parent in above[: above.index(_name(world)) + 1]:
             try:
-                out = self._edges[child][parent].at(times, max(tolerance, 0.1e9)) @ out
+                pose = self._edges[child][parent].at(times, max(tolerance, 0.1e9)) @ pose
             except CalibrationError as error:
                 raise CalibrationError(f"transform {parent} -> {child}: {error}") from None
             child = parent
 
-        return _name(world), out
+        return _name(world), pose
 
     def _add(self, parent: str, child: str, stamp_ns: int, row: tuple[float, ...]) -> None:
         length = float(np.linalg.norm(row[3:]))
@@ -206,8 +207,8 @@ class Scan:
 
 def scan_bag(
     bag: Bag,
-    image: topics.Topic,
-    infos: tuple[topics.Topic, ...],
+    image: Topic,
+    infos: tuple[Topic, ...],
     poses: bool,
     dropped: DroppedMessages,
     read: Callable[[int], None],

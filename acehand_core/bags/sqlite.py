@@ -6,13 +6,15 @@ import sqlite3
 from collections.abc import Iterator, Set
 from pathlib import Path
 
+from acehand_core.bags.library import unpacked_message
 from acehand_core.bags.records import (
+    DEFINITION_FORMATS,
     UNKNOWN_TOPIC,
+    Data,
     DroppedMessages,
     Message,
     Place,
     Topic,
-    unpacked_message,
 )
 from acehand_core.errors import InputError
 
@@ -74,7 +76,7 @@ class SqliteFile:
         try:
             for row in self._db.execute(query, ids):
                 last = row[0]
-                yield from self._message(*row, dropped)
+                yield from self._message(row, dropped)
         except sqlite3.Error as error:
             dropped.remark(f"{self.path.name}: damaged database ({error})")
             yield from self._row_by_row(last + 1, set(ids), dropped)
@@ -84,20 +86,21 @@ class SqliteFile:
             dropped.count(UNKNOWN_TOPIC, "in the part that was cut off, at least")
 
     def _message(
-        self, row: int, topic_id: int, log_ns: int, data: bytes, dropped: DroppedMessages
+        self, row: tuple[int, int, object, object], dropped: DroppedMessages
     ) -> Iterator[Message]:
+        number, topic_id, log_ns, stored = row
         topic = self._topics[topic_id].name
-        if not (isinstance(log_ns, int) and isinstance(data, bytes)):
+        if not (isinstance(log_ns, int) and isinstance(stored, bytes)):
             dropped.count(topic, "in a damaged row of the database", unread=True)
             return
         try:
-            data = unpacked_message(data, self._packed)
+            data = unpacked_message(stored, self._packed)
         except ValueError:
             dropped.count(topic, "cannot be decompressed", unread=True)
             return
-        yield Message(topic, log_ns, data, 0, (row, 0, len(data)))
+        yield Message(topic, log_ns, data, 0, (number, 0, len(data)))
 
-    def read(self, place: Place) -> bytes:
+    def read(self, place: Place) -> Data:
         """Return one message's data."""
         row = self._db.execute("SELECT data FROM messages WHERE id = ?", place[:1]).fetchone()
         if row is None:
@@ -121,7 +124,7 @@ class SqliteFile:
                 dropped.count(UNKNOWN_TOPIC, reason, pending - 1)
             pending = 0
             if row[1] in ids:
-                yield from self._message(*row, dropped)
+                yield from self._message(row, dropped)
 
         dropped.count(UNKNOWN_TOPIC, "lie behind the damaged part of the database, at least")
 
@@ -135,7 +138,7 @@ class SqliteFile:
 
         if list(self._db.execute("PRAGMA table_info(message_definitions)")):
             definitions = {
-                name: (text, encoding if encoding in ("ros2msg", "ros2idl") else "")
+                name: (text, DEFINITION_FORMATS.get(encoding, ""))
                 for name, encoding, text in self._db.execute(
                     "SELECT topic_type, encoding, encoded_message_definition "
                     "FROM message_definitions"

@@ -11,8 +11,8 @@ from typing import Any
 
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.images import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
-from acehand_core.bags.records import BytesRead, DroppedMessages, Topic
-from acehand_core.bags.typestore import COMPRESSED_VIDEO, FFMPEG_PACKET, store_for
+from acehand_core.bags.library import COMPRESSED_VIDEO, FFMPEG_PACKET, store_for
+from acehand_core.bags.records import UNKNOWN_TOPIC, BytesRead, DroppedMessages, Topic
 from acehand_core.errors import InputError, nearest
 from acehand_core.types import Progress
 
@@ -64,8 +64,7 @@ def choose_image_topic(
         cameras.setdefault(camera_namespace(topic.name), topic)
 
     if len(cameras) == 1:
-        topic = next(iter(cameras.values()))
-        return ImageChoice(topic)
+        return ImageChoice(next(iter(cameras.values())))
     if len(cameras) == 2 and (left := _left_of(list(cameras))) is not None:
         other = next(name for name in cameras if name != left)
         note = f"stereo: {cameras[left].name} is read, {cameras[other].name} is not"
@@ -87,16 +86,13 @@ def choose_camera_info(
     """
     if given is not None:
         return (_named(topics, counts, given, "camera-info-topic", (CAMERA_INFO,), bag),)
-    found = [
+    infos = [
         topic
         for name, topic in topics.items()
         if topic.msgtype == CAMERA_INFO and counts.get(name, 1) and not name.startswith("/acehand/")
     ]
-    namespace = camera_namespace(image)
-    own = [t for t in found if camera_namespace(t.name) == namespace]
-    if own:
-        return tuple(own[:1])
-    return tuple(found) if len(found) == 1 else ()
+    own = [topic for topic in infos if camera_namespace(topic.name) == camera_namespace(image)]
+    return tuple(own[:1] or (infos if len(infos) == 1 else ()))
 
 
 def camera_namespace(topic: str) -> str:
@@ -185,9 +181,9 @@ class BagInfo:
         """Return the object that ``acehand bag info --json`` prints."""
         topics = {t.name: {"type": t.msgtype, "messages": t.messages, "known_type": t.known_type}
                   for t in self.topics}  # fmt: skip
-        out = asdict(self) | {"topics": topics, "duration_s": self.duration_s}
-        out["bag"] = out.pop("path")
-        return out
+        values = asdict(self) | {"topics": topics, "duration_s": self.duration_s}
+        values["bag"] = values.pop("path")
+        return values
 
 
 def bag_info(
@@ -216,22 +212,19 @@ def bag_info(
         read.end_pass(1)
         known = store_for(bag.distro).fielddefs
 
-        missing = {
-            name: promised - counts[name] - dropped.unread[name]
-            for name, promised in bag.promised.items()
-        }
-        for name, count in missing.items():
-            if count > 0:
-                dropped.forget("*")
-                dropped.count(name, "listed in metadata.yaml but not in the files", count)
+        for name, promised in bag.promised.items():
+            missing = promised - counts[name] - dropped.unread[name]
+            if missing > 0:
+                dropped.forget(UNKNOWN_TOPIC)
+                dropped.count(name, "listed in metadata.yaml but not in the files", missing)
 
         image, info, remark = None, None, None
         totals = {name: counts[name] for name in bag.topics}
         try:
             choice = choose_image_topic(bag.topics, totals, image_topic, str(path))
             image, remark = choice.topic.name, choice.note
-            found = choose_camera_info(bag.topics, totals, image, camera_info_topic, str(path))
-            info = found[0].name if found else None
+            infos = choose_camera_info(bag.topics, totals, image, camera_info_topic, str(path))
+            info = infos[0].name if infos else None
         except InputError as error:
             remark = str(error)
 

@@ -7,20 +7,20 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import yaml
 
 from acehand_core.atomic import DirectoryLock, abandoned, check_free, output_errors, sync
+from acehand_core.bags.library import LATEST, needs_rosbags, type_hash, typestore
 from acehand_core.bags.messages import TOPICS, PlainMessage, TopicSpec
-from acehand_core.bags.records import Data, Topic, needs_rosbags
-from acehand_core.bags.typestore import LATEST, type_hash, typestore
+from acehand_core.bags.records import Data, Topic
 from acehand_core.errors import InputError, OutputError, SchemaError
 
 Storage = Literal["mcap", "sqlite3"]
 #: metadata.yaml of Humble is version 5; rosbags writes 8 (Iron, Jazzy) and 9 (newer).
-_METADATA_VERSION = 8
+_METADATA_VERSION: Final = 8
 _NO_HASH = "RIHS01_" + 64 * "0"
 
 
@@ -175,9 +175,10 @@ class BagWriter:
         if (topic is None or not topic.definition) and msgtype in self._store.fielddefs:
             options["typestore"] = self._store
         else:
-            options["msgdef"] = topic.definition if topic else ""
-            options["rihs01"] = _hash_of(topic) or _NO_HASH
-
+            digest = topic.type_hash if topic else None
+            if topic and not digest and topic.definition_format == "ros2msg":
+                digest = type_hash(topic.msgtype, topic.definition)
+            options |= {"msgdef": topic.definition if topic else "", "rihs01": digest or _NO_HASH}
         if topic is not None:
             options["serialization_format"] = topic.serialization or "cdr"
         with output_errors(self.path):
@@ -203,16 +204,12 @@ def load_library() -> None:
 
 
 def build(store: Any, msgtype: str, fields: Any) -> Any:
-    """Return a rosbags message filled from nested dicts; every field must be given."""
-    known = store.fielddefs[msgtype][1]
-    values = {}
-    for name, kind in known:
-        if name not in fields:
-            values[name] = _default(store, kind)
-        else:
-            values[name] = _value(store, kind, fields[name])
-    unknown = set(fields) - {name for name, _ in known}
-    if unknown:
+    """Return a rosbags message filled from nested dicts; fields not given are empty."""
+    values = {
+        name: _value(store, kind, fields[name]) if name in fields else _default(store, kind)
+        for name, kind in store.fielddefs[msgtype][1]
+    }
+    if unknown := set(fields) - values.keys():
         raise SchemaError(f"{msgtype} has no field {sorted(unknown)[0]!r}.")
     return store.types[msgtype](**values)
 
@@ -227,14 +224,6 @@ def _sequence(store: Any, msgtype: str, values: Any) -> list[Any]:
 
 
 _BASE, _NAME, _ARRAY, _SEQUENCE = 1, 2, 3, 4
-
-
-def _hash_of(topic: Topic | None) -> str | None:
-    if topic is None or topic.type_hash:
-        return topic.type_hash if topic else None
-    if topic.definition_format != "ros2msg":
-        return None
-    return type_hash(topic.msgtype, topic.definition)
 
 
 def _value(store: Any, kind: Any, value: Any) -> Any:

@@ -97,7 +97,7 @@ class Write:
 
     def run(self, terminal: console.Terminal) -> int:
         """Write the bag."""
-        from acehand_core.bags.typestore import LATEST
+        from acehand_core.bags.library import LATEST
         from acehand_core.pipeline.bag_write import WriteOptions, write_bag
 
         options = WriteOptions(

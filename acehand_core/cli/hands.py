@@ -49,7 +49,7 @@ class Reconstruct:
     def run(self, terminal: console.Terminal) -> int:
         """Track and write."""
         from acehand_core.errors import NoHandError
-        from acehand_core.recordings.hand_table import (
+        from acehand_core.recordings.hands_file import (
             TABLE_SUFFIXES,
             check_table_path,
             write_hand_motion,
@@ -111,13 +111,13 @@ class Export:
                 "--robot-model, --calibration and --latency say how a robot follows: they need "
                 "--robot."
             )
-        from acehand_core.recordings.hand_table import (
+        from acehand_core.recordings.hands_file import (
             TABLE_SUFFIXES,
             check_table_path,
+            read_motion_file,
             write_hand_motion,
             write_joints_file,
         )
-        from acehand_core.recordings.hands_file import read_motion_file
 
         check_table_path(self.output, self.overwrite, (*TABLE_SUFFIXES, ".npz"))
         motion = read_motion_file(self.input, self.hands, as_stored=True)
@@ -129,8 +129,7 @@ class Export:
 
     def _commands(self, name: str, terminal: console.Terminal) -> int:
         from acehand_core.pipeline.report import write_commands
-        from acehand_core.recordings.hand_table import check_table_path
-        from acehand_core.recordings.hands_file import read_motion_file
+        from acehand_core.recordings.hands_file import check_table_path, read_motion_file
         from acehand_core.types import SIDES
         from retarget.replay.simulate import Physics
         from retarget.retargeting import retarget_motion

@@ -12,15 +12,24 @@ from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.datasets.segments import segment_place
 from acehand_core.drawing.panels import Panel
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.lerobot import dataset
-from acehand_core.lerobot.extras import CALIBRATION, HANDS, episode_folder
 from acehand_core.lerobot.features import IMAGE_KEY
-from acehand_core.lerobot.format import read_episode_rows, video_file
+from acehand_core.lerobot.format import (
+    CALIBRATION,
+    HANDS,
+    episode_folder,
+    read_episode_rows,
+    video_file,
+)
 from acehand_core.motion import Calibration, HandMotion, Recording
 from acehand_core.recordings.cameras import undistort
-from acehand_core.recordings.hands_file import is_motion_file, only_hands, read_motion_file
-from acehand_core.recordings.registry import RecordingOptions
-from acehand_core.recordings.selection import part
+from acehand_core.recordings.hands_file import read_motion_file
+from acehand_core.recordings.registry import (
+    HandsFile,
+    LeRobotDataset,
+    RecordingOptions,
+    format_of,
+)
+from acehand_core.recordings.selection import only_hands, part
 from acehand_core.recordings.video import frames_between
 from acehand_core.trackers.base import Hands, TrackerSettings
 from acehand_core.trackers.choose import open_input
@@ -74,7 +83,8 @@ def calibrations_of(
 ) -> dict[Side, Calibration]:
     """Return the calibrations that are asked for, else those that the episode was made with."""
     kept = _extras(source, settings) / CALIBRATION
-    if settings.calibration is not None or not dataset.is_dataset(source) or not kept.is_file():
+    of_dataset = format_of(source) is LeRobotDataset
+    if settings.calibration is not None or not of_dataset or not kept.is_file():
         return known_calibrations(settings.calibration, robot)
     try:
         return known_calibrations(kept, robot)
@@ -115,7 +125,7 @@ def open_columns(
 
 
 def _is_folder(source: Path) -> bool:
-    return source.is_dir() and not dataset.is_dataset(source)
+    return source.is_dir() and format_of(source) is not LeRobotDataset
 
 
 def _hands_in(folder: Path, segment: str | None) -> Path:
@@ -240,7 +250,7 @@ def _open(
     hands, video, reading = source, settings.video, settings.reading
     cut: tuple[float | None, float | None] = (None, None)
 
-    if dataset.is_dataset(source):
+    if format_of(source) is LeRobotDataset:
         # Of the episode: its film may begin anywhere in a video file.
         cut = reading.start_s, reading.duration_s
         reading = replace(reading, start_s=None, duration_s=None)
@@ -256,7 +266,7 @@ def _open(
             seconds = row[f"videos/{IMAGE_KEY}/to_timestamp"] - row[key]
             reading = replace(reading, duration_s=float(seconds))
 
-    if not is_motion_file(hands):
+    if format_of(hands) is not HandsFile:
         raise InputError(
             f"{source}: give a HandMotion table (.parquet), a joints file (.npz), a folder of "
             "predictions or a dataset."

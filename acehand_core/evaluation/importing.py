@@ -37,7 +37,7 @@ from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.mapping import change_frame
 from acehand_core.motion import HandMotion, Provenance
-from acehand_core.recordings.hand_table import write_hand_motion
+from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.types import Progress
 
 _RESULT = re.compile(r".*_(\d{6})_.*results\.npz")

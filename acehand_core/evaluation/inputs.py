@@ -21,7 +21,7 @@ from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.evaluation.protocol import HandLibrary
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.motion import HandMotion, Recording
-from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.types import SIDES
 
 SUFFIX = ".parquet"

@@ -36,7 +36,7 @@ from acehand_core.evaluation.tracking import (
     track_segments,
 )
 from acehand_core.motion import HandMotion
-from acehand_core.recordings.hand_table import write_hand_motion
+from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.types import Progress
 
 FORMAT = "acehand-evaluation"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -33,6 +33,9 @@ class _Sealed(type):
 
 class StandIn(metaclass=_Sealed):
     """Records the arguments it is made with and the state it is given."""
+
+    args: tuple[Any, ...]
+    state: Any
 
     def __new__(cls, *args: Any) -> Any:
         self = object.__new__(cls)
@@ -111,7 +114,9 @@ class Dtype(StandIn):
         code = self.args[0] if self.args else None
         if type(code) is not str or not _DTYPE.fullmatch(code):
             raise StandInError(f"the array type {code!r} is not a plain one")
-        order = self.state[1] if isinstance(self.state, tuple) and len(self.state) > 1 else "="
+        order: Literal["<", ">", "=", "|"] = "="
+        if isinstance(self.state, tuple) and len(self.state) > 1:
+            order = self.state[1]
         if order not in ("<", ">", "=", "|"):
             raise StandInError(f"{order!r} is not a byte order")
         return np.dtype(code if code[0] != "O" else "O").newbyteorder(order)
@@ -243,7 +248,7 @@ class Resolver:
             return item.value(self)
         raise StandInError(f"a {getattr(item, '__name__', type(item).__name__)} is not data")
 
-    def array(self, raw: Any, dtype: Any, shape: Any, order: str) -> np.ndarray:
+    def array(self, raw: Any, dtype: Any, shape: Any, order: Literal["C", "F"]) -> np.ndarray:
         """Return a writable array of exactly the bytes, or the objects, that ``raw`` holds."""
         if not isinstance(dtype, Dtype):
             raise StandInError("an array lacks its type")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import av
 from av.video.reformatter import ColorRange, Colorspace
+
+if TYPE_CHECKING:  # generic in the stubs only
+    VideoPacket = av.Packet[av.VideoStream]
+else:
+    VideoPacket = av.Packet
 
 
 def rgb_options(frame: av.VideoFrame) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import io
 import math
 import pickle
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -81,19 +81,22 @@ MANO_PKL = AllowList({**PLAIN, **NUMPY, **_SCIPY, **_CHUMPY})
 
 
 # The C unpickler reserves memory for any memo index that a file names; the Python one does not.
-class RestrictedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
+class RestrictedUnpickler(pickle._Unpickler):
+    read: Callable[[int], bytes]  # these two are set by ``load``
+    append: Callable[[Any], None]
+
     def __init__(self, file: io.BufferedIOBase, allow: AllowList, label: str) -> None:
         super().__init__(file, encoding="latin1")
         self._allow, self._label = allow, label
 
     def find_class(self, module: Any, name: Any) -> type:
-        found = self._allow.globals.get((_MODULE_ALIASES.get(module, module), name))
-        if found is None:
+        stub = self._allow.globals.get((_MODULE_ALIASES.get(module, module), name))
+        if stub is None:
             raise UnsafeFileError(
                 f"{self._label} names {module}.{name}; nothing was run and the file is refused. "
                 f"Valid there: {', '.join(self._allow.names())}."
             )
-        return found
+        return stub
 
     def load_bytearray8(self) -> None:
         # The original reserves whatever length the file announces.
@@ -103,7 +106,10 @@ class RestrictedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
             raise EOFError("a byte array ends early")
         self.append(bytearray(data))
 
-    dispatch: ClassVar = {**pickle._Unpickler.dispatch, pickle.BYTEARRAY8[0]: load_bytearray8}
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.BYTEARRAY8[0]: load_bytearray8,
+    }
 
     def get_extension(self, code: int) -> None:
         raise UnsafeFileError(f"{self._label} uses the registered extension {code}; refused.")
@@ -202,12 +208,8 @@ class _Storage(pickle_stubs.StandIn):
     code: ClassVar[str]
 
 
-def _storage(name: str, code: str) -> type:
-    return type(_Storage)(name, (_Storage,), {"code": code})
-
-
 _STORAGES = {
-    ("torch", f"{name}Storage"): _storage(f"{name}Storage", code)
+    ("torch", f"{name}Storage"): type(f"{name}Storage", (_Storage,), {"code": code})
     for name, code in (
         ("Float", "<f4"), ("Double", "<f8"), ("Half", "<f2"), ("Long", "<i8"), ("Int", "<i4"),
         ("Short", "<i2"), ("Char", "i1"), ("Byte", "u1"), ("Bool", "?"),
@@ -233,7 +235,7 @@ class StorageBytes(pickle_stubs.StandIn):
 
     def value(self, resolve: pickle_stubs.Resolver) -> np.ndarray:
         raw = self.args[0] if len(self.args) == 1 else None
-        if type(raw) not in (bytes, bytearray):
+        if not isinstance(raw, bytes | bytearray):
             raise pickle_stubs.StandInError("a tensor lacks its bytes")
 
         stream = io.BytesIO(raw)

@@ -201,10 +201,8 @@ class Camera:
 
         if missing := [n for n in _FIELDS[:-1] if n not in values]:
             raise CalibrationError(f"{where}: camera field {missing[0]!r} is missing.")
-        size = {
-            name: _number(values[name], name, where, whole=True) for name in ("width", "height")
-        }
-        rest = {name: _number(values[name], name, where) for name in ("fx", "fy", "cx", "cy")}
+        width, height = (_number(values[n], n, where, whole=True) for n in ("width", "height"))
+        fx, fy, cx, cy = (_number(values[name], name, where) for name in ("fx", "fy", "cx", "cy"))
         coefficients = values.get("distortion", [])
         if not isinstance(coefficients, list | tuple):
             raise CalibrationError(f"{where}: 'distortion' must be a list of numbers.")
@@ -218,16 +216,14 @@ class Camera:
             )
 
         try:
-            return cls(model=model, **size, **rest, distortion=coefficients)
+            return cls(model, int(width), int(height), fx, fy, cx, cy, coefficients)
         except CalibrationError as error:
             raise CalibrationError(f"{where}: {error}") from None
 
 
-def _number(value: Any, name: str, where: str, whole: bool = False) -> int | float:
+def _number(value: Any, name: str, where: str, whole: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise CalibrationError(f"{where}: camera field {name!r} is {value!r}; give a number.")
-    if not whole:
-        return float(value)
-    if not float(value).is_integer():
+    if whole and not float(value).is_integer():
         raise CalibrationError(f"{where}: camera field {name!r} is {value}; give whole pixels.")
-    return int(value)
+    return float(value)

@@ -61,8 +61,8 @@ def undistort(model: str, coefficients: Coefficients, image: Plane) -> Plane:
             radius = np.linalg.norm(plane, axis=-1, keepdims=True)
             plane = np.where(radius > 0.999 * largest, 0.999 * plane, plane)
             plane = _newton(functools.partial(distort, model, coefficients), image, plane)
-        found, _ = distort(model, coefficients, plane)
-        residual = np.linalg.norm(found - image, axis=-1)
+        image_again, _ = distort(model, coefficients, plane)
+        residual = np.linalg.norm(image_again - image, axis=-1)
         inside = np.linalg.norm(plane, axis=-1) <= largest
 
     good = inside & (residual <= _TOLERANCE * (1 + np.linalg.norm(image, axis=-1)))
@@ -104,7 +104,7 @@ def _first_fold(model: str, coefficients: Coefficients, largest: float) -> float
         points = (radius[:, None, None] * spokes).reshape(-1, 2)
         with np.errstate(all="ignore"):
             _, jacobian = distort(model, coefficients, points)
-            return (_determinant(jacobian).reshape(-1, 48) <= 0).any(axis=1)
+            return np.asarray((_determinant(jacobian).reshape(-1, 48) <= 0).any(axis=1))
 
     tangent = model == "brown_conrady"
     radii = np.linspace(0, math.atan(largest) if tangent else largest, 97)
@@ -171,15 +171,15 @@ def _invert_radial(radial: tuple[Coefficients, Coefficients], largest: float, be
 
     Newton steps on the length, halving the bracket wherever one would leave it.
     """
-    wanted = np.linalg.norm(bent, axis=-1)
-    result = np.where(np.isfinite(wanted), np.minimum(wanted, largest), np.nan)
-    moving = np.flatnonzero(np.isfinite(wanted))
+    length = np.linalg.norm(bent, axis=-1)
+    result = np.where(np.isfinite(length), np.minimum(length, largest), np.nan)
+    moving = np.flatnonzero(np.isfinite(length))
     low, high = np.zeros(len(moving)), np.full(len(moving), largest)
 
     for _ in range(_MAX_STEPS):
         r = result[moving]
         factor, slope = _factor(radial, r * r)
-        error = r * factor - wanted[moving]
+        error = r * factor - length[moving]
         low, high = np.where(error < 0, r, low), np.where(error < 0, high, r)
         step = r - error / (factor + 2 * r * r * slope)
         new = np.where((step >= low) & (step <= high), step, (low + high) / 2)
@@ -189,19 +189,19 @@ def _invert_radial(radial: tuple[Coefficients, Coefficients], largest: float, be
         if len(moving) == 0:
             break
 
-    scale = np.where(wanted > 0, result / np.where(wanted > 0, wanted, 1.0), 1.0)
+    scale = np.where(length > 0, result / np.where(length > 0, length, 1.0), 1.0)
     return bent * scale[:, None]
 
 
 def _newton(
-    function: Callable[[Plane], tuple[Plane, Jacobian]], wanted: Plane, start: Plane
+    function: Callable[[Plane], tuple[Plane, Jacobian]], target: Plane, start: Plane
 ) -> Plane:
     """Return points with ``function(points) = wanted``; those that do not settle stay wrong."""
     points = start.copy()
     moving = np.flatnonzero(np.isfinite(points).all(axis=-1))
     for _ in range(_MAX_STEPS):
         value, jacobian = function(points[moving])
-        step = _solve_2x2(jacobian, wanted[moving] - value)
+        step = _solve_2x2(jacobian, target[moving] - value)
         points[moving] += step
         size = 1 + np.abs(points[moving]).max(axis=-1)
         moving = moving[np.abs(step).max(axis=-1) > 1e-15 * size]

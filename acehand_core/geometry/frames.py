@@ -13,11 +13,11 @@ def rigid(
 ) -> RigidTransform:
     """Return the transform ``x -> rotation @ x + translation``; leading axes broadcast."""
     batch = np.broadcast_shapes(rotation.shape[:-2], translation.shape[:-1])
-    out = np.zeros((*batch, 4, 4), np.result_type(rotation, translation))
-    out[..., :3, :3] = rotation
-    out[..., :3, 3] = translation
-    out[..., 3, 3] = 1
-    return out
+    transform = np.zeros((*batch, 4, 4), np.result_type(rotation, translation))
+    transform[..., :3, :3] = rotation
+    transform[..., :3, 3] = translation
+    transform[..., 3, 3] = 1
+    return transform
 
 
 def inverse(transform: RigidTransform) -> RigidTransform:

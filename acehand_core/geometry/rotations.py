@@ -13,12 +13,12 @@ from acehand_core.types import PointsCamera, Quaternion, Rotation, Rotation6D, R
 
 def skew(vector: RotationVector) -> Rotation:
     """Return the matrix of the cross product, ``skew(a) @ b == cross(a, b)``."""
-    out = np.zeros((*vector.shape[:-1], 3, 3), vector.dtype)
+    matrix = np.zeros((*vector.shape[:-1], 3, 3), vector.dtype)
     x, y, z = np.moveaxis(vector, -1, 0)
-    out[..., 0, 1], out[..., 0, 2] = -z, y
-    out[..., 1, 0], out[..., 1, 2] = z, -x
-    out[..., 2, 0], out[..., 2, 1] = -y, x
-    return out
+    matrix[..., 0, 1], matrix[..., 0, 2] = -z, y
+    matrix[..., 1, 0], matrix[..., 1, 2] = z, -x
+    matrix[..., 2, 0], matrix[..., 2, 1] = -y, x
+    return matrix
 
 
 def exp(vector: RotationVector) -> Rotation:
@@ -86,17 +86,17 @@ def from_quaternion(quaternion: Quaternion) -> Rotation:
     """Return the rotation of a wxyz quaternion of any non-zero length."""
     q = quaternion / np.linalg.norm(quaternion, axis=-1, keepdims=True)
     w, x, y, z = np.moveaxis(q, -1, 0)
-    out = np.empty((*q.shape[:-1], 3, 3), q.dtype)
-    out[..., 0, 0] = 1 - 2 * (y * y + z * z)
-    out[..., 0, 1] = 2 * (x * y - w * z)
-    out[..., 0, 2] = 2 * (x * z + w * y)
-    out[..., 1, 0] = 2 * (x * y + w * z)
-    out[..., 1, 1] = 1 - 2 * (x * x + z * z)
-    out[..., 1, 2] = 2 * (y * z - w * x)
-    out[..., 2, 0] = 2 * (x * z - w * y)
-    out[..., 2, 1] = 2 * (y * z + w * x)
-    out[..., 2, 2] = 1 - 2 * (x * x + y * y)
-    return out
+    matrix = np.empty((*q.shape[:-1], 3, 3), q.dtype)
+    matrix[..., 0, 0] = 1 - 2 * (y * y + z * z)
+    matrix[..., 0, 1] = 2 * (x * y - w * z)
+    matrix[..., 0, 2] = 2 * (x * z + w * y)
+    matrix[..., 1, 0] = 2 * (x * y + w * z)
+    matrix[..., 1, 1] = 1 - 2 * (x * x + z * z)
+    matrix[..., 1, 2] = 2 * (y * z - w * x)
+    matrix[..., 2, 0] = 2 * (x * z - w * y)
+    matrix[..., 2, 1] = 2 * (y * z + w * x)
+    matrix[..., 2, 2] = 1 - 2 * (x * x + y * y)
+    return matrix
 
 
 def from_rpy(rpy: RotationVector) -> Rotation:

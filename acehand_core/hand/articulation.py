@@ -54,7 +54,7 @@ DIRECTIONS = {
     "pinky": ((0.968, -0.05, -0.245), (0.05, 1.0, 0.0)),
 }
 
-#: Relative change of each dimension per standard deviation of one beta.
+#: What each beta changes.
 SHAPE_NAMES = (
     "size",
     "palm breadth",
@@ -171,7 +171,7 @@ class Freedom:
 @functools.cache
 def freedoms() -> tuple[Freedom, ...]:
     """Return the 22 freedoms in the order of the angle vector: joint by joint, MANO's order."""
-    out = []
+    listed = []
     for joint, name in enumerate(FINGER_JOINT_NAMES):
         finger, part = name.split("_")
         ranges = (_THUMB_RANGES if finger == "thumb" else _FINGER_RANGES)[part]
@@ -179,8 +179,8 @@ def freedoms() -> tuple[Freedom, ...]:
             if finger == "pinky" and kind == "spread":
                 _, low, high, rest = _PINKY_SPREAD
             low, high, rest = np.radians([low, high, rest])
-            out.append(Freedom(joint, f"{name}_{kind}", kind, low, high, rest))
-    return tuple(out)
+            listed.append(Freedom(joint, f"{name}_{kind}", kind, low, high, rest))
+    return tuple(listed)
 
 
 NUM_ANGLES = 22
@@ -204,7 +204,7 @@ def comfortable() -> np.ndarray:
 @functools.cache
 def finger_axes(side: Side) -> dict[str, np.ndarray]:
     """Return per finger the unit axes (flex, spread, twist) as rows, in the model's rest axes."""
-    out = {}
+    axes_of_finger = {}
     for finger in FINGERS:
         along, nail = (ANATOMICAL_TO_MODEL @ np.array(v) for v in DIRECTIONS[finger])
         along = along / np.linalg.norm(along)
@@ -215,8 +215,8 @@ def finger_axes(side: Side) -> dict[str, np.ndarray]:
         axes = np.stack([flex, nail, along])
         if side == "left":
             axes = -axes * MIRROR  # an axis is a pseudo-vector
-        out[finger] = axes
-    return out
+        axes_of_finger[finger] = axes
+    return axes_of_finger
 
 
 @functools.cache

@@ -111,12 +111,15 @@ class CapsuleHand:
         shape = np.broadcast_to(betas, (*batch, 10)).reshape(-1, 10)
         if betas.ndim == 1:
             flat = self._skin(side, betas) @ bones.transpose(1, 0, 2).reshape(64, -1)
-            out = flat.reshape(len(flat), -1, 3).transpose(1, 0, 2)
+            skinned = flat.reshape(len(flat), -1, 3).transpose(1, 0, 2)
         else:
             rows = [self._skin(side, b) @ bone for b, bone in zip(shape, bones, strict=True)]
-            out = np.stack(rows) if rows else np.empty((0, *self.rest_vertices(side, betas).shape))
+            if rows:
+                skinned = np.stack(rows)
+            else:
+                skinned = np.empty((0, *self.rest_vertices(side, betas).shape))
 
-        return out.reshape(*batch, -1, 3)
+        return skinned.reshape(*batch, -1, 3)
 
     def _skin(self, side: Side, betas: Float[np.ndarray, "10"]) -> Float[np.ndarray, "V 64"]:
         """Return, per vertex, its 16 weights times its homogeneous rest position."""

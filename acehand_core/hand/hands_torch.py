@@ -42,7 +42,7 @@ class TorchHands:
     @classmethod
     def mano(cls, hand: ManoHand) -> TorchHands:
         """Return the user's MANO, float32."""
-        rows = []
+        rows: list[tuple[np.ndarray, ...]] = []
         for side in SIDES:
             arrays, tips = hand.arrays[side], list(TIP_VERTICES)
             rows.append(
@@ -62,7 +62,8 @@ class TorchHands:
     @classmethod
     def acehand(cls) -> TorchHands:
         """Return the default hand, float32."""
-        hand, rows = CapsuleHand(), []
+        hand = CapsuleHand()
+        rows: list[tuple[np.ndarray, ...]] = []
         weight = np.eye(16)[list(_FINGERTIP_JOINTS)]
         for side in SIDES:
             rest = hand.rest_keypoints(side, np.zeros(10))

@@ -75,7 +75,7 @@ class ManoArrays:
             SchemaError: naming ``source`` and the key that is missing, has another shape, holds
                 numbers that are not finite, or describes another tree.
         """
-        out = {}
+        arrays = {}
         for key, shape in _SHAPES.items():
             if key not in data:
                 raise SchemaError(
@@ -88,14 +88,14 @@ class ManoArrays:
             if value.dtype.kind not in "iuf" or not np.isfinite(value).all():
                 raise SchemaError(f"{source}: {key!r} must hold finite numbers.")
             whole = key in ("f", "kintree_table")
-            out[key] = value.astype(np.int64) if whole else value.astype(np.float64)
+            arrays[key] = value.astype(np.int64) if whole else value.astype(np.float64)
 
         # The root's parent is written as -1 in 32 bits without sign.
-        if tuple(out["kintree_table"][0, 1:]) != TREE_PARENTS[1:]:
+        if tuple(arrays["kintree_table"][0, 1:]) != TREE_PARENTS[1:]:
             raise SchemaError(f"{source}: 'kintree_table' is not MANO's tree of 16 joints.")
-        if out["f"].min() < 0 or out["f"].max() >= 778:
+        if arrays["f"].min() < 0 or arrays["f"].max() >= 778:
             raise SchemaError(f"{source}: 'f' refers to vertices outside 0..777.")
-        return cls(**out)
+        return cls(**arrays)
 
 
 def shapedirs_need_repair(left: ManoArrays, right: ManoArrays) -> bool:
@@ -191,12 +191,12 @@ class ManoHand:
         import torch
 
         with torch.no_grad():
-            out = layer(
+            posed = layer(
                 betas=torch.from_numpy(betas),
                 global_orient=torch.from_numpy(global_orient[:, None]),
                 hand_pose=torch.from_numpy(hand_pose),
             )
-        vertices, tree = out.vertices.numpy(), out.joints.numpy()
+        vertices, tree = posed.vertices.numpy(), posed.joints.numpy()
         joints = tree[:, KEYPOINT_TO_TREE]
         joints[:, TIPS] = vertices[:, TIP_VERTICES]
         return joints, vertices
@@ -279,11 +279,11 @@ def load_mano(
             raise InputError(f"MANO: no file for the {missing[0]} hand; both are needed.")
         arrays = {side: _read_side(files[side]) for side in SIDES}
     else:
-        found = find_mano(files)
-        if found.is_file():
-            arrays = _read_both(found)
+        place = find_mano(files)
+        if place.is_file():
+            arrays = _read_both(place)
         else:
-            arrays = {side: _read_side(_candidates(found, side)[0]) for side in SIDES}
+            arrays = {side: _read_side(_candidates(place, side)[0]) for side in SIDES}
     return ManoHand(arrays["left"], arrays["right"], left_shapedirs_fixed, dtype)
 
 
@@ -301,7 +301,7 @@ def _read_side(path: Path) -> ManoArrays:
         raise SchemaError(f"{path}: holds a {type(data).__name__}, not MANO's named arrays.")
     # The files store a longer basis of shapes, of which MANO uses ten.
     shapes = data.get("shapedirs")
-    if getattr(shapes, "ndim", 0) == 3 and shapes.shape[-1] > 10:
+    if isinstance(shapes, np.ndarray) and shapes.ndim == 3 and shapes.shape[-1] > 10:
         data = {**data, "shapedirs": shapes[..., :10]}
     return ManoArrays.from_mapping(data, str(path))
 

@@ -91,9 +91,9 @@ def fit_to_joints(
     error = np.where(observed, distance, 0).sum(1) / np.maximum(observed.sum(1), 1)
 
     def spread(value: np.ndarray) -> np.ndarray:
-        out = np.full((len(usable), *value.shape[1:]), np.nan)
-        out[usable] = value
-        return out
+        rows = np.full((len(usable), *value.shape[1:]), np.nan)
+        rows[usable] = value
+        return rows
 
     return HandFit(
         spread(pose.global_orient), spread(pose.hand_pose), betas, spread(translation),

@@ -202,13 +202,15 @@ class FreePoses:
         orient = _align_palm(rest, target, weight)
         rest = np.tile(rest, (count, 1, 1))
         base = _smallest_turns(rest, orient, target, weight) if near is None else near.astype(float)
-        wrist, turns = None, np.zeros((count, 45))
+        wrist, turns = np.zeros((count, 3)), np.zeros((count, 45))
         limit = np.full(45, np.pi)
         for _ in range(3):
             # Skin deforms, so a tip is not rigid with its last joint: measure it where it is.
             rest = self._with_posed_tips(rest, betas, base @ _exp15(turns))
 
-            def chain(turns: np.ndarray, rows: np.ndarray, rest: np.ndarray = rest):
+            def chain(
+                turns: np.ndarray, rows: np.ndarray, rest: np.ndarray = rest
+            ) -> tuple[np.ndarray, np.ndarray]:
                 return _free_chain(base[rows], turns, rest[rows])
 
             turns, orient, wrist = _solve(

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from acehand_core.errors import AcehandError, SchemaError
-from acehand_core.lerobot import extras
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check_files import Problem, check_data, check_videos
 from acehand_core.lerobot.stats import QUANTILES, STAT_NAMES, are_provisional, stat_shape
@@ -251,13 +250,13 @@ def _check_finished(root: Path, rows: Sequence[Row]) -> Iterator[Problem]:
             "computed them; run the repair, or the same command with --resume",
         )
 
-    if not (root / extras.EXTRAS).is_dir():
+    if not (root / layout.EXTRAS).is_dir():
         return  # published without, or edited by lerobot's tools, which leave it behind
     for number, row in enumerate(rows):
-        names = extras.missing_files(root, number)
+        names = layout.missing_files(root, number)
         if names and layout.read_record(root, row) is not None:
             yield Problem(
-                extras.episode_folder(number),
+                layout.episode_folder(number),
                 f"unfinished: {', '.join(names)}, for the writer was stopped; they need the "
                 "recording: run the command that made the episode again, with --resume",
             )

@@ -90,25 +90,16 @@ def _schema_faults(schema: pa.Schema, features: Row) -> Iterator[str]:
         feature = features[key]
         if feature["dtype"] not in layout.ARROW_TYPES:
             continue
-        expected, stored = _signature_of(feature), _signature(schema.field(key).type)
-        if expected != stored:
+        # The innermost type and the depth of lists.
+        kind, depth = schema.field(key).type, 0
+        while hasattr(kind, "value_type"):
+            kind, depth = kind.value_type, depth + 1
+        axes = 0 if list(feature["shape"]) == [1] else len(feature["shape"])
+        if (str(kind), depth) != (str(layout.ARROW_TYPES[feature["dtype"]]), axes):
             yield (
                 f"column {key!r} is {schema.field(key).type}, info.json says "
                 f"{feature['dtype']} {feature['shape']}"
             )
-
-
-def _signature_of(feature: Row) -> tuple[str, int]:
-    axes = 0 if list(feature["shape"]) == [1] else len(feature["shape"])
-    return str(layout.ARROW_TYPES[feature["dtype"]]), axes
-
-
-def _signature(kind: pa.DataType) -> tuple[str, int]:
-    """Return the innermost type and the depth of lists."""
-    depth = 0
-    while hasattr(kind, "value_type"):
-        kind, depth = kind.value_type, depth + 1
-    return str(kind), depth
 
 
 def _value_faults(
@@ -144,8 +135,8 @@ def _absence_faults(table: pa.Table, features: Row) -> Iterator[str]:
         layout.column_values(table[key], features[key]["shape"])
         for key in (VALID_KEY, CONFIDENCE_KEY)
     )
-    if valid.shape == confidence.shape and (found := np.argwhere(~valid & (confidence > 0))).size:
-        row, hand = found[0]
+    if valid.shape == confidence.shape and (~valid & (confidence > 0)).any():
+        row, hand = np.argwhere(~valid & (confidence > 0))[0]
         yield (
             f"{CONFIDENCE_KEY!r} is {confidence[row, hand]:g} at row {row} for a hand of which "
             f"{VALID_KEY!r} is false; it must be 0 there"
@@ -196,8 +187,8 @@ def _stats_against(root: Path, ranges: Mapping[str, list[np.ndarray]]) -> list[P
         high = np.max([part[1] for part in parts], axis=0)
         slack = 1e-6 + 1e-5 * np.maximum(np.abs(low), np.abs(high))
         for name, value in (("min", low), ("max", high)):
-            said = stats.get(key, {}).get(name, value)
-            if said.shape == value.shape and (np.abs(said - value) > slack).any():
+            stored = stats.get(key, {}).get(name, value)
+            if stored.shape == value.shape and (np.abs(stored - value) > slack).any():
                 problems.append(
                     Problem(layout.STATS_PATH, f"{key}: {name} is not that of the data")
                 )
@@ -283,6 +274,7 @@ def _undecodable(path: Path, stamps: Float[np.ndarray, "N"]) -> list[float]:
     try:
         with av.open(f"file:{path}", metadata_errors="ignore") as container:
             stream = container.streams.video[0]
+            assert stream.time_base is not None  # a demuxer sets it
             if len(stamps) > 2:
                 stream.thread_type = "AUTO"
             frames: Iterator[av.VideoFrame] | None = None

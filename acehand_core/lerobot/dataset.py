@@ -1,4 +1,4 @@
-"""Write LeRobotDataset v3.0: new datasets, more episodes, and nothing half done.
+"""Write LeRobotDataset v3.0: new datasets, more episodes, resumed ones, and nothing half done.
 
 Each episode is one data file, one video file per camera and one metadata file. A new dataset is
 built in a hidden sibling folder and appears with its first whole episode. Every later episode is
@@ -6,25 +6,40 @@ staged inside the dataset and put in place in this order: files beside it, video
 stats, episode row, info.json. The reader takes its length from info.json, so at any moment it sees
 exactly the finished episodes; what a killed process leaves behind is finished or removed by the
 next writer or by ``repair.repair``.
+
+The record of every episode keeps, under ``JOB``, what it was made from (content of the input, cut,
+part of a recording that is split) and the settings that change its content: so a resumed run knows
+which episodes it need not repeat.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.errors import InputError, OutputError, SchemaError
+from acehand_core.files.safe_files import content_sha256
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_info
 from acehand_core.lerobot.episode import max_episode_frames
-from acehand_core.lerobot.format import FeatureSpec, video_feature
-from acehand_core.lerobot.repair import clean_siblings, is_dataset
+from acehand_core.lerobot.format import (
+    HANDS,
+    FeatureSpec,
+    episode_folder,
+    missing_files,
+    video_feature,
+)
+from acehand_core.lerobot.repair import clean_siblings
 from acehand_core.lerobot.transaction import STAGING, Step, recover
 from acehand_core.lerobot.writer import LeRobotWriter
+from acehand_core.recordings.lerobot_video import is_dataset
 
 __all__ = [
     "FeatureSpec",
@@ -62,7 +77,16 @@ def create(
     with output_errors(root):
         root.parent.mkdir(parents=True, exist_ok=True)
         clean_siblings(root)
-        _check_free(root, overwrite)
+        if root.exists() and not (root.is_dir() and not any(root.iterdir())):
+            if not overwrite:
+                raise OutputError(
+                    f"{root} exists; append to it, overwrite it, or choose another folder."
+                )
+            if not is_dataset(root):
+                raise OutputError(
+                    f"{root} is not a LeRobot dataset, so it is not overwritten; move it away."
+                )
+            DirectoryLock(root).release()  # refused while somebody writes to it
         base = root.with_name(f".{root.name}.partial-{os.getpid()}")
         base.mkdir(exist_ok=True)
         return LeRobotWriter(root, base, info, DirectoryLock(base), on_step)
@@ -108,18 +132,6 @@ def open_for_append(
     return writer
 
 
-def _check_free(root: Path, overwrite: bool) -> None:
-    if not root.exists() or (root.is_dir() and not any(root.iterdir())):
-        return
-    if not overwrite:
-        raise OutputError(f"{root} exists; append to it, overwrite it, or choose another folder.")
-    if not is_dataset(root):
-        raise OutputError(
-            f"{root} is not a LeRobot dataset, so it is not overwritten; move it away."
-        )
-    DirectoryLock(root).release()
-
-
 def dataset_differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     """Say how two info.json contents differ in what every episode of a dataset shares."""
     differences = []
@@ -133,9 +145,8 @@ def dataset_differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> l
 
     for key in (key for key in mine if key in its):
         # What a video's info says about its encoding may differ between episodes.
-        parts = ("dtype", "shape", "names")
-        parts += () if mine[key]["dtype"] == "video" else ("info",)
-        for part in parts:
+        encoding = () if mine[key]["dtype"] == "video" else ("info",)
+        for part in ("dtype", "shape", "names", *encoding):
             if mine[key].get(part) != its[key].get(part):
                 differences.append(
                     f"{part} of {key!r} is {mine[key].get(part)}, "
@@ -156,3 +167,131 @@ def read_provenance(root: Path) -> list[dict[str, Any] | None]:
         with output_errors(root), contextlib.suppress(LockedError), DirectoryLock(root):
             recover(root)
     return [layout.read_record(root, row) for row in layout.read_episode_rows(root)]
+
+
+Existing = Literal["refuse", "append", "overwrite", "resume"]
+
+#: Entry of an episode's record.
+JOB = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeJob:
+    """What one episode was made from.
+
+    ``input`` is what the input is called, not where it lies; ``cut`` is start and duration in
+    seconds (None: to the end), ``part`` the first frame and the one after the last, at the
+    dataset's rate. ``settings`` are named like the flags.
+    """
+
+    input: str
+    input_sha256: str
+    cut: tuple[float, float | None]
+    part: tuple[int, int]
+    settings: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry ``JOB`` of an episode's record."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedEpisodes:
+    """The episodes of the dataset that is resumed, and its rate; empty where nothing is.
+
+    ``missing`` has, by episode, the files that an interrupted run left out beside it.
+    """
+
+    jobs: tuple[EpisodeJob, ...] = ()
+    fps: int | None = None
+    numbers: tuple[int, ...] = ()
+    missing: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, dataset: Path) -> FinishedEpisodes:
+        """Read what a dataset holds; episodes of other programs are left out."""
+        records: Iterable[Mapping[str, Any] | None] = read_provenance(dataset)
+        entries = {n: dict(r[JOB]) for n, r in enumerate(records) if r and JOB in r}
+        for entry in entries.values():
+            entry["cut"], entry["part"] = tuple(entry["cut"]), tuple(entry["part"])
+        jobs = tuple(EpisodeJob(**entry) for entry in entries.values())
+        missing = {number: missing_files(dataset, number) for number in entries}
+        missing = {number: names for number, names in missing.items() if names}
+        fps = layout.read_json(dataset / layout.INFO_PATH)["fps"]
+        return cls(jobs, fps, tuple(entries), missing)
+
+    def numbers_of(self, job: EpisodeJob) -> list[int]:
+        """Return the numbers of this episode, whatever its input is called and wherever it lay."""
+        return [
+            number
+            for number, other in zip(self.numbers, self.jobs, strict=True)
+            if (job.input_sha256, job.cut, job.part, job.settings)
+            == (other.input_sha256, other.cut, other.part, other.settings)
+        ]
+
+    def check_settings(
+        self,
+        origins: Sequence[tuple[Path, str]],
+        cut: tuple[float, float | None],
+        settings: Mapping[str, Any],
+    ) -> None:
+        """Refuse to resume with other settings than the inputs' finished episodes were made with.
+
+        ``origins``: each input and the hash of its content.
+
+        Raises:
+            InputError: names each setting that differs.
+        """
+        for path, sha256 in origins:
+            made = [
+                job.settings for job in self.jobs if (job.input_sha256, job.cut) == (sha256, cut)
+            ]
+            if not made or settings in made:
+                continue
+
+            theirs = made[-1]
+            differences = ", ".join(
+                f"--{name} is {settings.get(name)!r}, not {theirs.get(name)!r}"
+                for name in {**settings, **theirs}
+                if settings.get(name) != theirs.get(name)
+            )
+            raise InputError(
+                f"{path}: its episode in the dataset was made with other settings: "
+                f"{differences}. Resume with the same ones, or --append it as another episode."
+            )
+
+
+def episode_contents(dataset: Path, numbers: Iterable[int] | None = None) -> dict[int, str]:
+    """Return a hash of each episode's data and hands, by number (None: of all).
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    rows = {row["episode_index"]: row for row in layout.read_episode_rows(dataset)}
+    contents = {}
+    for number in sorted(rows) if numbers is None else numbers:
+        files = (layout.data_file(rows[number]), f"{episode_folder(number)}/{HANDS}")
+        hashes = [content_sha256(dataset / name) for name in files if (dataset / name).is_file()]
+        contents[number] = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+    return contents
+
+
+def prepare_output(output: Path, existing: Existing, work_dir: Path) -> FinishedEpisodes:
+    """Check the output before any work; return what a resumed run may skip.
+
+    Partial results of an earlier run in ``work_dir`` are kept for a resumed one only.
+
+    Raises:
+        InputError: there is nothing to append to. OutputError: the output is taken.
+    """
+    if existing in ("append", "resume") and is_dataset(output):
+        return FinishedEpisodes.of(output) if existing == "resume" else FinishedEpisodes()
+    if existing == "append":
+        raise InputError(f"{output}: there is no LeRobot dataset to append to.")
+    if existing == "overwrite" and output.exists() and not is_dataset(output):
+        raise OutputError(f"{output}: not a LeRobot dataset, so it is not overwritten.")
+    if existing in ("refuse", "resume") and output.exists():
+        raise OutputError(f"{output} exists; use --append, --overwrite, --resume or another name.")
+    if existing != "resume":
+        shutil.rmtree(work_dir, ignore_errors=True)
+    return FinishedEpisodes()

@@ -109,7 +109,7 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
     state = _sided((*base, *layout.command_joints))
 
     unit = {"unit": "base: m and rotation columns; joints: rad", "frame": layout.frame}
-    out = [
+    specs = [
         FeatureSpec("observation.state", "float32", (len(state),), state, unit),
         FeatureSpec("action", "float32", (len(state),), state,
                     {**unit, "meaning": "observation.state of the next frame"}),
@@ -122,7 +122,7 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
         ),
     ]  # fmt: skip
     if placed:
-        out += [
+        specs += [
             FeatureSpec("observation.hand.global_orient", "float32", (2, 6),
                         {"hand": SIDES, "rotation": _ROTATION}, model),
             FeatureSpec("observation.hand.hand_pose", "float32", (2, 15, 6),
@@ -133,17 +133,19 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
             FeatureSpec("observation.hand.translation", "float32", (2, 3),
                         {"hand": SIDES, "axis": _AXES}, {**model, "unit": "m"}),
         ]  # fmt: skip
-    out += [
+    specs += [
         _vector(CONFIDENCE_KEY, SIDES, "0 to 1; 0 where the hand is absent"),
         _vector("observation.hand.visible", SIDES, "share of the hand inside the image"),
         _vector("observation.hand.filled", SIDES, "1 where gap filling wrote the hand"),
     ]
     if layout.arm_joints:
-        out.append(_vector("observation.arm.joints", _sided(layout.arm_joints), "rad, of slides m"))
-        out.append(_vector("observation.arm.reached", SIDES, "1 where the arm reaches the pose"))
+        specs += [
+            _vector("observation.arm.joints", _sided(layout.arm_joints), "rad, of slides m"),
+            _vector("observation.arm.reached", SIDES, "1 where the arm reaches the pose"),
+        ]
     if placed:
-        out.append(_vector("observation.camera", _CAMERA, "px"))
-    out += [
+        specs.append(_vector("observation.camera", _CAMERA, "px"))
+    specs += [
         FeatureSpec(
             "observation.source_timestamp_ns", "int64", (1,), ("timestamp_ns",), {"unit": "ns"}
         ),
@@ -154,8 +156,8 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
     ]  # fmt: skip
     if layout.image_size is not None:
         width, height = layout.image_size
-        out.append(video_feature(IMAGE_KEY, height, width))
-    return tuple(out)
+        specs.append(video_feature(IMAGE_KEY, height, width))
+    return tuple(specs)
 
 
 def columns(
@@ -175,7 +177,7 @@ def columns(
 
     known = motion.known
     placed = trajectory.T_frame_base is not None
-    out = {
+    values = {
         "observation.state": state,
         "action": np.concatenate([state[1:], state[-1:]]),
         "observation.joints.robot": trajectory.joints.reshape(count, -1),
@@ -191,15 +193,15 @@ def columns(
     if arm is not None:
         still = np.zeros_like(arm.joints)  # of a hand that never appears
         arms = [arm.joints if arm else still for arm in trajectory.arms]
-        out["observation.arm.joints"] = np.concatenate(arms, axis=1)
+        values["observation.arm.joints"] = np.concatenate(arms, axis=1)
         reached = [arm.reached if arm else np.zeros(count, bool) for arm in trajectory.arms]
-        out["observation.arm.reached"] = np.stack(reached, axis=1)
+        values["observation.arm.reached"] = np.stack(reached, axis=1)
     if placed:
         camera = motion.camera
         row = np.zeros(6) if camera is None else np.array(
             [camera.fx, camera.fy, camera.cx, camera.cy, camera.width, camera.height]
         )  # fmt: skip
-        out |= {
+        values |= {
             "observation.hand.global_orient": rotations.to_6d(
                 _held(motion.global_orient, known, np.eye(3))
             ),
@@ -210,13 +212,13 @@ def columns(
             "observation.hand.translation": _held(motion.translation, known),
             "observation.camera": np.broadcast_to(row, (count, 6)),
         }
-    out = {
+    values = {
         key: np.ascontiguousarray(value, np.float32).reshape(count, -1)
-        for key, value in out.items()
+        for key, value in values.items()
     }
-    out["observation.source_timestamp_ns"] = source_timestamps_ns.astype(np.int64)[:, None]
-    out[VALID_KEY] = trajectory.active
-    return out
+    values["observation.source_timestamp_ns"] = source_timestamps_ns.astype(np.int64)[:, None]
+    values[VALID_KEY] = trajectory.active
+    return values
 
 
 def _sided(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from acehand_core.atomic import DirectoryLock, abandoned, output_errors
 from acehand_core.errors import AcehandError, InputError, SchemaError
-from acehand_core.lerobot import extras
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_info, expected_columns, row_faults, unusable
 from acehand_core.lerobot.check_files import late_frames
@@ -25,14 +24,10 @@ from acehand_core.lerobot.stats import (
     stats_to_json,
 )
 from acehand_core.lerobot.transaction import Transaction, recover
+from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.recordings.video_encode import probe_video
 
 SET_ASIDE = ".unreferenced"
-
-
-def is_dataset(root: Path) -> bool:
-    """Return whether a folder claims to be a LeRobot dataset."""
-    return (root / layout.INFO_PATH).is_file()
 
 
 def clean_siblings(root: Path) -> list[str]:
@@ -73,7 +68,7 @@ def repair(root: Path) -> list[str]:
             done += [outcome] if outcome else []
             done += _keep_whole_episodes(root)
             done += _finish_statistics(root)
-            for path in sorted((root / extras.EXTRAS).glob("*/.*.partial-*")):
+            for path in sorted((root / layout.EXTRAS).glob("*/.*.partial-*")):
                 path.unlink()
                 done.append(f"removed {path}, which was never completed")
     return done
@@ -204,16 +199,16 @@ def _set_aside(root: Path, info: dict[str, Any], kept: Sequence[dict[str, Any]])
             done.append(f"moved {name} to {SET_ASIDE}")
 
     # The files beside dropped episodes too: the next of that number must not get them.
-    for path in sorted((root / extras.EXTRAS).glob("episode_*")):
+    for path in sorted((root / layout.EXTRAS).glob("episode_*")):
         number = path.name.removeprefix("episode_")
         if not number.isdecimal() or int(number) < len(kept):
             continue
-        target = root / SET_ASIDE / extras.EXTRAS / path.name
+        target = root / SET_ASIDE / layout.EXTRAS / path.name
         if target.exists():
             shutil.rmtree(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         path.rename(target)
-        done.append(f"moved {extras.EXTRAS}/{path.name} to {SET_ASIDE}")
+        done.append(f"moved {layout.EXTRAS}/{path.name} to {SET_ASIDE}")
     return done
 
 

@@ -149,7 +149,9 @@ def are_provisional(root: Path, episodes: Sequence[Mapping[str, Any]]) -> bool:
     """
     frames = episodes[-1]["dataset_to_index"] if episodes else 0
     stats = read_stats(root).get("index", {})
-    if not 0 < frames <= EXACT_FRAMES or any(np.shape(stats.get(q)) != (1,) for q in QUANTILES):
+    if not 0 < frames <= EXACT_FRAMES or any(
+        name not in stats or stats[name].shape != (1,) for name in QUANTILES
+    ):
         return False
     off = [abs(stats[name].item() - share * (frames - 1)) for name, share in QUANTILES.items()]
     return max(off) > _INDEX_SLACK and read_record(root, episodes[-1]) is not None
@@ -211,23 +213,19 @@ def _sample(path: Path, key_frames: bool) -> list[np.ndarray]:
         for number, frame in enumerate(container.decode(stream)):
             if number % stride:
                 continue
-            images.append(_shrink(frame))
+            scale = max(1, round(max(frame.width, frame.height) / SAMPLED_SIDE))
+            small = frame.reformat(
+                width=max(1, frame.width // scale),
+                height=max(1, frame.height // scale),
+                interpolation="POINT",
+                **rgb_options(frame),
+            )
+            images.append(small.to_ndarray())
             if len(images) > SAMPLED_FRAMES:  # thin out, so that memory stays bounded
                 images = images[::2]
                 stride *= 2
 
     return images
-
-
-def _shrink(frame: av.VideoFrame) -> np.ndarray:
-    scale = max(1, round(max(frame.width, frame.height) / SAMPLED_SIDE))
-    small = frame.reformat(
-        width=max(1, frame.width // scale),
-        height=max(1, frame.height // scale),
-        interpolation="POINT",
-        **rgb_options(frame),
-    )
-    return small.to_ndarray()
 
 
 def _histogram_stats(counts: Int[np.ndarray, "256"]) -> dict[str, float]:

@@ -15,13 +15,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from acehand_core.atomic import check_free
-from acehand_core.bags.bag import Bag
 from acehand_core.bags.messages import OPTICAL, SHARED, TOPICS, Demonstration
 from acehand_core.bags.records import DroppedMessages
 from acehand_core.bags.writer import BagWriter, Storage, clean_beside, load_library
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
-from acehand_core.lerobot.dataset import is_dataset
-from acehand_core.lerobot.resume import episode_contents
+from acehand_core.lerobot.dataset import episode_contents, is_dataset
 from acehand_core.motion import Recording
 from acehand_core.pipeline import Clip, JobSettings, run_job
 from acehand_core.pipeline.bag_episodes import cuts
@@ -204,7 +202,7 @@ def _write_beside(
         dropped.remark(f"{output}: lacked episodes that the dataset has, written anew")
         overwrite = True
 
-    with Bag(options.bag) as bag:
+    with index.bag() as bag:
         topics = bag.topics
         with BagWriter(output, options.storage, overwrite, bag.definitions) as writer:
             writer.describe(origin.custom_data())

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.bags.bag import Bag
+from acehand_core.bags.library import decode
 from acehand_core.bags.records import DroppedMessages
-from acehand_core.bags.typestore import decode
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.recordings.bag import BagIndex
 
@@ -65,7 +64,7 @@ def _at_gaps(index: BagIndex) -> list[Cut]:
 
 
 def _by_topic(index: BagIndex, topic: str | None) -> list[Cut]:
-    with Bag(index.path) as bag:
+    with index.bag() as bag:
         fitting = [n for n, t in bag.topics.items() if t.msgtype in (_BOOL, _STRING)]
         if topic is None:
             named = [name for name in fitting if "episode" in name.lower()]

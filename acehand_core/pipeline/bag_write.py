@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from acehand_core.atomic import check_free
-from acehand_core.bags.bag import Bag, is_bag
+from acehand_core.bags.bag import Bag
+from acehand_core.bags.library import LATEST
 from acehand_core.bags.messages import (
     CAMERA_LINK,
     Demonstration,
@@ -27,11 +28,10 @@ from acehand_core.bags.messages import (
     trajectory_messages,
 )
 from acehand_core.bags.topics import choose_image_topic
-from acehand_core.bags.typestore import LATEST
 from acehand_core.bags.writer import BagWriter, Storage
 from acehand_core.errors import AcehandError, InputError, Interrupted
 from acehand_core.geometry import frames
-from acehand_core.lerobot.dataset import is_dataset, read_provenance
+from acehand_core.lerobot.dataset import read_provenance
 from acehand_core.motion import Course, HandMotion, RobotTrajectory
 from acehand_core.pipeline.demonstrations import (
     StoredEpisode,
@@ -39,7 +39,8 @@ from acehand_core.pipeline.demonstrations import (
     read_episodes,
     read_wrist_frame,
 )
-from acehand_core.recordings.hands_file import is_motion_file, read_motion_file
+from acehand_core.recordings.hands_file import read_motion_file
+from acehand_core.recordings.registry import BagFile, HandsFile, LeRobotDataset, format_of
 from acehand_core.recordings.selection import steady
 from acehand_core.types import SIDES, Progress, Side, no_progress
 from retarget.retargeting import retarget_motion
@@ -71,20 +72,19 @@ def load_demonstrations(
     Raises:
         InputError: it is none of these, or has no such episode.
     """
-    if is_dataset(path):
+    if (kind := format_of(path)) is LeRobotDataset:
         for episode in read_episodes(path, episodes):
             known = robot_of(episode, robot, models)
             yield of_episode(episode, known), known
-    elif is_motion_file(path) and path.is_file():
+    elif kind is HandsFile and path.is_file():
         motion = steady(read_motion_file(path, "both"))
         known = load_robot(robot or DEFAULT_ROBOT, models=models)
         trajectory = retarget_motion(motion, known)
         yield demonstration(motion, trajectory, known, path.name, "hand motion"), known
-    elif path.exists() and is_bag(path):
+    elif kind is BagFile and path.exists():
         demo = read_bag_joints(path)
         known = load_robot(robot or DEFAULT_ROBOT, models=models)
         driven = next(iter(known.hands.values())).command_joints
-
         if missing := [name for name in driven if name not in demo.joint_names]:
             raise InputError(
                 f"{path}: its joint states have no {missing[0]!r} of the robot {known.label!r}; "
@@ -242,9 +242,9 @@ def seen_by(source: Path, episode: int = 0) -> tuple[str, str | None]:
     """
     frame, topic = CAMERA_LINK, None
     try:
-        if is_dataset(source):
+        if (kind := format_of(source)) is LeRobotDataset:
             record = read_provenance(source)[episode] or {}
-        elif is_motion_file(source) and source.is_file():
+        elif kind is HandsFile and source.is_file():
             record = asdict(read_motion_file(source, "both").provenance)
         else:
             frame = read_wrist_frame(source) or frame
@@ -262,12 +262,12 @@ def _wrists(motion: HandMotion) -> np.ndarray | None:
     """Return the palm frame of both hands in the camera frame, NaN where absent (T, 2, 4, 4)."""
     if not motion.placed:
         return None
-    out = np.full((len(motion), 2, 4, 4), np.nan)
+    wrists = np.full((len(motion), 2, 4, 4), np.nan)
     for slot, side in enumerate(SIDES):
         targets = hand_targets(motion, side)
         if targets is not None and targets.T_camera_hand is not None:
-            out[targets.active, slot] = targets.T_camera_hand[targets.active]
-    return out
+            wrists[targets.active, slot] = targets.T_camera_hand[targets.active]
+    return wrists
 
 
 def _descriptions(robot: Robot) -> dict[Side, str]:

@@ -18,7 +18,8 @@ import pyarrow as pa
 from acehand_core.atomic import DirectoryLock, atomic_path, output_errors, sync
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot import dataset as lerobot
-from acehand_core.lerobot import extras
+from acehand_core.lerobot import format as files
+from acehand_core.lerobot.dataset import JOB, EpisodeJob, Existing, prepare_output
 from acehand_core.lerobot.features import (
     IMAGE_KEY,
     VALID_KEY,
@@ -29,12 +30,11 @@ from acehand_core.lerobot.features import (
 )
 from acehand_core.lerobot.format import INFO_PATH, read_json
 from acehand_core.lerobot.repair import finish_statistics
-from acehand_core.lerobot.resume import JOB, EpisodeJob, Existing, prepare_output
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.pictures import draw
 from acehand_core.pipeline.report import EpisodeReport, episode_provenance, episode_report
 from acehand_core.pipeline.settings import TASK
-from acehand_core.recordings.hand_table import write_hand_motion
+from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video, even_size
 from acehand_core.types import SIDES, Progress, no_progress
@@ -149,7 +149,7 @@ class Dataset:
         self.begin(layout, recording)
 
         drawn = overlay and recording.frames is not None
-        names = (extras.SHEET, extras.OVERLAY) if drawn else (extras.SHEET,)
+        names = (files.SHEET, files.OVERLAY) if drawn else (files.SHEET,)
         fitted = {
             side: Fitted(calibration, recording.name, recording.sha256 or "")
             for side, calibration in zip(SIDES, trajectory.calibration, strict=True)
@@ -288,18 +288,18 @@ class Dataset:
         videos = {} if video is None else {IMAGE_KEY: video}
         number = self._writer.total_episodes
         report = episode_report(view.source, episode, trajectory, number)
-        content = {extras.REPORT: _report_bytes(report, view.name, record)}
+        content = {files.REPORT: _report_bytes(report, view.name, record)}
         if calibration is not None:
-            content[extras.CALIBRATION] = calibration.encode()
+            content[files.CALIBRATION] = calibration.encode()
         if pictures:
-            content[extras.PENDING] = extras.pending_bytes(pictures)
+            content[files.PENDING] = files.pending_bytes(pictures)
 
-        staged = {name: self._writer.scratch(name) for name in (extras.HANDS, *content)}
+        staged = {name: self._writer.scratch(name) for name in (files.HANDS, *content)}
         with output_errors(self.output):
             for name, data in content.items():
                 staged[name].write_bytes(data)
 
-        write_hand_motion(episode, staged[extras.HANDS], overwrite=True)
+        write_hand_motion(episode, staged[files.HANDS], overwrite=True)
         release_memory()
         shown = view.source_timestamps_ns
         stamps = view.timestamps_ns if shown is None else shown
@@ -309,7 +309,7 @@ class Dataset:
             for key, value in values.items()
             if key != VALID_KEY or key in self._shapes  # of_same_shape says why
         }
-        folder = extras.episode_folder(number)
+        folder = files.episode_folder(number)
         beside = {f"{folder}/{name}": path for name, path in staged.items()}
         self._writer.add_episode(values, task, videos, record, beside)
         del values
@@ -334,25 +334,25 @@ class Dataset:
         Raises:
             OutputError: it cannot be written.
         """
-        folder = self.output / extras.episode_folder(number)
+        folder = self.output / files.episode_folder(number)
         with output_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            for path in extras.partial_files(folder):
+            for path in files.partial_files(folder):
                 path.unlink()
-        if not (folder / extras.HANDS).is_file():
-            write_hand_motion(episode, folder / extras.HANDS)
-        if not (folder / extras.REPORT).is_file():
+        if not (folder / files.HANDS).is_file():
+            write_hand_motion(episode, folder / files.HANDS)
+        if not (folder / files.REPORT).is_file():
             record = self._record(job, episode, trajectory)
             report = episode_report(job.input, episode, trajectory, number)
-            _write(folder / extras.REPORT, _report_bytes(report, job.input, record))
-        if calibration is not None and not (folder / extras.CALIBRATION).is_file():
-            _write(folder / extras.CALIBRATION, calibration.encode())
+            _write(folder / files.REPORT, _report_bytes(report, job.input, record))
+        if calibration is not None and not (folder / files.CALIBRATION).is_file():
+            _write(folder / files.CALIBRATION, calibration.encode())
         return folder
 
     def pictures_done(self, folder: Path) -> None:
         """Note that an episode has all of its pictures. Raises OutputError."""
         with output_errors(folder):
-            (folder / extras.PENDING).unlink(missing_ok=True)
+            (folder / files.PENDING).unlink(missing_ok=True)
             sync(folder)
 
     def finish(self) -> None:

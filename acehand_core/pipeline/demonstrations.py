@@ -15,18 +15,18 @@ from jaxtyping import Float
 
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.images import CAMERA_INFO, camera_of
+from acehand_core.bags.library import decode
 from acehand_core.bags.messages import JOINT_STATE, OPTICAL, POSE, POSES, STRING, TF, Demonstration
 from acehand_core.bags.records import DroppedMessages
-from acehand_core.bags.typestore import decode
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.lerobot import format as layout
-from acehand_core.lerobot.extras import HANDS, REPORT, episode_folder
+from acehand_core.lerobot.format import HANDS, REPORT, episode_folder
 from acehand_core.motion import HandMotion
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.bag import frame_rate, frame_times
-from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.selection import hands_at, poses_at, ticks
 from acehand_core.types import SIDES, JointsCamera, TimestampsNs
 

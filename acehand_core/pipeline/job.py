@@ -16,14 +16,15 @@ from typing import Any
 
 from acehand_core.bags.records import DroppedMessages
 from acehand_core.errors import AcehandError, Interrupted, NoHandError, OutputError
-from acehand_core.lerobot import dataset, extras
-from acehand_core.lerobot.resume import EpisodeJob, FinishedEpisodes, prepare_output
+from acehand_core.lerobot import dataset
+from acehand_core.lerobot import format as files
+from acehand_core.lerobot.dataset import EpisodeJob, FinishedEpisodes, prepare_output
 from acehand_core.motion import Calibration, HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.dataset import Dataset, release_memory
 from acehand_core.pipeline.pictures import draw
 from acehand_core.pipeline.report import EpisodeReport, Failure, JobReport, episode_report
 from acehand_core.pipeline.settings import Clip, JobSettings
-from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import at_rate, hands_at, part
 from acehand_core.settings import file_identity
@@ -248,7 +249,7 @@ def _convert(plan: _Plan, tracker: Tracker, steps: Steps, out: Dataset, outcome:
                 continue
 
             overlay = settings.overlay and shown.frames is not None
-            pictures = (extras.SHEET, extras.OVERLAY) if overlay else (extras.SHEET,)
+            pictures = (files.SHEET, files.OVERLAY) if overlay else (files.SHEET,)
             text = steps.calibration_text(calibrations, plan.recording)
             report, folder = out.store(
                 shown, episode, trajectory, next(videos), plan.task, text, pictures, job
@@ -274,7 +275,7 @@ def _complete(
         shown = part(plan.view, *job.part)
 
         # The hands kept beside the episode, or tracked again.
-        made = steps.stored(out.output / extras.episode_folder(number))
+        made = steps.stored(out.output / files.episode_folder(number))
         if made is None:
             motion, calibrations = tracked = tracked or steps.track(tracker, plan.recording)
             made = hands_at(motion, shown.timestamps_ns, shown.fps), calibrations
@@ -284,7 +285,7 @@ def _complete(
         text = steps.calibration_text(calibrations, plan.recording)
         with out.held():
             folder = out.complete(job, number, episode, trajectory, text)
-            if {extras.SHEET, extras.OVERLAY} & set(names):
+            if {files.SHEET, files.OVERLAY} & set(names):
                 draw(shown, episode, trajectory, steps.robot, folder, settings.overlay,
                      steps.progress)  # fmt: skip
                 out.pictures_done(folder)
@@ -370,10 +371,10 @@ class Steps:
     def stored(self, folder: Path) -> tuple[HandMotion, dict[Side, Calibration]] | None:
         """Return the hands and calibrations kept beside an episode, None where they are not."""
         try:
-            motion = read_hand_motion(folder / extras.HANDS)
+            motion = read_hand_motion(folder / files.HANDS)
             if not self.retargeter.calibrates:
                 return motion, {}
-            return motion, known_calibrations(folder / extras.CALIBRATION, self.robot)
+            return motion, known_calibrations(folder / files.CALIBRATION, self.robot)
         except AcehandError:
             return None
 

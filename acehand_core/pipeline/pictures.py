@@ -16,10 +16,10 @@ from acehand_core.errors import (
     InputError,
     MissingDependencyError,
 )
-from acehand_core.lerobot.extras import OVERLAY, SHEET
+from acehand_core.lerobot.format import OVERLAY, SHEET
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.settings import JobSettings
-from acehand_core.recordings.hands_file import is_motion_file
+from acehand_core.recordings.registry import HandsFile, format_of
 from acehand_core.trackers.choose import open_input
 from acehand_core.types import Progress, no_progress
 from retarget.retargeting import retarget_motion
@@ -37,7 +37,7 @@ def view_hands(
         InputError: ``hands`` is no file of hands, or does not fit the video or the settings.
         OutputError: the pictures exist and may not be overwritten.
     """
-    if not is_motion_file(hands):
+    if format_of(hands) is not HandsFile:
         raise InputError(f"{hands}: give a HandMotion table (.parquet) or a joints file (.npz).")
     for name in (SHEET, OVERLAY):
         check_free(settings.output / name, settings.existing == "overwrite")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from acehand_core.errors import InputError
+from acehand_core.lerobot.dataset import Existing
 from acehand_core.lerobot.features import Layout
-from acehand_core.lerobot.resume import Existing
 from acehand_core.motion import Recording
 from acehand_core.recordings.hands_file import Hands
 from acehand_core.recordings.registry import RecordingOptions

@@ -16,6 +16,7 @@ from scipy.ndimage import median_filter
 
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.frames import BagFrames, PacketFrames
+from acehand_core.bags.library import UnpackedFiles
 from acehand_core.bags.records import BagOptions, BytesRead, DroppedMessages
 from acehand_core.bags.scan import Scan, scan_bag
 from acehand_core.bags.topics import choose_camera_info, choose_image_topic
@@ -66,7 +67,7 @@ def frame_times(stamps_ns: Int[np.ndarray, "N"], log_ns: Int[np.ndarray, "N"]) -
         not stamps_ns.any() or bool((stamps_ns == stamps_ns[0]).all())
     )
     stamps = np.array(log_ns if from_log else stamps_ns, np.int64)
-    repaired, jumps, said = 0, [], stamps
+    repaired, jumps, on_their_clock = 0, [], stamps
 
     if not from_log and len(stamps) > 2:
         delay = stamps - log_ns
@@ -76,7 +77,7 @@ def frame_times(stamps_ns: Int[np.ndarray, "N"], log_ns: Int[np.ndarray, "N"]) -
         wrong = np.abs(delay - usual) > JUMP_NS
         repaired = int(wrong.sum())
         stamps[wrong] = (log_ns + usual)[wrong]
-        said = stamps.copy()
+        on_their_clock = stamps.copy()
         step = int(np.median(np.diff(stamps)))
         for i in np.flatnonzero(np.diff(stamps) < -JUMP_NS) + 1:
             pause = max(int(log_ns[i] - log_ns[i - 1]), step, 1)
@@ -92,7 +93,7 @@ def frame_times(stamps_ns: Int[np.ndarray, "N"], log_ns: Int[np.ndarray, "N"]) -
 
     return FrameTimes(
         timestamps_ns=times,
-        stamps_ns=said[order],
+        stamps_ns=on_their_clock[order],
         order=order,
         breaks=breaks,
         duplicates=int((~first).sum()),
@@ -155,11 +156,12 @@ class BagIndex:
     dropped: DroppedMessages
     notes: tuple[str, ...]
 
+    def bag(self) -> Bag:
+        """Return the bag, opened anew; decompressed files are shared with the frames."""
+        return Bag(self.path, copies=self.frames.copies)
+
     def recording(self, mirrored: bool = False) -> Recording:
         """Return the whole bag as a recording; ``mirrored`` turns selfie pictures back."""
-        frames = self.frames
-        if mirrored:
-            frames = self.frames.mirrored()
         return Recording(
             source=str(self.path),
             sha256=self.sha256,
@@ -167,7 +169,7 @@ class BagIndex:
             fps=self.fps,
             width=self.width,
             height=self.height,
-            frames=frames,
+            frames=self.frames.mirrored() if mirrored else self.frames,
             camera=self.camera,
             T_world_camera=self.T_world_camera,
             notes=self.notes,
@@ -176,7 +178,7 @@ class BagIndex:
         )
 
 
-def index_bag(path: Path, reading: BagOptions, progress: Progress | None = None) -> BagIndex:
+def index_bag(path: Path, options: BagOptions, progress: Progress | None = None) -> BagIndex:
     """Return the index of a bag.
 
     The bag is read twice, for the index and for its hash; ``progress`` counts the bytes.
@@ -186,14 +188,15 @@ def index_bag(path: Path, reading: BagOptions, progress: Progress | None = None)
         CalibrationError: a named camera info topic or world frame cannot be used.
     """
     read = BytesRead(_STAGE, path, progress, passes=2)
-    with Bag(path, read.still) as bag:
+    copies = UnpackedFiles()
+    with Bag(path, read.still, copies) as bag:
         dropped = bag.dropped
         counts = bag.counts if bag.counted else {}
-        choice = choose_image_topic(bag.topics, counts, reading.image_topic, str(path))
+        choice = choose_image_topic(bag.topics, counts, options.image_topic, str(path))
         infos = choose_camera_info(
-            bag.topics, counts, choice.topic.name, reading.camera_info_topic, str(path)
+            bag.topics, counts, choice.topic.name, options.camera_info_topic, str(path)
         )
-        scan = scan_bag(bag, choice.topic, infos, reading.world_frame != "none", dropped, read.add)
+        scan = scan_bag(bag, choice.topic, infos, options.world_frame != "none", dropped, read.add)
 
     read.end_pass(1)
     if choice.note:
@@ -207,9 +210,10 @@ def index_bag(path: Path, reading: BagOptions, progress: Progress | None = None)
     missing = missing_frames(times.timestamps_ns, fps)
     if missing:
         dropped.remark(f"{scan.topic}: about {missing} frames were dropped while recording")
-    info, camera = _camera(scan, size, reading, dropped)
-    world, poses = _poses(scan, reading, times, dropped)
-    frames = BagFrames(path, scan.topic, scan.msgtype, scan.table()[order], size, False, dropped)
+    info, camera = _camera(scan, size, options, dropped)
+    world, poses = _poses(scan, options, times, dropped)
+    places = scan.table()[order]
+    frames = BagFrames(path, scan.topic, scan.msgtype, places, size, False, dropped, copies)
     if scan.codec is not None:
         frames = PacketFrames(frames, scan.codec, scan.table(), order, scan.keys)
     sha256 = content_sha256(path, read.add)
@@ -247,7 +251,7 @@ def _of_one_size(
         if other != size:
             what = f"{_MIXED} ({other[0]} x {other[1]}, not {size[0]} x {size[1]})"
             dropped.count(scan.topic, what, count)
-    return np.array([i for i, one in enumerate(sizes) if one == size], np.int64), size
+    return np.flatnonzero([other == size for other in sizes]), size
 
 
 def _tell_about(times: FrameTimes, topic: str, dropped: DroppedMessages) -> None:
@@ -273,10 +277,10 @@ def _tell_about(times: FrameTimes, topic: str, dropped: DroppedMessages) -> None
 
 
 def _camera(
-    scan: Scan, size: tuple[int, int], reading: BagOptions, dropped: DroppedMessages
+    scan: Scan, size: tuple[int, int], options: BagOptions, dropped: DroppedMessages
 ) -> tuple[str | None, Camera | None]:
     """Return the topic and the camera that fits the pictures; a named topic must fit."""
-    named = reading.camera_info_topic is not None
+    named = options.camera_info_topic is not None
     for topic, camera in scan.cameras.items():
         if camera is None:
             dropped.remark(f"{topic}: says that the camera is not calibrated")
@@ -289,7 +293,7 @@ def _camera(
             dropped.remark(f"{topic}: not used: {error}")
 
     if named:
-        raise CalibrationError(f"--camera-info-topic {reading.camera_info_topic!r}: no calibration "
+        raise CalibrationError(f"--camera-info-topic {options.camera_info_topic!r}: no calibration "
                                "can be read from it.")  # fmt: skip
 
     dropped.remark("no CameraInfo: the camera is not known")
@@ -297,16 +301,16 @@ def _camera(
 
 
 def _poses(
-    scan: Scan, reading: BagOptions, times: FrameTimes, dropped: DroppedMessages
+    scan: Scan, options: BagOptions, times: FrameTimes, dropped: DroppedMessages
 ) -> tuple[str | None, CameraPoses | None]:
     """Return the world's name and camera poses; transforms that nobody named may be unusable."""
-    if reading.world_frame == "none":
+    if options.world_frame == "none":
         return None, None
     try:
-        found = scan.tree.poses(scan.frame_id, reading.world_frame, times.timestamps_ns)
+        poses = scan.tree.poses(scan.frame_id, options.world_frame, times.timestamps_ns)
     except CalibrationError as error:
-        if reading.world_frame is not None:
+        if options.world_frame is not None:
             raise
         dropped.remark(f"no camera poses: {error}")
         return None, None
-    return found if found is not None else (None, None)
+    return poses if poses is not None else (None, None)

@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 
-import av
 import cv2
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
-from av.container import OutputContainer
-from av.video.reformatter import ColorRange, Colorspace
 
-from acehand_core.errors import CalibrationError, InputError, OutputError, nearest
+from acehand_core.errors import CalibrationError, InputError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, Recording
@@ -90,7 +85,7 @@ def fit_camera_to(camera: Camera, width: int, height: int) -> Camera:
     """Return the camera rescaled to a video's size.
 
     Raises:
-        CalibrationError: the shapes differ by more than 1 %, so the video is no plain resize.
+        CalibrationError: the shapes differ by more than 1 %, so the video is not a plain resize.
     """
     if (camera.width, camera.height) == (width, height):
         return camera
@@ -135,8 +130,8 @@ def load_camera_poses(path: Path | str, timestamps_ns: TimestampsNs) -> CameraPo
     """
     path = Path(path)
     times, values = _read_poses(path)
-    tolerance = _frame_interval(timestamps_ns if len(timestamps_ns) > 1 else times)
-
+    steps = np.diff(timestamps_ns if len(timestamps_ns) > 1 else times)
+    tolerance = float(np.median(steps)) if len(steps) else 0.0
     early, late = times[0] - timestamps_ns[0], timestamps_ns[-1] - times[-1]
     if max(early, late) > tolerance:
         raise CalibrationError(
@@ -144,21 +139,17 @@ def load_camera_poses(path: Path | str, timestamps_ns: TimestampsNs) -> CameraPo
             f"{timestamps_ns[0]} to {timestamps_ns[-1]} ns; poses must span it, on the same clock."
         )
 
-    wanted = np.clip(timestamps_ns, times[0], times[-1])
-    after = np.clip(np.searchsorted(times, wanted), 1, max(len(times) - 1, 1))
+    clipped = np.clip(timestamps_ns, times[0], times[-1])
+    after = np.clip(np.searchsorted(times, clipped), 1, max(len(times) - 1, 1))
     before = after - 1
     after = np.minimum(after, len(times) - 1)
     span = np.maximum(times[after] - times[before], 1)
-    share = ((wanted - times[before]) / span)[:, None]
+    share = ((clipped - times[before]) / span)[:, None]
     position = (1 - share) * values[before, :3] + share * values[after, :3]
     rotation = rotations.from_quaternion(values[:, 3:])
     turn = rotations.log(np.swapaxes(rotation[before], -1, -2) @ rotation[after])
 
     return frames.rigid(rotation[before] @ rotations.exp(share * turn), position)
-
-
-def _frame_interval(times: np.ndarray) -> float:
-    return float(np.median(np.diff(times))) if len(times) > 1 else 0.0
 
 
 def _read_poses(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -216,15 +207,6 @@ def _check_file(path: Path, what: str) -> None:
         raise CalibrationError(f"{path} is a folder; give {what}.")
     if not path.is_file():
         raise CalibrationError(f"{path} does not exist; give {what}.")
-
-
-#: Called with the number of frames written and the number of all.
-Progress = Callable[[int, int], None]
-
-#: Fine enough for any frame's own time, coarse enough for hours in 32 bits.
-_TIME_BASE = Fraction(1, 90_000)
-#: BT.709 in the lists of primaries and of transfer functions (ISO/IEC 23091-2, tables 2 and 3).
-_BT709 = 1
 
 
 class UndistortedFrames:
@@ -286,72 +268,3 @@ def undistort(recording: Recording) -> Recording:
         camera=camera.pinhole_like(),
         processing={**recording.processing, "undistorted": camera.to_json()},
     )
-
-
-def write_undistorted(
-    recording: Recording,
-    path: Path | str,
-    progress: Progress | None = None,
-    overwrite: bool = False,
-) -> Recording:
-    """Write the undistorted recording as an h264 mp4 with the recording's own time stamps.
-
-    The file appears only when it is complete. The picture's size is kept; odd sizes need the
-    4:4:4 profile, which some players lack.
-
-    Returns:
-        The undistorted recording, as ``undistort`` gives it.
-
-    Raises:
-        CalibrationError: see ``undistort``.
-        VideoError: the source cannot be read.
-        OutputError: ``path`` exists, has no .mp4 suffix, or cannot be written.
-    """
-    path = Path(path)
-    if path.suffix.lower() != ".mp4":
-        raise OutputError(f"{path}: undistorted videos are written as .mp4.")
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path} exists; choose another name or allow overwriting.")
-    pinhole = undistort(recording)
-
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial.mp4")
-    try:
-        with av.open(f"file:{partial}", "w") as container:
-            _encode(pinhole, container, progress)
-        partial.replace(path)
-    except (av.FFmpegError, OSError) as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror or error}.") from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-    return pinhole
-
-
-def _encode(recording: Recording, container: OutputContainer, progress: Progress | None) -> None:
-    stream = container.add_stream(
-        "libx264", rate=Fraction(recording.fps).limit_denominator(1001), options={"crf": "18"}
-    )
-    stream.width, stream.height = recording.width, recording.height
-    even = recording.width % 2 == 0 and recording.height % 2 == 0
-    stream.pix_fmt = "yuv420p" if even else "yuv444p"
-    context = stream.codec_context
-    context.time_base = _TIME_BASE
-
-    # Without these tags a player would guess the matrix, and colours would shift.
-    context.colorspace, context.color_range = Colorspace.ITU709, ColorRange.MPEG
-    context.color_primaries = context.color_trc = _BT709
-
-    count = len(recording)
-    for i, image in enumerate(recording.frames.read(0, count)):
-        frame = av.VideoFrame.from_ndarray(image, format="rgb24").reformat(
-            format=stream.pix_fmt,
-            dst_colorspace=Colorspace.ITU709,
-            dst_color_range=ColorRange.MPEG,
-        )
-        frame.time_base = _TIME_BASE
-        frame.pts = round(int(recording.timestamps_ns[i]) * _TIME_BASE.denominator / 10**9)
-        container.mux(stream.encode(frame))
-        if progress is not None:
-            progress(i + 1, count)
-
-    container.mux(stream.encode(None))

@@ -1,5 +1,8 @@
 """Files of hands: a saved HandMotion table, or anybody's 21 joints.
 
+A table is parquet: one row per frame and hand, the rest in the key-value metadata.
+``read_hand_motion`` is the inverse of ``to_table`` to the last bit. csv is written for people.
+
 A joints file is an npz with ``joints`` (T, 21, 3) or (T, 2, 21, 3) in metres and any of ``side``
 ("left" or "right", needed for one hand), ``fps`` or ``timestamps_ns``, ``confidence`` (T[, 2]) and
 ``frame`` ("camera" or "wrist", default "wrist": then there is no wrist pose).
@@ -7,27 +10,30 @@ A joints file is an npz with ``joints`` (T, 21, 3) or (T, 2, 21, 3) in metres an
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 
-from acehand_core.errors import InputError, SchemaError
+from acehand_core.atomic import atomic_path, check_free
+from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.files.safe_files import content_sha256, safe_load_npz
+from acehand_core.geometry.cameras import Camera
 from acehand_core.joints import motion_from_joints
-from acehand_core.motion import HandMotion, Recording
-from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.motion import HandModelName, HandMotion, Recording
+from acehand_core.provenance import Provenance
+from acehand_core.recordings.selection import only_hands
 from acehand_core.types import SIDES
 
 Hands = Literal["both", "left", "right"]
 
+#: Endings of files of hands.
 SUFFIXES = (".parquet", ".npz")
-
-
-def is_motion_file(path: Path) -> bool:
-    """Tell whether a path names a file of hands rather than a recording."""
-    return path.suffix in SUFFIXES
 
 
 def motion_recording(path: Path, motion: HandMotion) -> Recording:
@@ -56,24 +62,6 @@ def refuse_flags(path: Path, given: dict[str, bool]) -> None:
         )
 
 
-def only_hands(motion: HandMotion, hands: Hands) -> HandMotion:
-    """Return the motion without the hand that is not wanted."""
-    if hands == "both":
-        return motion
-    wanted = np.array([side == hands for side in SIDES])
-    joints = wanted[:, None, None]
-    return replace(
-        motion,
-        joints_camera=np.where(joints, motion.joints_camera, np.nan),
-        joints_image=np.where(joints, motion.joints_image, np.nan),
-        presence=motion.presence * wanted,
-        visible=motion.visible * wanted,
-        quality=motion.quality * wanted,
-        observed=motion.observed & wanted,
-        filled=motion.filled & wanted,
-    )
-
-
 def read_motion_file(path: Path, hands: Hands = "both", as_stored: bool = False) -> HandMotion:
     """Read the wanted hands of a HandMotion table (.parquet) or a joints file (.npz).
 
@@ -82,16 +70,16 @@ def read_motion_file(path: Path, hands: Hands = "both", as_stored: bool = False)
     """
     if path.suffix == ".parquet":
         motion = only_hands(read_hand_motion(path), hands)
-        return motion if as_stored else _posed_throughout(motion)
-    if path.suffix == ".npz":
+    elif path.suffix == ".npz":
         return only_hands(read_joints_file(path, hands), hands)
-    raise InputError(f"{path}: a file of hands is a HandMotion table (.parquet) or joints (.npz).")
+    else:
+        raise InputError(
+            f"{path}: a file of hands is a HandMotion table (.parquet) or joints (.npz)."
+        )
 
-
-def _posed_throughout(motion: HandMotion) -> HandMotion:
     poses = motion.T_world_camera
     missing = 0 if poses is None else int(np.isnan(poses).any((-1, -2)).sum())
-    if not missing:
+    if as_stored or not missing:
         return motion
     note = f"{missing} of {len(motion)} frames have no camera pose: the camera frame is used"
     provenance = replace(motion.provenance, notes=(*motion.provenance.notes, note))
@@ -114,3 +102,290 @@ def read_joints_file(path: Path, hands: Hands = "both") -> HandMotion:
     motion = motion_from_joints(str(path), entries, hands, content_sha256(path))
     provenance = replace(motion.provenance, source=path.name)
     return replace(motion, provenance=provenance)
+
+
+FORMAT = "acehand.hand_motion"
+FORMAT_VERSION = 1
+METADATA_KEY = b"acehand"
+#: Rows that are written as one group and read at once.
+BATCH_ROWS = 4096
+_BUFFER_BYTES = 1 << 16
+
+
+def _vector(length: int) -> pa.DataType:
+    return pa.list_(pa.float64(), length)
+
+
+#: Column, type, what it is. docs/formats.md states this table; a test compares the two.
+COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
+    ("frame", pa.int64(), "frame of the recording, from 0"),
+    ("timestamp_ns", pa.int64(), "capture time, ns"),
+    ("hand", pa.string(), "left or right; two rows per frame, left first"),
+    ("presence", pa.float64(), "the hand exists, 0 to 1"),
+    ("visible", pa.float64(), "share of the hand inside the image, 0 to 1"),
+    ("quality", pa.float64(), "one number to weigh or filter by, 0 to 1"),
+    ("observed", pa.bool_(), "measured in this frame"),
+    ("filled", pa.bool_(), "written by gap filling"),
+    ("global_orient", _vector(9), "rotation of the hand, camera frame, row-major"),
+    ("hand_pose", _vector(135), "rotations of the 15 finger joints to their parents, row-major"),
+    ("translation", _vector(3), "joints_camera = hand(...) + translation, m"),
+    ("joints_camera", _vector(63), "21 keypoints, camera frame, m"),
+    ("joints_image", _vector(42), "21 keypoints the tracker saw, source pixels; NaN where none"),
+    ("T_world_camera", _vector(16), "camera pose, row-major; null where unknown"),
+)  # fmt: skip
+#: Arrays of a hand in a frame.
+_ARRAYS: dict[str, tuple[int, ...]] = {
+    "global_orient": (3, 3),
+    "hand_pose": (15, 3, 3),
+    "translation": (3,),
+    "joints_camera": (21, 3),
+    "joints_image": (21, 2),
+}
+_SCALARS = ("presence", "visible", "quality", "observed", "filled")
+
+
+def to_table(motion: HandMotion) -> pa.Table:
+    """Return the motion as a table with everything else in its metadata."""
+    frames = len(motion)
+    columns: dict[str, Any] = {
+        "frame": np.repeat(np.arange(frames), 2),
+        "timestamp_ns": np.repeat(motion.timestamps_ns, 2),
+        "hand": list(SIDES) * frames,
+    }
+    for name in _SCALARS:
+        columns[name] = getattr(motion, name).reshape(-1)
+    for name in _ARRAYS:
+        columns[name] = _fixed(getattr(motion, name).reshape(2 * frames, -1))
+
+    if motion.T_world_camera is None:
+        columns["T_world_camera"] = pa.nulls(2 * frames, _vector(16))
+    else:
+        poses = np.repeat(motion.T_world_camera.reshape(-1, 16), 2, 0)
+        columns["T_world_camera"] = _fixed(poses, np.isnan(poses).any(1))
+
+    header = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "fps": motion.fps,
+        "hand_model": motion.hand_model,
+        "betas": motion.betas.tolist(),
+        "left_shapedirs_fixed": motion.left_shapedirs_fixed,
+        "placed": motion.placed,
+        "camera": motion.camera.to_json() if motion.camera else None,
+        "provenance": asdict(motion.provenance),
+    }
+    schema = pa.schema(
+        [(name, kind) for name, kind, _ in COLUMNS],
+        metadata={METADATA_KEY: json.dumps(header, default=_plain).encode()},
+    )
+    return pa.table(columns, schema=schema)
+
+
+def read_hand_motion(path: Path) -> HandMotion:
+    """Read a HandMotion table (.parquet); memory beside the result's own does not grow with it.
+
+    Raises:
+        SchemaError: the file is not such a table; says what differs.
+    """
+    try:
+        with pq.ParquetFile(
+            path, page_checksum_verification=True, buffer_size=_BUFFER_BYTES
+        ) as file:
+            header = _header(file.schema_arrow, path)
+            _check_columns(file, path)
+            values = {name: _read(file, name, kind, path) for name, kind, _ in COLUMNS}
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise SchemaError(f"{path}: not a readable parquet file: {error}.") from error
+
+    stamps = values["timestamp_ns"]
+    if (stamps[::2] != stamps[1::2]).any():
+        raise SchemaError(f"{path}: both hands of a frame must have the same timestamp_ns.")
+
+    posed = np.isfinite(values["T_world_camera"].reshape(-1, 16)).all(-1)
+    if (posed[::2] != posed[1::2]).any():
+        raise SchemaError(
+            f"{path}: column 'T_world_camera' is empty for one hand of a frame; both rows or none "
+            "must have the camera's pose."
+        )
+
+    try:
+        return _motion(values, header, str(path))
+    except SchemaError as error:
+        raise SchemaError(f"{path}: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise SchemaError(
+            f"{path}: the {METADATA_KEY.decode()!r} metadata is damaged: {error!r}."
+        ) from error
+
+
+def _check_columns(file: pq.ParquetFile, path: Path) -> None:
+    schema = file.schema_arrow
+    for name, kind, _ in COLUMNS:
+        if name not in schema.names:
+            raise SchemaError(f"{path}: column {name!r} is missing from the hand motion.")
+        if schema.field(name).type != kind:
+            raise SchemaError(
+                f"{path}: column {name!r} is {schema.field(name).type}; {kind} is needed."
+            )
+    if file.metadata.num_rows == 0:
+        raise SchemaError(f"{path}: a hand motion needs at least one frame.")
+    if file.metadata.num_rows % 2:
+        raise SchemaError(f"{path}: rows must alternate left and right, two per frame.")
+
+
+def _read(file: pq.ParquetFile, name: str, kind: pa.DataType, path: Path) -> np.ndarray:
+    """Read one column, some rows at a time: (rows,) or (rows, width); no rows where all are null.
+
+    A camera pose that is null reads as NaN. Read at once, the column's pages and Arrow's copy of it
+    would lie beside the values.
+    """
+    rows = file.metadata.num_rows
+    wide, optional = pa.types.is_fixed_size_list(kind), name == "T_world_camera"
+    values, done, nulls = np.empty(0), 0, 0
+    for batch in file.iter_batches(BATCH_ROWS, columns=[name], use_threads=False):
+        column = batch.column(0)
+        column.validate(full=True)
+        start, done = done, done + len(column)
+        flat = column.flatten() if wide else column  # without the values of null rows
+        nulls += (flat.null_count if wide else 0) + (0 if optional else column.null_count)
+        if nulls:
+            continue  # refused below
+
+        if name == "hand":
+            if flat.to_pylist() != [SIDES[row % 2] for row in range(start, done)]:
+                raise SchemaError(f"{path}: rows must alternate left and right, two per frame.")
+            continue
+
+        part = flat.to_numpy(zero_copy_only=False)
+        if not len(part):
+            continue
+        if not len(values):
+            shape = (rows, kind.list_size) if wide else (rows,)
+            values = np.full(shape, np.nan) if optional else np.empty(shape, part.dtype)
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+        values[start:done][there] = part.reshape(-1, *values.shape[1:])
+
+    pa.default_memory_pool().release_unused()  # Arrow would keep it for itself
+    if nulls:
+        raise SchemaError(f"{path}: column {name!r} has {nulls} empty values; none are valid.")
+    return values
+
+
+def _motion(values: dict[str, np.ndarray], header: dict[str, Any], where: str) -> HandMotion:
+    if header["hand_model"] not in get_args(HandModelName):
+        raise SchemaError(
+            f"hand_model is {header['hand_model']!r}; "
+            f"{nearest(str(header['hand_model']), get_args(HandModelName))}"
+        )
+    arrays: dict[str, Any] = {
+        name: values[name].reshape(-1, 2, *_ARRAYS.get(name, ())) for name in (*_SCALARS, *_ARRAYS)
+    }
+    poses, camera = values["T_world_camera"], header["camera"]
+    provenance = header["provenance"]
+    lists = {name: tuple(provenance[name]) for name in ("licenses", "notes")}
+    return HandMotion(
+        **arrays,
+        timestamps_ns=values["timestamp_ns"][::2],
+        fps=float(header["fps"]),
+        betas=np.array(header["betas"], float).reshape(2, 10),
+        hand_model=header["hand_model"],
+        provenance=Provenance(**{**provenance, **lists}),
+        left_shapedirs_fixed=bool(header["left_shapedirs_fixed"]),
+        camera=Camera.from_json(camera, where) if camera else None,
+        T_world_camera=poses.reshape(-1, 4, 4)[::2] if len(poses) else None,
+        placed=bool(header["placed"]),
+    )
+
+
+def _header(schema: pa.Schema, path: Path) -> dict[str, Any]:
+    raw = (schema.metadata or {}).get(METADATA_KEY)
+    if raw is None:
+        raise SchemaError(f"{path}: no {METADATA_KEY.decode()!r} metadata; not a hand motion.")
+
+    try:
+        header = json.loads(raw)
+    except ValueError as error:
+        raise SchemaError(f"{path}: damaged metadata: {error}.") from error
+
+    if not isinstance(header, dict):
+        raise SchemaError(f"{path}: damaged metadata: {type(header).__name__}, not an object.")
+    if header.get("format") != FORMAT or header.get("version") != FORMAT_VERSION:
+        raise SchemaError(
+            f"{path}: holds {header.get('format')!r} version {header.get('version')!r}; "
+            f"{FORMAT!r} version {FORMAT_VERSION} is needed."
+        )
+
+    return header
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold of a tracker's setting."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+
+
+def _fixed(rows: np.ndarray, unknown: np.ndarray | None = None) -> pa.Array:
+    flat = pa.array(np.ascontiguousarray(rows, np.float64).reshape(-1))
+    mask = None if unknown is None or not unknown.any() else pa.array(unknown)
+    return pa.FixedSizeListArray.from_arrays(flat, rows.shape[1], mask=mask)
+
+
+#: What ``write_hand_motion`` writes.
+TABLE_SUFFIXES = (".parquet", ".csv")
+
+
+def check_table_path(path: Path, overwrite: bool, suffixes: tuple[str, ...]) -> None:
+    """Check a file that is to be written, before any work.
+
+    Raises:
+        InputError: its name ends in none of ``suffixes``. OutputError: it exists.
+    """
+    if path.suffix not in suffixes:
+        raise InputError(f"{path}: hands are written as {' or '.join(suffixes)}.")
+    check_free(path, overwrite)
+
+
+def write_hand_motion(motion: HandMotion, path: Path, overwrite: bool = False) -> None:
+    """Write ``.parquet`` (read back by ``read_hand_motion``), or ``.csv`` for people.
+
+    The file appears whole or not at all.
+
+    Raises:
+        InputError: another suffix. OutputError: it exists, or cannot be written.
+    """
+    check_table_path(path, overwrite, TABLE_SUFFIXES)
+    table = to_table(motion)
+    with atomic_path(path, overwrite) as partial:
+        if path.suffix == ".parquet":
+            # A group of rows is held in memory until all of it is compressed.
+            pq.write_table(
+                table, partial, compression="zstd", write_page_checksum=True,
+                row_group_size=BATCH_ROWS,
+            )  # fmt: skip
+        else:
+            columns: dict[str, Any] = {}  # one per number
+            for name, kind, _ in COLUMNS:
+                column = table[name].combine_chunks()
+                if not pa.types.is_fixed_size_list(kind):
+                    columns[name] = column
+                elif not column.null_count:
+                    rows = column.flatten().to_numpy(zero_copy_only=False)
+                    for index, numbers in enumerate(rows.reshape(-1, kind.list_size).T):
+                        columns[f"{name}_{index}"] = numbers
+            pa_csv.write_csv(pa.table(columns), partial)
+
+
+def write_joints_file(motion: HandMotion, path: Path, overwrite: bool = False) -> None:
+    """Write the joints of both hands as an npz that ``--tracker FILE`` reads.
+
+    Raises:
+        OutputError: it exists, or cannot be written.
+    """
+    with atomic_path(path, overwrite) as partial, partial.open("wb") as file:
+        np.savez_compressed(
+            file,
+            joints=motion.joints_camera,
+            timestamps_ns=motion.timestamps_ns,
+            fps=motion.fps,
+            confidence=motion.quality,
+            frame="camera" if motion.placed else "wrist",
+        )

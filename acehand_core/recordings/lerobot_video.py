@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,12 +28,18 @@ _INFO = "meta/info.json"
 _NAME = re.compile(r"episode_(\d+)")
 
 
-#: Returns what was made for a key before, else makes it.
-Kept = Callable[[Hashable, Callable[[], Any]], Any]
+class Latest:
+    """The values last made, by key."""
 
+    def __init__(self, count: int) -> None:
+        self._count, self._values = count, OrderedDict[Hashable, Any]()
 
-def _made_anew(key: Hashable, make: Callable[[], Any]) -> Any:
-    return make()
+    def __call__(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        if key not in self._values:
+            self._values[key] = make()
+            if len(self._values) > self._count:
+                self._values.popitem(last=False)
+        return self._values[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,7 @@ def open_episode(
     path: Path,
     video_key: str | None = None,
     mirrored: bool = False,
-    kept: Kept = _made_anew,
+    kept: Latest | None = None,
 ) -> Recording:
     """Return an episode as a recording; stamps count from its first frame at the dataset's rate.
 
@@ -123,16 +130,17 @@ def open_episode(
     """
     episode = find_episode(path, video_key)
     key = "open", mirrored, *_state(path, episode)
+    kept = kept or Latest(1)
     whole = kept(key, lambda: open_video(episode.video, mirrored=mirrored))
     stamps = np.round(np.arange(episode.frames) * 1e9 / episode.fps).astype(np.int64)
-    wanted = stamps + round(episode.start_s * 1e9)
+    due = stamps + round(episode.start_s * 1e9)
     times = whole.timestamps_ns
-    index = np.searchsorted(times[:-1] + np.diff(times) // 2, wanted)
-    away = np.abs(times[index] - wanted)
+    index = np.searchsorted(times[:-1] + np.diff(times) // 2, due)
+    away = np.abs(times[index] - due)
 
     if (missing := np.flatnonzero(away > 0.5e9 / episode.fps)).size:
         raise VideoError(
-            f"{path}: {episode.video} has no picture at {wanted[missing[0]] / 1e9:.3f} s, the time "
+            f"{path}: {episode.video} has no picture at {due[missing[0]] / 1e9:.3f} s, the time "
             f"of frame {missing[0]}; its pictures end at {times[-1] / 1e9:.3f} s."
         )
 
@@ -150,10 +158,11 @@ def open_episode(
     )
 
 
-def episode_sha256(path: Path, video_key: str | None = None, kept: Kept = _made_anew) -> str:
+def episode_sha256(path: Path, video_key: str | None = None, kept: Latest | None = None) -> str:
     """Return what ``open_episode`` gives as the content's hash, without decoding."""
     episode = find_episode(path, video_key)
     key = "sha256", *_state(path, episode)
+    kept = kept or Latest(1)
     return _sha256(episode, kept(key, lambda: content_sha256(episode.video)))
 
 
@@ -183,27 +192,27 @@ def _info(dataset: Path) -> Mapping[str, Any]:
 
 
 def _version(dataset: Path, info: Mapping[str, Any]) -> int:
-    found = re.fullmatch(r"v(\d+)\.\d+", str(info.get("codebase_version")))
-    if found is None or int(found[1]) not in (2, 3):
+    match = re.fullmatch(r"v(\d+)\.\d+", str(info.get("codebase_version")))
+    if match is None or int(match[1]) not in (2, 3):
         raise SchemaError(
             f"{dataset}: LeRobot version {info.get('codebase_version')!r}; valid: v2.0 to v3.0."
         )
-    return int(found[1])
+    return int(match[1])
 
 
-def _video_key(dataset: Path, info: Mapping[str, Any], wanted: str | None) -> str:
+def _video_key(dataset: Path, info: Mapping[str, Any], given: str | None) -> str:
     dtypes = {
         key: value.get("dtype")
         for key, value in info["features"].items()
         if isinstance(value, dict)
     }
     keys = [key for key, dtype in dtypes.items() if dtype == "video"]
-    if wanted is not None:
-        if wanted not in keys:
+    if given is not None:
+        if given not in keys:
             raise InputError(
-                f"{dataset}: --video-key {wanted!r} is no video; {nearest(wanted, keys)}"
+                f"{dataset}: --video-key {given!r} is not a video; {nearest(given, keys)}"
             )
-        return wanted
+        return given
 
     if len(keys) == 1:
         return keys[0]
@@ -236,11 +245,11 @@ def _rows(dataset: Path) -> dict[int, Mapping[str, Any]]:
         except (OSError, ValueError) as error:
             raise SchemaError(f"{file}: {error}") from error
 
-    out = {}
+    by_number = {}
     for row in rows:
         number = row.get("episode_index") if isinstance(row, dict) else None
         if not isinstance(number, int) or number < 0:
             raise SchemaError(f"{dataset}: a row of its episodes has no 'episode_index'.")
-        out[number] = row
+        by_number[number] = row
 
-    return out
+    return by_number

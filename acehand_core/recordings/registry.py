@@ -1,33 +1,33 @@
 """Opening an input, whatever it is: the formats of recordings, each behind the same few methods.
 
-A new format is a class with the methods of ``RecordingFormat`` and a line in ``Registry``; nothing
-else asks which format an input has.
+A new format is a class with the methods of ``RecordingFormat`` and a line in ``FORMATS``. Whoever
+must know which format a path has asks ``format_of``.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 from acehand_core.bags.bag import METADATA, is_bag, storage_files
 from acehand_core.bags.records import BagOptions, DroppedMessages
-from acehand_core.errors import InputError
+from acehand_core.errors import InputError, VideoError
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings import cameras, frames_folder, lerobot_video
 from acehand_core.recordings.bag import BagIndex, index_bag
 from acehand_core.recordings.hands_file import (
+    SUFFIXES,
     Hands,
-    is_motion_file,
     motion_recording,
     read_motion_file,
     refuse_flags,
 )
 from acehand_core.recordings.selection import part
-from acehand_core.recordings.video import find_videos, frames_between, open_video, videos_in
+from acehand_core.recordings.video import EXTENSIONS, frames_between, open_video, videos_in
 from acehand_core.settings import group, identity_of, setting
 from acehand_core.types import Progress
 
@@ -88,7 +88,7 @@ class RecordingOptions:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An open input: all of it, or the part that is wanted.
+    """An open input: all of it, or a part.
 
     ``hands`` is what a file of hands holds; None for anything that has to be tracked. ``dropped``
     counts messages of a bag that could not be used; reading frames may add to it.
@@ -99,65 +99,51 @@ class Opened:
     dropped: DroppedMessages | None = None
 
 
-@runtime_checkable
-class RecordingFormat(Protocol):
-    """One kind of input.
+class RecordingFormat(ABC):
+    """One kind of input. As it stands here, every path of that kind is one input.
 
     Attributes:
         noun: what an input of this kind is called in messages, with its article.
         option: the field of ``RecordingOptions`` that only this kind has, or None.
     """
 
-    noun: str
-    option: str | None
+    noun: ClassVar[str]
+    option: ClassVar[str | None] = None
 
-    def matches(self, path: Path) -> bool:
+    @staticmethod
+    @abstractmethod
+    def matches(path: Path) -> bool:
         """Tell, quickly, whether a path is of this kind; what it holds may still be damaged."""
-        ...
 
     def contained(self, folder: Path) -> list[Path]:
         """Return the inputs of this kind directly in a folder that is not an input itself."""
-        ...
+        return []
 
     def expand(self, path: Path) -> list[Path]:
-        """Return the inputs that a path stands for, mostly itself. Raises InputError."""
-        ...
+        """Return the inputs that a path stands for. Raises InputError."""
+        return [path]
 
     def sha256(self, path: Path, options: RecordingOptions) -> str:
         """Return the hash that its recording will have, without decoding. Raises InputError."""
-        ...
+        return content_sha256(path)
 
+    @abstractmethod
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
         """Open all of it; ``Registry.open`` cuts it and adds camera and poses.
 
         Raises:
             InputError: it cannot be read, or an option does not apply to it.
         """
-        ...
 
 
-class _Single:
-    """A kind of which every path is one input, known by its content."""
-
-    option: str | None = None
-
-    def contained(self, folder: Path) -> list[Path]:
-        return []
-
-    def expand(self, path: Path) -> list[Path]:
-        return [path]
-
-    def sha256(self, path: Path, options: RecordingOptions) -> str:
-        return content_sha256(path)
-
-
-class HandsFile(_Single):
+class HandsFile(RecordingFormat):
     """A HandMotion table, or anybody's joints: hands without pictures."""
 
     noun = "a file of hands"
 
-    def matches(self, path: Path) -> bool:
-        return is_motion_file(path)
+    @staticmethod
+    def matches(path: Path) -> bool:
+        return path.suffix in SUFFIXES and not path.is_dir()
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
         given = {
@@ -171,42 +157,56 @@ class HandsFile(_Single):
         return Opened(motion_recording(path, motion), hands=motion)
 
 
-class LeRobotEpisode(_Single):
-    """An episode of a LeRobot dataset with videos; the dataset stands for all of them."""
+class LeRobotDataset(RecordingFormat):
+    """A LeRobot dataset with videos: stands for its episodes."""
 
     noun = "a LeRobot dataset"
     option = "video_key"
 
-    def __init__(self) -> None:
-        self._videos = _Latest(4)  # neighbouring episodes mostly lie in the same file
-
-    def matches(self, path: Path) -> bool:
-        return lerobot_video.is_dataset(path) or lerobot_video.is_episode(path)
+    @staticmethod
+    def matches(path: Path) -> bool:
+        return lerobot_video.is_dataset(path)
 
     def expand(self, path: Path) -> list[Path]:
-        return lerobot_video.episode_paths(path) if lerobot_video.is_dataset(path) else [path]
+        return lerobot_video.episode_paths(path)
+
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
+        raise InputError(f"{path}: a LeRobot dataset; name one episode: {path}/episode_000000.")
+
+
+class LeRobotEpisode(RecordingFormat):
+    """An episode of a LeRobot dataset; its path need not exist."""
+
+    noun = LeRobotDataset.noun
+    option = LeRobotDataset.option
+
+    def __init__(self) -> None:
+        self._videos = lerobot_video.Latest(4)  # neighbouring episodes mostly lie in the same file
+
+    @staticmethod
+    def matches(path: Path) -> bool:
+        return lerobot_video.is_episode(path)
 
     def sha256(self, path: Path, options: RecordingOptions) -> str:
         return lerobot_video.episode_sha256(path, options.video_key, self._videos)
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
-        if lerobot_video.is_dataset(path):
-            raise InputError(f"{path}: a LeRobot dataset; name one episode: {path}/episode_000000.")
         return Opened(
             lerobot_video.open_episode(path, options.video_key, options.mirrored, self._videos)
         )
 
 
-class BagFile(_Single):
+class BagFile(RecordingFormat):
     """A folder of rosbag2, or a bare .mcap or .db3."""
 
     noun = "a bag"
     option = "bag"
 
     def __init__(self) -> None:
-        self._indexes = _Latest(2)
+        self._indexes = lerobot_video.Latest(2)
 
-    def matches(self, path: Path) -> bool:
+    @staticmethod
+    def matches(path: Path) -> bool:
         return is_bag(path)
 
     def contained(self, folder: Path) -> list[Path]:
@@ -222,7 +222,7 @@ class BagFile(_Single):
             )
         return [path]
 
-    def index(self, path: Path, reading: BagOptions, progress: Progress | None = None) -> BagIndex:
+    def index(self, path: Path, options: BagOptions, progress: Progress | None = None) -> BagIndex:
         """Return the index of a bag; asked again for an unchanged bag, the same one.
 
         Raises:
@@ -230,7 +230,7 @@ class BagFile(_Single):
         """
         files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
         state = tuple(v for file in files for v in (file.stat().st_size, file.stat().st_mtime_ns))
-        return self._indexes((path, reading, state), lambda: index_bag(path, reading, progress))
+        return self._indexes((path, options, state), lambda: index_bag(path, options, progress))
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
         index = self.index(path, options.bag, progress)
@@ -240,13 +240,14 @@ class BagFile(_Single):
         return Opened(recording, dropped=index.dropped)
 
 
-class FramesFolder(_Single):
+class FramesFolder(RecordingFormat):
     """A folder of pictures, one per frame, without videos beside them."""
 
     noun = "a folder of pictures"
     option = "frame_rate"
 
-    def matches(self, path: Path) -> bool:
+    @staticmethod
+    def matches(path: Path) -> bool:
         return path.is_dir() and bool(frames_folder.pictures_in(path)) and not videos_in(path)
 
     def contained(self, folder: Path) -> list[Path]:
@@ -257,12 +258,13 @@ class FramesFolder(_Single):
         return Opened(frames_folder.open_frames(path, options.frame_rate, options.mirrored))
 
 
-class VideoFile(_Single):
+class VideoFile(RecordingFormat):
     """A video file; what is of no other kind is taken for one."""
 
     noun = "a video"
 
-    def matches(self, path: Path) -> bool:
+    @staticmethod
+    def matches(path: Path) -> bool:
         return True
 
     def contained(self, folder: Path) -> list[Path]:
@@ -272,23 +274,28 @@ class VideoFile(_Single):
         return Opened(open_video(path, mirrored=options.mirrored))
 
 
+#: The first that matches is taken.
+FORMATS: tuple[type[RecordingFormat], ...] = (
+    HandsFile,
+    LeRobotDataset,
+    LeRobotEpisode,
+    BagFile,
+    FramesFolder,
+    VideoFile,
+)
+
+
+def format_of(path: Path) -> type[RecordingFormat]:
+    """Return the format of an input; that of a missing one follows from its name."""
+    return next(kind for kind in FORMATS if kind.matches(path))
+
+
 class Registry:
-    """The formats. As long as it lives, the last bag indexes and dataset videos are kept."""
+    """Opens inputs. As long as it lives, the last bag indexes and dataset videos are kept."""
 
     def __init__(self) -> None:
         self.bags = BagFile()
-        #: The first that matches is taken.
-        self.formats: tuple[RecordingFormat, ...] = (
-            HandsFile(),
-            LeRobotEpisode(),
-            self.bags,
-            FramesFolder(),
-            VideoFile(),
-        )
-
-    def format_of(self, path: Path) -> RecordingFormat:
-        """Return the format of an input; that of a missing one follows from its name."""
-        return next(format for format in self.formats if format.matches(path))
+        self._formats = {kind: kind() for kind in FORMATS} | {BagFile: self.bags}
 
     def expand(self, inputs: Sequence[Path]) -> list[Path]:
         """Replace datasets by their episodes, and folders by the inputs in them.
@@ -302,11 +309,11 @@ class Registry:
         """
         paths: list[Path] = []
         for path in inputs:
-            kind = self.format_of(path)
-            if path.is_dir() and isinstance(kind, VideoFile):
+            kind = format_of(path)
+            if path.is_dir() and kind is VideoFile:
                 paths += self._inside(path)
-            elif path.exists() or isinstance(kind, LeRobotEpisode):
-                paths += kind.expand(path)
+            elif path.exists() or kind is LeRobotEpisode:
+                paths += self._formats[kind].expand(path)
             else:
                 raise InputError(f"{path}: no such file or folder.")
 
@@ -319,13 +326,15 @@ class Registry:
 
     def _inside(self, folder: Path) -> list[Path]:
         """Return the inputs in a folder that is not an input itself."""
-        *others, pictures, videos = self.formats
+        *others, pictures, videos = self._formats.values()
         together = sorted(path for kind in (*others, videos) for path in kind.contained(folder))
-        return together or pictures.contained(folder) or find_videos(folder)
+        if inputs := together or pictures.contained(folder):
+            return inputs
+        raise VideoError(f"{folder} has no video; valid: files ending in {' '.join(EXTENSIONS)}.")
 
     def sha256(self, path: Path, options: RecordingOptions) -> str:
         """Return the hash that an input's recording will have. Raises InputError."""
-        return self.format_of(path).sha256(path, options)
+        return self._formats[format_of(path)].sha256(path, options)
 
     def open(
         self, path: Path, options: RecordingOptions, progress: Progress | None = None
@@ -336,14 +345,14 @@ class Registry:
             InputError, VideoError, CalibrationError, SchemaError: it cannot be read, a camera file
                 does not fit, an option does not apply, or the wanted part is not there.
         """
-        kind = self.format_of(path)
+        kind = self._formats[format_of(path)]
         self._refuse_options_of_others(path, kind, options)
         opened = kind.open(path, options, progress)
         recording = opened.recording
-        wanted = frames_between(
+        bounds = frames_between(
             str(path), recording.timestamps_ns, recording.fps, options.start_s, options.duration_s
         )
-        recording = part(recording, *wanted)
+        recording = part(recording, *bounds)
 
         size, camera = (recording.width, recording.height), None
         if options.camera is not None:
@@ -369,8 +378,8 @@ class Registry:
         self, path: Path, kind: RecordingFormat, options: RecordingOptions
     ) -> None:
         defaults = {f.name: f for f in fields(RecordingOptions)}
-        for other in self.formats:
-            if other is kind or other.option is None:
+        for other in self._formats.values():
+            if other.option is None or other.option == kind.option:
                 continue
             value, usual = getattr(options, other.option), defaults[other.option]
             if value in (usual.default, BagOptions()):
@@ -401,17 +410,3 @@ def open_recording(
             given[name] = float(given[name])
     options = replace(options or RecordingOptions(), **given)
     return Registry().open(Path(path), options).recording
-
-
-class _Latest:
-    """The values last made, by key."""
-
-    def __init__(self, count: int) -> None:
-        self._count, self._values = count, OrderedDict[Hashable, Any]()
-
-    def __call__(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        if key not in self._values:
-            self._values[key] = make()
-            while len(self._values) > self._count:
-                self._values.popitem(last=False)
-        return self._values[key]

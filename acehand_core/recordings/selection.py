@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -12,7 +13,7 @@ from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import FrameSource, HandMotion, Recording
 from acehand_core.recordings.video import VideoFrames
-from acehand_core.types import ImageRgb, TimestampsNs
+from acehand_core.types import SIDES, ImageRgb, TimestampsNs
 
 #: A view at a rate may repeat each frame this often, and a frame for an hour beyond that.
 _REPEATS, _HELD_S = 100, 3600
@@ -46,7 +47,7 @@ def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, 
     middles = times[:-1] + np.diff(times) // 2
     index = np.searchsorted(middles, at)
 
-    return _taken(recording, index, at, float(fps)), index
+    return _selected(recording, index, at, float(fps)), index
 
 
 def resample(recording: Recording, motion: HandMotion, fps: int) -> tuple[Recording, HandMotion]:
@@ -86,24 +87,24 @@ def hands_at(motion: HandMotion, timestamps_ns: TimestampsNs, fps: float) -> Han
     frame's: they belong to a picture.
     """
     place = _Between.of(motion.timestamps_ns, timestamps_ns)
-    out = motion.at(place.near, timestamps_ns, fps)
+    nearest = motion.at(place.near, timestamps_ns, fps)
     if not len(place.rows):
-        return out
+        return nearest
     both = motion.known[place.first] & motion.known[place.second]
 
     def mixed(name: str, mix: Callable[..., np.ndarray]) -> np.ndarray:
-        values, kept = getattr(motion, name), getattr(out, name).copy()
+        values, kept = getattr(motion, name), getattr(nearest, name).copy()
         a, b = values[place.first], values[place.second]
-        found = mix(a, b, place.share.reshape(-1, *[1] * (a.ndim - 1)))
+        between = mix(a, b, place.share.reshape(-1, *[1] * (a.ndim - 1)))
         per_hand = both.reshape(*both.shape, *[1] * (a.ndim - 2))
-        kept[place.rows] = np.where(per_hand, found, kept[place.rows])
+        kept[place.rows] = np.where(per_hand, between, kept[place.rows])
         return kept
 
     poses = motion.T_world_camera
     return replace(
-        out,
-        global_orient=mixed("global_orient", _turned),
-        hand_pose=mixed("hand_pose", _turned),
+        nearest,
+        global_orient=mixed("global_orient", _slerp),
+        hand_pose=mixed("hand_pose", _slerp),
         translation=mixed("translation", _on_line),
         joints_camera=mixed("joints_camera", _on_line),
         T_world_camera=None if poses is None else _poses_at(poses, place),
@@ -120,24 +121,24 @@ def poses_at(
 def _poses_at(
     poses: Float[np.ndarray, "T *n 4 4"], place: _Between
 ) -> Float[np.ndarray, "N *n 4 4"]:
-    out, a, b = poses[place.near], poses[place.first], poses[place.second]
+    result, a, b = poses[place.near], poses[place.first], poses[place.second]
     share = place.share.reshape(-1, *[1] * (a.ndim - 1))
-    found = frames.rigid(
-        _turned(a[..., :3, :3], b[..., :3, :3], share),
+    between = frames.rigid(
+        _slerp(a[..., :3, :3], b[..., :3, :3], share),
         _on_line(a[..., :3, 3], b[..., :3, 3], share[..., 0]),
     )
     known = np.isfinite(a).all((-1, -2)) & np.isfinite(b).all((-1, -2))
-    out[place.rows] = np.where(known[..., None, None], found, out[place.rows])
-    return out
+    result[place.rows] = np.where(known[..., None, None], between, result[place.rows])
+    return result
 
 
-def _turned(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
+def _slerp(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
     """Return rotations between others; where one of the two is not known, the first."""
     known = np.isfinite(a).all((-1, -2)) & np.isfinite(b).all((-1, -2))
-    out = a.copy()
+    result = a.copy()
     shares = np.broadcast_to(share[..., 0, 0], known.shape)
-    out[known] = rotations.slerp(a[known], b[known], shares[known])
-    return out
+    result[known] = rotations.slerp(a[known], b[known], shares[known])
+    return result
 
 
 def _on_line(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
@@ -162,6 +163,24 @@ def steady(motion: HandMotion) -> HandMotion:
     return hands_at(motion, times, motion.fps)
 
 
+def only_hands(motion: HandMotion, hands: Literal["both", "left", "right"]) -> HandMotion:
+    """Return the motion without the hand that is not wanted."""
+    if hands == "both":
+        return motion
+    kept = np.array([side == hands for side in SIDES])
+    joints = kept[:, None, None]
+    return replace(
+        motion,
+        joints_camera=np.where(joints, motion.joints_camera, np.nan),
+        joints_image=np.where(joints, motion.joints_image, np.nan),
+        presence=motion.presence * kept,
+        visible=motion.visible * kept,
+        quality=motion.quality * kept,
+        observed=motion.observed & kept,
+        filled=motion.filled & kept,
+    )
+
+
 def part(recording: Recording, start: int, stop: int) -> Recording:
     """Return frames ``start`` to ``stop - 1``. Raises InputError for a part that is not there."""
     if not 0 <= start < stop <= len(recording):
@@ -170,34 +189,32 @@ def part(recording: Recording, start: int, stop: int) -> Recording:
             f"valid: 0 to {len(recording) - 1}."
         )
     index = np.arange(start, stop)
-    return _taken(recording, index, recording.timestamps_ns[start:stop], recording.fps)
+    return _selected(recording, index, recording.timestamps_ns[start:stop], recording.fps)
 
 
-def _taken(
+def _selected(
     recording: Recording, index: Int[np.ndarray, "N"], timestamps_ns: TimestampsNs, fps: float
 ) -> Recording:
     poses, shown = recording.T_world_camera, recording.source_timestamps_ns
     shown = recording.timestamps_ns if shown is None else shown
+    source = recording.frames
+    if source is not None and not np.array_equal(index, np.arange(len(source))):
+        if isinstance(source, VideoFrames):
+            source = source.select(index)
+        else:
+            source = _SelectedFrames(source, index)
     return replace(
         recording,
         timestamps_ns=timestamps_ns,
         fps=fps,
-        frames=_frames(recording.frames, index),
+        frames=source,
         T_world_camera=None if poses is None else poses[index],
         source_timestamps_ns=shown[index],
     )
 
 
-def _frames(source: FrameSource | None, index: Int[np.ndarray, "N"]) -> FrameSource | None:
-    if source is None or np.array_equal(index, np.arange(len(source))):
-        return source
-    if isinstance(source, VideoFrames):
-        return source.select(index)
-    return _Taken(source, index)
-
-
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _SelectedFrames:
     """Frames of another source by a non-decreasing index."""
 
     frames: FrameSource
@@ -207,16 +224,16 @@ class _Taken:
         return len(self.index)
 
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        wanted = self.index[start:stop]
-        if len(wanted):
-            images = self.frames.read(int(wanted[0]), int(wanted[-1]) + 1)
-            yield from _every(images, np.diff(wanted))
+        index = self.index[start:stop]
+        if len(index):
+            images = self.frames.read(int(index[0]), int(index[-1]) + 1)
+            yield from _every(images, np.diff(index))
 
     def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        wanted = self.index[start:stop]
-        if len(wanted):
-            images = self.frames.read_reversed(int(wanted[0]), int(wanted[-1]) + 1)
-            yield from _every(images, np.diff(wanted)[::-1])
+        index = self.index[start:stop]
+        if len(index):
+            images = self.frames.read_reversed(int(index[0]), int(index[-1]) + 1)
+            yield from _every(images, np.diff(index)[::-1])
 
     def at(self, index: int) -> ImageRgb:
         return self.frames.at(int(self.index[index]))

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
 from jaxtyping import Int
 
-from acehand_core.errors import InputError, VideoError
+from acehand_core.errors import InputError
 from acehand_core.files.pyav import rgb_options
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.motion import Recording
@@ -24,13 +25,13 @@ from acehand_core.types import ImageRgb, TimestampsNs
 
 Number = float | int | Fraction
 
-#: File names that ``find_videos`` takes for videos.
+#: File names that are taken for videos.
 EXTENSIONS = (
     ".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts",
     ".wmv", ".flv", ".3gp",
 )  # fmt: skip
 #: A conversion stays in its own thread. Before PyAV 17 every one does, and none can be told to.
-_ONE_THREAD = {"threads": 1} if int(av.__version__.partition(".")[0]) >= 17 else {}
+_ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.partition(".")[0]) >= 17 else {}
 #: Decoded frames that reading backwards may hold at once.
 _CHUNK_BYTES = 200_000_000
 
@@ -48,7 +49,7 @@ class VideoFrames:
         self._local = threading.local()
         self.source_indices = source_indices
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[type[VideoFrames], tuple[VideoIndex, np.ndarray]]:
         return VideoFrames, (self._index, self.source_indices)
 
     def __len__(self) -> int:
@@ -98,11 +99,11 @@ class VideoFrames:
     def at(self, index: int) -> ImageRgb:
         """Return one frame; cheap where the calling thread asks for frames in order."""
         self._check(index, index + 1)
-        wanted = int(self.source_indices[index])
+        target = int(self.source_indices[index])
         cursor = self._local.__dict__.pop("cursor", None)
-        if cursor is None or not cursor.reaches(wanted):
-            cursor = _Cursor(self._index, wanted)
-        image = cursor.convert(cursor.frame(wanted))
+        if cursor is None or not cursor.reaches(target):
+            cursor = _Cursor(self._index, target)
+        image = cursor.convert(cursor.frame(target))
         self._local.cursor = cursor  # only one that still works is kept
         return image
 
@@ -113,12 +114,12 @@ class VideoFrames:
         frame that is shown twice is the same object.
         """
         self._check(start, stop)
-        wanted = self.source_indices[start:stop].tolist()
-        if not wanted:
+        targets = self.source_indices[start:stop].tolist()
+        if not targets:
             return
         position = 0
-        for index, frame in self._index.frames(wanted[0], wanted[-1] + 1):
-            while position < len(wanted) and wanted[position] == index:
+        for index, frame in self._index.frames(targets[0], targets[-1] + 1):
+            while position < len(targets) and targets[position] == index:
                 yield frame
                 position += 1
 
@@ -164,14 +165,14 @@ class _Cursor:
         self._frames = index.frames(start, len(index))
         self._position, self._frame = next(self._frames)
 
-    def reaches(self, wanted: int) -> bool:
-        """Whether continuing is no more work than starting at the key frame before ``wanted``."""
-        if wanted <= self._position + 1:
-            return wanted >= self._position
-        return self._position >= self._index.keyframe_before(wanted)
+    def reaches(self, target: int) -> bool:
+        """Whether continuing is no more work than starting at the key frame before ``target``."""
+        if target <= self._position + 1:
+            return target >= self._position
+        return self._position >= self._index.keyframe_before(target)
 
-    def frame(self, wanted: int) -> av.VideoFrame:
-        while self._position < wanted:
+    def frame(self, target: int) -> av.VideoFrame:
+        while self._position < target:
             self._position, self._frame = next(self._frames)
         return self._frame
 
@@ -212,22 +213,6 @@ def open_video(
         notes=index.notes,
         processing={"rotation": index.rotation, "mirrored": index.mirrored},
     )
-
-
-def find_videos(folder: Path | str) -> list[Path]:
-    """Return the video files directly in a folder, sorted by name.
-
-    Raises:
-        VideoError: the folder does not exist, is a file, or has no video.
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
-        problem = "is not a folder" if folder.exists() else "does not exist"
-        raise VideoError(f"{folder} {problem}; give a folder of videos.")
-    videos = videos_in(folder)
-    if not videos:
-        raise VideoError(f"{folder} has no video; valid: files ending in {' '.join(EXTENSIONS)}.")
-    return videos
 
 
 def videos_in(folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -23,9 +23,9 @@ from jaxtyping import Float
 
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import AcehandError, OutputError, SchemaError, VideoError
+from acehand_core.files.pyav import VideoPacket
 from acehand_core.motion import FrameSource, Recording
 from acehand_core.recordings.video_index import open_container, video_stream
-from acehand_core.types import ImageRgb
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class VideoFacts:
 
 
 def probe_video(path: Path) -> VideoFacts:
-    """Read a video's size, codec and frame times. Raises VideoError when it is no usable video."""
+    """Read a video's size, codec and frame times. Raises VideoError when it is not a usable one."""
     try:
         with av.open(f"file:{path}", metadata_errors="ignore") as container:
             if not container.streams.video:
@@ -68,7 +68,7 @@ def probe_video(path: Path) -> VideoFacts:
                 if packet.pts is not None and packet.size and not packet.is_discard
             ]
             context = stream.codec_context
-            if context is None:
+            if context is None or stream.time_base is None:
                 raise VideoError(f"{path} is coded in a way that is not known here.")
             ticks = np.array(sorted(pts for pts, _ in packets), dtype=np.int64)
 
@@ -86,7 +86,7 @@ def probe_video(path: Path) -> VideoFacts:
         raise VideoError(f"{path} cannot be read as a video: {error}.") from error
 
 
-_ENCODERS = {"h264": "libx264", "av1": "libsvtav1"}
+_ENCODERS: Mapping[str, Literal["libx264", "libsvtav1"]] = {"h264": "libx264", "av1": "libsvtav1"}
 _DEFAULTS = {"h264": ("superfast", 23), "av1": ("10", 30)}
 _PICTURE_TYPE_UNSET = 0
 _MUXER = {"movflags": "faststart"}  # the table of frames first: readable while it downloads
@@ -266,7 +266,14 @@ def _open_stream(
 def _frames(source: FrameSource, recording: Recording) -> Iterator[av.VideoFrame]:
     """Yield upright yuv420p frames of even size, converting as little as possible."""
     if not isinstance(source, DecodedSource):
-        yield from (_from_rgb(image) for image in source.read(0, len(recording)))
+        width, height = even_size(recording.width, recording.height)
+        for image in source.read(0, len(recording)):
+            rgb = np.ascontiguousarray(image[:height, :width])
+            frame = av.VideoFrame.from_ndarray(rgb, format="rgb24").reformat(
+                format="yuv420p", dst_colorspace=Colorspace.ITU709, dst_color_range=ColorRange.MPEG
+            )
+            frame.colorspace, frame.color_range = Colorspace.ITU709, ColorRange.MPEG
+            yield frame
         return
 
     turns = source.rotation // 90 % 4
@@ -285,18 +292,10 @@ def _frames(source: FrameSource, recording: Recording) -> Iterator[av.VideoFrame
         if turns or source.mirrored or even_size(*upright) != upright:
             graph = graph or _turn_and_crop(frame, turns, source.mirrored, even_size(*upright))
             graph.push(frame)
-            frame = graph.pull()
+            turned = graph.pull()
+            assert isinstance(turned, av.VideoFrame)
+            frame = turned
         yield frame
-
-
-def _from_rgb(image: ImageRgb) -> av.VideoFrame:
-    width, height = even_size(image.shape[1], image.shape[0])
-    frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image[:height, :width]), format="rgb24")
-    frame = frame.reformat(
-        format="yuv420p", dst_colorspace=Colorspace.ITU709, dst_color_range=ColorRange.MPEG
-    )
-    frame.colorspace, frame.color_range = Colorspace.ITU709, ColorRange.MPEG
-    return frame
 
 
 def _turn_and_crop(
@@ -323,7 +322,9 @@ def _copy(recording: Recording, path: Path, fps: int) -> None:
     """Remux the source's packets with exact times. Raises OutputError where that would not do."""
     source = recording.frames
     if not isinstance(source, DecodedSource):
-        raise OutputError(f"{recording.source} cannot be copied: it is no video file. {_RE_ENCODE}")
+        raise OutputError(
+            f"{recording.source} cannot be copied: it is not a video file. {_RE_ENCODE}"
+        )
 
     with open_container(source.path) as original:
         stream = video_stream(original, source.path)
@@ -343,7 +344,7 @@ def _copy(recording: Recording, path: Path, fps: int) -> None:
 
 
 def _why_not_copy(
-    source: DecodedSource, stream: av.VideoStream, packets: list[av.Packet], fps: int
+    source: DecodedSource, stream: av.VideoStream, packets: list[VideoPacket], fps: int
 ) -> str | None:
     context = stream.codec_context
     if context.codec.canonical_name != "h264" or context.pix_fmt != "yuv420p":
@@ -357,7 +358,7 @@ def _why_not_copy(
     if not packets[0].is_keyframe:
         return "it does not start with a key frame"
     ticks = np.sort([packet.pts for packet in packets]).astype(np.float64)
-    times = (ticks - ticks[0]) * float(stream.time_base)
+    times = (ticks - ticks[0]) * float(packets[0].time_base)
 
     if np.abs(times - np.arange(len(times)) / fps).max() > _COPY_JITTER_S:
         rate = (len(times) - 1) / times[-1]

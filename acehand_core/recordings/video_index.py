@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import functools
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,7 +39,8 @@ class VideoIndex:
     ``pts`` identifies a frame while reading; None where the file's stamps cannot, and frames are
     counted from the file's beginning. ``keyframes`` are frames at which decoding can start; the
     first is 0. ``rotation`` is counter-clockwise in degrees, ``mirrored`` flips left and right
-    after it. ``frame_bytes`` is the memory of one decoded frame.
+    after it. ``frame_bytes`` is the memory of one decoded frame. ``warned`` are the frames of
+    which a warning was logged: one is enough.
     """
 
     path: Path
@@ -55,6 +55,7 @@ class VideoIndex:
     frame_bytes: int
     damaged: bool
     notes: tuple[str, ...]
+    warned: set[int] = field(default_factory=set, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.timestamps_ns)
@@ -71,41 +72,48 @@ class VideoIndex:
         Raises:
             VideoError: nothing can be decoded any more.
         """
-        wanted = start
+        due = start
         # Decoding frames in parallel is faster, but one broken frame then hides its neighbours.
         if not self.damaged:
             with contextlib.suppress(av.FFmpegError):
                 for index, frame in self._decode(start, parallel=True):
-                    if index == wanted < stop:
+                    if index == due < stop:
                         yield index, frame
-                        wanted += 1
-                    if index >= wanted or wanted == stop:
+                        due += 1
+                    if index >= due or due == stop:
                         break
-        if wanted < stop:
-            yield from self._frames_patched(wanted, stop)
+        if due < stop:
+            yield from self._frames_patched(due, stop)
 
     def _frames_patched(self, start: int, stop: int) -> Iterator[tuple[int, av.VideoFrame]]:
-        wanted, held = start, None
+        due, held = start, None
         for index, frame in self._decode(start, parallel=False):
-            for missing in range(wanted, min(index, stop)):
-                _warn_once(self.path, missing)
+            for missing in range(due, min(index, stop)):
+                self._warn(missing)
                 yield missing, frame if held is None else held
-                wanted = missing + 1
+                due = missing + 1
             held = frame
-            if index == wanted < stop:
+            if index == due < stop:
                 yield index, frame
-                wanted += 1
-            if wanted >= stop:
+                due += 1
+            if due >= stop:
                 return
 
-        for missing in range(wanted, stop):
+        for missing in range(due, stop):
             if held is None:
                 raise VideoError(
                     f"{self.path}: frame {missing} of {len(self)} cannot be decoded. "
                     "Was the file changed or removed while it was read?"
                 )
-            _warn_once(self.path, missing)
+            self._warn(missing)
             yield missing, held
+
+    def _warn(self, frame: int) -> None:
+        if frame not in self.warned:
+            self.warned.add(frame)
+            _log.warning(
+                "%s: frame %d cannot be decoded; the one before it is shown.", self.path, frame
+            )
 
     def _decode(self, start: int, parallel: bool) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield decoded frames of the index from some keyframe up to ``start`` to the end."""
@@ -137,11 +145,6 @@ class VideoIndex:
             return None
         index = int(np.searchsorted(self.pts, frame.pts))
         return index if index < len(self.pts) and self.pts[index] == frame.pts else None
-
-
-@functools.lru_cache(maxsize=1000)
-def _warn_once(path: Path, frame: int) -> None:
-    _log.warning("%s: frame %d cannot be decoded; the one before it is shown.", path, frame)
 
 
 def open_container(path: Path) -> InputContainer:
@@ -193,7 +196,8 @@ def is_cut_off(path: Path) -> bool:
 
 def _top_level_boxes(file: BinaryIO) -> tuple[tuple[bytes, ...], int]:
     """Return the names of an MP4 file's boxes, and where they say that the last one ends."""
-    names, position = [], 0
+    names: list[bytes] = []
+    position = 0
     while True:
         file.seek(position)
         header = file.read(16)
@@ -213,8 +217,8 @@ def video_stream(container: InputContainer, path: Path) -> VideoStream:
         if not stream.disposition & Disposition.attached_pic:
             return stream
     kinds = sorted({stream.type for stream in container.streams})
-    found = f"only {' and '.join(kinds)}" if kinds else "no stream at all"
-    raise VideoError(f"{path} contains {found}; a video stream is needed.")
+    content = f"only {' and '.join(kinds)}" if kinds else "no stream at all"
+    raise VideoError(f"{path} contains {content}; a video stream is needed.")
 
 
 def decoded(

@@ -16,6 +16,7 @@ from pathlib import Path
 import av
 import numpy as np
 from av.container import InputContainer
+from av.sidedata.sidedata import SideData
 from av.video.stream import VideoStream
 
 from acehand_core.errors import VideoError
@@ -44,8 +45,14 @@ def scan(path: Path) -> VideoIndex:
 
     if first is None:
         raise VideoError(f"{path}: the video stream has no frame that can be decoded.")
-    notes = _picture_notes(listing.pixel_aspect, first)
-    if listing.trusted and first.pts in listing.pts:
+    notes = []
+    if listing.pixel_aspect != 1:
+        notes.append(f"pixels are not square ({listing.pixel_aspect}); frames are read as stored")
+    if first.interlaced_frame:
+        notes.append("interlaced: moving edges are combed")
+
+    pts: np.ndarray | None
+    if listing.pts is not None and first.pts is not None and first.pts in listing.pts:
         order = np.argsort(listing.pts)
         pts, keys = np.array(listing.pts)[order], np.array(listing.keys)[order]
         leading = int(np.searchsorted(pts, first.pts))
@@ -79,14 +86,16 @@ def scan(path: Path) -> VideoIndex:
 
 @dataclass(slots=True)
 class _Listing:
-    """What the container says about its video packets, in storage order."""
+    """What the container says about its video packets, in storage order.
 
-    pts: list[int | None]
+    ``pts`` is None where the packets' stamps cannot be trusted.
+    """
+
+    pts: list[int] | None
     keys: list[bool]
     time_base: Fraction
     rates: tuple[float, ...]
     expected: int
-    trusted: bool
     damaged: bool
     reorders: bool
     pixel_aspect: Fraction
@@ -95,24 +104,26 @@ class _Listing:
 def _list_packets(path: Path) -> _Listing:
     with open_container(path) as container:
         stream = video_stream(container, path)
-        pts, keys, damaged = [], [], False
+        stored: list[int | None] = []
+        keys, damaged = [], False
         try:
             for packet in container.demux(stream):
                 damaged = damaged or packet.is_corrupt
                 if packet.size > 0 and not packet.is_discard:
-                    pts.append(packet.pts)
+                    stored.append(packet.pts)
                     keys.append(packet.is_keyframe)
         except av.FFmpegError:
             damaged = True
 
         kinds = set(container.format.name.split(","))
         rates = (stream.average_rate, stream.guessed_rate)
-        expected = _expected_frames(path, container, stream, pts) or len(pts)
-        damaged = damaged or expected > len(pts)
+        time_base = stream.time_base or Fraction(1, 1000)
+        expected = _expected_frames(path, container, stream, stored, time_base) or len(stored)
+        damaged = damaged or expected > len(stored)
         reorders = bool(stream.codec_context.has_b_frames)
-        stamped = None not in pts and len(set(pts)) == len(pts)
+        pts = [stamp for stamp in stored if stamp is not None]
         trusted = (
-            stamped
+            len(set(pts)) == len(stored)  # none is missing or repeated
             and not damaged
             and bool(kinds & _ONE_PACKET_ONE_FRAME)
             and stream.codec_context.name != "vp8"  # its packets may show nothing
@@ -121,12 +132,11 @@ def _list_packets(path: Path) -> _Listing:
         )
 
         return _Listing(
-            pts=pts,
+            pts=pts if trusted else None,
             keys=keys,
-            time_base=stream.time_base or Fraction(1, 1000),
+            time_base=time_base,
             rates=tuple(float(rate) for rate in rates if rate),
             expected=expected,
-            trusted=trusted,
             damaged=damaged,
             reorders=reorders,
             pixel_aspect=stream.sample_aspect_ratio or Fraction(1),
@@ -134,7 +144,11 @@ def _list_packets(path: Path) -> _Listing:
 
 
 def _expected_frames(
-    path: Path, container: InputContainer, stream: VideoStream, pts: list[int | None]
+    path: Path,
+    container: InputContainer,
+    stream: VideoStream,
+    stored: list[int | None],
+    time_base: Fraction,
 ) -> int | None:
     """Return how many frames the container announces, if it does; an estimate for Matroska."""
     if "mov" in container.format.name:
@@ -142,13 +156,16 @@ def _expected_frames(
             return sum(not entry.is_discard for entry in stream.index_entries)
         return stream.frames if is_cut_off(path) else None
     duration, rate = stream.metadata.get("DURATION"), stream.average_rate
-    if "matroska" not in container.format.name or not (duration and rate and pts) or None in pts:
+    pts = [stamp for stamp in stored if stamp is not None]
+    if "matroska" not in container.format.name or not (duration and rate and pts):
+        return None
+    if len(pts) < len(stored):
         return None
     hours, minutes, seconds = duration.split(":")
     total = int(hours) * 3600 + int(minutes) * 60 + float(seconds)
-    missing = total - float(max(pts) * stream.time_base) - float(1 / rate)
+    missing = total - float(max(pts) * time_base) - float(1 / rate)
     # The last frame of a variable rate may be shown long.
-    return len(pts) + (round(missing * rate) if missing > max(0.25, 2 / rate) else 0)
+    return len(pts) + (round(missing * rate) if missing > max(0.25, float(2 / rate)) else 0)
 
 
 def _scan_by_decoding(
@@ -159,24 +176,25 @@ def _scan_by_decoding(
         stream = video_stream(container, path)
         frames = [(f.pts, bool(f.key_frame)) for f in decoded(container, stream, parallel=False)]
 
-    pts = [stamp for stamp, _ in frames]
+    stored = [stamp for stamp, _ in frames]
+    pts = [stamp for stamp in stored if stamp is not None]
     keys = np.array([key for _, key in frames])
     notes = []
     lost = listing.expected - len(frames)
     if listing.damaged and lost > 0:
         notes.append(f"cut off or damaged: at least {lost} of {lost + len(frames)} frames are lost")
-    if None not in pts and all(a < b for a, b in itertools.pairwise(pts)):
+    if len(pts) == len(stored) and all(a < b for a, b in itertools.pairwise(pts)):
         return np.array(pts, np.int64), keys, _to_ns(pts, listing.time_base), notes
 
-    if all(stamp is None for stamp in pts):
+    if not pts:
         rate = listing.rates[0] if listing.rates else 30.0
         notes.append(f"no time stamps: {rate:g} frames per second assumed")
-        return None, keys, [round(i * 1e9 / rate) for i in range(len(pts))], notes
+        return None, keys, [round(i * 1e9 / rate) for i in range(len(stored))], notes
 
-    if listing.reorders and None not in pts and len(set(pts)) == len(pts):
-        pts = sorted(pts)  # AVI stamps packets in storage order
+    if listing.reorders and len(set(pts)) == len(stored):
+        stored = [*sorted(pts)]  # AVI stamps packets in storage order
     times, repaired = repair_times(
-        [None if stamp is None else _to_ns([stamp], listing.time_base)[0] for stamp in pts]
+        [None if stamp is None else _to_ns([stamp], listing.time_base)[0] for stamp in stored]
     )
     if repaired:
         notes.append(f"{repaired} time stamps were missing or did not increase; interpolated")
@@ -192,11 +210,10 @@ def repair_times(times: list[int | None]) -> tuple[list[int], int]:
     """
     tails: list[int] = []  # positions that end the best subsequence of each length
     before: dict[int, int] = {}
-    for i, time in enumerate(times):
-        if time is None:
-            continue
-        at = bisect.bisect_left(tails, time, key=lambda j: times[j])
-        if at < len(tails) and times[tails[at]] == time:
+    known = {i: time for i, time in enumerate(times) if time is not None}
+    for i, time in known.items():
+        at = bisect.bisect_left(tails, time, key=lambda j: known[j])
+        if at < len(tails) and known[tails[at]] == time:
             continue  # of equal stamps the first is right
         if at:
             before[i] = tails[at - 1]
@@ -206,15 +223,15 @@ def repair_times(times: list[int | None]) -> tuple[list[int], int]:
     while kept[-1] in before:
         kept.append(before[kept[-1]])
     kept.reverse()
-    origin = times[kept[0]]  # times since 1970 in ns would not fit a float
-    values = np.array([times[i] - origin for i in kept], np.float64)
+    origin = known[kept[0]]  # times since 1970 in ns would not fit a float
+    values = np.array([known[i] - origin for i in kept], np.float64)
     step = float(np.median(np.diff(values) / np.diff(kept))) if len(kept) > 1 else 1e9 / 30
-    out = np.interp(np.arange(len(times)), kept, values)
+    spread = np.interp(np.arange(len(times)), kept, values)
     head, tail = np.arange(kept[0]), np.arange(kept[-1] + 1, len(times))
-    out[head] = values[0] + (head - kept[0]) * step
-    out[tail] = values[-1] + (tail - kept[-1]) * step
-    result = np.round(out).astype(np.int64) + origin
-    result[kept] = [times[i] for i in kept]
+    spread[head] = values[0] + (head - kept[0]) * step
+    spread[tail] = values[-1] + (tail - kept[-1]) * step
+    result = np.round(spread).astype(np.int64) + origin
+    result[kept] = [known[i] for i in kept]
 
     return result.tolist(), len(times) - len(kept)
 
@@ -243,19 +260,10 @@ def _nominal_fps(times: list[int], listing: _Listing) -> float:
 
 def _orientation(frame: av.VideoFrame) -> tuple[int, bool]:
     """Return rotation (counter-clockwise degrees) and mirroring of the display matrix."""
-    for data in frame.side_data:
-        if data.type.name == "DISPLAYMATRIX":
-            a, b, _, c, d = np.frombuffer(bytes(data), np.int32)[:5].tolist()
-            mirrored = a * d - b * c < 0
-            a = -a if mirrored else a  # the flip comes last: x' = a x + c y, y' = b x + d y
-            return round(math.degrees(math.atan2(-b, a)) / 90) % 4 * 90, mirrored
-    return 0, False
-
-
-def _picture_notes(pixel_aspect: Fraction, frame: av.VideoFrame) -> list[str]:
-    notes = []
-    if pixel_aspect != 1:
-        notes.append(f"pixels are not square ({pixel_aspect}); frames are read as stored")
-    if frame.interlaced_frame:
-        notes.append("interlaced: moving edges are combed")
-    return notes
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    if not isinstance(matrix, SideData):
+        return 0, False
+    a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32)[:5].tolist()
+    mirrored = a * d - b * c < 0
+    a = -a if mirrored else a  # the flip comes last: x' = a x + c y, y' = b x + d y
+    return round(math.degrees(math.atan2(-b, a)) / 90) % 4 * 90, mirrored

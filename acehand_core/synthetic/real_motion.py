@@ -20,7 +20,7 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.landmark_fit import Evidence, articulate
 from acehand_core.hand.skeleton import BONES, TIPS
-from acehand_core.recordings.hand_table import read_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.synthetic.script import HandKey, hand_path
 from acehand_core.types import SIDES, JointsCamera, TimestampsNs
 

@@ -232,7 +232,7 @@ def read_betas(path: Path, hand_model: str) -> Float[np.ndarray, "2 10"]:
             another hand model: they mean nothing there.
     """
     if path.suffix == ".parquet":
-        from acehand_core.recordings.hand_table import read_hand_motion
+        from acehand_core.recordings.hands_file import read_hand_motion
 
         motion = read_hand_motion(path)
         theirs, betas = motion.hand_model, motion.betas

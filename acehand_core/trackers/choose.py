@@ -7,8 +7,14 @@ from pathlib import Path
 
 from acehand_core.errors import InputError, NoHandError
 from acehand_core.motion import HandMotion, Recording
-from acehand_core.recordings.hands_file import Hands, is_motion_file, refuse_flags
-from acehand_core.recordings.registry import Opened, RecordingOptions, Registry
+from acehand_core.recordings.hands_file import Hands, refuse_flags
+from acehand_core.recordings.registry import (
+    HandsFile,
+    Opened,
+    RecordingOptions,
+    Registry,
+    format_of,
+)
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker
 from acehand_core.trackers.files import FileTracker
@@ -17,8 +23,9 @@ from acehand_core.types import Progress, no_progress
 
 def choose_tracker(name: str, settings: TrackerSettings) -> Tracker:
     """Return a tracker by name, or one that reads the file of that name."""
-    path = Path(name)
-    return FileTracker(path, settings) if is_motion_file(path) else make_tracker(name, settings)
+    if format_of(Path(name)) is HandsFile:
+        return FileTracker(Path(name), settings)
+    return make_tracker(name, settings)
 
 
 def open_tracked(
@@ -34,7 +41,7 @@ def open_tracked(
     Raises:
         InputError: it cannot be opened, or a flag was given that has no meaning for it.
     """
-    if is_motion_file(path):
+    if format_of(path) is HandsFile:
         given = {
             "--tracker": tracker != "auto",
             "--intrinsics": reading.intrinsics is not None,

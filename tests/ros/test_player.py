@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from ros_process import Launched, Process, call, spin_until, trigger
 
-from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from helpers.controller_rules import check_controller_takes
 from retarget.robots.robot import load_robot
 

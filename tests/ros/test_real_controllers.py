@@ -19,7 +19,7 @@ from test_clip_recorder import TOPIC, Camera
 from test_offline_bag import Told
 
 from acehand_core.pipeline.bag_write import WriteOptions, load_demonstrations, write_bag
-from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.types import SIDES
 from retarget.robots.robot import load_robot
 

@@ -11,7 +11,7 @@ import pytest
 from ros_process import Launched, Process, spin_until
 from test_player import TRUTH, Heard, stamp_ns
 
-from acehand_core.recordings.hand_table import read_hand_motion, write_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 
 #: When each robot's recording began: a day apart.
 STARTS = {"one": 1_700_000_000 * 10**9, "two": 1_700_086_400 * 10**9}

@@ -29,7 +29,7 @@ from acehand_core.datasets.clips.schema import Clip, ClipInfo, StoreInfo, check_
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.motion import FrameSource, HandMotion
-from acehand_core.recordings.hand_table import read_hand_motion, to_table
+from acehand_core.recordings.hands_file import read_hand_motion, to_table
 from acehand_core.types import ImageRgb
 
 _HANDS = "hands.parquet"
