@@ -40,7 +40,7 @@ from benchmarks.retargeting.recordings import Take
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
-from retarget.solve import dex
+from retarget.solve import methods
 
 RECORDINGS = ("joints", "hot3d", "synthetic")
 RESULT = provenance.RESULTS / "retarget.json"
@@ -72,7 +72,7 @@ def main() -> int:
         "scales_compared_on_every": dex_modes.TUNING_STRIDE,
         "shipped": {
             robot: {mode: dex_modes.shipped(robot, "right", mode).to_json()
-                    for mode in dex.MODES}
+                    for mode in methods.DEX_MODES}
             for robot in options.robots
         },
         "robots": robots,
@@ -189,7 +189,7 @@ def compare(robot: str, take: Take, save: Path | None = None) -> dict[str, dict[
     rows = {"ours": scores.score(hand, take, mine.commands, mine.seconds)}
     rows["ours"]["calibration_ms_per_frame"] = mine.calibration_seconds / len(mine.commands) * 1e3
     commands = {"ours": mine.commands}
-    for mode in dex.MODES:
+    for mode in methods.DEX_MODES:
         for variant, made in dex_modes.variants(hand, take, mode).items():
             name = f"{mode} {variant}"
             commands[name] = made["commands"]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from retarget.robots.robot import Robot, load_robot, robot_names
     from retarget.solve.arm_attachment import ArmSettings, attach_arms
     from retarget.solve.base import BaseLimits
+    from retarget.solve.calibration_file import known_calibrations as read_calibrations
     from retarget.solve.costs import Cost, Weights
-    from retarget.solve.robot_calibration import known_calibrations as read_calibrations
     from retarget.solve.vector_costs import VectorCost
 
 _PUBLIC = {
@@ -40,7 +40,7 @@ _PUBLIC = {
     "attach_arms": "solve.arm_attachment:attach_arms",
     "calibrate": "retargeting:calibrate_motion",
     "load_robot": "robots.robot:load_robot",
-    "read_calibrations": "solve.robot_calibration:known_calibrations",
+    "read_calibrations": "solve.calibration_file:known_calibrations",
     "read_gates": "replay.verdict:read_gates",
     "retarget": "retargeting:retarget_motion",
     "robot_names": "robots.robot:robot_names",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -14,25 +14,15 @@ from acehand_core.motion import (
     Calibration,
     FlexionReport,
     HandMotion,
+    ReplayReport,
     RobotTrajectory,
     held_index,
 )
 from acehand_core.types import SIDES, Side
 from retarget.replay.metrics import flexion_report
-from retarget.replay.simulate import (
-    Latency,
-    Physics,
-    ReplayReport,
-    play,
-    sent_commands,
-)
+from retarget.replay.simulate import Latency, Physics, play, sent_commands
 from retarget.replay.verdict import GATES, Gates, judge
-from retarget.robots.hand_spec import (
-    Commands,
-    HandSpec,
-    limit_violations,
-    speed_violations,
-)
+from retarget.robots.hand_spec import Commands, HandSpec, limit_violations, speed_violations
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
 from retarget.solve.base import BaseLimits, smooth_bases
@@ -45,12 +35,9 @@ from retarget.solve.methods import (
     robot_targets,
 )
 from retarget.solve.pinch import impossible_pinches, missed_pinches
-from retarget.solve.targets import (
-    HandTargets,
-    bridged_poses,
-    calibrated,
-)
+from retarget.solve.targets import HandTargets, bridged_poses, calibrated
 
+Value = TypeVar("Value")
 PHYSICS = Physics()
 
 
@@ -214,7 +201,7 @@ def _assemble(
         confidence=np.where(active, motion.quality, 0.0),
         active=active,
         tip_error_m=_both(results, lambda r: r.tip_error_m, unknown),
-        calibration=tuple(result.calibration if result else None for result in results),
+        calibration=_pair(results, lambda r: r.calibration),
         limit_violations=sum(limit_violations(s, joints[:, i]) for i, s in enumerate(specs)),
         speed_violations=sum(
             speed_violations(s, commands[:, i], rates) for i, s in enumerate(specs)
@@ -223,10 +210,18 @@ def _assemble(
         method=method,
         solve_seconds=sum((result.seconds for result in results if result), 0.0),
         provenance=motion.provenance,
-        replay=tuple(result.report if result else None for result in results),
-        flexion=tuple(result.flexion if result else None for result in results),
+        replay=_pair(results, lambda r: r.report),
+        flexion=_pair(results, lambda r: r.flexion),
         notes=tuple(note for result in results if result for note in result.notes),
     )
+
+
+def _pair(
+    results: Sequence[_Result | None], value: Callable[[_Result], Value | None]
+) -> tuple[Value | None, Value | None]:
+    """Return one value of the left and the right hand; None where there is no result."""
+    left, right = (None if result is None else value(result) for result in results)
+    return left, right
 
 
 def _both(

@@ -13,7 +13,7 @@ from benchmarks.retargeting import dex_modes, recordings, scores, tables
 from retarget.replay import metrics
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
-from retarget.solve import dex
+from retarget.solve import methods
 
 HAND = load_robot("inspire").hand("right")
 
@@ -31,8 +31,8 @@ def take():
 
 @pytest.mark.parametrize("mode", ["vector", "dexpilot"])
 def test_filtered_is_what_the_library_answers_with_its_filter(take, mode):
-    free, _ = dex_modes.solved(HAND, take, mode, dex.SCALING)
-    own = dex.solve_dex(HAND, take.targets, mode)  # Inspire: 1.15 and tips, as shipped
+    free, _ = dex_modes.solved(HAND, take, mode, methods.DEX_SCALING)
+    own = methods.solve_dex(HAND, take.targets, mode)  # Inspire: 1.15 and tips, as shipped
     assert np.abs(free - own).max() > 0.01
     assert dex_modes.filtered(HAND, take, free, 0.2, "filtered") == pytest.approx(own, abs=1e-9)
 
@@ -42,8 +42,8 @@ def test_a_gap_repeats_the_last_pose(take):
     seen[8:12] = False
     gap = dataclasses.replace(take.targets, active=seen, weight=seen * 1.0)
     gap = dataclasses.replace(take, targets=gap)
-    free, _ = dex_modes.solved(HAND, gap, "vector", dex.SCALING)
-    own = dex.solve_dex(HAND, gap.targets, "vector")
+    free, _ = dex_modes.solved(HAND, gap, "vector", methods.DEX_SCALING)
+    own = methods.solve_dex(HAND, gap.targets, "vector")
     assert dex_modes.filtered(HAND, gap, free, 0.2, "filtered") == pytest.approx(own, abs=1e-9)
 
 
@@ -70,7 +70,7 @@ def test_offline_does_not_lag_and_keeps_limits(take):
 def test_the_scale_is_the_best_there_is(take):
     tuned = dex_modes.variants(HAND, take, "vector")
     assert tuned["shipped"]["scale"] == 1.15
-    own = dex.solve_dex(HAND, take.targets, "vector")  # with its filter, at 1.15
+    own = methods.solve_dex(HAND, take.targets, "vector")  # with its filter, at 1.15
     assert tuned["shipped"]["commands"] == pytest.approx(own, abs=1e-9)
     part = take.every(dex_modes.TUNING_STRIDE)
     human, tree = part.targets.tips_of(HAND.fingers), KinematicTree.of(HAND)
@@ -109,7 +109,7 @@ def test_every_link_of_the_settings_is_a_frame_of_ours(robot):
     pytest.importorskip("dex_retargeting")
     for side in ("left", "right"):
         hand = load_robot(robot).hand(side)
-        for mode in dex.MODES:
+        for mode in methods.DEX_MODES:
             keypoints = dex_modes.shipped(robot, side, mode).keypoints or ()
             assert set(keypoints) <= set(hand.target_keypoints), (robot, mode)
 

@@ -11,7 +11,7 @@ from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import rotations
 from acehand_core.motion import Calibration
 from retarget.robots.robot import load_robot
-from retarget.solve.robot_calibration import Fitted, calibration_text, read_calibrations
+from retarget.solve.calibration_file import Fitted, calibration_text, read_calibrations
 
 ROBOT = load_robot("inspire")
 CALIBRATION = Calibration(

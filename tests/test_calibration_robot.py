@@ -17,11 +17,9 @@ from acehand_core.types import SIDES
 from helpers.retarget_samples import human_joints, robot_targets, smooth_commands, targets_of
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
-from retarget.solve.calibration import LENGTH_RANGE, SCALE_RANGE, calibrate, for_subject
-from retarget.solve.calibration_fit import Spread, fit
+from retarget.solve.calibration import Spread, calibrate, fit, for_subject, robot_calibration
 from retarget.solve.costs import Weights
-from retarget.solve.robot_calibration import robot_calibration
-from retarget.solve.targets import palm_frames
+from retarget.solve.targets import LENGTH_RANGE, SCALE_RANGE, palm_frames
 
 HANDS = {side: load_robot("inspire").hand(side) for side in SIDES}
 TREES = {side: KinematicTree.of(hand) for side, hand in HANDS.items()}

@@ -13,7 +13,7 @@ from acehand_core.cli.main import main
 from acehand_core.types import SIDES
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
-from retarget.solve import robot_calibration as canonical
+from retarget.solve import calibration as canonical
 from tools import gestures
 
 ROBOTS = [name for name in (*robot_names(), "inspire:other") if name != "panda_gripper"]
@@ -33,7 +33,8 @@ def test_the_poses_are_those_of_the_hand_model():
 
 def test_the_poses_are_what_they_are_called():
     """Angles at the joints, from the bones: the same bends that the poses were asked for."""
-    poses = dict(zip(canonical.pose_names(), canonical.canonical_joints("right"), strict=True))
+    names = json.loads((ROOT / "retarget" / "human_poses.json").read_text("utf-8"))
+    poses = dict(zip(names, canonical.canonical_joints("right"), strict=True))
 
     def bends(name, finger):
         chain = poses[name][[0, *range(1 + 4 * finger, 5 + 4 * finger)]]

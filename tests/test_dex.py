@@ -16,14 +16,15 @@ import pytest
 from acehand_core.errors import MissingDependencyError
 from acehand_core.geometry import frames, rotations
 from acehand_core.types import SIDES
+from benchmarks.retargeting import measures
 from helpers.retarget_samples import human_joints, motion_of, moving_hands, targets_of
 from retarget.replay import metrics
 from retarget.retargeting import retarget_motion
 from retarget.robots.hand_spec import limit_violations
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
-from retarget.solve import dex
-from retarget.solve.dex import solve_dex
+from retarget.solve import methods
+from retarget.solve.methods import solve_dex
 from retarget.solve.targets import hand_targets, palm_frames
 
 installed = pytest.mark.skipif(
@@ -143,7 +144,7 @@ def still_hands():
 
 
 @installed
-@pytest.mark.parametrize("mode", dex.MODES)
+@pytest.mark.parametrize("mode", methods.DEX_MODES)
 @pytest.mark.parametrize("name", ["open", "bent", "pinching"])
 def test_optimum_of_the_published_formula(mode, name):
     """The same frame again and again, so that the pull towards the last pose vanishes.
@@ -154,8 +155,8 @@ def test_optimum_of_the_published_formula(mode, name):
     hand = ROBOT.hand("right")
     tree = KinematicTree.of(hand)
     targets = targets_of("right", np.tile(human, (60, 1, 1)))
-    retargeting = dex.build(hand, mode, filtered=False)
-    commands = dex.drive(retargeting, hand, targets)[-1]
+    retargeting = methods.build_dex(hand, mode, filtered=False)
+    commands = methods.drive_dex(retargeting, hand, targets)[-1]
     loss = {"vector": vector_loss, "position": position_loss, "dexpilot": dexpilot_loss}[mode]
     base = np.zeros(6)
     if mode == "position":
@@ -197,14 +198,14 @@ def test_published_measurements(joints_file):
     assert direct.mean() == pytest.approx(28.8, abs=0.1)
     assert np.percentile(direct, 95) == pytest.approx(59.7, abs=0.3)
     plain = metrics.CommonGround(1.0, np.eye(3), np.zeros(3))
-    angle = metrics.direction_error(targets.tips, tips, plain)
+    angle = measures.direction_error(targets.tips, tips, plain)
     assert np.degrees(angle.mean()) == pytest.approx(8.7, abs=0.1)
-    pinch = metrics.pinch(targets.tips, tips)
+    pinch = measures.pinch(targets.tips, tips)
     assert pinch.frames == 32
     assert pinch.robot_m * 1e3 == pytest.approx(58.0, abs=0.3)
     assert pinch.recall == 0
-    assert metrics.rms_jerk(commands, 30.0) == pytest.approx(397, abs=4)
-    fast, ratio = metrics.rate_excess(commands, hand.command_velocity, 30.0, 1)
+    assert measures.rms_jerk(commands, 30.0) == pytest.approx(397, abs=4)
+    fast, ratio = measures.rate_excess(commands, hand.command_velocity, 30.0, 1)
     assert fast == pytest.approx(0.040, abs=0.002) and ratio == pytest.approx(4.0, abs=0.1)
     # The published share counts the six driven joints.
     outside = (commands < hand.command_lower - 1e-6) | (commands > hand.command_upper + 1e-6)
@@ -215,7 +216,7 @@ def test_published_measurements(joints_file):
     assert ground.scale == 0.9
     assert error.mean() == pytest.approx(19.3, abs=0.3)
     # The filter's lag: 133 ms when published; tip speeds match best one frame late.
-    assert metrics.lag_frames(targets.tips, tips) >= 1
+    assert measures.lag_frames(targets.tips, tips) >= 1
 
 
 @installed
@@ -225,9 +226,9 @@ def test_published_position_mode(joints_file):
     targets = targets_of("right", joints)
     commands = solve_dex(hand, targets, "position")
     tips = KinematicTree.of(hand).points(hand.expand(commands), hand.tip_names)
-    assert metrics.pinch(targets.tips, tips).robot_m * 1e3 == pytest.approx(34.8, abs=0.3)
-    assert metrics.rms_jerk(commands, 30.0) == pytest.approx(2195, rel=0.01)
-    _, ratio = metrics.rate_excess(commands, hand.command_velocity, 30.0, 1)
+    assert measures.pinch(targets.tips, tips).robot_m * 1e3 == pytest.approx(34.8, abs=0.3)
+    assert measures.rms_jerk(commands, 30.0) == pytest.approx(2195, rel=0.01)
+    _, ratio = measures.rate_excess(commands, hand.command_velocity, 30.0, 1)
     assert ratio == pytest.approx(17.0, abs=0.2)
 
 
@@ -248,7 +249,7 @@ def test_inactive_frames_hold_the_last_pose():
 @installed
 def test_no_files_stay_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    dex.build(ROBOT.hand("right"), "vector")
+    methods.build_dex(ROBOT.hand("right"), "vector")
     assert list(tmp_path.iterdir()) == []
     assert tempfile.gettempdir() == str(tmp_path)
 
@@ -284,7 +285,7 @@ def test_benchmark_on_a_short_slice(tmp_path):
     assert report["recordings"] == {"joints": {"hands": ["left"], "frames": 20, "fps": 30.0}}
     rows = report["robots"]["inspire"]["joints"]
     variants = ("shipped", "filtered", "unfiltered", "offline")
-    assert set(rows) == {"ours"} | {f"{m} {v}" for m in dex.MODES for v in variants} - {
+    assert set(rows) == {"ours"} | {f"{m} {v}" for m in methods.DEX_MODES for v in variants} - {
         "position filtered"
     }
     for key in ("limit_violation_share", "speed_violation_share"):

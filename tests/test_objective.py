@@ -291,7 +291,7 @@ class Sines(Cost):
 class TipsApart(VectorCost):
     """Another: the index fingertip is from the middle one where the human's is."""
 
-    scaled, placed = 1.0, 0.0
+    scaled, translated = 1.0, 0.0
 
     def terms(self):
         return [VectorTerm(self.problem.hand.tip_names[1], self.problem.hand.tip_names[2], 500.0)]

@@ -12,11 +12,18 @@ import pytest
 from acehand_core.datasets.clips.schema import StoreInfo
 from acehand_core.datasets.clips.store import ClipWriter
 from acehand_core.datasets.segments import segment_place
-from acehand_core.drawing import films
-from acehand_core.drawing.films import RenderSettings
-from acehand_core.drawing.panels import Panels, panel_names
+from acehand_core.drawing import render_inputs
+from acehand_core.drawing.panels import (
+    Layer,
+    Panels,
+    View,
+    mesh_layer,
+    outside_view,
+    panel_names,
+    stack,
+)
+from acehand_core.drawing.render_inputs import RenderSettings
 from acehand_core.drawing.robot_view import RobotRenderer
-from acehand_core.drawing.scene import Layer, View, mesh_layer, outside_view, stack
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import Camera
@@ -25,7 +32,7 @@ from helpers.commands import Acehand, Run, hands_file
 from helpers.retarget_samples import motion_of, moving_hands
 from helpers.video_fixtures import write_video
 from retarget.robots.robot import load_robot
-from retarget.solve.robot_calibration import known_calibrations
+from retarget.solve.calibration_file import known_calibrations
 from test_clips import info, pictures
 from test_clips import motion as clip_motion
 
@@ -197,7 +204,9 @@ def test_render_part_of_an_episode(tmp_path: Path, capsys) -> None:
     assert np.abs(corner - [130, 160, 190]).max() < 12
     kept = out / "acehand" / "episode_000001" / "calibration.json"
     for robot, used in (("inspire", known_calibrations(kept, load_robot("inspire"))), ("leap", {})):
-        found = films.calibrations_of(out, RenderSettings(out, episode=1), load_robot(robot))
+        found = render_inputs.calibrations_of(
+            out, RenderSettings(out, episode=1), load_robot(robot)
+        )
         assert found.keys() == used.keys()
         assert all(np.array_equal(found[s].rotation, used[s].rotation) for s in used)
     late = Acehand(capsys, *drawn, "--start", 5, "--output", tmp_path / "late")
@@ -339,7 +348,7 @@ def test_the_path_of_the_camera_that_one_input_knows_counts_for_all(tmp_path: Pa
     write_hand_motion(made, unknown)
     video = write_video(tmp_path / "v.mp4", [np.full((96, 128, 3), 60, np.uint8)] * 6)
     for settings in (RenderSettings(tmp_path), RenderSettings(tmp_path, video=video)):
-        _, columns = films.open_columns([unknown, known], settings, lambda *_: None)
+        _, columns = render_inputs.open_columns([unknown, known], settings, lambda *_: None)
         assert [c.label for c in columns] == ["unknown", "known"]
         for column in columns:
             np.testing.assert_allclose(column.motion.T_world_camera, poses)

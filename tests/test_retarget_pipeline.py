@@ -18,6 +18,7 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Calibration
 from acehand_core.types import SIDES
+from benchmarks.retargeting import measures
 from helpers.retarget_samples import (
     FPS,
     human_joints,
@@ -32,7 +33,7 @@ from retarget.retargeting import retarget_motion
 from retarget.robots.hand_spec import CommandLimits, limit_violations, speed_violations
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import find_robot_file, load_robot
-from retarget.solve.base import BaseLimits, accelerations
+from retarget.solve.base import BaseLimits
 from retarget.solve.calibration import calibrate
 from retarget.solve.costs import Weights
 from retarget.solve.methods import METHODS, Retargeter, Solution, retargeter_named
@@ -204,7 +205,7 @@ def test_human_joints(human):
     ground = metrics.CommonGround.fit(wanted, tips)
     error = metrics.tip_error(wanted, tips, ground) * 1e3
     assert error.mean() <= 15.0
-    assert metrics.lag_frames(wanted, tips) == 0
+    assert measures.lag_frames(wanted, tips) == 0
     # What the trajectory reports is measured from its own calibration, hence a little larger.
     assert error.mean() - 2 < np.nanmean(trajectory.tip_error_m) * 1e3 < error.mean() + 2
     assert (trajectory.joints[:, 0] == ROBOT.hand("left").expand(ROBOT.hand("left").rest)).all()
@@ -232,14 +233,20 @@ def test_bases_are_smoothed_and_stay_together(name, request):
     """
     motion, exact = request.getfixturevalue(name)
     active = exact.active
+    whole = active[:-2] & active[1:-1] & active[2:]
+
+    def accelerations(poses):
+        second = np.diff(poses[..., :3, 3], n=2, axis=0)[whole]
+        return np.linalg.norm(second, axis=-1) * motion.fps**2
+
     if name == "both":
         shake = np.random.default_rng(0).normal(0, 0.004, (len(motion), 1, 1, 3))
         motion = dataclasses.replace(motion, joints_camera=motion.joints_camera + shake)
         exact = retarget_motion(motion, ROBOT, base_limits=None)
-        assert np.nanmax(accelerations(exact.T_frame_base, active, motion.fps)[0]) > 20
+        assert accelerations(exact.T_frame_base).max() > 20
     limits = BaseLimits(acceleration=10.0)
     base = retarget_motion(motion, ROBOT, base_limits=limits).T_frame_base
-    assert np.nanmax(accelerations(base, active, motion.fps)[0]) < 10.0001
+    assert accelerations(base).max() < 10.0001
     moved = np.linalg.norm((base - exact.T_frame_base)[..., :3, 3], axis=-1)
     assert 1e-6 < moved.max() < 0.015
     between = frames.inverse(base[:, 0]) @ base[:, 1]

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from acehand_core.drawing.views import SourceView
+from acehand_core.drawing.contact_sheet import SourceView
 from acehand_core.errors import MissingDependencyError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
@@ -138,6 +138,6 @@ def test_missing_opengl_is_said(placed, monkeypatch):
     def no_gl(*_):
         raise MissingDependencyError("no OpenGL")
 
-    monkeypatch.setattr("acehand_core.drawing.views.RobotRenderer", no_gl)
+    monkeypatch.setattr("acehand_core.drawing.contact_sheet.RobotRenderer", no_gl)
     with pytest.raises(MissingDependencyError):
         SourceView(ROBOT, motion, trajectory, WIDTH, HEIGHT)

@@ -56,8 +56,8 @@ class Render:
 
     def run(self, terminal: console.Terminal) -> int:
         """Draw and name the files."""
-        from acehand_core.drawing.films import render
         from acehand_core.drawing.panels import panel_names
+        from acehand_core.drawing.render import render
         from acehand_core.drawing.render_inputs import RenderSettings
 
         settings = RenderSettings(

@@ -66,14 +66,15 @@ class Robots:
 
     def _calibrate(self, robots: list[Robot], terminal: console.Terminal) -> int:
         """Write each robot's calibration file; one that fits already is left as it is."""
-        from acehand_core.atomic import atomic_path
-        from retarget.robots.kinematics import KinematicTree
         from retarget.solve.robot_calibration import (
             calibration_text,
             fingerprint,
             fitted_robot,
             kept_calibration,
         )
+
+        from acehand_core.atomic import atomic_path
+        from retarget.robots.kinematics import KinematicTree
 
         files = []
         for robot in robots:

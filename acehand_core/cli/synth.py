@@ -53,7 +53,7 @@ class Synth:
     def run(self, terminal: console.Terminal) -> int:
         """Render them."""
         from acehand_core.datasets.clips.store import ClipStore
-        from acehand_core.drawing.synthetic_sheet import write_sheet
+        from acehand_core.drawing.contact_sheet import write_sheet
         from acehand_core.synthetic import job
 
         work = self._job()

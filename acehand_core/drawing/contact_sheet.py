@@ -1,4 +1,4 @@
-"""The pictures of one episode: an overlay video and a contact sheet."""
+"""The pictures of one episode, an overlay video and a contact sheet, and the sheet of a store."""
 
 from __future__ import annotations
 
@@ -9,11 +9,25 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from acehand_core.drawing.overlay import ArrayFrames, Painter, contact_sheet, put_caption, write_png
+from acehand_core.datasets.clips.schema import Clip
+from acehand_core.datasets.clips.store import ClipStore
+from acehand_core.drawing.overlay import (
+    Painter,
+    contact_sheet,
+    put_caption,
+    shrunk,
+    write_png,
+    write_video,
+)
+from acehand_core.drawing.robot_view import RobotRenderer, composite
+from acehand_core.errors import InputError
+from acehand_core.geometry import frames
+from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.skeleton import BONES
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
-from acehand_core.recordings.video_encode import VideoEncoding, encode_video
 from acehand_core.types import SIDES, ImageRgb, Picture, Progress
+from retarget.robots.robot import Robot
 
 #: Gives the robot as the source camera would see it in a frame of the episode.
 RobotPicture = Callable[[int], ImageRgb]
@@ -23,6 +37,9 @@ MAX_SIDE = 960
 THUMB_WIDTH = 300
 SHEET_COLUMNS, SHEET_ROWS = 3, 4
 _BACKDROP = (38, 41, 47)
+#: The sheet of a store: pictures per clip, how many get the truth drawn in, and their width.
+_COLUMNS, _MARKED, _WIDTH = 6, 2, 224
+_COLOURS = ((255, 190, 60), (80, 220, 255))  # left, right
 
 
 def picture_size(recording: Recording) -> tuple[int, int]:
@@ -42,7 +59,7 @@ class EpisodePictures:
         robot: RobotPicture | None,
     ) -> None:
         self._recording, self._trajectory, self._robot = recording, trajectory, robot
-        self._size = picture_size(recording)
+        self._size, self._across = picture_size(recording), 1 if robot is None else 2
         camera = motion.camera.rescaled(*self._size) if motion.camera else None
         scale = np.array(self._size) / [recording.width, recording.height]
         self._motion = replace(
@@ -77,15 +94,8 @@ class EpisodePictures:
                 yield picture
                 progress("overlay", frame + 1, count)
 
-        width = self._size[0] * (1 if self._robot is None else 2)
-        canvas = replace(
-            self._recording,
-            width=width,
-            height=self._size[1],
-            camera=None,
-            frames=ArrayFrames(pictures(), count),
-        )
-        encode_video(canvas, path, round(self._motion.fps), VideoEncoding(gop=30))
+        width = self._size[0] * self._across
+        write_video(self._recording, pictures(), (width, self._size[1]), self._motion.fps, path)
 
     def write_contact_sheet(self, path: Path) -> None:
         """Write frames spread over the episode as one picture."""
@@ -96,13 +106,9 @@ class EpisodePictures:
         thumbs = []
         for frame in chosen:
             picture = self.picture(frames.at(frame) if frames is not None else None, frame)
-            panels = 1 if self._robot is None else 2
-            height = round(picture.shape[0] * THUMB_WIDTH * panels / picture.shape[1])
-            size = (THUMB_WIDTH * panels, height)
-            thumb = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+            thumb = shrunk(picture, THUMB_WIDTH * self._across)
             put_caption(thumb, self._caption(frame))
             thumbs.append(thumb)
-
         verdict = self._trajectory.verdict
         status = verdict.status if verdict else "not judged"
         title = f"{Path(self._recording.source).name}   {len(self)} frames   {status}"
@@ -117,3 +123,89 @@ class EpisodePictures:
             elif motion.filled[frame, slot]:
                 words.append(f"{side} filled")
         return f"{frame}   " + "   ".join(words or ["no hand"])
+
+
+class SourceView:
+    """A function from frame number to picture; a context manager.
+
+    Where the hands have no place before a camera, each hand is shown from a fixed viewpoint.
+    """
+
+    def __init__(
+        self, robot: Robot, motion: HandMotion, trajectory: RobotTrajectory, width: int, height: int
+    ) -> None:
+        """Open a renderer. Raises MissingDependencyError where there is no OpenGL."""
+        self._trajectory = trajectory
+        self._poses = _camera_poses(motion, trajectory)
+        self._camera = Camera.nominal(width, height)
+        if motion.camera is not None and trajectory.T_frame_base is not None:
+            camera = motion.camera.rescaled(width, height)
+            self._camera = replace(camera, model="pinhole", distortion=())
+        self._renderer = RobotRenderer(robot, width, height)
+        self._backdrop = np.full((height, width, 3), _BACKDROP, np.uint8)
+
+    def __enter__(self) -> SourceView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._renderer.close()
+
+    def __call__(self, frame: int) -> ImageRgb:
+        """Return the picture of one frame; absent hands are not drawn."""
+        poses = self._poses[frame]
+        shown = self._renderer.render_frame(self._camera, self._trajectory, frame, poses)
+        return composite(shown[0], self._backdrop)
+
+
+def _camera_poses(motion: HandMotion, trajectory: RobotTrajectory) -> np.ndarray:
+    """Return the bases in the camera frame, (T, 2, 4, 4)."""
+    if trajectory.T_frame_base is None:
+        # Side by side: base x (out of the palm) to the viewer, y to the image's right, z (fingers)
+        # up.
+        turn = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, -1.0], [-1.0, 0.0, 0.0]])
+        fixed = [frames.rigid(turn, np.array([x, 0.08, 0.45])) for x in (-0.12, 0.12)]
+        return np.broadcast_to(np.stack(fixed), (len(trajectory), 2, 4, 4))
+    if trajectory.frame == "world" and motion.T_world_camera is not None:
+        return frames.inverse(motion.T_world_camera)[:, None] @ trajectory.T_frame_base
+    return trajectory.T_frame_base
+
+
+def write_sheet(store: ClipStore, path: Path, rows: int = 8) -> None:
+    """Write a png with one row per clip, spread over the store.
+
+    Raises:
+        InputError: the store is empty. OutputError: it cannot be written.
+    """
+    names = store.ids()
+    if not names:
+        raise InputError(f"{store.root}: no clips to show.")
+    chosen = [names[i] for i in np.linspace(0, len(names) - 1, min(rows, len(names))).astype(int)]
+    write_png(np.concatenate([_row(store.open(name)) for name in chosen]), path)
+
+
+def _row(clip: Clip) -> Picture:
+    if clip.frames is None:
+        raise InputError(f"clip {clip.info.id} has no pictures.")
+    moments = np.linspace(0, clip.info.frames - 1, _COLUMNS).astype(int)
+
+    cells = []
+    for column, frame in enumerate(moments):
+        image = clip.frames.at(int(frame))
+        scale = _WIDTH / image.shape[1]
+        # Small pictures are shown as they are: pixels, not a blur.
+        how = cv2.INTER_AREA if scale < 1 else cv2.INTER_NEAREST
+        cell = cv2.resize(image, (_WIDTH, round(image.shape[0] * scale)), interpolation=how)
+        if column >= _COLUMNS - _MARKED:
+            _mark(cell, clip.motion.joints_image[frame], scale)
+        cells.append(cell)
+    return np.concatenate(cells, axis=1)
+
+
+def _mark(cell: ImageRgb, joints: np.ndarray, scale: float) -> None:
+    """Draw both skeletons into a picture; what is outside is cut off."""
+    for slot in (0, 1):
+        points = (joints[slot] + 0.5) * scale - 0.5
+        for a, b in BONES:
+            if np.isfinite(points[[a, b]]).all() and np.abs(points[[a, b]]).max() < 1e4:
+                ends = [tuple(int(v) for v in np.round(points[k])) for k in (a, b)]
+                cv2.line(cell, ends[0], ends[1], _COLOURS[slot], 1, cv2.LINE_AA)

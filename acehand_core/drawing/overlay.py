@@ -7,7 +7,7 @@ come in as arrays and may be missing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
@@ -18,8 +18,9 @@ from acehand_core.atomic import atomic_path
 from acehand_core.errors import OutputError
 from acehand_core.hand.shape import HandModel
 from acehand_core.hand.skeleton import BONES, FINGERS
-from acehand_core.motion import HandMotion
-from acehand_core.types import SIDES, ImageRgb, Picture, Side
+from acehand_core.motion import HandMotion, Recording
+from acehand_core.recordings.video_encode import VideoEncoding, encode_video
+from acehand_core.types import SIDES, ImageRgb, Picture
 
 #: RGB: left blue, right orange; readable to most colour-blind eyes.
 HAND_COLOURS = {"left": (86, 156, 233), "right": (236, 140, 54)}
@@ -42,33 +43,22 @@ class Painter:
 
     def __call__(self, image: ImageRgb, frame: int) -> ImageRgb:
         """Return the image with mesh and skeleton of both hands."""
-        out = image.copy()
+        painted = image.copy()
         slots = [s for s in (0, 1) if self.motion.known[frame, s]]
         # The farther hand first, so that the nearer one covers it.
         for slot in sorted(slots, key=lambda s: -self.motion.joints_camera[frame, s, 0, 2]):
-            self._mesh(out, frame, slot)
+            self._mesh(painted, frame, slot)
         for slot in slots:
-            self._skeleton(out, frame, slot)
-        return out
+            self._skeleton(painted, frame, slot)
+        return painted
 
     def _mesh(self, image: ImageRgb, frame: int, slot: int) -> None:
         motion, camera = self.motion, self.motion.camera
         if self.model is None or camera is None or not motion.placed:
             return
-        side: Side = SIDES[slot]
-        vertices = (
-            self.model.vertices(
-                side,
-                motion.global_orient[frame, slot],
-                motion.hand_pose[frame, slot],
-                motion.betas[slot],
-            )
-            + motion.translation[frame, slot]
-        )
-
-        layer = image.copy()
-        colour = HAND_COLOURS[side]
-        paint_mesh(layer, vertices, camera.project(vertices), self.model.faces(side), colour)
+        vertices = hand_vertices(self.model, motion, frame, slot)
+        layer, faces = image.copy(), self.model.faces(SIDES[slot])
+        paint_mesh(layer, vertices, camera.project(vertices), faces, HAND_COLOURS[SIDES[slot]])
         opacity = self.opacity * (1.0 if motion.observed[frame, slot] else 0.5)
         cv2.addWeighted(layer, opacity, image, 1 - opacity, 0, dst=image)
 
@@ -80,6 +70,14 @@ class Painter:
             draw_skeleton(image, motion.joints_image[frame, slot])
 
 
+def hand_vertices(
+    model: HandModel, motion: HandMotion, frame: int, slot: int
+) -> Float[np.ndarray, "V 3"]:
+    """Return the mesh of one hand in one frame, in the camera frame."""
+    pose = motion.global_orient[frame, slot], motion.hand_pose[frame, slot], motion.betas[slot]
+    return model.vertices(SIDES[slot], *pose) + motion.translation[frame, slot]
+
+
 def paint_mesh(
     image: ImageRgb,
     vertices: Float[np.ndarray, "V 3"],
@@ -88,30 +86,40 @@ def paint_mesh(
     colour: tuple[int, int, int],
 ) -> None:
     """Paint a lit mesh into ``image``, far triangles first; back faces are left out."""
-    corners = vertices[faces]
-    normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
-    seen = np.isfinite(pixels[faces]).all((1, 2)) & (np.sum(normals * corners[:, 0], axis=1) < 0)
-    faces, normals, corners = faces[seen], normals[seen], corners[seen]
-    order = np.argsort(-corners[..., 2].mean(1))
+    triangles, normals, depths = facing_triangles(vertices, pixels, faces)
     length = np.maximum(np.linalg.norm(normals, axis=1), 1e-12)
     light = 0.45 + 0.55 * np.clip(normals @ _LIGHT / length, 0, 1)
     shade = np.clip(light * _SHADES, 0, _SHADES).astype(int)
     palette = [tuple(int(c * s / _SHADES) for c in colour) for s in range(_SHADES + 1)]
+    for index in np.argsort(-depths):
+        cv2.fillConvexPoly(image, triangles[index], palette[shade[index]], cv2.LINE_8, 4)
 
-    # Four fractional bits; clipped far outside, where OpenCV's integers would overflow.
-    points = (np.clip(np.nan_to_num(pixels), -8000, 8000) * 16).round().astype(np.int32)
-    triangles = points[faces]
-    for index in order:
-        cv2.fillConvexPoly(
-            image, triangles[index], palette[shade[index]], lineType=cv2.LINE_8, shift=4
-        )
+
+def facing_triangles(
+    vertices: Float[np.ndarray, "V 3"],
+    pixels: Float[np.ndarray, "V 2"],
+    faces: Int[np.ndarray, "F 3"],
+) -> tuple[Int[np.ndarray, "M 3 2"], Float[np.ndarray, "M 3"], Float[np.ndarray, "M"]]:
+    """Return the triangles that face the camera: corners (``subpixels``), normals, mean depths."""
+    corners = vertices[faces]
+    normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+    seen = np.isfinite(pixels[faces]).all((1, 2)) & (np.sum(normals * corners[:, 0], axis=1) < 0)
+    return subpixels(pixels)[faces[seen]], normals[seen], corners[seen][..., 2].mean(1)
+
+
+def subpixels(pixels: Float[np.ndarray, "N 2"]) -> Int[np.ndarray, "N 2"]:
+    """Return points for OpenCV with four fractional bits; 0 where they are not finite.
+
+    They are clipped far outside, where OpenCV's integers would overflow.
+    """
+    return (np.clip(np.nan_to_num(pixels), -8000, 8000) * 16).round().astype(np.int32)
 
 
 def draw_skeleton(image: ImageRgb, pixels: Float[np.ndarray, "21 2"]) -> None:
     """Draw the bones that are known, one colour per finger."""
     width = max(1, round(max(image.shape[:2]) / 640))
     finite = np.isfinite(pixels).all(1)
-    points = (np.clip(np.nan_to_num(pixels), -8000, 8000) * 16).round().astype(int).tolist()
+    points = subpixels(pixels).tolist()
     for parent, child in BONES:
         if finite[parent] and finite[child]:
             colour = FINGER_COLOURS[(child - 1) // 4]
@@ -157,6 +165,12 @@ def contact_sheet(pictures: Sequence[ImageRgb], columns: int, title: str) -> Pic
     return sheet
 
 
+def shrunk(picture: ImageRgb, width: int) -> Picture:
+    """Return a picture of a smaller width, in proportion."""
+    size = (width, round(picture.shape[0] * width / picture.shape[1]))
+    return cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+
+
 def write_png(image: ImageRgb, path: Path) -> None:
     """Write a picture; it appears whole or not at all."""
     done, data = cv2.imencode(".png", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
@@ -166,7 +180,20 @@ def write_png(image: ImageRgb, path: Path) -> None:
         partial.write_bytes(data.tobytes())
 
 
-class ArrayFrames:
+def write_video(
+    recording: Recording,
+    pictures: Iterable[ImageRgb],
+    size: tuple[int, int],
+    fps: float,
+    path: Path,
+) -> None:
+    """Encode one picture of ``size`` (width, height) per frame of a recording."""
+    frames = DrawnFrames(pictures, len(recording))
+    drawn = replace(recording, width=size[0], height=size[1], camera=None, frames=frames)
+    encode_video(drawn, path, round(fps), VideoEncoding(gop=30))
+
+
+class DrawnFrames:
     """A FrameSource over pictures made one after another: they can be read once, in order."""
 
     def __init__(self, pictures: Iterable[ImageRgb], count: int) -> None:

@@ -1,39 +1,191 @@
-"""Panels of one recording, frame by frame: what was seen, the hands found in it, the robot.
+"""Panels of one recording, frame by frame: the source picture, the hands tracked in it, the robot.
 
 ``source``, ``mesh``, ``robot`` and ``both`` are under the source camera, over its picture.
 ``third`` and ``robot-third`` stand beside it for the whole recording, with the trails of the
 wrists; ``head`` and ``robot-head`` look from the source camera's place without its picture, as in
-the paper's figures. Of everything that is drawn the nearer part covers the farther.
+the paper's figures. A panel is made of layers with depth, one per thing that is drawn: in every
+pixel the nearer one covers the farther.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import cv2
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float, Float32, Int, UInt8
 
-from acehand_core.drawing.overlay import HAND_COLOURS, draw_skeleton
-from acehand_core.drawing.scene import (
-    DepthImage,
-    Layer,
-    View,
-    camera_lines,
-    draw_lines,
-    ground_lines,
-    mesh_layer,
-    moved,
-    outside_view,
-    stack,
+from acehand_core.drawing.overlay import (
+    HAND_COLOURS,
+    draw_skeleton,
+    facing_triangles,
+    hand_vertices,
+    paint_mesh,
+    subpixels,
 )
 from acehand_core.errors import InputError, nearest
+from acehand_core.geometry import frames
+from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import WRIST
-from acehand_core.motion import Camera, HandMotion
+from acehand_core.motion import HandMotion
 from acehand_core.types import SIDES, ImageRgb, Picture
+
+DepthImage = Float32[np.ndarray, "H W"]
+Line = Float[np.ndarray, "_ 3"]
+
+#: A layer is hidden when the scene is nearer than it by this much.
+_BEHIND_M = 0.01
+_FIELD_OF_VIEW = 35.0
+_FRUSTUM_M = 0.08
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """Straight alpha, and metres along the viewing axis (infinite where nothing is)."""
+
+    rgba: UInt8[np.ndarray, "H W 4"]
+    depth: DepthImage
+
+    def hidden_by(self, scene: DepthImage) -> Layer:
+        """Return the layer without what lies behind a scene; 0 or NaN: the depth is not known."""
+        behind = (scene > 0) & (self.depth > scene + _BEHIND_M)
+        rgba = self.rgba.copy()
+        rgba[behind, 3] = 0
+        return Layer(rgba, np.where(behind, np.float32(np.inf), self.depth))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """A pinhole camera somewhere in the frame of the hands."""
+
+    camera: Camera
+    T_view_frame: Float[np.ndarray, "4 4"]
+
+    def pixels(self, points: Float[np.ndarray, "*N 3"]) -> Float[np.ndarray, "*N 2"]:
+        """Return where points of the frame are seen; NaN behind the camera."""
+        return self.camera.project(frames.apply(self.T_view_frame, points))
+
+
+def mesh_layer(
+    view: View,
+    vertices: Float[np.ndarray, "V 3"],
+    faces: Int[np.ndarray, "F 3"],
+    colour: tuple[int, int, int],
+    opacity: float = 1.0,
+) -> Layer:
+    """Return a lit mesh, vertices in the frame of the hands."""
+    seen = frames.apply(view.T_view_frame, vertices)
+    pixels = view.camera.project(seen)
+    size = (view.camera.height, view.camera.width)
+    rgba = np.zeros((*size, 4), np.uint8)
+    depth = np.full(size, np.inf, np.float32)
+    colours = np.zeros((*size, 3), np.uint8)
+    paint_mesh(colours, seen, pixels, faces, colour)
+    triangles, _, depths = facing_triangles(seen, pixels, faces)
+    for index in np.argsort(-depths):
+        cv2.fillConvexPoly(depth, triangles[index], float(depths[index]), cv2.LINE_8, 4)
+    rgba[..., :3] = colours
+    rgba[..., 3] = np.where(np.isfinite(depth), round(255 * opacity), 0)
+    return Layer(rgba, depth)
+
+
+def stack(background: ImageRgb, layers: Sequence[Layer]) -> ImageRgb:
+    """Return the layers over a picture, in every pixel from the farthest to the nearest."""
+    if not layers:
+        return background.copy()
+    depths = np.stack([layer.depth for layer in layers])
+    stacked = background.astype(np.float32)
+    order = np.argsort(-depths, axis=0, kind="stable")
+    colours = np.stack([layer.rgba for layer in layers])
+    for place in order:
+        top = np.take_along_axis(colours, place[None, ..., None], axis=0)[0]
+        alpha = top[..., 3:].astype(np.float32) / 255
+        stacked += alpha * (top[..., :3] - stacked)
+    return np.clip(stacked + 0.5, 0, 255).astype(np.uint8)
+
+
+def outside_view(
+    points: Float[np.ndarray, "N 3"],
+    forward: Float[np.ndarray, "3"],
+    up: Float[np.ndarray, "3"],
+    width: int,
+    height: int,
+) -> View:
+    """Return a fixed third-person view that shows all points.
+
+    The viewer stands to the right and above of somebody who looks along ``forward``, turned back
+    to the points.
+    """
+    up = up / np.linalg.norm(up)
+    forward = forward - (forward @ up) * up
+    if np.linalg.norm(forward) < 1e-6:  # straight up or down: any side will do
+        forward = np.roll(up, 1) - (np.roll(up, 1) @ up) * up
+    forward = forward / np.linalg.norm(forward)
+    right = np.cross(forward, up)
+    looking = -(0.75 * right + 0.55 * up - 0.2 * forward)
+    looking /= np.linalg.norm(looking)
+    x = np.cross(looking, up)
+    x /= np.linalg.norm(x)
+    turn = np.stack([x, np.cross(looking, x), looking])
+    camera = Camera.nominal(width, height, _FIELD_OF_VIEW)
+    middle = (points.min(0) + points.max(0)) / 2
+    seen = (points - middle) @ turn.T
+    wide = np.abs(seen[:, :2]) * (camera.fx, camera.fy) / (0.46 * np.array([width, height]))
+    distance = float((wide.max(axis=1) - seen[:, 2]).max())
+    distance = max(distance, 0.3)
+    pose = np.eye(4)
+    pose[:3, :3], pose[:3, 3] = turn, np.array([0, 0, distance]) - turn @ middle
+
+    return View(camera, pose)
+
+
+def draw_lines(
+    image: ImageRgb, view: View, lines: Sequence[Line], colour: tuple[int, int, int]
+) -> None:
+    """Draw lines of the frame into a picture; parts behind the camera are left out."""
+    width = max(1, round(max(image.shape[:2]) / 640))
+    for line in lines:
+        pixels = view.pixels(line)
+        known = np.isfinite(pixels).all(1)
+        points = subpixels(pixels).tolist()
+        for i in range(len(line) - 1):
+            if known[i] and known[i + 1]:
+                cv2.line(image, points[i], points[i + 1], colour, width, cv2.LINE_AA, 4)
+
+
+def camera_lines(camera: Camera, T_frame_camera: Float[np.ndarray, "4 4"]) -> list[Line]:
+    """Return the outline of a camera's pyramid."""
+    plain = camera.pinhole_like()
+    size = np.array([plain.width, plain.height])
+    pixels = np.array([[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]) * size - 0.5
+    rays = (pixels - [plain.cx, plain.cy]) / [plain.fx, plain.fy]
+    far = np.concatenate([rays, np.ones((5, 1))], axis=1) * _FRUSTUM_M
+    outline = frames.apply(T_frame_camera, far)
+    eye = T_frame_camera[:3, 3]
+    return [outline, *(np.stack([eye, corner]) for corner in outline[:4])]
+
+
+def ground_lines(
+    points: Float[np.ndarray, "N 3"], up: Float[np.ndarray, "3"], spacing: float = 0.1
+) -> list[Line]:
+    """Return a grid below all points, across ``up``."""
+    up = up / np.linalg.norm(up)
+    across = np.cross(up, [1.0, 0.0, 0.0] if abs(up[0]) < 0.9 else [0.0, 1.0, 0.0])
+    across /= np.linalg.norm(across)
+    along = np.cross(up, across)
+    frame = np.stack([across, along, up])
+    local = points @ frame.T
+    low, high = local.min(0) - 0.1, local.max(0) + 0.1
+    level = low[2]
+    xs = np.arange(np.floor(low[0] / spacing), np.ceil(high[0] / spacing) + 1) * spacing
+    ys = np.arange(np.floor(low[1] / spacing), np.ceil(high[1] / spacing) + 1) * spacing
+    lines = [np.array([[x, ys[0], level], [x, ys[-1], level]]) for x in xs]
+    lines += [np.array([[xs[0], y, level], [xs[-1], y, level]]) for y in ys]
+    return [line @ frame for line in lines]
+
 
 Panel = Literal["source", "mesh", "robot", "both", "third", "head", "robot-third", "robot-head"]
 PANELS: tuple[str, ...] = get_args(Panel)
@@ -162,17 +314,11 @@ class Panels:
         layers = []
         for slot, side in enumerate(SIDES):
             if motion.known[frame, slot]:
-                vertices = self._model.vertices(
-                    side,
-                    motion.global_orient[frame, slot],
-                    motion.hand_pose[frame, slot],
-                    motion.betas[slot],
-                )
-                placed = moved(self._poses[frame], vertices + motion.translation[frame, slot])
+                vertices = hand_vertices(self._model, motion, frame, slot)
+                vertices = frames.apply(self._poses[frame], vertices)
                 shown = opacity * (1.0 if motion.observed[frame, slot] else 0.5)
                 faces = self._model.faces(side)
-                layers.append(mesh_layer(view, placed, faces, HAND_COLOURS[side], shown))
-
+                layers.append(mesh_layer(view, vertices, faces, HAND_COLOURS[side], shown))
         return layers
 
     def _robots(self, view: View, frame: int) -> list[Layer]:
@@ -180,11 +326,11 @@ class Panels:
             raise InputError("Panels with the robot need a robot.")
         return [self._robot(view, frame)]
 
-    def _with_skeleton(self, image: ImageRgb, view: View, frame: int, wanted: bool) -> ImageRgb:
+    def _with_skeleton(self, image: ImageRgb, view: View, frame: int, human: bool) -> ImageRgb:
         """Draw bones where hands are to be shown and there is no mesh of them."""
-        if wanted and self._model is None:
+        if human and self._model is None:
             for slot in np.flatnonzero(self._motion.known[frame]):
-                joints = moved(self._poses[frame], self._motion.joints_camera[frame, slot])
+                joints = frames.apply(self._poses[frame], self._motion.joints_camera[frame, slot])
                 draw_skeleton(image, view.pixels(joints))
         return image
 

@@ -22,21 +22,16 @@ from acehand_core.lerobot.format import (
 )
 from acehand_core.motion import Calibration, HandMotion, Recording
 from acehand_core.recordings.cameras import undistort
-from acehand_core.recordings.hands_file import read_motion_file
-from acehand_core.recordings.registry import (
-    HandsFile,
-    LeRobotDataset,
-    RecordingOptions,
-    format_of,
-)
+from acehand_core.recordings.hands_file import Hands, read_motion_file
+from acehand_core.recordings.registry import HandsFile, LeRobotDataset, RecordingOptions, format_of
 from acehand_core.recordings.selection import only_hands, part
 from acehand_core.recordings.video import frames_between
-from acehand_core.trackers.base import Hands, TrackerSettings
+from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.choose import open_input
 from acehand_core.trackers.files import FileTracker
 from acehand_core.types import Progress, Side
 from retarget.robots.robot import Robot
-from retarget.solve.robot_calibration import known_calibrations
+from retarget.solve.calibration_file import known_calibrations
 
 _TRUTH = "ground truth"
 
@@ -131,20 +126,18 @@ def _is_folder(source: Path) -> bool:
 def _hands_in(folder: Path, segment: str | None) -> Path:
     """Return the table of a segment in a folder of predictions; subfolders count."""
     files = sorted(folder.rglob("*.parquet"))
-    found = [file for file in files if segment in (None, file.stem)]
-    if len(found) == 1:
-        return found[0]
+    tables = [file for file in files if segment in (None, file.stem)]
+    if len(tables) == 1:
+        return tables[0]
     if not files:
         raise InputError(f"{folder}: neither a dataset nor a folder with tables of hands.")
-
     if segment is None:
         raise InputError(
             f"{folder}: {len(files)} tables of hands; choose one with --segment, for example "
             f"--segment {files[0].stem}."
         )
-
-    if found:
-        raise InputError(f"{found[1]}: segment {segment!r} is there twice; also {found[0]}.")
+    if tables:
+        raise InputError(f"{tables[1]}: segment {segment!r} is there twice; also {tables[0]}.")
     raise InputError(
         f"{folder}: no {segment}.parquet; {nearest(segment, [file.stem for file in files][:8])}"
     )
@@ -208,27 +201,27 @@ def _check_same_frames(
     file: Path, of: Recording | HandMotion, first: Path, other: Recording | HandMotion
 ) -> None:
     """Raise InputError unless both have as many frames, as far apart to half a frame."""
-    wanted = "inputs side by side must be of the same frames of one recording."
+    rule = "inputs side by side must be of the same frames of one recording."
     if len(of) != len(other):
-        raise InputError(f"{file}: {len(of)} frames, but {first} has {len(other)}; {wanted}")
+        raise InputError(f"{file}: {len(of)} frames, but {first} has {len(other)}; {rule}")
     times, others = of.timestamps_ns, other.timestamps_ns
     late = np.abs((times - times[0]) - (others - others[0]))
     if late.max() > 0.5e9 / other.fps:
         frame = int(np.argmax(late > 0.5e9 / other.fps))
         raise InputError(
-            f"{file}: frame {frame} is {late[frame] * 1e-6:.0f} ms from that of {first}; {wanted}"
+            f"{file}: frame {frame} is {late[frame] * 1e-6:.0f} ms from that of {first}; {rule}"
         )
 
 
 def _check_same_source(file: Path, motion: HandMotion, first: Path, other: HandMotion) -> None:
     """Raise InputError if both say that they were made from files of other content."""
-    one, two = motion.provenance, other.provenance
+    own, others = motion.provenance, other.provenance
     # A file of joints has only its own hash.
-    hashes = {p.source_sha256 for p in (one, two) if p.tracker != "file"} - {None}
+    hashes = {p.source_sha256 for p in (own, others) if p.tracker != "file"} - {None}
     if len(hashes) > 1:
         raise InputError(
-            f"{file}: made from {one.source}, but {first} from another file, {two.source}; inputs "
-            "side by side must be of one recording."
+            f"{file}: made from {own.source}, but {first} from another file, {others.source}; "
+            "inputs side by side must be of one recording."
         )
 
 
@@ -251,7 +244,7 @@ def _open(
     cut: tuple[float | None, float | None] = (None, None)
 
     if format_of(source) is LeRobotDataset:
-        # Of the episode: its film may begin anywhere in a video file.
+        # Of the episode: its video may begin anywhere in a video file.
         cut = reading.start_s, reading.duration_s
         reading = replace(reading, start_s=None, duration_s=None)
         hands = _extras(source, settings) / HANDS
@@ -274,13 +267,12 @@ def _open(
 
     tracker = "auto" if video is None else str(hands)
     tracking = TrackerSettings(hands=settings.hands)
-    recording, found = open_input(video or hands, tracker, tracking, reading)
-    motion = found.track(recording, progress)
+    recording, opened = open_input(video or hands, tracker, tracking, reading)
+    motion = opened.track(recording, progress)
     if own_poses and motion.T_world_camera is None:
         motion = replace(motion, T_world_camera=read_motion_file(hands).T_world_camera)
     if cut == (None, None):
         return recording, motion
     first, stop = frames_between(str(source), recording.timestamps_ns, recording.fps, *cut)
     recording = part(recording, first, stop)
-
     return recording, motion.at(np.arange(first, stop), recording.timestamps_ns, recording.fps)

@@ -8,6 +8,7 @@ needs no OpenGL; making a ``RobotRenderer`` does.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Mapping
@@ -20,8 +21,8 @@ from jaxtyping import Float, Float32, UInt8
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.types import ImageRgb, RigidTransform, Side
-from retarget.robots.hand_spec import HandSpec
+from acehand_core.motion import RobotTrajectory
+from acehand_core.types import SIDES, ImageRgb, RigidTransform, Side
 from retarget.robots.kinematics import import_mujoco
 from retarget.robots.robot import Robot
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 ImageRgba = UInt8[np.ndarray, "H W 4"]
 DepthImage = Float32[np.ndarray, "H W"]
 JointVector = Float[np.ndarray, "Q"]
+_Box = tuple[int, int, int, int]  # left, top, right, bottom; the last two are outside
 
 #: Camera clipping distances in metres.
 _NEAR, _FAR = 0.02, 20.0
@@ -41,6 +43,9 @@ _VISUAL_GROUP = 2
 _PORTRAIT_FOV = 20.0
 #: MuJoCo warns about hands attached without one.
 _PREFIX = "hand:"
+_SWITCHED_OFF = ("disable", "disabled", "off", "false", "0")
+#: What MUJOCO_GL may ask for, and the module of MuJoCo that opens it.
+_GL_MODULES = {"egl": "egl", "osmesa": "osmesa", "glfw": "glfw", "glx": "glfw"}
 
 
 class RobotRenderer:
@@ -58,8 +63,14 @@ class RobotRenderer:
         self._scale = 2 if 2 * max(width, height) <= _MAX_BUFFER else 1
         self._model = _build_scene(self._mujoco, robot, width * self._scale, height * self._scale)
         self._data = self._mujoco.MjData(self._model)
-        self._qpos = {side: _qpos_of(self._model, hand) for side, hand in robot.hands.items()}
-        self._visuals = {side: _visuals_of(self._model, side) for side in robot.hands}
+        self._qpos, self._visuals = {}, {}
+        for side, hand in robot.hands.items():
+            names = [_PREFIX + hand.full_name(name) for name in hand.joint_names]
+            self._qpos[side] = np.array([self._model.joint(n).qposadr[0] for n in names], int)
+            mount = self._model.body(f"{side}_mount").id
+            own = self._model.body_rootid[self._model.geom_bodyid] == mount
+            shown = self._model.geom_group == _VISUAL_GROUP
+            self._visuals[side] = np.flatnonzero(own & shown)
         self._gl = _open_gl(width * self._scale, height * self._scale)
 
         try:
@@ -135,8 +146,20 @@ class RobotRenderer:
         left, top, right, bottom = box
         inside = np.s_[top:bottom, left:right]
         picture[inside], depth[inside] = self._draw(camera, box)
-
         return picture, depth
+
+    def render_frame(
+        self,
+        camera: Camera,
+        trajectory: RobotTrajectory,
+        frame: int,
+        T_camera_base: Float[np.ndarray, "2 4 4"],
+    ) -> tuple[ImageRgba, DepthImage]:
+        """Return the hands that are active in one frame of a trajectory, see ``render``."""
+        shown = [(slot, side) for slot, side in enumerate(SIDES) if trajectory.active[frame, slot]]
+        joints = {side: trajectory.joints[frame, slot] for slot, side in shown}
+        poses = {side: T_camera_base[slot] for slot, side in shown}
+        return self.render_with_depth(camera, joints, poses)
 
     def portrait(self, side: Side, joints: JointVector) -> ImageRgb:
         """Return one hand on a plain backdrop, seen before its palm from the thumb's side."""
@@ -157,8 +180,8 @@ class RobotRenderer:
         distance = camera.fx * span / 0.94
         pose = frames.rigid(turn, np.array([0, 0, distance]) - (low + high) / 2)
         picture = self.render(camera, {side: joints}, {side: pose})
-
-        return composite(picture, _backdrop(self.width, self.height))
+        shade = np.linspace(250, 226, self.height)[:, None, None]
+        return composite(picture, np.broadcast_to(shade, (*picture.shape[:2], 3)).astype(np.uint8))
 
     def _check(
         self, camera: Camera, joints: Mapping[Side, np.ndarray], poses: Mapping[Side, np.ndarray]
@@ -191,10 +214,8 @@ class RobotRenderer:
         mount.quat[:] = rotations.to_quaternion(pose[:3, :3])
         self._data.qpos[self._qpos[side]] = joints
 
-    def _covered(
-        self, camera: Camera, joints: Mapping[Side, np.ndarray]
-    ) -> tuple[int, int, int, int] | None:
-        """Return left, top, right, bottom of the pixels that hands may cover, or None."""
+    def _covered(self, camera: Camera, joints: Mapping[Side, np.ndarray]) -> _Box | None:
+        """Return the pixels that hands may cover, or None."""
         if not joints:
             return None
         geoms = np.concatenate([self._visuals[side] for side in joints])
@@ -202,40 +223,25 @@ class RobotRenderer:
         seen = centers[:, 2] + radii > _NEAR
         if not seen.any():
             return None
-        depth = centers[seen, 2] - radii[seen]
-        if depth.min() <= _NEAR:
+        centers, radii = centers[seen], radii[seen]
+        near, far = centers[:, 2] - radii, centers[:, 2] + radii
+        if near.min() <= _NEAR:
             return 0, 0, self.width, self.height
-        far = centers[seen, 2] + radii[seen]
 
         # A ball lies inside its bounding box, whose outline is at its nearest or farthest face.
-        outline = np.concatenate(
-            [
-                (centers[seen, :2] + sign * radii[seen, None]) / face[:, None]
-                for sign in (-1, 1)
-                for face in (depth, far)
-            ]
-        )
+        sides = [centers[:, :2] + sign * radii[:, None] for sign in (-1, 1)]
+        outline = np.concatenate([side / face[:, None] for side in sides for face in (near, far)])
         pixels = outline * (camera.fx, camera.fy) + (camera.cx, camera.cy)
         size = (self.width, self.height)
         left, top = np.clip(np.floor(pixels.min(axis=0)), 0, size).astype(int).tolist()
         right, bottom = np.clip(np.ceil(pixels.max(axis=0)) + 1, 0, size).astype(int).tolist()
-
         return (left, top, right, bottom) if left < right and top < bottom else None
 
-    def _draw(
-        self, camera: Camera, box: tuple[int, int, int, int]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _draw(self, camera: Camera, box: _Box) -> tuple[np.ndarray, np.ndarray]:
         """Return the pixels (h, w, 4) of one box of the image, and their depths (h, w)."""
         mujoco, scale = self._mujoco, self._scale
-        mujoco.mjv_updateScene(
-            self._model,
-            self._data,
-            self._options,
-            None,
-            mujoco.MjvCamera(),
-            mujoco.mjtCatBit.mjCAT_ALL,
-            self._scene,
-        )
+        mujoco.mjv_updateScene(self._model, self._data, self._options, None, mujoco.MjvCamera(),
+                               mujoco.mjtCatBit.mjCAT_ALL, self._scene)  # fmt: skip
 
         left, top, right, bottom = box
         for eye in self._scene.camera:
@@ -272,16 +278,16 @@ def portrait(
 
 def composite(picture: ImageRgba, background: ImageRgb) -> ImageRgb:
     """Return a picture laid over a background of the same size."""
-    out = background.copy()
+    result = background.copy()
     rows = np.flatnonzero(picture[..., 3].any(axis=1))
     if len(rows) == 0:
-        return out
+        return result
     columns = np.flatnonzero(picture[..., 3].any(axis=0))
     box = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     alpha = picture[box][..., 3:].astype(np.uint16)
     mixed = picture[box][..., :3] * alpha + background[box] * (255 - alpha)
-    out[box] = (mixed + 127) // 255
-    return out
+    result[box] = (mixed + 127) // 255
+    return result
 
 
 def opengl_backend() -> str:
@@ -291,14 +297,9 @@ def opengl_backend() -> str:
     return type(context).__module__.rsplit(".", 1)[-1]
 
 
-def _backdrop(width: int, height: int) -> np.ndarray:
-    shade = np.linspace(250, 226, height)[:, None, None]
-    return np.broadcast_to(shade, (height, width, 3)).astype(np.uint8)
-
-
 def _average(rgb: np.ndarray, solid: np.ndarray, scale: int) -> np.ndarray:
     """Average blocks of ``scale`` x ``scale``; only solid pixels give colour."""
-    alpha = solid.astype(np.uint8) * 255
+    alpha: np.ndarray = solid.astype(np.uint8) * 255
     if scale > 1:
         size = (rgb.shape[1] // scale, rgb.shape[0] // scale)
         rgb = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA)
@@ -339,57 +340,30 @@ def _build_scene(mujoco_module: Any, robot: Robot, width: int, height: int) -> m
     model.vis.headlight.ambient[:] = 0.42
     model.vis.headlight.diffuse[:] = 0.3
     model.vis.headlight.specular[:] = 0.1
-
     return model
-
-
-def _qpos_of(model: mujoco.MjModel, hand: HandSpec) -> np.ndarray:
-    return np.array(
-        [model.joint(_PREFIX + hand.full_name(name)).qposadr[0] for name in hand.joint_names], int
-    )
-
-
-def _visuals_of(model: mujoco.MjModel, side: Side) -> np.ndarray:
-    root = model.body_rootid[model.geom_bodyid] == model.body(f"{side}_mount").id
-    return np.flatnonzero(root & (model.geom_group == _VISUAL_GROUP))
 
 
 def _open_gl(width: int, height: int) -> Any:
     """Return an OpenGL context: what MUJOCO_GL asks for, else the first that works."""
-    wanted = os.environ.get("MUJOCO_GL", "").strip().lower()
-    if wanted in ("disable", "disabled", "off", "false", "0"):
-        raise _no_gl(f"MUJOCO_GL={wanted} switches it off")
-
+    asked = os.environ.get("MUJOCO_GL", "").strip().lower()
+    if asked in _SWITCHED_OFF:
+        raise _no_gl(f"MUJOCO_GL={asked} switches it off")
     if sys.platform != "linux":
         candidates = ["default"]
-    elif wanted in ("egl", "osmesa", "glfw", "glx"):
-        candidates = [wanted]
     else:
-        candidates = ["egl", "osmesa"]
+        candidates = [asked] if asked in _GL_MODULES else ["egl", "osmesa"]
 
     problems = []
     for name in candidates:
+        module = f"mujoco.{_GL_MODULES[name]}" if name in _GL_MODULES else "mujoco"
         try:
-            context = _gl_class(name)(width, height)
+            context = importlib.import_module(module).GLContext(width, height)
             context.make_current()
             return context
         # Drivers and bindings fail in every way there is: ImportError, AttributeError, OSError...
         except Exception as error:
             problems.append(f"{name}: {error}")
-
     raise _no_gl("; ".join(problems))
-
-
-def _gl_class(name: str) -> Any:
-    if name == "egl":
-        from mujoco.egl import GLContext
-    elif name == "osmesa":
-        from mujoco.osmesa import GLContext
-    elif name in ("glfw", "glx"):
-        from mujoco.glfw import GLContext
-    else:
-        from mujoco import GLContext
-    return GLContext
 
 
 def _no_gl(problem: str) -> MissingDependencyError:

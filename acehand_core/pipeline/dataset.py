@@ -39,7 +39,7 @@ from acehand_core.recordings.selection import part
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video, even_size
 from acehand_core.types import SIDES, Progress, no_progress
 from retarget.robots.robot import Robot, load_robot
-from retarget.solve.robot_calibration import Fitted, calibration_text
+from retarget.solve.calibration_file import Fitted, calibration_text
 
 #: Stamps are often rounded to milliseconds.
 _SAME_TIME_NS = 1_000_000

@@ -37,13 +37,13 @@ from retarget.retargeting import retarget_motion
 from retarget.robots.robot import Robot, load_robot
 from retarget.solve.arm import Arm
 from retarget.solve.arm_attachment import attach_arms
-from retarget.solve.methods import Retargeter, retargeter_named
-from retarget.solve.robot_calibration import (
+from retarget.solve.calibration_file import (
     Fitted,
     calibration_text,
     known_calibrations,
     read_calibrations,
 )
+from retarget.solve.methods import Retargeter, retargeter_named
 from retarget.solve.targets import hand_targets
 
 

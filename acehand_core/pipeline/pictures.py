@@ -8,10 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from acehand_core.atomic import check_free
-from acehand_core.drawing.contact_sheet import EpisodePictures, RobotPicture, picture_size
+from acehand_core.drawing.contact_sheet import (
+    EpisodePictures,
+    RobotPicture,
+    SourceView,
+    picture_size,
+)
 from acehand_core.drawing.overlay import write_png
 from acehand_core.drawing.robot_view import portrait
-from acehand_core.drawing.views import SourceView
 from acehand_core.errors import (
     InputError,
     MissingDependencyError,

@@ -24,7 +24,7 @@ from benchmarks.retargeting.recordings import Take
 from retarget.replay import metrics
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree
-from retarget.solve import dex
+from retarget.solve import methods
 
 #: Names of the robots in the library's own settings.
 SHIPPED_NAMES = {
@@ -98,9 +98,9 @@ def solved(hand: HandSpec, take: Take, mode: str, scale: float) -> tuple[Command
     if mode == "position":
         targets = dataclasses.replace(targets, joints_hand=targets.joints_hand * scale)
     keypoints = shipped(hand.robot, hand.side, mode).keypoints
-    retargeting = dex.build(hand, mode, False, scale, keypoints)
+    retargeting = methods.build_dex(hand, mode, False, scale, keypoints)
     started = time.process_time()
-    commands = dex.drive(retargeting, hand, targets)
+    commands = methods.drive_dex(retargeting, hand, targets)
     return np.asarray(commands, float), time.process_time() - started
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from acehand_core.hand.skeleton import FINGERS, KNUCKLES, WRIST
+from benchmarks.retargeting import measures
 from benchmarks.retargeting.recordings import Take
 from retarget.replay import metrics
 from retarget.replay.metrics import flexion_report
@@ -32,14 +33,14 @@ Commands = Float[np.ndarray, "T C"]
 
 
 def score(hand: HandSpec, take: Take, commands: Commands, seconds: float) -> dict[str, Any]:
-    """Return every metric of commands (T, C); see ``retarget.replay.metrics``."""
+    """Return every metric of commands (T, C); see ``measures`` and ``retarget.replay.metrics``."""
     tree, targets, active = KinematicTree.of(hand), take.targets, take.targets.usable
     joints = hand.expand(commands)
     robot = tree.points(joints, hand.tip_names)[active]
     human = targets.tips_of(hand.fingers)[active]
     ground = metrics.CommonGround.fit(human, robot)
     error = metrics.tip_error(human, robot, ground) * 1e3
-    pinch = metrics.pinch(human, robot)
+    pinch = measures.pinch(human, robot)
     bent = flexion_report(hand, tree, targets, commands)
     return {
         "frames": len(commands),
@@ -56,8 +57,8 @@ def score(hand: HandSpec, take: Take, commands: Commands, seconds: float) -> dic
         "false_pinch_share": pinch.false_share,
         "n_pinch": pinch.frames,
         **_limits(hand, take.fps, commands),
-        "lag_frames": metrics.lag_frames(human, robot),
-        "jerk_rad_s3": metrics.rms_jerk(commands, take.fps),
+        "lag_frames": measures.lag_frames(human, robot),
+        "jerk_rad_s3": measures.rms_jerk(commands, take.fps),
         **_physics(hand, tree, take.fps, commands, active),
         "ms_per_frame": seconds / len(commands) * 1e3,
     }
@@ -117,16 +118,16 @@ def _directions(
     human_tips = targets.tips_of(hand.fingers)[active]
     robot_tips = tree.points(joints, hand.tip_names)[active]
     human = human_tips - targets.joints_hand[active][:, [WRIST]]
-    wrist = metrics.direction_error(human, robot_tips, ground)
+    wrist = measures.direction_error(human, robot_tips, ground)
     same = metrics.CommonGround(1.0, np.eye(3), np.zeros(3))
-    palm = metrics.direction_error(human, robot_tips, same)
+    palm = measures.direction_error(human, robot_tips, same)
     knuckle = []
     for k, finger in enumerate(hand.fingers):
         keypoint = KNUCKLES[FINGERS.index(finger)]
         if keypoint in frame_of:
             base = tree.points(joints, [frame_of[keypoint]])[active]
             human = human_tips[:, [k]] - targets.joints_hand[active][:, [keypoint]]
-            knuckle.append(metrics.direction_error(human, robot_tips[:, [k]] - base, ground))
+            knuckle.append(measures.direction_error(human, robot_tips[:, [k]] - base, ground))
     return {
         "direction_palm_deg": float(np.degrees(palm.mean())),
         "direction_wrist_deg": float(np.degrees(wrist.mean())),
@@ -137,8 +138,8 @@ def _directions(
 def _limits(hand: HandSpec, fps: float, commands: Commands) -> dict[str, float]:
     joints = hand.expand(commands)
     excess = np.maximum(hand.lower - joints, joints - hand.upper)
-    speed = metrics.rate_excess(commands, hand.command_velocity, fps, 1)
-    acceleration = metrics.rate_excess(commands, hand.command_acceleration, fps, 2)
+    speed = measures.rate_excess(commands, hand.command_velocity, fps, 1)
+    acceleration = measures.rate_excess(commands, hand.command_acceleration, fps, 2)
     return {
         "limit_violation_share": hand_spec.limit_violations(hand, joints) / joints.size,
         "limit_violation_share_2mrad": float((excess > CLEARLY_BEYOND_RAD).mean()),

@@ -77,7 +77,7 @@ def replay(
         timestamps_s: increasing times of the commands.
         active: frames that the report counts; all are simulated. Default all.
         options: see there.
-        sent: what the hand is told instead, when ``commands`` are what it should do.
+        sent: what is sent to the hand instead, when ``commands`` are what it should do.
 
     Returns:
         The report compares simulated and commanded driven joints at the frames. Saturation is the
@@ -119,14 +119,14 @@ def self_penetration(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[
     """
     mujoco = import_mujoco()
     run = _Run(hand, ReplayOptions())
-    out = np.empty(len(joints))
+    depths = np.empty(len(joints))
     for row, angles in enumerate(joints):
         run.data.qpos[run.qpos] = angles
         mujoco.mj_kinematics(run.model, run.data)
         mujoco.mj_comPos(run.model, run.data)
         mujoco.mj_collision(run.model, run.data)
-        out[row] = run.penetration()
-    return out
+        depths[row] = run.penetration()
+    return depths
 
 
 @contextlib.contextmanager
@@ -192,14 +192,14 @@ class _Run:
 
         torques = np.empty((steps, len(self._ctrl)))
         for row, share in enumerate(np.arange(1, steps + 1) / steps):
-            wanted = start + share * (end - start)
-            self._target = self._target + np.clip(wanted - self._target, -stride, stride)
+            command = start + share * (end - start)
+            self._target = self._target + np.clip(command - self._target, -stride, stride)
             data.ctrl[self._ctrl] = self._target
             step(model, data)
             joints[row], torques[row] = data.qpos[self.qpos], data.actuator_force[self._ctrl]
             if data.warning.number.any() or not np.isfinite(joints[row]).all():
                 self.unstable += 1
-                self.reset(wanted)
+                self.reset(command)
                 joints[row], torques[row] = self.joints(), 0.0
 
         if counting:
@@ -309,13 +309,9 @@ def sent_commands(hand: HandSpec, commands: Commands, fps: float, latency: Laten
 
 
 def play(
-    hand: HandSpec,
-    commands: Commands,
-    fps: float,
-    active: Bool[np.ndarray, "T"],
-    latency: Latency,
+    hand: HandSpec, commands: Commands, fps: float, active: Bool[np.ndarray, "T"], latency: Latency
 ) -> Replay:
-    """Replay wanted angles; the report compares with these, whatever was sent."""
+    """Replay commanded angles; the report compares with these, whatever was sent."""
     times = np.arange(len(commands)) / fps
     late = 0.0 if latency == "off" else hand.latency_s
     sent = sent_commands(hand, commands, fps, latency)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool
 
-from acehand_core.motion import HandMotion, RobotTrajectory, Verdict
+from acehand_core.motion import HandMotion, ReplayReport, RobotTrajectory, Verdict
 from acehand_core.types import SIDES
 from retarget.robots.parameters import read_yaml
 
@@ -38,6 +37,8 @@ FAR_TIP_M = 0.030
 LOW_COVERAGE = 0.5
 
 Gates = Mapping[str, Gate]
+#: Level ("note", "warn" or "fail") and reason.
+_Finding = tuple[str, str]
 
 
 def read_gates(path: Path) -> dict[str, Gate]:
@@ -48,15 +49,15 @@ def read_gates(path: Path) -> dict[str, Gate]:
     """
     root = read_yaml(path)
     root.only(" ".join(GATES))
-    out = dict(GATES)
+    gates = dict(GATES)
     for name in root:
         entry = root.section(name)
         entry.only("warn fail")
-        gate = Gate(entry.number("warn", out[name].warn), entry.number("fail", out[name].fail))
+        gate = Gate(entry.number("warn", gates[name].warn), entry.number("fail", gates[name].fail))
         if not 0 <= gate.warn <= gate.fail:
             root.fail(name, f"must have 0 <= warn <= fail, not {gate.warn:g} and {gate.fail:g}.")
-        out[name] = gate
-    return out
+        gates[name] = gate
+    return gates
 
 
 def judge(motion: HandMotion, trajectory: RobotTrajectory, gates: Gates = GATES) -> Verdict:
@@ -67,7 +68,7 @@ def judge(motion: HandMotion, trajectory: RobotTrajectory, gates: Gates = GATES)
     """
     if not trajectory.active.any():
         return Verdict("fail", ("no hand was found",))
-    findings = []
+    findings: list[_Finding] = []
     if count := trajectory.limit_violations:
         findings.append(("fail", f"{count} joint-frames are outside the joint limits"))
     if count := trajectory.speed_violations:
@@ -76,106 +77,76 @@ def judge(motion: HandMotion, trajectory: RobotTrajectory, gates: Gates = GATES)
     for slot, side in enumerate(SIDES):
         if trajectory.active[:, slot].any():
             findings += _hand_findings(motion, trajectory, slot, side, gates)
-    status = "pass"
-    levels = {level for level, _ in findings}
-    if levels - {"note"}:
-        status = "fail" if "fail" in levels else "warn"
-    return Verdict(status, tuple(reason for _, reason in findings))
+
+    levels = {level for level, _ in findings} - {"note"}
+    reasons = tuple(reason for _, reason in findings)
+    if not levels:
+        return Verdict("pass", reasons)
+    return Verdict("fail" if "fail" in levels else "warn", reasons)
 
 
 def _hand_findings(
     motion: HandMotion, trajectory: RobotTrajectory, slot: int, side: str, gates: Gates
-) -> Iterable[tuple[str, str]]:
+) -> Iterator[_Finding]:
     active = trajectory.active[:, slot]
     coverage = float(motion.observed[:, slot].mean())
     if coverage < LOW_COVERAGE:
         yield "warn", f"{side} hand was seen in only {coverage:.0%} of the frames"
-    yield from _gap_findings(motion, active, slot, side, gates)
+
+    # Frames that gap filling wrote, or that nothing is trusted of: both are guesses.
+    filled = motion.filled[:, slot] & active
+    doubtful = (motion.quality[:, slot] == 0) & active & ~filled
+    share = [float(flags.sum()) / int(active.sum()) for flags in (filled, doubtful)]
+    reason = f"{share[0]:.0%} of the {side} hand's frames are filled in"
+    if share[1]:
+        guess = f"{share[1]:.1%} of the {side} hand's frames have confidence 0 and are not followed"
+        reason = f"{guess}, {share[0]:.0%} are filled in" if share[0] else guess
+    exceeded = _gate(gates, "filled", sum(share), reason)
+    yield from exceeded or ([("note", reason)] if share[1] else [])
+
     error = trajectory.tip_error_m[active, slot]
     error = error[np.isfinite(error).all(1)]
     far = float((error > FAR_TIP_M).mean()) if len(error) else 0.0
     yield from _gate(
         gates, "far_tips", far, f"{far:.0%} of the {side} robot fingertips are over 30 mm off"
     )
-    yield from _flexion_findings(trajectory, slot, side, gates)
-
-    report = trajectory.replay[slot]
-    if report is not None:
+    if (flexion := trajectory.flexion[slot]) is not None:
+        # The finger that bends least like the human's: a mean would hide one of four.
+        worst = int(np.argmax(flexion.error_deg))
+        degrees, finger = float(flexion.error_deg[worst]), flexion.fingers[worst]
         yield from _gate(
-            gates,
-            "tracking_rad",
-            report.rms_tracking_rad,
-            f"the simulated {side} hand follows with {report.rms_tracking_rad:.2f} rad rms error",
-        )
-        slid = report.rms_tracking_m
-        yield from _gate(
-            gates,
-            "tracking_m",
-            slid,
-            f"the simulated {side} hand follows with {slid * 1e3:.1f} mm rms error",
-        )
-        depth = max(report.max_penetration_mm, report.commanded_penetration_mm)
-        yield from _gate(
-            gates,
-            "penetration_mm",
-            depth,
-            f"the {side} hand would reach {depth:.1f} mm into itself",
-        )
-        yield from _gate(
-            gates,
-            "saturation",
-            report.saturation_share,
-            f"{report.saturation_share:.0%} of the {side} hand's actuator steps are saturated",
-        )
-        if report.unstable_steps:
-            yield "fail", f"the {side} simulation was unstable in {report.unstable_steps} steps"
+            gates, "flexion_deg", degrees,
+            f"the {side} robot's {finger} finger is bent {degrees:.0f} degrees otherwise than the "
+            f"human's (mean {flexion.robot_deg[worst]:.0f} and {flexion.human_deg[worst]:.0f})",
+        )  # fmt: skip
+    if (replay := trajectory.replay[slot]) is not None:
+        yield from _replay_findings(replay, side, gates)
 
-    speed = _wrist_acceleration(trajectory, slot)
-    yield from _gate(
-        gates, "wrist_acceleration", speed, f"the {side} wrist accelerates with {speed:.0f} m/s2"
-    )
+    acceleration = _wrist_acceleration(trajectory, slot)
+    reason = f"the {side} wrist accelerates with {acceleration:.0f} m/s2"
+    yield from _gate(gates, "wrist_acceleration", acceleration, reason)
 
 
-def _flexion_findings(
-    trajectory: RobotTrajectory, slot: int, side: str, gates: Gates
-) -> Iterable[tuple[str, str]]:
-    """Judge the finger that bends least like the human's: a mean would hide one of four."""
-    report = trajectory.flexion[slot]
-    if report is None:
-        return
-    worst = int(np.argmax(report.error_deg))
-    error, finger = float(report.error_deg[worst]), report.fingers[worst]
-    human, robot = report.human_deg[worst], report.robot_deg[worst]
-    yield from _gate(
-        gates, "flexion_deg", error,
-        f"the {side} robot's {finger} finger is bent {error:.0f} degrees otherwise than the "
-        f"human's (mean {robot:.0f} and {human:.0f})",
-    )  # fmt: skip
+def _replay_findings(replay: ReplayReport, side: str, gates: Gates) -> Iterator[_Finding]:
+    turning, sliding = replay.rms_tracking_rad, replay.rms_tracking_m
+    depth = max(replay.max_penetration_mm, replay.commanded_penetration_mm)
+    share, follows = replay.saturation_share, f"the simulated {side} hand follows with"
+    for name, value, reason in (
+        ("tracking_rad", turning, f"{follows} {turning:.2f} rad rms error"),
+        ("tracking_m", sliding, f"{follows} {sliding * 1e3:.1f} mm rms error"),
+        ("penetration_mm", depth, f"the {side} hand would reach {depth:.1f} mm into itself"),
+        ("saturation", share, f"{share:.0%} of the {side} hand's actuator steps are saturated"),
+    ):
+        yield from _gate(gates, name, value, reason)
+    if replay.unstable_steps:
+        yield "fail", f"the {side} simulation was unstable in {replay.unstable_steps} steps"
 
 
-def _gap_findings(
-    motion: HandMotion, active: Bool[np.ndarray, "T"], slot: int, side: str, gates: Gates
-) -> Iterable[tuple[str, str]]:
-    """Judge frames that gap filling wrote, or that nothing is trusted of: both are guesses."""
-    filled = motion.filled[:, slot] & active
-    doubtful = (motion.quality[:, slot] == 0) & active & ~filled
-    share = [float(flags.sum()) / int(active.sum()) for flags in (filled, doubtful)]
-    said = f"{share[0]:.0%} of the {side} hand's frames are filled in"
-    if share[1]:
-        guess = f"{share[1]:.1%} of the {side} hand's frames have confidence 0 and are not followed"
-        said = f"{guess}, {share[0]:.0%} are filled in" if share[0] else guess
-    findings = list(_gate(gates, "filled", sum(share), said))
-    if share[1] and not findings:
-        findings = [("note", said)]
-    yield from findings
-
-
-def _gate(gates: Gates, name: str, value: float, reason: str) -> Iterable[tuple[str, str]]:
+def _gate(gates: Gates, name: str, value: float, reason: str) -> list[_Finding]:
     gate = gates[name]
     if value > gate.fail:
-        yield "fail", f"{reason} (limit {gate.fail:g})"
-    elif value > gate.warn:
-        yield "warn", f"{reason} (limit {gate.warn:g})"
+        return [("fail", f"{reason} (limit {gate.fail:g})")]
+    return [("warn", f"{reason} (limit {gate.warn:g})")] if value > gate.warn else []
 
 
 def _wrist_acceleration(trajectory: RobotTrajectory, slot: int) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import xml.etree.ElementTree as ET
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,9 +36,23 @@ from retarget.robots.robot import OURS, load_robot
 if TYPE_CHECKING:
     import mujoco
 
+Numbers = Sequence[float] | np.ndarray
 _NOTICE = " Written by retarget.robots.authoring from robot.yaml; change that file instead. "
 #: Geom groups of the MJCF files: what pictures show, and what touches.
 VISUAL_GROUP, COLLISION_GROUP = 2, 3
+
+
+def _n(value: float) -> str:
+    # Twelve digits: kinematics of both files agree to 1e-12, and rounding noise does not show.
+    return f"{float(value):.12g}" if abs(value) > 1e-15 else "0"
+
+
+def _exact(value: float) -> str:
+    return repr(float(value))
+
+
+def _v(values: Numbers, number: Callable[[float], str] = _n) -> str:
+    return " ".join(number(v) for v in np.asarray(values, float).tolist())
 
 
 def write_models(robot_file: Path) -> list[Path]:
@@ -109,16 +124,65 @@ def urdf_text(hand: HandSpec) -> str:
 
     for link in body.links:
         _urdf_link(root, hand, link)
-        _urdf_joint(root, hand, link)
+        kind = ("prismatic" if link.slides else "revolute") if link.joint else "fixed"
+        # A moving joint has its own name; a fixed one is called after the link it carries.
+        joint = _urdf_joint(root, name(link.joint or f"{link.name}_fixed"), kind, name(link.parent),
+                            name(link.name), link.xyz, link.rpy)  # fmt: skip
+        if link.joint:
+            _urdf_limits(joint, hand, hand.joint_names.index(link.joint), link.axis)
 
     for tip in body.tips:
         ET.SubElement(root, "link", name=name(tip.name))
-        joint = ET.SubElement(root, "joint", name=name(f"{tip.name}_fixed"), type="fixed")
-        ET.SubElement(joint, "parent", link=name(tip.link))
-        ET.SubElement(joint, "child", link=name(tip.name))
-        ET.SubElement(joint, "origin", xyz=_v(tip.xyz), rpy="0 0 0")
-
+        _urdf_joint(root, name(f"{tip.name}_fixed"), "fixed", name(tip.link), name(tip.name),
+                    tip.xyz, (0.0, 0.0, 0.0))  # fmt: skip
     return _text(root)
+
+
+def skeleton_urdf(model: mujoco.MjModel, hand: HandSpec) -> str:
+    """Return links, joints with limits and couplings, and sites as fixed links.
+
+    URDF turns a link about its own origin, so a joint beside it gets a link of its own.
+    """
+    root = ET.Element("robot", name=f"{hand.robot}_{hand.side}")
+    names = {hand.full_name(name): row for row, name in enumerate(hand.joint_names)}
+
+    slide = int(import_mujoco().mjtJoint.mjJNT_SLIDE)
+    for body in range(1, model.nbody):
+        name = model.body(body).name
+        parent = model.body(model.body_parentid[body]).name
+        position, turn = model.body_pos[body], rotations.from_quaternion(model.body_quat[body])
+        if not model.body_jntnum[body]:
+            if model.body_parentid[body] == 0:
+                ET.SubElement(root, "link", name=name)
+            else:
+                _fixed_link(root, name, parent, position, turn)
+            continue
+
+        joint = int(model.body_jntadr[body])
+        anchor = model.jnt_pos[joint]
+        moving = f"{name}_joint" if anchor.any() else name
+        label = model.joint(joint).name
+        kind = "prismatic" if model.jnt_type[joint] == slide else "revolute"
+        ET.SubElement(root, "link", name=moving)
+        element = _urdf_joint(root, label, kind, parent, moving, position + turn @ anchor,
+                              rotations.to_rpy(turn), _exact)  # fmt: skip
+        _urdf_limits(element, hand, names[label], model.jnt_axis[joint], _exact)
+        if anchor.any():
+            _fixed_link(root, name, moving, -anchor, np.eye(3))
+
+    for site in range(model.nsite):
+        parent = model.body(model.site_bodyid[site]).name
+        turn = rotations.from_quaternion(model.site_quat[site])
+        _fixed_link(root, model.site(site).name, parent, model.site_pos[site], turn)
+    return _text(root)
+
+
+def _fixed_link(
+    root: ET.Element, name: str, parent: str, xyz: np.ndarray, turn: np.ndarray
+) -> None:
+    ET.SubElement(root, "link", name=name)
+    rpy = rotations.to_rpy(turn)
+    _urdf_joint(root, f"{name}_fixed", "fixed", parent, name, xyz, rpy, _exact)
 
 
 def _mjcf_defaults(root: ET.Element, hand: HandSpec, body: HandBody) -> None:
@@ -222,52 +286,53 @@ def _urdf_shapes(shape: Shape) -> list[tuple[Vector, Vector, ET.Element]]:
         return [(shape.start, none, ET.Element("sphere", ball))]
     length = math.dist(shape.start, shape.end)
     rod = ET.Element("cylinder", ball | {"length": _n(length)})
-    out = [(tuple(shape_center(shape)), shape_rpy(shape), rod)]
+    parts = [(tuple(shape_center(shape)), shape_rpy(shape), rod)]
     if shape.kind == "capsule":
-        out += [(end, none, ET.Element("sphere", ball)) for end in (shape.start, shape.end)]
-    return out
+        parts += [(end, none, ET.Element("sphere", ball)) for end in (shape.start, shape.end)]
+    return parts
 
 
-def _urdf_joint(root: ET.Element, hand: HandSpec, link: Link) -> None:
-    name = hand.full_name
-    kind = ("prismatic" if link.slides else "revolute") if link.joint else "fixed"
+def _urdf_joint(
+    root: ET.Element,
+    label: str,
+    kind: str,
+    parent: str,
+    child: str,
+    xyz: Numbers,
+    rpy: Numbers,
+    number: Callable[[float], str] = _n,
+) -> ET.Element:
+    joint = ET.SubElement(root, "joint", name=label, type=kind)
+    ET.SubElement(joint, "parent", link=parent)
+    ET.SubElement(joint, "child", link=child)
+    ET.SubElement(joint, "origin", xyz=_v(xyz, number), rpy=_v(rpy, number))
+    return joint
 
-    # A moving joint has its own name; a fixed one is called after the link it carries.
-    joint = ET.SubElement(root, "joint", name=name(link.joint or f"{link.name}_fixed"), type=kind)
-    ET.SubElement(joint, "parent", link=name(link.parent))
-    ET.SubElement(joint, "child", link=name(link.name))
-    ET.SubElement(joint, "origin", xyz=_v(link.xyz), rpy=_v(link.rpy))
-    if not link.joint:
-        return
-    row = hand.joint_names.index(link.joint)
+
+def _urdf_limits(
+    joint: ET.Element, hand: HandSpec, row: int, axis: Numbers, number: Callable[[float], str] = _n
+) -> None:
+    """Add axis, limits and coupling of the hand's joint ``row``."""
     source = int(np.flatnonzero(hand.coupling[row])[0])
     factor = hand.coupling[row, source]
-    ET.SubElement(joint, "axis", xyz=_v(link.axis))
+    ET.SubElement(joint, "axis", xyz=_v(axis, number))
 
     # URDF demands effort and velocity; where nothing is known a bound no hand reaches.
     speed = min(abs(factor) * hand.command_velocity[source], 100.0)
-    ET.SubElement(joint, "limit", lower=_n(hand.lower[row]), upper=_n(hand.upper[row]),
-                  effort=_n(min(hand.command_torque[source], 100.0)), velocity=_n(speed),
-                  )  # fmt: skip
+    effort = min(hand.command_torque[source], 100.0)
+    ET.SubElement(joint, "limit", lower=number(hand.lower[row]), upper=number(hand.upper[row]),
+                  effort=number(effort), velocity=number(speed))  # fmt: skip
 
-    if link.joint not in hand.command_joints:
-        ET.SubElement(joint, "mimic", joint=name(hand.command_joints[source]),
-                      multiplier=_n(factor), offset=_n(hand.coupling_offset[row]))  # fmt: skip
+    if hand.joint_names[row] not in hand.command_joints:
+        ET.SubElement(joint, "mimic", joint=hand.full_name(hand.command_joints[source]),
+                      multiplier=number(factor),
+                      offset=number(hand.coupling_offset[row]))  # fmt: skip
 
 
 def _body(hand: HandSpec) -> HandBody:
     if hand.body is None:
         raise InputError(f"Robot {hand.robot!r}: the {hand.side} hand has no links to write from.")
     return hand.body
-
-
-def _n(value: float) -> str:
-    # Twelve digits: kinematics of both files agree to 1e-12, and rounding noise does not show.
-    return f"{float(value):.12g}" if abs(value) > 1e-15 else "0"
-
-
-def _v(values: object) -> str:
-    return " ".join(_n(v) for v in np.asarray(values, float).tolist())
 
 
 def _text(root: ET.Element) -> str:
@@ -279,80 +344,3 @@ if __name__ == "__main__":
     _parser = argparse.ArgumentParser(description="Write MJCF and URDF files from a robot.yaml.")
     _parser.add_argument("robot_file", type=Path)
     write_models(_parser.parse_args().robot_file)
-
-
-def skeleton_urdf(model: mujoco.MjModel, hand: HandSpec) -> str:
-    """Return links, joints with limits and couplings, and sites as fixed links.
-
-    URDF turns a link about its own origin, so a joint beside it gets a link of its own.
-    """
-    root = ET.Element("robot", name=f"{hand.robot}_{hand.side}")
-    names = {hand.full_name(name): row for row, name in enumerate(hand.joint_names)}
-
-    slide = int(import_mujoco().mjtJoint.mjJNT_SLIDE)
-    for body in range(1, model.nbody):
-        name = model.body(body).name
-        parent = model.body(model.body_parentid[body]).name
-        turn, anchor = model.body_quat[body], np.zeros(3)
-        place = model.body_pos[body]
-        if not model.body_jntnum[body]:
-            if model.body_parentid[body] == 0:
-                ET.SubElement(root, "link", name=name)
-            else:
-                _fixed(root, name, parent, place, turn)
-            continue
-        joint = int(model.body_jntadr[body])
-        anchor = model.jnt_pos[joint]
-        moving = f"{name}_joint" if anchor.any() else name
-        start = place + rotations.from_quaternion(turn) @ anchor
-        label = model.joint(joint).name
-        kind = "prismatic" if model.jnt_type[joint] == slide else "revolute"
-        element = _joint(root, label, kind, moving, parent, start, turn)
-        _limit(element, hand, names[label], model.jnt_axis[joint])
-        if anchor.any():
-            _fixed(root, name, moving, -anchor, np.array([1.0, 0.0, 0.0, 0.0]))
-
-    for site in range(model.nsite):
-        parent = model.body(model.site_bodyid[site]).name
-        _fixed(root, model.site(site).name, parent, model.site_pos[site], model.site_quat[site])
-
-    ET.indent(root)
-    return ET.tostring(root, encoding="unicode") + "\n"
-
-
-def _fixed(root: ET.Element, name: str, parent: str, xyz: np.ndarray, quat: np.ndarray) -> None:
-    _joint(root, f"{name}_fixed", "fixed", name, parent, xyz, quat)
-
-
-def _joint(
-    root: ET.Element, label: str, kind: str, name: str, parent: str, xyz: np.ndarray,
-    quat: np.ndarray,
-) -> ET.Element:  # fmt: skip
-    """Add a link and the joint that carries it."""
-    ET.SubElement(root, "link", name=name)
-    element = ET.SubElement(root, "joint", name=label, type=kind)
-    ET.SubElement(element, "parent", link=parent)
-    ET.SubElement(element, "child", link=name)
-    rpy = rotations.to_rpy(rotations.from_quaternion(quat))
-    ET.SubElement(element, "origin", xyz=_numbers(xyz), rpy=_numbers(rpy))
-    return element
-
-
-def _limit(joint: ET.Element, hand: HandSpec, row: int, axis: np.ndarray) -> None:
-    source = int(np.flatnonzero(hand.coupling[row])[0])
-    factor = hand.coupling[row, source]
-    ET.SubElement(joint, "axis", xyz=_numbers(axis))
-    # URDF demands effort and velocity; where nothing is known a bound no hand reaches.
-    speed = min(abs(factor) * hand.command_velocity[source], 100.0)
-    effort = min(hand.command_torque[source], 100.0)
-    ET.SubElement(joint, "limit", lower=repr(float(hand.lower[row])),
-                  upper=repr(float(hand.upper[row])), effort=repr(float(effort)),
-                  velocity=repr(float(speed)))  # fmt: skip
-    if hand.joint_names[row] not in hand.command_joints:
-        ET.SubElement(joint, "mimic", joint=hand.full_name(hand.command_joints[source]),
-                      multiplier=repr(float(factor)),
-                      offset=repr(float(hand.coupling_offset[row])))  # fmt: skip
-
-
-def _numbers(values: np.ndarray) -> str:
-    return " ".join(repr(float(value)) for value in values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -19,6 +19,7 @@ from acehand_core.types import Side
 from retarget.robots.parameters import Section, unmirrored
 
 Vector = tuple[float, ...]
+ShapeKind = Literal["capsule", "cylinder", "sphere", "box"]
 ROOT_LINK = "base"
 MOTIONS = ("hinge", "slide")
 
@@ -30,7 +31,7 @@ class Shape:
     """A primitive: sphere at ``start``; capsule or cylinder from ``start`` to ``end``; box at
     ``start`` with full lengths ``size`` turned by ``rpy``. Frame: its link's."""
 
-    kind: Literal["capsule", "cylinder", "sphere", "box"]
+    kind: ShapeKind
     start: Vector
     end: Vector = (0.0, 0.0, 0.0)
     radius: float = 0.0
@@ -104,7 +105,7 @@ class HandBody:
 
     def frame_names(self) -> tuple[str, ...]:
         """Return every link and tip."""
-        return tuple(item.name for item in (*self.links, *self.tips))
+        return (*(link.name for link in self.links), *(tip.name for tip in self.tips))
 
 
 def read_body(root: Section, side: Side, joint_names: tuple[str, ...]) -> HandBody | None:
@@ -186,7 +187,7 @@ def _read_link(
 
 
 def _read_shape(entry: Section, materials: dict[str, Material] | None) -> Shape:
-    kind = entry.choice("shape", ("capsule", "cylinder", "sphere", "box"))
+    kind: ShapeKind = entry.choice("shape", get_args(ShapeKind))
     colour = "" if materials is None else " material"
 
     material = entry.choice("material", materials) if materials is not None else None

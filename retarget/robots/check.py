@@ -106,8 +106,8 @@ def _coupling(hand: HandSpec) -> str:
 
     for name in coupled:
         row = hand.joint_names.index(name)
-        wanted = (hand.coupling_offset[row], hand.coupling[row].sum())
-        if not np.allclose(tied.get(hand.full_name(name), np.nan), wanted, atol=SAME_LIMIT):
+        stated = (hand.coupling_offset[row], hand.coupling[row].sum())
+        if not np.allclose(tied.get(hand.full_name(name), np.nan), stated, atol=SAME_LIMIT):
             raise _Failed(f"the model file does not couple {name} as robot.yaml does")
     return f"{len(coupled)} coupled joints stay within their limits"
 
@@ -158,10 +158,8 @@ def _actuators(hand: HandSpec) -> str:
 
 def _registers(hand: HandSpec) -> str:
     registers = hand.controller
-    rng = np.random.default_rng(0)
-    commands = hand.command_lower + rng.random((9, len(hand.rest))) * (
-        hand.command_upper - hand.command_lower
-    )
+    share = np.random.default_rng(0).random((9, len(hand.rest)))
+    commands = hand.command_lower + share * (hand.command_upper - hand.command_lower)
     if np.abs(registers.inverse(registers.of(commands)) - commands).max() > SAME_LIMIT:
         raise _Failed("register values do not lead back to the angles")
     low = min(registers.at_lower.min(), registers.at_upper.min())
@@ -169,14 +167,15 @@ def _registers(hand: HandSpec) -> str:
     return f"{low:g} to {high:g} ({registers.unit})"
 
 
-def _random_joints(hand: HandSpec) -> np.ndarray:
-    rng = np.random.default_rng(0)
-    return hand.lower + (hand.upper - hand.lower) * rng.random((10, len(hand.lower)))
+def _frames(hand: HandSpec) -> list[str]:
+    return list(dict.fromkeys((*hand.tip_names, *hand.target_frames)))
 
 
 def _compare(hand: HandSpec, theirs: Callable[[np.ndarray], np.ndarray], what: str) -> str:
-    names = list(dict.fromkeys((*hand.tip_names, *hand.target_frames)))
-    joints = _random_joints(hand)
+    """Compare points at random joint angles with what another library makes of them."""
+    names = _frames(hand)
+    share = np.random.default_rng(0).random((10, len(hand.lower)))
+    joints = hand.lower + (hand.upper - hand.lower) * share
     ours = KinematicTree.of(hand).points(joints, names)
     away = np.linalg.norm(ours - np.stack([theirs(row) for row in joints]), axis=-1).max(0)
     if away.max() > SAME_POINT_M:
@@ -190,14 +189,13 @@ def _against_mujoco(hand: HandSpec) -> str:
     model = load_mjcf(hand.mjcf_path)
     data: Any = mujoco.MjData(model)
     sites = {model.site(i).name for i in range(model.nsite)}
-    names = list(dict.fromkeys((*hand.tip_names, *hand.target_frames)))
+    names = [hand.full_name(name) for name in _frames(hand)]
 
     def points(row: np.ndarray) -> np.ndarray:
         for name, angle in zip(hand.joint_names, row, strict=True):
             data.joint(hand.full_name(name)).qpos = angle
         mujoco.mj_kinematics(model, data)
-        full = [hand.full_name(name) for name in names]
-        return np.stack([(data.site(n) if n in sites else data.body(n)).xpos for n in full])
+        return np.stack([(data.site(n) if n in sites else data.body(n)).xpos for n in names])
 
     return _compare(hand, points, "MuJoCo")
 
@@ -209,7 +207,6 @@ def _against_pinocchio(hand: HandSpec) -> str:
         raise _Failed(f"{hand.urdf_path}: not found")
     model = pin.buildModelFromUrdf(str(hand.urdf_path))
     data = model.createData()
-    names = list(dict.fromkeys((*hand.tip_names, *hand.target_frames)))
     missing = [n for n in hand.joint_names if not model.existJointName(hand.full_name(n))]
     if missing:
         raise _Failed(f"{hand.urdf_path.name} has no joint {hand.full_name(missing[0])}")
@@ -219,7 +216,7 @@ def _against_pinocchio(hand: HandSpec) -> str:
         for name, angle in zip(hand.joint_names, row, strict=True):
             configuration[model.joints[model.getJointId(hand.full_name(name))].idx_q] = angle
         pin.framesForwardKinematics(model, data, configuration)
-        frames = [model.getFrameId(hand.full_name(name), pin.BODY) for name in names]
+        frames = [model.getFrameId(hand.full_name(name), pin.BODY) for name in _frames(hand)]
         return np.stack([data.oMf[frame].translation for frame in frames])
 
     return _compare(hand, points, "pinocchio")

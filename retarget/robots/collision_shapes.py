@@ -206,8 +206,10 @@ def nearest_to_boxes(
     outside = np.maximum(beyond, 0)
     length = np.linalg.norm(outside, axis=-1)[..., None]
     # Inside, the way out is through the nearest face.
-    out = np.where(length > 1e-9, outside / np.maximum(length, 1e-9), np.eye(3)[beyond.argmax(-1)])
-    normal = np.einsum("...i,...xi->...x", out * np.where(point < 0, -1, 1), axes)
+    outward = np.where(
+        length > 1e-9, outside / np.maximum(length, 1e-9), np.eye(3)[beyond.argmax(-1)]
+    )
+    normal = np.einsum("...i,...xi->...x", outward * np.where(point < 0, -1, 1), axes)
     signed = _signed_distance(point, halves)
     place = a + share[..., None] * (b - a)
     return place, place - signed[..., None] * normal, normal, signed
@@ -232,7 +234,7 @@ def distances_to_boxes(
     """Return ``nearest_to_boxes`` of each segment and its box, in the base frame.
 
     Of pairs that are surely further apart than ``within`` only a lower bound of the distance is
-    told: few are near, and the search along the segment costs more than all else here.
+    given: few are near, and the search along the segment costs more than all else here.
     """
     axes = np.swapaxes(posture.turns[boxes.links] @ boxes.turns[:, None], 0, 1)[:, which]
     centres = posture.points(boxes.frames())[:, which]

@@ -211,11 +211,11 @@ class CommandLimits:
         One forward pass from ``history``, the last one or two finished frames. A joint moves
         towards its bound only as fast as it can still brake before it.
         """
-        out = np.clip(commands, self.lower, self.upper)
+        kept = np.clip(commands, self.lower, self.upper)
         done = [] if history is None else list(history[-2:])
 
         bend = np.where(np.isfinite(self.bend), self.bend, 1e9)
-        for frame in out:
+        for frame in kept:
             if done:
                 last = done[-1]
                 high = np.minimum(self.step, _fastest(self.upper - last, bend))
@@ -228,8 +228,7 @@ class CommandLimits:
                 np.clip(frame, last + low, last + high, out=frame)
                 np.clip(frame, self.lower, self.upper, out=frame)
             done = [*done[-1:], frame]
-
-        return out
+        return kept
 
     def kept_by(self, commands: Commands, history: Float[np.ndarray, "H C"] | None = None) -> bool:
         """Whether commands that follow ``history`` keep all limits, margins used as tolerance."""
@@ -238,13 +237,8 @@ class CommandLimits:
         path = commands if history is None else np.concatenate([history[-2:], commands])
         if self.fps == 0:
             return True
-        step, bend = (
-            np.abs(np.diff(path, order, axis=0)) <= limit * (1 + margin / 2)
-            for order, limit, margin in (
-                (1, self.step, SPEED_MARGIN),
-                (2, self.bend, ACCELERATION_MARGIN),
-            )
-        )
+        step = np.abs(np.diff(path, axis=0)) <= self.step * (1 + SPEED_MARGIN / 2)
+        bend = np.abs(np.diff(path, 2, axis=0)) <= self.bend * (1 + ACCELERATION_MARGIN / 2)
         return bool(step.all() and bend.all())
 
 
@@ -264,12 +258,6 @@ def speed_violations(
     rate = np.broadcast_to(fps, max(0, len(commands) - 1))[:, None]
     step = np.abs(np.diff(commands, axis=0))
     return int((step > hand.command_velocity / rate * (1 + SPEED_EPS)).sum())
-
-
-def acceleration_violations(hand: HandSpec, commands: Commands, fps: float) -> int:
-    """Count driven joint-frames that accelerate harder than the hand can."""
-    rate = np.abs(np.diff(commands, 2, axis=0)) * fps**2
-    return int((rate > hand.command_acceleration * (1 + SPEED_EPS)).sum())
 
 
 def _fastest(room: Float[np.ndarray, "C"], bend: Float[np.ndarray, "C"]) -> np.ndarray:

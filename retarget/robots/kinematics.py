@@ -25,7 +25,7 @@ from retarget.robots.hand_spec import HandSpec
 if TYPE_CHECKING:
     import mujoco
 
-#: Rows whose links are placed together: an hour of poses of every link would fill the memory.
+#: Rows whose links are computed together: an hour of poses of every link would fill the memory.
 BLOCK_FRAMES = 4096
 
 JointFrames = Float[np.ndarray, "T Q"]
@@ -45,10 +45,10 @@ class Posture:
 
     def points(self, frames: FrameSet) -> Float[np.ndarray, "T K 3"]:
         """Return the origins of frames."""
-        out = np.empty((self.turns.shape[1], len(frames.links), 3))
+        points = np.empty((self.turns.shape[1], len(frames.links), 3))
         for k, (link, offset) in enumerate(zip(frames.links, frames.offsets, strict=True)):
-            out[:, k] = self.positions[link] + _times(self.turns[link], offset)
-        return out
+            points[:, k] = self.positions[link] + _times(self.turns[link], offset)
+        return points
 
     def at(self, rows: Int[np.ndarray, "N"]) -> Posture:
         """Return some frames of it."""
@@ -129,7 +129,7 @@ class KinematicTree:
         """Read a compiled model, as ``from_mjcf`` does; ``path`` is for messages."""
         names = [model.joint(i).name.removeprefix(prefix) for i in range(model.njnt)]
         order = tuple(names if joint_names is None else joint_names)
-        _same_joints(path, names, order)
+        _check_joints(path, names, order)
         links = tuple(_read_link(path, model, i, order, prefix) for i in range(1, model.nbody))
         table = {}
         for i in range(1, model.nbody):
@@ -163,11 +163,11 @@ class KinematicTree:
     ) -> Float[np.ndarray, "T K 3"]:
         """Return the origins of the frames for every row of joint angles."""
         frames = self._resolve(frames)
-        out = np.empty((len(joints), len(frames.links), 3))
+        points = np.empty((len(joints), len(frames.links), 3))
         for first in range(0, len(joints), BLOCK_FRAMES):
             rows = slice(first, first + BLOCK_FRAMES)
-            out[rows] = self.posture(joints[rows]).points(frames)
-        return out
+            points[rows] = self.posture(joints[rows]).points(frames)
+        return points
 
     def poses(
         self, joints: JointFrames, frames: FrameSet | Sequence[str]
@@ -175,8 +175,8 @@ class KinematicTree:
         """Return ``T_base_frame`` of the frames for every row of joint angles."""
         frames = self._resolve(frames)
         posture = self.posture(joints)
-        turned = np.swapaxes(posture.turns[frames.links] @ frames.turns[:, None], 0, 1)
-        return rigid_frames.rigid(turned, posture.points(frames))
+        rotation = np.swapaxes(posture.turns[frames.links] @ frames.turns[:, None], 0, 1)
+        return rigid_frames.rigid(rotation, posture.points(frames))
 
     def points_and_jacobian(
         self, joints: JointFrames, frames: FrameSet | Sequence[str]
@@ -198,13 +198,13 @@ class KinematicTree:
 
         A hinge moves a point by ``axis x (point - anchor)`` per radian, a slide by its axis.
         """
-        out = np.zeros((*points.shape, coupling.shape[1]))
+        jacobian = np.zeros((*points.shape, coupling.shape[1]))
         for k, index in enumerate(links):
             for column in self.chain(int(index)):
-                moved = self._moved(posture, column, points[:, k])
+                by_joint = self._by_joint(posture, column, points[:, k])
                 for command in np.flatnonzero(coupling[column]):
-                    out[:, k, :, command] += coupling[column, command] * moved
-        return out
+                    jacobian[:, k, :, command] += coupling[column, command] * by_joint
+        return jacobian
 
     def curvature(
         self,
@@ -219,12 +219,12 @@ class KinematicTree:
         A hinge also turns what joints beyond it do to a point: ``axis x derivative``.
         """
         size = coupling.shape[1]
-        out = np.zeros((len(points), size, size))
+        hessian = np.zeros((len(points), size, size))
         for k, index in enumerate(links):
             chain = self.chain(int(index))  # from the point towards the base
             for place, outer in enumerate(chain):
-                moved = self._moved(posture, outer, points[:, k])
-                across = _cross(moved, forces[:, k])
+                by_joint = self._by_joint(posture, outer, points[:, k])
+                across = _cross(by_joint, forces[:, k])
                 for inner in chain[place:]:
                     if self._slides[inner]:
                         continue
@@ -232,21 +232,20 @@ class KinematicTree:
                     for a in np.flatnonzero(coupling[inner]):
                         for b in np.flatnonzero(coupling[outer]):
                             share = coupling[inner, a] * coupling[outer, b] * value
-                            out[:, a, b] += share
+                            hessian[:, a, b] += share
                             if inner != outer:
-                                out[:, b, a] += share
-
-        return out
+                                hessian[:, b, a] += share
+        return hessian
 
     def chain(self, link: int) -> tuple[int, ...]:
         """Return the joints that move a link, the nearest first."""
-        out = []
+        chain = []
         while link >= 0:
             column = self._links[link].column
             if column is not None:
-                out.append(column)
+                chain.append(column)
             link = self._links[link].parent
-        return tuple(out)
+        return tuple(chain)
 
     def posture(self, joints: JointFrames) -> Posture:
         """Return where every link and joint is for every row of joint angles."""
@@ -269,25 +268,25 @@ class KinematicTree:
             column = link.column
             axes[column] = _times(turn, link.turn @ link.axis)
             anchors[column] = position + _times(turn, link.turn @ link.anchor)
-            turned = _times(turn, link.turn)
+            rotation = _times(turn, link.turn)
             if link.slides:
                 positions[index] = position + axes[column] * joints[:, column, None]
-                turns[index] = turned
+                turns[index] = rotation
                 continue
             # Rodrigues: exp(angle axis) = 1 + sin(angle) K + (1 - cos(angle)) K K.
             skew = rotations.skew(link.axis)
             by_sine, by_versine = (_times(turn, link.turn @ s) for s in (skew, skew @ skew))
-            turned += sines[column, :, :, None] * by_sine
-            turned += versines[column, :, :, None] * by_versine
-            turns[index] = turned
-            positions[index] = anchors[column] - _times(turned, link.anchor)
+            rotation += sines[column, :, :, None] * by_sine
+            rotation += versines[column, :, :, None] * by_versine
+            turns[index] = rotation
+            positions[index] = anchors[column] - _times(rotation, link.anchor)
 
         return Posture(positions, turns, axes, anchors)
 
     def _resolve(self, frames: FrameSet | Sequence[str]) -> FrameSet:
         return frames if isinstance(frames, FrameSet) else self.frames(frames)
 
-    def _moved(self, posture: Posture, column: int, points: np.ndarray) -> np.ndarray:
+    def _by_joint(self, posture: Posture, column: int, points: np.ndarray) -> np.ndarray:
         """Return the derivative of points (T, 3) by one joint on whose link's branch they are."""
         axis = posture.axes[column]
         return axis if self._slides[column] else _cross(axis, points - posture.anchors[column])
@@ -317,7 +316,7 @@ def load_mjcf(path: Path) -> mujoco.MjModel:
         raise InputError(f"{path}: MuJoCo cannot read this model: {error}") from error
 
 
-def _same_joints(path: Path, names: Sequence[str], order: Sequence[str]) -> None:
+def _check_joints(path: Path, names: Sequence[str], order: Sequence[str]) -> None:
     """Raise SchemaError that names the model's joint with a wrong name, or the one it lacks."""
     unknown = [name for name in names if name not in order]
     missing = [name for name in order if name not in names]

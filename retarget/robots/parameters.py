@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import yaml
 
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.types import SIDES, Side
+
+Name = TypeVar("Name", bound=str)
 
 _MISSING = object()
 # The C parser is ten times faster where PyYAML was built with it; both build plain values only.
@@ -78,12 +80,12 @@ class Section:
             self.fail(name, f"must be text, not {value!r}.")
         return value.strip()
 
-    def choice(self, name: str, valid: Iterable[str]) -> str:
+    def choice(self, name: str, valid: Iterable[Name]) -> Name:
         """Return text that is one of the valid names."""
-        value, valid = self.text(name), tuple(valid)
-        if value not in valid:
-            self.fail(name, f"is {value!r}; {nearest(value, valid)}")
-        return value
+        value, names = self.text(name), tuple(valid)
+        if value not in names:
+            self.fail(name, f"is {value!r}; {nearest(value, names)}")
+        return names[names.index(value)]
 
     def number(self, name: str, default: Any = _MISSING) -> float:
         """Return a finite number; the default is returned as it is."""
@@ -130,15 +132,15 @@ class Section:
 
     def pairs(self, name: str, valid: Iterable[str]) -> tuple[tuple[str, str], ...]:
         """Return pairs of names; none if the key is absent."""
-        out = []
+        pairs = []
         for pair in self._get(name, []):
             if not isinstance(pair, list) or len(pair) != 2:
                 self.fail(name, f"must be a list of pairs, not {pair!r}.")
             for item in pair:
                 if item not in valid:
                     self.fail(name, f"names {item!r}; {nearest(str(item), valid)}")
-            out.append((pair[0], pair[1]))
-        return tuple(out)
+            pairs.append((pair[0], pair[1]))
+        return tuple(pairs)
 
     def plain(self) -> dict[str, Any]:
         """Return the values as read."""
@@ -224,11 +226,11 @@ def _mirrored(entry: Any) -> Any:
     if not isinstance(entry, dict):
         return entry
     axis = _DIRECTION if entry.get("motion") == "slide" else _TURN
-    out = {}
+    image = {}
     for key, value in entry.items():
         signs = axis if key == "axis" else _SIGNS.get(key)
-        out[key] = _mirrored(value) if signs is None else _signed(value, signs)
-    return out
+        image[key] = _mirrored(value) if signs is None else _signed(value, signs)
+    return image
 
 
 def _signed(value: Any, signs: tuple[float, ...]) -> Any:

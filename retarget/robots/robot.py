@@ -52,6 +52,7 @@ def read_hand(root: Section, side: Side, variant: str, changes: Section | None) 
     keypoints, frames = _targets(root, body)
     tips = dict(zip(keypoints, frames, strict=True))
     fingers = _fingers(root, tips)
+    tracks: Tracks = root.choice("follows", get_args(Tracks)) if "follows" in root else "keypoints"
     entries = [commands.section(name) for name in commands]
     for entry in entries:
         entry.only(f"joint tip_force lever torque rest {KEYS}")
@@ -87,7 +88,7 @@ def read_hand(root: Section, side: Side, variant: str, changes: Section | None) 
         coupling_offset=offset,
         controller=read_controller_units(root, commands, low, high),
         latency_s=root.number("latency", 0.0),
-        tracks=root.choice("follows", get_args(Tracks)) if "follows" in root else "keypoints",
+        tracks=tracks,
         fingers=fingers,
         tip_names=tuple(tips[KEYPOINT_NAMES.index(f"{f}_tip")] for f in fingers),
         target_keypoints=keypoints,

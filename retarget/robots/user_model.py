@@ -88,10 +88,10 @@ def read_entry(root: Section, side: Side, joint_names: tuple[str, ...]) -> Model
 
 def find_model(entry: ModelEntry, place: Path) -> Path | None:
     """Return the entry's file at a place: that file itself, or below a folder; None if absent."""
-    wanted = Path(entry.file)
+    named = Path(entry.file)
     if place.is_file():
-        return place if place.name == wanted.name else None
-    tails = [Path(*wanted.parts[i:]) for i in range(len(wanted.parts))]
+        return place if place.name == named.name else None
+    tails = [Path(*named.parts[i:]) for i in range(len(named.parts))]
     return next((place / tail for tail in tails if (place / tail).is_file()), None)
 
 
@@ -211,8 +211,7 @@ def compiled_model(file: Path) -> mujoco.MjModel:
     """
     if not file.is_file():
         raise InputError(f"{file}: robot model file not found.")
-    spec = _load(file)
-    return _compiled(spec, file)
+    return _compiled(_load(file), file)
 
 
 def _readable_urdf(file: Path) -> str:
@@ -254,13 +253,13 @@ def _rename_joints(
     spec: Any, hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation, in_degrees: bool
 ) -> None:
     mujoco = kinematics.import_mujoco()
-    found = {joint.name.removeprefix(_prefix(hand)): joint for joint in spec.joints}
+    joints = {joint.name.removeprefix(_prefix(hand)): joint for joint in spec.joints}
     for row, name in enumerate(hand.joint_names):
-        theirs = next((n for n in (entry.joints[name], hand.full_name(name)) if n in found), None)
+        named = entry.joints[name]
+        theirs = next((n for n in (named, hand.full_name(name)) if n in joints), None)
         if theirs is None:
-            wanted = entry.joints[name]
-            raise SchemaError(f"{file}: no joint {wanted!r} for {name}; {nearest(wanted, found)}")
-        joint = found.pop(theirs)
+            raise SchemaError(f"{file}: no joint {named!r} for {name}; {nearest(named, joints)}")
+        joint = joints.pop(theirs)
         joint.name = hand.full_name(name)
         if name in entry.reversed:
             joint.axis = -joint.axis
@@ -275,33 +274,30 @@ def _rename_joints(
         value = 0.0 if driven else sim.coupled_damping
         # MuJoCo 3.8 has one number here, later versions a polynomial's coefficients.
         if np.ndim(joint.damping):
-            damping = np.zeros(np.shape(joint.damping))
-            damping.flat[0] = value
-            joint.damping = damping
+            joint.damping = np.eye(1, np.size(joint.damping))[0] * value
         else:
             joint.damping = value
 
-    if found:
+    if joints:
         raise SchemaError(
-            f"{file}: joints {', '.join(found)} have no place in robot.yaml; name a `root` below "
+            f"{file}: joints {', '.join(joints)} have no place in robot.yaml; name a `root` below "
             "them, or add them to its joints."
         )
 
 
 def _rename_frames(spec: Any, hand: HandSpec, entry: ModelEntry, file: Path) -> None:
-    found = {item.name.removeprefix(_prefix(hand)): item for item in (*spec.sites, *spec.bodies)}
+    items = {item.name.removeprefix(_prefix(hand)): item for item in (*spec.sites, *spec.bodies)}
+    tip_links = {ours: link for ours, (link, _) in entry.tips.items()}
+    for ours, theirs in (*entry.frames.items(), *tip_links.items()):
+        if theirs not in items:
+            raise SchemaError(f"{file}: no link {theirs!r} for {ours}; {nearest(theirs, items)}")
     for ours, theirs in entry.frames.items():
-        if theirs not in found:
-            raise SchemaError(f"{file}: no link {theirs!r} for {ours}; {nearest(theirs, found)}")
-        found[theirs].name = hand.full_name(ours)
-
+        items[theirs].name = hand.full_name(ours)
     for ours, (theirs, xyz) in entry.tips.items():
-        if theirs not in found:
-            raise SchemaError(f"{file}: no link {theirs!r} for {ours}; {nearest(theirs, found)}")
-        found[theirs].add_site(name=hand.full_name(ours), pos=xyz)
+        items[theirs].add_site(name=hand.full_name(ours), pos=xyz)
 
     taken = {item.name for item in (*spec.sites, *spec.bodies)}
-    for name, item in found.items():
+    for name, item in items.items():
         if item.name.startswith(_prefix(hand)):
             free = hand.full_name(name) not in taken
             item.name = hand.full_name(name if free else f"user_{name}")
@@ -309,7 +305,7 @@ def _rename_frames(spec: Any, hand: HandSpec, entry: ModelEntry, file: Path) -> 
     present = {item.name for item in (*spec.sites, *spec.bodies)}
     for name in hand.target_frames:
         if hand.full_name(name) not in present:
-            raise SchemaError(f"{file}: no link {name!r}; {nearest(name, found)} "
+            raise SchemaError(f"{file}: no link {name!r}; {nearest(name, items)} "
                               "Say in `model: frames` what the file calls it.")  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import piqp
@@ -21,8 +22,12 @@ from jaxtyping import Bool, Float
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames
 from acehand_core.types import RigidTransform
-from retarget.robots.kinematics import FrameSet, KinematicTree
+from retarget.robots.collision_shapes import FrameSet
+from retarget.robots.kinematics import KinematicTree, import_mujoco
 from retarget.robots.user_model import compiled_model
+
+if TYPE_CHECKING:
+    import mujoco
 
 BasePath = Float[np.ndarray, "T 4 4"]
 ArmJoints = Float[np.ndarray, "T J"]
@@ -76,13 +81,13 @@ class Arm:
         where = np.array([[0, 0, 0], *(LEVER_M * np.eye(3))])
         offsets = link.offsets + frames.apply(self.mount, where) @ link.turns[0].T
         points = FrameSet(np.repeat(link.links, 4), offsets, np.repeat(link.turns, 4, axis=0))
-        placed, jacobian = self.tree.points_and_jacobian(self._all(joints), points)
-        return placed, jacobian[..., list(self.columns)]
+        positions, jacobian = self.tree.points_and_jacobian(self._all(joints), points)
+        return positions, jacobian[..., list(self.columns)]
 
     def _all(self, joints: ArmJoints) -> Float[np.ndarray, "T Q"]:
-        out = np.tile(self.posture, (len(joints), 1))
-        out[:, list(self.columns)] = joints
-        return out
+        full = np.tile(self.posture, (len(joints), 1))
+        full[:, list(self.columns)] = joints
+        return full
 
 
 def pose_points(poses: RigidTransform) -> Float[np.ndarray, "*batch 4 3"]:
@@ -142,23 +147,22 @@ def load_arm(path: Path, link: str | None = None, mount: RigidTransform | None =
     )
 
 
-def _joints_of(model: object, body: int) -> list[int]:
+def _joints_of(model: mujoco.MjModel, body: int) -> list[int]:
     """Return the joints between the world and a body, from the base on."""
-    out: list[int] = []
+    chain: list[int] = []
     while body > 0:
         first, count = model.body_jntadr[body], model.body_jntnum[body]
-        out[:0] = range(first, first + count)
+        chain[:0] = range(first, first + count)
         body = int(model.body_parentid[body])
-    return out
+    return chain
 
 
-def _far_end(model: object) -> str:
+def _far_end(model: mujoco.MjModel) -> str:
     """Return the first link after the longest chain of hinges: a gripper's slides do not count."""
-    import mujoco
+    hinge = int(import_mujoco().mjtJoint.mjJNT_HINGE)
 
     def turns(body: int) -> int:
-        kinds = model.jnt_type[_joints_of(model, body)]
-        return int((kinds == mujoco.mjtJoint.mjJNT_HINGE).sum())
+        return int((model.jnt_type[_joints_of(model, body)] == hinge).sum())
 
     return model.body(max(range(1, model.nbody), key=lambda b: (turns(b), -b))).name
 
@@ -167,13 +171,13 @@ def _speeds(path: Path) -> dict[str, float]:
     """Return the joint speeds that a URDF gives."""
     if path.suffix.lower() != ".urdf":
         return {}
-    out = {}
+    speeds = {}
     for joint in ET.parse(path).getroot().findall("joint"):
         limit = joint.find("limit")
         speed = float(limit.get("velocity", 0)) if limit is not None else 0.0
         if speed > 0:
-            out[joint.get("name", "")] = speed
-    return out
+            speeds[joint.get("name", "")] = speed
+    return speeds
 
 
 def follow_path(
@@ -188,14 +192,14 @@ def follow_path(
     targets = pose_points(path)
     weights = active.astype(float)
     start = sweep(arm, targets, weights, step, posture)
-    out = np.empty_like(start)
+    joints = np.empty_like(start)
     for first in range(0, len(start), CHUNK_FRAMES):
         stop = min(first + CHUNK_FRAMES, len(start))
         rows = slice(first, min(stop + LOOK_AHEAD, len(start)))
-        history = out[max(0, first - 2) : first]
+        history = joints[max(0, first - 2) : first]
         solved = _refine(arm, start[rows], targets[rows], weights[rows], step, history, fps)
-        out[first:stop] = solved[: stop - first]
-    return out
+        joints[first:stop] = solved[: stop - first]
+    return joints
 
 
 def descend(
@@ -313,8 +317,8 @@ def _refine(
         if not reached < best:
             trust *= 0.25
             continue
-        moved, x, best = float(np.abs(trial - x).max()), trial, reached
-        if moved < 1e-5:
+        largest, x, best = float(np.abs(trial - x).max()), trial, reached
+        if largest < 1e-5:
             break
     return x
 
@@ -323,10 +327,10 @@ def _within(
     arm: Arm, joints: ArmJoints, step: Float[np.ndarray, "J"], history: Float[np.ndarray, "H J"]
 ) -> ArmJoints:
     """Return joints within ranges and speeds exactly: solvers leave a rest of 1e-8."""
-    out = np.clip(joints, arm.lower, arm.upper)
+    kept = np.clip(joints, arm.lower, arm.upper)
     previous = history[-1] if len(history) else None
-    for row in out:
+    for row in kept:
         if previous is not None:
             row[:] = np.clip(row, previous - step, previous + step)
         previous = row
-    return out
+    return kept

@@ -70,7 +70,7 @@ def solve_arm(
     joints = follow_path(arm, path, active, fps, posture)
     reached_poses = arm.base_poses(joints)
     off = np.linalg.norm((reached_poses - path)[:, :3, 3], axis=1)
-    turned = rotations.angle_between(reached_poses[:, :3, :3], path[:, :3, :3])
+    angle = rotations.angle_between(reached_poses[:, :3, :3], path[:, :3, :3])
 
     return ArmMotion(
         model=arm.path.name,
@@ -78,9 +78,9 @@ def solve_arm(
         joint_names=arm.joint_names,
         T_frame_arm=T_frame_arm,
         joints=joints,
-        reached=active & (off <= REACHED_M) & (turned <= REACHED_RAD),
+        reached=active & (off <= REACHED_M) & (angle <= REACHED_RAD),
         position_error_m=np.where(active, off, np.nan),
-        rotation_error_rad=np.where(active, turned, np.nan),
+        rotation_error_rad=np.where(active, angle, np.nan),
         notes=arm.notes,
     )
 
@@ -127,7 +127,7 @@ def _around(
 ) -> Float[np.ndarray, "N 4 4"]:
     """Return upright poses around a point, heading to it and to the sides."""
     upright = rotations.between(np.array([0.0, 0.0, 1.0]), up / np.linalg.norm(up))
-    out = []
+    stands = []
     for distance in (0.45, 0.6, 0.75):
         for height in (-0.6, -0.3, 0.0, 0.3):
             for side in np.arange(0, 2 * np.pi, np.pi / 6):
@@ -136,18 +136,18 @@ def _around(
                 for heading in (0, np.pi / 2, np.pi, -np.pi / 2):
                     turn = rotations.exp(np.array([0, 0, side + np.pi + heading]))
                     place = middle + upright @ (away * distance * reach)
-                    out.append(frames.rigid(upright @ turn, place))
-    return np.stack(out)
+                    stands.append(frames.rigid(upright @ turn, place))
+    return np.stack(stands)
 
 
 def _jittered(
     stands: Float[np.ndarray, "N 4 4"], up: Float[np.ndarray, "3"], random: np.random.Generator
 ) -> Float[np.ndarray, "N 4 4"]:
-    out = stands.copy()
-    out[:, :3, 3] += random.normal(0, 0.06, (len(stands), 3))
+    near = stands.copy()
+    near[:, :3, 3] += random.normal(0, 0.06, (len(stands), 3))
     turn = rotations.exp(random.normal(0, 0.3, (len(stands), 1)) * (up / np.linalg.norm(up)))
-    out[:, :3, :3] = turn @ out[:, :3, :3]
-    return out
+    near[:, :3, :3] = turn @ near[:, :3, :3]
+    return near
 
 
 def _apart(
@@ -283,8 +283,8 @@ def attach_arms(trajectory: RobotTrajectory, arm: Arm, settings: ArmSettings) ->
 
     verdict = trajectory.verdict
     if verdict is not None and reasons:
-        status = "fail" if verdict.status == "fail" else "warn"
-        verdict = Verdict(status, (*verdict.reasons, *reasons))
+        reasons = [*verdict.reasons, *reasons]
+        verdict = Verdict("fail" if verdict.status == "fail" else "warn", tuple(reasons))
 
     return replace(trajectory, arms=(arms[0], arms[1]), verdict=verdict)
 

@@ -63,33 +63,19 @@ def smooth_bases(
         poses: ``T_frame_base``, metres; only frames where ``active`` count.
         weights: 0 to 1, how well each pose is known.
     """
-    out = poses.copy()
+    smooth = poses.copy()
     for first in range(0, len(poses), CHUNK_FRAMES):
         stop = min(first + CHUNK_FRAMES, len(poses))
         # Two finished frames before the chunk carry its velocity on.
         rows = slice(max(0, first - 2), min(stop + LOOK_AHEAD, len(poses)))
         fixed = first - rows.start
         window = _Window(active[rows], weights[rows], fps, fixed, limits)
-        start = out[rows].copy()
+        start = smooth[rows].copy()
         solved = _smooth_rotations(window, start[..., :3, :3], poses[rows, :, :3, :3])
-        out[first:stop, :, :3, :3] = solved[fixed : fixed + stop - first]
-        moved = _smooth_positions(window, start[..., :3, 3])
-        out[first:stop, :, :3, 3] = moved[fixed : fixed + stop - first]
-    return np.where(active[..., None, None], out, poses)
-
-
-def accelerations(
-    poses: BasePoses, active: PerHandFlag, fps: float
-) -> tuple[Float[np.ndarray, "N 2"], Float[np.ndarray, "N 2"]]:
-    """Return linear (m/s2) and angular (rad/s2) accelerations, N = T - 2.
-
-    NaN where a hand is not there in all three frames.
-    """
-    linear = np.linalg.norm(np.diff(poses[..., :3, 3], n=2, axis=0), axis=-1) * fps**2
-    turns = _turns(poses[..., :3, :3])
-    angular = np.linalg.norm(np.diff(rotations.log(turns), axis=0), axis=-1) * fps**2
-    whole = active[:-2] & active[1:-1] & active[2:]
-    return np.where(whole, linear, np.nan), np.where(whole, angular, np.nan)
+        smooth[first:stop, :, :3, :3] = solved[fixed : fixed + stop - first]
+        solved = _smooth_positions(window, start[..., :3, 3])
+        smooth[first:stop, :, :3, 3] = solved[fixed : fixed + stop - first]
+    return np.where(active[..., None, None], smooth, poses)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,9 +156,7 @@ def _smooth_positions(
 
 
 def _smooth_rotations(
-    window: _Window,
-    start: Float[np.ndarray, "T 2 3 3"],
-    measured: Float[np.ndarray, "T 2 3 3"],
+    window: _Window, start: Float[np.ndarray, "T 2 3 3"], measured: Float[np.ndarray, "T 2 3 3"]
 ) -> Float[np.ndarray, "T 2 3 3"]:
     if len(start) < 3:
         return start
@@ -188,9 +172,9 @@ def _smooth_rotations(
     return current
 
 
-def _turns(turned: Float[np.ndarray, "T 2 3 3"]) -> Float[np.ndarray, "M 2 3 3"]:
+def _turns(rotation: Float[np.ndarray, "T 2 3 3"]) -> Float[np.ndarray, "M 2 3 3"]:
     """Return the rotation from each frame to the next, about the frame's axes."""
-    return turned[1:] @ np.swapaxes(turned[:-1], -1, -2)
+    return rotation[1:] @ np.swapaxes(rotation[:-1], -1, -2)
 
 
 def _second_differences(turns: Float[np.ndarray, "M 2 3 3"], active: PerHandFlag) -> sp.csr_array:

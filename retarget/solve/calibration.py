@@ -1,37 +1,103 @@
-"""One calibration per recording and subject that carries the human hand onto the robot's.
+"""Fits what carries one human hand onto a robot's: one calibration per recording and subject.
 
 Human and robot hands differ in size and in where their fingers start. Without a calibration a
-solver spends its freedom on that constant difference. What is known beforehand is the robot's own
-calibration, for the mean hand (``robot_calibration.py``); bones and palm make it the subject's.
-From there it is fitted to frames spread over the recording, as far as these show different poses: a
-grip that is held fits a turned or shifted palm as well as bent fingers.
+solver spends its freedom on that constant difference.
+
+``fit`` is variable projection: each frame's pose is solved, then eliminated from the Gauss-Newton
+system, so that only what no pose can reach changes the calibration. Every parameter is pulled
+towards its start. Targets cannot be shrunk, nor the palm rotated, until everything fits: the scale,
+and the scale times the length of each finger, stay in ``SCALE_RANGE``, the rotation within
+``ROTATION_RAD`` of its start.
+
+A recording that hardly moves says little of how palms compare: a grip that is held fits a rotated
+or shifted palm as well as bent fingers. So the fit starts from the robot's own calibration, which
+``fit_robot`` fits to canonical poses of the mean human hand that show every finger straight and
+bent (``human_poses.json``, written by ``python -m tools.gestures``); bones and palm of the
+recording make it the subject's. The robot's is kept as ``calibration.json`` beside the robot.yaml
+(``acehand robots calibrate``) with a fingerprint of what it was fitted to; where that does not fit,
+as with a model of the user's own, it is fitted again.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+import functools
+import hashlib
+import importlib.resources
+import itertools
+import json
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
 
+from acehand_core.errors import InputError
+from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import KNUCKLES, PALM, finger_keypoints
 from acehand_core.motion import Calibration
-from retarget.robots.hand_spec import HandSpec
+from acehand_core.types import Side
+from retarget.robots.hand_spec import CommandLimits, Commands, HandSpec
 from retarget.robots.kinematics import KinematicTree
-from retarget.solve.calibration_fit import LENGTH_RANGE, SCALE_RANGE, Spread, fit
+from retarget.solve.calibration_file import Fitted, read_made_for
 from retarget.solve.costs import Weights
-from retarget.solve.robot_calibration import canonical_joints, robot_calibration
-from retarget.solve.targets import HandTargets, palm_rotation
+from retarget.solve.objective import PoseObjective
+from retarget.solve.targets import (
+    CALIBRATION_SIZE,
+    LENGTH_RANGE,
+    SCALE_RANGE,
+    HandTargets,
+    calibrated,
+    named_parameters,
+    palm_frames,
+    palm_rotation,
+)
+from retarget.solve.trajectory import solve_trajectory
 
-__all__ = ["LENGTH_RANGE", "SCALE_RANGE", "calibrate", "for_subject", "moved_by"]
-
+#: How far a palm frame that five points span may be turned from the robot's base.
+ROTATION_RAD = np.radians(15.0)
+ROUNDS = 20
+CONVERGED = 1e-3
+#: Levenberg-Marquardt: share of the diagonal added in each round.
+DAMPING = 1e-6
 MAX_FRAMES = 160
+SOURCE = "canonical poses"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Deviations from the start that cost a frame one unit, as 10 mm of a fingertip do.
+
+    Rotation (rad), translation (m) and log scale of the hand; offset (m) and log length of each
+    finger.
+    """
+
+    turn: float
+    place: float
+    size: float
+    offset: float
+    length: float
+
+    def __mul__(self, share: float) -> Spread:
+        return Spread(*(share * value for value in dataclasses.astuple(self)))
+
+    def of_parameters(self) -> Float[np.ndarray, "27"]:
+        """Return one value per parameter, see ``targets.named_parameters``."""
+        values = np.empty(CALIBRATION_SIZE)
+        spread = named_parameters(values)
+        spread["rotation"][:], spread["translation"][:] = self.turn, self.place
+        spread["log_scale"][:] = self.size
+        spread["finger_offsets"][:], spread["log_lengths"][:] = self.offset, self.length
+        return values
+
+
 #: How firmly a recording in which the fingertips move by ``MOVING_M`` or more is held to its start.
 #: Where they move less all of it shrinks with the third power, down to ``LEAST``: with 10 mm of
 #: motion a turn of 0.15 rad or a shift of 15 mm then costs as much as fingertips 10 mm off.
-SPREAD = Spread(turn=4.0, place=0.4, size=3.0, offset=0.005, length=0.05)
+HAND_SPREAD = Spread(turn=4.0, place=0.4, size=3.0, offset=0.005, length=0.05)
 MOVING_M = 0.03
 LEAST = 0.0075
+#: One similarity for all fingers. Size and place are free; palm frame and base share their axes.
+ROBOT_SPREAD = Spread(turn=0.1, place=0.1, size=0.5, offset=1e-4, length=1e-3)
 
 
 def calibrate(
@@ -43,11 +109,17 @@ def calibrate(
     """
     seen = np.flatnonzero(targets.measured)
     chosen = seen[np.unique(np.linspace(0, len(seen) - 1, MAX_FRAMES).round().astype(int))]
-    joints, weight = targets.joints_hand[chosen], targets.weight[chosen]
-    sample = HandTargets(targets.side, joints, weight, np.ones(len(chosen), bool), None)
+    sample = _still(targets.side, targets.joints_hand[chosen], targets.weight[chosen])
     start = for_subject(robot_calibration(hand, tree), sample)
-    share = np.clip((moved_by(sample) / MOVING_M) ** 3, LEAST, 1.0)
-    return fit(hand, tree, sample, weights, start, SPREAD * float(share))
+    share = np.clip((tip_motion(sample) / MOVING_M) ** 3, LEAST, 1.0)
+    return fit(hand, tree, sample, weights, start, HAND_SPREAD * float(share))
+
+
+def _still(
+    side: Side, joints: Float[np.ndarray, "N 21 3"], weight: Float[np.ndarray, "N"]
+) -> HandTargets:
+    """Return frames without their order in time, and without a place before a camera."""
+    return HandTargets(side, joints, weight, np.ones(len(joints), bool), None)
 
 
 def for_subject(robot: Calibration, targets: HandTargets) -> Calibration:
@@ -56,21 +128,21 @@ def for_subject(robot: Calibration, targets: HandTargets) -> Calibration:
     The subject's palm takes the place of the mean palm, its knuckles that of the mean knuckles, and
     its fingers are scaled to their length.
     """
-    mean = canonical_joints(targets.side)
-    joints = targets.joints_hand
+    mean, joints = canonical_joints(targets.side), targets.joints_hand
     rotation = robot.rotation @ palm_rotation(targets).T
     scale = float(np.clip(robot.scale * _size_ratio(mean, joints), *SCALE_RANGE))
+    translation = robot.translation
+
     wrist_to_knuckles = [np.median(j[:, KNUCKLES[1:]], axis=0) for j in (mean, joints)]
     both = np.isfinite(wrist_to_knuckles).all((0, 2))
-    place = robot.translation
     if both.any():
         a, b = (points[both].mean(0) for points in wrist_to_knuckles)
-        place = place + robot.scale * robot.rotation @ a - scale * rotation @ b
-    return replace(robot, scale=scale, rotation=rotation, translation=place)
+        translation = translation + robot.scale * robot.rotation @ a - scale * rotation @ b
+    return replace(robot, scale=scale, rotation=rotation, translation=translation)
 
 
-def moved_by(targets: HandTargets) -> float:
-    """Return how far fingertips are from their mean place in the palm, rms in metres.
+def tip_motion(targets: HandTargets) -> float:
+    """Return how far fingertips are from their mean position in the palm, rms in metres.
 
     It is that of the finger in the middle of the five: one that moves alone says nothing of the
     palm under the others.
@@ -85,16 +157,234 @@ def _size_ratio(mean: Float[np.ndarray, "P 21 3"], joints: Float[np.ndarray, "N 
     bones = [
         pair
         for finger in ("index", "middle", "ring", "pinky")
-        for pair in zip(finger_keypoints(finger), finger_keypoints(finger)[1:], strict=False)
+        for pair in itertools.pairwise(finger_keypoints(finger))
     ]
     for pairs in (bones, [(0, k) for k in PALM[1:]]):
-        ends = np.array(pairs).T
+        start, end = np.array(pairs).T
         a, b = (
-            np.median(np.linalg.norm(j[:, ends[1]] - j[:, ends[0]], axis=-1), axis=0)
+            np.median(np.linalg.norm(j[:, end] - j[:, start], axis=-1), axis=0)
             for j in (mean, joints)
         )
         both = np.isfinite(a) & np.isfinite(b)
         if both.any() and b[both].sum() > 0:
             return float(a[both].sum() / b[both].sum())
-
     return 1.0
+
+
+@functools.lru_cache(maxsize=16)
+def robot_calibration(hand: HandSpec, tree: KinematicTree) -> Calibration:
+    """Return a robot's own calibration: the one that is kept with it, else fitted here.
+
+    Raises:
+        SchemaError: the kept file is broken.
+    """
+    kept = kept_calibration(hand)
+    if kept is not None and kept.sha256 == fingerprint(hand, tree):
+        return kept.calibration
+    return fit_robot(hand, tree)
+
+
+def kept_calibration(hand: HandSpec) -> Fitted | None:
+    """Return what is kept beside the robot.yaml for this hand, whatever it was fitted to."""
+    path = hand.calibration_path
+    if path is None or not path.is_file():
+        return None
+    try:
+        return read_made_for(path, hand.robot, hand.variant).get(hand.side)
+    except InputError:  # a folder that was copied for another robot
+        return None
+
+
+def fitted_robot(hand: HandSpec, tree: KinematicTree) -> Fitted:
+    """Return a robot's own calibration, fitted now, with what it was fitted to."""
+    return Fitted(fit_robot(hand, tree), SOURCE, fingerprint(hand, tree))
+
+
+def fit_robot(hand: HandSpec, tree: KinematicTree, first: Calibration | None = None) -> Calibration:
+    """Fit a robot hand to the canonical poses, beginning at ``first`` where that is known."""
+    joints = canonical_joints(hand.side)
+    targets = _still(hand.side, joints, np.ones(len(joints)))
+    start = _from_knuckles(hand, tree, joints)
+    fitted = fit(hand, tree, targets, Weights(), start, ROBOT_SPREAD, first)
+    # The robot's own is a similarity: offsets and lengths of fingers are the subject's.
+    return replace(fitted, finger_offsets=np.zeros((5, 3)), lengths=np.ones(5))
+
+
+def fingerprint(hand: HandSpec, tree: KinematicTree) -> str:
+    """Return the SHA-256 of poses, settings and kinematics; lengths count to 0.01 mm."""
+    commands = np.stack([hand.command_lower, hand.rest, hand.command_upper])
+    points = tree.points(hand.expand(commands), hand.target_frames)
+    # In the words of the version that made the fingerprints that are kept beside robots.
+    spread = repr(ROBOT_SPREAD).replace("offset=", "anchor=")
+    settings = (spread, repr(Weights()), hand.target_keypoints, hand.fingers)
+    digest = hashlib.sha256(repr((settings, _poses())).encode())
+    for values in (commands, hand.coupling, points):
+        digest.update((np.round(values * 1e5).astype(np.int64)).tobytes())
+    return digest.hexdigest()
+
+
+def canonical_joints(side: Side) -> Float[np.ndarray, "P 21 3"]:
+    """Return the canonical poses of the mean hand in its palm frame, metres."""
+    right = np.array(list(_poses().values()))
+    poses = palm_frames(right, "right")
+    local = (right - poses[:, None, :3, 3]) @ poses[:, :3, :3]
+    return local if side == "right" else local * np.array([1.0, -1.0, 1.0])
+
+
+@functools.cache
+def _poses() -> dict[str, list[list[float]]]:
+    file = importlib.resources.files("retarget").joinpath("human_poses.json")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _from_knuckles(
+    hand: HandSpec, tree: KinematicTree, joints: Float[np.ndarray, "N 21 3"]
+) -> Calibration:
+    """Start from where the fingers begin: they hardly move in either hand.
+
+    Palm and base frame share their axes, so only size and place are taken from the knuckles.
+    """
+    scale, translation = 1.0, np.zeros(3)
+    frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
+    knuckles = [keypoint for keypoint in frame_of if keypoint in KNUCKLES[1:]]
+    if len(knuckles) >= 2:
+        human = np.median(joints[:, knuckles], axis=0)
+        robot = tree.points(hand.expand(hand.rest[None]), [frame_of[k] for k in knuckles])[0]
+        size = [np.linalg.norm(points - points.mean(0)) for points in (robot, human)]
+        scale = float(np.clip(size[0] / size[1], *SCALE_RANGE))
+        translation = robot.mean(0) - scale * human.mean(0)
+    return Calibration(scale, np.eye(3), translation, float("nan"))
+
+
+def fit(
+    hand: HandSpec,
+    tree: KinematicTree,
+    targets: HandTargets,
+    weights: Weights,
+    start: Calibration,
+    spread: Spread,
+    first: Calibration | None = None,
+) -> Calibration:
+    """Fit all parameters to frames of some weight; their order does not matter.
+
+    Args:
+        hand, tree: the robot hand.
+        targets: frames to fit to. Only how their weights compare counts: a tracker that is modest
+            throughout is calibrated alike.
+        weights: of the objective; its pinches and contacts are left out.
+        start: what every parameter is pulled to.
+        spread: how firmly.
+        first: where the fit begins, if not there.
+    """
+    count = len(targets.weight)
+    targets = _still(targets.side, targets.joints_hand, targets.weight / targets.weight.mean())
+    limits = CommandLimits.of(hand, 1.0).without_rate()
+
+    # Pinches and contact are wishes on top: they must not bend what all frames share.
+    weights = replace(weights, pinch=0.0, contact=0.0)
+    pull = count / spread.of_parameters() ** 2
+    calibration = first or start
+
+    commands = np.tile(hand.rest, (count, 1))
+    for _ in range(ROUNDS):
+        objective = PoseObjective(hand, tree, targets, calibration, weights)
+        commands = solve_trajectory(objective, limits, commands)
+        deviation = _difference(calibration, start)
+        step = _step(objective, commands, limits, pull, deviation)
+        before, calibration = calibration, _stepped(calibration, step, start)
+        if np.abs(_difference(calibration, before)).max() < CONVERGED:
+            break
+
+    goals = replace(targets, joints_hand=calibrated(targets.joints_hand, calibration))
+    gap = tree.points(hand.expand(commands), hand.tip_names) - goals.tips_of(hand.fingers)
+    squared = np.nanmean(np.sum(gap**2, axis=-1), axis=1)
+    residual = float(np.sqrt(np.average(squared, weights=targets.weight)))
+    return replace(calibration, residual_m=residual)
+
+
+def _step(
+    objective: PoseObjective,
+    commands: Commands,
+    limits: CommandLimits,
+    pull: Float[np.ndarray, "27"],
+    deviation: Float[np.ndarray, "27"],
+) -> Float[np.ndarray, "27"]:
+    """Return the step of all parameters, see ``targets.named_parameters``; within bounds."""
+    residual, by_command = objective(commands)
+    # A joint at its limit cannot answer a change of the targets.
+    free = (commands > limits.lower + 1e-6) & (commands < limits.upper - 1e-6)
+    by_command = by_command * free[:, None, :]
+    transposed = np.swapaxes(by_command, 1, 2)
+    normal = transposed @ by_command + 1e-9 * np.eye(commands.shape[1])
+
+    def unanswered(columns: np.ndarray) -> np.ndarray:
+        return columns - by_command @ np.linalg.solve(normal, transposed @ columns)
+
+    columns = unanswered(objective.by_calibration())
+    residual = unanswered(residual[..., None])[..., 0]
+    hessian = np.einsum("nrb,nrc->bc", columns, columns)
+    gradient = np.einsum("nrb,nr->b", columns, residual) + pull * deviation
+    hessian += DAMPING * np.diag(np.diag(hessian)) + np.diag(pull)
+    return _bounded_step(hessian, gradient, objective.calibration)
+
+
+def _bounded_step(
+    hessian: Float[np.ndarray, "P P"], gradient: Float[np.ndarray, "P"], now: Calibration
+) -> Float[np.ndarray, "P"]:
+    """Minimise the quadratic model; sizes that would leave their range stop at its end."""
+    step = np.zeros(len(gradient))
+    fixed = np.zeros(len(gradient), bool)
+    for _ in range(len(gradient)):
+        rest = ~fixed
+        pushed = gradient[rest] + hessian[np.ix_(rest, fixed)] @ step[fixed]
+        step[rest] = -np.linalg.solve(hessian[np.ix_(rest, rest)], pushed)
+        low, high = _bounds(now, float(named_parameters(step)["log_scale"][0]))
+        inside = np.clip(step, low, high)
+        outside = rest & (np.abs(inside - step) > 1e-12)
+        # The scale comes first: the range of the lengths depends on it.
+        too_far = named_parameters(outside)
+        if too_far["log_scale"].any():
+            too_far["log_lengths"][:] = False
+        step[outside] = inside[outside]
+        if not outside.any():
+            break
+        fixed |= outside
+    return step
+
+
+def _bounds(now: Calibration, grown: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the range of a step whose log scale changes by ``grown``."""
+    low, high = np.full(CALIBRATION_SIZE, -np.inf), np.full(CALIBRATION_SIZE, np.inf)
+    named_low, named_high = named_parameters(low), named_parameters(high)
+    least, most = np.log(SCALE_RANGE)
+    named_low["log_scale"][:] = least - np.log(now.scale)
+    named_high["log_scale"][:] = most - np.log(now.scale)
+    scale = np.clip(np.log(now.scale) + grown, least, most)
+    lengths = np.log(now.lengths)
+    named_low["log_lengths"][:] = np.maximum(np.log(LENGTH_RANGE[0]), least - scale) - lengths
+    named_high["log_lengths"][:] = np.minimum(np.log(LENGTH_RANGE[1]), most - scale) - lengths
+    return low, high
+
+
+def _difference(now: Calibration, start: Calibration) -> Float[np.ndarray, "27"]:
+    turn = rotations.log(now.rotation @ start.rotation.T)
+    size = np.log(now.scale / start.scale)
+    offsets = (now.finger_offsets - start.finger_offsets).reshape(-1)
+    lengths = np.log(now.lengths / start.lengths)
+    return np.concatenate([turn, now.translation - start.translation, [size], offsets, lengths])
+
+
+def _stepped(
+    calibration: Calibration, step: Float[np.ndarray, "27"], start: Calibration
+) -> Calibration:
+    by = named_parameters(step)
+    turn = rotations.log(rotations.exp(by["rotation"]) @ calibration.rotation @ start.rotation.T)
+    turn *= min(1.0, ROTATION_RAD / max(float(np.linalg.norm(turn)), 1e-12))
+    return Calibration(
+        float(calibration.scale * np.exp(by["log_scale"][0])),
+        rotations.exp(turn) @ start.rotation,
+        calibration.translation + by["translation"],
+        calibration.residual_m,
+        calibration.finger_offsets + by["finger_offsets"].reshape(5, 3),
+        calibration.lengths * np.exp(by["log_lengths"]),
+    )

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from retarget.robots.collision_shapes import closest_points, distances_to_boxes
+from retarget.robots.collision_shapes import FrameSet, closest_points, distances_to_boxes
 from retarget.robots.hand_spec import HandSpec
-from retarget.robots.kinematics import FrameSet, KinematicTree, Posture
+from retarget.robots.kinematics import KinematicTree, Posture
 from retarget.solve.costs import Cost, Gaps, Problem, State, Weights
 from retarget.solve.pinch import pinch_fingers
 
@@ -89,14 +89,14 @@ class CollisionPairs:
         return len(self._clearance)
 
     def clearance(self, apart: Float[np.ndarray, "T P"]) -> Float[np.ndarray, "T N"]:
-        """Return the clearance of every pair and frame for the wanted distances of open tips.
+        """Return the clearance of every pair and frame for the least distances of open tips.
 
         Without columns in ``apart`` the tips may meet anywhere.
         """
-        out = np.tile(self._clearance, (len(apart), 1))
+        clearance = np.tile(self._clearance, (len(apart), 1))
         if apart.shape[1]:
-            out[:, self._tips] = apart
-        return out
+            clearance[:, self._tips] = apart
+        return clearance
 
     def shortfall(
         self, posture: Posture, clearance: Float[np.ndarray, "T N"]
@@ -119,10 +119,10 @@ class CollisionPairs:
             for points, link, sign in zip(
                 (nearest.first, nearest.second), self._links[pair], (1, -1), strict=True
             ):
-                moved = self._tree.jacobian(
+                jacobian = self._tree.jacobian(
                     at, np.array([link]), points[frames[rows], pair][:, None], self._coupling
                 )
-                gradient[rows] += sign * np.einsum("nx,nxc->nc", normal, moved[:, 0])
+                gradient[rows] += sign * np.einsum("nx,nxc->nc", normal, jacobian[:, 0])
 
         room = (nearest.distance - clearance)[frames, pairs]
         return Gaps(frames, pairs, room, gradient, np.full(len(room), weight))

@@ -1,20 +1,25 @@
-"""Retargeting methods: how the commands of a robot hand are found, and on which calibration.
+"""Retargeting methods: how the commands of a robot hand are computed, and on which calibration.
 
 ``trajectory`` is ours: all frames at once, on a calibration that is known or fitted. The others are
-dex-retargeting's, frame by frame; they scale the human hand themselves.
+dex-retargeting's as shipped, with its objectives, scale and filter: frame by frame and causal, so
+they lag, may leave limits before these are enforced, and scale the human hand themselves. Their
+objectives are those of https://github.com/dexsuite/dex-retargeting (MIT).
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
-from acehand_core.errors import InputError, nearest
+from acehand_core.errors import InputError, MissingDependencyError, nearest
+from acehand_core.hand.skeleton import WRIST, finger_keypoints
 from acehand_core.motion import Calibration, HandMotion
 from acehand_core.types import SIDES, Side
 from retarget.replay import metrics
@@ -22,17 +27,106 @@ from retarget.replay.simulate import second_pass
 from retarget.robots.hand_spec import CommandLimits, Commands, HandSpec
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
-from retarget.solve import dex
 from retarget.solve.calibration import calibrate
 from retarget.solve.costs import CommandTarget, Weights
 from retarget.solve.objective import PoseObjective
-from retarget.solve.targets import (
-    HandTargets,
-    hand_targets,
-    opening_calibration,
-    opening_targets,
-)
+from retarget.solve.targets import HandTargets, hand_targets, opening_calibration, opening_targets
 from retarget.solve.trajectory import solve_trajectory
+
+DEX_MODES = ("vector", "dexpilot", "position")
+#: The library's own values for this hand: how much longer the robot's vectors are, and the filter.
+DEX_SCALING = 1.15
+LOW_PASS_ALPHA = {"vector": 0.2, "dexpilot": 0.2, "position": 1.0}
+
+
+def solve_dex(hand: HandSpec, targets: HandTargets, mode: str, filtered: bool = True) -> Commands:
+    """Return the driven joints of every frame; inactive frames repeat the last pose.
+
+    Args:
+        mode: "vector" (wrist to tips), "dexpilot" (tips to tips as well) or "position" (tips,
+            without scale, on a base that floats; only the fingers of its answer are used).
+        filtered: use the exponential filter that the library ships switched on.
+
+    Raises:
+        MissingDependencyError: dex-retargeting is not installed.
+    """
+    return drive_dex(build_dex(hand, mode, filtered), hand, targets)
+
+
+def drive_dex(retargeting: Any, hand: HandSpec, targets: HandTargets) -> Commands:
+    """Drive what ``build`` returned through all frames; the result is not clipped to any limit."""
+    order = [retargeting.joint_names.index(hand.full_name(name)) for name in hand.command_joints]
+    indices = retargeting.optimizer.target_link_human_indices
+    commands = np.tile(hand.rest, (len(targets.joints_hand), 1))
+    last = hand.rest
+    usable = targets.usable
+    for frame, joints in enumerate(targets.joints_hand):
+        if usable[frame]:
+            # Vectors from the first to the second row of keypoints, or tips from the wrist.
+            origin, task = indices if indices.ndim == 2 else (WRIST, indices)
+            last = retargeting.retarget(joints[task] - joints[origin])[order]
+        commands[frame] = last
+    return commands
+
+
+def build_dex(
+    hand: HandSpec,
+    mode: str,
+    filtered: bool = True,
+    scaling: float = DEX_SCALING,
+    keypoints: Sequence[int] | None = None,
+) -> Any:
+    """Return the library's ``SeqRetargeting`` for a hand; see ``solve_dex``.
+
+    ``scaling`` is how much longer the robot's vectors are than the human's; position mode has none.
+    ``keypoints`` are the human keypoints (OpenPose index) that vectors and positions go to, each of
+    them in ``hand.target_keypoints``; by default the fingertips, which is all that DexPilot takes.
+    """
+    try:
+        from dex_retargeting.retargeting_config import RetargetingConfig
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"--solver dex-{mode} needs dex-retargeting: {error}. In the checkout: "
+            "pip install torch==2.13.0 && pip install '.[dex]'; or use the default solver."
+        ) from error
+
+    base = hand.full_name("base")
+    frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
+    tips = [finger_keypoints(finger)[-1] for finger in hand.fingers]
+    keypoints = tips if keypoints is None else list(keypoints)
+    links = [hand.full_name(frame_of[keypoint]) for keypoint in keypoints]
+    settings: dict[str, Any] = {
+        "vector": {
+            "target_origin_link_names": [base] * len(links),
+            "target_task_link_names": links,
+            "target_link_human_indices": np.array([[WRIST] * len(links), keypoints]),
+            "scaling_factor": scaling,
+        },
+        "dexpilot": {
+            "wrist_link_name": base,
+            "finger_tip_link_names": [hand.full_name(name) for name in hand.tip_names],
+            "scaling_factor": scaling,
+        },
+        "position": {
+            "target_link_names": links,
+            "target_link_human_indices": np.array(keypoints),
+            "add_dummy_free_joint": True,
+        },
+    }[mode]
+
+    # The library leaves its rewritten URDF behind; here it goes with the folder.
+    with tempfile.TemporaryDirectory(prefix="acehand-dex-") as folder:
+        default, tempfile.tempdir = tempfile.tempdir, str(Path(folder))
+        try:
+            return RetargetingConfig(
+                type=mode,
+                urdf_path=str(hand.urdf_path),
+                target_joint_names=[hand.full_name(name) for name in hand.command_joints],
+                low_pass_alpha=LOW_PASS_ALPHA[mode] if filtered else 1.0,
+                **settings,
+            ).build()
+        finally:
+            tempfile.tempdir = default
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +218,7 @@ class TrajectoryRetargeter:
 
 
 class DexRetargeter:
-    """dex-retargeting, as shipped; see ``dex.py``. It knows no calibration.
+    """dex-retargeting, as shipped; see ``solve_dex``. It knows no calibration.
 
     The one that is returned says from where the hand that it posed is best measured.
     """
@@ -132,7 +226,7 @@ class DexRetargeter:
     calibrates = False
 
     def __init__(self, mode: str) -> None:
-        """Use one of ``dex.MODES``."""
+        """Use one of ``DEX_MODES``."""
         self.name, self._mode = f"dex-{mode}", mode
 
     def check(self, robot: str, hands: Sequence[HandSpec]) -> None:
@@ -154,7 +248,7 @@ class DexRetargeter:
     ) -> Solution:
         """Return the commands of one hand, see ``Retargeter``."""
         started = time.perf_counter()
-        commands = dex.solve_dex(hand, targets, self._mode)
+        commands = solve_dex(hand, targets, self._mode)
         commands = CommandLimits.of(hand, fps).enforce(commands)
         seconds = time.perf_counter() - started
 
@@ -166,7 +260,7 @@ class DexRetargeter:
         return Solution(commands, best, seconds)
 
 
-METHODS = (TrajectoryRetargeter.name, *(f"dex-{mode}" for mode in dex.MODES))
+METHODS = (TrajectoryRetargeter.name, *(f"dex-{mode}" for mode in DEX_MODES))
 
 
 def retargeter_named(

@@ -80,7 +80,8 @@ class Window:
         """Prepare every cost for these frames."""
         self._hand, self._tree = objective.hand, objective.tree
         self._least = objective.weights.rest + 1e-6
-        kinds = (VectorCosts, *(kind for kind in objective.costs if issubclass(kind, Cost)))
+        others = (kind for kind in objective.costs if issubclass(kind, Cost))
+        kinds: list[type[Cost]] = [VectorCosts, *others]
         costs = (kind.over(objective, rows) for kind in kinds)
         self._costs = [cost for cost in costs if cost is not None]
 

@@ -3,7 +3,7 @@
 A pinch is found with hysteresis that does not depend on the direction of time: it is a stretch
 during which the human tips stay within ``RELEASE_M`` of each other and come within ``CLOSE_M`` at
 least once. From the first to the last such frame the robot's tips should meet; before and after
-the wanted distance grows with the human's and the pull fades. Beyond they must stay apart. The two
+the goal distance grows with the human's and the pull fades. Beyond they must stay apart. The two
 jaws of a gripper are tips like any others.
 """
 
@@ -35,7 +35,7 @@ _SAMPLES, _REFINEMENTS = 512, 8
 
 @dataclass(frozen=True, slots=True)
 class Pinches:
-    """Wanted thumb-to-finger vectors of the P fingers that a hand can pinch with.
+    """Goal vectors from the thumb to each of the P fingers that a hand can pinch with.
 
     ``fingers`` are positions in ``HandSpec.tip_names``. ``closing`` is the share of the pull,
     from 0 (open) to 1 (closed); ``vector`` is in the human palm frame, not scaled: zero length
@@ -70,27 +70,26 @@ def tip_reach(hand: HandSpec, tree: KinematicTree) -> Float[np.ndarray, "K"]:
     Infinite for hands without a thumb. Limits of the joints are kept, contact between links is not
     considered.
     """
-    out = np.zeros(len(hand.tip_names))
-    if not _pinches(hand):
+    if not _has_thumb(hand):
         return np.full(len(hand.tip_names), np.inf)
+    nearest = np.zeros(len(hand.tip_names))
     rng = np.random.default_rng(0)
     span = hand.command_upper - hand.command_lower
     start = hand.command_lower + span * rng.random((_SAMPLES, len(span)))
 
-    for k in range(1, len(out)):
+    for k in range(1, len(nearest)):
         frames = [hand.tip_names[0], hand.tip_names[k]]
         commands, spread = start, span / 2
         for _ in range(_REFINEMENTS):
             points = tree.points(hand.expand(commands), frames)
             gap = np.linalg.norm(points[:, 0] - points[:, 1], axis=-1)
             best = commands[np.argmin(gap)]
-            out[k] = gap.min()
+            nearest[k] = gap.min()
             spread = spread / 2
             near = best + spread * rng.uniform(-1, 1, start.shape)
             commands = np.clip(near, hand.command_lower, hand.command_upper)
             commands[0] = best
-
-    return out
+    return nearest
 
 
 def pinch_fingers(hand: HandSpec, tree: KinematicTree) -> Int[np.ndarray, "P"]:
@@ -106,23 +105,18 @@ def impossible_pinches(
 
     Such tips follow the human's like any others, which leads to the nearest pose that there is.
     """
-    if not _pinches(hand):
+    if not _has_thumb(hand):
         return ()
-    reach = tip_reach(hand, tree)
-    far = np.flatnonzero(reach >= REACH_M)
-    tips = targets.tips_of(hand.fingers)
-
-    out = []
-    for k in far:
+    reach, tips = tip_reach(hand, tree), targets.tips_of(hand.fingers)
+    notes = []
+    for k in np.flatnonzero(reach >= REACH_M):
         gap = np.linalg.norm(tips[:, k] - tips[:, 0], axis=-1)
-        count = int((_opening(gap) == 0).sum())
-        if count:
-            out.append(
+        if count := int((_opening(gap) == 0).sum()):
+            notes.append(
                 f"the {hand.side} hand cannot close the thumb-{hand.fingers[k]} pinch of {count} "
                 f"frames; its tips stay at least {reach[k] * 1e3:.0f} mm apart"
             )
-
-    return tuple(out)
+    return tuple(notes)
 
 
 def missed_pinches(
@@ -135,8 +129,7 @@ def missed_pinches(
     """
     pinches = Pinches.of(hand, targets, pinch_fingers(hand, tree))
     points = tree.points(hand.expand(commands), hand.tip_names)
-
-    out = []
+    notes = []
     for column, k in enumerate(pinches.fingers):
         apart = np.linalg.norm(points[:, k] - points[:, 0], axis=-1)
         closed = _runs(np.flatnonzero(pinches.closing[:, column] == 1))
@@ -146,15 +139,14 @@ def missed_pinches(
         listed = ", ".join(f"{run[0]} to {run[-1]}" for run in missed[:LISTED])
         more = f" and {len(missed) - LISTED} more" if len(missed) > LISTED else ""
         widest = max(apart[run].max() for run in missed)
-        out.append(
+        notes.append(
             f"the {hand.side} hand misses {len(missed)} of {len(closed)} thumb-{hand.fingers[k]} "
             f"pinches (frames {listed}{more}); its tips stay up to {widest * 1e3:.0f} mm apart"
         )
+    return tuple(notes)
 
-    return tuple(out)
 
-
-def _pinches(hand: HandSpec) -> bool:
+def _has_thumb(hand: HandSpec) -> bool:
     """Whether a hand has a thumb to pinch with; a gripper has one jaw for it."""
     return len(hand.fingers) > 1 and hand.fingers[0] == "thumb"
 
@@ -168,13 +160,13 @@ def _runs(frames: Int[np.ndarray, "N"]) -> list[Int[np.ndarray, "M"]]:
 
 def _opening(gap: Float[np.ndarray, "T"]) -> Float[np.ndarray, "T"]:
     """Return 0 where a pinch is closed, 1 where there is none, in between on the way."""
-    out = np.ones(len(gap))
+    opening = np.ones(len(gap))
     inside = np.flatnonzero(~(gap > RELEASE_M))  # an unknown frame neither opens nor closes
     for run in _runs(inside):
         closed = run[np.nan_to_num(gap[run], nan=np.inf) < CLOSE_M]
         if not len(closed):
             continue
         share = (gap[run] - CLOSE_M) / (RELEASE_M - CLOSE_M)
-        out[run] = np.clip(np.nan_to_num(share, nan=1.0), 0.0, 1.0)
-        out[closed[0] : closed[-1] + 1] = 0.0
-    return out
+        opening[run] = np.clip(np.nan_to_num(share, nan=1.0), 0.0, 1.0)
+        opening[closed[0] : closed[-1] + 1] = 0.0
+    return opening

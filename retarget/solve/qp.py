@@ -144,25 +144,24 @@ def nearest_path(limits: CommandLimits, commands: Commands, at_rest: bool = Fals
     rows = [first] if count > 1 else []
     rows += [second] if second is not None else []
     rows += [first[[0, -1]]] if at_rest and count > 1 else []
-    out = np.clip(commands, limits.lower, limits.upper)
+    nearest = np.clip(commands, limits.lower, limits.upper)
     if not rows:
-        return out
+        return nearest
 
     matrix = sp.vstack(rows).tocsc()
-    for joint, wanted in enumerate(commands.T):
+    for joint, goal in enumerate(commands.T):
         bends = matrix.shape[0] - (count - 1)
         bound = np.repeat([limits.step[joint], limits.bend[joint]], [count - 1, bends])
         low, high = np.full(count, limits.lower[joint]), np.full(count, limits.upper[joint])
         solver = piqp.SparseSolver()
         solver.settings.eps_abs = solver.settings.eps_duality_gap_abs = TOLERANCE
         identity = sp.eye_array(count).tocsc()
-        solver.setup(identity, -wanted, None, None, matrix, -bound, bound, low, high)
+        solver.setup(identity, -goal, None, None, matrix, -bound, bound, low, high)
         # Holding still keeps every limit, so there is always a solution.
         if solver.solve() != piqp.PIQP_SOLVED:
             raise ArithmeticError("The nearest path within limits was not found.")
-        out[:, joint] = np.asarray(solver.result.x)
-
-    return out
+        nearest[:, joint] = np.asarray(solver.result.x)
+    return nearest
 
 
 def course(hand: HandSpec, commands: Commands, fps: float, begin_s: float) -> Course:

@@ -37,6 +37,8 @@ PARAMETERS = {
     "log_lengths": 5,
 }
 CALIBRATION_SIZE = sum(PARAMETERS.values())
+SCALE_RANGE = (0.9, 1.3)
+LENGTH_RANGE = (0.9, 1.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +97,22 @@ def calibrated(
     fingers = joints[:, 1:].reshape(-1, 5, 4, 3)
     bases = finger_bases(joints)[:, :, None]
     fingers = bases + calibration.lengths[:, None, None] * (fingers - bases)
-    out = calibration.apply(np.concatenate([joints[:, :1], fingers.reshape(-1, 20, 3)], axis=1))
-    out[:, 1:] += np.repeat(calibration.finger_offsets, 4, axis=0)
-    return out
+    goals = calibration.apply(np.concatenate([joints[:, :1], fingers.reshape(-1, 20, 3)], axis=1))
+    goals[:, 1:] += np.repeat(calibration.finger_offsets, 4, axis=0)
+    return goals
 
 
-def named_parameters(
-    values: Shaped[np.ndarray, "*n 27"],
-) -> dict[str, Shaped[np.ndarray, "*n _"]]:
+def named_parameters(values: Shaped[np.ndarray, "*n 27"]) -> dict[str, Shaped[np.ndarray, "*n _"]]:
     """Return views of the last axis: values of a calibration's parameters, or derivatives by them.
 
     ``rotation`` is a rotation vector in the base frame, ``translation`` in metres; offsets (m) of
     all fingers follow each other.
     """
-    names, ends = PARAMETERS, np.cumsum(list(PARAMETERS.values()))
-    return {
-        name: values[..., end - size : end]
-        for (name, size), end in zip(names.items(), ends.tolist(), strict=True)
-    }
+    named, first = {}, 0
+    for name, size in PARAMETERS.items():
+        named[name] = values[..., first : first + size]
+        first += size
+    return named
 
 
 def palm_frames(joints: Float[np.ndarray, "N 21 3"], side: Side) -> Float[np.ndarray, "N 4 4"]:
@@ -207,9 +207,9 @@ def bridged_poses(
     before, after = at[first], at[np.minimum(first + 1, len(at) - 1)]
     start, end = poses[before, :3, :3], poses[after, :3, :3]
     way = rotations.log(np.swapaxes(start, 1, 2) @ end) * (place - first)[:, None]
-    out = frames.rigid(start @ rotations.exp(way), bridged(poses[:, :3, 3], known))
-    out[at] = poses[at]
-    return out
+    bridge = frames.rigid(start @ rotations.exp(way), bridged(poses[:, :3, 3], known))
+    bridge[at] = poses[at]
+    return bridge
 
 
 def _steadied(
@@ -220,12 +220,12 @@ def _steadied(
     Its tracker's wrist frame is steadier than one rebuilt from five noisy points; only the axes
     convention is unknown, and that is one rotation for all frames.
     """
-    mean = rotations.project_to_rotation(np.average(poses[:, :3, :3], axis=0, weights=weight))
-    wobble = rotations.angle_between(np.broadcast_to(mean, poses[:, :3, :3].shape),
-                                     poses[:, :3, :3])  # fmt: skip
-    if np.median(wobble) > STEADY_FRAME_RAD:
+    palms = poses[:, :3, :3]
+    mean = rotations.project_to_rotation(np.average(palms, axis=0, weights=weight))
+    steady = np.broadcast_to(mean, palms.shape)
+    if np.median(rotations.angle_between(steady, palms)) > STEADY_FRAME_RAD:
         return poses
-    return frames.rigid(np.broadcast_to(mean, poses[:, :3, :3].shape), poses[:, :3, 3])
+    return frames.rigid(steady, poses[:, :3, 3])
 
 
 THUMB_TIP, INDEX_TIP = (finger_keypoints(finger)[-1] for finger in ("thumb", "index"))
@@ -257,6 +257,7 @@ def opening_targets(targets: HandTargets, fps: float) -> HandTargets:
     along /= np.linalg.norm(along, axis=-1, keepdims=True)
     turn = np.stack([np.cross(across, along), across, along], axis=-1)
     middle = np.where(active[:, None], bridged((thumb + index) / 2, usable), 0.0)
+
     opened = np.full(joints.shape, np.nan)
     opened[:, [THUMB_TIP, INDEX_TIP]] = 0.0
     opened[:, THUMB_TIP, 1], opened[:, INDEX_TIP, 1] = sign * gap / 2, -sign * gap / 2
@@ -264,7 +265,6 @@ def opening_targets(targets: HandTargets, fps: float) -> HandTargets:
     poses = targets.T_camera_hand
     if poses is not None:
         poses = np.where(active[:, None, None], poses @ frames.rigid(turn, middle), poses)
-
     return replace(targets, joints_hand=opened, T_camera_hand=poses)
 
 

@@ -53,15 +53,15 @@ def solve_trajectory(objective: PoseObjective, limits: CommandLimits, start: Com
         start: first guess per frame.
     """
     count = len(start)
-    out = np.empty_like(start)
+    commands = np.empty_like(start)
     for first in range(0, count, CHUNK_FRAMES):
         stop = min(first + CHUNK_FRAMES, count)
         rows = slice(first, min(stop + LOOK_AHEAD, count))
-        history = out[max(0, first - HISTORY) : first]
+        history = commands[max(0, first - HISTORY) : first]
         guess = _coarse(objective, limits, start[rows], rows, history)
         solved = _solve(objective, objective.window(rows), limits, guess, history, CONVERGED_RAD)
-        out[first:stop] = solved[: stop - first]
-    return out
+        commands[first:stop] = solved[: stop - first]
+    return commands
 
 
 def _coarse(
@@ -206,8 +206,8 @@ def best_path(
         rows = slice(first, first + START_BLOCK)
         block = starts[:, rows]
         window = _alone(objective, np.tile(frames[rows], len(starts)))
-        found = _descend(window, limits, block.reshape(-1, block.shape[-1]))
-        poses[:, rows] = found.reshape(block.shape)
+        solved = _descend(window, limits, block.reshape(-1, block.shape[-1]))
+        poses[:, rows] = solved.reshape(block.shape)
 
     return _cheapest(objective, limits, poses, frames)
 
@@ -249,9 +249,9 @@ def _descend(window: Window, limits: CommandLimits, commands: Commands) -> Comma
         damping = np.where(better, damping / 4, damping * 8)
         if not better.all():
             trial = window.at(np.where(better[:, None], trial.commands, pose.commands))
-        moved = np.abs(trial.commands - pose.commands).max(initial=0.0)
+        largest = np.abs(trial.commands - pose.commands).max(initial=0.0)
         pose = trial
-        if better.all() and moved < START_CONVERGED_RAD:
+        if better.all() and largest < START_CONVERGED_RAD:
             break
 
     return pose.commands
@@ -266,15 +266,15 @@ def _cheapest(
     """Return one pose per frame: for each group of joints the cheapest way through the K poses."""
     window = _alone(objective, np.tile(frames, len(poses)))
     residual, jacobian = window.residuals(window.at(poses.reshape(-1, poses.shape[-1])))
-    out = np.empty_like(poses[0])
+    path = np.empty_like(poses[0])
     depends = np.abs(jacobian).max(0) > 1e-9
     for joints in _groups(depends):
         rows = depends[:, joints].any(1)
         cost = 0.5 * np.sum(residual[:, rows] ** 2, axis=1).reshape(poses.shape[:2])
         cost[1:] /= OTHER_START_BELOW
         chosen = _way(cost, poses[:, :, joints] / limits.step[joints])
-        out[:, joints] = poses[chosen, np.arange(len(frames))][:, joints]
-    return out
+        path[:, joints] = poses[chosen, np.arange(len(frames))][:, joints]
+    return path
 
 
 def _groups(depends: np.ndarray) -> list[np.ndarray]:
@@ -283,7 +283,7 @@ def _groups(depends: np.ndarray) -> list[np.ndarray]:
     for row in depends:
         together = np.unique(label[row])
         label[np.isin(label, together)] = together[0] if len(together) else 0
-    return [np.flatnonzero(label == one) for one in np.unique(label)]
+    return [np.flatnonzero(label == group) for group in np.unique(label)]
 
 
 def _way(cost: Float[np.ndarray, "K N"], at: Float[np.ndarray, "K N J"]) -> Int[np.ndarray, "N"]:

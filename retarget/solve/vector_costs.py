@@ -37,12 +37,12 @@ class VectorTerm:
 class VectorCost(abc.ABC):
     """Vectors of the robot hand that should equal human ones, carried over by the calibration.
 
-    Human vectors that are ``scaled`` grow with the calibration's scale, and ``placed`` ones move
-    with its translation (1 or 0 each). All are turned by its rotation.
+    Human vectors that are ``scaled`` grow with the calibration's scale, and ``translated`` ones
+    move with its translation (1 or 0 each). All are rotated by its rotation.
     """
 
     scaled: float
-    placed: float
+    translated: float
 
     def __init__(self, problem: Problem) -> None:
         """Keep the problem; ``terms`` and ``human`` are of equal length."""
@@ -62,7 +62,7 @@ class VectorCost(abc.ABC):
 class KeypointCost(VectorCost):
     """Fingertips and other links are where the human's keypoints are."""
 
-    scaled = placed = 1.0
+    scaled = translated = 1.0
 
     def terms(self) -> list[VectorTerm]:
         """Return one vector per link, from the base."""
@@ -84,7 +84,7 @@ class KeypointCost(VectorCost):
 class DirectionCost(VectorCost):
     """The last link of every finger points where the human's does."""
 
-    scaled = placed = 0.0
+    scaled = translated = 0.0
 
     def _links(self) -> list[tuple[int, int]]:
         """Return the last two keypoints of each finger that the robot has."""
@@ -128,7 +128,7 @@ class DirectionCost(VectorCost):
 class PinchCost(VectorCost):
     """Tips meet where the human pinches, see ``Pinches``."""
 
-    scaled, placed = 1.0, 0.0
+    scaled, translated = 1.0, 0.0
 
     def terms(self) -> list[VectorTerm]:
         """Return the vectors from the thumb's tip to the fingers'."""
@@ -163,7 +163,7 @@ class VectorCosts(Cost):
         self._pairs = self._second >= 0
         self._finger = np.array([term.finger for *_, term in terms], int)
         self._scaled = np.array([cost.scaled for cost, *_ in terms], float)
-        self._placed = np.array([cost.placed for cost, *_ in terms], float)
+        self._translated = np.array([cost.translated for cost, *_ in terms], float)
         pull = np.array([term.pull for *_, term in terms], float)
 
         weight = problem.targets.weight[rows]
@@ -174,7 +174,7 @@ class VectorCosts(Cost):
             values, shares = human[cost]
             vectors[:, row] = values[:, column]
             share[:, row] = shares if isinstance(shares, float) else shares[:, column]
-        known = np.isfinite(vectors).all(-1)
+        known = np.all(np.isfinite(vectors), axis=-1)
         self._scale = np.sqrt(pull * weight[:, None] * share * known)
         self._set_goals(problem, rows, np.where(known[..., None], vectors, 0.0))
 
@@ -198,7 +198,7 @@ class VectorCosts(Cost):
         stretch = 1 + self._scaled * (calibration.scale - 1)
         turn = calibration.rotation.T
         self._rotated = vectors @ turn * stretch[:, None]
-        self._goal = self._rotated + calibration.translation * self._placed[:, None]
+        self._goal = self._rotated + calibration.translation * self._translated[:, None]
         self._goal[:, of_finger] += calibration.finger_offsets[finger[of_finger]]
         #: What one unit of a finger's log length adds to its terms.
         self._reach = np.zeros_like(vectors)
@@ -241,7 +241,7 @@ class VectorCosts(Cost):
         columns = np.zeros((*self._rotated.shape, CALIBRATION_SIZE))
         by = named_parameters(columns)
         by["rotation"][...] = rotations.skew(self._rotated)
-        by["translation"][...] = -np.eye(3) * self._placed[:, None, None]
+        by["translation"][...] = -np.eye(3) * self._translated[:, None, None]
         by["log_scale"][..., 0] = -self._rotated * self._scaled[:, None]
         for term, finger in enumerate(self._finger):
             if finger >= 0:

@@ -1,4 +1,4 @@
-"""``acehand render``: videos and film strips of hands, panel by panel.
+"""``acehand render``: videos and strips of hands, panel by panel.
 
 One file of hands or one episode, or the results of several methods on one recording side by side.
 """
@@ -6,8 +6,9 @@ One file of hands or one episode, or the results of several methods on one recor
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
@@ -16,17 +17,15 @@ from jaxtyping import Float32
 
 from acehand_core.atomic import check_free
 from acehand_core.drawing.contact_sheet import picture_size
-from acehand_core.drawing.overlay import ArrayFrames, header, put_caption, write_png
-from acehand_core.drawing.panels import Panel, Panels
+from acehand_core.drawing.overlay import header, put_caption, shrunk, write_png, write_video
+from acehand_core.drawing.panels import Layer, Panel, Panels, View
 from acehand_core.drawing.render_inputs import RenderSettings, calibrations_of, open_columns
 from acehand_core.drawing.robot_view import RobotRenderer
-from acehand_core.drawing.scene import Layer, View
 from acehand_core.errors import InputError
-from acehand_core.motion import HandMotion, Recording, RobotTrajectory
-from acehand_core.recordings.video_encode import VideoEncoding, encode_video
-from acehand_core.types import SIDES, ImageRgb, Picture, Progress, no_progress
+from acehand_core.motion import Recording, RobotTrajectory
+from acehand_core.types import ImageRgb, Picture, Progress, no_progress
 from retarget.retargeting import retarget_motion
-from retarget.robots.robot import Robot, load_robot
+from retarget.robots.robot import load_robot
 
 VIDEO, STRIP = "render.mp4", "strip.png"
 DEFAULT_PANELS: tuple[Panel, ...] = ("source", "mesh", "robot", "robot-third")
@@ -34,7 +33,7 @@ DEFAULT_PANELS: tuple[Panel, ...] = ("source", "mesh", "robot", "robot-third")
 COLUMN_PANELS: tuple[Panel, ...] = ("mesh", "third")
 #: The strip shows so many moments of so many seconds, and no wider pictures.
 STRIP_MOMENTS, STRIP_S, STRIP_WIDTH = 8, 120.0, 320
-#: The strip of several inputs is as tall as it has moments; their film is no wider than this.
+#: The strip of several inputs is as tall as it has moments; their video is no wider than this.
 COLUMN_MOMENTS, COLUMNS_WIDTH = 4, 1920
 _GAP = 4
 
@@ -56,12 +55,14 @@ def render(
     files = [settings.output / name for name in names]
     for path in files:
         check_free(path, settings.overwrite)
+
     recording, columns = open_columns(sources, settings, progress)
     in_columns = len(columns) > 1 or bool(settings.labels)
     shown = settings.panels or (COLUMN_PANELS if in_columns else DEFAULT_PANELS)
     motions = [column.motion for column in columns]
     depth = _depth_files(settings.depth, len(motions[0]))
     width, height = picture_size(recording) if recording.frames else (960, 540)
+
     with contextlib.ExitStack() as exits:
         panels = []
         for column in columns:
@@ -70,47 +71,28 @@ def render(
                 robot = load_robot(settings.robot, models=settings.robot_model)
                 known = calibrations_of(column.source, settings, robot)
                 trajectory = retarget_motion(column.motion, robot, calibrations=known)
-                robots = _Robots(robot, column.motion, trajectory, width, height)
-                layer = exits.enter_context(robots)
+                renderer = exits.enter_context(RobotRenderer(robot, width, height))
+                layer = functools.partial(_robot_layer, renderer, trajectory)
             panels.append(Panels(column.motion, width, height, layer, beside=motions))
+
         labels = tuple(column.label for column in columns) if in_columns else ()
-        film = _Film(recording, tuple(panels), shown, labels, depth, (width, height))
-        write_png(film.strip(), files[0])
+        grid = _Grid(recording, tuple(panels), shown, labels, depth, (width, height))
+        write_png(grid.strip(), files[0])
         if settings.moving:
-            film.write(files[1], progress)
+            grid.write(files[1], progress)
     return files
 
 
-class _Robots:
-    """Robot hands as layers; a context manager."""
-
-    def __init__(
-        self, robot: Robot, motion: HandMotion, trajectory: RobotTrajectory, width: int, height: int
-    ) -> None:
-        self._trajectory = trajectory
-        self._renderer = RobotRenderer(robot, width, height)
-
-    def __enter__(self) -> _Robots:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._renderer.close()
-
-    def __call__(self, view: View, frame: int) -> Layer:
-        trajectory = self._trajectory
-        assert trajectory.T_frame_base is not None
-        shown = [(slot, side) for slot, side in enumerate(SIDES) if trajectory.active[frame, slot]]
-        poses = view.T_view_frame @ trajectory.T_frame_base[frame]
-        picture, depth = self._renderer.render_with_depth(
-            view.camera,
-            {side: trajectory.joints[frame, slot] for slot, side in shown},
-            {side: poses[slot] for slot, side in shown},
-        )
-        return Layer(picture, depth)
+def _robot_layer(
+    renderer: RobotRenderer, trajectory: RobotTrajectory, view: View, frame: int
+) -> Layer:
+    assert trajectory.T_frame_base is not None  # of motions with a place before a camera
+    poses = view.T_view_frame @ trajectory.T_frame_base[frame]
+    return Layer(*renderer.render_frame(view.camera, trajectory, frame, poses))
 
 
 @dataclass(frozen=True, slots=True)
-class _Film:
+class _Grid:
     """All panels of a recording: a row each and a column per input, or of one input in a grid.
 
     ``labels`` are those of the columns; none without columns.
@@ -126,10 +108,13 @@ class _Film:
     def pictures(self, frame: int, image: ImageRgb | None) -> list[list[ImageRgb]]:
         """Return the panels of one frame, of each panel one picture per input."""
         scene = _read_depth(self.depth[frame], self.size) if self.depth else None
-        return [[one.draw(name, frame, image, scene) for one in self.panels] for name in self.names]
+        return [
+            [column.draw(name, frame, image, scene) for column in self.panels]
+            for name in self.names
+        ]
 
     def strip(self) -> Picture:
-        """Return a film strip of moments of the first two minutes.
+        """Return a strip of moments of the first two minutes.
 
         Of one input a column per moment and a row per panel; of several the moments follow one
         another downwards.
@@ -139,7 +124,9 @@ class _Film:
         moments = []
         for frame in np.unique(np.linspace(0, last, count).round().astype(int)).tolist():
             image = None if self.recording.frames is None else self.recording.frames.at(frame)
-            rows = [[_shrunk(shot) for shot in row] for row in self.pictures(frame, image)]
+            rows = [
+                [shrunk(shot, STRIP_WIDTH) for shot in row] for row in self.pictures(frame, image)
+            ]
             put_caption(rows[0][0], f"{frame / fps:.1f} s")
             moments.append(_joined([_joined(row, 1) for row in rows], 0))
         if not self.labels:
@@ -156,7 +143,7 @@ class _Film:
             scale = min(scale, COLUMNS_WIDTH / (across * self.size[0]))
         width, height = (2 * round(side * scale / 2) for side in self.size)
 
-        def made() -> Iterator[Picture]:
+        def pages() -> Iterator[Picture]:
             images = frames.read(0, count) if frames is not None else iter([None] * count)
             for frame, image in enumerate(images):
                 rows = self.pictures(frame, image)
@@ -166,14 +153,12 @@ class _Film:
 
         blank = self._page([[np.zeros((height, width, 3), np.uint8)] * len(self.panels)
                             for _ in self.names])  # fmt: skip
-        canvas = replace(
-            self.recording, width=blank.shape[1], height=blank.shape[0], camera=None,
-            frames=ArrayFrames(made(), count),
-        )  # fmt: skip
-        encode_video(canvas, path, round(self.recording.fps), VideoEncoding(gop=30))
+        write_video(
+            self.recording, pages(), (blank.shape[1], blank.shape[0]), self.recording.fps, path
+        )
 
     def _page(self, rows: list[list[ImageRgb]]) -> Picture:
-        """Return one picture of the film: the columns below their labels, else two to a row."""
+        """Return one picture of the video: the columns below their labels, else two to a row."""
         for row, name in zip(rows, self.names, strict=True):
             put_caption(row[0], name)
         if self.labels:
@@ -201,11 +186,6 @@ def _read_depth(path: Path, size: tuple[int, int]) -> Float32[np.ndarray, "H W"]
     # Depths of two things must not be mixed: the nearest pixel, not the mean.
     values = cv2.resize(values, size, interpolation=cv2.INTER_NEAREST)
     return values.astype(np.float32) / 1000
-
-
-def _shrunk(picture: ImageRgb) -> Picture:
-    height = round(picture.shape[0] * STRIP_WIDTH / picture.shape[1])
-    return cv2.resize(picture, (STRIP_WIDTH, height), interpolation=cv2.INTER_AREA)
 
 
 def _joined(pictures: Sequence[np.ndarray], axis: int) -> Picture:
