@@ -22,10 +22,9 @@ import numpy as np
 import torch
 from scipy.ndimage import gaussian_filter
 
-from acehand_core.model.placement.bearings import Bearings, calibrated_bearings, sampled_bearings
-from acehand_core.model.placement.camera_fit import FittedPinhole, token_centres
-from acehand_core.model.placement.pnp import mixed_pnp
-from acehand_core.model.placement.radial import fit_radial, guarded_pinhole
+from acehand_core.model.bearings import Bearings, calibrated_bearings, sampled_bearings
+from acehand_core.model.camera_fit import FittedPinhole, fit_radial, guarded_pinhole, token_centres
+from acehand_core.model.pnp import mixed_pnp
 from benchmarks import provenance
 from benchmarks.solver import right_hands
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from acehand_core.model.batch import Readout
-from acehand_core.model.placement.radial import guarded_pinhole
+from acehand_core.model.camera_fit import guarded_pinhole
 from acehand_core.synthetic.episode import SynthOptions
 from acehand_core.synthetic.job import SynthJob
 from acehand_core.synthetic.job import run as synth

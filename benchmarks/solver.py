@@ -21,10 +21,9 @@ from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.model.placement.bearings import calibrated_bearings, sampled_bearings
-from acehand_core.model.placement.camera_fit import fit_pinhole
-from acehand_core.model.placement.pnp import RigidSettings, mixed_pnp, rigid_pnp
-from acehand_core.model.placement.radial import fit_radial, guarded_pinhole
+from acehand_core.model.bearings import calibrated_bearings, sampled_bearings
+from acehand_core.model.camera_fit import fit_pinhole, fit_radial, guarded_pinhole
+from acehand_core.model.pnp import RigidSettings, mixed_pnp, rigid_pnp
 from benchmarks import provenance
 
 WIDTH, HEIGHT, COLUMNS, ROWS = 672, 480, 21, 15

@@ -28,8 +28,7 @@ from acehand_core.training.compose import compose
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.estimate import step_size
 from acehand_core.training.losses import LossWeights, Masks, total
-from acehand_core.training.optim import make_optimizer
-from acehand_core.training.step import TrainingModel
+from acehand_core.training.step import TrainingModel, make_optimizer
 from acehand_core.training.targets import Targets, targets_of
 from benchmarks import provenance
 

@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from acehand_core.errors import InputError, MissingDependencyError, SchemaError  # noqa: E402
+from acehand_core.model.batch import FeatureSource  # noqa: E402
 from acehand_core.model.config import TrunkConfig  # noqa: E402
 from acehand_core.model.encoder.sources import (  # noqa: E402
     SOURCES,
-    FeatureSource,
     Rgb,
     SourceSettings,
     VaeLatent,
@@ -131,13 +131,19 @@ def test_wan_is_whatever_the_loader_returns():
     config = TrunkConfig(dim=24, num_heads=2, num_layers=4, tap=1)
     asked = []
 
-    def load(trunk_config):
-        asked.append(trunk_config.lora_rank)
-        trunk = nn.Conv3d(48, trunk_config.dim, (1, 2, 2), (1, 2, 2))
-        trunk.feature_dim, trunk.needs = trunk_config.dim, "latents"
-        return trunk
+    class Patches(FeatureSource):
+        needs = "latents"
 
-    settings = SourceSettings(trunk=config, load_trunk=load)
+        def __init__(self, trunk_config):
+            super().__init__()
+            asked.append(trunk_config.lora_rank)
+            self.feature_dim = trunk_config.dim
+            self.patches = nn.Conv3d(48, trunk_config.dim, (1, 2, 2), (1, 2, 2))
+
+        def forward(self, latents):
+            return self.patches(latents)
+
+    settings = SourceSettings(trunk=config, load_trunk=Patches)
     wan, frozen = make_source("wan", settings), make_source("wan_frozen", settings)
     assert asked == [64, 0]
     assert (wan.name, frozen.name, wan.needs) == ("wan", "wan_frozen", "latents")

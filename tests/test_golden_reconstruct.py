@@ -17,8 +17,8 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.hand.mano import load_mano
 from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
-from acehand_core.model.golden.cases import GivenLatents, recording_of
-from acehand_core.model.golden.check import Recipe, draw, retrained
+from acehand_core.model.golden_cases import GivenLatents, recording_of
+from acehand_core.model.golden_check import Recipe, draw, retrained
 from acehand_core.model.inference.loading import InferenceOptions, WeightsRecord
 from acehand_core.model.inference.reconstruction import reconstruct
 from acehand_core.model.network import RELEASED, AceModel

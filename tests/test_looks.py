@@ -19,7 +19,7 @@ from acehand_core.motion import FrameSource
 from acehand_core.recordings.registry import RecordingOptions, open_recording
 from acehand_core.trackers.mediapipe import detector, redetection
 from acehand_core.trackers.mediapipe.detector import Detector, SegmentCache
-from acehand_core.trackers.mediapipe.slots import assign_slots
+from acehand_core.trackers.mediapipe.redetection import assign_slots
 from acehand_core.trackers.mediapipe.tracker import cache_key
 from acehand_core.types import no_progress
 from helpers.fake_hands import detection

@@ -8,9 +8,8 @@ from torch.autograd import gradcheck
 
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.model.placement import bearings
-from acehand_core.model.placement.camera_fit import fit_pinhole
-from acehand_core.model.placement.radial import RadialFit, _lens, fit_radial, guarded_pinhole
+from acehand_core.model import bearings
+from acehand_core.model.camera_fit import RadialFit, _lens, fit_pinhole, fit_radial, guarded_pinhole
 from helpers import solver_reference as slow
 
 WIDTH, HEIGHT = 672, 480

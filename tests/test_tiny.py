@@ -7,14 +7,29 @@ import torch
 
 from acehand_core.errors import InputError
 from acehand_core.model.batch import ClipBatch
-from acehand_core.model.config import ModelConfig, tiny_config
+from acehand_core.model.config import DecoderConfig, ModelConfig, TinyConfig
 from acehand_core.model.decoder import Decoder
-from acehand_core.model.encoder.sources import SourceSettings, make_source
-from acehand_core.model.encoder.tiny import TinySource, rotary_angles, rotate
+from acehand_core.model.encoder.sources import (
+    SourceSettings,
+    TinySource,
+    make_source,
+    rotary_angles,
+    rotate,
+)
 from acehand_core.model.network import AceModel
 from acehand_core.model.weights.load import load_weights
 from acehand_core.model.weights.own import save_own
 from acehand_core.model.weights.state import LoadedWeights
+
+
+def tiny_config(variant: str = "k", temporal_attention: bool = True) -> ModelConfig:
+    """Return sizes for images of about 128 x 96 pixels."""
+    decoder = DecoderConfig(
+        feature_dim=TinyConfig().dim, width=96, num_heads=4, num_layers=2, spatial_grid=8,
+        temporal_attention=temporal_attention,
+    )  # fmt: skip
+    tiny = TinyConfig(temporal_attention=temporal_attention)
+    return ModelConfig(variant=variant, source="tiny", decoder=decoder, tiny=tiny)
 
 
 def build(config: ModelConfig, seed: int = 0) -> AceModel:

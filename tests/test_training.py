@@ -316,7 +316,7 @@ def test_a_new_term_is_one_entry_and_its_weight(data, tmp_path, monkeypatch) -> 
     """The wrist head's depth: settings, objective, logs and resuming know it by these two alone."""
     depth = Term(
         "depth", "wrist_depth", lambda e: e.joints[..., 0],
-        lambda c, m: absolute(c.said.wrist[..., 2:], c.t.joints[..., 0, 2:], m),
+        lambda c, m: absolute(c.readout.wrist[..., 2:], c.t.joints[..., 0, 2:], m),
     )  # fmt: skip
     monkeypatch.setitem(TERMS, depth.name, depth)
     monkeypatch.setattr(config, "LossWeights", WeightsWithDepth)

@@ -13,12 +13,12 @@ from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.datasets.clips.windows import WindowSettings, mixture
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
+from acehand_core.model import bearings as bearings_torch
+from acehand_core.model import pnp
 from acehand_core.model.batch import ClipBatch
 from acehand_core.model.encoder import trunk
 from acehand_core.model.encoder.trunk import Trunk
 from acehand_core.model.network import AceModel, SolveOptions
-from acehand_core.model.placement import bearings as bearings_torch
-from acehand_core.model.placement import pnp
 from acehand_core.model.weights.official_export import export_official
 from acehand_core.model.weights.own import load_own, save_own
 from acehand_core.training import build
@@ -26,8 +26,7 @@ from acehand_core.training.batches import LatentCache, Plan, Reader, batches, en
 from acehand_core.training.compose import read_settings
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.losses import LossWeights, Masks, total
-from acehand_core.training.optim import group_of, make_optimizer
-from acehand_core.training.step import TrainingModel
+from acehand_core.training.step import TrainingModel, group_of, make_optimizer
 from acehand_core.training.targets import targets_of
 from helpers import tiny_model
 from helpers.training_samples import HANDS, camera, motion, store

@@ -25,7 +25,7 @@ class GoldenCheck:
 
     def run(self, terminal: console.Terminal) -> int:
         """Check the cases."""
-        from acehand_core.model.golden.check import check_manifest
+        from acehand_core.model.golden_check import check_manifest
 
         cases = passed = 0
         worst = None

@@ -128,14 +128,13 @@ class Export:
         return console.EXIT_OK
 
     def _commands(self, name: str, terminal: console.Terminal) -> int:
-        from retarget.solve.robot_calibration import known_calibrations
-
         from acehand_core.pipeline.report import write_commands
         from acehand_core.recordings.hands_file import check_table_path, read_motion_file
         from acehand_core.types import SIDES
         from retarget.replay.simulate import Physics
         from retarget.retargeting import retarget_motion
         from retarget.robots.robot import load_robot
+        from retarget.solve.calibration_file import known_calibrations
 
         robot = load_robot(name, models=self.robot_model)
         known = known_calibrations(self.calibration, robot)

@@ -66,15 +66,10 @@ class Robots:
 
     def _calibrate(self, robots: list[Robot], terminal: console.Terminal) -> int:
         """Write each robot's calibration file; one that fits already is left as it is."""
-        from retarget.solve.robot_calibration import (
-            calibration_text,
-            fingerprint,
-            fitted_robot,
-            kept_calibration,
-        )
-
         from acehand_core.atomic import atomic_path
         from retarget.robots.kinematics import KinematicTree
+        from retarget.solve.calibration import fingerprint, fitted_robot, kept_calibration
+        from retarget.solve.calibration_file import calibration_text
 
         files = []
         for robot in robots:

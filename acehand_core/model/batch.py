@@ -1,4 +1,4 @@
-"""What goes into the model and what comes out of its decoder. torch, inside the model only.
+"""What goes into the model, what gives its decoder features, and what the decoder returns. torch.
 
 Axes: B clips, F latent frames, N = 4 (F - 1) + 1 video frames, h w token rows and columns. Hand
 slots are 0 left, 1 right. Frames and units: ``acehand_core.types``.
@@ -7,9 +7,11 @@ slots are 0 left, 1 right. Frames and units: ``acehand_core.types``.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import torch
 from jaxtyping import Float
+from torch import nn
 
 from acehand_core.errors import SchemaError
 from acehand_core.geometry.cameras import Camera
@@ -41,6 +43,21 @@ class ClipBatch:
     size: Float[torch.Tensor, "B 2"]
     camera: PinholeBatch | None = None
     frames: Float[torch.Tensor, "B 3 N rows columns"] | None = None
+
+
+class FeatureSource(nn.Module):
+    """A module that gives one feature vector per token and latent frame, float32.
+
+    Attributes:
+        needs: what it is called with: "latents", clean and normalised, (B, 48, F, H/16, W/16); or
+            "frames", RGB in -1..1, (B, 3, N, H, W) with N = 4 (F - 1) + 1. H and W are multiples
+            of 32. It returns (B, C, F, H/32, W/32).
+        feature_dim: channels C; the decoder's ``feature_dim``.
+    """
+
+    name: str
+    needs: Literal["latents", "frames"]
+    feature_dim: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ class TrunkConfig:
 
 @dataclass(frozen=True, slots=True)
 class TinyConfig:
-    """The small encoder in place of the Wan ones (``encoder.tiny``); everything in it learns."""
+    """The small encoder in place of the Wan ones (``encoder.sources``); everything in it learns."""
 
     #: Channels of the encoder's first convolution.
     stem: int = 32
@@ -132,7 +132,7 @@ Variant = Literal["k", "kfree"]
 BearingSource = Literal["intrinsics", "rays", "pinhole", "radial"]
 SolveKind = Literal["mixed", "rigid", "inverse", "direct"]
 Fallback = Literal["released", "paper"]
-#: Which fitted pinholes place hands: ``placement.radial.guarded_pinhole``.
+#: Which fitted pinholes place hands: ``camera_fit.guarded_pinhole``.
 FitGuards = Literal["paper", "excess"]
 #: Where cells stand when bearings are read off the ray field.
 RayCells = Literal["edges", "centres"]
@@ -159,12 +159,8 @@ class ModelConfig:
     @classmethod
     def from_json(cls, data: Any, where: str) -> ModelConfig:
         """Read a config file's object. Raises SchemaError naming the field and what is valid."""
-        parts = {
-            "vae": VaeConfig,
-            "trunk": TrunkConfig,
-            "decoder": DecoderConfig,
-            "tiny": TinyConfig,
-        }
+        parts = {"vae": VaeConfig, "trunk": TrunkConfig, "decoder": DecoderConfig,
+                 "tiny": TinyConfig}  # fmt: skip
         values = _checked(cls, data, where)
         for name, kind in parts.items():
             if name in values:
@@ -174,7 +170,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class InferenceConfig:
-    """How a trained model is run unless told otherwise: as it was trained.
+    """How a trained model is run by default: as it was trained.
 
     None means not recorded: then as the released code does.
 
@@ -253,20 +249,3 @@ def _checked(kind: type, data: Any, where: str) -> dict[str, Any]:
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 _NAMES |= {kind: "an object" for kind in (VaeConfig, TrunkConfig, DecoderConfig, TinyConfig)}
-
-
-def tiny_config(variant: Variant = "k", temporal_attention: bool = True) -> ModelConfig:
-    """Return the sizes of the small model, for images of about 128 x 96 pixels.
-
-    Without ``temporal_attention`` neither transformer nor decoder attends across latent frames; the
-    parameters are the same.
-    """
-    return ModelConfig(
-        variant=variant,
-        source="tiny",
-        decoder=DecoderConfig(
-            feature_dim=TinyConfig().dim, width=96, num_heads=4, num_layers=2, spatial_grid=8,
-            temporal_attention=temporal_attention,
-        ),
-        tiny=TinyConfig(temporal_attention=temporal_attention),
-    )  # fmt: skip

@@ -114,13 +114,8 @@ class RayEncoding(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.frequencies = config.ray_frequencies
-        self.projection = nn.Sequential(
-            nn.Linear(4 * config.ray_frequencies, config.width),
-            nn.GELU(),
-            nn.Linear(config.width, config.width),
-        )
-        nn.init.zeros_(self.projection[2].weight)
-        nn.init.zeros_(self.projection[2].bias)
+        width = config.width
+        self.projection = _head(4 * self.frequencies, width, width, start=(0.0,) * width)
 
     def forward(self, rays: RayField) -> Float[torch.Tensor, "B P D"]:
         """Return one encoding per patch, in row order."""
@@ -136,8 +131,8 @@ def resized_grid(
     grid: Float[torch.Tensor, "1 D g g"], height: int, width: int
 ) -> Float[torch.Tensor, "P D"]:
     """Return the learned grid at the patches, corners on corners."""
-    out = functional.interpolate(grid, (height, width), mode="bilinear", align_corners=True)
-    return out[0].flatten(1).T
+    resized = functional.interpolate(grid, (height, width), mode="bilinear", align_corners=True)
+    return resized[0].flatten(1).T
 
 
 _TOKEN_SCALE = 0.02
@@ -293,7 +288,7 @@ def soft_argmax(heat: Float[torch.Tensor, "*batch h w"]) -> Float[torch.Tensor, 
     """Return the mean position (u, v) in 0..1 under each heatmap (paper equation (softargmax)).
 
     The first cell counts as 0 and the last as 1, as the released weights were trained; the paper
-    says cell centres.
+    has cell centres.
     """
     height, width = heat.shape[-2:]
     total = heat.sum(dim=(-1, -2)).clamp_min(1e-6)
@@ -309,8 +304,8 @@ def over_time(
 ) -> Float[torch.Tensor, "B N ..."]:
     """Interpolate linearly from latent frames to video frames; video frame 4 i is latent i."""
     flat = values.flatten(2).transpose(1, 2)
-    out = functional.interpolate(flat, frames, mode="linear", align_corners=True)
-    return out.transpose(1, 2).unflatten(-1, values.shape[2:])
+    flat = functional.interpolate(flat, frames, mode="linear", align_corners=True)
+    return flat.transpose(1, 2).unflatten(-1, values.shape[2:])
 
 
 def _tokens(*shape: int) -> nn.Parameter:
@@ -321,8 +316,9 @@ def _head(
     width: int, hidden: int, out: int, normed: bool = False, start: tuple[float, ...] = ()
 ) -> nn.Sequential:
     """Return Linear, GELU, Linear, after a norm if asked; ``start``: its output untrained."""
-    layers = [nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, out)]
+    first, last = nn.Linear(width, hidden), nn.Linear(hidden, out)
     if start:
-        nn.init.zeros_(layers[-1].weight)
-        layers[-1].bias.data = torch.tensor(start)
-    return nn.Sequential(nn.LayerNorm(width), *layers) if normed else nn.Sequential(*layers)
+        nn.init.zeros_(last.weight)
+        last.bias.data = torch.tensor(start)
+    norm = [nn.LayerNorm(width)] if normed else []
+    return nn.Sequential(*norm, first, nn.GELU(), last)

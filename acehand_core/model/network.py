@@ -1,4 +1,4 @@
-"""The model: encoder, decoder, camera solver and hand, in the order of the data.
+"""The model: feature source, decoder and placement, in the order of the data.
 
 ``AceModel`` turns clips of latents into a ``Readout``; ``place`` puts the hands before the camera.
 """
@@ -11,8 +11,17 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
-from acehand_core.errors import InputError
-from acehand_core.model.batch import ClipBatch, PinholeBatch, Readout
+from acehand_core.errors import InputError, SchemaError
+from acehand_core.model import pnp
+from acehand_core.model.batch import ClipBatch, FeatureSource, PinholeBatch, Readout
+from acehand_core.model.bearings import (
+    Bearings,
+    calibrated_bearings,
+    fitted_bearings,
+    radial_bearings,
+    sampled_bearings,
+)
+from acehand_core.model.camera_fit import FittedPinhole, fit_radial, guarded_pinhole
 from acehand_core.model.config import (
     BearingSource,
     Fallback,
@@ -25,22 +34,9 @@ from acehand_core.model.config import (
     Variant,
 )
 from acehand_core.model.decoder import Decoder
-from acehand_core.model.encoder.sources import (
-    TRUNK_SOURCES,
-    FeatureSource,
-    SourceSettings,
-    make_source,
-)
+from acehand_core.model.encoder.sources import TRUNK_SOURCES, SourceSettings, make_source
 from acehand_core.model.encoder.trunk import Trunk, add_adapters, merge_adapters
-from acehand_core.model.placement import pnp, radial
-from acehand_core.model.placement.bearings import (
-    Bearings,
-    calibrated_bearings,
-    fitted_bearings,
-    radial_bearings,
-    sampled_bearings,
-)
-from acehand_core.model.placement.pnp import Placement
+from acehand_core.model.pnp import Placement
 from acehand_core.model.weights.state import LoadedWeights
 
 Joints = Float[torch.Tensor, "B N 2 21 3"]
@@ -54,11 +50,11 @@ class SolveOptions:
         bearings: "intrinsics" of the given camera; "pinhole" or "radial" fitted to the predicted
             rays; or the "rays" sampled at the anchors.
         solve: "mixed" PnP of the paper; "rigid" PnP of all joints against the anchors; or the
-            ablations "inverse" and "direct", which ask no joint; see ``placement.pnp``.
-        fallback: where a rejected hand goes; see ``placement.pnp.mixed_pnp``.
+            ablations "inverse" and "direct", which use no joints; see ``pnp``.
+        fallback: where a rejected hand goes; see ``pnp.mixed_pnp``.
         fit_guards: with bearings "pinhole", which fits are used: those within the "paper"'s two
             guards, or (ours) only those of them without an "excess" over a radial lens; see
-            ``radial.guarded_pinhole``. Other clips read the rays, cells at their centres.
+            ``camera_fit.guarded_pinhole``. Other clips read the rays, cells at their centres.
         ray_cells: with bearings "rays", where cells stand: the outer ones on the image's "edges",
             as the released code reads them, or all at their "centres", as they are taught.
     """
@@ -95,8 +91,8 @@ class AceModel(nn.Module):
         self.source = source
         #: Rays start at zero (paper section 3.3).
         self.ray_head = nn.Conv3d(width, 3, kernel_size=1)
-        nn.init.zeros_(self.ray_head.weight)
-        nn.init.zeros_(self.ray_head.bias)
+        for parameter in self.ray_head.parameters():
+            nn.init.zeros_(parameter)
         self.decoder = decoder
 
     @classmethod
@@ -123,8 +119,8 @@ class AceModel(nn.Module):
                 source.load_state_dict(weights.tiny, strict=True, assign=True)
                 source.float().to(device)
         model = cls(config, source, Decoder(config.decoder))
-        model.decoder.load_state_dict(weights.decoder, strict=True, assign=True)
-        model.ray_head.load_state_dict(weights.ray_head, strict=True, assign=True)
+        model.decoder.load_state_dict(weights.part("decoder"), strict=True, assign=True)
+        model.ray_head.load_state_dict(weights.part("ray_head"), strict=True, assign=True)
         # Decoder and ray head run in float32 whatever the source does.
         model.decoder.float().to(device)
         model.ray_head.float().to(device)
@@ -153,10 +149,12 @@ def load_trunk(
 ) -> Trunk:
     """Return the trunk of some weights with their adapters, live or merged.
 
-    A ``config`` of rank 0 leaves the adapters out.
+    A ``config`` of rank 0 leaves the adapters out. Raises SchemaError for weights without a trunk.
     """
     config = config or weights.config.trunk
-    trunk = Trunk.from_tensors(config, weights.trunk, weights.caption, precision, device)
+    if weights.caption is None:
+        raise SchemaError("the weights have no caption embedding, which a trunk needs.")
+    trunk = Trunk.from_tensors(config, weights.part("trunk"), weights.caption, precision, device)
     if weights.adapters and config.lora_rank:
         add_adapters(trunk, weights.adapters)
         if merge:
@@ -179,9 +177,10 @@ def place(
         camera: needed for bearings from intrinsics.
 
     Raises:
-        InputError: those bearings are asked for without a camera.
+        InputError: bearings from intrinsics without a camera.
     """
-    return place_with(readout, joints, _bearings(readout, size, camera, options), options)
+    bearings = bearings_of(readout, readout.rays, size, camera, options)
+    return place_with(readout, joints, bearings, options)
 
 
 def place_with(
@@ -199,22 +198,34 @@ def place_with(
     return mixed
 
 
-def _bearings(
+def bearings_of(
     readout: Readout,
+    rays: Float[torch.Tensor, "B 3 h w"],
     size: Float[torch.Tensor, "B 2"],
     camera: PinholeBatch | None,
     options: SolveOptions,
+    fit: FittedPinhole | None = None,
 ) -> Bearings:
-    anchors, head, rays = readout.anchors, readout.camera[..., :2], readout.rays
+    """Return the bearings of the anchors, from what the options say.
+
+    Args:
+        rays: the predicted field.
+        size: width and height of the encoded image.
+        camera: needed for bearings from intrinsics.
+        fit: the pinhole fitted to the rays, where it is known already.
+
+    Raises:
+        InputError: bearings from intrinsics without a camera.
+    """
+    anchors, head = readout.anchors, readout.camera[..., :2]
     if options.bearings == "intrinsics":
         if camera is None:
             raise InputError("bearings from intrinsics need a camera; give one, or use kfree.")
         return calibrated_bearings(anchors, head, camera.focal, camera.centre, size)
     if options.bearings == "pinhole":
-        fit = radial.guarded_pinhole(rays, options.fit_guards)
+        fit = guarded_pinhole(rays, options.fit_guards) if fit is None else fit
         return fitted_bearings(fit, rays, anchors, head, size)
     if options.bearings == "radial":
-        lens = radial.fit_radial(rays)
-        return radial_bearings(lens, rays, anchors, head, size)
+        return radial_bearings(fit_radial(rays), rays, anchors, head, size)
     centres = options.ray_cells == "centres"
     return sampled_bearings(rays, anchors, head, size, centres)

@@ -6,9 +6,10 @@ import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from acehand_core.errors import AcehandError, InputError, MissingDependencyError
+from acehand_core.model.config import Precision, Variant
 from acehand_core.model.inference.loading import default_hands, has_mano, mano_hands
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.trackers.ace_settings import AceSettings, read_betas
@@ -112,7 +113,7 @@ class AceTracker:
             hands=self._settings.hands,
             every_slot=ace.every_slot,
             batch=ace.batch or ready.batch,
-            precision=ace.precision,
+            precision=cast(Precision, ace.precision),
         )
         return _Run((ready.model, ready.encoder, hands, ready.weights), options, notes)
 
@@ -146,6 +147,6 @@ def _inference() -> Any:
 def _load(ace: AceSettings, content: str) -> Any:
     from acehand_core.model.inference.loading import load_model
 
-    return load_model(
-        ace.place, ace.variant, ace.base, ace.vae, ace.caption, ace.precision, ace.device
-    )
+    # The settings checked both against what is valid.
+    variant, precision = cast(Variant | None, ace.variant), cast(Precision, ace.precision)
+    return load_model(ace.place, variant, ace.base, ace.vae, ace.caption, precision, ace.device)

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from acehand_core.atomic import atomic_path
 from acehand_core.datasets.clips.schema import Clip, ClipInfo
 from acehand_core.datasets.clips.store import ClipStore
-from acehand_core.datasets.clips.windows import STRIDE, Mixture, Sample, mixture
+from acehand_core.datasets.clips.windows import STRIDE, Mixture, Sample, WindowSettings, mixture
 from acehand_core.errors import AcehandError, InputError, SchemaError
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.model.batch import ClipBatch, PinholeBatch
@@ -129,7 +129,7 @@ def encoder_key(tensors: Mapping[str, torch.Tensor], precision: str) -> str:
     digest = hashlib.sha256(precision.encode())
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].contiguous().flatten().view(torch.uint8).cpu().numpy())
+        digest.update(tensors[name].contiguous().flatten().view(torch.uint8).cpu().numpy().data)
     return digest.hexdigest()
 
 
@@ -223,7 +223,7 @@ def scaled(frames: UInt8[np.ndarray, "n H W 3"]) -> Float[torch.Tensor, "3 n H W
     return torch.from_numpy(frames).permute(3, 0, 1, 2).float() / 255 * 2 - 1
 
 
-class _Steps(Dataset):
+class _Steps(Dataset[Batch | AcehandError]):
     """One process's batches; entry ``step * accumulation + part``."""
 
     def __init__(self, reader: Reader, plan: Plan) -> None:
@@ -285,7 +285,7 @@ def batches(reader: Reader, plan: Plan, first_step: int, workers: int) -> Iterat
             parts = []
 
 
-def _loaded(loader: DataLoader) -> Iterator[Batch | AcehandError]:
+def _loaded(loader: DataLoader[Batch | AcehandError]) -> Iterator[Batch | AcehandError]:
     try:
         yield from loader
     except RuntimeError as error:
@@ -324,16 +324,22 @@ def check_hand_models(stores: dict[str, ClipStore], hand: str) -> None:
                 )
 
 
+def sorted_clips(
+    name: str, source: SourceConfig, store: ClipStore, window: WindowSettings
+) -> Mixture:
+    """Return the mixture of one source: its clips by the size that they are encoded at."""
+
+    def size(info: ClipInfo) -> tuple[int, int]:
+        return encode_size(info.width, info.height, source.encode_width)
+
+    return mixture({name: store}, {name: 1.0}, window, size)
+
+
 def make_mixture(
     config: DataConfig, sources: dict[str, SourceConfig], stores: dict[str, ClipStore]
 ) -> Mixture:
     """Return the mixture of sources."""
-    parts = {}
-    for name, source in sources.items():
-        parts[name] = mixture(
-            {name: stores[name]}, {name: source.weight}, config.window,
-            lambda info, width=source.encode_width: encode_size(info.width, info.height, width),
-        )  # fmt: skip
+    parts = {n: sorted_clips(n, source, stores[n], config.window) for n, source in sources.items()}
     return Mixture(
         {name: part.buckets[name] for name, part in parts.items()},
         {name: source.weight for name, source in sources.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from acehand_core.model.decoder import Decoder
 from acehand_core.model.encoder.sources import (
     TRUNK_SOURCES,
     SourceSettings,
+    TinySource,
     make_source,
     source_kind,
 )
@@ -81,14 +83,14 @@ def random_weights(config: ModelConfig, seed: int = 0) -> LoadedWeights:
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(shapes: Shapes) -> Tensors:
-        out = {}
+        tensors = {}
         for name, shape in shapes.items():
             if ("norm" in name and len(shape) <= 1) or name.endswith("gamma"):
-                out[name] = torch.ones(shape) if not name.endswith("bias") else torch.zeros(shape)
+                tensors[name] = torch.full(shape, 0.0 if name.endswith("bias") else 1.0)
             else:
                 scale = max(1, torch.Size(shape[1:]).numel()) ** -0.5
-                out[name] = scale * torch.randn(shape, generator=generator)
-        return out
+                tensors[name] = scale * torch.randn(shape, generator=generator)
+        return tensors
 
     caption = torch.randn(5, config.trunk.text_dim, generator=generator)
     parts = state_shapes(config)
@@ -124,7 +126,7 @@ def build_model(config: TrainConfig, weights: LoadedWeights | None) -> AceModel:
         model.decoder.load_state_dict(weights.decoder)
         model.ray_head.load_state_dict(weights.ray_head)
     if weights is not None and weights.tiny is not None:
-        model.source.load_state_dict(weights.tiny)
+        source.load_state_dict(weights.tiny)
     return model.train()
 
 
@@ -152,11 +154,11 @@ def weights_of(
 ) -> LoadedWeights:
     """Return a trained model as weights to save: its own parts, the frozen ones from the start."""
 
-    def plain(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def plain(tensors: Mapping[str, torch.Tensor]) -> Tensors:
         return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
 
     config, source = model.config, model.source
-    out = LoadedWeights(
+    trained = LoadedWeights(
         config,
         decoder=plain(model.decoder.state_dict()),
         ray_head=plain(model.ray_head.state_dict()),
@@ -164,13 +166,15 @@ def weights_of(
         training_data=trained_on,
         inference=run_as,
     )
-    if config.source == "tiny":
-        return replace(out, tiny=plain(source.state_dict()))
+    if isinstance(source, TinySource):
+        return replace(trained, tiny=plain(source.state_dict()))
     if start is None:
-        return out
+        return trained
     trunk = start.trunk
-    if config.source == "wan" and trunk is not None:
-        patch = {f"patch_embedding.{n}": v for n, v in source.patch_embedding.state_dict().items()}
+    if config.source == "wan" and isinstance(source, Trunk) and trunk is not None:
+        patch = source.patch_embedding.state_dict(prefix="patch_embedding.")
         trunk = {**trunk, **plain(patch)}
-        out = replace(out, adapters=plain(dict(adapter_parameters(source))))
-    return replace(out, trunk=trunk, vae=start.vae, caption=start.caption, sha256s=start.sha256s)
+        trained = replace(trained, adapters=plain(dict(adapter_parameters(source))))
+    return replace(
+        trained, trunk=trunk, vae=start.vae, caption=start.caption, sha256s=start.sha256s
+    )

@@ -29,7 +29,7 @@ from acehand_core.errors import SchemaError
 from acehand_core.model.weights.storage import save_safetensors
 from acehand_core.model.weights.sums import sha256s
 from acehand_core.training.config import CheckpointConfig
-from acehand_core.training.optim import like, whole
+from acehand_core.training.step import like, whole
 
 FOLDER = "checkpoints"
 _STATE, _TRAINED, _OPTIMIZER = "state.json", "trained.safetensors", "optimizer.safetensors"
@@ -74,10 +74,9 @@ def save(
         (folder / _STATE).write_text(json.dumps(state, indent=1) + "\n", "utf-8")
 
     # Only the newest and the best stay.
-    there = listed(run)
-    scored = sorted((c for c in there if c.score is not None), key=lambda c: c.score)
-    keep = {c.path for c in [*there[-config.keep_last :], *scored[: config.keep_best]]}
-    for checkpoint in there:
+    present = listed(run)
+    keep = {c.path for c in [*present[-config.keep_last :], *_scored(present)[: config.keep_best]]}
+    for checkpoint in present:
         if checkpoint.path not in keep:
             gone = checkpoint.path.with_name(f".{checkpoint.path.name}.old")
             checkpoint.path.rename(gone)  # at once; the rest may be interrupted
@@ -88,7 +87,7 @@ def save(
 
 def listed(run: Path) -> list[Checkpoint]:
     """Return the checkpoints of a run, oldest first; damaged ones are left out."""
-    found = []
+    present = []
     folder = run / FOLDER
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if _NAME.fullmatch(path.name):
@@ -98,21 +97,25 @@ def listed(run: Path) -> list[Checkpoint]:
                 continue
             # Older ones were judged by their loss.
             score = state["score"] if state.get("measure") == _MEASURE else None
-            found.append(Checkpoint(path, int(state["step"]), score))
-    return found
+            present.append(Checkpoint(path, int(state["step"]), score))
+    return present
 
 
 def step_of(path: Path) -> int | None:
     """Return the step of a checkpoint's folder; None for another path."""
-    found = _NAME.fullmatch(path.name)
-    return int(found[1]) if found and (path / _STATE).is_file() else None
+    match = _NAME.fullmatch(path.name)
+    return int(match[1]) if match and (path / _STATE).is_file() else None
 
 
 def best(run: Path) -> Checkpoint | None:
     """Return the checkpoint of the best validation; the newest where there is none."""
-    there = listed(run)
-    scored = [c for c in there if c.score is not None]
-    return min(scored, key=lambda c: c.score) if scored else (there[-1] if there else None)
+    present = listed(run)
+    return next(iter([*_scored(present), *reversed(present)]), None)
+
+
+def _scored(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    """Return those that were validated, the best first."""
+    return sorted((c for c in checkpoints if c.score is not None), key=lambda c: c.score or 0.0)
 
 
 def read(checkpoint: Checkpoint) -> tuple[Tensors, Tensors]:
@@ -136,12 +139,12 @@ def clean(run: Path) -> None:
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
     """Return an optimiser's state by parameter name. Parameters that had no gradient have none."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    out = {}
+    tensors = {}
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
             tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-            out[f"{names[id(parameter)]}|{key}"] = whole(tensor)
-    return out
+            tensors[f"{names[id(parameter)]}|{key}"] = whole(tensor)
+    return tensors
 
 
 def set_optimizer(

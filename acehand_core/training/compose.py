@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import GenericAlias
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from acehand_core.errors import InputError, MissingDependencyError, nearest
@@ -52,7 +53,7 @@ def schema(kind: type, named_groups: bool = True) -> type:
     rows = []
     for f in dataclasses.fields(kind):
         hint = hints[f.name]
-        if dataclasses.is_dataclass(hint):
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             group = schema(hint, named_groups)
             rows.append((f.name, group, dataclasses.field(default_factory=group)))
             continue
@@ -60,7 +61,7 @@ def schema(kind: type, named_groups: bool = True) -> type:
         if get_origin(hint) is Literal:
             hint = type(get_args(hint)[0])
         elif get_origin(hint) is dict:
-            hint = dict[str, schema(get_args(hint)[1]) if named_groups else Any]
+            hint = GenericAlias(dict, (str, schema(get_args(hint)[1]) if named_groups else Any))
         default = dataclasses.field(default=f.default, default_factory=f.default_factory)
         rows.append((f.name, hint, default))
     return dataclasses.make_dataclass(kind.__name__, rows)
@@ -111,7 +112,7 @@ def _build(kind: Any, values: Any, where: str) -> Any:
         return {name: _build(group, value, f"{where}.{name}") for name, value in values.items()}
     if get_origin(kind) is Literal and values not in get_args(kind):
         raise InputError(f"{where} is {values!r}; {nearest(str(values), get_args(kind))}")
-    if not dataclasses.is_dataclass(kind):
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         return values
 
     hints = get_type_hints(kind)
@@ -134,7 +135,7 @@ def readable(error: Exception) -> InputError:
         text = str(error).partition("Config search path")[0]
         return InputError(f"configuration: {' '.join(text.split())}")
 
-    name, text = inner.full_key, str(inner).partition("\n")[0]
+    name, text = inner.full_key or "", str(inner).partition("\n")[0]
     if isinstance(inner, errors.ConfigKeyError | errors.ConfigAttributeError):
         names = {str(key) for key in inner.parent_node or ()}
         if "." not in name and inner is not error:  # an override may also choose a file of conf/

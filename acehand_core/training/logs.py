@@ -117,16 +117,16 @@ def draw(
 ) -> UInt8[np.ndarray, "H W 3"]:
     """Return a sheet: a row per clip, four frames of each; dots are anchors.
 
-    A hand that is said to be absent is not drawn; P and V are presence and visibility.
+    A hand that is predicted to be absent is not drawn; P and V are presence and visibility.
     """
     model.eval()
     moved = batch.to(device)
-    said = model.predict(moved.clips, moved.targets)
+    prediction = model.predict(moved.clips, moved.targets)
     model.train()
-    joints = places(said.joints_camera, moved, reader)
+    joints, readout = places(prediction.joints_camera, moved, reader), prediction.readout
     true, inside = moved.targets.anchors.cpu().numpy(), moved.targets.inside.cpu().numpy()
-    anchors = said.readout.anchors.cpu().numpy()
-    presence, visible = said.readout.presence.cpu(), said.readout.visible.cpu()
+    anchors = readout.anchors.cpu().numpy()
+    presence, visible = readout.presence.cpu(), readout.visible.cpu()
     rows = []
     for number, sample in enumerate(batch.samples):
         tiles = []
@@ -162,13 +162,13 @@ def places(
     """
     camera = batch.targets.camera
     focal, centre = camera.focal / camera.size, camera.centre / camera.size
-    out = project(joints_camera, focal, centre).cpu().double().numpy()
+    shares = project(joints_camera, focal, centre).cpu().double().numpy()
     for number, sample in enumerate(batch.samples):
         lens = reader.stores[sample.dataset].info_of(sample.clip).camera
         if lens is not None and lens.model != "pinhole":
             pixels = lens.project(joints_camera[number].cpu().double().numpy())
-            out[number] = pixels / (lens.width, lens.height)
-    return out
+            shares[number] = pixels / (lens.width, lens.height)
+    return shares
 
 
 def stacked(rows: Sequence[UInt8[np.ndarray, "_ _ 3"]]) -> UInt8[np.ndarray, "H W 3"]:

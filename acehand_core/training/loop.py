@@ -16,10 +16,9 @@ from acehand_core.model.network import AceModel
 from acehand_core.model.weights.own import save_own
 from acehand_core.model.weights.state import LoadedWeights
 from acehand_core.training import batches, build, checkpoints, logs
-from acehand_core.training import optim as sharding
+from acehand_core.training import step as sharding
 from acehand_core.training.batches import Batch, LatentCache, Plan, Reader, encoder_key
 from acehand_core.training.config import TrainConfig
-from acehand_core.training.optim import make_optimizer
 from acehand_core.training.run_folder import (
     NOT_WRITTEN,
     alone,
@@ -28,7 +27,14 @@ from acehand_core.training.run_folder import (
     run_as,
     trained_on,
 )
-from acehand_core.training.step import SCORE, StepReport, TrainingModel, optimise, validate
+from acehand_core.training.step import (
+    SCORE,
+    StepReport,
+    TrainingModel,
+    make_optimizer,
+    optimise,
+    validate,
+)
 from acehand_core.types import Progress
 
 _VALIDATION_SEED = 1_000_003
@@ -101,15 +107,13 @@ class Run:
 
     def plan_sizes(self) -> None:
         """Raise InputError unless the processes make the effective batch of the settings."""
-        optim, there = self.config.optim, self.accelerator.num_processes
-        if optim.processes != there:
-            fits = optim.processes * optim.accumulation
-            hint = f" (then optim.accumulation={fits // there} keeps the batch)" * (
-                fits % there == 0
-            )
+        optim, running = self.config.optim, self.accelerator.num_processes
+        if optim.processes != running:
+            parts, rest = divmod(optim.processes * optim.accumulation, running)
+            hint = "" if rest else f" (then optim.accumulation={parts} keeps the batch)"
             raise InputError(
-                f"optim.processes is {optim.processes}, but {there} run; launch with torchrun "
-                f"--nproc-per-node, or set optim.processes={there}{hint}."
+                f"optim.processes is {optim.processes}, but {running} run; launch with torchrun "
+                f"--nproc-per-node, or set optim.processes={running}{hint}."
             )
 
     def go(self, stop_at: int | None = None) -> RunReport:
@@ -178,13 +182,13 @@ class Run:
         return Reader(stores, source, self.hands, config.left_shapedirs_fixed, cache)
 
     def _encode(self, cache: LatentCache, stores: dict[str, ClipStore], mixture: Any) -> None:
-        wanted = [
+        clips_and_sizes = [
             (stores[name], clip, bucket.size)
             for name, buckets in mixture.buckets.items()
             for bucket in buckets
             for clip in bucket.clips
         ]
-        own = wanted[self.accelerator.process_index :: self.accelerator.num_processes]
+        own = clips_and_sizes[self.accelerator.process_index :: self.accelerator.num_processes]
         missing = [w for w in own if not cache.path(w[0].info_of(w[1]), w[2]).exists()]
 
         if missing:
@@ -278,21 +282,21 @@ class Run:
             watched = {} if self.watched is None else self.watched[1]
             keep_description(self.folder, self.config, self.stores, watched)
         self.accelerator.wait_for_everyone()
-        there = checkpoints.listed(self.folder)
-        if there:
-            trained, state = checkpoints.read(there[-1])
+        if present := checkpoints.listed(self.folder):
+            trained, state = checkpoints.read(present[-1])
             checkpoints.set_trained(self.bare, trained)
             checkpoints.set_optimizer(self.bare, optimizer, state)
-            self.step = there[-1].step
+            self.step = present[-1].step
 
     def _finish(self) -> Path | None:
         """Write the weights of the best and of the last checkpoint; every process takes part."""
         path, last = self.folder / "weights", self.folder / "weights-last"
         if self.accelerator.is_main_process:
-            there, best = checkpoints.listed(self.folder), checkpoints.best(self.folder)
+            best = checkpoints.best(self.folder)
             if best is not None:
+                newest = checkpoints.listed(self.folder)[-1]
                 self._write_weights(path, self._filled(checkpoints.read(best)[0]))
-                self._write_weights(last, self._filled(checkpoints.read(there[-1])[0]))
+                self._write_weights(last, self._filled(checkpoints.read(newest)[0]))
                 if (source := self.config.model.source) in NOT_WRITTEN:
                     self.progress(f"{path}: what was learned; {source} itself is not in it", 0, 0)
         self.accelerator.wait_for_everyone()

@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from acehand_core.errors import InputError
 from acehand_core.model.batch import Readout
+from acehand_core.model.camera_fit import token_centres
 from acehand_core.training.targets import Prediction, Targets
 
 #: Cosines of angles are kept this far from 1 and -1, where the arc cosine has no gradient. The
@@ -111,10 +112,7 @@ def bearings(
 
     Focal lengths and centres in shares of the image; bearings are x/z and y/z. ``grid``: h, w.
     """
-    h, w = grid
-    columns = (torch.arange(w, device=focal.device, dtype=focal.dtype) + 0.5) / w
-    rows = (torch.arange(h, device=focal.device, dtype=focal.dtype) + 0.5) / h
-    places = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), -1).flatten(0, 1)
+    places = token_centres(focal.new_empty(grid)).flatten(0, 1)
 
     def bearing(f: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         return (places - c[:, None]) / f[:, None]
@@ -236,7 +234,7 @@ class Compared:
     """A prediction beside its truth, with what several terms need of either.
 
     Attributes:
-        said: what the heads of the network read.
+        readout: of the network's heads.
         joints: the predicted hand model's joints in the camera frame; ``image``: projected.
         focal, centre: of the true pinhole, in shares of the image.
         relative: the true joints relative to their wrist.
@@ -244,7 +242,7 @@ class Compared:
 
     p: Prediction
     t: Targets
-    said: Readout
+    readout: Readout
     joints: Float[torch.Tensor, "B N 2 21 3"]
     image: Float[torch.Tensor, "B N 2 21 2"]
     focal: Float[torch.Tensor, "B 2"]
@@ -282,11 +280,11 @@ class Term:
 
 def _fit(c: Compared, mask: torch.Tensor) -> Scalar:
     p = c.p
-    if p.fit_focal is None:
+    if p.fit_focal is None or p.fit_centre is None or p.fit_within is None:
         return p.translation.new_zeros(())
     # A field outside the paper's guards is taught by its rays; its fit says nothing yet.
-    grid = tuple(c.t.rays.shape[-2:])
-    return bearings(p.fit_focal, p.fit_centre, c.focal, c.centre, grid, mask & p.fit_within)
+    h, w = c.t.rays.shape[-2:]
+    return bearings(p.fit_focal, p.fit_centre, c.focal, c.centre, (h, w), mask & p.fit_within)
 
 
 def _warming_up(weights: LossWeights, step: int | None) -> float:
@@ -304,15 +302,15 @@ _HAND, _DIRECT = partial(_reads, "hand"), partial(_reads, "direct")
 #: The objective, in the order in which logs list it.
 TERMS: dict[str, Term] = {term.name: term for term in (
     Term("rot_orient", "rotation_geodesic", lambda e: e.posed,
-         lambda c, m: geodesic(c.said.global_orient, c.t.global_orient, m)),
+         lambda c, m: geodesic(c.readout.global_orient, c.t.global_orient, m)),
     Term("rot_pose", "rotation_geodesic", lambda e: e.posed[..., None].expand(-1, -1, -1, 15),
-         lambda c, m: geodesic(c.said.hand_pose, c.t.hand_pose, m)),
+         lambda c, m: geodesic(c.readout.hand_pose, c.t.hand_pose, m)),
     Term("rot_orient_matrix", "rotation_matrix", lambda e: e.posed,
-         lambda c, m: matrix_squared(c.said.global_orient, c.t.global_orient, m)),
+         lambda c, m: matrix_squared(c.readout.global_orient, c.t.global_orient, m)),
     Term("rot_pose_matrix", "rotation_matrix", lambda e: e.posed[..., None].expand(-1, -1, -1, 15),
-         lambda c, m: matrix_squared(c.said.hand_pose, c.t.hand_pose, m)),
+         lambda c, m: matrix_squared(c.readout.hand_pose, c.t.hand_pose, m)),
     Term("shape", "shape", lambda e: e.t.hand.any(1) & e.t.shape,
-         lambda c, m: absolute(c.said.betas, c.t.betas, m)),
+         lambda c, m: absolute(c.readout.betas, c.t.betas, m)),
 
     # Two readings of 3D joints: of the placed hand model, and straight from the heads.
     Term("joint_relative_hand", "joint_relative", lambda e: e.posed[..., None] & e.relative,
@@ -322,15 +320,15 @@ TERMS: dict[str, Term] = {term.name: term for term in (
     Term("joint_wrist_hand", "joint_wrist", lambda e: e.placed & e.joints[..., 0],
          lambda c, m: absolute(c.joints[..., 0, :], c.t.joints[..., 0, :], m), _HAND),
     Term("joint_relative_direct", "joint_relative", lambda e: e.relative,
-         lambda c, m: absolute(c.said.joints_relative, c.relative, m), _DIRECT),
+         lambda c, m: absolute(c.readout.joints_relative, c.relative, m), _DIRECT),
     Term("joint_camera_direct", "joint_camera", lambda e: e.relative,
-         lambda c, m: absolute(c.said.joints_relative + c.said.wrist[..., None, :],
+         lambda c, m: absolute(c.readout.joints_relative + c.readout.wrist[..., None, :],
                                c.t.joints, m), _DIRECT),
     Term("joint_wrist_direct", "joint_wrist", lambda e: e.joints[..., 0],
-         lambda c, m: absolute(c.said.wrist, c.t.joints[..., 0, :], m), _DIRECT),
+         lambda c, m: absolute(c.readout.wrist, c.t.joints[..., 0, :], m), _DIRECT),
 
     Term("img_anchors", "anchors", lambda e: e.inside & e.t.anchors_taught[:, None, None, None],
-         lambda c, m: absolute(c.said.anchors, c.t.anchors, m)),
+         lambda c, m: absolute(c.readout.anchors, c.t.anchors, m)),
     Term("img_reprojected", "reprojected", lambda e: e.seen,
          lambda c, m: absolute(c.image, c.t.anchors, m)),
     Term("img_wrist", "image_wrist", lambda e: e.seen[..., 0],
@@ -339,13 +337,13 @@ TERMS: dict[str, Term] = {term.name: term for term in (
          lambda c, m: absolute(c.p.translation, c.t.translation, m)),
 
     Term("pres", "presence", lambda e: e.t.presence_taught,
-         lambda c, m: cross_entropy(c.said.presence, c.t.presence, m)),
+         lambda c, m: cross_entropy(c.readout.presence, c.t.presence, m)),
     Term("pres_visible", "visible", lambda e: e.t.presence_taught,
-         lambda c, m: cross_entropy(c.said.visible, c.t.visible, m)),
+         lambda c, m: cross_entropy(c.readout.visible, c.t.visible, m)),
     Term("tmp", "acceleration", lambda e: e.placed[:, 2:] & e.placed[:, 1:-1] & e.placed[:, :-2],
          lambda c, m: acceleration(c.joints, m)),
     Term("ray", "rays", lambda e: e.t.rays_taught,
-         lambda c, m: rays(c.said.rays, c.t.rays, m)),
+         lambda c, m: rays(c.readout.rays, c.t.rays, m)),
     Term("fit", "fit", lambda e: e.t.rays_taught & e.t.pinhole & e.t.pinhole_fit,
          _fit, _warming_up),
 )}  # fmt: skip

@@ -11,12 +11,15 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from acehand_core.errors import AcehandError, InputError, OutputError
 from acehand_core.model.config import TOKEN_PIXELS
 from acehand_core.model.inference.windows import encode_size
 from acehand_core.training.compose import CONF, checked, compose, readable, register
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 #: hydra's flags for another folder or file of settings.
 _CONFIG_FLAGS = ("-cp", "-cn", "-cd")
@@ -119,7 +122,8 @@ class _Bar:
     """A progress bar with the time left, on standard error, of the first process."""
 
     def __init__(self, shown: bool) -> None:
-        self._shown, self._bar = shown, None
+        self._shown = shown
+        self._bar: tqdm[NoReturn] | None = None
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         if not self._shown:

@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from acehand_core.datasets.clips.store import ClipStore
-from acehand_core.datasets.clips.windows import STRIDE, WindowSettings, mixture
+from acehand_core.datasets.clips.windows import STRIDE, WindowSettings
 from acehand_core.datasets.readers.splits import PAPER
 from acehand_core.errors import InputError, nearest
 from acehand_core.model.config import SPATIAL_STRIDE
 from acehand_core.model.encoder.sources import source_kind
 from acehand_core.model.inference.windows import encode_size
+from acehand_core.training.batches import sorted_clips
 from acehand_core.training.config import SourceConfig, TrainConfig
 from acehand_core.training.estimate import Size, step_size, trunk_flops
 
@@ -95,30 +96,27 @@ def parts_of(config: TrainConfig, sizes: Mapping[str, Size]) -> list[Part]:
         )
 
     total = sum(source.weight for source in used.values())
-    out: list[Part] = []
+    parts: list[Part] = []
     for name, source in used.items():
         share = source.weight / total
         if source.root:
-            out += _counted(name, source, config.data.window, share)
+            parts += _counted(name, source, config.data.window, share)
         else:
-            out.append(_stated(name, source, config.data.window, share, sizes.get(name)))
+            parts.append(_stated(name, source, config.data.window, share, sizes.get(name)))
 
     for name, source in config.validation.sources.items():
         if source.root and source.weight > 0:
-            out += _counted(f"{name} (validation)", source, config.data.window, 0.0)
-    return out
+            parts += _counted(f"{name} (validation)", source, config.data.window, 0.0)
+    return parts
 
 
 def _counted(
     name: str, source: SourceConfig, window: WindowSettings, share: float
 ) -> Iterator[Part]:
     """Yield the clips of a store that are long enough to be drawn, by size."""
-    found = mixture(
-        {name: ClipStore(Path(source.root or ""))}, {name: 1.0}, window,
-        lambda info: encode_size(info.width, info.height, source.encode_width),
-    )  # fmt: skip
     by_frames = window.weighting == "frame"
-    buckets = found.buckets[name]
+    store = ClipStore(Path(source.root or ""))
+    buckets = sorted_clips(name, source, store, window).buckets[name]
     masses = [sum(b.lengths) if by_frames else len(b.clips) for b in buckets]
 
     for bucket, mass in zip(buckets, masses, strict=True):
@@ -143,7 +141,7 @@ def _stated(
         )
 
     clips, frames = PAPER[reader]["train"]
-    kind = "image" if name in _STILL else "video"
+    kind: Literal["image", "video"] = "image" if name in _STILL else "video"
     if kind == "image":
         frames = clips * window.image_frames
         latents = clips * _latents(window.image_frames)
@@ -202,14 +200,13 @@ def _storage(config: TrainConfig, parts: Sequence[Part]) -> dict[str, Any]:
         }
         for part in parts
     ]  # fmt: skip
-    known = [row for row in rows if row["bytes"] is not None]
-    pixels = [row["frames"] * row["size"][0] * row["size"][1] for row in known]
+    pixels = sum(part.frames * part.size[0] * part.size[1] for part in parts if part.size)
 
     return {
         "latent_cache": rows,
-        "latent_cache_bytes": sum(row["bytes"] for row in known),
-        "unknown": [row["source"] for row in rows if row["bytes"] is None],
-        "encoding_a100_hours": sum(pixels) / _ENCODED_PIXELS / _ENCODED_FPS / _HOUR,
+        "latent_cache_bytes": sum(part.cache_bytes(channels) or 0 for part in parts),
+        "unknown": [part.source for part in parts if part.size is None],
+        "encoding_a100_hours": pixels / _ENCODED_PIXELS / _ENCODED_FPS / _HOUR,
     }
 
 
@@ -219,14 +216,14 @@ def _memory(config: TrainConfig, parts: Sequence[Part], gpu: str) -> list[dict[s
     shared = optim.processes if optim.parallel == "fsdp" else 1
     kinds = {(part.size or _ASSUMED, part.window) for part in parts if part.share}
 
-    out = []
+    rows = []
     for size, window in sorted(kinds, reverse=True):
         frames = STRIDE * (window - 1) + 1
         for checkpointing in (True, False):
             step = step_size(model, optim.clips_per_process, frames, *size, checkpointing)
             held = (step.weights + step.optimiser) // shared
             total = held + step.activations
-            out.append({
+            rows.append({
                 "size": list(size), "frames": frames, "checkpointing": checkpointing,
                 "weights_bytes": step.weights // shared,
                 "optimiser_bytes": step.optimiser // shared,
@@ -234,7 +231,7 @@ def _memory(config: TrainConfig, parts: Sequence[Part], gpu: str) -> list[dict[s
                 "fits": total < GPUS[gpu][1] * _GB,
             })  # fmt: skip
 
-    return out
+    return rows
 
 
 def _time(

@@ -81,10 +81,7 @@ def check_folder(run: Path) -> None:
 
 
 def keep_description(
-    folder: Path,
-    config: TrainConfig,
-    stores: dict[str, ClipStore],
-    watched: dict[str, ClipStore],
+    folder: Path, config: TrainConfig, stores: dict[str, ClipStore], watched: dict[str, ClipStore]
 ) -> None:
     """Write config and provenance of a new run; of an old one, check that it is the same.
 
@@ -154,7 +151,12 @@ def _described(stores: Mapping[str, ClipStore]) -> dict[str, Any]:
             "root": str(store.root),
             "store_sha256": content_sha256(store.root / "store.json"),
             "clips": len(store),
-            "clips_sha256": _clips_hash(store),
+            # The files' hashes as clip.json states them; the files themselves may be terabytes.
+            "clips_sha256": hashlib.sha256(
+                json.dumps(
+                    [[n, sorted(i.files.items())] for n, i in store.infos().items()]
+                ).encode()
+            ).hexdigest(),
             "pictures": store.info.pictures,
             "widths": sorted({info.width for info in store.infos().values()}),
             "license": store.info.license,
@@ -163,9 +165,15 @@ def _described(stores: Mapping[str, ClipStore]) -> dict[str, Any]:
     }
 
 
+def _clips_hash(store: ClipStore) -> str:
+    # The files' hashes as clip.json states them; the files themselves may be terabytes.
+    rows = [[name, sorted(info.files.items())] for name, info in store.infos().items()]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
 def other_data(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return what differs between the data of two starts, by name; where it lies does not count."""
-    out = []
+    differences = []
     for group in ("data", "validation"):
         then, now = old.get(group, {}), new[group]
         if group == "validation" and not (then and now):
@@ -174,21 +182,17 @@ def other_data(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         for name in sorted({*then, *now}):
             a, b = then.get(name), now.get(name)
             if a is None or b is None:
-                out.append(f"{where}.{name}: {'not there' if a is None else 'there'} then, "
-                           f"{'not there' if b is None else 'there'} now")  # fmt: skip
+                differences.append(
+                    f"{where}.{name}: {'not there' if a is None else 'there'} then, "
+                    f"{'not there' if b is None else 'there'} now"
+                )
             elif any(a[key] != b[key] for key in ("store_sha256", "clips_sha256")):
-                out.append(
+                differences.append(
                     f"{where}.{name}: other clips ({a['clips']} in {a['root']} then, "
                     f"{b['clips']} in {b['root']} now)"
                 )
 
-    return out
-
-
-def _clips_hash(store: ClipStore) -> str:
-    # The files' hashes as clip.json states them; the files themselves may be terabytes.
-    rows = [[name, sorted(info.files.items())] for name, info in store.infos().items()]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    return differences
 
 
 def _git(file: Path = Path(__file__)) -> dict[str, Any] | None:
@@ -215,18 +219,17 @@ def trained_on(folder: Path, start: LoadedWeights | None) -> TrainingData:
     None without a provenance. A start without a decoder is a backbone, which never saw hands.
     """
     try:
-        found = json.loads((folder / "provenance.json").read_text("utf-8"))["starts"][0]["data"]
         sources = [
             TrainingSource(
                 name, entry.get("pictures", "unknown"), entry["store_sha256"],
                 entry["clips_sha256"], entry["clips"], entry["license"],
             )
-            for name, entry in sorted(found.items())
+            for name, entry in sorted(_first_data(folder).items())
         ]  # fmt: skip
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+    except _UNREADABLE:
         return None
 
-    before: TrainingData = ()
+    before: tuple[TrainingSource, ...] = ()
     if start is not None and start.decoder is not None:
         before = start.training_data or (TrainingSource("weights that it started from", "unknown"),)
     return join_training(before, sources)
@@ -238,9 +241,8 @@ def run_as(folder: Path, config: TrainConfig) -> InferenceConfig:
     The width is recorded where all pictures were encoded at the same one.
     """
     try:
-        entry = json.loads((folder / "provenance.json").read_text("utf-8"))["starts"][0]["data"]
-        stored = {name: data["widths"] for name, data in entry.items()}
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        stored = {name: data["widths"] for name, data in _first_data(folder).items()}
+    except _UNREADABLE:
         stored = {}
 
     widths = set()
@@ -255,6 +257,15 @@ def run_as(folder: Path, config: TrainConfig) -> InferenceConfig:
         encode_width=widths.pop() if len(widths) == 1 else None,
         window_latents=config.data.window.latents,
     )
+
+
+#: What a provenance that is missing, damaged or of another form raises.
+_UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
+
+
+def _first_data(folder: Path) -> dict[str, Any]:
+    """Return the datasets of a run's first start."""
+    return json.loads((folder / "provenance.json").read_text("utf-8"))["starts"][0]["data"]
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], where: str = "") -> list[str]:
@@ -327,7 +338,9 @@ def export(
         steps = ", ".join(str(c.step) for c in there) or "none"
         raise InputError(f"{run}: no checkpoint {'' if step is None else step}; there: {steps}.")
 
-    moved = {n: str(p) for n in Pieces.__slots__ if (p := getattr(pieces or Pieces(), n))}
+    moved: dict[str, Any] = {
+        name: str(path) for name, path in asdict(pieces or Pieces()).items() if path
+    }
     start = build.read_start(config.model, replace(config.start, **moved))
     model = build.build_model(config, start)
     trained, _ = checkpoints.read(checkpoint)

@@ -1,38 +1,153 @@
-"""One step: forward, place, compare, backward, update. torch; any number of processes."""
+"""One step: forward, place, compare, backward, update. torch; any number of processes.
+
+Also groups of parameters and their learning rates (paper, appendix "Optimization"), and parameters,
+gradients and moments split over processes (torch FSDP2). The sharding is torch's own
+``fully_shard``, which runs on any backend; accelerate, which sets up the processes, would apply it
+to GPUs alone. Checkpoints hold whole tensors either way, so a run may change between sharded and
+replicated.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils import _pytree
 
 from acehand_core.errors import AcehandError
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.model.batch import ClipBatch, Readout
-from acehand_core.model.network import AceModel, SolveOptions, place_with
-from acehand_core.model.placement import bearings as bearings_torch
-from acehand_core.model.placement import radial
-from acehand_core.model.placement.bearings import Bearings
-from acehand_core.model.placement.camera_fit import FittedPinhole
+from acehand_core.model.bearings import sampled_bearings
+from acehand_core.model.camera_fit import guarded_pinhole
+from acehand_core.model.encoder.sources import TRUNK_SOURCES
+from acehand_core.model.network import AceModel, SolveOptions, bearings_of, place_with
 from acehand_core.training.batches import Batch
 from acehand_core.training.config import OptimConfig
-from acehand_core.training.losses import (
-    TERMS,
-    Elements,
-    LossWeights,
-    Masks,
-    Sums,
-    term_sums,
-    total,
-)
-from acehand_core.training.optim import rate, unsynchronised, whole
+from acehand_core.training.losses import TERMS, Elements, LossWeights, Masks, Sums, term_sums, total
 from acehand_core.training.targets import Prediction, Targets
+
+#: Lists of layers that are gathered one layer at a time.
+_LAYERS = ("blocks", "layers")
+
+
+def shard(model: AceModel, device: torch.device, processes: int) -> None:
+    """Split a model's parameters over all processes, in place; make the optimiser afterwards."""
+    # The backward hooks look for tensors in what the model returns.
+    if Readout not in _pytree.SUPPORTED_NODES:
+        _pytree.register_dataclass(Readout)
+    model.to(device)
+    mesh = init_device_mesh(device.type, (processes,))
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.ModuleList) and name.rpartition(".")[2] in _LAYERS:
+            for layer in module:
+                fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def settle(model: nn.Module) -> None:
+    """Let go of gathered parameters, so that a model's parameters are the optimiser's again."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a whole tensor on the CPU. For a sharded one all processes must ask."""
+    tensor = tensor.detach()
+    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return full.cpu().contiguous()
+
+
+def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Return a whole tensor laid out as a parameter is: on its device, split as it is."""
+    moved = value.to(parameter.device)
+    if isinstance(parameter, DTensor):
+        # Every process has read the same checkpoint: nothing needs to be sent.
+        mesh, placements = parameter.device_mesh, parameter.placements
+        return distribute_tensor(moved, mesh, placements, src_data_rank=None)
+    return moved
+
+
+@contextlib.contextmanager
+def unsynchronised(accelerator: Any, model: nn.Module) -> Iterator[None]:
+    """Let gradients add up without exchanging them."""
+    parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if not parts:
+        with accelerator.no_sync(model):
+            yield
+        return
+    for part in parts:
+        part.set_requires_gradient_sync(False, recurse=False)
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.set_requires_gradient_sync(True, recurse=False)
+
+
+GROUPS = ("decoder", "lora", "patch_embedding")
+
+
+def group_of(name: str, source: str) -> str:
+    """Return the group of a parameter of ``AceModel`` by its name.
+
+    Adapters; the patch embedding of the pretrained transformer; and all that starts from scratch:
+    decoder, heads, ray head, and sources that learn as a whole.
+    """
+    if source in TRUNK_SOURCES and ".lora_" in name:
+        return "lora"
+    if source in TRUNK_SOURCES and "patch_embedding" in name:
+        return "patch_embedding"
+    return "decoder"
+
+
+def trained(model: AceModel) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield what learns, by name."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            yield name, parameter
+
+
+def make_optimizer(model: AceModel, config: OptimConfig) -> torch.optim.AdamW:
+    """Return AdamW over what learns, in named groups; rates are set before every step."""
+    groups: dict[str, list[nn.Parameter]] = {name: [] for name in GROUPS}
+    for name, parameter in trained(model):
+        groups[group_of(name, model.config.source)].append(parameter)
+    rows = [
+        {"params": parameters, "name": name, "lr": rate(config, name, 0)}
+        for name, parameters in groups.items()
+        if parameters
+    ]
+    return torch.optim.AdamW(
+        rows, betas=(config.beta1, config.beta2), weight_decay=config.weight_decay
+    )
+
+
+def factor(config: OptimConfig, step: int) -> float:
+    """Return what all rates are multiplied by at a step, the first being 0.
+
+    Linear up to 1 over the warm-up (the first step already moves), then half a cosine to 0 at the
+    last step.
+    """
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    length = max(1, config.steps - config.warmup_steps)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - config.warmup_steps) / length)))
+
+
+def rate(config: OptimConfig, group: str, step: int) -> float:
+    """Return the learning rate of a group at a step."""
+    return getattr(config, f"lr_{group}") * factor(config, step)
+
 
 #: The solve divides rays by their depth, which is 0 when training starts. From here up it counts as
 #: it is: rays of unit length less than 89 degrees off the axis.
@@ -69,43 +184,21 @@ class TrainingModel(nn.Module):
         readout = self.model(clips)
         hands = self.hands.to(readout.betas.device)
         joints = hands.joints(readout.global_orient, readout.hand_pose, readout.betas)
-        rays = _deep(readout.rays)
-        fit = None
+        rays, size, fit = _deep(readout.rays), targets.camera.size, None
         if self.options.bearings == "pinhole":
-            fit = radial.guarded_pinhole(rays, self.options.fit_guards)
-        bearings = self._bearings(readout, rays, targets, fit)
+            fit = guarded_pinhole(rays, self.options.fit_guards)
+        if self.options.bearings == "intrinsics" and not bool(targets.pinhole.all()):
+            # A given lens that is not a pinhole: its own rays at the token centres, not the
+            # predicted ones.
+            given, head = _deep(targets.rays), readout.camera[..., :2]
+            bearings = sampled_bearings(given, readout.anchors, head, size, cell_centres=True)
+        else:
+            bearings = bearings_of(readout, rays, size, targets.camera, self.options, fit)
+
         placed = place_with(readout, joints, bearings, self.options)
         if fit is None:
             return Prediction(readout, joints, placed.translation)
         return Prediction(readout, joints, placed.translation, fit.focal, fit.centre, fit.within)
-
-    def _bearings(
-        self,
-        readout: Readout,
-        rays: Float[torch.Tensor, "B 3 h w"],
-        targets: Targets,
-        fit: FittedPinhole | None,
-    ) -> Bearings:
-        anchors, head, size = readout.anchors, readout.camera[..., :2], targets.camera.size
-        if fit is not None:
-            return bearings_torch.fitted_bearings(fit, rays, anchors, head, size)
-
-        if self.options.bearings == "radial":
-            lens = radial.fit_radial(rays)
-            return bearings_torch.radial_bearings(lens, rays, anchors, head, size)
-        if self.options.bearings == "rays":
-            centres = self.options.ray_cells == "centres"
-            return bearings_torch.sampled_bearings(rays, anchors, head, size, centres)
-
-        if bool(targets.pinhole.all()):
-            camera = targets.camera
-            return bearings_torch.calibrated_bearings(
-                anchors, head, camera.focal, camera.centre, size
-            )
-        # A given lens that is not a pinhole: its own rays at the token centres, not the predicted.
-        return bearings_torch.sampled_bearings(
-            _deep(targets.rays), anchors, head, size, cell_centres=True
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +276,7 @@ def reduced(accelerator: Any, parts: Sequence[Sums]) -> Sums:
 
 @torch.no_grad()
 def validate(
-    accelerator: Any,
-    model: nn.Module,
-    batches: Sequence[tuple[Batch, bool]],
-    weights: LossWeights,
+    accelerator: Any, model: nn.Module, batches: Sequence[tuple[Batch, bool]], weights: LossWeights
 ) -> dict[str, float]:
     """Return ``SCORE``, loss and unweighted terms of all processes' batches that count.
 

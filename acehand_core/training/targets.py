@@ -1,6 +1,4 @@
-"""The truth of a window of a clip as tensors: ``losses.targets.Targets`` of one clip.
-
-The truth of a batch and what of it may teach; what a model said, ready to be compared. torch.
+"""The truth of a batch of windows, and which of it may teach; a prediction to compare it with.
 
 Axes: B clips, N video frames, 2 slots, 21 joints, h w tokens. Camera frame, metres. A number that
 is not known is 0 and masked; NaN never gets here.
@@ -10,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,8 +32,8 @@ class Targets:
     """The truth of B clips.
 
     Attributes:
-        hand_pose: relative to the hand model's mean pose, as the network says it.
-        anchors: keypoints in the image, 0..1 of it as the solver counts (``model.placement``).
+        hand_pose: relative to the hand model's mean pose, as the network predicts it.
+        anchors: keypoints in the image, 0..1 of it as placement counts (``model.bearings``).
         hand: the hand is there, labelled, and its slot may teach; out-of-sight hands included.
         joints_known, inside: per keypoint: it has a label; and it projects inside the image.
         presence, visible: 0 or 1.
@@ -80,7 +79,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model said about a batch, with its hands posed and placed.
+    """What a model predicts for a batch, with its hands posed and placed.
 
     ``joints`` are canonical: of the hand model, turned to the camera, not placed. ``translation``
     comes out of the solve. The fit (shares of the image) is there in the K-free configuration;
@@ -101,7 +100,7 @@ class Prediction:
 
 
 def _map(merge: Callable[[list[torch.Tensor]], torch.Tensor], targets: list[Targets]) -> Targets:
-    values = {}
+    values: dict[str, Any] = {}
     for field in fields(Targets):
         parts = [getattr(target, field.name) for target in targets]
         if field.name == "camera":
@@ -124,7 +123,7 @@ def targets_of(
 ) -> Targets:
     """Return the truth of one window.
 
-    A camera is taken as its numbers stand, scaled by plain ratios, as the solver does: anchors are
+    A camera is taken as its numbers stand, scaled by plain ratios, as placement does: anchors are
     ``(f X / Z + c) / size`` and token centres ``(j + 0.5) / w`` of the image.
 
     Args:

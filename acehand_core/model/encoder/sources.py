@@ -2,8 +2,15 @@
 
 The names are the rows of the paper's table "Feature-source ablation", which does not define them
 (those without weights, video latents and pixels, are defined here), and "tiny", the small model's
-own, whose tokens cover 16 x 16 pixels. A latent frame i stands for video frame 4i, a token for
-32 x 32 pixels of the encoded image: 21 x 15 tokens for 672 x 480.
+own. A latent frame i stands for video frame 4i, a token for 32 x 32 pixels of the encoded image: 21
+x 15 tokens for 672 x 480.
+
+"tiny" has a small causal video encoder and a small transformer in place of the Wan ones: the same
+order of things at a size that two CPU cores can train. Frames become clean latents in the video
+VAE's layout (the first frame alone, then one latent per four frames, nothing looks ahead), a
+transformer reads all latents of the clip at once, and its last block's output is what the decoder
+reads. Everything learns from the first step, so there are no adapters, no caption and no noise
+level, and latents cannot be cached. A latent cell covers 8 x 8 pixels and a token 16 x 16.
 """
 
 from __future__ import annotations
@@ -11,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -19,39 +26,17 @@ from torch import nn
 from torch.nn import functional
 
 from acehand_core.errors import InputError, nearest
+from acehand_core.model.batch import FeatureSource
 from acehand_core.model.config import (
     SPATIAL_STRIDE,
     TEMPORAL_STRIDE,
+    TINY_TOKEN_PIXELS,
     TOKEN_PIXELS,
     TinyConfig,
     TrunkConfig,
     VaeConfig,
 )
-from acehand_core.model.encoder.tiny import TinySource
 from acehand_core.model.encoder.video_backbones import Frames, VideoMae, VJepa2, token_grid
-
-Needs = Literal["latents", "frames"]
-
-
-@runtime_checkable
-class FeatureSource(Protocol):
-    """A ``torch.nn.Module`` that gives one feature vector per token and latent frame.
-
-    ``needs`` says what it is called with: "latents", clean and normalised, (B, 48, F, H/16, W/16);
-    or "frames", RGB in -1..1, (B, 3, N, H, W) with N = 4 (F - 1) + 1. H and W are multiples of 32.
-    """
-
-    name: str
-    needs: Needs
-
-    @property
-    def feature_dim(self) -> int:
-        """Channels C; the decoder's ``feature_dim``."""
-        ...
-
-    def __call__(self, clip: Float[torch.Tensor, "B c n H W"]) -> Float[torch.Tensor, "B C F h w"]:
-        """Return features, float32; h = H/32 rows and w = W/32 columns."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +46,7 @@ class SourceSettings:
     trunk: TrunkConfig = field(default_factory=TrunkConfig)
     vae: VaeConfig = field(default_factory=VaeConfig)
     #: Returns the trunk of these sizes with its weights. None: one without, on the meta device.
-    load_trunk: Callable[[TrunkConfig], nn.Module] | None = None
+    load_trunk: Callable[[TrunkConfig], FeatureSource] | None = None
     #: Folder or hub name of a video transformer's weights; None: the default of the source.
     location: str | None = None
     revision: str | None = None
@@ -74,8 +59,8 @@ class SourceSettings:
 class SourceKind:
     """One entry of the registry."""
 
-    needs: Needs
-    build: Callable[[SourceSettings], nn.Module]
+    needs: Literal["latents", "frames"]
+    build: Callable[[SourceSettings], FeatureSource]
 
 
 def make_source(name: str, settings: SourceSettings | None = None) -> FeatureSource:
@@ -96,15 +81,17 @@ def source_kind(name: str) -> SourceKind:
     return SOURCES[name]
 
 
-def _trunk(name: str, settings: SourceSettings) -> nn.Module:
+def _trunk(name: str, settings: SourceSettings) -> FeatureSource:
     """Return the trunk; "wan_frozen" has no adapters, and its patch embedding does not learn."""
-    load = settings.load_trunk
-    if load is None:
-        # diffusers is heavy and no other source needs it.
-        from acehand_core.model.encoder.trunk import Trunk as load
-
     frozen = name == "wan_frozen"
-    trunk = load(replace(settings.trunk, lora_rank=0) if frozen else settings.trunk)
+    config = replace(settings.trunk, lora_rank=0) if frozen else settings.trunk
+    if settings.load_trunk is not None:
+        trunk = settings.load_trunk(config)
+    else:
+        # diffusers is heavy and no other source needs it.
+        from acehand_core.model.encoder.trunk import Trunk
+
+        trunk = Trunk(config)
     trunk.name = name
     return trunk.requires_grad_(False) if frozen else trunk
 
@@ -133,7 +120,7 @@ SOURCES: Mapping[str, SourceKind] = MappingProxyType(
 _FOLD = TOKEN_PIXELS // SPATIAL_STRIDE
 
 
-class VaeLatent(nn.Module):
+class VaeLatent(FeatureSource):
     """Clean normalised latents, the 2 x 2 cells of a token stacked on its channels.
 
     Channel ``4 c + 2 row + column`` of a token is latent channel c of its cell (row, column).
@@ -157,7 +144,7 @@ class VaeLatent(nn.Module):
         return cells.permute(0, 1, 4, 6, 2, 3, 5).reshape(batch, self.feature_dim, count, h, w)
 
 
-class Rgb(nn.Module):
+class Rgb(FeatureSource):
     """The pixels that a token stands for: 4 frames of 32 x 32, averaged down to ``patch`` a side.
 
     Latent i stands for frames 4i - 3 to 4i, as in the video VAE; latent 0 for frame 0 alone, which
@@ -188,3 +175,155 @@ class Rgb(nn.Module):
             len(clip), 3, count, TEMPORAL_STRIDE, h, self.patch, w, self.patch
         ).permute(0, 3, 1, 5, 7, 2, 4, 6)
         return parts.reshape(len(clip), self.feature_dim, count, h, w)
+
+
+_PATCH = 2
+_ROTARY_BASE = 100.0
+
+Latents = Float[torch.Tensor, "B z F rows columns"]
+Tokens = Float[torch.Tensor, "B L D"]
+Angles = Float[torch.Tensor, "L half"]
+
+
+class TinySource(FeatureSource):
+    """Feature source "tiny": frames in, (B, dim, F, H/16, W/16) out."""
+
+    name = "tiny"
+    needs = "frames"
+
+    def __init__(self, config: TinyConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or TinyConfig()
+        self.feature_dim = self.config.dim
+        self.encoder = TinyVideoEncoder(self.config)
+        self.trunk = TinyTrunk(self.config)
+
+    def forward(self, clip: Frames) -> Float[torch.Tensor, "B C F h w"]:
+        """Return features, float32.
+
+        Raises InputError: not 4k + 1 frames, or a side that is not a multiple of 16 pixels.
+        """
+        return self.trunk(self.encoder(clip)).float()
+
+
+class TinyVideoEncoder(nn.Module):
+    """RGB in -1..1 to latents; latent i depends on frames 0 to 4i alone."""
+
+    def __init__(self, config: TinyConfig) -> None:
+        super().__init__()
+        stem, z = config.stem, config.z_dim
+        # 2 x 2 pixels become channels first, as in the Wan VAE.
+        self.first = nn.Conv2d(3 * _PATCH**2, stem, 3, stride=2, padding=1)
+        # Four frames and 2 x 2 cells at once; the frames' overlap is the next layer's business.
+        self.down = nn.Conv3d(
+            stem, z, (TEMPORAL_STRIDE, 3, 3), stride=(TEMPORAL_STRIDE, 2, 2), padding=(0, 1, 1)
+        )
+        self.causal = CausalBlock(z)
+
+    def forward(self, clip: Frames) -> Latents:
+        """Encode clips. Raises InputError as ``TinySource.forward``."""
+        count, height, width = clip.shape[2:]
+        if count % TEMPORAL_STRIDE != 1:
+            raise InputError(f"a clip of {count} frames: valid: 1, 5, 9, ...")
+        side = TINY_TOKEN_PIXELS
+        if not height or not width or height % side or width % side:
+            raise InputError(f"frames of {width} x {height}: both must be multiples of {side}.")
+        x = functional.pixel_unshuffle(clip.transpose(1, 2).flatten(0, 1), _PATCH)
+        x = functional.gelu(self.first(x))
+        x = x.unflatten(0, (len(clip), count)).transpose(1, 2)
+        # The first frame stands for a whole group, as in ``sources.Rgb``.
+        x = torch.cat([x[:, :, :1].expand(-1, -1, TEMPORAL_STRIDE - 1, -1, -1), x], dim=2)
+        return self.causal(self.down(x))
+
+
+class CausalBlock(nn.Module):
+    """A residual 3 x 3 x 3 convolution over this latent and the two before it."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        # Over channels alone: a norm over time would let latents see the future.
+        self.norm = nn.LayerNorm(channels)
+        self.conv = nn.Conv3d(channels, channels, 3, padding=(0, 1, 1))
+
+    def forward(self, x: Latents) -> Latents:
+        """Return updated latents."""
+        y = functional.gelu(self.norm(x.movedim(1, -1)).movedim(-1, 1))
+        y = torch.cat([y[:, :, :1].expand(-1, -1, 2, -1, -1), y], dim=2)
+        return x + self.conv(y)
+
+
+class TinyTrunk(nn.Module):
+    """Patches of 2 x 2 latent cells, then blocks of attention over the whole clip."""
+
+    def __init__(self, config: TinyConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.patch_embedding = nn.Conv3d(config.z_dim, config.dim, (1, 2, 2), (1, 2, 2))
+        self.blocks = nn.ModuleList(TinyBlock(config) for _ in range(config.num_layers))
+
+    def forward(self, latents: Latents) -> Float[torch.Tensor, "B D F h w"]:
+        """Return the output of the last block."""
+        grid = self.patch_embedding(latents)
+        frames, height, width = grid.shape[2:]
+        tokens = grid.flatten(2).transpose(1, 2)
+        angles = rotary_angles(frames, height, width, self.config, grid.device)
+        for block in self.blocks:
+            tokens = block(tokens, angles, None if self.config.temporal_attention else frames)
+        return tokens.transpose(1, 2).unflatten(2, (frames, height, width))
+
+
+class TinyBlock(nn.Module):
+    """Pre-norm self-attention with rotary positions, then an MLP."""
+
+    def __init__(self, config: TinyConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.norm1 = nn.LayerNorm(config.dim)
+        self.qkv = nn.Linear(config.dim, 3 * config.dim)
+        self.output = nn.Linear(config.dim, config.dim)
+        self.norm2 = nn.LayerNorm(config.dim)
+        self.ffn = nn.Sequential(
+            nn.Linear(config.dim, config.ffn_dim),
+            nn.GELU(approximate="tanh"),
+            nn.Linear(config.ffn_dim, config.dim),
+        )
+
+    def forward(self, tokens: Tokens, angles: Angles, frames: int | None) -> Tokens:
+        """Return updated tokens; with ``frames`` each of that many frames is on its own."""
+        parts = self.qkv(self.norm1(tokens)).unflatten(-1, (3, self.num_heads, -1))
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        query, key = rotate(query, angles), rotate(key, angles)
+        if frames is not None:
+            query, key, value = (x.unflatten(2, (frames, -1)) for x in (query, key, value))
+        mixed = functional.scaled_dot_product_attention(query, key, value)
+        if frames is not None:
+            mixed = mixed.flatten(2, 3)
+        tokens = tokens + self.output(mixed.transpose(1, 2).flatten(2))
+        return tokens + self.ffn(self.norm2(tokens))
+
+
+def rotary_angles(
+    frames: int, height: int, width: int, config: TinyConfig, device: torch.device
+) -> Angles:
+    """Return the angle of every channel pair of every token, radians.
+
+    As in Wan, each head's pairs are shared between time, rows and columns; time takes the rest.
+    """
+    half = config.dim // config.num_heads // 2
+    space = half // 3
+    parts = []
+    for axis, pairs in enumerate((half - 2 * space, space, space)):
+        speed = _ROTARY_BASE ** -(torch.arange(pairs, device=device) / pairs)
+        size = (frames, height, width)[axis]
+        shape = [1, 1, 1, pairs]
+        shape[axis] = size
+        turn = (torch.arange(size, device=device)[:, None] * speed).reshape(shape)
+        parts.append(turn.expand(frames, height, width, pairs))
+    return torch.cat(parts, dim=-1).flatten(0, 2)
+
+
+def rotate(x: Float[torch.Tensor, "B H L d"], angles: Angles) -> Float[torch.Tensor, "B H L d"]:
+    """Turn channel i with channel i + d/2 by their token's angles."""
+    a, b = x.chunk(2, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

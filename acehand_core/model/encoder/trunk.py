@@ -26,6 +26,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from acehand_core.errors import SchemaError, nearest
+from acehand_core.model.batch import FeatureSource
 from acehand_core.model.config import Precision, TrunkConfig
 
 _PATCH = (1, 2, 2)
@@ -36,7 +37,7 @@ Latents = Float[torch.Tensor, "B 48 F H W"]
 Features = Float[torch.Tensor, "B D F h w"]
 
 
-class Trunk(nn.Module):
+class Trunk(FeatureSource):
     """Blocks 0 to ``tap`` of the transformer, frozen but for the patch embedding and adapters.
 
     ``state_dict`` has diffusers' names. In bfloat16 the frozen weights are rounded, the patch
@@ -45,30 +46,24 @@ class Trunk(nn.Module):
 
     name = "wan"
     needs = "latents"
+    modulation: torch.Tensor
+    context: torch.Tensor
 
     def __init__(self, config: TrunkConfig, checkpointing: bool = False) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.feature_dim = config, config.dim
         self.checkpointing = checkpointing
         head = config.dim // config.num_heads
         self.rope = WanRotaryPosEmbed(head, _PATCH, 1024)
 
         with torch.device("meta"):
             self.patch_embedding = nn.Conv3d(config.in_channels, config.dim, _PATCH, _PATCH)
-            self.blocks = nn.ModuleList(
-                WanTransformerBlock(
-                    config.dim,
-                    config.ffn_dim,
-                    config.num_heads,
-                    "rms_norm_across_heads",
-                    True,
-                    _EPS,
-                )
-                for _ in range(config.executed)
-            )
+            norm, sizes = "rms_norm_across_heads", (config.dim, config.ffn_dim, config.num_heads)
+            blocks = [WanTransformerBlock(*sizes, norm, True, _EPS) for _ in range(config.executed)]
 
-        for index, block in enumerate(self.blocks):
+        for index, block in enumerate(blocks):
             _round_as_released(block, first=index == 0)
+        self.blocks = nn.ModuleList(blocks)
         self.register_buffer("modulation", None, persistent=False)
         self.register_buffer("context", None, persistent=False)
 
@@ -102,12 +97,7 @@ class Trunk(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """Precision of the frozen weights and of the arithmetic."""
-        return self.blocks[0].scale_shift_table.dtype
-
-    @property
-    def feature_dim(self) -> int:
-        """Channels of the features."""
-        return self.config.dim
+        return self.blocks[0].get_parameter("scale_shift_table").dtype
 
     def forward(self, latents: Latents, noise: torch.Generator | None = None) -> Features:
         """Return features after the tap block, float32.
@@ -193,8 +183,8 @@ def _round_as_released(block: WanTransformerBlock, first: bool) -> None:
     the norm before cross-attention has rounded weights and so rounds its input.
     """
     for attention in (block.attn1, block.attn2):
-        attention.norm_q = _RmsNorm(attention.norm_q.weight)
-        attention.norm_k = _RmsNorm(attention.norm_k.weight)
+        attention.register_module("norm_q", _RmsNorm(attention.norm_q.weight))
+        attention.register_module("norm_k", _RmsNorm(attention.norm_k.weight))
     if first:
         block.norm1.register_forward_hook(lambda m, x, y: y.to(block.scale_shift_table).float())
     block.norm2.register_forward_pre_hook(lambda m, x: x[0].to(m.weight).float())
@@ -214,7 +204,7 @@ def add_adapters(trunk: Trunk, tensors: Mapping[str, torch.Tensor] | None = None
     config = trunk.config
     lora = LoraConfig(
         r=config.lora_rank,
-        lora_alpha=config.lora_alpha,
+        lora_alpha=config.lora_alpha,  # type: ignore[arg-type]  # it is divided by the rank
         lora_dropout=0.0,
         bias="none",
         target_modules=list(TARGETS),
@@ -226,10 +216,12 @@ def add_adapters(trunk: Trunk, tensors: Mapping[str, torch.Tensor] | None = None
         parameter.data = parameter.data.float()
     trunk.patch_embedding.requires_grad_(True)
 
-    for name in tensors or ():
+    if tensors is None:
+        return
+    for name in tensors:
         if name not in parameters:
             raise SchemaError(f"adapter tensor {name!r} is unexpected; {nearest(name, parameters)}")
-    for name, parameter in parameters.items() if tensors is not None else ():
+    for name, parameter in parameters.items():
         if name not in tensors:
             raise SchemaError(f"adapter tensor {name!r} is missing.")
         if tensors[name].shape != parameter.shape:
@@ -254,7 +246,9 @@ def merge_adapters(trunk: Trunk) -> None:
         if not isinstance(layer, LoraLayer):
             continue
         base = layer.get_base_layer()
-        down, up = layer.lora_A[ADAPTER].weight.float(), layer.lora_B[ADAPTER].weight.float()
+        down, up = (
+            part[ADAPTER].get_parameter("weight").float() for part in (layer.lora_A, layer.lora_B)
+        )
         change = layer.scaling[ADAPTER] * (up @ down)
         base.weight.data = (base.weight.float() + change).to(base.weight.dtype)
         parent, _, child = name.rpartition(".")

@@ -12,8 +12,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from diffusers import AutoencoderKLWan
-from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, patchify
+from diffusers.models.autoencoders.autoencoder_kl_wan import (
+    AutoencoderKLWan,
+    WanCausalConv3d,
+    patchify,
+)
 from jaxtyping import Float, UInt8
 from torch import nn
 
@@ -96,7 +99,7 @@ class EncoderStream:
         if chunk < TEMPORAL_STRIDE or chunk % TEMPORAL_STRIDE:
             raise InputError(f"chunk of {chunk} frames: valid: 4, 8, 12, ...")
         self._encoder, self._chunk, self._round = encoder, chunk, round_to_half
-        self._caches: list = [None] * encoder._caches
+        self._caches: list[torch.Tensor | None] = [None] * encoder._caches
         self._waiting: list[Frames] = []
         self._started = False
         weight = encoder.vae.quant_conv.weight

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from acehand_core.errors import InputError, MissingDependencyError, SchemaError
+from acehand_core.model.batch import FeatureSource
 from acehand_core.model.config import TEMPORAL_STRIDE, TOKEN_PIXELS
 
 Frames = Float[torch.Tensor, "B 3 N H W"]
@@ -128,7 +129,7 @@ _GRID = 1024
 Tokens = Float[torch.Tensor, "B C k h w"]
 
 
-class VideoBackbone(nn.Module):
+class VideoBackbone(FeatureSource):
     """What the two share: which frames, windows over long clips, pixel values, and staying frozen.
 
     Frozen means: no parameter asks for a gradient, none is computed, and ``train()`` leaves
@@ -137,20 +138,24 @@ class VideoBackbone(nn.Module):
     """
 
     needs = "frames"
-    name: str
     default_location: str
     #: Whether a window must have the length the model was trained with.
     fixed_length: bool
+    backbone: Any
+    mean: torch.Tensor
+    std: torch.Tensor
 
-    def __init__(self, backbone: nn.Module, config: Any, window: int, trained: bool) -> None:
+    def __init__(self, model: Any, trained: bool = False) -> None:
+        """``model``: of transformers, of the class that ``load_pretrained`` returns."""
         super().__init__()
-        self.backbone = backbone
-        self.feature_dim: int = config.hidden_size
+        config = model.config
+        self.backbone, frames = self._encoder(model)
+        self.feature_dim = config.hidden_size
         self.patch = _side(config.patch_size, "patch_size")
         self.tubelet: int = config.tubelet_size
         if TEMPORAL_STRIDE % self.tubelet:
             raise SchemaError(f"{self.name}: tubelet_size is {self.tubelet}; valid: 1, 2, 4.")
-        self.window = window
+        self.window = frames // self.tubelet
         self.trained = trained
         shape = (1, 3, 1, 1, 1)
         self.register_buffer("mean", torch.tensor(PIXEL_MEAN).view(shape), persistent=False)
@@ -209,6 +214,10 @@ class VideoBackbone(nn.Module):
             pixels = ((clip[:, :, index].float() + 1) / 2 - self.mean) / self.std
             return self._tokens(pixels, grid).float()
 
+    def _encoder(self, model: Any) -> tuple[nn.Module, int]:
+        """Return what of a model is used, and how many frames it was trained with."""
+        raise NotImplementedError
+
     def _tokens(self, pixels: Frames, grid: tuple[int, int]) -> Tokens:
         raise NotImplementedError
 
@@ -226,14 +235,10 @@ class VJepa2(VideoBackbone):
     default_location = "facebook/vjepa2-vitl-fpc64-256"
     fixed_length = False
 
-    def __init__(self, model: nn.Module, trained: bool = False) -> None:
-        """``model``: a ``transformers.VJEPA2Model``; its predictor is dropped."""
-        config = model.config
-        super().__init__(
-            model.encoder, config, config.frames_per_clip // config.tubelet_size, trained
-        )
-        for layer in self.backbone.layer:
+    def _encoder(self, model: Any) -> tuple[nn.Module, int]:
+        for layer in model.encoder.layer:
             layer.attention.grid_size = _GRID
+        return model.encoder, model.config.frames_per_clip  # without the predictor
 
     def _tokens(self, pixels: Frames, grid: tuple[int, int]) -> Tokens:
         h, w = grid
@@ -264,11 +269,9 @@ class VideoMae(VideoBackbone):
     default_location = "MCG-NJU/videomae-large"
     fixed_length = True
 
-    def __init__(self, model: nn.Module, trained: bool = False) -> None:
-        """``model``: a ``transformers.VideoMAEModel``."""
-        config = model.config
-        super().__init__(model, config, config.num_frames // config.tubelet_size, trained)
-        self.size = _side(config.image_size, "image_size")
+    def _encoder(self, model: Any) -> tuple[nn.Module, int]:
+        self.size = _side(model.config.image_size, "image_size")
+        return model, model.config.num_frames
 
     def _tokens(self, pixels: Frames, grid: tuple[int, int]) -> Tokens:
         video = _resize(pixels, (self.size, self.size)).transpose(1, 2)

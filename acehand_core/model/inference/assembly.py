@@ -100,27 +100,43 @@ def assemble(
     def nan(*shape: int) -> np.ndarray:
         return np.full((total, 2, *shape), np.nan, np.float32)
 
-    out = {name: np.zeros((total, 2), np.float32) for name in ("presence", "visible", "quality")}
-    out |= {name: np.zeros((total, 2), bool) for name in ("observed", "filled")}
-    out |= {"global_orient": nan(3, 3), "hand_pose": nan(15, 3, 3), "translation": nan(3)}
-    out |= {"joints": nan(21, 3), "anchors": nan(21, 2), "betas": shape}
+    numbers, flags = ("presence", "visible", "quality"), ("observed", "filled")
+    arrays = {name: np.zeros((total, 2), np.float32) for name in numbers}
+    arrays |= {name: np.zeros((total, 2), bool) for name in flags}
+    poses = {"global_orient": nan(3, 3), "hand_pose": nan(15, 3, 3), "translation": nan(3)}
+    poses |= {"joints": nan(21, 3)}
+    anchors = nan(21, 2)
 
     errors = []
     for start in range(0, total, _ROWS):
         rows = slice(start, min(start + _ROWS, total))
         recorded = slice(requested.start + rows.start, requested.start + rows.stop)
         part = source.rows(frames, recorded, offset)
-        asked = np.array(slots) & (keep_tail | source.encoded[recorded, None])
-        there = part.there & asked
-        given = np.broadcast_to(asked, there.shape) if every_slot else there
+        requested_slots = np.array(slots) & (keep_tail | source.encoded[recorded, None])
+        presence = np.where(requested_slots, np.clip(part.presence, 0, 1), 0.0)
+        visible = np.where(requested_slots, np.clip(part.visible, 0, 1), 0.0)
+        there = presence >= GATE
+        observed = there & (visible >= GATE)
+        arrays["presence"][rows], arrays["visible"][rows] = presence, visible
+        arrays["observed"][rows], arrays["filled"][rows] = observed, there & ~observed
+        seen_quality = presence * visible * part.trust
+        unseen_quality = np.where(there, FILLED_QUALITY * presence, 0.0)
+        arrays["quality"][rows] = np.where(observed, seen_quality, unseen_quality)
+
+        # Poses of hands that are not given stay NaN.
+        given = np.broadcast_to(requested_slots, there.shape) if every_slot else there
         posed = pose(part, given)
-        _write(out, rows, part, posed, asked, given, every_slot)
+        for name, values in poses.items():
+            values[rows][given] = getattr(posed, name)[given]
+        # Out of sight an anchor is no evidence, but a scorer may want the network's.
+        seen = given if every_slot else observed
+        anchors[rows][seen] = part.anchors[seen]
         errors.append(posed.error_m[there])
         progress(rows.stop, total)
 
     error = np.concatenate(errors)
     fit_error = float(error.mean()) if hands is None and len(error) else None
-    return Result(**out, fit_error_m=fit_error)
+    return Result(**arrays, **poses, anchors=anchors, betas=shape, fit_error_m=fit_error)
 
 
 class SourceFrames:
@@ -194,29 +210,24 @@ class _DefaultHand:
         self._betas, self._model = betas, CapsuleHand()
 
     def __call__(self, frames: HandFrames, there: Bool[np.ndarray, "N 2"]) -> Posed:
-        count = len(frames)
-        out = Posed(
-            np.full((count, 2, 3, 3), np.nan, np.float32),
-            np.full((count, 2, 15, 3, 3), np.nan, np.float32),
-            np.full((count, 2, 3), np.nan, np.float32),
-            np.full((count, 2, 21, 3), np.nan, np.float32),
-            np.zeros(there.shape),
+        orient, pose, translation, joints = (
+            np.full((len(frames), 2, *shape), np.nan, np.float32)
+            for shape in ((3, 3), (15, 3, 3), (3,), (21, 3))
         )
+        hands = Posed(orient, pose, translation, joints, np.zeros(there.shape))
         for slot, side in enumerate(SIDES):
             rows = np.flatnonzero(there[:, slot])
             if not len(rows):
                 continue
             target = (frames.wrist[rows, slot, None] + frames.arms[rows, slot]).astype(float)
             fit = fit_to_joints(self._model, side, target, betas=self._betas[slot])
-            out.global_orient[rows, slot] = fit.global_orient
-            out.hand_pose[rows, slot] = fit.hand_pose
-            out.translation[rows, slot] = fit.translation
-            out.error_m[rows, slot] = fit.error_m
-            shape = np.broadcast_to(self._betas[slot], (len(rows), 10))
-            posed = self._model.joints(side, fit.global_orient, fit.hand_pose, shape)
-            out.joints[rows, slot] = posed + fit.translation[:, None]
+            for name in ("global_orient", "hand_pose", "translation", "error_m"):
+                getattr(hands, name)[rows, slot] = getattr(fit, name)
+            betas = np.broadcast_to(self._betas[slot], (len(rows), 10))
+            posed = self._model.joints(side, fit.global_orient, fit.hand_pose, betas)
+            hands.joints[rows, slot] = posed + fit.translation[:, None]
 
-        return out
+        return hands
 
 
 def _default_shapes(frames: HandFrames) -> Float[np.ndarray, "2 10"]:
@@ -231,32 +242,3 @@ def _default_shapes(frames: HandFrames) -> Float[np.ndarray, "2 10"]:
             joints = frames.arms[rows[np.unique(spread)], slot].astype(float)
             betas[slot] = fit_to_joints(model, side, joints).betas
     return betas
-
-
-def _write(
-    out: dict[str, np.ndarray],
-    rows: slice,
-    frames: HandFrames,
-    posed: Posed,
-    asked: Bool[np.ndarray, "N 2"],
-    given: Bool[np.ndarray, "N 2"],
-    every_slot: bool,
-) -> None:
-    """Put some frames into the result; poses of hands that are not ``given`` stay NaN."""
-    presence = np.where(asked, np.clip(frames.presence, 0, 1), 0.0)
-    visible = np.where(asked, np.clip(frames.visible, 0, 1), 0.0)
-    there = presence >= GATE
-    observed = there & (visible >= GATE)
-    out["presence"][rows], out["visible"][rows] = presence, visible
-    out["observed"][rows], out["filled"][rows] = observed, there & ~observed
-    out["quality"][rows] = np.where(
-        observed, presence * visible * frames.trust, np.where(there, FILLED_QUALITY * presence, 0.0)
-    )
-
-    for name in ("global_orient", "hand_pose", "translation", "joints"):
-        value = getattr(posed, name)
-        out[name][rows][given] = value[given]
-
-    # Out of sight an anchor is no evidence, but a scorer may want the network's.
-    seen = given if every_slot else observed
-    out["anchors"][rows][seen] = frames.anchors[seen]

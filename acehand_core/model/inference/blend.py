@@ -43,16 +43,10 @@ class HandFrames:
     @classmethod
     def empty(cls, count: int, with_rotations: bool) -> HandFrames:
         """Return frames in which no hand is anywhere."""
-        out = {
-            f.name: np.zeros((count, 2, *shape), np.float32)
-            for f, shape in zip(
-                fields(cls),
-                ((), (), (), (21, 2), (3,), (21, 3), (16 if with_rotations else 0, 3, 3)),
-                strict=True,
-            )
-        }
-        out["rotations"][:] = np.eye(3)
-        return cls(**out)
+        shapes = ((), (), (), (21, 2), (3,), (21, 3), (16 if with_rotations else 0, 3, 3))
+        frames = cls(*(np.zeros((count, 2, *shape), np.float32) for shape in shapes))
+        frames.rotations[:] = np.eye(3)
+        return frames
 
     def __len__(self) -> int:
         return len(self.presence)
@@ -144,11 +138,10 @@ def exchanged(first: HandFrames, second: HandFrames) -> Bool[np.ndarray, "N"]:
     left_right, right_left = distance(0, 1), distance(1, 0)
     pair = (first.there & second.there).all(1)
     crossed = pair & (left_right + right_left < 0.5 * straight) & (straight > _SAME_HAND_M)
-    only = [first.there[:, s] & ~first.there[:, 1 - s] for s in range(2)]
-    only_second = [second.there[:, s] & ~second.there[:, 1 - s] for s in range(2)]
-    moved = (only[0] & only_second[1] & (left_right < _SAME_HAND_M)) | (
-        only[1] & only_second[0] & (right_left < _SAME_HAND_M)
-    )
+    left_first, right_first = (first.there & ~first.there[:, ::-1]).T
+    left_second, right_second = (second.there & ~second.there[:, ::-1]).T
+    moved = left_first & right_second & (left_right < _SAME_HAND_M)
+    moved |= right_first & left_second & (right_left < _SAME_HAND_M)
     return crossed | moved
 
 
@@ -162,20 +155,23 @@ def _mix_wrists(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
     z_a, z_b = np.maximum(a[..., 2:], _MIN_DEPTH_M), np.maximum(b[..., 2:], _MIN_DEPTH_M)
     bearing = _linear(a[..., :2] / z_a, b[..., :2] / z_b, share)
     z = np.exp(_linear(np.log(z_a), np.log(z_b), share))
-    out = np.concatenate([bearing * z, z], axis=-1)
     near = np.minimum(a[..., 2], b[..., 2])[..., None] < _MIN_DEPTH_M
-    # A share of 0 or 1 is the estimate itself, to the last bit.
-    out = np.where(near, _linear(a, b, share), out)
-    out = np.where(share[..., None] == 0, a, out)
-    return np.where(share[..., None] == 1, b, out)
+    mixed = np.where(near, _linear(a, b, share), np.concatenate([bearing * z, z], axis=-1))
+    return _exact_at_ends(mixed, a, b, share[..., None])
 
 
 def _mix_rotations(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
     share = share[..., None, None].astype(np.float32)
     turn = rotations.log(np.swapaxes(a, -1, -2) @ b)
-    out = a @ rotations.exp((share * turn).astype(np.float32))
-    out = np.where(share[..., None] == 0, a, out)
-    return np.where(share[..., None] == 1, b, out)
+    mixed = a @ rotations.exp((share * turn).astype(np.float32))
+    return _exact_at_ends(mixed, a, b, share[..., None])
+
+
+def _exact_at_ends(
+    mixed: np.ndarray, a: np.ndarray, b: np.ndarray, share: np.ndarray
+) -> np.ndarray:
+    """A share of 0 or 1 is the estimate itself, to the last bit."""
+    return np.where(share == 1, b, np.where(share == 0, a, mixed))
 
 
 #: Windows further than this from the middle, in betas (standard deviations of the population),
@@ -209,19 +205,14 @@ def _huber_mean(
     values: Float[np.ndarray, "W 10"], weights: Float[np.ndarray, "W"]
 ) -> Float[np.ndarray, "10"]:
     """Return the weighted mean in which far values count less (iterative reweighting)."""
-    middle = _weighted_median(values, weights)
+    # The start is the weighted median: per column, the value at which half the weight is reached.
+    order = np.argsort(values, axis=0)
+    reached = np.cumsum(weights[order], axis=0) >= 0.5 * weights.sum()
+    row = np.take_along_axis(order, np.argmax(reached, axis=0)[None], 0)
+    middle = np.take_along_axis(values, row, 0)[0]
+
     for _ in range(_ROUNDS):
         distance = np.linalg.norm(values - middle, axis=1)
         trust = weights * _HUBER / np.maximum(distance, _HUBER)
         middle = trust @ values / trust.sum()
     return middle
-
-
-def _weighted_median(
-    values: Float[np.ndarray, "W 10"], weights: Float[np.ndarray, "W"]
-) -> Float[np.ndarray, "10"]:
-    """Return, per column, the value at which half of the weight is reached."""
-    order = np.argsort(values, axis=0)
-    reached = np.cumsum(weights[order], axis=0) >= 0.5 * weights.sum()
-    row = np.argmax(reached, axis=0)
-    return np.take_along_axis(values, np.take_along_axis(order, row[None], 0), 0)[0]

@@ -6,8 +6,6 @@ Asking whether the user has MANO loads nothing heavy.
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,21 +14,14 @@ import torch
 
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.hand.mano import find_mano, load_mano
-from acehand_core.model.config import (
-    AS_RELEASED,
-    InferenceConfig,
-    Precision,
-    Variant,
-)
+from acehand_core.model.config import AS_RELEASED, InferenceConfig, Precision, Variant
 from acehand_core.model.encoder.sources import source_kind
 from acehand_core.model.encoder.vae import PixelEncoder, VideoEncoder
 from acehand_core.model.inference.reading import Tail
-from acehand_core.model.inference.windows import (
-    DEFAULT_ENCODE_WIDTH,
-    PAPER_LATENTS,
-)
+from acehand_core.model.inference.windows import DEFAULT_ENCODE_WIDTH, PAPER_LATENTS
 from acehand_core.model.network import RELEASED, AceModel, SolveOptions
 from acehand_core.model.weights.load import load_weights
+from acehand_core.model.weights.sums import joint_sha256
 
 if TYPE_CHECKING:
     from acehand_core.hand.hands_torch import TorchHands
@@ -179,11 +170,8 @@ def load_model(
 
     model = AceModel.from_weights(weights, precision, device)
     # One hash for all files: which file holds which tensor is checked where they are read.
-    hashes = json.dumps(sorted(weights.sha256s.values()))
-    digest = hashlib.sha256(hashes.encode()).hexdigest()
-    licences = (weights.licence,) if weights.licence else ()
-    record = WeightsRecord(path.name, digest, licences)
-
+    digest = joint_sha256(weights.sha256s.values())
+    record = WeightsRecord(path.name, digest, (weights.licence,) if weights.licence else ())
     return ReadyModel(model, encoder, record, _BATCH[device.split(":")[0]], weights.inference)
 
 

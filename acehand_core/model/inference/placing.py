@@ -7,7 +7,7 @@ placement are computed again, never the network. Also the camera that predicted 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -17,12 +17,16 @@ from jaxtyping import Float
 from acehand_core.errors import CalibrationError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.model.batch import Readout, pinhole_batch
+from acehand_core.model.camera_fit import (
+    RadialFit,
+    fit_radial,
+    guarded_pinhole,
+    reported_intrinsics,
+)
 from acehand_core.model.inference.blend import GATE, HandFrames, merge
 from acehand_core.model.inference.reading import View
 from acehand_core.model.inference.windows import Window, encode_camera
 from acehand_core.model.network import SolveOptions, place
-from acehand_core.model.placement.camera_fit import reported_intrinsics
-from acehand_core.model.placement.radial import RadialFit, fit_radial, guarded_pinhole
 
 
 def predicted_camera(
@@ -68,11 +72,9 @@ def _kannala_brandt(fit: RadialFit, width: int, height: int) -> Camera | None:
     powers = angle[:, None] ** np.array([3, 5, 7, 9])
     bend, *_ = np.linalg.lstsq(powers, s - angle, rcond=None)
 
+    (fx, fy), (cx, cy) = focal * (width, height), centre * (width, height)
     try:
-        return Camera(
-            "kannala_brandt", width, height, *(focal * (width, height)),
-            *(centre * (width, height)), distortion=tuple(bend.tolist()),
-        )  # fmt: skip
+        return Camera("kannala_brandt", width, height, fx, fy, cx, cy, tuple(bend.tolist()))
     except CalibrationError:
         return None
 
@@ -150,8 +152,14 @@ def place_windows(windows: Sequence[Window], views: Sequence[View], setup: Placi
         exchanged += merge(frames, window, values, offset)
         accepted.append(share)
         cameras.append(predicted_camera(readout, setup.source_size, setup.options))
-    known = [c for c in cameras if c is not None]
-    return Placed(frames, offset, _median_camera(known), exchanged, float(np.mean(accepted)))
+
+    # Every number of the camera is the median over windows.
+    known, camera = [c for c in cameras if c is not None], None
+    if known:
+        rows = [[c.fx, c.fy, c.cx, c.cy, *c.distortion] for c in known]
+        fx, fy, cx, cy, *bend = np.median(rows, axis=0).tolist()
+        camera = replace(known[0], fx=fx, fy=fy, cx=cx, cy=cy, distortion=tuple(bend))
+    return Placed(frames, offset, camera, exchanged, float(np.mean(accepted)))
 
 
 def second_opinion(values: HandFrames, mirrored: Mapping[str, np.ndarray]) -> HandFrames:
@@ -161,27 +169,23 @@ def second_opinion(values: HandFrames, mirrored: Mapping[str, np.ndarray]) -> Ha
     two views' probabilities are multiplied, and trust falls with the distance of their anchors.
     """
     presence, visible = (mirrored[name][0][:, ::-1] for name in ("presence", "visible"))
-    anchors = mirrored["anchors"][0][:, ::-1] * np.float32([-1, 1]) + np.float32([1, 0])
+    flip, shift = np.array([[-1, 1], [1, 0]], np.float32)
+    anchors = mirrored["anchors"][0][:, ::-1] * flip + shift
     distance = np.median(np.linalg.norm(anchors - values.anchors, axis=-1), axis=-1)
     box = values.anchors.max(2) - values.anchors.min(2)
     diagonal = np.maximum(np.linalg.norm(box, axis=-1), _MIN_DIAGONAL)
     agreement = 1 / (1 + (distance / (_AGREEMENT * diagonal)) ** 2)
 
-    return HandFrames(
+    return replace(
+        values,
         presence=values.presence * presence,
         visible=values.visible * visible,
         trust=(values.trust * agreement).astype(np.float32),
-        anchors=values.anchors,
-        wrist=values.wrist,
-        arms=values.arms,
-        rotations=values.rotations,
     )
 
 
 def posed_joints(
-    hands: Hands,
-    rotations: Float[torch.Tensor, "N 2 16 3 3"],
-    betas: Float[np.ndarray, "2 10"],
+    hands: Hands, rotations: Float[torch.Tensor, "N 2 16 3 3"], betas: Float[np.ndarray, "2 10"]
 ) -> Float[torch.Tensor, "N 2 21 3"]:
     """Return canonical joints, a few frames at a time."""
     shape = torch.tensor(betas, dtype=torch.float32)[None]
@@ -227,12 +231,3 @@ def _arrays(view: View, window: Window) -> Mapping[str, np.ndarray]:
     arrays = view.store.get(window.start, window.stop)
     assert arrays is not None, "every window was read before"
     return arrays
-
-
-def _median_camera(cameras: Sequence[Camera]) -> Camera | None:
-    """Return the camera whose every number is the median over windows."""
-    if not cameras:
-        return None
-    rows = np.median([[c.fx, c.fy, c.cx, c.cy, *c.distortion] for c in cameras], axis=0).tolist()
-    first = cameras[0]
-    return Camera(first.model, first.width, first.height, *rows[:4], distortion=tuple(rows[4:]))

@@ -133,7 +133,9 @@ def plan_input(
     if recording.frames is None:
         raise InputError(f"{recording.source}: the ace tracker needs a video; this input has none.")
     taken, shown = recording, np.arange(len(recording))
-    resampled = not (every_frame or _is_near_model_rate(recording.timestamps_ns))
+    off = np.abs(np.diff(recording.timestamps_ns) * MODEL_FPS / 1e9 - 1)
+    as_trained = not len(off) or (off <= _RATE_TOLERANCE).mean() >= _REGULAR_SHARE
+    resampled = not (every_frame or as_trained)
     if resampled:
         taken, shown = at_rate(recording, MODEL_FPS)
 
@@ -144,13 +146,6 @@ def plan_input(
         )
     count = frames_used(len(taken)) if tail == "drop" else frames_padded(len(taken))
     return ModelInput(taken, shown, resampled, size, count)
-
-
-def _is_near_model_rate(timestamps_ns: Int[np.ndarray, "T"]) -> bool:
-    if len(timestamps_ns) < 2:
-        return True
-    off = np.abs(np.diff(timestamps_ns) * MODEL_FPS / 1e9 - 1)
-    return bool((off <= _RATE_TOLERANCE).mean() >= _REGULAR_SHARE)
 
 
 class WindowStore:
@@ -180,7 +175,8 @@ class WindowStore:
         Raises OutputError when the folder cannot be written.
         """
         with atomic_path(self._path(start, stop), overwrite=True) as partial:
-            np.savez(partial, **{name: value.numpy() for name, value in arrays.items()})
+            values = {name: value.numpy() for name, value in arrays.items()}
+            np.savez(partial, allow_pickle=False, **values)
 
     def _path(self, start: int, stop: int) -> Path:
         return self._folder / f"{self._prefix}-{start:06d}-{stop:06d}.npz"

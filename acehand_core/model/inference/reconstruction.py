@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -32,7 +32,6 @@ from acehand_core.model.inference.placing import Hands, Placed, PlacingSetup, pl
 from acehand_core.model.inference.reading import (
     MODEL_FPS,
     Encoder,
-    ModelInput,
     View,
     WindowStore,
     plan_input,
@@ -46,7 +45,6 @@ from acehand_core.model.inference.windows import (
     plan_windows,
     written_from,
 )
-from acehand_core.model.network import SolveOptions
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.provenance import Provenance, library_versions
 from acehand_core.recordings.cameras import fit_camera_to, undistort
@@ -70,7 +68,8 @@ class Model(Protocol):
 class NamedHands(Hands, Protocol):
     """Hands in torch that say which model they are."""
 
-    name: HandModelName
+    @property
+    def name(self) -> HandModelName: ...
 
 
 def reconstruct(
@@ -99,8 +98,9 @@ def reconstruct(
     Raises:
         InputError: there are no images; or the weights need a camera and none is known.
     """
-    job = _Job(recording, model, encoder, hands, weights, options or InferenceOptions(), betas)
-    windows = job.planned()
+    options = options or InferenceOptions()
+    job = _Job(recording, model, encoder, hands, weights, options, betas)
+    windows = plan_windows(options.windows, job.latents, options.window_latents)
     with job.read(windows, work_dir, progress) as views:
         whole = range(len(recording))
         return job.motion(windows, views, whole, _stage(progress, "poses"))
@@ -154,19 +154,27 @@ class _Job:
         self._hands, self._weights, self._options, self._betas = hands, weights, options, betas
         self._solve = options.solve or solve_options(model.config.variant, hands is not None)
 
-        self._seen = _as_seen(recording, self._solve)
+        # What the model is to see: through a pinhole, if bearings need one.
+        self._seen = recording
+        if self._solve.bearings == "intrinsics":
+            if recording.camera is None:
+                raise InputError(
+                    f"{recording.source}: these weights (variant k) need the camera; give "
+                    "--intrinsics or --camera, or take kfree weights."
+                )
+            self._seen = undistort(recording) if recording.frames is not None else recording
         size = encode_size(self._seen.width, self._seen.height, options.encode_width)
         self._input = plan_input(self._seen, size, options.tail, options.every_frame)
         self._source = SourceFrames(self._input, recording.timestamps_ns)
 
-    def planned(self) -> tuple[Window, ...]:
-        """Return the windows of the whole recording."""
-        options = self._options
-        return plan_windows(options.windows, self._input.latents, options.window_latents)
+    @property
+    def latents(self) -> int:
+        """Latents of the whole recording."""
+        return self._input.latents
 
     def over(self, first: int, stop: int) -> Window:
         """Return one window over frames of the recording. Raises InputError for too many."""
-        latents = latents_over(*self._source.needed(first, stop), self._input.latents)
+        latents = latents_over(*self._source.needed(first, stop), self.latents)
         check_latents(latents[1] - latents[0])
         return written_from(*latents, 0)
 
@@ -178,8 +186,21 @@ class _Job:
 
         Stores are in the work folder, or in one that goes afterwards.
         """
-        options = self._options
-        key = _key(self._seen, self._input, self._weights, options)
+        options, clip, times = self._options, self._input, self._seen.timestamps_ns
+        # Everything that readouts depend on. The camera is not part of it: K never enters.
+        key = {
+            "version": _STORE_VERSION,
+            "source": self._seen.sha256,
+            "processing": dict(self._seen.processing),
+            "frames": [len(times), int(times[0]), int(times[-1])],
+            "resampled": clip.resampled,
+            "count": clip.count,
+            "size": list(clip.size),
+            "weights": self._weights.sha256,
+            "windows": [options.windows, options.window_latents],
+            "precision": options.precision,
+            "acehand": __version__,
+        }
 
         mirrored = [False, True] if options.second_opinion else [False]
         with tempfile.TemporaryDirectory(prefix="acehand-") as scratch:
@@ -187,15 +208,8 @@ class _Job:
             kept = None if key["source"] is None else work_dir
             folder = Path(scratch) if kept is None else kept
             views = [View(WindowStore(folder, {**key, "mirrored": m}), m) for m in mirrored]
-            read_windows(
-                self._input,
-                windows,
-                self._model,
-                self._encoder,
-                views,
-                options.batch,
-                _stage(progress, "hands"),
-            )
+            report = _stage(progress, "hands")
+            read_windows(clip, windows, self._model, self._encoder, views, options.batch, report)
             yield views
 
     def motion(
@@ -218,24 +232,41 @@ class _Job:
         )
         placed = place_windows(windows, views, setup)
         result = assemble(
-            placed.frames,
-            placed.offset,
-            self._source,
-            rows,
-            hands,
-            betas,
-            options.slots,
-            options.tail == "repeat",
-            progress,
-            options.every_slot,
-        )
+            placed.frames, placed.offset, self._source, rows, hands, betas, options.slots,
+            options.tail == "repeat", progress, options.every_slot,
+        )  # fmt: skip
 
         recording, camera = part(self._recording, rows.start, rows.stop), placed.camera
         if solve.bearings == "intrinsics" and recording.camera is not None:
             camera = fit_camera_to(recording.camera, recording.width, recording.height)
-        remarks = self._notes(recording, placed, result, camera)
-        origin = self._provenance(recording, windows, remarks)
-        return _motion(recording, seen, result, hands, camera, origin)
+        notes = self._notes(recording, placed, result, camera)
+
+        # Anchors count pixels as calibrations are counted (see ``PinholeBatch``).
+        pixels = result.anchors
+        pixels *= np.array([seen.width, seen.height], np.float32)
+        if seen.camera is not None and camera is not None and camera.model != seen.camera.model:
+            # The model saw an undistorted image; a motion has the recording's own pixels.
+            pixels = camera.project(seen.camera.unproject(pixels)).astype(np.float32)
+
+        return HandMotion(
+            timestamps_ns=recording.timestamps_ns,
+            fps=recording.fps,
+            presence=result.presence,
+            visible=result.visible,
+            quality=result.quality,
+            observed=result.observed,
+            filled=result.filled,
+            global_orient=result.global_orient,
+            hand_pose=result.hand_pose,
+            betas=result.betas,
+            translation=result.translation,
+            joints_camera=result.joints,
+            joints_image=pixels,
+            hand_model="acehand" if hands is None else hands.name,
+            camera=camera,
+            T_world_camera=recording.T_world_camera,
+            provenance=self._provenance(recording, windows, notes),
+        )
 
     def _notes(
         self, recording: Recording, placed: Placed, result: Result, camera: Camera | None
@@ -303,74 +334,6 @@ class _Job:
             settings=settings,
             notes=remarks,
         )
-
-
-def _as_seen(recording: Recording, solve: SolveOptions) -> Recording:
-    """Return the recording as the model is to see it: through a pinhole, if bearings need one."""
-    if solve.bearings != "intrinsics":
-        return recording
-    if recording.camera is None:
-        raise InputError(
-            f"{recording.source}: these weights (variant k) need the camera; give --intrinsics or "
-            "--camera, or take kfree weights."
-        )
-    return undistort(recording) if recording.frames is not None else recording
-
-
-def _key(
-    recording: Recording, clip: ModelInput, weights: WeightsRecord, options: InferenceOptions
-) -> dict[str, Any]:
-    """Return everything that readouts depend on. The camera is not part of it: K never enters."""
-    times = recording.timestamps_ns
-    return {
-        "version": _STORE_VERSION,
-        "source": recording.sha256,
-        "processing": dict(recording.processing),
-        "frames": [len(times), int(times[0]), int(times[-1])],
-        "resampled": clip.resampled,
-        "count": clip.count,
-        "size": list(clip.size),
-        "weights": weights.sha256,
-        "windows": [options.windows, options.window_latents],
-        "precision": options.precision,
-        "acehand": __version__,
-    }
-
-
-def _motion(
-    recording: Recording,
-    seen: Recording,
-    result: Result,
-    hands: NamedHands | None,
-    camera: Camera | None,
-    provenance: Provenance,
-) -> HandMotion:
-    # Anchors count pixels as calibrations are counted (see ``PinholeBatch``).
-    pixels = result.anchors
-    pixels *= np.array([seen.width, seen.height], np.float32)
-    if seen.camera is not None and camera is not None and camera.model != seen.camera.model:
-        # The model saw an undistorted image; the recording's own pixels are wanted.
-        pixels = camera.project(seen.camera.unproject(pixels)).astype(np.float32)
-
-    return HandMotion(
-        timestamps_ns=recording.timestamps_ns,
-        fps=recording.fps,
-        presence=result.presence,
-        visible=result.visible,
-        quality=result.quality,
-        observed=result.observed,
-        filled=result.filled,
-        global_orient=result.global_orient,
-        hand_pose=result.hand_pose,
-        betas=result.betas,
-        translation=result.translation,
-        joints_camera=result.joints,
-        joints_image=pixels,
-        hand_model="acehand" if hands is None else hands.name,
-        camera=camera,
-        T_world_camera=recording.T_world_camera,
-        provenance=provenance,
-    )
 
 
 def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None]:

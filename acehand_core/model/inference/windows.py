@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Float
 
 from acehand_core.errors import InputError, nearest
+from acehand_core.geometry.cameras import Camera
 from acehand_core.model.config import TEMPORAL_STRIDE, TOKEN_PIXELS
-from acehand_core.motion import Camera
 
 WindowKind = Literal["paper", "blended", "full"]
 
@@ -194,15 +194,8 @@ def encode_camera(camera: Camera, width: int, height: int) -> Camera:
     scales so, and its weights were trained with it.
     """
     sx, sy = width / camera.width, height / camera.height
-    return replace(
-        camera,
-        width=width,
-        height=height,
-        fx=camera.fx * sx,
-        fy=camera.fy * sy,
-        cx=camera.cx * sx,
-        cy=camera.cy * sy,
-    )
+    fx, fy, cx, cy = camera.fx * sx, camera.fy * sy, camera.cx * sx, camera.cy * sy
+    return replace(camera, width=width, height=height, fx=fx, fy=fy, cx=cx, cy=cy)
 
 
 def written_from(start: int, stop: int, first: int) -> Window:

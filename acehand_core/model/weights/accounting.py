@@ -26,9 +26,7 @@ _DEFAULT_TAP = TrunkConfig().tap
 
 
 def infer(
-    variant: Variant,
-    lists: Mapping[str, Shapes],
-    base_config: Mapping[str, Any] | None = None,
+    variant: Variant, lists: Mapping[str, Shapes], base_config: Mapping[str, Any] | None = None
 ) -> tuple[ModelConfig, tuple[str, ...]]:
     """Return the sizes that the lists agree on, and notes on what was assumed.
 
@@ -39,19 +37,19 @@ def infer(
     Raises:
         SchemaError: the sizes do not make a model.
     """
-    projectors, base = lists.get("projectors"), base_config or {}
-    tap = None
-    if projectors is not None:
-        taps = Counter(int(n) for n in _numbers(projectors, r"l(\d+)\."))
-        tap = taps.most_common(1)[0][0] if taps else _DEFAULT_TAP
+    base, tap, decoder = base_config or {}, None, DecoderConfig()
 
     try:
+        if "projectors" in lists:
+            taps = Counter(int(n) for n in _numbers(lists["projectors"], r"l(\d+)\."))
+            tap = taps.most_common(1)[0][0] if taps else _DEFAULT_TAP
+            decoder = _decoder(lists["projectors"], tap)
         config = ModelConfig(
             variant=variant,
             vae=_vae(lists["vae"]) if "vae" in lists else VaeConfig(),
             # The base comes last: where the two disagree, it is right.
             trunk=_trunk(lists.get("backbone_trainable", {}) | lists.get("dit", {}), base, tap),
-            decoder=_decoder(projectors, tap) if projectors is not None else DecoderConfig(),
+            decoder=decoder,
         )
     except AcehandError as error:
         raise SchemaError(f"the tensors do not describe a model: {error}") from error
@@ -72,9 +70,8 @@ def _trunk(shapes: Shapes, base: Mapping[str, Any], tap: int | None) -> TrunkCon
     norms = [(rf"blocks\.\d+\.{a}_attn\.norm_[qk]\.weight", 0) for a in ("self", "cross")]
     adapted = [(r"blocks\.\d+\..*_attn\..\.lora_B\.default\.weight", 0)]
     rank = _vote(shapes, [(r"blocks\.\d+\..*\.lora_A\.default\.weight", 0)], 0)
-    out = _vote(
-        shapes, [(r"head\.head\.bias", 0), (r"head\.head\.weight", 0)], 4 * plain.out_channels
-    )
+    head = [(r"head\.head\.bias", 0), (r"head\.head\.weight", 0)]
+    cells = _vote(shapes, head, 4 * plain.out_channels)
     dim = _vote(shapes, [*norms, *adapted, (r"patch_embedding\..*", 0)], plain.dim)
     patch = [(r"patch_embedding\.weight", 1)]
     time = [(r"time_embedding\.0\.weight", 1)]
@@ -87,7 +84,7 @@ def _trunk(shapes: Shapes, base: Mapping[str, Any], tap: int | None) -> TrunkCon
         num_heads=_given(base, "num_heads", max(1, dim * plain.num_heads // plain.dim)),
         num_layers=_given(base, "num_layers", layers),
         in_channels=_given(base, "in_dim", _vote(shapes, patch, plain.in_channels)),
-        out_channels=_given(base, "out_dim", max(1, out // 4)),
+        out_channels=_given(base, "out_dim", max(1, cells // 4)),
         text_dim=_vote(shapes, [(r"text_embedding\.0\.weight", 1)], plain.text_dim),
         text_length=_given(base, "text_len", plain.text_length),
         freq_dim=_given(base, "freq_dim", _vote(shapes, time, plain.freq_dim)),
@@ -134,8 +131,7 @@ def _decoder(shapes: Shapes, tap: int) -> DecoderConfig:
 
 
 def _numbers(shapes: Iterable[str], pattern: str) -> list[str]:
-    found = (re.match(pattern, name) for name in shapes)
-    return [match[1] for match in found if match]
+    return [match[1] for name in shapes if (match := re.match(pattern, name))]
 
 
 def _vote(shapes: Shapes, rules: list[tuple[str, int]], default: int) -> int:

@@ -135,15 +135,15 @@ def _resume(snapshot: Snapshot, remote: Remote, blob: Path) -> None:
     blob.parent.mkdir(parents=True, exist_ok=True)
     partial = blob.with_name(blob.name + _PARTIAL)
     url = hub.hf_hub_url(snapshot.repo, remote.name, revision=snapshot.commit)
-    found = hub.get_hf_file_metadata(url)
+    metadata = hub.get_hf_file_metadata(url)
     headers = hub.utils.build_hf_headers()
-    if urlsplit(found.location).netloc != urlsplit(url).netloc:
+    if urlsplit(metadata.location).netloc != urlsplit(url).netloc:
         headers.pop("authorization", None)  # not for the storage behind the hub
 
     with hub.utils.WeakFileLock(partial.with_suffix(".lock")), partial.open("ab") as stream:
         hub.file_download.http_get(
-            found.location, stream, resume_size=stream.tell(), headers=headers,
-            expected_size=found.size, displayed_filename=remote.name,
+            metadata.location, stream, resume_size=stream.tell(), headers=headers,
+            expected_size=metadata.size, displayed_filename=remote.name,
         )  # fmt: skip
 
     if sha256(partial) != remote.sha256:
@@ -167,7 +167,7 @@ def _is_right(path: Path, digest: str, remote: Remote) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Download:
     """Something to fetch. ``files`` are patterns, ``needed`` are names that must be there."""
 
     repo: str
@@ -183,24 +183,24 @@ _REPACKAGED = "blanchon/ACE-Ego-Hand-Safetensors"
 _WAN_FILES = ("config.json", "diffusion_pytorch_model*.safetensors*", "Wan2.2_VAE.pth")
 _CAPTION = "caption_embedding.safetensors"
 
-SOURCES: dict[str, Source] = {
-    "official-k": Source(
+SOURCES: dict[str, Download] = {
+    "official-k": Download(
         _RELEASE, ("ace_ego_hand_k.pt",), ("ace_ego_hand_k.pt",), 0.7, sums.CHECKPOINT,
         "released checkpoint for footage with a calibration",
     ),
-    "official-kfree": Source(
+    "official-kfree": Download(
         _RELEASE, ("ace_ego_hand_kfree.pt",), ("ace_ego_hand_kfree.pt",), 0.7,
         sums.CHECKPOINT, "released checkpoint for footage without a calibration",
     ),
-    "wan-base": Source(
+    "wan-base": Download(
         "alibaba-pai/Wan2.2-Fun-5B-Control", _WAN_FILES, ("config.json", "Wan2.2_VAE.pth"), 12.8,
         sums.BASE, "base transformer and video VAE that the released checkpoints need",
     ),
-    "caption": Source(
+    "caption": Download(
         _REPACKAGED, (_CAPTION,), (_CAPTION,), 0.001, sums.RELEASED,
         "caption embedding that the released checkpoints need",
     ),
-    "repackaged": Source(
+    "repackaged": Download(
         _REPACKAGED, ("dit/*", "vae/*", "k/*", "kfree/*", _CAPTION),
         ("dit/model.safetensors", "vae/model.safetensors", _CAPTION), 6.5, sums.RELEASED,
         "both released models as safetensors, only what runs; needs nothing else",
@@ -257,7 +257,15 @@ def fetch(
         snapshot = describe(
             source.repo, revision, source.files, lambda file: _matches(source, file)
         )
-        _check_names(name, source, [remote.name for remote in snapshot.remotes], expected or {})
+        names = [remote.name for remote in snapshot.remotes]
+        for needed in source.needed:
+            if needed not in names:
+                listed = ", ".join(sorted(names)) or "nothing"
+                raise InputError(f"{name}: {source.repo} has no {needed} (found: {listed}).")
+        for file in expected or ():
+            if file not in names:
+                raise InputError(f"{name}: no file {file!r} to compare; {nearest(file, names)}")
+
         for remote in snapshot.remotes:
             path, digest = obtain(snapshot, remote)
             files[remote.name], digests[remote.name] = path, digest
@@ -265,7 +273,12 @@ def fetch(
             if digest != demanded:
                 raise SchemaError(f"{path}: SHA-256 is {digest}, not {demanded} as demanded.")
     except (library.errors.HTTPError, OSError) as error:
-        raise InputError(_not_here(name, source, error)) from error
+        reason = str(error).strip().split("\n", 1)[0]
+        raise InputError(
+            f"{name}: cannot get {source.repo} ({reason}). With HF_HUB_OFFLINE set, only what is "
+            "in the cache (HF_HOME) can be had; else check the connection and run again: downloads "
+            "resume."
+        ) from error
 
     stated = {r.name for r in snapshot.remotes if r.sha256 or r.git_sha1}
     # The snapshot's folder, which is named after its commit.
@@ -279,34 +292,15 @@ def fetch(
 
 def hashes_for(names: list[str], stated: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return per source the demanded hashes of its files. Raises InputError for one of none."""
-    out: dict[str, dict[str, str]] = {name: {} for name in names}
+    demanded: dict[str, dict[str, str]] = {name: {} for name in names}
     for file, digest in stated.items():
         owners = [name for name in names if name in SOURCES and _matches(SOURCES[name], file)]
         if not owners:
             raise InputError(f"--sha256 {file}: {', '.join(names)} has no such file.")
         for name in owners:
-            out[name][file] = digest
-    return out
+            demanded[name][file] = digest
+    return demanded
 
 
-def _matches(source: Source, name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in source.files)
-
-
-def _check_names(name: str, source: Source, found: list[str], expected: Mapping[str, str]) -> None:
-    for needed in source.needed:
-        if needed not in found:
-            listed = ", ".join(sorted(found)) or "nothing"
-            raise InputError(f"{name}: {source.repo} has no {needed} (found: {listed}).")
-    for file in expected:
-        if file not in found:
-            raise InputError(f"{name}: no file {file!r} to compare; {nearest(file, found)}")
-
-
-def _not_here(name: str, source: Source, error: Exception) -> str:
-    reason = str(error).strip().split("\n", 1)[0]
-    return (
-        f"{name}: cannot get {source.repo} ({reason}). With HF_HUB_OFFLINE set, only what is in "
-        "the cache (HF_HOME) can be had; else check the connection and run again: downloads "
-        "resume."
-    )
+def _matches(download: Download, name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in download.files)

@@ -84,7 +84,7 @@ class Inspection:
         return {
             "layout": self.layout,
             "variant": self.variant,
-            "tap": self.config.trunk.tap if self.variant else None,
+            "tap": self.config.trunk.tap if self.config and self.variant else None,
             "config": self.config.to_json() if self.config else None,
             "licence": self.licence,
             "training_data": training_to_json(self.trained_on),
@@ -134,10 +134,10 @@ def verify(
 
     Raises InputError when there is nothing to look at.
     """
-    found = None
+    inspection = None
     try:
-        found = inspect(path, variant)
-        problems, files, stated = found.problems, found.files, dict(found.stated)
+        inspection = inspect(path, variant)
+        problems, files, stated = inspection.problems, inspection.files, dict(inspection.stated)
     except (SchemaError, UnsafeFileError) as error:
         # The hashes still say which file it is that is damaged.
         problems = [str(error)]
@@ -158,7 +158,7 @@ def verify(
                 f"{files[label]}: SHA-256 is {digests[label]}, not {digest}: damaged or changed."
             )
 
-    return Verification(tuple(problems), digests, tuple(stated), found)
+    return Verification(tuple(problems), digests, tuple(stated), inspection)
 
 
 def _stated_without_opening(path: Path) -> tuple[dict[str, Path], dict[str, str]]:
@@ -182,11 +182,6 @@ def _own(path: Path) -> Inspection:
     manifest = own.read_manifest(path)
     stores, reports = own.open_own(manifest)
     stated = {name: entry["sha256"] for name, entry in manifest.files.items()}
-    unlisted = [
-        f"{path / own.CONFIG_FILE}: files: {name!r} is missing."
-        for name in own.needed_files(manifest.config)
-        if name not in stated
-    ]
     caption = path / own.CAPTION_FILE
     if caption.name in stated:
         stores[caption.name] = _caption_store(caption)
@@ -194,8 +189,8 @@ def _own(path: Path) -> Inspection:
     return Inspection(
         "acehand", manifest.config, manifest.licence, _parts(stores),
         LoadReport(tuple(reports.values()), manifest.filled),
-        {name: path / name for name in stated}, stated, tuple(unlisted), manifest.training_data,
-        manifest.inference,
+        {name: path / name for name in stated}, stated, tuple(own.unlisted_files(manifest)),
+        manifest.training_data, manifest.inference,
     )  # fmt: skip
 
 
@@ -205,26 +200,27 @@ def _repackaged(path: Path, variant: Variant | None) -> Inspection:
     stores["caption"] = _caption_store(path / repackaged.CAPTION_FILE)
     files = {name: path / name for name in stores if name != "caption"}
     files |= {repackaged.CAPTION_FILE: path / repackaged.CAPTION_FILE, **_listed(path)}
+    training, inference = repackaged.recorded(path, variant)
     return Inspection(
         "repackaged", config, repackaged.licence_of(path, variant), _parts(stores),
-        LoadReport(tuple(reports.values())), files, _stated(files, path),
-        trained_on=repackaged.training_data_of(path, variant),
-        inference=repackaged.inference_of(path, variant),
+        LoadReport(tuple(reports.values())), files, _stated(files, path), trained_on=training,
+        inference=inference,
     )  # fmt: skip
 
 
 def _checkpoint(path: Path, whole: bool) -> Inspection:
     opened = open_checkpoint(path)
-    # Which variant it is does not change what it holds.
-    config, notes = checkpoint_config(opened, opened.variant or "k", None, None, opened.parts)
+    # Which variant it is does not change what it holds; one is needed.
+    variant: Variant = "kfree" if opened.variant == "kfree" else "k"
+    config, notes = checkpoint_config(opened, variant, None, None, opened.parts)
     reports = compare(released_sections(config, opened.parts), opened.parts)
     keys = ComponentReport("checkpoint", str(path), ignored=opened.ignored)
     files = {path.name: path} | (_listed(path.parent) if whole else {})
+    training, inference = opened.recorded()
     return Inspection(
         "official", config, str(opened.record.get("licence") or sums.CHECKPOINT),
         _parts(opened.parts), LoadReport((keys, *reports.values()), (), notes), files,
-        _stated(files, path.parent), trained_on=opened.training_data,
-        inference=opened.inference,
+        _stated(files, path.parent), trained_on=training, inference=inference,
     )  # fmt: skip
 
 

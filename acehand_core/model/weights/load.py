@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +25,7 @@ from acehand_core.model.weights.official_files import (
 )
 from acehand_core.model.weights.state import LoadedWeights, TrainingData
 from acehand_core.model.weights.storage import open_pickle, open_safetensors, read_json
-from acehand_core.model.weights.sums import sha256, sha256s
+from acehand_core.model.weights.sums import joint_sha256, sha256, sha256s
 
 #: The first three are whole models, the others are pieces of the released one.
 Layout = Literal["acehand", "repackaged", "official", "wan-base", "wan-vae", "caption"]
@@ -137,8 +135,7 @@ def identity(
     else:
         raise InputError(_only_a_piece(path, layout))
 
-    digests = sorted(sha256s({str(file): file for file in files}).values())
-    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+    return joint_sha256(sha256s({str(file): file for file in files}).values())
 
 
 def training_data_of(path: Path, variant: Variant | None = None) -> TrainingData:
@@ -160,14 +157,12 @@ def inference_of(path: Path, variant: Variant | None = None) -> InferenceConfig:
 def _recorded(path: Path, variant: Variant | None) -> tuple[TrainingData, InferenceConfig]:
     layout = detect(path)
     if layout == "repackaged":
-        found = repackaged.find_variant(path, variant)
-        return repackaged.training_data_of(path, found), repackaged.inference_of(path, found)
+        return repackaged.recorded(path, repackaged.find_variant(path, variant))
     if layout == "acehand":
         manifest = own.read_manifest(path)
         return manifest.training_data, manifest.inference
     if layout == "official":
-        checkpoint = open_checkpoint(find_checkpoint(path, variant))
-        return checkpoint.training_data, checkpoint.inference
+        return open_checkpoint(find_checkpoint(path, variant)).recorded()
     raise InputError(_only_a_piece(path, layout))
 
 
@@ -179,10 +174,10 @@ def find_checkpoint(path: Path, variant: str | None) -> Path:
     """Return the checkpoint that a path means. Raises InputError when that is not clear."""
     if path.is_file():
         return path
-    found = _checkpoints(path)
-    chosen = [p for p in found if variant is None or open_checkpoint(p).variant == variant]
+    present = _checkpoints(path)
+    chosen = [p for p in present if variant is None or open_checkpoint(p).variant == variant]
     if len(chosen) != 1:
-        names = ", ".join(p.name for p in found)
+        names = ", ".join(p.name for p in present)
         raise InputError(f"{path}: holds {names}; say which with --variant k|kfree.")
     return chosen[0]
 
@@ -228,17 +223,17 @@ def sort_sources(
 
     Raises InputError when there is no model or more than one, or two of the same piece.
     """
-    found: dict[str, Path] = {}
+    pieces: dict[str, Path] = {}
     given = {"base": base, "vae": vae, "caption": caption}
     named = [(name, path) for name, path in given.items() if path is not None]
     for name, path in [*named, *((_PIECES.get(detect(p), "model"), p) for p in paths)]:
-        if name in found:
-            raise InputError(f"{found[name]} and {path} are both the {name}; give one.")
-        found[name] = path
-    if "model" not in found:
+        if name in pieces:
+            raise InputError(f"{pieces[name]} and {path} are both the {name}; give one.")
+        pieces[name] = path
+    if "model" not in pieces:
         listed = ", ".join(map(str, paths))
         raise InputError(f"{listed}: pieces alone; a checkpoint or a folder of a model is needed.")
-    return Sources(**found)
+    return Sources(**pieces)
 
 
 def convert(

@@ -82,26 +82,26 @@ def sections(config: ModelConfig, retrained: bool = True) -> dict[str, Section]:
 
 def dit(config: TrunkConfig) -> Shapes:
     """Return the base transformer, all blocks, output head and reference convolution included."""
-    dim, out = config.dim, {}
-    out |= _patch_embedding(config)
-    out |= _linear("text_embedding.0", dim, config.text_dim) | _linear("text_embedding.2", dim, dim)
-    out |= _linear("time_embedding.0", dim, config.freq_dim) | _linear("time_embedding.2", dim, dim)
+    dim, shapes = config.dim, _patch_embedding(config)
+    for name, width in (("text", config.text_dim), ("time", config.freq_dim)):
+        shapes |= _linear(f"{name}_embedding.0", dim, width)
+        shapes |= _linear(f"{name}_embedding.2", dim, dim)
+    shapes |= _linear("time_projection.1", 6 * dim, dim)
 
-    out |= _linear("time_projection.1", 6 * dim, dim)
     for index in range(config.num_layers):
         block = f"blocks.{index}"
-        out[f"{block}.modulation"] = (1, 6, dim)
-        out |= _dit_attention(f"{block}.self_attn", dim)
-        out |= _norm(f"{block}.norm3", dim)
-        out |= _dit_attention(f"{block}.cross_attn", dim)
-        out |= _linear(f"{block}.ffn.0", config.ffn_dim, dim)
-        out |= _linear(f"{block}.ffn.2", dim, config.ffn_dim)
+        shapes[f"{block}.modulation"] = (1, 6, dim)
+        shapes |= _dit_attention(f"{block}.self_attn", dim)
+        shapes |= _norm(f"{block}.norm3", dim)
+        shapes |= _dit_attention(f"{block}.cross_attn", dim)
+        shapes |= _linear(f"{block}.ffn.0", config.ffn_dim, dim)
+        shapes |= _linear(f"{block}.ffn.2", dim, config.ffn_dim)
 
-    out |= dit_head(config)
-    out["ref_conv.weight"] = (dim, config.out_channels, *_PATCH[1:])
-    out["ref_conv.bias"] = (dim,)
+    shapes |= dit_head(config)
+    shapes["ref_conv.weight"] = (dim, config.out_channels, *_PATCH[1:])
+    shapes["ref_conv.bias"] = (dim,)
 
-    return out
+    return shapes
 
 
 def dit_head(config: TrunkConfig) -> Shapes:
@@ -122,8 +122,8 @@ def runs_in_dit(name: str, config: TrunkConfig) -> bool:
 
 def backbone_trainable(config: TrunkConfig) -> Shapes:
     """Return what training changes in the transformer; adapters exist in every block."""
-    out = _patch_embedding(config) | lora(config)
-    return out | dit_head(config)
+    shapes = _patch_embedding(config) | lora(config)
+    return shapes | dit_head(config)
 
 
 def lora(config: TrunkConfig) -> Shapes:
@@ -131,42 +131,42 @@ def lora(config: TrunkConfig) -> Shapes:
     if not config.lora_rank:
         return {}
     linears = {"ffn.0": (config.ffn_dim, config.dim), "ffn.2": (config.dim, config.ffn_dim)}
-    out = {}
+    shapes: Shapes = {}
     for index in range(config.num_layers):
         for target in LORA_TARGETS:
             rows, columns = linears.get(target, (config.dim, config.dim))
             stem = f"blocks.{index}.{target}"
-            out[f"{stem}.lora_A.default.weight"] = (config.lora_rank, columns)
-            out[f"{stem}.lora_B.default.weight"] = (rows, config.lora_rank)
-    return out
+            shapes[f"{stem}.lora_A.default.weight"] = (config.lora_rank, columns)
+            shapes[f"{stem}.lora_B.default.weight"] = (rows, config.lora_rank)
+    return shapes
 
 
 def vae(config: VaeConfig) -> Shapes:
     """Return the encoder of the video VAE and the layer that makes its moments."""
     widths = [config.base_dim * m for m in _VAE_MULTIPLIERS]
-    out = _conv("encoder.conv1", widths[0], _VAE_PIXEL_CHANNELS, 3, 3, 3)
+    shapes = _conv("encoder.conv1", widths[0], _VAE_PIXEL_CHANNELS, 3, 3, 3)
 
     previous = widths[0]
     for stage, width in enumerate(widths):
         stem = f"encoder.downsamples.{stage}.downsamples"
-        out |= _vae_residual(f"{stem}.0", previous, width)
-        out |= _vae_residual(f"{stem}.1", width, width)
+        shapes |= _vae_residual(f"{stem}.0", previous, width)
+        shapes |= _vae_residual(f"{stem}.1", width, width)
         if stage < 3:
-            out |= _conv(f"{stem}.2.resample.1", width, width, 3, 3)
+            shapes |= _conv(f"{stem}.2.resample.1", width, width, 3, 3)
         if stage in (1, 2):
-            out |= _conv(f"{stem}.2.time_conv", width, width, 3, 1, 1)
+            shapes |= _conv(f"{stem}.2.time_conv", width, width, 3, 1, 1)
         previous = width
 
-    out |= _vae_residual("encoder.middle.0", previous, previous)
-    out["encoder.middle.1.norm.gamma"] = (previous, 1, 1)
-    out |= _conv("encoder.middle.1.to_qkv", 3 * previous, previous, 1, 1)
-    out |= _conv("encoder.middle.1.proj", previous, previous, 1, 1)
-    out |= _vae_residual("encoder.middle.2", previous, previous)
-    out["encoder.head.0.gamma"] = (previous, 1, 1, 1)
+    shapes |= _vae_residual("encoder.middle.0", previous, previous)
+    shapes["encoder.middle.1.norm.gamma"] = (previous, 1, 1)
+    shapes |= _conv("encoder.middle.1.to_qkv", 3 * previous, previous, 1, 1)
+    shapes |= _conv("encoder.middle.1.proj", previous, previous, 1, 1)
+    shapes |= _vae_residual("encoder.middle.2", previous, previous)
+    shapes["encoder.head.0.gamma"] = (previous, 1, 1, 1)
     moments = 2 * config.z_dim
-    out |= _conv("encoder.head.2", moments, previous, 3, 3, 3)
+    shapes |= _conv("encoder.head.2", moments, previous, 3, 3, 3)
 
-    return out | _conv("conv1", moments, moments, 1, 1, 1)
+    return shapes | _conv("conv1", moments, moments, 1, 1, 1)
 
 
 def projectors(config: DecoderConfig, tap: int) -> Shapes:
@@ -176,36 +176,37 @@ def projectors(config: DecoderConfig, tap: int) -> Shapes:
     queries drop the joint tokens and their readout, absolute positions give the temporal layers
     the names of ``torch.nn.TransformerEncoderLayer``.
     """
-    d, hidden, out = config.width, config.head_width, {}
+    d, hidden = config.width, config.head_width
+    shapes: Shapes = {}
     if config.spatial_encoding:
-        out["spatial_pe_grid"] = (1, d, config.spatial_grid, config.spatial_grid)
-    out["latent_temporal_pe"] = (1, config.max_latents, d)
-    out["video_temporal_pe"] = (1, _VIDEO_FRAMES, d)
-    out["frame_pool_query"] = (1, 1, d)
-    out["slot_pool_query"] = (1, SLOTS, d)
-    out["shape_cls_token"] = (1, 1, d)
-    out["slot_embed"] = (SLOTS, d)
-    out[RAY_FREQUENCIES] = (config.ray_frequencies,)
-    out |= _linear("ray_pe.ray_proj.0", d, 4 * config.ray_frequencies)
-    out |= _linear("ray_pe.ray_proj.2", d, d)
-    out |= _linear("input_proj.0", d, config.feature_dim) | _norm("input_proj.1", d)
-    out |= _attention("spatial_pool", d) | _norm("spatial_pool_norm", d)
+        shapes["spatial_pe_grid"] = (1, d, config.spatial_grid, config.spatial_grid)
+    shapes["latent_temporal_pe"] = (1, config.max_latents, d)
+    shapes["video_temporal_pe"] = (1, _VIDEO_FRAMES, d)
+    shapes["frame_pool_query"] = (1, 1, d)
+    shapes["slot_pool_query"] = (1, SLOTS, d)
+    shapes["shape_cls_token"] = (1, 1, d)
+    shapes["slot_embed"] = (SLOTS, d)
+    shapes[RAY_FREQUENCIES] = (config.ray_frequencies,)
+    shapes |= _linear("ray_pe.ray_proj.0", d, 4 * config.ray_frequencies)
+    shapes |= _linear("ray_pe.ray_proj.2", d, d)
+    shapes |= _linear("input_proj.0", d, config.feature_dim) | _norm("input_proj.1", d)
+    shapes |= _attention("spatial_pool", d) | _norm("spatial_pool_norm", d)
     for index in range(config.num_layers):
-        out |= _encoder_layer(f"temporal_encoder.layers.{index}", config)
-    out |= _norm("temporal_encoder.norm", d)
-    out |= _norm("hand_fuse.0", d) | _linear("hand_fuse.1", d, d)
+        shapes |= _encoder_layer(f"temporal_encoder.layers.{index}", config)
+    shapes |= _norm("temporal_encoder.norm", d)
+    shapes |= _norm("hand_fuse.0", d) | _linear("hand_fuse.1", d, d)
 
     for name, size in (
         ("global_orient", 6), ("hand_pose", 6 * FINGER_JOINTS), ("cam_trans", 3),
         ("exists_2d", 1), ("exists_3d", 1), ("direct_joints_rootrel", 3 * JOINTS),
         ("direct_wrist_cam", 3), ("direct_joints2d", 2 * JOINTS),
     ):  # fmt: skip
-        out |= _linear(f"head_{name}.0", hidden, d) | _linear(f"head_{name}.2", size, hidden)
+        shapes |= _linear(f"head_{name}.0", hidden, d) | _linear(f"head_{name}.2", size, hidden)
 
-    out |= _alternating(config)
+    shapes |= _alternating(config)
     for name in ("head_betas_segment", "head_betas_hand"):
-        out |= _normed_head(name, d, hidden, BETAS)
-    return {f"l{tap}.{name}": shape for name, shape in out.items()}
+        shapes |= _normed_head(name, d, hidden, BETAS)
+    return {f"l{tap}.{name}": shape for name, shape in shapes.items()}
 
 
 def runs_in_projectors(name: str, config: DecoderConfig) -> bool:
@@ -231,44 +232,38 @@ def raymap_heads(feature_dim: int, tap: int) -> Shapes:
 
 
 def _alternating(config: DecoderConfig) -> Shapes:
-    d, out = config.width, {}
-    stem = "alternating_encoder"
-    out[f"{stem}.hand_token"] = (1, SLOTS, d)
-    out[f"{stem}.register_token"] = (1, config.num_registers, d)
+    d, stem = config.width, "alternating_encoder"
+    shapes: Shapes = {f"{stem}.hand_token": (1, SLOTS, d)}
+    shapes[f"{stem}.register_token"] = (1, config.num_registers, d)
 
     if config.queries == "joint":
-        out[f"{stem}.joint_token"] = (1, SLOTS * JOINTS, d)
-        out |= _norm(f"{stem}.readout_qnorm", d) | _norm(f"{stem}.readout_kvnorm", d)
-        out |= _attention(f"{stem}.readout_attn", d)
-        out |= _normed_head(f"{stem}.head_joint_3d", d, config.head_width, 3)
+        shapes[f"{stem}.joint_token"] = (1, SLOTS * JOINTS, d)
+        shapes |= _norm(f"{stem}.readout_qnorm", d) | _norm(f"{stem}.readout_kvnorm", d)
+        shapes |= _attention(f"{stem}.readout_attn", d)
+        shapes |= _normed_head(f"{stem}.head_joint_3d", d, config.head_width, 3)
 
     for index in range(config.num_layers):
         layer = f"{stem}.layers.{index}"
-        out |= _norm(f"{layer}.norm_q", d) | _norm(f"{layer}.norm_kv", d)
-        out |= _attention(f"{layer}.cross_attn", d)
+        shapes |= _norm(f"{layer}.norm_q", d) | _norm(f"{layer}.norm_kv", d)
+        shapes |= _attention(f"{layer}.cross_attn", d)
         if config.temporal_encoding == "absolute":
-            out |= _encoder_layer(f"{layer}.temporal", config)
+            shapes |= _encoder_layer(f"{layer}.temporal", config)
         else:
-            out |= _rotary_layer(f"{layer}.temporal", config)
+            name, wide = f"{layer}.temporal", config.mlp_ratio * d
+            shapes |= _norm(f"{name}.norm1", d)
+            for part in ("q", "k", "v", "proj"):
+                shapes |= _linear(f"{name}.{part}", d, d)
+            shapes |= _norm(f"{name}.norm2", d)
+            shapes |= _linear(f"{name}.mlp.0", wide, d) | _linear(f"{name}.mlp.3", d, wide)
 
-    return out | _norm(f"{stem}.final_norm", d) | _norm(f"{stem}.shape_norm", d)
-
-
-def _rotary_layer(name: str, config: DecoderConfig) -> Shapes:
-    d = config.width
-    out = _norm(f"{name}.norm1", d)
-    for part in ("q", "k", "v", "proj"):
-        out |= _linear(f"{name}.{part}", d, d)
-    out |= _norm(f"{name}.norm2", d)
-    wide = config.mlp_ratio * d
-    return out | _linear(f"{name}.mlp.0", wide, d) | _linear(f"{name}.mlp.3", d, wide)
+    return shapes | _norm(f"{stem}.final_norm", d) | _norm(f"{stem}.shape_norm", d)
 
 
 def _encoder_layer(name: str, config: DecoderConfig) -> Shapes:
     d, wide = config.width, config.mlp_ratio * config.width
-    out = _attention(f"{name}.self_attn", d)
-    out |= _linear(f"{name}.linear1", wide, d) | _linear(f"{name}.linear2", d, wide)
-    return out | _norm(f"{name}.norm1", d) | _norm(f"{name}.norm2", d)
+    shapes = _attention(f"{name}.self_attn", d)
+    shapes |= _linear(f"{name}.linear1", wide, d) | _linear(f"{name}.linear2", d, wide)
+    return shapes | _norm(f"{name}.norm1", d) | _norm(f"{name}.norm2", d)
 
 
 def _patch_embedding(config: TrunkConfig) -> Shapes:
@@ -293,15 +288,15 @@ def _attention(name: str, width: int) -> Shapes:
 
 
 def _normed_head(name: str, width: int, hidden: int, size: int) -> Shapes:
-    out = _norm(f"{name}.0", width) | _linear(f"{name}.1", hidden, width)
-    return out | _linear(f"{name}.3", size, hidden)
+    shapes = _norm(f"{name}.0", width) | _linear(f"{name}.1", hidden, width)
+    return shapes | _linear(f"{name}.3", size, hidden)
 
 
 def _dit_attention(name: str, dim: int) -> Shapes:
-    out = {}
+    shapes: Shapes = {}
     for part in "qkvo":
-        out |= _linear(f"{name}.{part}", dim, dim)
-    return out | {f"{name}.norm_q.weight": (dim,), f"{name}.norm_k.weight": (dim,)}
+        shapes |= _linear(f"{name}.{part}", dim, dim)
+    return shapes | {f"{name}.norm_q.weight": (dim,), f"{name}.norm_k.weight": (dim,)}
 
 
 def _vae_residual(name: str, into: int, out: int) -> Shapes:

@@ -22,13 +22,7 @@ from acehand_core.model.config import ModelConfig
 from acehand_core.model.encoder.sources import TRUNK_SOURCES
 from acehand_core.model.weights import official
 from acehand_core.model.weights.official_files import RECORD, open_base
-from acehand_core.model.weights.state import (
-    LoadedWeights,
-    check,
-    check_parts,
-    state_shapes,
-    training_to_json,
-)
+from acehand_core.model.weights.state import LoadedWeights, check, check_parts, state_shapes
 from acehand_core.model.weights.sums import SUMS_FILE, licence_text, write_sums
 from acehand_core.model.weights.tables import Section, Tensors, powers_of_two
 
@@ -190,11 +184,7 @@ def export_official(
     report = ExportReport(
         seed, from_model, tuple(head), tuple(drawn), tuple(zero), weights.report.filled
     )
-    data[RECORD] = {
-        "format": 1, "config": config.to_json(), "licence": weights.licence,
-        "training_data": training_to_json(weights.training_data),
-        "inference": weights.inference.to_json(), **report.to_json()
-    }  # fmt: skip
+    data[RECORD] = {"format": 1, **weights.record(), **report.to_json()}
     with atomic_path(path, overwrite) as temporary:
         torch.save(data, temporary)
     return report

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -14,7 +14,6 @@ from acehand_core.errors import InputError, SchemaError
 from acehand_core.model.config import InferenceConfig, ModelConfig, Variant
 from acehand_core.model.weights import accounting, official, sums
 from acehand_core.model.weights.state import (
-    RELEASED_TRAINING,
     Caption,
     ComponentReport,
     LoadedWeights,
@@ -23,7 +22,7 @@ from acehand_core.model.weights.state import (
     check_caption,
     compare,
     read_parts,
-    training_from_json,
+    read_record,
 )
 from acehand_core.model.weights.storage import (
     INDEX_SUFFIX,
@@ -34,6 +33,7 @@ from acehand_core.model.weights.storage import (
     store_of,
 )
 from acehand_core.model.weights.sums import sha256s
+from acehand_core.model.weights.tables import Section
 
 #: Key of a checkpoint under which ours say how they were made; plain types only.
 RECORD = "acehand"
@@ -61,22 +61,12 @@ class Checkpoint:
     def variant(self) -> str | None:
         """Which configuration it serves, from its record or its name."""
         recorded = self.record.get("config", {}).get("variant")
-        found = _VARIANT_IN_NAME.findall(self.path.stem)
-        return recorded or (found[-1] if found else None)
+        named = _VARIANT_IN_NAME.findall(self.path.stem)
+        return recorded or (named[-1] if named else None)
 
-    @property
-    def training_data(self) -> TrainingData:
-        """What it was trained on: from our record, else it is a released one."""
-        if not self.record:
-            return RELEASED_TRAINING
-        where = f"{self.path}: {RECORD}"
-        return training_from_json(self.record.get("training_data"), where)
-
-    @property
-    def inference(self) -> InferenceConfig:
-        """How it is to be run, from our record."""
-        where = f"{self.path}: {RECORD}: inference"
-        return InferenceConfig.from_json(self.record.get("inference"), where)
+    def recorded(self) -> tuple[TrainingData, InferenceConfig]:
+        """Return what it was trained on and how it is to be run. Raises SchemaError."""
+        return read_record(self.record, f"{self.path}: {RECORD}")
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -88,8 +78,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     data = open_pickle(path)
     if not isinstance(data, dict) or "projectors" not in data:
-        found = ", ".join(map(str, data)) if isinstance(data, dict) else type(data).__name__
-        raise SchemaError(f"{path}: no checkpoint: key 'projectors' is missing; found: {found}.")
+        there = ", ".join(map(str, data)) if isinstance(data, dict) else type(data).__name__
+        raise SchemaError(f"{path}: no checkpoint: key 'projectors' is missing; found: {there}.")
 
     parts = {}
     for key in official.CHECKPOINT_KEYS:
@@ -151,12 +141,11 @@ def open_vae(path: Path) -> TensorStore:
     prefix = "model."
     if not store.shapes or not all(name.startswith(prefix) for name in store.shapes):
         return store
-    return TensorStore(
-        store.where,
-        {name.removeprefix(prefix): shape for name, shape in store.shapes.items()},
-        {name.removeprefix(prefix): dtype for name, dtype in store.dtypes.items()},
-        store.files,
-        lambda name: store.fetch(prefix + name),
+    return replace(
+        store,
+        shapes={name.removeprefix(prefix): shape for name, shape in store.shapes.items()},
+        dtypes={name.removeprefix(prefix): dtype for name, dtype in store.dtypes.items()},
+        fetch=lambda name: store.fetch(prefix + name),
     )
 
 
@@ -166,13 +155,13 @@ def read_caption(path: Path) -> Caption:
     Raises SchemaError when there is none, or see ``open_pickle``.
     """
     if path.suffix == ".safetensors":
-        found = open_safetensors(path)
-        if set(found.shapes) != {CAPTION_KEY}:
+        store = open_safetensors(path)
+        if set(store.shapes) != {CAPTION_KEY}:
             raise SchemaError(
-                f"{path}: holds {', '.join(sorted(found.shapes)) or 'nothing'}; valid: "
+                f"{path}: holds {', '.join(sorted(store.shapes)) or 'nothing'}; valid: "
                 f"{CAPTION_KEY} alone."
             )
-        tensor = found.fetch(CAPTION_KEY)
+        tensor: Any = store.fetch(CAPTION_KEY)
     else:
         data = open_pickle(path)
         tensor = data.get("embed") if isinstance(data, dict) else data
@@ -202,11 +191,7 @@ def from_official_tensors(
         "dit": dit, "vae": vae, "projectors": projectors, "raymap_heads": raymap_heads,
         "backbone_trainable": backbone_trainable,
     }  # fmt: skip
-    stores = {
-        part: store_of(tensors, f"{_MEMORY}, {part}")
-        for part, tensors in given.items()
-        if tensors is not None
-    }
+    stores = {n: store_of(t, f"{_MEMORY}, {n}") for n, t in given.items() if t is not None}
     return assemble(config, stores, caption, complete=False)
 
 
@@ -228,17 +213,21 @@ def assemble(
     sections = released_sections(config, stores)
     reports = compare(sections, stores, complete)
     parts = read_parts(sections, stores, reports)
-    if "dit" not in stores:
-        parts.pop("trunk", None)  # a patch embedding alone
     if caption is not None:
         check_caption(config, caption, _MEMORY)
-    report = LoadReport(tuple(reports.values()))
-    return LoadedWeights(config, **parts, caption=caption, report=report)
+    return LoadedWeights(
+        config,
+        vae=parts.get("vae"),
+        trunk=parts.get("trunk") if "dit" in stores else None,  # else a patch embedding alone
+        adapters=parts.get("adapters"),
+        decoder=parts.get("decoder"),
+        ray_head=parts.get("ray_head"),
+        caption=caption,
+        report=LoadReport(tuple(reports.values())),
+    )
 
 
-def released_sections(
-    config: ModelConfig, stores: Mapping[str, TensorStore]
-) -> dict[str, official.Section]:
+def released_sections(config: ModelConfig, stores: Mapping[str, TensorStore]) -> dict[str, Section]:
     """Return the lists of a released model, of which some files are open."""
     trained = stores.get("backbone_trainable")
     retrained = trained is not None and f"{official.PATCH}weight" in trained.shapes
@@ -283,9 +272,10 @@ def load_official(
     )
     licence = str(opened.record.get("licence") or sums.RELEASED)
     digests = sha256s(files) if check_hashes else {}
+    training, inference = opened.recorded()
     return replace(
-        weights, report=report, licence=licence, sha256s=digests,
-        training_data=opened.training_data, inference=opened.inference,
+        weights, report=report, licence=licence, sha256s=digests, training_data=training,
+        inference=inference,
     )  # fmt: skip
 
 
@@ -343,7 +333,7 @@ def choose_variant(asked: str | None, found: str | None, where: str) -> Variant:
     variant = asked or found
     if variant not in ("k", "kfree"):
         raise InputError(f"{where}: which variant this is, is not known; valid: --variant k|kfree.")
-    return variant
+    return cast(Variant, variant)
 
 
 def _beside(checkpoint: Path, candidates: tuple[str, ...], flag: str, fetched: str) -> Path:

@@ -103,28 +103,19 @@ def read_manifest(path: Path) -> Manifest:
     )  # fmt: skip
 
 
-def wrong_hashes(manifest: Manifest) -> tuple[dict[str, str], list[str]]:
-    """Return the SHA-256 of every file that is there, and a sentence per file that is not right."""
-    paths = {name: manifest.path / name for name in manifest.files}
-    there = {name: path for name, path in paths.items() if path.is_file()}
-    problems = [f"{path}: the file is missing." for n, path in paths.items() if n not in there]
-    for name in needed_files(manifest.config):
-        if name not in paths:
-            problems.append(f"{manifest.path / CONFIG_FILE}: files: {name!r} is missing.")
-    digests = sha256s(there)
-    for name, digest in digests.items():
-        stated = manifest.files[name]["sha256"]
-        if digest != stated:
-            problems.append(
-                f"{paths[name]}: SHA-256 is {digest}, not {stated}: damaged or changed."
-            )
-    return digests, problems
-
-
 def needed_files(config: ModelConfig) -> tuple[str, ...]:
     """Return the names of all files beside ``config.json``."""
     caption = (CAPTION_FILE,) if config.source in TRUNK_SOURCES else ()
     return (*sections(config), *caption, LICENCE_FILE)
+
+
+def unlisted_files(manifest: Manifest) -> list[str]:
+    """Return a sentence for every file that is needed and not listed."""
+    return [
+        f"{manifest.path / CONFIG_FILE}: files: {name!r} is missing."
+        for name in needed_files(manifest.config)
+        if name not in manifest.files
+    ]
 
 
 def sections(config: ModelConfig) -> dict[str, Section]:
@@ -164,10 +155,18 @@ def load_own(path: Path, variant: str | None = None, check_hashes: bool = True) 
     manifest = read_manifest(path)
     config = manifest.config
     choose_variant(variant, config.variant, str(path))
-    digests = {name: entry["sha256"] for name, entry in manifest.files.items()}
+    stated = {name: entry["sha256"] for name, entry in manifest.files.items()}
 
     if check_hashes:
-        digests, problems = wrong_hashes(manifest)
+        missing = [name for name in stated if not (path / name).is_file()]
+        problems = [f"{path / name}: the file is missing." for name in missing]
+        problems += unlisted_files(manifest)
+        digests = sha256s({name: path / name for name in stated if name not in missing})
+        problems += [
+            f"{path / name}: SHA-256 is {digest}, not {stated[name]}: damaged or changed."
+            for name, digest in digests.items()
+            if digest != stated[name]
+        ]
         if problems:
             raise SchemaError(" ".join(problems))
 
@@ -185,7 +184,7 @@ def load_own(path: Path, variant: str | None = None, check_hashes: bool = True) 
         caption=caption,
         report=LoadReport(tuple(reports.values()), manifest.filled),
         licence=manifest.licence,
-        sha256s={**digests, CONFIG_FILE: sha256(path / CONFIG_FILE)},
+        sha256s={**stated, CONFIG_FILE: sha256(path / CONFIG_FILE)},
         training_data=manifest.training_data,
         inference=manifest.inference,
     )

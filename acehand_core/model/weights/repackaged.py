@@ -28,7 +28,6 @@ from acehand_core.model.weights import official, sums
 from acehand_core.model.weights.official_export import initial
 from acehand_core.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
 from acehand_core.model.weights.state import (
-    RELEASED_TRAINING,
     ComponentReport,
     LoadedWeights,
     LoadReport,
@@ -36,9 +35,8 @@ from acehand_core.model.weights.state import (
     check_caption,
     compare,
     read_parts,
+    read_record,
     state_shapes,
-    training_from_json,
-    training_to_json,
 )
 from acehand_core.model.weights.storage import (
     TensorStore,
@@ -254,6 +252,7 @@ def load_repackaged(
     embedding = read_caption(caption_file)
     check_caption(config, embedding, str(caption_file))
     files = {file: path / file for file in stores} | {caption_file.name: caption_file}
+    training, inference = recorded(path, variant)
     return LoadedWeights(
         config,
         **parts,
@@ -261,8 +260,8 @@ def load_repackaged(
         report=LoadReport(tuple(reports.values()), tuple(filled)),
         licence=licence_of(path, variant),
         sha256s=sha256s(files) if check_hashes else {},
-        training_data=training_data_of(path, variant),
-        inference=inference_of(path, variant),
+        training_data=training,
+        inference=inference,
     )
 
 
@@ -312,12 +311,6 @@ def save_repackaged(path: Path, weights: LoadedWeights, overwrite: bool = False)
 def _configs(weights: LoadedWeights) -> dict[str, dict[str, Any]]:
     config = weights.config
     trunk, v = config.trunk, config.variant
-    record = {
-        "config": config.to_json(),
-        "licence": weights.licence,
-        "training_data": training_to_json(weights.training_data),
-        "inference": weights.inference.to_json(),
-    }
     dit = {theirs: getattr(trunk, ours) for theirs, ours in _DIT.items()}
 
     return {
@@ -326,7 +319,7 @@ def _configs(weights: LoadedWeights) -> dict[str, dict[str, Any]]:
         f"{v}/config.json": {
             "rank": trunk.lora_rank, "alpha": trunk.lora_alpha,
             "target_modules": [theirs.removeprefix("blocks.*.") for theirs, _ in _LINEARS],
-            _RECORD: record,
+            _RECORD: weights.record(),
         },
         f"{v}/projector/config.json": {
             theirs: getattr(config.decoder, ours) for theirs, ours in _PROJECTOR.items()
@@ -349,26 +342,16 @@ def files_of(path: Path, variant: Variant, caption: Path | None = None) -> list[
     return [*files, caption or path / CAPTION_FILE]
 
 
-def training_data_of(path: Path, variant: Variant) -> TrainingData:
-    """Return what a variant was trained on: from our record, else it is the released one."""
+def recorded(path: Path, variant: Variant) -> tuple[TrainingData, InferenceConfig]:
+    """Return what a variant was trained on and how it is to be run. Raises SchemaError."""
     where = path / variant / "config.json"
     record = read_json(where).get(_RECORD)
-    if not isinstance(record, dict):
-        return RELEASED_TRAINING
-    return training_from_json(record.get("training_data"), f"{where}: {_RECORD}")
+    return read_record(record if isinstance(record, dict) else None, f"{where}: {_RECORD}")
 
 
-def inference_of(path: Path, variant: Variant) -> InferenceConfig:
-    """Return how a variant is to be run, from our record."""
-    where = path / variant / "config.json"
-    record = read_json(where).get(_RECORD)
-    recorded = record.get("inference") if isinstance(record, dict) else None
-    return InferenceConfig.from_json(recorded, f"{where}: {_RECORD}: inference")
-
-
-def _fields(data: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, int]:
-    found = {ours: data[theirs] for theirs, ours in fields.items() if theirs in data}
-    for name, value in found.items():
+def _fields(data: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+    values = {ours: data[theirs] for theirs, ours in fields.items() if theirs in data}
+    for name, value in values.items():
         if not isinstance(value, int) or isinstance(value, bool):
             raise TypeError(f"{name} is {value!r}; a whole number is needed")
-    return found
+    return values

@@ -22,8 +22,7 @@ from jaxtyping import Float
 
 from acehand_core.errors import SchemaError, nearest
 from acehand_core.model.config import AS_RELEASED, InferenceConfig, ModelConfig
-from acehand_core.model.encoder.sources import TRUNK_SOURCES
-from acehand_core.model.encoder.tiny import TinySource
+from acehand_core.model.encoder.sources import TRUNK_SOURCES, TinySource
 from acehand_core.model.weights import official
 from acehand_core.model.weights.storage import TensorStore, store_of
 from acehand_core.model.weights.tables import Section, Shapes, Tensors, shapes_of
@@ -58,13 +57,13 @@ class ComponentReport:
     @property
     def problems(self) -> list[str]:
         """One sentence per tensor that is not as it should be."""
-        out = []
+        sentences = []
         for name in self.missing:
             close = difflib.get_close_matches(name, self.unexpected, n=1)
             hint = f" (is it {close[0]!r}?)" if close else ""
-            out.append(f"tensor {name!r} is missing{hint}")
-        out += [f"tensor {name!r} is unexpected" for name in self.unexpected]
-        return out + [f"tensor {name!r} {text}" for name, text in self.wrong]
+            sentences.append(f"tensor {name!r} is missing{hint}")
+        sentences += [f"tensor {name!r} is unexpected" for name in self.unexpected]
+        return sentences + [f"tensor {name!r} {text}" for name, text in self.wrong]
 
     def require(self) -> ComponentReport:
         """Return itself, or raise SchemaError naming the file and the tensors."""
@@ -128,8 +127,24 @@ class LoadedWeights:
 
     def parts(self) -> dict[str, Tensors]:
         """Return the parts that are there, by name; the caption is not among them."""
-        found = {name: getattr(self, name) for name in PARTS}
-        return {name: tensors for name, tensors in found.items() if tensors is not None}
+        parts = {name: getattr(self, name) for name in PARTS}
+        return {name: tensors for name, tensors in parts.items() if tensors is not None}
+
+    def part(self, name: str) -> Tensors:
+        """Return a part that has to be there. Raises SchemaError."""
+        tensors: Tensors | None = getattr(self, name)
+        if tensors is None:
+            raise SchemaError(f"the weights have no {name}.")
+        return tensors
+
+    def record(self) -> dict[str, Any]:
+        """Return what a foreign layout is to say of our weights, as plain types."""
+        return {
+            "config": self.config.to_json(),
+            "licence": self.licence,
+            "training_data": training_to_json(self.training_data),
+            "inference": self.inference.to_json(),
+        }
 
     def cast(self, dtype: torch.dtype) -> LoadedWeights:
         """Return the weights with the frozen parts in another precision.
@@ -328,3 +343,14 @@ def training_from_json(value: Any, where: str) -> TrainingData:
             valid = nearest(entry["kind"], get_args(Kind))
             raise SchemaError(f"{where}: training_data: kind {entry['kind']!r}; {valid}")
     return tuple(TrainingSource(**entry) for entry in value)
+
+
+def read_record(record: Any, where: str) -> tuple[TrainingData, InferenceConfig]:
+    """Return what a model was trained on and how it is to be run, from its ``record``.
+
+    Without one it is a released model. Raises SchemaError.
+    """
+    if not record:
+        return RELEASED_TRAINING, AS_RELEASED
+    training = training_from_json(record.get("training_data"), where)
+    return training, InferenceConfig.from_json(record.get("inference"), f"{where}: inference")

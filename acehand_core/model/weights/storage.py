@@ -109,8 +109,8 @@ def open_pickle(path: Path) -> Any:
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True, mmap=lazily)
     except pickle.UnpicklingError as error:
-        found = re.search(r"GLOBAL ([\w.]+)", str(error))
-        what = f"asks for {found[1]}" if found else "holds more than tensors and plain values"
+        match = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = f"asks for {match[1]}" if match else "holds more than tensors and plain values"
         raise UnsafeFileError(
             f"{path}: {what}, which could run code; it is refused. Valid: a torch.save file of "
             "tensors and plain values, or safetensors."

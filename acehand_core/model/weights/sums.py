@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
 
 SUMS_FILE = "SHA256SUMS"
-
+CHECKPOINT = (
+    "ACE-Ego-Hand checkpoint: CC BY-NC 4.0 (no commercial use; derived from MANO and research "
+    "datasets)"
+)
+BASE = "Wan2.2-Fun-5B-Control transformer and Wan 2.2 VAE: Apache-2.0"
+RELEASED = f"{CHECKPOINT}; {BASE}"
+NOT_BUNDLED = (
+    "The weights are the work of others and are not part of acehand; you fetch them yourself and "
+    "their licences bind what you do with them."
+)
 
 #: What is known of files in this process, by all that the system reports of them. The time of
 #: the last change of an inode cannot be set, so other content is never taken for this.
 _known: dict[tuple[str, int, int, int, int, int], str] = {}
-
-
 #: Time stamps of file systems are this coarse at most: a file as young as that may change again
 #: and keep its stamps.
 _SETTLED_S = 3.0
@@ -40,13 +48,14 @@ def read_sums(folder: Path) -> dict[str, str]:
     path = folder / SUMS_FILE
     if not path.is_file():
         return {}
-    found = re.findall(r"^([0-9a-f]{64}) [ *](.+)$", path.read_text("utf-8"), re.MULTILINE)
-    if len(found) != len(path.read_text("utf-8").splitlines()):
+    text = path.read_text("utf-8")
+    rows = re.findall(r"^([0-9a-f]{64}) [ *](.+)$", text, re.MULTILINE)
+    if len(rows) != len(text.splitlines()):
         raise SchemaError(f"{path}: not a list of SHA-256 as sha256sum writes it.")
-    for _, name in found:
+    for _, name in rows:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise UnsafeFileError(f"{path}: names {name!r}, which is outside the folder.")
-    return {name: digest for digest, name in found}
+    return {name: digest for digest, name in rows}
 
 
 def sha256(path: Path) -> str:
@@ -71,9 +80,9 @@ def sha256(path: Path) -> str:
 
 def _state(path: Path, descriptor: int) -> tuple[str, int, int, int, int, int]:
     """Return what changes when a file does: path, device, inode, size, and both times of change."""
-    found = os.fstat(descriptor)
-    times = found.st_mtime_ns, found.st_ctime_ns
-    return str(path), found.st_dev, found.st_ino, found.st_size, *times
+    state = os.fstat(descriptor)
+    times = state.st_mtime_ns, state.st_ctime_ns
+    return str(path), state.st_dev, state.st_ino, state.st_size, *times
 
 
 def sha256s(files: Mapping[str, Path]) -> dict[str, str]:
@@ -82,22 +91,9 @@ def sha256s(files: Mapping[str, Path]) -> dict[str, str]:
         return dict(zip(files, pool.map(sha256, files.values()), strict=True))
 
 
-CHECKPOINT = (
-    "ACE-Ego-Hand checkpoint: CC BY-NC 4.0 (no commercial use; derived from MANO and research "
-    "datasets)"
-)
-
-
-BASE = "Wan2.2-Fun-5B-Control transformer and Wan 2.2 VAE: Apache-2.0"
-
-
-RELEASED = f"{CHECKPOINT}; {BASE}"
-
-
-NOT_BUNDLED = (
-    "The weights are the work of others and are not part of acehand; you fetch them yourself and "
-    "their licences bind what you do with them."
-)
+def joint_sha256(digests: Iterable[str]) -> str:
+    """Return one hash for several files, whatever they are called and in whatever order."""
+    return hashlib.sha256(json.dumps(sorted(digests)).encode()).hexdigest()
 
 
 def licence_text(licence: str) -> str:

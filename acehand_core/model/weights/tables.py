@@ -163,7 +163,12 @@ class Section:
         parts: dict[str, Tensors] = {}
         for name, tensor in tensors.items():
             if name in self.computed:
-                _check_powers(name, tensor, where)
+                # The running decoder computes them: a file with others would be another model.
+                if not torch.equal(tensor.float(), powers_of_two(len(tensor))):
+                    raise SchemaError(
+                        f"{where}: tensor {name!r} is {tensor.float().tolist()}; 1, 2, 4, ... is "
+                        "needed."
+                    )
                 continue
             places = ((part, table.inside(name)) for part, table in self.tables.items())
             part, inside = next((place for place in places if place[1] is not None), ("", None))
@@ -191,14 +196,6 @@ class Section:
 def powers_of_two(count: int) -> torch.Tensor:
     """Return 1, 2, 4, ...: the frequencies of the ray encoding, which some layouts store."""
     return 2.0 ** torch.arange(count, dtype=torch.float32)
-
-
-def _check_powers(name: str, tensor: torch.Tensor, where: str) -> None:
-    # The running decoder computes them, so a file with others would be another model.
-    if not torch.equal(tensor.float(), powers_of_two(len(tensor))):
-        raise SchemaError(
-            f"{where}: tensor {name!r} is {tensor.float().tolist()}; 1, 2, 4, ... is needed."
-        )
 
 
 def same(*stems: str) -> Pairs:

@@ -3,10 +3,9 @@
 Its handedness labels assume a mirrored, selfie image. Recordings are not mirrored, so the labels
 are swapped here, once.
 
-Partial results of a long detection pass, so that an interrupted run resumes where it stopped.
-
-A segment's key is a hash of the pictures (file and how it was read), the library and the detector's
-settings: never of a name.
+Partial results of a long detection pass are kept, so that an interrupted run resumes where it
+stopped. A segment's key is a hash of the pictures (file and how it was read), the library and the
+detector's settings: never of a name.
 """
 
 from __future__ import annotations
@@ -100,26 +99,20 @@ class Detector:
             image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
 
         result = self._graph.process(np.ascontiguousarray(image))
-        return [
-            Detection(
-                # Normalised coordinates run over pixel edges.
-                pixels=_array(points)[:, :2] * [width, height] - 0.5,
-                world=_array(world),
-                p_right=_p_right(label.classification[0]),
-                look=look,
-            )
-            for points, world, label in zip(
-                result.multi_hand_landmarks or (),
-                result.multi_hand_world_landmarks or (),
-                result.multi_handedness or (),
-                strict=True,
-            )
-        ]
-
-
-def _p_right(classification: Any) -> float:
-    score = float(np.clip(classification.score, 0.5, 1.0))
-    return score if classification.label == "Left" else 1 - score
+        detections = []
+        for points, world, handedness in zip(
+            result.multi_hand_landmarks or (),
+            result.multi_hand_world_landmarks or (),
+            result.multi_handedness or (),
+            strict=True,
+        ):
+            # Normalised coordinates run over pixel edges; labels are those of a mirrored image.
+            pixels = _array(points)[:, :2] * [width, height] - 0.5
+            label = handedness.classification[0]
+            score = float(np.clip(label.score, 0.5, 1.0))
+            p_right = score if label.label == "Left" else 1 - score
+            detections.append(Detection(pixels, _array(world), p_right, look))
+        return detections
 
 
 def _array(landmarks: Any) -> Float[np.ndarray, "21 3"]:

@@ -80,9 +80,14 @@ def mixed_pnp(
     error2 = np.sum((projected - anchors) ** 2, axis=-1)
     count = np.maximum(votes.sum(1), 1)
     rms = np.sqrt(np.where(votes, error2, 0.0).sum(1) / count)
-    accepted = (votes.sum(1) >= MIN_VOTES) & (
-        rms <= np.maximum(MAX_RMS_PX, MAX_RMS_DIAGONAL * _diagonal(anchors, votes))
-    )
+
+    # The diagonal of the box of the voting anchors.
+    low = np.where(votes[..., None], anchors, np.inf).min(1)
+    high = np.where(votes[..., None], anchors, -np.inf).max(1)
+    box = np.where(votes.any(1, keepdims=True), high - low, 0.0)
+    limit = np.maximum(MAX_RMS_PX, MAX_RMS_DIAGONAL * np.linalg.norm(box, axis=1))
+    accepted = (votes.sum(1) >= MIN_VOTES) & (rms <= limit)
+
     wrist = bearing[:, 0] * z[:, :1] - joints[:, 0, :2]
     translation[~accepted, :2] = wrist[~accepted]
     return MixedPnP(translation, accepted, votes, rms)
@@ -173,11 +178,3 @@ def _rigid_system(
     jacobian *= root[..., None]
     count = len(points)
     return residual.reshape(count, -1), jacobian.reshape(count, -1, 6)
-
-
-def _diagonal(anchors: np.ndarray, votes: np.ndarray) -> np.ndarray:
-    """Return the diagonal of the box of the voting anchors, pixels (N,)."""
-    low = np.where(votes[..., None], anchors, np.inf).min(1)
-    high = np.where(votes[..., None], anchors, -np.inf).max(1)
-    size = np.where(votes.any(1)[:, None], high - low, 0.0)
-    return np.linalg.norm(size, axis=1)

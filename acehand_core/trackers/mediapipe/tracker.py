@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from acehand_core.errors import InputError
-from acehand_core.motion import Camera, HandModelName, HandMotion, Provenance, Recording
+from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import HandModelName, HandMotion, Recording
+from acehand_core.provenance import Provenance
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import detector, redetection
 from acehand_core.trackers.mediapipe.detector import SegmentCache
 from acehand_core.trackers.mediapipe.reconstruct import HandTrack, reconstruct
-from acehand_core.trackers.mediapipe.slots import Slots, assign_slots
+from acehand_core.trackers.mediapipe.redetection import Slots, assign_slots
 from acehand_core.types import SIDES, Progress, no_progress
 
 VERSION = "0.10.14"
@@ -38,8 +40,8 @@ class MediaPipeTracker:
         slots = self._detect(recording, progress)
         tracks = []
         for slot, side in enumerate(SIDES):
-            wanted = self._settings.hands in ("both", side)
-            detections = [pair[slot] if wanted else None for pair in slots]
+            enabled = self._settings.hands in ("both", side)
+            detections = [pair[slot] if enabled else None for pair in slots]
             tracks.append(
                 reconstruct(detections, side, camera, recording.timestamps_ns, self._settings)
             )
@@ -49,16 +51,16 @@ class MediaPipeTracker:
         """Look at the recording, then again where a hand was lost."""
         assert recording.frames is not None
         cache = SegmentCache(self._settings.work_dir, cache_key(recording))
-        found = redetection.forward_pass(recording.frames, progress, cache)
-        slots = assign_slots(found)
+        detections = redetection.forward_pass(recording.frames, progress, cache)
+        slots = assign_slots(detections)
         gaps = redetection.find_gaps(slots)
         if not gaps:
             return slots
         for frame, detection in redetection.look_again(
             recording.frames, gaps, recording.fps, progress
         ):
-            found[frame].append(detection)
-        return assign_slots(found)
+            detections[frame].append(detection)
+        return assign_slots(detections)
 
     def _assemble(
         self, recording: Recording, camera: Camera, tracks: list[HandTrack]

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float
 
-from acehand_core.model.placement.camera_fit import FittedPinhole
-from acehand_core.model.placement.radial import RadialFit
+from acehand_core.model.camera_fit import FittedPinhole, RadialFit
 
 #: A joint votes with its anchor strictly inside the frame by this share of it (paper, appendix
 #: "Architecture").
@@ -108,8 +107,7 @@ def fitted_bearings(
     appendix "Architecture" names the fall-back, not where cells stand; the fit and the ray targets
     use their centres.
     """
-    one = torch.ones_like(size)
-    fitted = calibrated_bearings(anchors, uv, fit.focal, fit.centre, one)
+    fitted = calibrated_bearings(anchors, uv, fit.focal, fit.centre, torch.ones_like(size))
     return _where(
         fit.valid,
         Bearings(fitted.joints, fitted.fallback, fitted.usable, fit.focal * size),
@@ -122,8 +120,8 @@ def radial_bearings(
 ) -> Bearings:
     """Return bearings under a radial lens fitted to the ray field.
 
-    Anchors further than ``radial.MAX_BEARING_ANGLE`` from the optical axis have no vote;
-    their bearing is that of the last ray on their way out. A clip whose fit failed reads the field.
+    Anchors further than ``camera_fit.MAX_BEARING_ANGLE`` from the optical axis have no vote; their
+    bearing is that of the last ray on their way out. A clip whose fit failed reads the field.
     """
     joints, seen = fit.bearing(anchors)
     wrist, _ = fit.bearing((uv + 1) / 2)

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from acehand_core.errors import InputError, nearest
 from acehand_core.geometry import rotations_torch
 from acehand_core.geometry.rotations_torch import skew
-from acehand_core.model.placement.bearings import Bearings
+from acehand_core.model.bearings import Bearings
 
 #: Gates of the paper's appendix "Architecture" as the released code has them.
 MIN_DEPTH_M = 0.05
@@ -139,10 +139,10 @@ def direct(joints: Joints, camera: Points) -> Placement:
 
 
 def _unsolved(joints: Joints, translation: Points) -> Placement:
-    """A placement that no vote took part in."""
-    nobody = torch.zeros(joints.shape[:-1], dtype=torch.bool, device=joints.device)
+    """A placement without any vote."""
+    votes = torch.zeros(joints.shape[:-1], dtype=torch.bool, device=joints.device)
     zero = torch.zeros_like(translation[..., 0]).detach()
-    return Placement(translation, nobody[..., 0], nobody, zero, zero, translation, translation)
+    return Placement(translation, votes[..., 0], votes, zero, zero, translation, translation)
 
 
 def _on_ray(bearing: Float[torch.Tensor, "B N 2 2"], depth: PerHand) -> Points:
@@ -205,12 +205,6 @@ class RigidPlacement:
     votes: Bool[torch.Tensor, "B N 2 21"]
     rms: PerHand
 
-    def place(self, joints: Joints) -> Joints:
-        """Return camera-frame joints of the canonical ones."""
-        wrist = joints[..., :1, :]
-        turned = (joints - wrist) @ self.rotation.transpose(-1, -2)
-        return turned + wrist + self.translation[..., None, :]
-
 
 def rigid_pnp(
     joints: Joints,
@@ -236,10 +230,10 @@ def rigid_pnp(
     """
     solved = start.solved
     depth = solved[..., 2:]
-    unknowns = [solved[..., :2] / depth, depth.log(), torch.zeros_like(depth)]
+    parts = [solved[..., :2] / depth, depth.log(), torch.zeros_like(depth)]
     if settings.rotate:
-        unknowns.append(torch.zeros_like(solved))
-    unknowns = torch.cat(unknowns, dim=-1)
+        parts.append(torch.zeros_like(solved))
+    unknowns = torch.cat(parts, dim=-1)
 
     # One over the standard deviation of each bearing, 0 where a joint has no vote.
     anchor = settings.anchor_sigma_px / bearings.scale[:, None, None, None]

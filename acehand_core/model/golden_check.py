@@ -20,7 +20,7 @@ import torch
 from acehand_core.errors import AcehandError, SchemaError, nearest
 from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.hand.mano import ManoHand, load_mano
-from acehand_core.model.golden import cases
+from acehand_core.model import golden_cases
 
 RECIPE_FORMAT = "ace-golden-recipe-1"
 
@@ -47,7 +47,7 @@ class Recipe:
         self, case: str, component: str, seed: int, overrides: Mapping[str, np.ndarray]
     ) -> dict[str, torch.Tensor]:
         """Return one component's tensors; ``override/<component>/<name>`` replaces a drawn one."""
-        out = {}
+        tensors = {}
         prefix = f"override/{component}/"
         listed = self.shapes[case].get(component, {})
         # A component that is nothing but overrides has a remark in place of its list.
@@ -57,8 +57,8 @@ class Recipe:
             replaced = overrides.get(prefix + name)
             if replaced is None:
                 replaced = self.draw(component, name, tuple(shape), seed)
-            out[name] = torch.from_numpy(np.array(replaced))
-        return out
+            tensors[name] = torch.from_numpy(np.array(replaced))
+        return tensors
 
     def draw(self, component: str, name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
         """Return one tensor, float32: base + scale * normal, by the first rule that matches.
@@ -98,14 +98,16 @@ def read_json(path: Path) -> Any:
 
 def draw(
     case: str, entry: Mapping[str, Any], recipe: Recipe, inputs: Mapping[str, np.ndarray]
-) -> dict[str, dict]:
+) -> dict[str, dict[str, torch.Tensor]]:
     """Return every component of a case, overrides applied."""
     components = {key.split("/")[1] for key in inputs if key.startswith("override/")}
     components |= set(recipe.shapes.get(case, {}))
     return {c: recipe.component(case, c, entry["seed"], inputs) for c in sorted(components)}
 
 
-def retrained(entry: Mapping[str, Any], recipe: Recipe, dit: Mapping[str, torch.Tensor]) -> dict:
+def retrained(
+    entry: Mapping[str, Any], recipe: Recipe, dit: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
     """Return the tensors that a checkpoint's ``backbone_trainable`` redraws with another seed."""
     names = entry.get("trained_delta", {}).get("seed_plus_1_for", ())
     return {
@@ -198,17 +200,16 @@ def _check_case(
     drawn = draw(source["name"], source, recipe, inputs)
 
     for component, expected in source["recipe_check"].items():
-        if checksum(drawn[component]) != expected:
-            found = checksum(drawn[component])
-            yield _failure(name, component, f"recipe checksum {found}, not {expected}")
+        if (ours := checksum(drawn[component])) != expected:
+            yield _failure(name, component, f"recipe checksum {ours}, not {expected}")
             return
 
     trained = retrained(source, recipe, drawn.get("dit", {}))
-    case = cases.Case(name, entry["kind"], source["config"], inputs, drawn, trained)
-    ours = cases.run(case, mano)
+    case = golden_cases.Case(name, entry["kind"], source["config"], inputs, drawn, trained)
+    results = golden_cases.run(case, mano)
     stated = {key for key in entry["tensors"] if key.startswith("out/")}
     stored = {key for key in outputs if key.startswith("out/")}
-    computed = {f"out/{key}" for key in ours}
+    computed = {f"out/{key}" for key in results}
 
     for names, problem in (
         (stated - computed, "not computed"),
@@ -220,7 +221,7 @@ def _check_case(
 
     for key in sorted(stated & stored & computed):
         short, about = key.removeprefix("out/"), entry["tensors"][key]
-        yield _compare(name, short, ours[short], outputs[key], about, inputs)
+        yield _compare(name, short, results[short], outputs[key], about, inputs)
 
 
 def _read(folder: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:

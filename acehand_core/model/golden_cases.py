@@ -26,6 +26,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.hand.mano import ManoHand
 from acehand_core.model.batch import ClipBatch, PinholeBatch, Readout
+from acehand_core.model.camera_fit import reported_intrinsics
 from acehand_core.model.config import (
     TEMPORAL_STRIDE,
     DecoderConfig,
@@ -33,14 +34,12 @@ from acehand_core.model.config import (
     Precision,
     TrunkConfig,
     VaeConfig,
-    Variant,
 )
 from acehand_core.model.encoder.vae import VideoEncoder
 from acehand_core.model.inference.loading import InferenceOptions, WeightsRecord
 from acehand_core.model.inference.reconstruction import reconstruct
 from acehand_core.model.inference.windows import latents_of, plan_windows
 from acehand_core.model.network import RELEASED, AceModel, load_trunk, place
-from acehand_core.model.placement.camera_fit import reported_intrinsics
 from acehand_core.model.weights.official_files import from_official_tensors
 from acehand_core.motion import Recording
 from acehand_core.types import SIDES, ImageRgb
@@ -99,11 +98,11 @@ def _vae(case: Case, mano: ManoHand) -> Outputs:
 def _encoder(case: Case, base_dim: int) -> VideoEncoder:
     config = ModelConfig(vae=VaeConfig(base_dim=base_dim))
     weights = from_official_tensors(config, vae=case.drawn["vae"])
-    return VideoEncoder.from_tensors(config.vae, weights.vae, "float32")
+    return VideoEncoder.from_tensors(config.vae, weights.part("vae"), "float32")
 
 
 def _dit(case: Case, mano: ManoHand) -> Outputs:
-    out = {}
+    results = {}
     for tap in case.config["taps"]:
         weights = from_official_tensors(
             ModelConfig(trunk=_trunk_config(case, tap)),
@@ -112,15 +111,14 @@ def _dit(case: Case, mano: ManoHand) -> Outputs:
             caption=case.tensor("caption_embed"),
         )
         folded = load_trunk(weights, case.precision, merge=False)(case.tensor("latents"))
-        out[f"tokens_block{tap}"] = folded.flatten(2).transpose(1, 2).numpy()
-        out[f"folded_block{tap}"] = folded.numpy()
-    return out
+        results[f"tokens_block{tap}"] = folded.flatten(2).transpose(1, 2).numpy()
+        results[f"folded_block{tap}"] = folded.numpy()
+    return results
 
 
 def _trunk_config(case: Case, tap: int) -> TrunkConfig:
-    config = case.config
-    rank, alpha = config["lora_rank"], config["lora_alpha"]
-    return TrunkConfig(**config["dit"], tap=tap, lora_rank=rank, lora_alpha=float(alpha))
+    rank, alpha = case.config["lora_rank"], float(case.config["lora_alpha"])
+    return TrunkConfig(**case.config["dit"], tap=tap, lora_rank=rank, lora_alpha=alpha)
 
 
 def _trainable(case: Case) -> dict[str, torch.Tensor] | None:
@@ -138,7 +136,7 @@ def _projector(case: Case, mano: ManoHand) -> Outputs:
     readout = model.decoder(features, ray_map)
     joints = hands.joints(readout.global_orient, readout.hand_pose, readout.betas)
     width, height = (case.config["camera"][side] for side in ("image_width", "image_height"))
-    out = _readout_outputs(readout) | {
+    results = _readout_outputs(readout) | {
         "ray_map": readout.ray_map,
         "rays_mean": readout.rays,
         "direct_joints_rootrel": readout.joints_relative,
@@ -147,30 +145,25 @@ def _projector(case: Case, mano: ManoHand) -> Outputs:
         "shape_token": readout.shape_token,
         "pred_intrinsics": reported_intrinsics(readout.ray_map, width, height)[0],
     }
-    for variant in RELEASED:
-        camera = _camera(case, variant, len(features))
-        placed = place(readout, joints, camera.size, camera, RELEASED[variant])
-        out[f"{variant}/cam_trans"] = placed.translation
-    return {name: value.numpy() for name, value in out.items()}
+    results |= _translations(case, readout, joints)
+    return {name: value.numpy() for name, value in results.items()}
 
 
 def _e2e(case: Case, mano: ManoHand) -> Outputs:
-    out: dict[str, np.ndarray] = {}
+    results: dict[str, np.ndarray] = {}
     if "rgb" in case.config:
-        frames = case.inputs["in/frames_u8"]
         encoder = _encoder(case, case.config["rgb"]["base_dim"])
-        latents = encoder.encode(frames, chunk=4, round_to_half=False)
-        out["latents_before_f16"] = latents.numpy()
+        latents = encoder.encode(case.inputs["in/frames_u8"], chunk=4, round_to_half=False)
+        results["latents_before_f16"] = latents.numpy()
 
     # Rounded to half: our own could fall on the other side of a rounding border.
     latents = case.tensor("latents").float()
     numbers = case.config["camera"]
-    focal_and_centre = (float(numbers[name]) for name in ("fx", "fy", "cx", "cy"))
     size = numbers["image_width"], numbers["image_height"]
-    recording = recording_of(case.name, latents, Camera("pinhole", *size, *focal_and_centre))
-    options = InferenceOptions(
-        windows="full" if case.config.get("mode") == "full" else "paper", precision=case.precision
-    )
+    fx, fy, cx, cy = (float(numbers[name]) for name in ("fx", "fy", "cx", "cy"))
+    recording = recording_of(case.name, latents, Camera("pinhole", *size, fx, fy, cx, cy))
+    windows = "full" if case.config.get("mode") == "full" else "paper"
+    options = InferenceOptions(windows, precision=case.precision)
 
     # Adapters merged, as in every run of a user. The bfloat16 reference holds how the release
     # rounds, with live ones: what is merged rounds elsewhere (docs/model.md, "Precision").
@@ -178,7 +171,7 @@ def _e2e(case: Case, mano: ManoHand) -> Outputs:
     placed, readouts = outputs(recording, latents, model, TorchHands.mano(mano), options)
     ray_maps = torch.cat([readout.ray_map for readout in readouts], dim=2)
     fitted = reported_intrinsics(ray_maps, recording.width, recording.height)[0].numpy()
-    return out | placed | {f"{variant}/pred_intrinsics": fitted for variant in RELEASED}
+    return results | placed | {f"{variant}/pred_intrinsics": fitted for variant in RELEASED}
 
 
 def _mano(case: Case, mano: ManoHand) -> Outputs:
@@ -187,47 +180,56 @@ def _mano(case: Case, mano: ManoHand) -> Outputs:
 
     # One shape per clip in torch, one per row in the case: every row is a clip of one frame.
     both = pose[:, None, None].expand(-1, -1, 2, -1, -1, -1)
-    joints = hands.joints(
-        orient[:, None, None].expand(-1, -1, 2, -1, -1), both, betas[:, None].expand(-1, 2, -1)
-    )
+    oriented = orient[:, None, None].expand(-1, -1, 2, -1, -1)
+    joints = hands.joints(oriented, both, betas[:, None].expand(-1, 2, -1))
     absolute = hands.absolute_pose(both)[:, 0].double().numpy()
 
-    out = {"hand_axis_angle": rotations_torch.log(pose).numpy()}
+    results = {"hand_axis_angle": rotations_torch.log(pose).numpy()}
     for slot, side in enumerate(SIDES):
-        out[f"{side}/joints21"] = joints[:, 0, slot].numpy()
-        out[f"{side}/vertices"] = mano.vertices(
-            side, orient.double().numpy(), absolute[:, slot], betas.double().numpy()
-        )
-    return out
+        results[f"{side}/joints21"] = joints[:, 0, slot].numpy()
+        numbers = orient.double().numpy(), absolute[:, slot], betas.double().numpy()
+        results[f"{side}/vertices"] = mano.vertices(side, *numbers)
+    return results
 
 
 def _pnp(case: Case, mano: ManoHand) -> Outputs:
-    rows = len(case.inputs["in/cam_raw"])
-    as_clips = {name: case.tensor(name)[:, None] for name in
-                ("global_orient", "hand_pose", "cam_raw", "joints_2d")}  # fmt: skip
-    betas = case.tensor("betas")
-    joints = TorchHands.mano(mano).joints(as_clips["global_orient"], as_clips["hand_pose"], betas)
+    # Every row is a clip of one frame.
+    names = ("global_orient", "hand_pose", "cam_raw", "joints_2d")
+    orient, pose, camera, anchors = (case.tensor(name)[:, None] for name in names)
+    betas, rows = case.tensor("betas"), len(camera)
+    joints = TorchHands.mano(mano).joints(orient, pose, betas)
     blank = torch.zeros(rows, 1, 2)
     readout = Readout(
-        global_orient=as_clips["global_orient"],
-        hand_pose=as_clips["hand_pose"],
+        global_orient=orient,
+        hand_pose=pose,
         betas=betas,
-        anchors=as_clips["joints_2d"],
+        anchors=anchors,
         joints_relative=joints - joints[..., :1, :],
         wrist=torch.zeros(rows, 1, 2, 3),
-        camera=as_clips["cam_raw"],
+        camera=camera,
         presence=blank,
         visible=blank,
         ray_map=case.tensor("rays")[None, :, None].expand(rows, -1, -1, -1, -1),
         shape_token=torch.zeros(rows, 1),
     )
+    translations = _translations(case, readout, joints)
+    return {name: value[:, 0].numpy() for name, value in translations.items()}
 
-    out = {}
-    for variant in RELEASED:
-        camera = _camera(case, variant, rows)
-        placed = place(readout, joints, camera.size, camera, RELEASED[variant])
-        out[f"{variant}/cam_trans"] = placed.translation[:, 0].numpy()
-    return out
+
+def _translations(
+    case: Case, readout: Readout, joints: Float[torch.Tensor, "B N 2 21 3"]
+) -> dict[str, torch.Tensor]:
+    """Return where both variants place the hands; K-free is given a camera of that size alone."""
+    translations = {}
+    for variant, options in RELEASED.items():
+        placeholder = variant != "k" and "placeholder" in case.config
+        camera = case.config["placeholder" if placeholder else "camera"]
+        rows = [[camera[n] for n in ("fx", "fy", "cx", "cy", "image_width", "image_height")]]
+        table = torch.tensor(rows, dtype=torch.float32).expand(len(joints), -1)
+        pinhole = PinholeBatch(table[:, :2], table[:, 2:4], table[:, 4:])
+        placed = place(readout, joints, pinhole.size, pinhole, options)
+        translations[f"{variant}/cam_trans"] = placed.translation
+    return translations
 
 
 def _model(case: Case, trunk: TrunkConfig | None, merge: bool = False) -> AceModel:
@@ -248,15 +250,6 @@ def _model(case: Case, trunk: TrunkConfig | None, merge: bool = False) -> AceMod
     return AceModel.from_weights(weights, case.precision, merge=merge)
 
 
-def _camera(case: Case, variant: Variant, batch: int) -> PinholeBatch:
-    """Return the camera that the reference was given: K-free gets a placeholder of its size."""
-    camera = case.config["camera" if variant == "k" or "placeholder" not in case.config
-                         else "placeholder"]  # fmt: skip
-    rows = [[camera[n] for n in ("fx", "fy", "cx", "cy", "image_width", "image_height")]]
-    table = torch.tensor(rows, dtype=torch.float32).expand(batch, -1)
-    return PinholeBatch(table[:, :2], table[:, 2:4], table[:, 4:])
-
-
 def _readout_outputs(readout: Readout) -> dict[str, torch.Tensor]:
     """Return what both the decoder alone and the whole model are compared in."""
     frames = readout.presence.shape[1]
@@ -273,7 +266,6 @@ def _readout_outputs(readout: Readout) -> dict[str, torch.Tensor]:
 
 
 Latents = Float[torch.Tensor, "c F h w"]
-_FPS = 30.0
 
 
 class GivenLatents:
@@ -283,7 +275,7 @@ class GivenLatents:
         self.latents, self._frames, self._made = latents, 0, 0
 
     def stream(self) -> GivenLatents:
-        """Start the clip; only its very beginning is known, so nobody may start later."""
+        """Start the clip, from its beginning alone."""
         return GivenLatents(self.latents)
 
     def push(self, frames: UInt8[np.ndarray, "n H W 3"]) -> Latents:
@@ -311,7 +303,7 @@ class RecordingModel:
 
 
 @dataclass(frozen=True, slots=True)
-class BlankFrames:
+class _BlankFrames:
     """One black picture, ``count`` times."""
 
     count: int
@@ -321,15 +313,11 @@ class BlankFrames:
         return self.count
 
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``start`` to ``stop - 1``."""
         return (self.picture for _ in range(start, stop))
 
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield as many."""
-        return self.read(start, stop)
+    read_reversed = read
 
     def at(self, index: int) -> ImageRgb:
-        """Return a frame."""
         return self.picture
 
 
@@ -339,11 +327,11 @@ def recording_of(name: str, latents: Latents, camera: Camera) -> Recording:
     return Recording(
         source=name,
         sha256=hashlib.sha256(latents.numpy().tobytes()).hexdigest(),
-        timestamps_ns=np.round(np.arange(count) * 1e9 / _FPS).astype(np.int64),
-        fps=_FPS,
+        timestamps_ns=np.round(np.arange(count) * 1e9 / 30).astype(np.int64),
+        fps=30.0,
         width=camera.width,
         height=camera.height,
-        frames=BlankFrames(count, np.zeros((camera.height, camera.width, 3), np.uint8)),
+        frames=_BlankFrames(count, np.zeros((camera.height, camera.width, 3), np.uint8)),
         camera=camera,
     )
 
@@ -359,21 +347,22 @@ def outputs(
 
     Orientation, presence, visibility, translation and the anchors of hands in sight are those of
     the ``HandMotion``. It has one shape per recording where the release has one per window, so the
-    motion is asked for with the shape of each window, and gives the frames of that window. What no
-    ``HandMotion`` holds comes from the readouts that it was made of: shapes, finger rotations
-    relative to the mean pose, joints of the direct heads.
+    motion is made with the shape of each window, and gives the frames of that window. What no
+    ``HandMotion`` holds comes from its readouts: shapes, finger rotations relative to the mean
+    pose, joints of the direct heads.
     """
-    network, out = RecordingModel(model), {}
+    network = RecordingModel(model)
+    results: dict[str, np.ndarray] = {}
     record = WeightsRecord(recording.source, hashlib.sha256(recording.source.encode()).hexdigest())
     windows = plan_windows(options.windows, latents.shape[1])
     with tempfile.TemporaryDirectory(prefix="acehand-golden-") as folder:
         for variant, solve in RELEASED.items():
             seen = recording if variant == "k" else replace(recording, camera=None)
             chosen = replace(options, solve=solve, every_slot=True, tail="drop", encode_width=0)
-
-            given = GivenLatents(latents)
-            motion = partial(reconstruct, seen, network, given, hands, record, chosen)
+            encoder = GivenLatents(latents)
+            motion = partial(reconstruct, seen, network, encoder, hands, record, chosen)
             whole = motion(None, Path(folder))
+
             rows: dict[str, np.ndarray] = {}
             for window, readout in zip(windows, network.readouts, strict=True):
                 values = {n: v[0].numpy() for n, v in _readout_outputs(readout).items()}
@@ -381,8 +370,8 @@ def outputs(
                 shaped = motion(readout.betas[0].double().numpy(), Path(folder))
                 values["cam_trans"] = shaped.translation[part]
 
-                image = np.array([whole.camera.width, whole.camera.height], np.float32)
-                anchors = whole.joints_image[part] / image
+                size = np.array([recording.width, recording.height], np.float32)
+                anchors = whole.joints_image[part] / size
                 unseen = ~np.isfinite(anchors)
                 anchors[unseen] = values["direct_joints2d"][unseen]
                 values |= {
@@ -396,5 +385,5 @@ def outputs(
                 for name, value in values.items():
                     rows.setdefault(name, np.zeros((len(recording), *value.shape[1:]), np.float32))
                     rows[name][part][written] = value[written]
-            out |= {f"{variant}/{name}": value for name, value in rows.items()}
-    return out, network.readouts
+            results |= {f"{variant}/{name}": value for name, value in rows.items()}
+    return results, network.readouts

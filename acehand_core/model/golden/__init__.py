@@ -1,1 +1,0 @@
-"""``acehand golden-check``: reference outputs of the released code, reproduced through ours."""

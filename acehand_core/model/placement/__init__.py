@@ -1,1 +1,0 @@
-"""Closed-form and small least-squares solves: placing hands, smoothing over time."""
