@@ -7,8 +7,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from fractions import Fraction
 from pathlib import Path
 
+import av
 import numpy as np
 
 from acehand_core.geometry import frames, rotations
@@ -17,10 +20,10 @@ from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.synthetic.grasp_fit import OFF_M
 from acehand_core.synthetic.grasps import pinch_from_above
 from acehand_core.synthetic.hand_geometry import bend
-from acehand_core.synthetic.rendering import render_clip, write_video
+from acehand_core.synthetic.rendering import pose_clip
 from acehand_core.synthetic.scene import Prop
 from acehand_core.synthetic.script import CameraKey, HandKey, Hold, Script, Vector, hand_rotation
-from acehand_core.types import SIDES, RigidTransform, Rotation, Side
+from acehand_core.types import SIDES, ImageRgb, RigidTransform, Rotation, Side
 
 #: The camera the clip is seen through, 68 degrees wide; also in the metadata of the truth.
 CAMERA = Camera.nominal(640, 480, 68.0)
@@ -160,14 +163,32 @@ def one_hand(seed: int = 0, side: Side = "right", occluder: bool = False) -> Scr
     )
 
 
+def write_video(path: Path, frames: Iterable[ImageRgb], fps: float, crf: int = 20) -> None:
+    """Encode frames as h264. ``path`` is replaced only once the whole clip is there."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with av.open(str(partial), "w", format="mp4") as container:
+            stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
+            stream.pix_fmt = "yuv420p"
+            stream.options = {"crf": str(crf), "preset": "slow"}
+            for index, image in enumerate(frames):
+                if index == 0:
+                    stream.height, stream.width = image.shape[:2]
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+            container.mux(stream.encode())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
     video, table = folder / "two_hands.mp4", folder / "two_hands_truth.parquet"
     script = two_hands(seed=0)
-    images, truth = render_clip(script, CAMERA)
-    write_video(video, images, script.fps)
-    write_hand_motion(truth, table, overwrite=True)
-    print(f"{len(truth)} frames: {video}\nground truth: {table}")
+    clip = pose_clip(script, CAMERA)
+    write_video(video, clip.frames(), script.fps)
+    write_hand_motion(clip.truth, table, overwrite=True)
+    print(f"{len(clip.truth)} frames: {video}\nground truth: {table}")
 
 
 if __name__ == "__main__":

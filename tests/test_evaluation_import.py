@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
-from acehand_core.evaluation.import_records import full_translation
-from acehand_core.evaluation.importing import METHODS, import_predictions
+from acehand_core.evaluation.importing import METHODS, full_translation, import_predictions
 from acehand_core.evaluation.inputs import open_ground_truth
 from acehand_core.evaluation.protocol import HandLibrary
 from acehand_core.evaluation.run import Options, evaluate_predictions

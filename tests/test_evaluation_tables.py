@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from acehand_core.errors import InputError
-from acehand_core.evaluation.import_generic import CONVENTIONS
+from acehand_core.evaluation.import_hands import CONVENTIONS
 from acehand_core.evaluation.importing import METHODS
 from acehand_core.evaluation.inputs import open_ground_truth
 from acehand_core.evaluation.page import page

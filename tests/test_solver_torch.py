@@ -7,7 +7,7 @@ from torch.autograd import gradcheck
 
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.model.bearings import 
+from acehand_core.model.bearings import (
     Bearings,
     calibrated_bearings,
     fitted_bearings,

@@ -26,10 +26,10 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import BONES
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.synthetic import job as jobs
+from acehand_core.synthetic.appearance import MAX_ANGLE, Lens, Sensor, random_camera
 from acehand_core.synthetic.episode import SynthOptions, make_episode
 from acehand_core.synthetic.hand_geometry import enclose
 from acehand_core.synthetic.layout import Prop
-from acehand_core.synthetic.lens import MAX_ANGLE, Lens, Sensor, random_camera
 from acehand_core.synthetic.real_motion import read_real_motion
 from acehand_core.synthetic.rendering import pose_clip, render_episode, truth_of
 from acehand_core.synthetic.scene import Appearance, Moment, Quality, Room, Scene

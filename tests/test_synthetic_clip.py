@@ -13,17 +13,15 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.articulation import angles_to_pose
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.recordings.hands_file import read_hand_motion
+from acehand_core.synthetic.appearance import Lens
 from acehand_core.synthetic.hand_geometry import bend, reach
-from acehand_core.synthetic.lens import Lens
 from acehand_core.synthetic.rendering import (
     pose_clip,
-    render_clip,
     unoccluded_joints,
-    write_video,
 )
 from acehand_core.synthetic.scene import Moment, Prop, Scene
 from acehand_core.synthetic.script import CameraKey, HandKey, Script, hand_rotation
-from examples.render_clip import one_hand, two_hands
+from examples.render_clip import one_hand, two_hands, write_video
 from helpers.grasp_measures import measure, signed_distance
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -234,16 +232,16 @@ def test_same_seed_same_clip_other_seed_another():
     assert np.array_equal(a, b)
     assert np.abs(a - c).max() > 0.005
     open_scene().close()
-    first, second = (next(render_clip(one_hand(4), SMALL)[0]) for _ in range(2))
+    first, second = (next(pose_clip(one_hand(4), SMALL).frames()) for _ in range(2))
     assert np.array_equal(first, second)
 
 
 def test_video_round_trip(tmp_path):
     av = pytest.importorskip("av")
     open_scene().close()
-    images, truth = render_clip(dataclasses.replace(one_hand(0), duration=0.2), SMALL)
+    clip = pose_clip(dataclasses.replace(one_hand(0), duration=0.2), SMALL)
     path = tmp_path / "short.mp4"
-    write_video(path, images, truth.fps)
+    write_video(path, clip.frames(), clip.truth.fps)
     with av.open(str(path)) as container:
         decoded = [f.to_ndarray(format="rgb24").shape for f in container.decode(video=0)]
     assert decoded == [(120, 160, 3)] * 6

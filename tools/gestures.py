@@ -71,15 +71,15 @@ def _bent(
     flexion: dict[str, tuple[float, float, float]], thumb: dict[str, float] | None = None
 ) -> Float[np.ndarray, "22"]:
     """Return a comfortable hand with these angles instead, degrees from MCP to DIP."""
-    wanted = {f"thumb_{name}": angle for name, angle in (thumb or {}).items()}
+    degrees = {f"thumb_{name}": angle for name, angle in (thumb or {}).items()}
     for finger, bends in flexion.items():
         for joint, angle in zip(("mcp", "pip", "dip"), bends, strict=True):
-            wanted[f"{finger}_{joint}_flex"] = angle
-    out = articulation.comfortable().copy()
+            degrees[f"{finger}_{joint}_flex"] = angle
+    angles = articulation.comfortable().copy()
     for index, freedom in enumerate(articulation.freedoms()):
-        if freedom.name in wanted:
-            out[index] = np.radians(wanted[freedom.name])
-    return out
+        if freedom.name in degrees:
+            angles[index] = np.radians(degrees[freedom.name])
+    return angles
 
 
 def fast_hand(side: Side, fps: float, seconds: float = 6.0) -> Gesture:
@@ -121,9 +121,9 @@ def _touching_angles(side: Side, finger: str) -> Float[np.ndarray, "22"]:
         thumb, other = _joints(side, angles[None])[0, tips]
         return np.concatenate([(thumb - other) / 1e-4, values - rest[moving]])
 
-    found = least_squares(errors, rest[moving], bounds=(low[moving], high[moving]))
+    fit = least_squares(errors, rest[moving], bounds=(low[moving], high[moving]))
     out = rest.copy()
-    out[moving] = found.x
+    out[moving] = fit.x
     return out
 
 

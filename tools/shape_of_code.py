@@ -65,13 +65,14 @@ def measure(root: Path) -> tuple[dict[str, list[str]], dict[str, object]]:
         for function in ast.walk(tree):
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
-            span = function.end_lineno - function.lineno + 1
+            end = function.end_lineno or function.lineno
+            span = end - function.lineno + 1
             longest = max(longest, (span, f"{name}:{function.name}"))
             body = function.body[1:] if ast.get_docstring(function) else function.body
-            if not body or function.end_lineno - body[0].lineno + 1 < LONG_BODY:
+            if not body or end - body[0].lineno + 1 < LONG_BODY:
                 continue
             long_bodies += 1
-            if all(line.strip() for line in source[body[0].lineno - 1 : function.end_lineno]):
+            if all(line.strip() for line in source[body[0].lineno - 1 : end]):
                 members["unbroken"].append(f"{name}:{function.lineno} {function.name}")
 
     total = sum(lines.values())

@@ -11,23 +11,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from acehand_core.atomic import check_free
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.evaluation.import_generic import Generic
-from acehand_core.evaluation.import_records import (
+from acehand_core.evaluation.import_hands import (
     MIRROR,
+    Generic,
     Hands,
     every_frame,
-    flags,
-    full_translation,
     mirrored,
-    rows,
+    rest_wrists,
     take,
     to_motion,
 )
@@ -35,12 +34,28 @@ from acehand_core.evaluation.inputs import SUFFIX, GroundTruth, check_prediction
 from acehand_core.evaluation.protocol import HandLibrary
 from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.mapping import change_frame
-from acehand_core.motion import HandMotion, Provenance
+from acehand_core.motion import HandMotion
+from acehand_core.provenance import Provenance
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.types import Progress
 
 _RESULT = re.compile(r".*_(\d{6})_.*results\.npz")
+
+
+def rows(value: np.ndarray, count: int, name: str, where: str) -> np.ndarray:
+    """Return the array if its first axis has ``count`` entries. Raises SchemaError."""
+    if len(value) != count:
+        raise SchemaError(f"{where}: {name!r} has {len(value)} rows; {count} are needed.")
+    return value
+
+
+def flags(value: np.ndarray, name: str, where: str) -> np.ndarray:
+    """Return an array of zeros and ones as it is. Raises SchemaError for other numbers."""
+    if not np.isin(value, (0, 1)).all():
+        raise SchemaError(f"{where}: {name!r} must be 0 or 1.")
+    return value
 
 
 def read_dynhamr(
@@ -56,7 +71,7 @@ def read_dynhamr(
         InputError, SchemaError: no such file, or an entry is missing or malformed.
         MissingDependencyError: MANO is not configured.
     """
-    path = _file(source, segment)
+    path = _result_file(source, segment)
     data, where = safe_load_npz(path), str(path)
     orient = take(data, "root_orient", where, (None, None, 3))
     tracks, count = orient.shape[:2]
@@ -78,7 +93,9 @@ def read_dynhamr(
     trans = entry("trans", count, 3)
     trans = np.where(left[..., None], trans @ MIRROR, trans)
     T_camera_world = frames.rigid(entry("cam_R", count, 3, 3), entry("cam_t", count, 3))
-    turn, trans = change_frame(T_camera_world, turn, trans, _rest_wrists(betas, right, library))
+    rest = rest_wrists(betas[:, :1].repeat(2, axis=1), library.get("mano", True))
+    rest = rest[np.arange(tracks)[:, None], right.astype(np.int64)]
+    turn, trans = change_frame(T_camera_world, turn, trans, rest)
     frame = np.broadcast_to(np.arange(count), (tracks, count))
     valid = np.isfinite(trans).all(-1) & np.isfinite(turn).all((-1, -2))
     hands = Hands(
@@ -88,22 +105,13 @@ def read_dynhamr(
     return hands, [f"read from {path.name}; spans that it filled in are not marked there"]
 
 
-def _rest_wrists(betas: np.ndarray, right: np.ndarray, library: HandLibrary) -> np.ndarray:
-    """Return J0 of every hand, metres: where a hand of these betas has its wrist at rest."""
-    model = library.get("mano", True)
-    flat = np.broadcast_to(np.eye(3), (len(betas), 15, 3, 3))
-    eye = np.broadcast_to(np.eye(3), (len(betas), 3, 3))
-    both = [model.joints(side, eye, flat, betas[:, 0])[:, 0] for side in ("left", "right")]
-    return np.where(right[..., None] == 1, both[1][:, None], both[0][:, None])
-
-
-def _file(source: Path, segment: str) -> Path:
+def _result_file(source: Path, segment: str) -> Path:
     single, folder = source / f"{segment}.npz", source / segment
     if single.is_file():
         return single
 
-    numbered = [(int(found[1]), p) for p in sorted(folder.rglob("*results.npz"))
-                if (found := _RESULT.fullmatch(p.name))]  # fmt: skip
+    numbered = [(int(match[1]), p) for p in sorted(folder.rglob("*results.npz"))
+                if (match := _RESULT.fullmatch(p.name))]  # fmt: skip
     if not numbered:
         raise InputError(
             f"{single}: no such file, and no <name>_<iteration>_<stage>_results.npz in {folder}."
@@ -117,6 +125,36 @@ def _file(source: Path, segment: str) -> Path:
         )
 
     return max(numbered)[1]
+
+
+def full_translation(
+    pred_cam: Float[np.ndarray, "N 3"],
+    box_center: Float[np.ndarray, "N 2"],
+    box_size: Float[np.ndarray, "N"],
+    right: Float[np.ndarray, "N"],
+    camera: Camera,
+) -> Float[np.ndarray, "N 3"]:
+    """Return the translation of the hand model in the camera frame, metres.
+
+    HaMeR, WiLoR and what follows them predict (s, tx, ty) of a square crop. A crop of side b at
+    scale s sees the hand at depth 2 f / (b s); tx and ty are metres beside the box's centre, whose
+    own offset follows from its distance to the principal point. The hand's size is the hand
+    model's, so the depth is metric only with the camera's true focal length: it is taken from
+    ``camera``, not from the file.
+
+    Args:
+        pred_cam: (s, tx, ty) as the network gave it, of the mirrored crop for a left hand.
+        box_center, box_size: pixels of the whole image; the side after enlarging.
+        right: 1 for right hands, 0 for left.
+        camera: a pinhole.
+    """
+    sign = 2 * right - 1
+    focal = 0.5 * (camera.fx + camera.fy)
+    size = box_size * pred_cam[:, 0] + 1e-9
+    offset = box_center - (camera.cx, camera.cy)
+    x = sign * pred_cam[:, 1] + 2 * offset[:, 0] / size
+    y = pred_cam[:, 2] + 2 * offset[:, 1] / size
+    return np.stack([x, y, 2 * focal / size], axis=1)
 
 
 def read_crops(
@@ -180,7 +218,7 @@ def read_hawor(
 
     0 is left, 1 right; left hands are true left hands already (repaired shape directions); matrices
     are absolute; ``init_trans`` is MANO's translation in the camera of each frame, metres. The
-    world results are not read: filled spans cannot be told apart there.
+    world results are not read: filled spans are not marked there.
 
     Raises:
         InputError, SchemaError: no such folder, or a chunk is malformed.
@@ -198,8 +236,14 @@ def read_hawor(
         np.zeros((0, 15, 3, 3)), np.zeros((0, 10)), np.zeros((0, 3)),
     )  # fmt: skip
     parts = [empty, *parts]
-    names = ("frame", "slot", "score", "global_orient", "hand_pose", "betas", "translation")
-    hands = Hands(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
+
+    def joined(name: str) -> np.ndarray:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    hands = Hands(
+        joined("frame"), joined("slot"), joined("score"), joined("global_orient"),
+        joined("hand_pose"), joined("betas"), joined("translation"),
+    )  # fmt: skip
     notes = _focal_note(source / segment / "est_focal.txt", truth)
 
     short = len(truth) - 1 - int(hands.frame.max(initial=-1))
@@ -317,13 +361,10 @@ def import_predictions(
         hands, assumed = METHODS[method].read(source, segment, target, library)
         notes += [note for note in assumed if note not in notes]
 
+        where = f"{source}: {segment}"
         settings = {"imported": True}
         provenance = Provenance(segment, None, method, settings=settings, notes=tuple(assumed))
-        where = f"{source}: {segment}"
         motion = to_motion(hands, target, library, provenance, where)
-        if motion.hand_model == "none":  # joints alone: rotations and translation are not known
-            names = ("global_orient", "hand_pose", "translation")
-            motion = replace(motion, **{n: np.full_like(getattr(motion, n), np.nan) for n in names})
         check_prediction(motion, target, where, library)
         motions[segment] = motion
 

@@ -71,7 +71,7 @@ def page(tables: Sequence[Table], entries: Sequence[Entry]) -> str:
 
 def _table(table: Table, rows: Sequence[Row]) -> str:
     heads = "".join(f"<th>{escape(COLUMNS[name][0])}</th>" for name in table.columns)
-    out = [f'<div class="wide"><table><tr><th>Method</th>{heads}<th>source</th></tr>']
+    lines = [f'<div class="wide"><table><tr><th>Method</th>{heads}<th>source</th></tr>']
     for row in rows:
         cells = "".join(
             f"<td>{shown(table, name, value)}</td>"
@@ -79,11 +79,11 @@ def _table(table: Table, rows: Sequence[Row]) -> str:
         )
         source = "quoted" if row.quoted else escape(row.origin)
         kind = "quoted" if row.quoted else "ours"
-        out.append(
+        lines.append(
             f'<tr class="{kind}" title="{escape(row.origin)}"><td>{escape(row.label)}</td>{cells}'
             f"<td>{source}</td></tr>"
         )
-    return "".join(out) + "</table></div>"
+    return "".join(lines) + "</table></div>"
 
 
 def _column(table: Table, row: Row, name: str) -> float | None:
@@ -106,11 +106,11 @@ def _radar(table: Table, extra: Table) -> str:
     main = [blocks.get(name, {}) for name in _MAIN]
     for method in main[0]:
         if all(method in block for block in main):
-            columns = {name: [block[method][name] for block in main] for name in _AXES}
-            means[method] = {
-                name: None if None in column else sum(column) / len(column)
-                for name, column in columns.items()
-            }
+            means[method] = {}
+            for name in _AXES:
+                known = [v for block in main if (v := block[method][name]) is not None]
+                whole = len(known) == len(main)
+                means[method][name] = sum(known) / len(known) if whole else None
 
     rated = {m: v["mpjpe_p"] for m, v in means.items() if m[1] and v["mpjpe_p"] is not None}
     drawn = sorted(rated, key=lambda method: rated[method])[:_QUOTED_DRAWN]
@@ -128,11 +128,11 @@ def _radar(table: Table, extra: Table) -> str:
 
 
 def _by_method(table: Table, rows: Sequence[Row]) -> _Values:
-    out: _Values = {}
+    values: _Values = {}
     for row in rows:
-        again = 1 + sum(method[:2] == (row.label, row.quoted) for method in out)
-        out[row.label, row.quoted, again] = {n: _column(table, row, n) for n in _AXES}
-    return out
+        again = 1 + sum(method[:2] == (row.label, row.quoted) for method in values)
+        values[row.label, row.quoted, again] = {n: _column(table, row, n) for n in _AXES}
+    return values
 
 
 def _web(table: Table, title: str, rows: Sequence[dict[str, float | None]]) -> Web:
@@ -143,7 +143,9 @@ def _web(table: Table, title: str, rows: Sequence[dict[str, float | None]]) -> W
         known = [value for value in values if value is not None]
         best = (max if better[name] > 0 else min)(known) if known else None
         rims.append(shown(table, name, best))
-        columns.append([None if v is None else _share(v, best, better[name]) for v in values])
+        columns.append(
+            [None if v is None or best is None else _share(v, best, better[name]) for v in values]
+        )
     return Web(title, tuple(rims), tuple(zip(*columns, strict=True)))
 
 
@@ -177,7 +179,7 @@ def _speed(table: Table, speeds: Table) -> str:
 
 
 def _strata(table: Table) -> str:
-    out = []
+    parts = []
     for block, rows in table.blocks.items():
         groups = []
         for row in rows:
@@ -186,18 +188,18 @@ def _strata(table: Table) -> str:
             if len(known) == 2:
                 groups.append((row.label, known, row.quoted))
         counts = quoted()["tables"]["oos"]["counts"].get(block)
-        said = (
+        note = (
             f": quoted rows {counts['iv']} in view, {counts['oos']} out of sight" if counts else ""
         )
         if groups:
             drawn = bars(groups, ("in view mm", "out of sight mm"))
-            out.append(f"<h3>{escape(block)}{said}</h3>" + drawn)
+            parts.append(f"<h3>{escape(block)}{note}</h3>" + drawn)
 
-    return "".join(out)
+    return "".join(parts)
 
 
 def _radius(table: Table) -> str:
-    out = []
+    parts = []
     for block, rows in table.blocks.items():
         lines: dict[tuple[str, bool], list[tuple[float, float]]] = {}
         for row in rows:
@@ -207,13 +209,13 @@ def _radius(table: Table) -> str:
                 place = _RADIUS_MIDDLES[ends]
                 lines.setdefault((method, row.quoted), []).append((place, ct))
         series = [Series(m, tuple(points), q) for (m, q), points in lines.items()]
-        out.append(f"<h3>{escape(block)}</h3>" + plot(series, "middle of the bin of r", "CT m"))
-    return "".join(out)
+        parts.append(f"<h3>{escape(block)}</h3>" + plot(series, "middle of the bin of r", "CT m"))
+    return "".join(parts)
 
 
 def _length(table: Table) -> str:
     """Error and smoothness against the frames that are decoded in one pass (paper, its figure)."""
-    out = []
+    parts = []
     for (block, rows), (column, heading) in itertools.product(
         table.blocks.items(), (("mpjpe_p", "MPJPE-p mm"), ("jitter", "Jitter mm/frame²"))
     ):
@@ -226,6 +228,6 @@ def _length(table: Table) -> str:
         series = [Series(m, tuple(sorted(points)), q) for (m, q), points in lines.items()]
         if any(len(line.points) > 1 for line in series):  # a single length shows nothing
             drawn = plot(series, "frames decoded in one pass", heading)
-            out.append(f"<h3>{escape(block)}</h3>{drawn}")
+            parts.append(f"<h3>{escape(block)}</h3>{drawn}")
 
-    return "".join(out)
+    return "".join(parts)

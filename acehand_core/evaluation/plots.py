@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
 _WIDTH, _HEIGHT = 560.0, 330.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 16.0, 14.0, 48.0
-#: Told apart also without colour: quoted points are hollow.
+#: Quoted points are hollow, so that they differ without colour too.
 COLOURS = ("#0b5fa5", "#c2410c", "#15803d", "#7e22ce", "#475569", "#0e7490", "#be123c", "#4d7c0f")
 
 
@@ -61,19 +61,21 @@ def plot(series: Sequence[Series], x_label: str, y_label: str, log_x: bool = Fal
     return _svg(parts) + _legend(series)
 
 
-def _drawn(series: Series, colour: str, at) -> list[str]:
+def _drawn(
+    series: Series, colour: str, at: Callable[[float, float], tuple[float, float]]
+) -> list[str]:
     places = [at(x, y) for x, y in series.points]
-    out = []
+    parts = []
     if series.joined and len(places) > 1:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         dash = ' stroke-dasharray="5 4"' if series.quoted else ""
-        out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"'
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"'
                    f"{dash}/>")  # fmt: skip
     fill = "#fff" if series.quoted else colour
     for x, y in places:
-        out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{fill}" stroke="{colour}" '
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{fill}" stroke="{colour}" '
                    'stroke-width="2"/>')  # fmt: skip
-    return out
+    return parts
 
 
 def bars(groups: Sequence[tuple[str, Sequence[float], bool]], names: Sequence[str]) -> str:
@@ -149,49 +151,49 @@ class _Spokes:
 
     def at(self, axis: int, value: float) -> tuple[float, float]:
         """Return the place of a value, 1 at the rim, on an axis."""
-        turn, out = 2 * math.pi * axis / self.count, self.radius * value
-        return self.x + out * math.sin(turn), self.y - out * math.cos(turn)
+        turn, distance = 2 * math.pi * axis / self.count, self.radius * value
+        return self.x + distance * math.sin(turn), self.y - distance * math.cos(turn)
 
 
 def _frame(spokes: _Spokes, axes: Sequence[str], rims: Sequence[str]) -> list[str]:
-    out = []
+    parts = []
     for ring in (0.25, 0.5, 0.75, 1.0):
         outline = _points(spokes.at(axis, ring) for axis in range(spokes.count))
-        out.append(f'<polygon points="{outline}" fill="none" stroke="#ddd"/>')
+        parts.append(f'<polygon points="{outline}" fill="none" stroke="#ddd"/>')
     for axis, (name, rim) in enumerate(zip(axes, rims, strict=True)):
         (tip_x, tip_y), (x, y) = spokes.at(axis, 1.0), spokes.at(axis, 1.12)
-        out.append(f'<line x1="{spokes.x:.1f}" y1="{spokes.y:.1f}" x2="{tip_x:.1f}" '
+        parts.append(f'<line x1="{spokes.x:.1f}" y1="{spokes.y:.1f}" x2="{tip_x:.1f}" '
                    f'y2="{tip_y:.1f}" stroke="#ddd"/>')  # fmt: skip
         beside = (x - spokes.x) / spokes.radius
         anchor = "middle" if abs(beside) < 0.1 else "start" if beside > 0 else "end"
         top = y - 10 if axis == 0 else y + 2
-        out += [_text(x, top, name, anchor), _text(x, top + 13, rim, anchor)]
-    return out
+        parts += [_text(x, top, name, anchor), _text(x, top + 13, rim, anchor)]
+    return parts
 
 
 def _strand(
     series: Series, colour: str, values: Sequence[float | None], spokes: _Spokes
 ) -> list[str]:
     places = [None if v is None else spokes.at(axis, v) for axis, v in enumerate(values)]
+    known = [place for place in places if place is not None]
     dash, thick = (' stroke-dasharray="5 4"', 1.5) if series.quoted else ("", 2.5)
 
-    out = []
-    if None not in places:
-        out.append(f'<polygon points="{_points(places)}" fill="none" stroke="{colour}" '
+    parts = []
+    if len(known) == len(places):
+        parts.append(f'<polygon points="{_points(known)}" fill="none" stroke="{colour}" '
                    f'stroke-width="{thick}"{dash}/>')  # fmt: skip
     else:
         for start, end in zip(places, places[1:] + places[:1], strict=True):
             if start is not None and end is not None:
-                out.append(f'<polyline points="{_points((start, end))}" fill="none" '
+                parts.append(f'<polyline points="{_points((start, end))}" fill="none" '
                            f'stroke="{colour}" stroke-width="{thick}"{dash}/>')  # fmt: skip
 
     fill = "#fff" if series.quoted else colour
-    for place in places:
-        if place is not None:
-            out.append(f'<circle cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="3" fill="{fill}" '
-                       f'stroke="{colour}" stroke-width="1.5"/>')  # fmt: skip
+    for x, y in known:
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{fill}" '
+                   f'stroke="{colour}" stroke-width="1.5"/>')  # fmt: skip
 
-    return out
+    return parts
 
 
 def _points(places: Iterable[tuple[float, float]]) -> str:

@@ -98,7 +98,7 @@ _EVEN_GRID = 32
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """What a score depends on beside predictions and ground truth.
+    """What a score depends on besides predictions and ground truth.
 
     Attributes:
         name: "paper", or another name for changed values.
@@ -180,9 +180,9 @@ def boxes_around(
     Points are in metres in the camera frame. Those not deeper than ``z_min_m`` have no meaningful
     pixel and are left out; a row without any other is NaN.
     """
-    out = np.full((len(points), 4), np.nan)
+    boxes = np.full((len(points), 4), np.nan)
     if not len(points):
-        return out
+        return boxes
 
     front = points[..., 2] > z_min_m
     if camera.model == "pinhole":
@@ -202,10 +202,10 @@ def boxes_around(
         low, high = values, values
         if not whole.all():
             low, high = np.where(front, values, np.inf), np.where(front, values, -np.inf)
-        out[some, axis] = low.min(-1)[some]
-        out[some, axis + 2] = high.max(-1)[some]
+        boxes[some, axis] = low.min(-1)[some]
+        boxes[some, axis + 2] = high.max(-1)[some]
 
-    return out
+    return boxes
 
 
 def dilated(boxes: Boxes, share: float) -> Boxes:
@@ -339,9 +339,9 @@ def jitter_runs(
     the translation, metres; frames that are not matched end a run and are not read.
     """
     edges = np.flatnonzero(np.diff(np.concatenate([[False], matched, [False]]).astype(int)))
-    out = []
+    runs = []
     for start, stop in edges.reshape(-1, 2):
         if stop - start >= 3:
             second = np.linalg.norm(np.diff(assembled[start:stop], 2, axis=0), axis=-1)
-            out.append((1e3 * float(second.mean()), int(stop - start - 2)))
-    return out
+            runs.append((1e3 * float(second.mean()), int(stop - start - 2)))
+    return runs

@@ -83,7 +83,8 @@ def evaluate_predictions(
             up to there.
     """
     files = find_predictions(folder, truth.segments)
-    scores, motions, models = [], [], {}
+    scores, motions = [], []
+    models: dict[str, str] = {}
     for done, segment in enumerate(truth.segments):
         progress("scoring", done, len(truth.segments))
         target = truth.truth(segment)
@@ -148,13 +149,13 @@ def evaluate_tracker(
 
     scores = [done[segment][0] for segment in truth.segments]
     motions = [done[segment][1] for segment in truth.segments]
-    out = _result(scores, motions, next(iter(models)), truth, options)
+    result = _result(scores, motions, next(iter(models)), truth, options)
     if timing_passes:
         progress("timing", 0, 1)
         timed = throughput(tracker, truth, truth.segments[0], timing_passes)
-        out["throughput"] = timed | {"machine": machine()}
+        result["throughput"] = timed | {"machine": machine()}
         progress("timing", 1, 1)
-    return out
+    return result
 
 
 def machine() -> str:
@@ -209,9 +210,13 @@ MadeBy = tuple[str, str | None, tuple[int, ...] | None]
 
 
 def _made_by(motion: HandMotion) -> MadeBy:
-    said = motion.provenance
-    size = said.settings.get("encode_size")
-    return said.tracker, said.weights, tuple(size) if isinstance(size, list | tuple) else None
+    provenance = motion.provenance
+    size = provenance.settings.get("encode_size")
+    return (
+        provenance.tracker,
+        provenance.weights,
+        tuple(size) if isinstance(size, list | tuple) else None,
+    )
 
 
 def _result(

@@ -7,7 +7,9 @@ allow it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -123,7 +125,7 @@ class SegmentScore:
     """Everything that metrics are averaged from, for one segment of T frames.
 
     Errors hold the error of a matched hand, the charge of a missed one, and NaN elsewhere. Those
-    named ``gated`` are of the second pass, which asks only the ground truth: NaN where it has no
+    named ``gated`` are of the second pass, which uses only the ground truth: NaN where it has no
     hand. All of ``go_deg``, ``ct_m`` and ``gated_ct_m`` is NaN where the two hand models cannot be
     compared (``pose_comparable``).
 
@@ -226,13 +228,6 @@ def score_segment(
     picture = picture or (camera.width, camera.height)
     epe = _epe(prediction, truth, in_image, matched, own, picture)
 
-    said = prediction.provenance.settings
-    frames, latents = said.get("decoded_frames"), said.get("decoded_latents")
-    decoded = None
-    if isinstance(frames, int):
-        latents = latents if isinstance(latents, int) else None
-        decoded = Decoded(frames, latents, said.get("decoded_whole") is True)
-
     joints = in_image.sum(-1).astype(float)
     return SegmentScore(
         identifier,
@@ -252,8 +247,16 @@ def score_segment(
         own_anchors=own,
         picture=picture,
         conversion_mm=pose.error_mm,
-        decoded=decoded,
+        decoded=_decoded(prediction.provenance.settings),
     )  # fmt: skip
+
+
+def _decoded(settings: Mapping[str, Any]) -> Decoded | None:
+    frames, latents = settings.get("decoded_frames"), settings.get("decoded_latents")
+    if not isinstance(frames, int):
+        return None
+    latents = latents if isinstance(latents, int) else None
+    return Decoded(frames, latents, settings.get("decoded_whole") is True)
 
 
 def _check_truth(identifier: str, truth: HandMotion) -> None:
@@ -285,7 +288,7 @@ def _epe(
     assert camera is not None
     # Plain ratios, as pictures are encoded: a shift between the conventions would cancel.
     scale = np.array(picture) / (camera.width, camera.height)
-    out = np.full(matched.shape, diagonal)
+    errors = np.full(matched.shape, diagonal)
     if matched.any():
         pixels = camera.project(prediction.joints_camera[matched])
         if own:
@@ -293,8 +296,8 @@ def _epe(
             pixels = np.where(np.isfinite(anchors).all(-1, keepdims=True), anchors, pixels)
         target = camera.project(truth.joints_camera[matched])
         distance = epe_px(pixels * scale, target * scale, in_image[matched], diagonal)
-        out[matched] = np.nanmean(distance, axis=-1)
-    return out
+        errors[matched] = np.nanmean(distance, axis=-1)
+    return errors
 
 
 def _orientation(
@@ -302,10 +305,10 @@ def _orientation(
 ) -> PerHand:
     """Return the angle to the truth, that of the identity for a miss."""
     orient = np.where(matched[..., None, None], predicted, np.eye(3))
-    out = np.full(matched.shape, np.nan)
+    errors = np.full(matched.shape, np.nan)
     usable = on_screen & np.isfinite(orient).all((-1, -2))
-    out[usable] = go_deg(orient[usable], truth.global_orient[usable])
-    return out
+    errors[usable] = go_deg(orient[usable], truth.global_orient[usable])
+    return errors
 
 
 def _mesh_boxes(
@@ -316,7 +319,7 @@ def _mesh_boxes(
     protocol: Protocol,
 ) -> Float[np.ndarray, "T 2 4"]:
     """Return boxes of the counted hands: of their mesh, or of the joints where none is known."""
-    out = np.full((*counted.shape, 4), np.nan)
+    boxes = np.full((*counted.shape, 4), np.nan)
     model = library.find(motion.hand_model, motion.left_shapedirs_fixed)
     for slot, side in enumerate(SIDES):
         rows = counted[:, slot]
@@ -328,15 +331,20 @@ def _mesh_boxes(
                 side, motion.global_orient[rows, slot], motion.hand_pose[rows, slot],
                 motion.betas[slot],
             ) + motion.translation[rows, slot, None]  # fmt: skip
-        out[rows, slot] = boxes_around(points.astype(float), camera, protocol.z_min_m)
-    return out
+        boxes[rows, slot] = boxes_around(points.astype(float), camera, protocol.z_min_m)
+    return boxes
 
 
-def _rows(error, predicted: JointsCamera, truth: JointsCamera, counted: PerHandFlag) -> PerHand:
+def _rows(
+    error: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    predicted: JointsCamera,
+    truth: JointsCamera,
+    counted: PerHandFlag,
+) -> PerHand:
     """Return an error of joints at the counted hand-frames, NaN elsewhere."""
-    out = np.full(counted.shape, np.nan)
-    out[counted] = error(predicted[counted], truth[counted])
-    return out
+    errors = np.full(counted.shape, np.nan)
+    errors[counted] = error(predicted[counted], truth[counted])
+    return errors
 
 
 def _translation(

@@ -87,17 +87,11 @@ def summarise(
             raise ArithmeticError(f"MPJPE+OOS is {residual} mm from the mixture of its strata.")
 
     # The sizes of picture that EPE is measured at, each with its diagonal.
-    sizes = Counter(score.picture for score in scores)
+    sizes = sorted(Counter(score.picture for score in scores).items())
     pictures = [
-        {
-            "width": width,
-            "height": height,
-            "diagonal_px": math.hypot(width, height),
-            "segments": count,
-        }
-        for (width, height), count in sorted(sizes.items())
+        {"width": w, "height": h, "diagonal_px": math.hypot(w, h), "segments": count}
+        for (w, h), count in sizes
     ]
-
     own = {score.own_anchors for score in scores}
     anchors = "mixed" if len(own) > 1 else "own" if own.pop() else "reprojected"
     conversion = [s.conversion_mm for s in scores if s.conversion_mm is not None]
@@ -165,13 +159,13 @@ def _metrics(pool: Pool, comparable: bool) -> dict[str, float | None]:
 def _counts(pool: Pool, slot: int | None = None) -> dict[str, int]:
     names = {"tp": pool.matched, "fp": pool.spurious, "fn": pool.missed, "iv": pool.on_screen,
              "oos": _out_of_sight(pool), "unlabelled": pool.unlabelled}  # fmt: skip
-    out = {n: int((v if slot is None else v[:, slot]).sum()) for n, v in names.items()}
-    return out | ({"frames": int(_judged(pool).sum())} if slot is None else {})
+    counts = {n: int((v if slot is None else v[:, slot]).sum()) for n, v in names.items()}
+    return counts | ({"frames": int(_judged(pool).sum())} if slot is None else {})
 
 
 def _judged(pool: Pool) -> np.ndarray:
     """Return which frames count, (N,): those in which something is known of either hand."""
-    return ~pool.unlabelled.all(1)
+    return ~np.all(pool.unlabelled, axis=1)
 
 
 def _out_of_sight(pool: Pool) -> np.ndarray:
@@ -212,15 +206,15 @@ def _radius(pool: Pool, protocol: Protocol, comparable: bool) -> list[dict[str, 
     edges = (0.0, *protocol.radius_edges, np.inf)
     radius, total = pool.radius[pool.on_screen], int(pool.on_screen.sum())
     mpjpe, ct = pool.gated_mpjpe_mm[pool.on_screen], pool.gated_ct_m[pool.on_screen]
-    out = []
+    bins = []
     for low, high in itertools.pairwise(edges):
         rows = (radius >= low) & (radius < high)
-        out.append({
+        bins.append({
             "from": low, "to": None if np.isinf(high) else high,
             "count": int(rows.sum()), "share": float(rows.sum() / total) if total else None,
             "mpjpe": _mean(mpjpe[rows]), "ct": _mean(ct[rows]) if comparable else None,
         })  # fmt: skip
-    return out
+    return bins
 
 
 def _decoded_length(scores: Sequence[SegmentScore]) -> list[dict[str, Any]]:
@@ -235,13 +229,13 @@ def _decoded_length(scores: Sequence[SegmentScore]) -> list[dict[str, Any]]:
             whole = score.decoded.whole
             groups.setdefault((whole, 0 if whole else score.decoded.frames), []).append(score)
 
-    out = []
+    lengths = []
     for (whole, _), some in sorted(groups.items(), key=lambda group: group[0]):
         decoded = [score.decoded for score in some if score.decoded is not None]
         latents = [entry.latents for entry in decoded if entry.latents is not None]
         pool = Pool(some)
         runs = [mean for score in some for mean, _ in score.jitter]
-        out.append({
+        lengths.append({
             "frames": round(np.mean([entry.frames for entry in decoded])), "whole": whole,
             "latents": [min(latents), max(latents)] if latents else None,
             "segments": len(some),
@@ -249,7 +243,7 @@ def _decoded_length(scores: Sequence[SegmentScore]) -> list[dict[str, Any]]:
             "jitter": _mean(np.array(runs, float)),
         })  # fmt: skip
 
-    return out
+    return lengths
 
 
 def _variants(pool: Pool) -> dict[str, float | None]:

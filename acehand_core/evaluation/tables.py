@@ -22,24 +22,24 @@ _LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{"
 
 def legend(entries: Sequence[Entry]) -> list[str]:
     """Return what the marks mean, and which list of segments each evaluation was made on."""
-    out = [f"{QUOTED}: quoted from {quoted()['source']}; not measured here."]
+    notes = [f"{QUOTED}: quoted from {quoted()['source']}; not measured here."]
     for number, entry in enumerate(entries, 1):
         value = entry.json
         segments, method = value["segments"], value["method"]
         made_by = ", ".join(map(str, [*method["trackers"], *method["weights"]]))
         anchors = value.get("anchors", "unknown")
-        out.append(
+        notes.append(
             f"[{number}] {entry.name} ({made_by}): {segments['count']} segments of the list "
             f"{segments['name']}, sha256 {segments['sha256']}; protocol {value['protocol']}, hand "
             f"model {value['hand_model']}, 2D joints {anchors}; {entry.file}"
         )
         if other := differences(entry):
-            out.append(
+            notes.append(
                 f"[{number}]{OTHERWISE} was not made as the quoted rows beside it: "
                 + "; ".join(other)
             )
 
-    return out
+    return notes
 
 
 def markdown(tables: Sequence[Table], entries: Sequence[Entry]) -> str:
@@ -204,23 +204,23 @@ def differences(entry: Entry) -> list[str]:
     if paper is None:
         return []
 
-    said, out = entry.json["segments"], []
+    listed, notes = entry.json["segments"], []
     for name, what in (("count", "segments"), ("frames", "frames a segment"), ("split", "split")):
         papers = paper["segments" if name == "count" else name]
-        if said.get(name) != papers:
-            ours = "not recorded" if said.get(name) is None else said[name]
-            out.append(f"{what}: {ours}, the paper {papers}")
+        if listed.get(name) != papers:
+            ours = "not recorded" if listed.get(name) is None else listed[name]
+            notes.append(f"{what}: {ours}, the paper {papers}")
 
     sizes = entry.json.get("pictures") or []
     shown = ", ".join(f"{size['width']} x {size['height']}" for size in sizes) or "not recorded"
     if "picture" in paper and shown != " x ".join(map(str, paper["picture"])):
-        out.append(f"pictures: {shown}, the paper {' x '.join(map(str, paper['picture']))}")
+        notes.append(f"pictures: {shown}, the paper {' x '.join(map(str, paper['picture']))}")
     elif "width" in paper and {size["width"] for size in sizes} != {paper["width"]}:
-        out.append(f"pictures: {shown}, the paper {paper['width']} wide")
+        notes.append(f"pictures: {shown}, the paper {paper['width']} wide")
     elif "picture" not in paper and "width" not in paper:
-        out.append(f"pictures: {shown}, the paper does not say")
+        notes.append(f"pictures: {shown}, the paper does not say")
 
-    return out
+    return notes
 
 
 def check_study(name: str) -> str:
@@ -235,7 +235,7 @@ def build_tables(entries: Sequence[Entry]) -> list[Table]:
 
     An evaluation stands in the main table (or that of H2O and OakInk2) unless it is for a study.
     """
-    out = []
+    tables = []
     for name, (title, columns) in TABLES.items():
         data = quoted()["tables"].get(name)
         table = Table(name, title, data and data["label"], columns)
@@ -255,9 +255,9 @@ def build_tables(entries: Sequence[Entry]) -> list[Table]:
                 block += f", {(entry.json.get('throughput') or {}).get('machine')}"
             for row in _rows_of(entry, name, columns, mark):
                 table.blocks.setdefault(block, []).append(row)
-        out.append(table)
+        tables.append(table)
 
-    return out
+    return tables
 
 
 def _rows_of(entry: Entry, table: str, columns: Sequence[str], origin: str) -> list[Row]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from acehand_core.datasets.clips.media import ByIndex
 from acehand_core.errors import InputError
 from acehand_core.evaluation.inputs import GroundTruth
-from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.motion import HandModelName, HandMotion, Provenance, Recording
+from acehand_core.motion import HandModelName, HandMotion, Recording
+from acehand_core.provenance import Provenance
 from acehand_core.recordings.cameras import undistort
 from acehand_core.recordings.selection import part
 from acehand_core.types import ImageRgb
@@ -32,7 +33,7 @@ class Tracker(Protocol):
 
 @runtime_checkable
 class OnePassTracker(Tracker, Protocol):
-    """A tracker with a network that reads many frames at once, and can be told which.
+    """A tracker with a network that reads many frames at once; the caller chooses which.
 
     ``trained_frames`` is how many it learned from, None where that is not known.
     """
@@ -99,7 +100,7 @@ class DoNothing:
             translation=empty(3),
             joints_camera=empty(21, 3),
             joints_image=empty(21, 2),
-            hand_model=CapsuleHand.name,
+            hand_model=self.hand_model,
             provenance=Provenance(recording.name, recording.sha256, self.name),
             camera=recording.camera,
         )
@@ -134,7 +135,7 @@ def track_segments(
         by_clip.setdefault(truth.place(segment)[0], []).append(segment)
     for clip, of_clip in by_clip.items():
         whole = truth.recording(clip)
-        # A network that needs a pinhole sees to it; one that takes no calibration sees the lens.
+        # A network that needs a pinhole undistorts itself; one without calibration sees the lens.
         distorted = whole.camera is not None and whole.camera.model != "pinhole"
         if distorted and not isinstance(tracker, OnePassTracker):
             whole = undistort(whole)
@@ -160,7 +161,8 @@ def _tracked(
     seen_for: dict[tuple[int, int], list[str]] = {}
     for segment, place in places.items():
         seen_for.setdefault(_span(*place, len(whole), decoding.frames), []).append(segment)
-    if one_pass:
+    motions: Iterable[HandMotion]
+    if isinstance(tracker, OnePassTracker):
         motions = tracker.track_passes(whole, list(seen_for))
     else:
         motions = (tracker.track(part(whole, *span)) for span in seen_for)
@@ -196,22 +198,14 @@ def _span(start: int, stop: int, total: int, decode_frames: int | None) -> tuple
     return first, min(total, first + decode_frames)
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+@dataclass(frozen=True)
+class Memory(ByIndex):
     """Decoded frames held in memory, so that timing leaves decoding out."""
 
     images: tuple[ImageRgb, ...]
 
     def __len__(self) -> int:
         return len(self.images)
-
-    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``start`` to ``stop - 1``."""
-        return iter(self.images[start:stop])
-
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``stop - 1`` down to ``start``."""
-        return reversed(self.images[start:stop])
 
     def at(self, index: int) -> ImageRgb:
         """Return one frame."""
@@ -224,7 +218,7 @@ def throughput(
     """Time a tracker on one segment as the paper does.
 
     From decoded frames in memory to hands in memory; one full pass to warm up, then the median of
-    ``passes``. ``hands_per_frame`` counts the hands that came out, so that misses cannot pass for
+    ``passes``. ``hands_per_frame`` counts the hands returned, so that misses cannot pass for
     speed. (Paper, "Inference Throughput".)
     """
     clip, start, stop = truth.place(segment)

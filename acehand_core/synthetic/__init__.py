@@ -2,7 +2,7 @@
 
 ``scene`` draws one moment of what ``layout`` puts into it, ``script`` says what moves when.
 ``episode`` makes scripts from a seed: ``behaviour`` plans the hands, ``grasps`` how they hold
-objects (fitted by ``grasp_fit``), ``appearance`` what everything looks like. ``rendering`` makes
-pictures of them through ``lens``, with the truth beside them, and ``job`` fills a store. MuJoCo is
-imported when a scene is built, not before.
+objects (fitted by ``grasp_fit``), ``appearance`` what everything looks like, through which lens and
+sensor. ``rendering`` makes pictures of them with the truth beside them, and ``job`` fills a store.
+MuJoCo is imported when a scene is built, not before.
 """

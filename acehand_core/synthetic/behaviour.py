@@ -50,12 +50,12 @@ class Planner:
     duration: float
     keys: list[HandKey] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
-    placed: dict[str, RigidTransform] = field(default_factory=dict)
+    T_world_prop: dict[str, RigidTransform] = field(default_factory=dict)
     #: Objects that stand in the way.
     obstacles: dict[str, tuple[Prop, RigidTransform]] = field(default_factory=dict)
 
     @property
-    def out(self) -> float:
+    def outwards(self) -> float:
         """Sign of x on the hand's own side."""
         return -1.0 if self.side == "left" else 1.0
 
@@ -69,7 +69,7 @@ class Planner:
 
     def again(self) -> Planner:
         """Return a planner of the same hand with nothing planned; it draws on from here."""
-        return replace(self, keys=[], holds=[], placed={}, obstacles=dict(self.obstacles))
+        return replace(self, keys=[], holds=[], T_world_prop={}, obstacles=dict(self.obstacles))
 
     def go(
         self, angles: Angles, wrist: Vector, R: Rotation, pace: float = 1.0, least: float = 0.2
@@ -156,7 +156,7 @@ class Planner:
         rng = self.rng
 
         def draw() -> tuple[Angles, Vector, Rotation]:
-            at = [self.out * rng.uniform(0.08, 0.22), rng.uniform(-0.06, 0.06), 0.03]
+            at = [self.outwards * rng.uniform(0.08, 0.22), rng.uniform(-0.06, 0.06), 0.03]
             R = self.facing((-0.25, 1.0, -0.05), (0.15, 0.0, 1.0))
             return gesture_angles("relaxed", rng), np.array(at), R
 
@@ -169,7 +169,7 @@ class Planner:
         rng = self.rng
 
         def draw() -> tuple[Angles, Vector, Rotation]:
-            at = rng.uniform([0.02, -0.04, 0.08], [0.2, 0.16, 0.25]) * [self.out, 1.0, 1.0]
+            at = rng.uniform([0.02, -0.04, 0.08], [0.2, 0.16, 0.25]) * [self.outwards, 1.0, 1.0]
             at = at if near is None else near + rng.normal(0, 0.03, 3)
             fingers = (rng.uniform(-0.9, 0.2), rng.uniform(0.3, 1.0), rng.uniform(-0.5, 0.7))
             back = (rng.uniform(-0.3, 1.0), rng.uniform(-0.8, 0.6), rng.uniform(-0.6, 1.0))
@@ -185,7 +185,7 @@ class Planner:
         rng = self.rng
         aside = rng.random() < 0.5
         x, y = (rng.uniform(0.5, 0.7), rng.uniform(0.0, 0.2)) if aside else (0.22, -0.42)
-        wrist = np.array([self.out * x, y, rng.uniform(0.05, 0.12)])
+        wrist = np.array([self.outwards * x, y, rng.uniform(0.05, 0.12)])
         R = self.facing((0.5 if aside else -0.2, 1.0, -0.1), (0.1, 0.0, 1.0))
         self.go(gesture_angles("relaxed", rng), wrist, R, pace=rng.uniform(1.0, 1.6))
         self.stay(rng.uniform(0.3, 1.0))
@@ -199,7 +199,7 @@ class Planner:
     def pick(self, prop: Prop, grasp: Grasp) -> None:
         """Take an object that stands on the table, move it about, perhaps let go of it."""
         rng, held = self.rng, grasp.held
-        self.placed[prop.name] = grasp.T_world_prop
+        self.T_world_prop[prop.name] = grasp.T_world_prop
         self.obstacles[prop.name] = (prop, grasp.T_world_prop)
         self.come(grasp, rng.uniform(0.8, 1.3))
         self._key(held.angles, held.wrist, held.R, 1.0, 0.25)
@@ -248,7 +248,7 @@ class Planner:
             T = carried.at(float(time)) @ T_prop_hand
             self.keys.append(HandKey(float(time), held.angles, T[:3, 3], T[:3, :3]))
         there = carried.poses[-1]
-        self.placed[prop.name] = grasp.T_world_prop
+        self.T_world_prop[prop.name] = grasp.T_world_prop
         if self.side == "right":  # one of the two says where it is
             self.holds.append(Hold(prop.name, self._slot, start, stop))
         self._let_go(grasp, there[:3, 3] - grasp.T_world_prop[:3, 3])
@@ -356,10 +356,12 @@ def deepest(planners: list[Planner], props: list[Prop]) -> float:
     hands = (planners[0].finish(), planners[1].finish())
     times = np.arange(0.0, planners[0].duration, 1 / 30)
     paths = (hand_path(hands[0], times), hand_path(hands[1], times))
-    placed = planners[0].placed | planners[1].placed
+    T_world_prop = planners[0].T_world_prop | planners[1].T_world_prop
     holds = [*planners[0].holds, *planners[1].holds]
     moving = [
-        prop_path(placed[prop.name], [h for h in holds if h.prop == prop.name], hands, paths, times)
+        prop_path(
+            T_world_prop[prop.name], [h for h in holds if h.prop == prop.name], hands, paths, times
+        )
         for prop in props
     ]
 

@@ -15,16 +15,20 @@ from jaxtyping import Float
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.synthetic.appearance import (
+    CLEAN,
+    Sensor,
+    covers_image_circle,
     random_appearance,
+    random_camera,
     random_clutter,
     random_colour,
     random_object,
     random_pattern,
 )
 from acehand_core.synthetic.behaviour import CarriedPath, Planner, deepest
+from acehand_core.synthetic.grasp_fit import Grasp
 from acehand_core.synthetic.grasps import choose_grasp, choose_side_grasp
 from acehand_core.synthetic.layout import Prop
-from acehand_core.synthetic.lens import CLEAN, Sensor, covers_image_circle, random_camera
 from acehand_core.synthetic.real_motion import RealMotion
 from acehand_core.synthetic.scene import Appearance
 from acehand_core.synthetic.script import Body, CameraKey, HandKey, Hold, Script, Vector
@@ -33,7 +37,7 @@ from acehand_core.types import SIDES, RigidTransform
 Lenses = Literal["mixed", "pinhole", "fisheye"]
 #: Part of what a clip is made from: raised whenever the same seed gives another clip.
 VERSION = 2
-#: How often a scenario is planned anew when a hand goes deeper than this into an object.
+#: How often a scenario is planned again when a hand goes deeper than this into an object.
 _PLANS, _DEPTH_M = 8, 0.0025
 #: How many objects are tried until the hand, which may be small, can hold one.
 _OBJECTS = 4
@@ -90,19 +94,20 @@ def make_episode(
     betas = np.clip(rng.normal(0, 0.9, 10), -2.2, 2.2)
     betas = np.stack([betas, np.clip(betas + rng.normal(0, 0.1, 10), -2.3, 2.3)])
 
+    planned: Planned
     if real is not None and rng.random() < options.real_share:
-        scenario, staged = "real", (real.keys(rng, duration), (), {}, ())
+        scenario, planned = "real", (real.keys(rng, duration), (), {}, ())
     else:
         scenario = str(rng.choice(list(_SCENARIOS), p=list(_SCENARIOS.values())))
         planners = [
             Planner(side, betas[slot], body, rng, duration) for slot, side in enumerate(SIDES)
         ]
-        staged = _STAGES[scenario](rng, planners, duration)
+        planned = _PLANS_OF[scenario](rng, planners, duration)
 
-    hands, props, placed, holds = staged
-    taken = [pose[:2, 3] for pose in placed.values()]
+    hands, props, T_world_prop, holds = planned
+    taken = [pose[:2, 3] for pose in T_world_prop.values()]
     for prop, pose in random_clutter(rng, taken, scenario):
-        props, placed = (*props, prop), placed | {prop.name: pose}
+        props, T_world_prop = (*props, prop), T_world_prop | {prop.name: pose}
     camera = random_camera(rng, options.width, options.height, options.cameras)
     while not covers_image_circle(camera):
         camera = random_camera(rng, options.width, options.height, options.cameras)
@@ -116,7 +121,7 @@ def make_episode(
         elbows_world=np.zeros((2, 3)),
         betas=betas,
         props=props,
-        T_world_prop=placed,
+        T_world_prop=T_world_prop,
         holds=holds,
         body=body,
     )
@@ -131,7 +136,7 @@ def make_episode(
 
 # --- scenarios: keys of both hands, props, where those stand, holds ------------------------------
 
-Staged = tuple[
+Planned = tuple[
     tuple[tuple[HandKey, ...], tuple[HandKey, ...]],
     tuple[Prop, ...],
     dict[str, RigidTransform],
@@ -139,13 +144,15 @@ Staged = tuple[
 ]
 
 
-def _objects(rng: np.random.Generator, planners: list[Planner], duration: float) -> Staged:
+def _objects(rng: np.random.Generator, planners: list[Planner], duration: float) -> Planned:
     """Each hand takes an object of its own, between rests, gestures and absences."""
     props, grasps = [], []
     for planner in planners:
         for _ in range(_OBJECTS):
             prop = random_object(rng, f"own_{planner.side}")
-            place = np.array([planner.out * rng.uniform(0.06, 0.17), rng.uniform(0.12, 0.24), 0.0])
+            place = np.array(
+                [planner.outwards * rng.uniform(0.06, 0.17), rng.uniform(0.12, 0.24), 0.0]
+            )
             grasp = choose_grasp(planner.side, planner.betas, planner.body, rng, prop, place)
             if grasp.good:
                 break
@@ -165,13 +172,12 @@ def _objects(rng: np.random.Generator, planners: list[Planner], duration: float)
             planner.fill_time()
         return tried
 
-    done = _least_penetrating(plan, props)
-    placed = done[0].placed | done[1].placed
+    left, right = _least_penetrating(plan, props)
     return (
-        (done[0].finish(), done[1].finish()),
+        (left.finish(), right.finish()),
         tuple(props),
-        placed,
-        (*done[0].holds, *done[1].holds),
+        left.T_world_prop | right.T_world_prop,
+        (*left.holds, *right.holds),
     )
 
 
@@ -189,7 +195,7 @@ def _least_penetrating(plan: Callable[[], list[Planner]], props: list[Prop]) -> 
     return best[1]
 
 
-def _gestures(rng: np.random.Generator, planners: list[Planner], duration: float) -> Staged:
+def _gestures(rng: np.random.Generator, planners: list[Planner], duration: float) -> Planned:
     """Hands speak, apart or close together, rest and leave; sometimes there is only one."""
     alone = int(rng.integers(0, 2)) if rng.random() < 0.15 else None
     meeting = np.array([0.0, rng.uniform(0.0, 0.15), rng.uniform(0.1, 0.22)])
@@ -198,18 +204,21 @@ def _gestures(rng: np.random.Generator, planners: list[Planner], duration: float
         while planner.time < duration:
             kind = rng.choice(4, p=[0.45, 0.25, 0.1, 0.2])
             if kind == 1 and alone is None:
-                planner.gesture(meeting + np.array([planner.out * rng.uniform(0.03, 0.08), 0, 0]))
+                planner.gesture(
+                    meeting + np.array([planner.outwards * rng.uniform(0.03, 0.08), 0, 0])
+                )
             else:
                 (planner.gesture, planner.gesture, planner.rest, planner.leave)[int(kind)]()
+
     hands = [planner.finish() for planner in planners]
     if alone is not None:
         hands[1 - alone] = ()
     return (hands[0], hands[1]), (), {}, ()
 
 
-def _bimanual(rng: np.random.Generator, planners: list[Planner], duration: float) -> Staged:
+def _bimanual(rng: np.random.Generator, planners: list[Planner], duration: float) -> Planned:
     """Both hands hold one large object from its sides, lift, turn and put it down."""
-    tries = []
+    tries: list[tuple[float, Prop, Float[np.ndarray, "4 4 4"], list[Grasp]]] = []
     while len(tries) < _LARGE_BOXES and not (tries and tries[-1][0] < 1.0):
         prop, poses = _large_box(rng)
         grasps = [choose_side_grasp(p.side, p.betas, rng, prop, poses[0]) for p in planners]
@@ -249,7 +258,7 @@ def _large_box(rng: np.random.Generator) -> tuple[Prop, Float[np.ndarray, "4 4 4
     return prop, frames.rigid(rotations.exp(turns), place)
 
 
-_STAGES = {"objects": _objects, "bimanual": _bimanual, "gestures": _gestures}
+_PLANS_OF = {"objects": _objects, "bimanual": _bimanual, "gestures": _gestures}
 
 
 # --- the head and its camera -----------------------------------------------------------------

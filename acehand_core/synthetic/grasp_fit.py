@@ -101,7 +101,7 @@ class Grasp:
 def close_hand(
     hand: HandPoints, start: Pose, prop: Prop, T_world_prop: RigidTransform, target: GraspTarget
 ) -> Pose:
-    """Return the hand near ``start`` that holds an object as wished, by damped least squares."""
+    """Fit the hand near ``start`` that holds an object as the target asks: damped least squares."""
     low, high = articulation.limits()
     pose = start
     damping = 1e-2
@@ -145,7 +145,7 @@ def _cost(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return residuals and their derivatives by angles, turn and shift."""
     points = _points(hand, pose)
-    away, out = _contacts(hand, points, prop, T_world_prop, target)
+    away, outwards = _contacts(hand, points, prop, T_world_prop, target)
     thick = _BONE_SHARE * hand.flesh
     scale = np.where(hand.flesh > 0, _BONE, _INSIDE)
     pads, tips = hand.pads[list(target.fingers)], hand.tips[list(target.fingers)]
@@ -162,12 +162,12 @@ def _cost(
         return np.einsum("nc,ncx->nx", directions, of)
 
     terms = [
-        ((away[pads] + _PRESS) / _PAD, along(out[pads], of_pads) / _PAD),
+        ((away[pads] + _PRESS) / _PAD, along(outwards[pads], of_pads) / _PAD),
         ((away - thick)[inside] / scale[inside],
-         along(out[inside], of_inside) / scale[inside, None]),
+         along(outwards[inside], of_inside) / scale[inside, None]),
         ((points[below, 2] - _TABLE_CLEAR_M) / _TABLE, of_below[:, 2] / _TABLE),
-        _facing(points[pads] - points[tips], out[pads], of_pads - of_tips),
-        _middle(points[pads], out[pads], of_pads, target),
+        _facing(points[pads] - points[tips], outwards[pads], of_pads - of_tips),
+        _middle(points[pads], outwards[pads], of_pads, target),
         _apart(points[hand.tips], of_all),
         *_regularisation(pose, start),
     ]  # fmt: skip
@@ -185,34 +185,36 @@ def _contacts(
 
     What of it went through the wall is as deep as it is beyond, and not outside again.
     """
-    away, out = layout.distance(prop, T_world_prop, points)
+    away, outwards = layout.distance(prop, T_world_prop, points)
     if target.sides is not None:
         for finger, side in zip(target.fingers, target.sides, strict=True):
-            wrong = (hand.finger == finger) & (out @ side < -0.3) & (away < 0.01)
-            away[wrong], out[wrong] = -away[wrong] - target.wall, -out[wrong]
-    return away, out
+            wrong = (hand.finger == finger) & (outwards @ side < -0.3) & (away < 0.01)
+            away[wrong], outwards[wrong] = -away[wrong] - target.wall, -outwards[wrong]
+    return away, outwards
 
 
-def _facing(arms: np.ndarray, out: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _facing(
+    arms: np.ndarray, outwards: np.ndarray, slopes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Pads face the surface: the way from bone to pad is the way into the object."""
     length = np.linalg.norm(arms, axis=1, keepdims=True)
-    error = arms / length + out
+    error = arms / length + outwards
     return error.ravel() / _FACING, slopes.reshape(-1, 28) / np.repeat(length, 3, 1).reshape(
         -1, 1
     ) / _FACING
 
 
 def _middle(
-    pads: np.ndarray, out: np.ndarray, slopes: np.ndarray, target: GraspTarget
+    pads: np.ndarray, outwards: np.ndarray, slopes: np.ndarray, target: GraspTarget
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The thumb is opposite the fingers, level, and their middle is where it is wished."""
+    """The thumb is opposite the fingers, level, and their middle is at the target's centre."""
     if not target.opposed:
         return (pads[0] - target.centre) / target.within, slopes[0] / target.within[:, None]
     error = 0.5 * (pads[0] + pads[1:].mean(0)) - target.centre
     slope = 0.5 * (slopes[0] + slopes[1:].mean(0))
 
     # They press along one horizontal line; what is across it would turn the object in the hand.
-    line = (out[0] - out[1:].mean(0)) * np.array([1.0, 1.0, 0.0])
+    line = (outwards[0] - outwards[1:].mean(0)) * np.array([1.0, 1.0, 0.0])
     line = line / max(float(np.linalg.norm(line)), 1e-3)
     across = np.eye(3) - np.outer(line, line)
 
@@ -291,18 +293,18 @@ def fit_grasp(
         for way in ways:
             way = way / np.linalg.norm(way)
             for first in (0, 2):
-                found = Grasp(
+                grasp = Grasp(
                     held, opened, held.wrist - _OFF[first] * way, way, T_world_prop, depth, gap,
                     opposed, 0.0,
                 )  # fmt: skip
                 offs = _OFF[max(first, 1) :]
-                moved = (points - offs[:, None, None] * found.approach).reshape(-1, 3)
-                clear = _clearance(np.tile(hand.flesh, len(offs)), moved, prop, found.T_world_prop)
+                moved = (points - offs[:, None, None] * grasp.approach).reshape(-1, 3)
+                clear = _clearance(np.tile(hand.flesh, len(offs)), moved, prop, grasp.T_world_prop)
                 if best is not None and clear <= best.clear:
                     continue
-                clear = min(clear, _clear_closing(hand, prop, found))
+                clear = min(clear, _clear_closing(hand, prop, grasp))
                 if best is None or clear > best.clear:
-                    best = replace(found, clear=clear)
+                    best = replace(grasp, clear=clear)
                 if clear >= _CLEAR_M:
                     return best
 
@@ -315,32 +317,32 @@ def _judge(
 ) -> tuple[float, float, float]:
     """Return depth, gap and opposition of a grasp."""
     points = _points(hand, held)
-    away, out = _contacts(hand, points, prop, T_world_prop, target)
+    away, outwards = _contacts(hand, points, prop, T_world_prop, target)
     pads = hand.pads[list(target.fingers)]
     gaps = np.abs(away[pads])
     nearest = 1 + int(gaps[1:].argmin())
     deep = max(0.0, -(away - SOFT * hand.flesh).min())
 
     # What a finger presses against: the thumb, or the other hand at a large box's far side.
-    against, pressed = out[pads[0]], out[pads[nearest]]
+    against, pressed = outwards[pads[0]], outwards[pads[nearest]]
     if not target.opposed:
         against = T_world_prop[:3, 0] * (1.0 if hand.side == "left" else -1.0)
-        pressed = out[hand.tips[target.fingers[nearest]]]
+        pressed = outwards[hand.tips[target.fingers[nearest]]]
     opposed = float(np.arccos(np.clip(against @ pressed, -1, 1)))
     return deep, float(max(gaps[0], gaps[nearest])), opposed
 
 
-def _clear_closing(hand: HandPoints, prop: Prop, found: Grasp) -> float:
+def _clear_closing(hand: HandPoints, prop: Prop, grasp: Grasp) -> float:
     """Return how far fingers stay out of the object as they close; a millimetre in is allowed."""
     share = np.array([0.0, 0.3, 0.6, 0.85])[:, None]
-    held = found.held
+    held = grasp.held
     points = hand.points(
-        (1 - share) * found.opened + share * held.angles,
+        (1 - share) * grasp.opened + share * held.angles,
         np.repeat(held.R[None], len(share), 0),
-        (1 - share) * found.before + share * held.wrist,
+        (1 - share) * grasp.before + share * held.wrist,
     )
     flesh = np.tile(hand.flesh, len(share))
-    return 0.001 + _CLEAR_M + _clearance(flesh, points.reshape(-1, 3), prop, found.T_world_prop)
+    return 0.001 + _CLEAR_M + _clearance(flesh, points.reshape(-1, 3), prop, grasp.T_world_prop)
 
 
 def _clearance(

@@ -69,10 +69,10 @@ def choose_side_grasp(
 def _best(attempt: Callable[[], Grasp]) -> Grasp:
     best = None
     for _ in range(_TRIES):
-        found = attempt()
-        if found.good:
-            return found
-        best = found if best is None or found.badness < best.badness else best
+        grasp = attempt()
+        if grasp.good:
+            return grasp
+        best = grasp if best is None or grasp.badness < best.badness else best
     assert best is not None
     return best
 
@@ -160,7 +160,7 @@ def _around(
 def _beside(
     side: Side, betas: Betas, rng: np.random.Generator, prop: Prop, T_world_prop: RigidTransform
 ) -> Grasp:
-    out = 1.0 if side == "right" else -1.0
+    outwards = 1.0 if side == "right" else -1.0
     wide, _, half = prop.size
     roll = np.interp(half, [0.03, 0.07], [0.7, 0.25])
     R = facing(side, rng, (-0.15, 1.0, -0.05), (1.0, 0.15, float(roll)))
@@ -168,13 +168,13 @@ def _beside(
         fingers_mcp_flex=22, fingers_pip_flex=18, fingers_dip_flex=8, thumb_cmc_twist=30,
         thumb_cmc_spread=10, thumb_cmc_flex=5, thumb_mcp_flex=15, thumb_ip_flex=15,
     )  # fmt: skip
-    corner = T_world_prop[:3, 3] + np.array([out * wide, 0.0, half])
+    corner = T_world_prop[:3, 3] + np.array([outwards * wide, 0.0, half])
 
     # The knuckle of the index finger beside the upper edge, and the thumb over it.
     knuckle = HandPoints.of(side, betas).rest[5]
-    beside = corner + np.array([out * 0.022, -0.045 + rng.uniform(-0.01, 0.01), -0.012])
+    beside = corner + np.array([outwards * 0.022, -0.045 + rng.uniform(-0.01, 0.01), -0.012])
     start = Pose(angles, R, beside - R @ knuckle)
-    thumb = corner + np.array([-out * 0.012, rng.uniform(-0.03, 0.0), 0.0])
+    thumb = corner + np.array([-outwards * 0.012, rng.uniform(-0.03, 0.0), 0.0])
     target = GraspTarget((0, 1, 2), thumb, np.array([0.01, 0.02, 0.004]), opposed=False)
 
     return _fitted(side, betas, start, prop, T_world_prop, target)
@@ -191,15 +191,15 @@ def _fitted(
     along = start.R[:, 0] * (1.0 if side == "left" else -1.0)
     palm = -start.R[:, 1]
     if not target.opposed:
-        base, scales = _SIDE_OPEN, (1.0, 1.6, 0.6)
+        base, scales = _SIDE_OPEN, [1.0, 1.6, 0.6]
         inwards = np.array([1.0 if side == "left" else -1.0, 0.0, 0.0])
         ways = [inwards, inwards - 0.4 * _Z, inwards - _Z, inwards + 0.4 * along]
     elif prop.kind in ("can", "bottle") and prop.size[1] > _TALL_M:
-        base, scales = _AROUND_OPEN, (1.0, 1.5, 2.0, 0.7)
+        base, scales = _AROUND_OPEN, [1.0, 1.5, 2.0, 0.7]
         ways = [along + palm, along + 0.5 * palm, 0.5 * along + palm, along, palm]
         ways = [way * np.array([1.0, 1.0, 0.0]) for way in ways] + ways
     else:
-        base, scales = _PINCH_OPEN, (1.0, 1.6, 0.6, 2.2)
+        base, scales = _PINCH_OPEN, [1.0, 1.6, 0.6, 2.2]
         ways = [-_Z + 0.3 * along, -_Z, palm, -_Z + 0.8 * along, along + palm]
 
     openings = [{name: scale * value for name, value in base.items()} for scale in scales]

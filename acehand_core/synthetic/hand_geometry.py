@@ -35,24 +35,24 @@ _PAD_M = 0.0065
 _SKIN_M, _PALM_M = 0.008, 0.020
 
 
-def bend(base: Angles | None = None, **degrees: float | int) -> Angles:
+def bend(base: Angles | None = None, /, **degrees: float | int) -> Angles:
     """Return ``base`` (default: a relaxed hand) with named angles replaced.
 
     Names are those of ``articulation.freedoms()``, for example ``index_pip_flex``;
     ``fingers_pip_flex`` sets the four fingers.
     """
-    out = (articulation.comfortable() if base is None else base).copy()
+    angles = (articulation.comfortable() if base is None else base).copy()
     for name, value in degrees.items():
-        out[_indices(name)] = np.radians(value)
-    return np.clip(out, *articulation.limits())
+        angles[_indices(name)] = np.radians(value)
+    return np.clip(angles, *articulation.limits())
 
 
 def bend_more(base: Angles, **degrees: float | int) -> Angles:
     """Return ``base`` with named angles changed by so much, within the limits."""
-    out = base.copy()
+    angles = base.copy()
     for name, value in degrees.items():
-        out[_indices(name)] += np.radians(value)
-    return np.clip(out, *articulation.limits())
+        angles[_indices(name)] += np.radians(value)
+    return np.clip(angles, *articulation.limits())
 
 
 def _indices(name: str) -> list[int]:
@@ -176,7 +176,7 @@ def enclose(side: Side, betas: Betas, radius: float) -> tuple[Angles, Vector]:
     ring = np.stack(
         [knuckle, *(points[:, [k, k + 4, k + 8]].mean(1) for k in (6, 7, 8)), points[:, 4]], axis=1
     )
-    fits = [_circle(one[:, :2]) for one in ring]
+    fits = [_circle(section[:, :2]) for section in ring]
     radii = np.array([fit[2] for fit in fits]) - _SKIN_M
     best = int(np.argmin(np.abs(radii - radius)))
     middle = np.array([fits[best][0], fits[best][1], points[best, [5, 9, 13], 2].mean()])
@@ -257,8 +257,8 @@ class HandPoints:
         weighted = self.weighted[rows]
         by_joint = np.matmul(weighted.transpose(1, 0, 2), moves[0]).transpose(1, 0, 2)
         # What an angle moves are the shares of its own joint and of those further out.
-        outer = np.concatenate([by_joint, weighted[..., 3:]], -1)[:, 1:].reshape(-1, 5, 3, 4)
-        outer = outer[:, :, ::-1].cumsum(2)[:, :, ::-1].reshape(-1, 15, 4)
+        shares = np.concatenate([by_joint, weighted[..., 3:]], -1)[:, 1:].reshape(-1, 5, 3, 4)
+        outer = shares[:, :, ::-1].cumsum(2)[:, :, ::-1].reshape(-1, 15, 4)
         outer = outer[:, [f.joint for f in articulation.freedoms()]]
         pivots = [TREE_TO_KEYPOINT[f.joint + 1] for f in articulation.freedoms()]
         arms = outer[..., :3] - outer[..., 3:] * keypoints[0, pivots]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -148,7 +148,9 @@ def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
     return writer.write(info, motion, drawn.frames, extra, "visual")
 
 
-def _render_all(job: SynthJob, indices: list[int], real: RealMotion | None):
+def _render_all(
+    job: SynthJob, indices: list[int], real: RealMotion | None
+) -> Iterator[tuple[int, str | None]]:
     """Yield (index, None or what went wrong) as clips are done; OutputError ends everything."""
     if job.processes == 1 or len(indices) < 2:
         for index in indices:
@@ -180,7 +182,7 @@ def _render_all(job: SynthJob, indices: list[int], real: RealMotion | None):
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _finished(waiting: dict[Future[str | None], int]):
+def _finished(waiting: dict[Future[str | None], int]) -> Iterator[tuple[int, str | None]]:
     done, _ = wait(waiting, return_when=FIRST_COMPLETED)
     for future in done:
         error = future.result()  # first: who ended a process is to be named with all that waits

@@ -1,4 +1,4 @@
-"""What stands in a scene beside the hands: lights, room, table and objects, as MuJoCo knows them.
+"""What a scene contains besides the hands: lights, room, table and objects, as MuJoCo knows them.
 
 World frame: z up, table top at z = 0, y away from the person, x to the person's right; metres.
 ``distance`` says how far points are from an object, and which way leads away from it.
@@ -118,11 +118,10 @@ def add_room(mujoco: Any, spec: Any, room: Room, seed: int) -> None:
             type=plane, size=[*size, 0.01], pos=list(position), quat=quaternion, material="wall"
         )
 
-    for number, (edges, position, colour) in enumerate(room.furniture):
-        add_material(mujoco, spec, f"furniture{number}", rgba=colour, specular=0.1)
-        world.add_geom(
-            type=box, size=list(edges), pos=list(position), material=f"furniture{number}"
-        )
+    for number, (edges, place, colour) in enumerate(room.furniture):
+        name = f"furniture{number}"
+        add_material(mujoco, spec, name, rgba=colour, specular=0.1)
+        world.add_geom(type=box, size=list(edges), pos=list(place), material=name)
 
 
 def add_prop(mujoco: Any, spec: Any, prop: Prop) -> None:
@@ -168,7 +167,8 @@ def add_material(mujoco: Any, spec: Any, name: str, *, rgba: Any = (1, 1, 1), pi
     kinds = mujoco.mjtTexture
     texture.type = kinds.mjTEXTURE_2D if wrapped is None else kinds.mjTEXTURE_CUBE
     data = picture if wrapped is None else np.concatenate([wrapped] * 6)
-    texture.height, texture.width, texture.nchannel = (*data.shape[:2], 3)
+    texture.height, texture.width = data.shape[:2]
+    texture.nchannel = 3
     texture.data = data.tobytes()
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = name
     material.texrepeat = list(repeat)
@@ -236,10 +236,10 @@ def _profile(kind: str, size: tuple[float, float, float]) -> surfaces.Profile:
 def _box(half: np.ndarray, points: Points) -> tuple[Distances, Points]:
     sign = np.where(points < 0, -1.0, 1.0)
     beyond = np.abs(points) - half
-    out = np.maximum(beyond, 0.0)
-    outside = np.linalg.norm(out, axis=1)
+    apart = np.maximum(beyond, 0.0)
+    outside = np.linalg.norm(apart, axis=1)
     face = np.eye(3)[beyond.argmax(1)]
-    slope = np.where((outside > 1e-12)[:, None], out / np.maximum(outside, 1e-12)[:, None], face)
+    slope = np.where((outside > 1e-12)[:, None], apart / np.maximum(outside, 1e-12)[:, None], face)
     return np.where(outside > 0, outside, beyond.max(1)), slope * sign
 
 

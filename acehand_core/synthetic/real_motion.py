@@ -51,7 +51,7 @@ class RealMotion:
     def keys(
         self, rng: np.random.Generator, duration: float
     ) -> tuple[tuple[HandKey, ...], tuple[HandKey, ...]]:
-        """Return a stretch of ``duration`` seconds: a cut, or to and fro where it is too short.
+        """Return a stretch of ``duration`` seconds: a cut, or back and forth where it is too short.
 
         Speed, place, heading, size of the room between the hands' place and the table, and which
         hand is which (a mirror image) are drawn; the motion itself is as recorded.
@@ -69,10 +69,10 @@ class RealMotion:
         heading = rotations.exp(np.array([0.0, 0.0, rng.normal(0, 0.25)]))
         shift = np.array([rng.normal(0, 0.03), rng.uniform(0.04, 0.16), rng.uniform(0.0, 0.10)])
 
-        out: list[tuple[HandKey, ...]] = []
+        hands: list[tuple[HandKey, ...]] = []
         for keys in self.hands:
             if keys is None:
-                out.append(())
+                hands.append(())
                 continue
             path = hand_path(keys, source)
             T = path.T_world_hand
@@ -80,11 +80,11 @@ class RealMotion:
                 HandKey(float(t), a, heading @ p[:3, 3] + shift, heading @ p[:3, :3])
                 for t, a, p in zip(times, path.angles, T, strict=True)
             ]
-            out.append(tuple(moved))
+            hands.append(tuple(moved))
 
         if mirrored:
-            out = [tuple(_mirror(key) for key in keys) for keys in reversed(out)]
-        return out[0], out[1]
+            hands = [tuple(_mirror(key) for key in keys) for keys in reversed(hands)]
+        return hands[0], hands[1]
 
 
 def read_real_motion(path: Path) -> RealMotion:
@@ -207,10 +207,10 @@ def _with_thumb_base(
     moved = joints[:, palm] - joints[:, palm].mean(1, keepdims=True)
     R = rotations.project_to_rotation(np.einsum("nki,kj->nij", moved, base))
     place = joints[:, 0] + (R @ (rest[_THUMB_BASE] - rest[0]))
-    out = joints.copy()
-    missing = ~np.isfinite(out[:, _THUMB_BASE]).all(-1)
-    out[missing, _THUMB_BASE] = place[missing]
-    return out
+    complete = joints.copy()
+    missing = ~np.isfinite(complete[:, _THUMB_BASE]).all(-1)
+    complete[missing, _THUMB_BASE] = place[missing]
+    return complete
 
 
 def _mirror(key: HandKey) -> HandKey:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float, Float16, UInt8
@@ -19,9 +17,10 @@ from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.articulation import angles_to_pose
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.motion import HandMotion, Provenance
+from acehand_core.motion import HandMotion
+from acehand_core.provenance import Provenance
+from acehand_core.synthetic.appearance import Lens, displacement
 from acehand_core.synthetic.episode import Episode
-from acehand_core.synthetic.lens import Lens, displacement
 from acehand_core.synthetic.scene import Appearance, Moment, Quality, Scene
 from acehand_core.synthetic.script import (
     HandPath,
@@ -38,7 +37,7 @@ _CUFF_M = 0.034
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class PosedClip:
     """A posed script: everything known before the first pixel is drawn."""
 
     script: Script
@@ -56,7 +55,7 @@ class Clip:
 
 def pose_clip(
     script: Script, camera: Camera, appearance: Appearance | None = None, times: Times | None = None
-) -> Clip:
+) -> PosedClip:
     """Work out where everything is in each frame, or at ``times`` (seconds) for the moments alone.
 
     The truth holds ``joints_image`` as exact projections; ``visible`` is the share of keypoints
@@ -79,35 +78,7 @@ def pose_clip(
         for t in range(len(times))
     ]
 
-    return Clip(script, camera, truth, tuple(moments), appearance or Appearance())
-
-
-def render_clip(
-    script: Script, camera: Camera, appearance: Appearance | None = None
-) -> tuple[Iterator[ImageRgb], HandMotion]:
-    """Return the frames of a script, drawn as they are asked for, and the truth about them."""
-    clip = pose_clip(script, camera, appearance)
-    return clip.frames(), clip.truth
-
-
-def write_video(path: Path, frames: Iterator[ImageRgb], fps: float, crf: int = 20) -> None:
-    """Encode frames as h264. ``path`` is replaced only once the whole clip is there."""
-    import av
-
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with av.open(str(partial), "w", format="mp4") as container:
-            stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
-            stream.pix_fmt = "yuv420p"
-            stream.options = {"crf": str(crf), "preset": "slow"}
-            for index, image in enumerate(frames):
-                if index == 0:
-                    stream.height, stream.width = image.shape[:2]
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-            container.mux(stream.encode())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    return PosedClip(script, camera, truth, tuple(moments), appearance or Appearance())
 
 
 def _truth(
@@ -221,7 +192,7 @@ class RenderedClip:
         return (self.motion.presence > 0) & (self.motion.visible == 0)
 
 
-def truth_of(episode: Episode) -> tuple[Clip, HandMotion]:
+def truth_of(episode: Episode) -> tuple[PosedClip, HandMotion]:
     """Return the posed clip and its hands as a store keeps them; nothing is drawn.
 
     ``visible`` is the share of keypoints in the picture (in the circle, for a fisheye), occluded or
@@ -247,7 +218,7 @@ def truth_of(episode: Episode) -> tuple[Clip, HandMotion]:
     return clip, motion
 
 
-def render_episode(episode: Episode, clip: Clip, motion: HandMotion) -> RenderedClip:
+def render_episode(episode: Episode, clip: PosedClip, motion: HandMotion) -> RenderedClip:
     """Draw a clip."""
     small = episode.camera.width * episode.camera.height <= 200 * 200
     quality = Quality(2, 512) if small else Quality(1, 2048)
@@ -310,7 +281,7 @@ def _parts(episode: Episode, motion: HandMotion) -> list[int]:
     return parts
 
 
-def _moments(episode: Episode, clip: Clip, parts: list[int]) -> Iterator[list[Moment]]:
+def _moments(episode: Episode, clip: PosedClip, parts: list[int]) -> Iterator[list[Moment]]:
     """Yield the moments of each exposure; the middle of an exposure is the frame's own time."""
     span = episode.sensor.shutter / episode.script.fps
     centres = episode.script.timestamps_ns * 1e-9

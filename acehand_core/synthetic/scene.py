@@ -21,7 +21,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.synthetic import layout, surfaces
 from acehand_core.synthetic.layout import Light, Prop, Room
-from acehand_core.types import SIDES, ImageRgb, RigidTransform
+from acehand_core.types import SIDES, ImageRgb, RigidTransform, Side
 
 _HINT = (
     "On Debian or Ubuntu: apt-get install libegl1 libgl1-mesa-dri (EGL), or libosmesa6 (OSMesa). "
@@ -128,8 +128,8 @@ class OffscreenRenderer:
 
 
 def _open_context(width: int, height: int) -> Any:
-    wanted = os.environ.get("MUJOCO_GL", "").strip().lower()
-    names = [wanted] if wanted in ("egl", "osmesa", "glfw") else ["egl", "osmesa"]
+    backend = os.environ.get("MUJOCO_GL", "").strip().lower()
+    names = [backend] if backend in ("egl", "osmesa", "glfw") else ["egl", "osmesa"]
     if sys.platform != "linux":
         names = ["glfw"]
 
@@ -271,7 +271,7 @@ class Scene:
         self._data.mocap_pos[mocap] = pose[:3, 3]
         self._data.mocap_quat[mocap] = quaternion
 
-    def _set_skin(self, slot: int, side: str, vertices: np.ndarray | None) -> None:
+    def _set_skin(self, slot: int, side: Side, vertices: np.ndarray | None) -> None:
         scene = self._renderer.scene
         start, count = scene.skinvertadr[slot], scene.skinvertnum[slot]
         flat = slice(3 * start, 3 * (start + count))
@@ -285,11 +285,11 @@ class Scene:
 def _normals(vertices: np.ndarray, faces: np.ndarray) -> np.ndarray:
     corner = vertices[faces]
     face_normal = np.cross(corner[:, 1] - corner[:, 0], corner[:, 2] - corner[:, 0])
-    out = np.zeros_like(vertices)
+    normals = np.zeros_like(vertices)
     for axis in range(3):
         for column in range(3):
-            out[:, axis] += np.bincount(faces[:, column], face_normal[:, axis], len(vertices))
-    return out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
+            normals[:, axis] += np.bincount(faces[:, column], face_normal[:, axis], len(vertices))
+    return normals / np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-12)
 
 
 def _aim(eye: Any, camera: Camera, T_world_camera: RigidTransform) -> None:
@@ -317,7 +317,7 @@ def _build(
     appearance: Appearance,
     hand: CapsuleHand,
     quality: Quality,
-):
+) -> Any:
     spec = mujoco.MjSpec()
     spec.stat.extent = 1.0
     spec.stat.center = np.zeros(3)
@@ -365,7 +365,7 @@ def _build(
     return spec.compile()
 
 
-def _add_skin(spec: Any, slot: int, side: str, hand: CapsuleHand) -> None:
+def _add_skin(spec: Any, slot: int, side: Side, hand: CapsuleHand) -> None:
     """Declare a hand as a skin on the world body; its vertices are overwritten every frame."""
     vertices = hand.rest_vertices(side, np.zeros(10))
     count = len(vertices)

@@ -214,15 +214,15 @@ class Body:
     @classmethod
     def below(cls, head_world: Float[np.ndarray, "3"]) -> Body:
         """Return a body whose shoulders are a little below and behind the camera."""
-        out = np.array([[-0.18, -0.06, -0.20], [0.18, -0.06, -0.20]])
-        return cls(head_world + out)
+        shoulders = np.array([[-0.18, -0.06, -0.20], [0.18, -0.06, -0.20]])
+        return cls(head_world + shoulders)
 
     def elbow(self, side: Side, wrist_world: Points) -> Points:
         """Return the elbow of an arm that reaches the wrist, bent down and outwards.
 
         A wrist beyond the arm's length gets a longer upper arm, which nobody sees.
         """
-        out = -1.0 if side == "left" else 1.0
+        outwards = -1.0 if side == "left" else 1.0
         shoulder = self.shoulders_world[SIDES.index(side)]
         reach = wrist_world - shoulder
         distance = np.linalg.norm(reach, axis=-1, keepdims=True)
@@ -232,7 +232,7 @@ class Body:
         reached = np.clip(distance, 0.08, 0.995 * (UPPER_ARM_M + FOREARM_M))
         foot = (UPPER_ARM_M**2 - FOREARM_M**2 + reached**2) / (2 * reached)
         rise = np.sqrt(np.maximum(UPPER_ARM_M**2 - foot**2, 0.0))
-        pole = np.array([0.6 * out, -0.2, -1.0])
+        pole = np.array([0.6 * outwards, -0.2, -1.0])
         pole = pole - np.sum(pole * along, axis=-1, keepdims=True) * along
         pole = pole / np.linalg.norm(pole, axis=-1, keepdims=True)
         elbow = shoulder + foot * along + rise * pole

@@ -98,13 +98,15 @@ def _noise(rng: np.random.Generator, size: int, cells: tuple[int, int]) -> np.nd
     """Return smooth periodic noise in about -1..1 with ``cells`` bumps along each axis."""
     grid = rng.uniform(-1, 1, cells)
     rows, columns = (np.arange(size) * c / size for c in cells)
-    out = np.zeros((size, size))
+    noise = np.zeros((size, size))
     for row in (0, 1):
         for column in (0, 1):
             i = (np.floor(rows).astype(int) + row) % cells[0]
             j = (np.floor(columns).astype(int) + column) % cells[1]
-            out += np.multiply.outer(_fade(rows, row), _fade(columns, column)) * grid[np.ix_(i, j)]
-    return out
+            noise += (
+                np.multiply.outer(_fade(rows, row), _fade(columns, column)) * grid[np.ix_(i, j)]
+            )
+    return noise
 
 
 def _fade(position: np.ndarray, side: int) -> np.ndarray:
@@ -225,9 +227,9 @@ def _tube(path: np.ndarray, half_thick: float, half_wide: float, around: int = 1
     tangent = np.gradient(path, axis=0)
     tangent /= np.linalg.norm(tangent, axis=1, keepdims=True)
     side = np.array([0.0, 1.0, 0.0])
-    out = np.cross(tangent, side)
+    outwards = np.cross(tangent, side)
     angle = np.linspace(0, 2 * np.pi, around, endpoint=False)
-    rings = path[:, None] + half_thick * np.cos(angle)[:, None] * out[:, None]
+    rings = path[:, None] + half_thick * np.cos(angle)[:, None] * outwards[:, None]
     rings = rings + half_wide * np.sin(angle)[:, None] * side
     here, there = np.arange(around), (np.arange(around) + 1) % around
     faces = []

@@ -201,7 +201,7 @@ class AceSettings:
             "hand_model": self.hand_model, "encode_width": self.encode_pixels,
             "window_latents": self.window_latents,
         }  # fmt: skip
-        given = {name: value for name, value in flags.items() if value is not None}
+        given: dict[str, Any] = {n: value for n, value in flags.items() if value is not None}
         notes = tuple(
             f"{name} {value}; these weights were trained with {was}"
             for name, value in given.items()
@@ -231,6 +231,7 @@ def read_betas(path: Path, hand_model: str) -> Float[np.ndarray, "2 10"]:
         SchemaError: it is not such a file. InputError: it cannot be read, or its betas belong to
             another hand model: they mean nothing there.
     """
+    theirs: str
     if path.suffix == ".parquet":
         from acehand_core.recordings.hands_file import read_hand_motion
 

@@ -9,6 +9,7 @@ of ``skin_field``; stored in metres in the model's axes, origin at the middle kn
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -63,7 +64,7 @@ def build(spacing: float = 2.0, coarseness: float = 1.0) -> dict[str, np.ndarray
 
 
 def attributes(points: Points, faces: Int[np.ndarray, "F 3"]) -> dict[str, np.ndarray]:
-    """Return what the asset holds beside vertices and faces, see ``build``."""
+    """Return what the asset holds besides vertices and faces, see ``build``."""
     weights = skin_weights(points, faces)
     joints, values = _strongest_four(weights)
     directions = _shape_directions(points, weights) @ ANATOMICAL_TO_MODEL.T
@@ -79,7 +80,8 @@ def attributes(points: Points, faces: Int[np.ndarray, "F 3"]) -> dict[str, np.nd
 def main() -> None:
     """Write the asset."""
     ASSET.parent.mkdir(exist_ok=True)
-    np.savez_compressed(ASSET, **build())
+    arrays: dict[str, Any] = dict(build())  # numpy's stub takes any keyword for its own flag
+    np.savez_compressed(ASSET, **arrays)
 
 
 # --- surface --------------------------------------------------------------------------------
@@ -110,16 +112,16 @@ def _signed_volume(points: Points, faces: Int[np.ndarray, "F 3"]) -> float:
 
 
 def _edge_length(points: Points) -> Distances:
-    """Wanted edge length: long on the forearm, short on fingers, shortest around the nails."""
-    out = np.interp(points[:, 0], [-50, -5, 30, 85, 100], [7.0, 6.0, 5.0, 3.6, 3.3])
+    """Target edge length: long on the forearm, short on fingers, shortest around the nails."""
+    length = np.interp(points[:, 0], [-50, -5, 30, 85, 100], [7.0, 6.0, 5.0, 3.6, 3.3])
     for finger in skin_field.fingers().values():
         along, up, side = finger.local(points).T
         close = np.hypot(up, side) < 20
         if finger.name == "thumb":
-            out = np.where(close & (along > 40), 3.5, out)
+            length = np.where(close & (along > 40), 3.5, length)
         nail = close & (up > 1) & (along > finger.stations[2] + 3)
-        out = np.where(nail, 2.4, out)
-    return out
+        length = np.where(nail, 2.4, length)
+    return length
 
 
 # --- skin weights ---------------------------------------------------------------------------
@@ -220,7 +222,7 @@ def _shape_directions(points: Points, weights: Weights) -> Float[np.ndarray, "10
     carried along by its joint; the skin weights mix the bones as in posing.
     """
     mean = rest_keypoints(Proportions())
-    out = []
+    moves = []
     for gradient in proportion_gradients():
         moved = rest_keypoints(gradient)  # linear without a constant: the gradient itself
         palm = np.array([gradient.palm_length, gradient.palm_thickness, gradient.palm_breadth])
@@ -234,9 +236,9 @@ def _shape_directions(points: Points, weights: Weights) -> Float[np.ndarray, "10
                 along = (offset @ finger.along)[:, None] * finger.along
                 stretch = lengths[part] * along + gradient.finger_thickness * (offset - along)
                 move += weights[:, joint : joint + 1] * (moved[keypoint] + stretch)
-        out.append(move - moved[9])
+        moves.append(move - moved[9])
 
-    return np.stack(out)
+    return np.stack(moves)
 
 
 def _tint(points: Points, normals: Points) -> Float[np.ndarray, "N 2"]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -26,14 +27,14 @@ def collapse(
 
     Args:
         vertices, faces: a closed manifold.
-        size: wanted edge length at each vertex, same unit as the vertices.
+        size: target edge length at each vertex, same unit as the vertices.
 
     Returns:
         vertices, faces and sizes of the coarser manifold, same topology.
     """
     points = np.array(vertices)
     sizes = [float(s) for s in size]
-    corners = [tuple(int(i) for i in f) for f in faces]
+    corners: list[tuple[int, ...]] = [tuple(int(i) for i in f) for f in faces]
 
     around: list[set[int]] = [set() for _ in points]
     for index, face in enumerate(corners):
@@ -76,7 +77,13 @@ def collapse(
     return _compact(points, corners, around, sizes)
 
 
-def _turns_over(points, corners, touched, edge, middle) -> bool:
+def _turns_over(
+    points: np.ndarray,
+    corners: list[tuple[int, ...]],
+    touched: list[int],
+    edge: tuple[int, int],
+    middle: np.ndarray,
+) -> bool:
     """True when moving both ends of ``edge`` to ``middle`` turns a face by more than 60 degrees."""
     triangles = np.array([corners[index] for index in touched])
     before = points[triangles]
@@ -87,7 +94,12 @@ def _turns_over(points, corners, touched, edge, middle) -> bool:
     return bool((cosine <= 0.5 * np.linalg.norm(old, axis=1) * np.linalg.norm(new, axis=1)).any())
 
 
-def _compact(points, corners, around, sizes) -> Coarser:
+def _compact(
+    points: np.ndarray,
+    corners: list[tuple[int, ...]],
+    around: list[set[int]],
+    sizes: list[float],
+) -> Coarser:
     kept = [v for v, owned in enumerate(around) if owned]
     place = {v: i for i, v in enumerate(kept)}
     alive = sorted({index for owned in around for index in owned})
@@ -166,7 +178,7 @@ def project(points: Points, field: Field, steps: int = 2, delta: float = 0.05) -
     return points
 
 
-def neighbour_mean(faces: Triangles, count: int):
+def neighbour_mean(faces: Triangles, count: int) -> Any:
     """Return the sparse matrix (count, count) that averages each vertex's neighbours."""
     from scipy import sparse
 
@@ -181,7 +193,7 @@ def vertex_normals(vertices: Points, faces: Triangles) -> Points:
     """Return unit normals, faces weighted by area."""
     corner = vertices[faces]
     normal = np.cross(corner[:, 1] - corner[:, 0], corner[:, 2] - corner[:, 0])
-    out = np.zeros_like(vertices)
+    normals = np.zeros_like(vertices)
     for column in range(3):
-        np.add.at(out, faces[:, column], normal)
-    return out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
+        np.add.at(normals, faces[:, column], normal)
+    return normals / np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-12)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from acehand_core.hand.articulation import DIRECTIONS, Proportions, rest_keypoints
 from acehand_core.hand.skeleton import FINGERS, finger_keypoints
@@ -59,18 +61,26 @@ class Finger:
 def fingers() -> dict[str, Finger]:
     """Return the five fingers at rest by name."""
     points = rest_keypoints(Proportions())
-    out = {}
+    built = {}
     for name in FINGERS:
         along, nail = (np.array(v, float) for v in DIRECTIONS[name])
         along /= np.linalg.norm(along)
         nail -= (nail @ along) * along
         nail /= np.linalg.norm(nail)
         joints = points[list(finger_keypoints(name))]
-        out[name] = Finger(name, joints, along, nail, np.cross(along, nail))
-    return out
+        built[name] = Finger(name, joints, along, nail, np.cross(along, nail))
+    return built
 
 
-def _cone(points: Points, a, b, radius_a: float, radius_b: float, dorsal=None, flat: float = 1.0):
+def _cone(
+    points: Points,
+    a: ArrayLike,
+    b: ArrayLike,
+    radius_a: float,
+    radius_b: float,
+    dorsal: np.ndarray | None = None,
+    flat: float = 1.0,
+) -> Distances:
     """Distance to a tapered capsule, its section ``flat`` times as deep along ``dorsal``."""
     a, b = np.asarray(a, float), np.asarray(b, float)
     axis = b - a
@@ -83,7 +93,12 @@ def _cone(points: Points, a, b, radius_a: float, radius_b: float, dorsal=None, f
     return np.linalg.norm(radial, axis=1) - (radius_a + t * (radius_b - radius_a))
 
 
-def _ellipsoid(points: Points, centre, radii, axes=None) -> Distances:
+def _ellipsoid(
+    points: Points,
+    centre: ArrayLike,
+    radii: ArrayLike,
+    axes: Sequence[np.ndarray] | None = None,
+) -> Distances:
     local = points - np.asarray(centre, float)
     if axes is not None:
         local = local @ np.stack(axes).T
@@ -99,10 +114,10 @@ def _blend(a: Distances, b: Distances, width: float) -> Distances:
 
 
 def _blend_all(width: float, *distances: Distances) -> Distances:
-    out = distances[0]
+    blended = distances[0]
     for other in distances[1:]:
-        out = _blend(out, other, width)
-    return out
+        blended = _blend(blended, other, width)
+    return blended
 
 
 def finger_field(points: Points, finger: Finger) -> Distances:
@@ -168,14 +183,14 @@ def segment_distance(points: Points, a: Vector, b: Vector) -> Distances:
     return _cone(points, a, b, 0.0, 0.0)
 
 
-def _frame(direction) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _frame(direction: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     along = np.asarray(direction, float) / np.linalg.norm(direction)
     up = np.array([0.0, 1.0, 0.0]) - along[1] * along
     up /= np.linalg.norm(up)
     return along, up, np.cross(along, up)
 
 
-def _sheet(points: Points, a, b, c, radius: float) -> Distances:
+def _sheet(points: Points, a: np.ndarray, b: np.ndarray, c: np.ndarray, radius: float) -> Distances:
     """Distance to the triangle a, b, c thickened by ``radius``."""
     normal = np.cross(b - a, c - a)
     normal /= np.linalg.norm(normal)
@@ -205,22 +220,22 @@ def _forearm(points: Points) -> Distances:
 
 def _webs(points: Points) -> Distances:
     """The skin between neighbouring fingers, a little short of half the first phalanx."""
-    out = np.full(len(points), np.inf)
+    distance = np.full(len(points), np.inf)
     middles = []
     for name in FINGERS[1:]:
         finger = fingers()[name]
         base, mid = finger.joints[:2]
         middles.append(base + 0.30 * (mid - base) - 3 * finger.nail)
     for a, b in itertools.pairwise(middles):
-        out = np.minimum(out, _cone(points, a, b, 6.5, 6.5))
-    return out
+        distance = np.minimum(distance, _cone(points, a, b, 6.5, 6.5))
+    return distance
 
 
 def field(points: Points) -> Distances:
     """Return the signed distance to the skin in mm, negative inside; exact only near the skin."""
     palm = _blend(_palm_field(points), _webs(points), 7.0)
-    out = palm
+    distance = palm
     for name, finger in fingers().items():
         joined = _blend(palm, finger_field(points, finger), 9.0 if name == "thumb" else 6.0)
-        out = np.minimum(out, joined)
-    return out
+        distance = np.minimum(distance, joined)
+    return distance

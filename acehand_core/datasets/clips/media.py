@@ -26,7 +26,26 @@ _ENCODERS = {
 _GOP = 12
 
 
-class ImageFrames:
+class ByIndex:
+    """The part of ``FrameSource`` that follows from ``at`` and ``__len__``."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def at(self, index: int) -> ImageRgb:
+        """Return one frame."""
+        raise NotImplementedError
+
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``start`` to ``stop - 1``."""
+        return (self.at(index) for index in range(start, stop))
+
+    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``stop - 1`` down to ``start``."""
+        return (self.at(index) for index in range(stop - 1, start - 1, -1))
+
+
+class ImageFrames(ByIndex):
     """One picture of (width, height) ``size``, from a png file, as a ``FrameSource``."""
 
     def __init__(self, path: Path, size: tuple[int, int]) -> None:
@@ -34,16 +53,6 @@ class ImageFrames:
 
     def __len__(self) -> int:
         return 1
-
-    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``start`` to ``stop - 1``."""
-        for index in range(start, stop):
-            yield self.at(index)
-
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``stop - 1`` down to ``start``."""
-        for index in reversed(range(start, stop)):
-            yield self.at(index)
 
     def at(self, index: int) -> ImageRgb:
         """Return the picture. Raises IndexError for another index than 0, SchemaError."""
@@ -77,7 +86,7 @@ def write_video(path: Path, frames: Iterable[ImageRgb], fps: float, quality: Qua
 
     count = 0
     with av.open(f"file:{path}", "w", format="mp4") as container:
-        stream = None
+        stream: av.VideoStream | None = None
         for image in frames:
             if stream is None:
                 height, width = image.shape[:2]
@@ -86,7 +95,9 @@ def write_video(path: Path, frames: Iterable[ImageRgb], fps: float, quality: Qua
                         f"{path}: pictures of {width} x {height}; quality 'visual' needs even "
                         "sizes, 'lossless' does not."
                     )
-                stream = container.add_stream(encoder, rate=rate, options=options)
+                added = container.add_stream(encoder, rate=rate, options=options)
+                assert isinstance(added, av.VideoStream)
+                stream = added
                 stream.width, stream.height, stream.pix_fmt = width, height, pixel_format
                 stream.codec_context.gop_size, stream.codec_context.max_b_frames = _GOP, 0
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")

@@ -174,11 +174,11 @@ class ClipInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``clip.json``."""
-        out = {name: getattr(self, name) for name in _names(ClipInfo)}
-        out["camera"] = self.camera.to_json() if self.camera else None
-        out["supervision"] = dataclasses.asdict(self.supervision)
-        out["reference"] = dataclasses.asdict(self.reference) if self.reference else None
-        return {"format": CLIP_FORMAT, "version": VERSION, **out}
+        fields = {name: getattr(self, name) for name in _names(ClipInfo)}
+        fields["camera"] = self.camera.to_json() if self.camera else None
+        fields["supervision"] = dataclasses.asdict(self.supervision)
+        fields["reference"] = dataclasses.asdict(self.reference) if self.reference else None
+        return {"format": CLIP_FORMAT, "version": VERSION, **fields}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> ClipInfo:

@@ -25,7 +25,14 @@ import pyarrow.parquet as pq
 from acehand_core.atomic import atomic_folder, remove_folder
 from acehand_core.datasets.clips import media, schema
 from acehand_core.datasets.clips.media import ImageFrames, Quality
-from acehand_core.datasets.clips.schema import Clip, ClipInfo, StoreInfo, check_extra, check_name
+from acehand_core.datasets.clips.schema import (
+    Clip,
+    ClipInfo,
+    Kind,
+    StoreInfo,
+    check_extra,
+    check_name,
+)
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.motion import FrameSource, HandMotion
@@ -48,7 +55,7 @@ class ClipWriter:
     """Adds clips to a store; several processes may do so at once, each with other clips.
 
     A store that holds clips keeps the settings they were made with. ``other_settings`` takes new
-    ones: for callers that make every clip anew.
+    ones: for callers that make every clip again.
 
     Raises:
         SchemaError: the folder holds another dataset or split, clips of other settings, or
@@ -137,7 +144,9 @@ class ClipWriter:
                 info = replace(info, media=_write_frames(folder, info, frames, quality))
             for name, arrays in (extra or {}).items():
                 check_extra(name, arrays, info.frames)
-                np.savez_compressed(folder / f"{name}.npz", **arrays)
+                # numpy's stub takes any keyword for its own flag.
+                columns: dict[str, Any] = dict(arrays)
+                np.savez_compressed(folder / f"{name}.npz", **columns)
             files = sorted(folder.iterdir())
             hashes = {file.name: content_sha256(file) for file in files}
             sizes = {file.name: file.stat().st_size for file in files}
@@ -211,7 +220,7 @@ class ClipStore:
     def infos(self) -> dict[str, ClipInfo]:
         """Return the descriptions of all clips by name, sorted; as the folder was when first asked.
 
-        The index saves reading a file per clip; entries whose ``clip.json`` changed are read anew.
+        The index saves reading a file per clip; entries whose ``clip.json`` changed are read again.
         """
         if self._infos is None:
             self._infos = self._list()
@@ -271,7 +280,7 @@ class ClipStore:
                 raise SchemaError(f"{path}: missing or not the file that clip {clip} refers to.")
 
     def refresh_index(self, without: Collection[str] = ()) -> dict[str, ClipInfo]:
-        """Write ``index.json`` anew, some clips left out, and return the descriptions."""
+        """Rewrite ``index.json`` without some clips and return the descriptions."""
         infos = {name: info for name, info in self._list().items() if name not in without}
         entries = {name: [*_stamp(self._clip_file(name)), i.to_json()] for name, i in infos.items()}
         schema.write_json(self.root / _INDEX, {"clips": entries})
@@ -293,8 +302,10 @@ class ClipStore:
         for name in _visible(self.root / "clips"):
             path = self._clip_file(name)
             entry = index.get(name)
-            current = isinstance(entry, list) and entry[:2] == list(_stamp(path))
-            value = entry[2] if current else schema.read_json(path)
+            if isinstance(entry, list) and entry[:2] == list(_stamp(path)):
+                value = entry[2]
+            else:
+                value = schema.read_json(path)
             infos[name] = ClipInfo.from_json(value, str(path))
             if infos[name].id != name:
                 raise SchemaError(f"{path}: describes clip {infos[name].id!r}; folder renamed?")
@@ -337,7 +348,7 @@ def _check(info: ClipInfo, motion: HandMotion) -> None:
 
 def _write_frames(
     folder: Path, info: ClipInfo, frames: Iterable[ImageRgb], quality: Quality
-) -> str:
+) -> Kind:
     size = (info.height, info.width)
 
     def checked() -> Iterator[ImageRgb]:

@@ -78,7 +78,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Datasets with their weights, sorted by name, and what of them cannot be used.
+    """Datasets with their weights, sorted by name, and how much of them cannot be used.
 
     ``skipped`` says per dataset how many recordings are shorter than a window.
     """
@@ -184,7 +184,7 @@ def mixture(
     buckets: dict[str, tuple[Bucket, ...]] = {}
     skipped = {}
     for name, store in stores.items():
-        groups: dict[tuple, list[ClipInfo]] = {}
+        groups: dict[tuple[Kind, tuple[int, int], str], list[ClipInfo]] = {}
         usable = [
             info
             for info in store.infos().values()

@@ -9,6 +9,7 @@ label. Pictures of view 0 are distorted and kept with their camera.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,21 +20,26 @@ from acehand_core.datasets.readers.base import (
     ManoTrack,
     NativeRecording,
     ReadOptions,
+    Record,
+    Split,
     array,
     entry_of,
     flat,
+    frame_times,
     get,
     integer,
     need_folder,
     numbers,
+    pinhole,
     read_json,
     read_npy_dict,
     safe_name,
     subfolders,
+    unknown_unless,
 )
 from acehand_core.datasets.readers.pictures import ImageFiles, image_size, numbered_images
 from acehand_core.errors import InputError
-from acehand_core.geometry import frames, rotations
+from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.types import SIDES
 
@@ -55,15 +61,15 @@ class ArcticReader:
             root, ("raw_seqs", "data/raw_seqs", "arctic_data/data/raw_seqs"), self.title
         )
         view = options.view or "0"
-        out = []
+        items = []
         for subject in subfolders(labels):
             for path in sorted(subject.glob("*.mano.npy")):
                 sequence = path.name.removesuffix(".mano.npy")
-                split = "test" if subject.name == _TEST_SUBJECT else "train"
+                split: Split = "test" if subject.name == _TEST_SUBJECT else "train"
                 name = safe_name(subject.name, sequence, f"view{view}")
                 key = {"subject": subject.name, "sequence": sequence, "view": view}
-                out.append(Item(self.name, name, split, labels.parent, key, subject.name))
-        return out
+                items.append(Item(self.name, name, split, labels.parent, key, subject.name))
+        return items
 
     def sources(self, item: Item) -> Sequence[Path]:
         """Return the files and folders that a recording is read from."""
@@ -84,7 +90,7 @@ class ArcticReader:
         labels = read_npy_dict(folder / f"{sequence}.mano.npy", "ARCTIC .mano.npy")
         where = str(folder / f"{sequence}.mano.npy")
         sides = [_read_side(get(labels, side, where), f"{where} {side}") for side in SIDES]
-        count = min(len(orient) for orient, *_ in sides)
+        count = min(len(pose) for pose, *_ in sides)
         path = item.path / "meta" / "misc.json"
         misc = get(read_json(path), subject, str(path))
         camera, T_camera_world = _camera(item.path, subject, sequence, int(view), misc, count)
@@ -106,41 +112,30 @@ class ArcticReader:
             findings.append("the two hands have different numbers of rows; the shorter counts.")
         findings.append("30 frames per second are assumed: no file says it.")
 
-        stacked = [
-            _at_rows(np.stack([side[k][:count] for side in sides], 1), rows) for k in range(4)
-        ]
-        orient, pose, translation, betas = stacked
-        present = np.isfinite(orient).all(-1) & np.isfinite(pose).all(-1)
-        present &= np.isfinite(translation).all(-1)
+        pose, translation, betas = (
+            _at_rows(np.stack([side[k][:count] for side in sides], 1), rows) for k in range(3)
+        )
+        present = np.isfinite(pose).all(-1) & np.isfinite(translation).all(-1)
         if view == "0":
             T_camera_world = _at_rows(T_camera_world, rows)
         else:  # a fixed camera is where it is in frames without a label too
             T_camera_world = np.repeat(T_camera_world[:1], len(rows), axis=0)
         return NativeRecording(
             item=item,
-            timestamps_ns=np.round((rows - rows[0]) * 1e9 / _FPS).astype(np.int64),
+            timestamps_ns=frame_times(rows, _FPS),
             fps=_FPS,
             width=camera.width,
             height=camera.height,
             frames=source,
             camera=camera,
-            mano=ManoTrack(
-                CONVENTION,
-                present,
-                rotations.exp(np.nan_to_num(orient)),
-                pose,
-                betas,
-                translation,
-                T_camera_world,
+            mano=ManoTrack.of_vectors(
+                CONVENTION, present, pose, betas, translation, T_camera_world
             ),
-            joints_camera=None,
-            joints_image=None,
             present=present,
-            visible=None,
             T_world_camera=frames.inverse(T_camera_world),
             licences=("ARCTIC: non-commercial research, https://arctic.is.tue.mpg.de",),
             findings=tuple(findings),
-            unlabelled_presence=np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
+            unlabelled_presence=unknown_unless(labelled),
             left_out=count - int(labelled.sum()),
             undistort=True,
         )
@@ -148,14 +143,14 @@ class ArcticReader:
 
 def _at_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the values of these rows, NaN for rows that there are not."""
-    out = np.full((len(rows), *values.shape[1:]), np.nan)
     there = (rows >= 0) & (rows < len(values))
-    out[there] = values[rows[there]]
-    return out
+    chosen = np.full((len(rows), *values.shape[1:]), np.nan)
+    chosen[there] = values[rows[there]]
+    return chosen
 
 
 def _read_side(side: object, where: str) -> tuple[np.ndarray, ...]:
-    """Return orientation, pose, translation and betas per row; NaN is let through as missing."""
+    """Return pose (48), translation and betas per row; NaN is let through as missing."""
     rot = _rows(get(side, "rot", where), 3, f"{where} rot")
     pose = _rows(get(side, "pose", where), 45, f"{where} pose")
     translation = _rows(get(side, "trans", where), 3, f"{where} trans")
@@ -166,17 +161,17 @@ def _read_side(side: object, where: str) -> tuple[np.ndarray, ...]:
         betas = np.tile(flat(shape, 10, f"{where} shape"), (len(rot), 1))
     else:
         betas = array(shape, (len(rot), 10), f"{where} shape")
-    return rot, pose, translation, betas
+    return np.concatenate([rot, pose], axis=1), translation, betas
 
 
 def _rows(value: object, width: int, where: str) -> np.ndarray:
-    out = numbers(value, where)
-    array(np.nan_to_num(out), (None, width), where)
-    return out
+    values = numbers(value, where)
+    array(np.nan_to_num(values), (None, width), where)
+    return values
 
 
 def _camera(
-    data: Path, subject: str, sequence: str, view: int, misc: dict, count: int
+    data: Path, subject: str, sequence: str, view: int, misc: Record, count: int
 ) -> tuple[Camera, np.ndarray]:
     """Return a view's camera and ``T_camera_world`` per row of labels."""
     where = f"{data / 'meta' / 'misc.json'} {subject} view {view}"
@@ -191,8 +186,7 @@ def _camera(
     if view > 0:
         K = array(of_view("intris_mat", view - 1), (3, 3), f"{where} intris_mat")
         pose = array(of_view("world2cam", view - 1), (4, 4), f"{where} world2cam")
-        camera = Camera("pinhole", width, height, *map(float, (K[0, 0], K[1, 1], *K[:2, 2])))
-        return camera, np.broadcast_to(pose, (count, 4, 4)).copy()
+        return pinhole(K, (width, height)), np.broadcast_to(pose, (count, 4, 4)).copy()
     path = data / "raw_seqs" / subject / f"{sequence}.egocam.dist.npy"
     values = read_npy_dict(path, "ARCTIC .egocam.dist.npy")
     K = array(get(values, "intrinsics", str(path)), (3, 3), f"{path} intrinsics")
@@ -201,15 +195,13 @@ def _camera(
     t = flat(get(values, "T_k_cam_np", str(path)), 3 * len(R), f"{path} T_k_cam_np")
     t = t.reshape(-1, 3)
     # dist8 is in OpenCV's order, as is Camera's.
-    camera = Camera(
-        "brown_conrady", width, height, *map(float, (K[0, 0], K[1, 1], *K[:2, 2])),
-        tuple(map(float, lens)),
-    )  # fmt: skip
+    camera = pinhole(K, (width, height))
+    camera = replace(camera, model="brown_conrady", distortion=tuple(map(float, lens)))
     return camera, frames.rigid(R, t)
 
 
 def _pictures(
-    item: Item, misc: dict, count: int
+    item: Item, misc: Record, count: int
 ) -> tuple[np.ndarray, ImageFiles | None, tuple[int, int] | None, list[str]]:
     """Return each picture's row of labels, the pictures, their size and findings.
 

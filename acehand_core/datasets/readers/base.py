@@ -1,7 +1,7 @@
 """What a reader of a dataset offers, what it returns for one recording, and how it reads files.
 
 A reader lists the recordings under a dataset's folder without opening them, and reads one into
-arrays: the pictures by index, the camera, and the labels as they stand in the files, with the
+arrays: the pictures by index, the camera, and the labels as stored in the files, with the
 conventions that say what they mean. ``conventions.to_camera`` does the rest for all of them. To add
 a dataset, write one module with a class that follows ``Reader`` and list the class in
 ``run.READERS``. The functions below read and check files; their errors name file and entry.
@@ -16,16 +16,20 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.files.unpickling import NPY_OBJECT, load_npy_object
+from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource
 from acehand_core.types import CameraPoses, JointsCamera, JointsImage, PerHand, TimestampsNs
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
+
+#: A mapping in a dataset's file, by name or by frame number.
+Record = dict[Any, Any]
 
 #: Opens the pictures of a recording file that needs a package of its own (VRS): path, stream,
 #: times in ns. Tests pass one that does without.
@@ -105,6 +109,20 @@ class ManoTrack:
         if (self.convention.frame == "world") != (self.T_camera_world is not None):
             raise SchemaError("Labels in the world frame need camera poses, and only those do.")
 
+    @classmethod
+    def of_vectors(
+        cls,
+        convention: Convention,
+        present: Bool[np.ndarray, "T 2"],
+        pose: Float[np.ndarray, "T 2 48"],
+        betas: Float[np.ndarray, "T 2 10"],
+        translation: Float[np.ndarray, "T 2 3"],
+        T_camera_world: Float[np.ndarray, "T 4 4"] | None = None,
+    ) -> ManoTrack:
+        """Return a track of 16 rotation vectors per hand, the orientation's first."""
+        orient = rotations.exp(np.nan_to_num(pose[..., :3]))
+        return cls(convention, present, orient, pose[..., 3:], betas, translation, T_camera_world)
+
 
 @dataclass(frozen=True, slots=True)
 class NativeRecording:
@@ -119,12 +137,12 @@ class NativeRecording:
             none; None where it gives no joints.
         present: where the dataset labels a hand, through either.
         visible: what the dataset itself says of how much of the hand is seen, 0 to 1, else None.
-            Datasets mean different things by it, so it is kept as stored, and a clip asks it only
+            Datasets mean different things by it, so it is kept as stored, and a clip uses it only
             of hands without keypoints (see ``convert.hand_motion``).
         T_world_camera: NaN in frames whose camera pose is not known; no hand is ``present`` there
             whose label is in the world.
         unlabelled_presence: of hands that are not ``present``: 1 where the dataset says that the
-            hand is there all the same, 0.5 where it says nothing of the hand, 0 where no label is
+            hand is present nonetheless, 0.5 where it does not mention the hand, 0 where no label is
             taken for no hand. None: 0 everywhere. Only 0 is taught as absence.
         stored: further arrays of the dataset with a row per frame, kept beside the clip as stored.
         left_out: frames of the dataset that are not here: they have a label and no picture while
@@ -134,7 +152,7 @@ class NativeRecording:
         undistort: the paper feeds the pictures of this dataset undistorted.
         plain: nothing but a video: a clip refers to it rather than copies it.
         licences: what binds a user of the data.
-        findings: what was checked at run time and came out, one sentence each.
+        findings: results of the checks at run time, one sentence each.
     """
 
     item: Item
@@ -144,11 +162,11 @@ class NativeRecording:
     height: int
     frames: FrameSource | None
     camera: Camera | None
-    mano: ManoTrack | None
-    joints_camera: JointsCamera | None
-    joints_image: JointsImage | None
     present: Bool[np.ndarray, "T 2"]
-    visible: PerHand | None
+    mano: ManoTrack | None = None
+    joints_camera: JointsCamera | None = None
+    joints_image: JointsImage | None = None
+    visible: PerHand | None = None
     T_world_camera: CameraPoses | None = None
     still: bool = False
     slots: tuple[bool, bool] = (True, True)
@@ -288,7 +306,7 @@ def integer(value: Any, where: str) -> int:
     raise SchemaError(f"{where}: a whole number is needed, not {str(value)[:60]!r}.")
 
 
-def mapping(value: Any, where: str) -> dict:
+def mapping(value: Any, where: str) -> Record:
     """Return a mapping as it is. Raises SchemaError with ``where`` for anything else."""
     if not isinstance(value, dict):
         raise SchemaError(f"{where}: a mapping is needed, not {type(value).__name__}.")
@@ -314,12 +332,34 @@ def read_npy(path: Path) -> np.ndarray:
         raise SchemaError(f"{path}: not a plain .npy array ({error}).") from error
 
 
-def read_npy_dict(path: Path, format_name: str) -> dict:
+def read_npy_dict(path: Path, format_name: str) -> Record:
     """Return the dict in a pickled ``.npy``, read by the restricted unpickler."""
     value = load_npy_object(path, NPY_OBJECT, format_name)
     if value.shape != () or not isinstance(value.item(), dict):
         raise SchemaError(f"{path}: this {format_name} does not hold one dict.")
     return value.item()
+
+
+def pinhole(K: Float[np.ndarray, "3 3"], size: tuple[int, int]) -> Camera:
+    """Return the camera of a matrix in pixels, for pictures of (width, height) ``size``."""
+    return Camera("pinhole", *size, float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2]))
+
+
+def frame_times(numbers: Int[np.ndarray, "T"], rate_hz: float) -> TimestampsNs:
+    """Return the times of frames that are numbered at a rate; the first is at 0."""
+    return np.round((numbers - numbers[0]) * 1e9 / rate_hz).astype(np.int64)
+
+
+def unknown_unless(labelled: Bool[np.ndarray, "T"]) -> PerHand:
+    """Return ``unlabelled_presence`` where a frame without a label leaves both hands unknown."""
+    return np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32)
+
+
+def need_items(items: list[Item], root: Path, title: str, looked_for: str) -> list[Item]:
+    """Return the items. Raises InputError where there are none, with what was looked for."""
+    if not items:
+        raise InputError(f"{root}: this does not look like {title}; no {looked_for}.")
+    return items
 
 
 def subfolders(folder: Path) -> list[Path]:

@@ -2,13 +2,13 @@
 
 Three things need the user's own MANO files: the mean pose and the principal components (they are
 stored there), the rest wrist J0(betas) about which a hand turns when its frame changes, and joints.
-Without the files whatever is exact stays and the rest is NaN and said to be.
+Without the files only what is exact is kept; the rest is NaN, which the findings report.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -49,6 +49,18 @@ class CameraHands:
     left_shapedirs_fixed: bool
     findings: tuple[str, ...] = ()
 
+    @classmethod
+    def unknown(cls, count: int, left_shapedirs_fixed: bool) -> CameraHands:
+        """Return ``count`` frames in which nothing is known; betas are 0."""
+
+        def blank(*shape: int) -> np.ndarray:
+            return np.full((count, 2, *shape), np.nan)
+
+        return cls(
+            blank(3, 3), blank(15, 3, 3), np.zeros((2, 10)), blank(3), blank(21, 3),
+            left_shapedirs_fixed,
+        )  # fmt: skip
+
 
 def to_camera(track: ManoTrack, mano: ManoSource | None) -> CameraHands:
     """Return a dataset's MANO labels in the camera frame.
@@ -79,33 +91,22 @@ def to_camera(track: ManoTrack, mano: ManoSource | None) -> CameraHands:
         if error > 1e-3 or (np.linalg.det(rotation) < 0).any():
             findings.append(f"camera poses are not rigid: they are off by up to {error:.3g}.")
 
-    count = len(track.present)
-    out = CameraHands(
-        global_orient=np.full((count, 2, 3, 3), np.nan),
-        hand_pose=np.full((count, 2, 15, 3, 3), np.nan),
-        betas=np.zeros((2, 10)),
-        translation=np.full((count, 2, 3), np.nan),
-        joints_camera=np.full((count, 2, 21, 3), np.nan),
-        left_shapedirs_fixed=fixed,
-    )
+    hands = CameraHands.unknown(len(track.present), fixed)
     for slot, side in enumerate(SIDES):
         rows = np.flatnonzero(track.present[:, slot])
         if len(rows):
-            findings += _convert_side(track, hand, slot, side, rows, out)
-    return CameraHands(
-        out.global_orient, out.hand_pose, out.betas, out.translation, out.joints_camera, fixed,
-        tuple(findings),
-    )  # fmt: skip
+            findings += _convert_side(track, hand, slot, side, rows, hands)
+    return replace(hands, findings=tuple(findings))
 
 
 def _convert_side(
     track: ManoTrack, hand: ManoHand | None, slot: int, side: Side, rows: np.ndarray,
-    out: CameraHands,
+    hands: CameraHands,
 ) -> list[str]:  # fmt: skip
-    """Fill one hand's rows of ``out``; return the findings."""
+    """Fill one hand's rows of ``hands``; return the findings."""
     findings = []
     orient, betas = track.global_orient[rows, slot], track.betas[rows, slot]
-    out.betas[slot] = np.median(betas, axis=0)
+    hands.betas[slot] = np.median(betas, axis=0)
     pose = _finger_rotations(track, hand, slot, side, rows)
 
     transform = None if track.T_camera_world is None else track.T_camera_world[rows]
@@ -121,22 +122,22 @@ def _convert_side(
         if transform is not None:
             camera_orient, translation = change_frame(transform, orient, translation, wrist)
         joints = hand.joints(side, camera_orient, pose, betas).astype(float) + translation[:, None]
-        out.joints_camera[rows, slot] = joints
+        hands.joints_camera[rows, slot] = joints
         if np.ptp(betas, axis=0).max() > _BETA_SPREAD:
             # A recording has one shape: the wrist stays where the label put it.
-            translation = translation + wrist - _rest_wrist(hand, side, out.betas[slot][None])
-            reshaped = hand.joints(side, camera_orient, pose, out.betas[slot]).astype(float)
+            translation = translation + wrist - _rest_wrist(hand, side, hands.betas[slot][None])
+            reshaped = hand.joints(side, camera_orient, pose, hands.betas[slot]).astype(float)
             distance = np.linalg.norm(reshaped + translation[:, None] - joints, axis=-1).max()
-            out.joints_camera[rows, slot] = reshaped + translation[:, None]
+            hands.joints_camera[rows, slot] = reshaped + translation[:, None]
             findings.append(
                 f"{side} betas change over the recording by up to {np.ptp(betas, axis=0).max():.3g}"
                 f"; the median shape is used, which moves a joint by at most {distance * 1e3:.2f} "
                 "mm."
             )
 
-    out.global_orient[rows, slot] = camera_orient
-    out.hand_pose[rows, slot] = pose
-    out.translation[rows, slot] = translation
+    hands.global_orient[rows, slot] = camera_orient
+    hands.hand_pose[rows, slot] = pose
+    hands.translation[rows, slot] = translation
 
     return findings
 

@@ -20,9 +20,11 @@ from acehand_core.errors import InputError
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.mano import ManoHand, load_mano
-from acehand_core.motion import HandMotion, Provenance
+from acehand_core.motion import HandMotion
+from acehand_core.provenance import Provenance
+from acehand_core.types import PerHandFlag
 
-#: Files above this size are told apart by size and time, not by content.
+#: Files above this size are distinguished by size and time, not by content.
 _HASHED_BYTES = 64 << 20
 
 
@@ -41,9 +43,10 @@ class Converter:
 
     def check_mano(self) -> None:
         """Load MANO before any work. Raises InputError, SchemaError, MissingDependencyError."""
-        if self.mano is not None:
-            if not self.options.mano.exists():
-                raise InputError(f"{self.options.mano}: no such file or folder of MANO.")
+        path = self.options.mano
+        if self.mano is not None and path is not None:
+            if not path.exists():
+                raise InputError(f"{path}: no such file or folder of MANO.")
             self.mano(False)
 
     def convert(self, item: Item, writer: ClipWriter) -> tuple[ClipInfo, bool]:
@@ -60,24 +63,21 @@ class Converter:
         if options.images == "none":
             read = replace(read, pictures=False)
         native = self.reader.read(item, read)
-        hands = None
-        without: list[str] = []
+        hands, findings = None, list(native.findings)
         if native.mano is not None:
             hands = to_camera(native.mano, self.mano)
+            findings += hands.findings
             if self.mano is not None and native.mano.present.any():
-                native, without = _only_with_mano(native)
+                native, without = _only_with_mano(native, native.mano.present)
+                findings += without
+            findings += _agreement(native, hands)
 
         reference = pictures.reference(native, options)
         if reference is None:
             frames, camera, size, done = pictures.pictures(native, options)
         else:
             frames, camera, size, done = None, native.camera, (native.width, native.height), []
-        with_mano = self.mano is not None
-        motion, complete = hand_motion(native, hands, camera, size, with_mano)
-
-        # Of these frames nothing is known of any hand that the dataset labels.
-        unlabelled = (motion.presence > 0) & ~motion.observed
-        slots = np.array(native.slots)
+        motion, complete = hand_motion(native, hands, camera, size, self.mano is not None)
 
         info = ClipInfo(
             id=name,
@@ -94,31 +94,14 @@ class Converter:
             hand_model=motion.hand_model,
             supervision=_supervision(native, motion, complete, camera),
             left_shapedirs_fixed=motion.left_shapedirs_fixed,
-            source={
-                "recording": item.name,
-                "group": item.group,
-                **{k: v for k, v in item.key.items() if not Path(v).is_absolute()},
-                "native_fps": native.fps,
-                "native_size": [native.width, native.height],
-                "native_camera": native.camera.to_json() if native.camera else None,
-                "convention": dataclasses.asdict(native.mano.convention) if native.mano else None,
-                "pictures": done,
-                "unlabelled_frames": int((unlabelled[:, slots].all(1) & slots.any()).sum()),
-                "left_out_frames": native.left_out,
-                "findings": [
-                    *native.findings,
-                    *(hands.findings if hands else ()),
-                    *without,
-                    *_agreement(native, hands),
-                ],
-            },
+            source=_source(native, motion, done, findings),
             made_from=key,
         )
         extra = _native_arrays(native)
         return writer.write(info, motion, frames, extra=extra, quality=options.quality), False
 
     def _key(self, item: Item) -> str:
-        """Return what decides whether a clip must be made anew: inputs, settings and MANO."""
+        """Return what decides whether a clip must be made again: inputs, settings and MANO."""
         options = self.options
         settings: dict[str, Any] = {
             "version": _VERSION,
@@ -175,15 +158,8 @@ def hand_motion(
     ``visible`` is the share of the keypoints inside the picture, hidden or not; of a hand whose
     keypoints are not known 1 where it is labelled or the dataset says that some of it is seen.
     """
-    count, present = len(native.timestamps_ns), native.present
-    if hands is None:
-        nan = np.full((count, 2), np.nan)
-        hands = CameraHands(
-            nan[..., None, None].repeat(3, 2).repeat(3, 3), np.full((count, 2, 15, 3, 3), np.nan),
-            np.zeros((2, 10)), nan[..., None].repeat(3, 2), np.full((count, 2, 21, 3), np.nan),
-            False,
-        )  # fmt: skip
-
+    present = native.present
+    hands = CameraHands.unknown(len(present), False) if hands is None else hands
     joints = hands.joints_camera
     known = np.isfinite(joints).all((-1, -2))
     complete = native.mano is not None and bool(known[present].all())
@@ -195,23 +171,19 @@ def hand_motion(
         orient = np.where(present[..., None, None], orient, np.eye(3))
         pose = np.where(present[..., None, None, None], pose, np.eye(3))
 
-    image = native.joints_image
-    scale = np.array(size) / (native.width, native.height)
-    if image is not None:
-        image = (image + 0.5) * scale - 0.5
-    if camera is not None and (image is None or camera.model != pictures.native_model(native)):
+    image = np.full((len(present), 2, 21, 2), np.nan)
+    if native.joints_image is not None:
+        scale = np.array(size) / (native.width, native.height)
+        image = (native.joints_image + 0.5) * scale - 0.5
+    given = native.joints_image is not None
+    if camera is not None and not (given and camera.model == pictures.native_model(native)):
         image = camera.project(joints)
-    if image is None:
-        image = np.full((count, 2, 21, 2), np.nan)
 
     presence = present.astype(np.float32)
     if native.unlabelled_presence is not None:
         presence = np.where(present, presence, native.unlabelled_presence).astype(np.float32)
-
     visible = _visible(native, joints, image, camera, size) * (presence > 0.5)
-    licences = native.licences
-    if complete:
-        licences = (*licences, "MANO: non-commercial, https://mano.is.tue.mpg.de")
+    licences = ("MANO: non-commercial, https://mano.is.tue.mpg.de",) if complete else ()
     motion = HandMotion(
         timestamps_ns=native.timestamps_ns,
         fps=native.fps,
@@ -231,7 +203,7 @@ def hand_motion(
             source=native.item.name,
             source_sha256=None,
             tracker=f"{native.item.dataset} ground truth",
-            licenses=licences,
+            licenses=(*native.licences, *licences),
         ),
         left_shapedirs_fixed=hands.left_shapedirs_fixed,
         camera=camera,
@@ -240,12 +212,36 @@ def hand_motion(
     return motion, complete
 
 
-def _only_with_mano(native: NativeRecording) -> tuple[NativeRecording, list[str]]:
+def _source(
+    native: NativeRecording, motion: HandMotion, changed: list[str], findings: list[str]
+) -> dict[str, Any]:
+    """Return ``ClipInfo.source``; ``changed`` says what was done to the pictures."""
+    item = native.item
+    # Of these frames nothing is known of any hand that the dataset labels.
+    unlabelled = (motion.presence > 0) & ~motion.observed
+    slots = np.array(native.slots)
+    return {
+        "recording": item.name,
+        "group": item.group,
+        **{k: v for k, v in item.key.items() if not Path(v).is_absolute()},
+        "native_fps": native.fps,
+        "native_size": [native.width, native.height],
+        "native_camera": native.camera.to_json() if native.camera else None,
+        "convention": dataclasses.asdict(native.mano.convention) if native.mano else None,
+        "pictures": changed,
+        "unlabelled_frames": int((unlabelled[:, slots].all(1) & slots.any()).sum()),
+        "left_out_frames": native.left_out,
+        "findings": findings,
+    }
+
+
+def _only_with_mano(
+    native: NativeRecording, labelled: PerHandFlag
+) -> tuple[NativeRecording, list[str]]:
     """Leave out hands that have joints but no MANO: a clip has one hand model throughout.
 
-    They are there all the same.
+    They are present nonetheless.
     """
-    labelled = native.mano.present
     count = int((native.present & ~labelled).sum())
     if count == 0:
         return native, []
@@ -282,8 +278,8 @@ def _visible(
     inside = (image >= -0.5).all(-1) & (image < np.array(size) - 0.5).all(-1)
     inside &= ~(joints[..., 2] <= 0)
     known = np.isfinite(image).any((-1, -2))
-    said = native.present if native.visible is None else native.visible > 0
-    return np.where(known, inside.mean(-1), said)
+    labelled = native.present if native.visible is None else native.visible > 0
+    return np.where(known, inside.mean(-1), labelled)
 
 
 def _supervision(
@@ -309,11 +305,8 @@ def _supervision(
     )
 
 
-def _agreement(native: NativeRecording, hands: CameraHands | None) -> list[str]:
-    """Say how far MANO's joints lie from the dataset's own, in 3D or in the picture."""
-    if hands is None or not np.isfinite(hands.joints_camera).any():
-        return []
-
+def _agreement(native: NativeRecording, hands: CameraHands) -> list[str]:
+    """Report how far MANO's joints lie from the dataset's own, in 3D or in the picture."""
     findings = []
     if native.joints_camera is not None:
         distance = np.linalg.norm(hands.joints_camera - native.joints_camera, axis=-1)
@@ -332,7 +325,7 @@ def _agreement(native: NativeRecording, hands: CameraHands | None) -> list[str]:
 
 
 def _native_arrays(native: NativeRecording) -> dict[str, dict[str, np.ndarray]]:
-    """Return the labels as stored, beside the converted ones: nothing of them is lost."""
+    """Return the labels as stored, kept next to the converted ones so that nothing is lost."""
     arrays: dict[str, np.ndarray] = {}
     if native.mano is not None:
         for name in ("present", "global_orient", "fingers", "betas", "translation"):

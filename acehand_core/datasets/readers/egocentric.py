@@ -1,7 +1,7 @@
 """Folders of egocentric video without labels: HoloAssist, Xperience-10M and others alike.
 
-Every video file below the folder is a recording. A camera file (docs/formats.md) named
-``<video>.camera.json`` or ``camera.json``, beside the video or in a folder above it, is its camera.
+Every video file below the folder is a recording. Its camera is a camera file (docs/formats.md)
+named ``<video>.camera.json`` or ``camera.json``, next to the video or in a folder above it.
 """
 
 from __future__ import annotations
@@ -53,11 +53,8 @@ class EgocentricReader:
         """Open one video; its frames are read when they are asked for."""
         recording = open_video(item.path)
         size = recording.width, recording.height
-        camera, path = None, _camera_file(item)
-        if path is not None:
-            camera = fit_camera_to(load_camera(path), *size)
-        count = len(recording)
-
+        path = _camera_file(item)
+        camera = None if path is None else fit_camera_to(load_camera(path), *size)
         return NativeRecording(
             item=item,
             timestamps_ns=recording.timestamps_ns,
@@ -66,11 +63,7 @@ class EgocentricReader:
             height=size[1],
             frames=recording.frames,
             camera=camera,
-            mano=None,
-            joints_camera=None,
-            joints_image=None,
-            present=np.zeros((count, 2), bool),
-            visible=None,
+            present=np.zeros((len(recording), 2), bool),
             slots=(False, False),
             plain=True,
             licences=("unlabelled video: its own terms",),

@@ -18,13 +18,13 @@ from acehand_core.datasets.readers.base import (
     NativeRecording,
     ReadOptions,
     Split,
+    frame_times,
     read_numbers,
     safe_name,
     subfolders,
 )
 from acehand_core.datasets.readers.pictures import ImageFiles, image_size, numbered_images
 from acehand_core.errors import InputError
-from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 
 CONVENTION = Convention("vectors", True, "mano", False, "camera")
@@ -47,7 +47,7 @@ class H2OReader:
         if not subjects:
             raise InputError(f"{root}: this does not look like H2O; no subject1/ .. subject4/.")
 
-        out = []
+        items = []
         for subject in subjects:
             for scene in subfolders(subject):
                 for index in subfolders(scene):
@@ -60,9 +60,9 @@ class H2OReader:
                     elif subject.name == "subject3" and scene.name in ("k2", "o1", "o2"):
                         split = "val"
                     name = safe_name(subject.name, scene.name, index.name, view)
-                    out.append(Item(self.name, name, split, folder, {"view": view}, subject.name))
+                    items.append(Item(self.name, name, split, folder, {"view": view}, subject.name))
 
-        return sorted(out, key=lambda item: item.name)
+        return sorted(items, key=lambda item: item.name)
 
     def sources(self, item: Item) -> Sequence[Path]:
         """Return the files and folders that a recording is read from."""
@@ -79,25 +79,19 @@ class H2OReader:
         if not numbers:
             raise InputError(f"{item.path}: neither pictures nor labels.")
 
-        mano = _read_all(mano_folder, numbers, 2 * _PER_HAND)
-        joints = _read_all(joint_folder if joint_folder.is_dir() else None, numbers, 128)
-        joints = joints.reshape(-1, 2, 64)
-        hands = mano.reshape(-1, 2, _PER_HAND)
+        hands = _read_all(mano_folder, numbers, 2 * _PER_HAND).reshape(-1, 2, _PER_HAND)
+        joints = _read_all(joint_folder, numbers, 128).reshape(-1, 2, 64)
+        has_mano, has_joints = hands[..., 0] == 1, joints[..., 0] == 1
 
         camera, findings = _camera(item.path, images, numbers)
-        has_joints = joints[..., 0] == 1
-        has_mano = hands[..., 0] == 1
-        if (has_joints != has_mano).any():
-            findings.append(
-                f"{int((has_joints != has_mano).sum())} hands have joints or MANO but not both."
-            )
+        if differ := int((has_joints != has_mano).sum()):
+            findings.append(f"{differ} hands have joints or MANO but not both.")
 
         unlabelled = len(set(images) - set(labels)) if images else 0
         findings.append(f"{unlabelled} of {len(numbers)} pictures have no file of labels.")
         if left_out:
             findings.append(f"{left_out} labels have no picture and are left out.")
         findings.append("30 frames per second are assumed: no file says it.")
-        rows = np.array(numbers)
 
         T_world_camera = None
         files = _numbered_text(item.path / "cam_pose")
@@ -111,26 +105,19 @@ class H2OReader:
             T_world_camera = np.stack([read_numbers(files[n], 16).reshape(4, 4) for n in numbers])
         return NativeRecording(
             item=item,
-            timestamps_ns=np.round((rows - rows[0]) * 1e9 / _FPS).astype(np.int64),
+            timestamps_ns=frame_times(np.array(numbers), _FPS),
             fps=_FPS,
             width=camera.width,
             height=camera.height,
             frames=ImageFiles([images[n] for n in numbers]) if images else None,
             camera=camera,
-            mano=ManoTrack(
-                CONVENTION,
-                has_mano,
-                rotations.exp(np.nan_to_num(hands[..., 4:7])),
-                hands[..., 7:52],
-                hands[..., 52:62],
-                hands[..., 1:4],
+            present=has_mano | has_joints,
+            mano=ManoTrack.of_vectors(
+                CONVENTION, has_mano, hands[..., 4:52], hands[..., 52:62], hands[..., 1:4]
             ),
             joints_camera=np.where(
                 has_joints[..., None, None], joints[..., 1:].reshape(-1, 2, 21, 3), np.nan
             ),
-            joints_image=None,
-            present=has_mano | has_joints,
-            visible=None,
             T_world_camera=T_world_camera,
             licences=("H2O: non-commercial research, https://taeinkwon.com/projects/h2o",),
             findings=tuple(findings),
@@ -154,11 +141,11 @@ def _numbered_text(folder: Path | None) -> dict[int, Path]:
 def _read_all(folder: Path | None, numbers: list[int], count: int) -> np.ndarray:
     """Return a row of numbers per frame; NaN where a frame has no file."""
     files = _numbered_text(folder)
-    out = np.full((len(numbers), count), np.nan)
+    values = np.full((len(numbers), count), np.nan)
     for row, number in enumerate(numbers):
         if number in files:
-            out[row] = read_numbers(files[number], count)
-    return out
+            values[row] = read_numbers(files[number], count)
+    return values
 
 
 def _camera(folder: Path, images: dict[int, Path], numbers: list[int]) -> tuple[Camera, list[str]]:

@@ -8,7 +8,7 @@ integers and a 4x4 matrix.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +21,19 @@ from acehand_core.datasets.readers.base import (
     ReadOptions,
     array,
     flat,
+    frame_times,
+    need_items,
     numbers,
+    pinhole,
     read_npy,
     read_text,
     safe_name,
+    unknown_unless,
 )
 from acehand_core.datasets.readers.pictures import ImageFiles, image_size, numbered_images
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.files.unpickling import NPY_OBJECT, restricted_load
-from acehand_core.geometry import frames, rotations
+from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource
 from acehand_core.recordings.video import open_video
@@ -37,22 +41,22 @@ from acehand_core.types import SIDES, CameraPoses
 
 
 def read_log(path: Path) -> CameraPoses:
-    """Return the matrices as they stand: by the format's definition camera to world.
+    """Return the matrices as stored: by the format's definition camera to world.
 
     Raises SchemaError with the line.
     """
     lines = [line for line in read_text(path).splitlines() if line.strip()]
     if not lines or len(lines) % 5:
         raise SchemaError(f"{path}: {len(lines)} lines; five per frame are needed.")
-    out = np.zeros((len(lines) // 5, 4, 4))
-    for frame in range(len(out)):
+    matrices = np.zeros((len(lines) // 5, 4, 4))
+    for frame in range(len(matrices)):
         for row in range(4):
             number = 5 * frame + row + 1
             try:
-                out[frame, row] = [float(word) for word in lines[number].split()]
+                matrices[frame, row] = [float(word) for word in lines[number].split()]
             except ValueError as error:
                 raise SchemaError(f"{path}:{number + 1}: four numbers are needed.") from error
-    return out
+    return matrices
 
 
 CONVENTION = Convention("vectors", True, "mano", None, "camera")
@@ -60,6 +64,8 @@ _LABEL_FPS = 15.0
 _SIZE = (1920, 1080)
 _DEPTH = "ZY*/H*/C*/N*/S*/s*/T*"
 _KEYS = (("poseCoeff", 48), ("beta", 10), ("trans", 3))
+#: Of one hand in one frame: 61 numbers and 21 pixels.
+_Labels = tuple[np.ndarray, np.ndarray]
 
 
 class Hoi4dReader:
@@ -71,34 +77,28 @@ class Hoi4dReader:
 
     def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
         """List sequences that have a folder of hand poses."""
-        found: dict[str, dict[str, str]] = {}
+        folders: dict[str, dict[str, str]] = {}
         for side in SIDES:
             for top in (root, *sorted(p for p in root.glob("*") if p.is_dir())):
                 base = top / f"refinehandpose_{side}"
                 for folder in base.glob(_DEPTH):
-                    found.setdefault(str(folder.relative_to(base)), {})[side] = str(folder)
+                    folders.setdefault(str(folder.relative_to(base)), {})[side] = str(folder)
 
-        if not found:
-            raise InputError(
-                f"{root}: this does not look like HOI4D; no refinehandpose_right/{_DEPTH}."
-            )
-
-        return [
+        items = [
             Item(
                 self.name, safe_name(path.replace("/", "_")), "test", root,
                 {"sequence": path, **sides}, path.split("/")[1],
             )
-            for path, sides in sorted(found.items())
+            for path, sides in sorted(folders.items())
         ]  # fmt: skip
+        return need_items(items, root, self.title, f"refinehandpose_right/{_DEPTH}")
 
     def sources(self, item: Item) -> Sequence[Path]:
         """Return the files and folders that a recording is read from."""
-        out = [Path(item.key[side]) for side in SIDES if side in item.key]
-        out.append(_intrinsics_file(item))
+        labels = [Path(item.key[side]) for side in SIDES if side in item.key]
         folder = _sequence_folder(item.path, item.key["sequence"])
-        if folder is not None:
-            out += [folder / "align_rgb", folder / "3Dseg"]
-        return out
+        pictures = [] if folder is None else [folder / "align_rgb", folder / "3Dseg"]
+        return [*labels, _intrinsics_file(item), *pictures]
 
     def read(self, item: Item, options: ReadOptions) -> NativeRecording:
         """Read one sequence."""
@@ -109,10 +109,10 @@ class Hoi4dReader:
         count = len(times)
         values, image = np.full((count, 2, 61), np.nan), np.full((count, 2, 21, 2), np.nan)
 
-        for number, sides in stored.items():
-            if rows.get(number) is not None:
-                for slot, (numbers, points) in sides.items():
-                    values[rows[number], slot], image[rows[number], slot] = numbers, points
+        for number, row in rows.items():
+            if row is not None:
+                for slot, (numbers, points) in stored[number].items():
+                    values[row, slot], image[row, slot] = numbers, points
 
         camera = _camera(item, size, findings)
         image = (image + 0.5) * np.array(size) / _SIZE - 0.5  # stored for the full size
@@ -131,24 +131,17 @@ class Hoi4dReader:
             height=size[1],
             frames=source,
             camera=camera,
-            mano=ManoTrack(
-                CONVENTION,
-                present,
-                rotations.exp(np.nan_to_num(values[..., :3])),
-                values[..., 3:48],
-                values[..., 48:58],
-                values[..., 58:61],
-            ),
-            joints_camera=None,
-            joints_image=image,
             present=present,
-            visible=None,
+            mano=ManoTrack.of_vectors(
+                CONVENTION, present, values[..., :48], values[..., 48:58], values[..., 58:61]
+            ),
+            joints_image=image,
             slots=("left" in item.key, "right" in item.key),
             T_world_camera=T_world_camera,
             licences=("HOI4D: CC BY-NC 4.0, https://hoi4d.github.io",),
             findings=tuple(findings),
-            # Not every frame is annotated: one without any label says nothing.
-            unlabelled_presence=np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
+            # Not every frame is annotated: one without any label leaves both hands unknown.
+            unlabelled_presence=unknown_unless(labelled),
             left_out=sum(row is None for row in rows.values()),
         )
 
@@ -160,12 +153,12 @@ def _sequence_folder(root: Path, sequence: str) -> Path | None:
     return None
 
 
-def _read_labels(item: Item) -> tuple[dict[int, dict[int, tuple]], int]:
-    """Return frame number to slot to (61 numbers, 21 pixels), and how many files are damaged.
+def _read_labels(item: Item) -> tuple[dict[int, dict[int, _Labels]], int]:
+    """Return frame number to slot to labels, and how many files are damaged.
 
     Some published files hold a single number in place of a pose; they are left out.
     """
-    out: dict[int, dict[int, tuple]] = {}
+    labels: dict[int, dict[int, _Labels]] = {}
     damaged = 0
 
     for slot, side in enumerate(SIDES):
@@ -183,9 +176,9 @@ def _read_labels(item: Item) -> tuple[dict[int, dict[int, tuple]], int]:
             parts = [flat(value.get(key, ()), n, f"{path} {key}") for key, n in _KEYS]
             points = array(value.get("kps2D", np.zeros((0, 2))), (None, 2), f"{path} kps2D")
             points = points if len(points) == 21 else np.full((21, 2), np.nan)
-            out.setdefault(int(path.stem), {})[slot] = (np.concatenate(parts), points)
+            labels.setdefault(int(path.stem), {})[slot] = (np.concatenate(parts), points)
 
-    return out, damaged
+    return labels, damaged
 
 
 def _pictures(
@@ -199,14 +192,14 @@ def _pictures(
         size = recording.width, recording.height
         return recording.frames, recording.timestamps_ns, recording.fps, size, [text]
 
-    images = numbered_images(folder / "align_rgb") if folder is not None else {}
+    images = numbered_images(video.parent) if video is not None else {}
     count = max(images) + 1 if images else labelled
     if count == 0:
         raise InputError("HOI4D: neither a video nor a readable label.")
-    if images and len(images) != count:
-        raise InputError(f"{folder / 'align_rgb'}: {len(images)} images, numbered to {count - 1}.")
+    if video is not None and images and len(images) != count:
+        raise InputError(f"{video.parent}: {len(images)} images, numbered to {count - 1}.")
 
-    times = np.round(np.arange(count) * 1e9 / _LABEL_FPS).astype(np.int64)
+    times = frame_times(np.arange(count), _LABEL_FPS)
     if images:
         text = f"{count} decoded images, taken as 15 frames per second."
         return ImageFiles(list(images.values())), times, _LABEL_FPS, image_size(images[0]), [text]
@@ -215,23 +208,21 @@ def _pictures(
 
 
 def _rows_of(
-    stored: dict[int, dict], times: np.ndarray, fps: float, findings: list[str]
+    numbers: Collection[int], times: np.ndarray, fps: float, findings: list[str]
 ) -> dict[int, int | None]:
     """Return label number to frame: the label's time at 15 per second, matched within half a frame.
 
     The paper speaks of 30 frames per second; the authors decode 15. A video of another rate keeps
     all its frames, and those between labels have none.
     """
-    half = 0.5e9 / fps
-    out: dict[int, int | None] = {}
-    for number in stored:
+    rows: dict[int, int | None] = {}
+    for number in numbers:
         time = times[0] + number * 1e9 / _LABEL_FPS
         row = int(np.argmin(np.abs(times - time)))
-        out[number] = row if abs(times[row] - time) <= half else None
-    lost = sum(row is None for row in out.values())
-    if lost:
+        rows[number] = row if abs(times[row] - time) <= 0.5e9 / fps else None
+    if lost := sum(row is None for row in rows.values()):
         findings.append(f"{lost} labels lie beyond the end of the video and are left out.")
-    return out
+    return rows
 
 
 def _camera(item: Item, size: tuple[int, int], findings: list[str]) -> Camera | None:
@@ -241,7 +232,7 @@ def _camera(item: Item, size: tuple[int, int], findings: list[str]) -> Camera | 
         findings.append(f"no camera_params/{unit}/intrin.npy: the camera is not known.")
         return None
     K = array(read_npy(path), (3, 3), str(path))
-    camera = Camera("pinhole", *_SIZE, *map(float, (K[0, 0], K[1, 1], *K[:2, 2])))
+    camera = pinhole(K, _SIZE)
     findings.append(
         f"intrin.npy of {unit}: focal {K[0, 0]:.1f}, {K[1, 1]:.1f}, centre {K[0, 2]:.1f}, "
         f"{K[1, 2]:.1f} px."

@@ -24,6 +24,7 @@ from acehand_core.datasets.readers.base import (
     NativeRecording,
     ReadOptions,
     mapping,
+    need_items,
     read_json,
     safe_name,
     subfolders,
@@ -72,8 +73,7 @@ class Hot3dReader:
     def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
         """List sequences with MANO labels."""
         view = options.view or self.views[0]
-        out = []
-
+        items = []
         folders = [root, *subfolders(root), *(p for f in subfolders(root) for p in subfolders(f))]
         for folder in folders:
             labels = folder / MANO_FILE
@@ -88,16 +88,11 @@ class Hot3dReader:
             if quest and stream == "214-1":
                 continue
             key = {"stream": stream, "device": "quest3" if quest else "aria"}
-            split = hashed_split(recording, "hot3d")
-            name = safe_name(recording, stream)
-            out.append(Item(self.name, name, split, folder, key, participant))
+            split, name = hashed_split(recording, "hot3d"), safe_name(recording, stream)
+            items.append(Item(self.name, name, split, folder, key, participant))
 
-        if not out:
-            raise InputError(
-                f"{root}: this does not look like HOT3D; no sequence folder with a non-empty "
-                f"{MANO_FILE}."
-            )
-        return sorted(out, key=lambda item: item.name)
+        need_items(items, root, self.title, f"sequence folder with a non-empty {MANO_FILE}")
+        return sorted(items, key=lambda item: item.name)
 
     def sources(self, item: Item) -> Sequence[Path]:
         """Return the files and folders that a recording is read from."""
@@ -109,29 +104,16 @@ class Hot3dReader:
         stream, quest = item.key["stream"], item.key["device"] == "quest3"
         boxes = hot3d_files.read_boxes(item.path)
         poses, findings = stream_poses(item.path, stream, boxes)
-        path = item.path / "metadata.json"
-        values = mapping(read_json(path), str(path)) if path.is_file() else None
-        if values is None:
-            findings.append("no metadata.json: the version of the labels is not known.")
-        elif version := values.get("dataset_version", values.get("version")):
-            findings.append(f"labels of version {version}.")
-        else:
-            findings.append(
-                "metadata.json names no version of the labels; MANO thumbs of version 1 are wrong."
-            )
+        findings.append(_version_of_labels(item.path / "metadata.json"))
         motion, missing = motion_at(item.path, poses.timestamps_ns)
-        findings += missing
-
         masks, notes = _masks(item.path, stream, poses.timestamps_ns)
-        findings += notes
+        findings += missing + notes
+
         visible = visibility(boxes, stream, poses.timestamps_ns)
         visible[~masks["hand_visible"]] = 0
-        boxed = (visible > 0) & ~motion.present
-        if boxed.any():
-            findings.append(f"{int(boxed.sum())} hands have a visible box but no MANO pose.")
-        camera_known = np.isfinite(poses.T_world_camera).all((-1, -2))
-
-        posed = motion.present & camera_known[:, None]
+        if boxed := int(((visible > 0) & ~motion.present).sum()):
+            findings.append(f"{boxed} hands have a visible box but no MANO pose.")
+        posed = motion.present & np.isfinite(poses.T_world_camera).all((-1, -2))[:, None]
         present = _labelled(posed, visible, masks)
         if lost := int((posed & ~present).sum()):
             findings.append(f"{lost} hands with a pose are unlabelled, because of masks.")
@@ -160,7 +142,6 @@ class Hot3dReader:
             camera, T_world_camera = upright_camera(camera), T_world_camera @ UPRIGHT
             pictures = None if pictures is None else UprightFrames(pictures)
 
-        count = len(poses.timestamps_ns)
         return NativeRecording(
             item=item,
             timestamps_ns=poses.timestamps_ns,
@@ -169,27 +150,31 @@ class Hot3dReader:
             height=camera.height,
             frames=pictures,
             camera=camera,
-            mano=ManoTrack(
-                CONVENTION,
-                present,
-                motion.T_world_hand[..., :3, :3],
-                motion.numbers,
-                np.broadcast_to(motion.betas, (count, 2, 10)),
-                motion.T_world_hand[..., :3, 3],
-                frames.inverse(T_world_camera),
-            ),
-            joints_camera=None,
-            joints_image=None,
             present=present,
+            mano=ManoTrack(
+                CONVENTION, present, motion.T_world_hand[..., :3, :3], motion.numbers,
+                np.broadcast_to(motion.betas, (len(present), 2, 10)),
+                motion.T_world_hand[..., :3, 3], frames.inverse(T_world_camera),
+            ),
             visible=visible,
-            # No label is no sign of absence: poses get lost. A hand with one is there.
+            # A missing label is not a sign of absence: poses get lost. A hand with one is present.
             unlabelled_presence=np.where(motion.present | (visible > 0), 1, 0.5).astype(np.float32),
             stored={f"mask_{name}": values for name, values in masks.items()},
             T_world_camera=T_world_camera,
             licences=LICENCES,
             undistort=True,
             findings=tuple(findings),
-        )
+        )  # fmt: skip
+
+
+def _version_of_labels(path: Path) -> str:
+    """Say which version of the labels ``metadata.json`` names."""
+    if not path.is_file():
+        return "no metadata.json: the version of the labels is not known."
+    values = mapping(read_json(path), str(path))
+    if version := values.get("dataset_version", values.get("version")):
+        return f"labels of version {version}."
+    return "metadata.json names no version of the labels; MANO thumbs of version 1 are wrong."
 
 
 def _labelled(posed: np.ndarray, visible: np.ndarray, masks: dict[str, np.ndarray]) -> np.ndarray:
@@ -207,12 +192,12 @@ def _labelled(posed: np.ndarray, visible: np.ndarray, masks: dict[str, np.ndarra
 
 
 def _masks(folder: Path, stream: str, times: np.ndarray) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return each of ``MASKS`` at these times, True where it says nothing, and what to say."""
-    out, findings, missing = {}, [], []
+    """Return each of ``MASKS`` at these times, True where it has no entry, and findings."""
+    masks, findings, missing = {}, [], []
     for name, meaning in hot3d_files.MASKS.items():
         mask = hot3d_files.read_mask(folder, name, stream, times)
         values, known = mask or (np.ones(len(times), bool), np.ones(len(times), bool))
-        out[name] = values
+        masks[name] = values
         if mask is None:
             missing.append(name)
         if not known.all():
@@ -228,7 +213,7 @@ def _masks(folder: Path, stream: str, times: np.ndarray) -> tuple[dict[str, np.n
 
     if missing:
         findings.append(f"no masks of {', '.join(missing)}.")
-    return out, findings
+    return masks, findings
 
 
 def _recording_name(folder: Path) -> str:
@@ -273,15 +258,15 @@ def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPos
         cameras = tuple(calibration.cameras[line] for line in lines)
 
     headset = hot3d_files.read_headset(folder)
-    rows, found = find_rows(headset.timestamps_ns, times)
-    if not found.any():
+    rows, known = find_rows(headset.timestamps_ns, times)
+    if not known.any():
         raise InputError(f"{folder / HEADSET_FILE}: no row at the time of any frame.")
-    if not found.all():
+    if not known.all():
         notes.append(
-            f"{int((~found).sum())} of {len(found)} frames have no headset pose in {HEADSET_FILE}: "
+            f"{int((~known).sum())} of {len(known)} frames have no headset pose in {HEADSET_FILE}: "
             "neither hand is labelled there."
         )
-    poses = np.where(found[:, None, None], headset.T_world_device[rows], np.nan)
+    poses = np.where(known[:, None, None], headset.T_world_device[rows], np.nan)
     return StreamPoses(times, cameras, poses @ T_device_camera), notes
 
 
@@ -293,13 +278,13 @@ def motion_at(folder: Path, timestamps_ns: Int[np.ndarray, "M"]) -> tuple[HandTr
     Raises: SchemaError with file and line; InputError where no time has a line.
     """
     track = hot3d_files.read_mano(folder)
-    _, found = find_rows(track.timestamps_ns, timestamps_ns)
-    if not found.any():
+    _, known = find_rows(track.timestamps_ns, timestamps_ns)
+    if not known.any():
         raise InputError(f"{folder / MANO_FILE}: no line at the time of any frame.")
     notes = []
-    if not found.all():
+    if not known.all():
         notes.append(
-            f"{int((~found).sum())} of {len(found)} frames have no line in {MANO_FILE}: neither "
+            f"{int((~known).sum())} of {len(known)} frames have no line in {MANO_FILE}: neither "
             "hand is labelled there."
         )
     return track.at(timestamps_ns), notes
@@ -319,12 +304,10 @@ def wrists_in_boxes(
         track = np.flatnonzero(wrists.timestamps_ns == boxes.timestamps_ns[row])
         if np.isnan(box).any() or not len(track):
             continue
-        found = np.flatnonzero(poses.timestamps_ns == boxes.timestamps_ns[row])
-        if not len(found):
+        moments = np.flatnonzero(poses.timestamps_ns == boxes.timestamps_ns[row])
+        if not len(moments) or np.isnan(T_camera_world[moments[0]]).any():
             continue
-        moment = int(found[0])
-        if np.isnan(T_camera_world[moment]).any():
-            continue
+        moment = int(moments[0])
         point = wrists.T_world_hand[track[0], boxes.slot[row], :3, 3]
         pixel = poses.cameras[moment].project(frames.apply(T_camera_world[moment], point))
         total += 1
@@ -335,9 +318,9 @@ def wrists_in_boxes(
 
 def visibility(boxes: HandBoxes, stream: str, times: np.ndarray) -> np.ndarray:
     """Return the share of each hand's surface that is seen (T, 2), 0 to 1, by the box file."""
-    out = np.zeros((len(times), 2), np.float32)
+    share = np.zeros((len(times), 2), np.float32)
     rows = boxes.of_stream(stream)
-    moment, found = find_rows(times, boxes.timestamps_ns[rows])
-    rows, moment = rows[found], moment[found]
-    out[moment, boxes.slot[rows]] = np.clip(boxes.visibility[rows], 0, 1)
-    return out
+    moment, exact = find_rows(times, boxes.timestamps_ns[rows])
+    rows, moment = rows[exact], moment[exact]
+    share[moment, boxes.slot[rows]] = np.clip(boxes.visibility[rows], 0, 1)
+    return share

@@ -16,10 +16,13 @@ from acehand_core.datasets.readers.base import (
     ManoTrack,
     NativeRecording,
     ReadOptions,
+    Record,
     array,
     flat,
+    frame_times,
     get,
     mapping,
+    need_items,
     parse_json,
     read_json,
     safe_name,
@@ -35,9 +38,10 @@ from acehand_core.datasets.readers.pictures import (
     upright_camera,
 )
 from acehand_core.datasets.readers.splits import hashed_split
-from acehand_core.errors import InputError, SchemaError
+from acehand_core.errors import SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import FrameSource
 from acehand_core.types import SIDES
 
 _FPS = 30.0
@@ -58,7 +62,7 @@ class Hot3dClipsReader:
         path = root / "clip_definitions.json"
         definitions = mapping(read_json(path), str(path)) if path.is_file() else {}
 
-        out = []
+        items = []
         for folder in _FOLDERS:
             device = folder.removeprefix("train_")
             stream = ("214-1" if device == "aria" else "1201-1") if view == "main" else view
@@ -71,14 +75,11 @@ class Hot3dClipsReader:
                 split = hashed_split(sequence or archive.stem, "hot3d")
                 key = {"stream": stream, "device": device, "sequence": sequence}
                 name = safe_name(archive.stem, stream)
-                out.append(Item(self.name, name, split, archive, key, sequence.split("_")[0]))
+                items.append(Item(self.name, name, split, archive, key, sequence.split("_")[0]))
 
-        if not out:
-            raise InputError(
-                f"{root}: this does not look like HOT3D-Clips; no train_aria/clip-*.tar or "
-                "train_quest3/clip-*.tar."
-            )
-        return sorted(out, key=lambda item: item.name)
+        archives = "train_aria/clip-*.tar or train_quest3/clip-*.tar"
+        need_items(items, root, self.title, archives)
+        return sorted(items, key=lambda item: item.name)
 
     def sources(self, item: Item) -> Sequence[Path]:
         """Return the files and folders that a recording is read from."""
@@ -95,7 +96,7 @@ class Hot3dClipsReader:
         if not any(f"{key}.cameras.json" in members for key in keys):
             raise SchemaError(f"{archive}: no frame with .cameras.json.")
 
-        def load(name: str) -> dict | None:
+        def load(name: str) -> Record | None:
             if name not in members:
                 return None
             where = f"{archive}:{name}"
@@ -110,16 +111,17 @@ class Hot3dClipsReader:
             [load(f"{key}.hands.json") for key in keys], shapes, stream, archive
         )
         labelled = any(f"{key}.hands.json" in members for key in keys)
-        if not track[0].any():
-            text = "no hands in this clip." if labelled else "no hands.json: nothing is labelled."
-            findings.append(text)
+        if not labelled:
+            findings.append("no hands.json: nothing is labelled.")
+        elif not track[0].any():
+            findings.append("no hands in this clip.")
         times, notes = _times([load(f"{key}.info.json") for key in keys], stream)
         findings += notes
         camera = cameras[len(cameras) // 2]
         focal = np.ptp([c.fx for c in cameras])
         if focal > 0:
             findings.append(f"the focal length changes by {focal:.3g} px; the middle one is used.")
-        source = TarImages(archive, [members[key + image] for key in pictures])
+        source: FrameSource = TarImages(archive, [members[key + image] for key in pictures])
         if len(pictures) < len(every):
             findings.append(f"{len(every) - len(pictures)} of {len(every)} frames have no picture.")
         if item.key["device"] == "aria":
@@ -141,10 +143,8 @@ class Hot3dClipsReader:
             height=camera.height,
             frames=source if pictures else None,
             camera=camera,
-            mano=mano if labelled else None,
-            joints_camera=None,
-            joints_image=None,
             present=present,
+            mano=mano if labelled else None,
             visible=visible,
             unlabelled_presence=unlabelled_presence,
             T_world_camera=T_world_camera,
@@ -156,7 +156,7 @@ class Hot3dClipsReader:
 
 
 def _cameras(
-    entries: dict[str, dict | None], stream: str
+    entries: dict[str, Record | None], stream: str
 ) -> tuple[list[Camera], np.ndarray, list[str]]:
     """Return the cameras of a stream, ``T_world_camera`` per frame and what was found.
 
@@ -178,12 +178,12 @@ def _cameras(
 
 
 def _hands(
-    hands: list[dict | None], shapes: dict | None, stream: str, archive: Path
-) -> tuple[tuple, np.ndarray, np.ndarray]:
+    hands: list[Record | None], shapes: Record | None, stream: str, archive: Path
+) -> tuple[tuple[np.ndarray, ...], np.ndarray, np.ndarray]:
     """Return (present, orientation, components, betas, translation), visible, unlabelled presence.
 
     A hand without a pose is there where the clip says that some of it is seen; a frame without
-    ``hands.json`` says nothing.
+    ``hands.json`` leaves both hands unknown.
     """
     count = len(hands)
     values = np.full((count, 2, 21), np.nan)
@@ -224,18 +224,19 @@ def _hands(
     return (present, orient, values[..., 6:], every, values[..., 3:6]), visible, unlabelled_presence
 
 
-def _times(infos: list[dict | None], stream: str) -> tuple[np.ndarray, list[str]]:
+def _times(infos: list[Record | None], stream: str) -> tuple[np.ndarray, list[str]]:
     """Return the times of a stream; by frame number at 30 Hz where the clip does not say them."""
     times = []
     for info in infos:
         stamps = (info or {}).get("image_timestamps_ns") or (info or {}).get("timestamps_ns")
         stamp = stamps.get(stream) if isinstance(stamps, dict) else None
-        times.append(stamp)
-    if all(isinstance(stamp, int) for stamp in times) and (np.diff(times) > 0).all():
+        if isinstance(stamp, int):
+            times.append(stamp)
+    if len(times) == len(infos) and (np.diff(times) > 0).all():
         return np.array(times, np.int64), []
     if infos and infos[0] is not None:
         there = json.dumps(sorted(infos[0]))[:200]
         note = f"info.json has no usable times (it has {there}); 30 frames per second are assumed."
     else:
         note = "no info.json; 30 frames per second are assumed."
-    return np.round(np.arange(len(infos)) * 1e9 / _FPS).astype(np.int64), [note]
+    return frame_times(np.arange(len(infos)), _FPS), [note]

@@ -1,4 +1,4 @@
-"""The files of one HOT3D sequence folder (Aria or Quest 3), each read into arrays as it stands.
+"""The files of one HOT3D sequence folder (Aria or Quest 3), each read into arrays as stored.
 
 Times are nanoseconds of one clock; world, device and wrist poses are metres, ``T_a_b`` maps points
 of b to a; slot 0 is the left hand. The images (``recording.vrs``) are not read.
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from acehand_core.datasets.readers.base import array, get, integer, mapping, read_json
+from acehand_core.datasets.readers.base import Record, array, get, integer, mapping, read_json
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
@@ -98,12 +98,12 @@ class HandTrack:
 
     def at(self, timestamps_ns: Int[np.ndarray, "M"]) -> HandTrack:
         """Return the rows of exactly these times; both hands are absent where there is none."""
-        rows, found = find_rows(self.timestamps_ns, timestamps_ns)
+        rows, exact = find_rows(self.timestamps_ns, timestamps_ns)
         return HandTrack(
             timestamps_ns,
-            self.present[rows] & found[:, None],
-            np.where(found[:, None, None, None], self.T_world_hand[rows], np.nan),
-            np.where(found[:, None, None], self.numbers[rows], np.nan),
+            self.present[rows] & exact[:, None],
+            np.where(exact[:, None, None, None], self.T_world_hand[rows], np.nan),
+            np.where(exact[:, None, None], self.numbers[rows], np.nan),
             self.betas,
         )
 
@@ -117,11 +117,11 @@ class StreamCalibration:
 
 
 def find_rows(
-    available: Int[np.ndarray, "N"], wanted: Int[np.ndarray, "M"]
+    available: Int[np.ndarray, "N"], times: Int[np.ndarray, "M"]
 ) -> tuple[Int[np.ndarray, "M"], Bool[np.ndarray, "M"]]:
     """Return the rows of exactly these times, and where there is one; elsewhere any row."""
-    rows = np.minimum(np.searchsorted(available, wanted), len(available) - 1)
-    return rows, available[rows] == wanted
+    rows = np.minimum(np.searchsorted(available, times), len(available) - 1)
+    return rows, available[rows] == times
 
 
 def read_headset(folder: Path) -> HeadsetTrajectory:
@@ -170,14 +170,14 @@ def read_mask(
     path = folder / "masks" / f"mask_{name}.csv"
     if not path.is_file():
         return None
-    said: dict[int, bool] = {}
+    stated: dict[int, bool] = {}
     for where, row in _csv_rows(path, ("timestamp[ns]", "stream_id", "mask")):
         if row["mask"] not in ("True", "False"):
             raise SchemaError(f"{where}: mask is {row['mask']!r}; valid: True, False.")
         if row["stream_id"] == stream:
-            said[_time(row["timestamp[ns]"], where)] = row["mask"] == "True"
-    values = np.array([said.get(int(time), True) for time in times], bool)
-    return values, np.array([int(time) in said for time in times], bool)
+            stated[_time(row["timestamp[ns]"], where)] = row["mask"] == "True"
+    values = np.array([stated.get(int(time), True) for time in times], bool)
+    return values, np.array([int(time) in stated for time in times], bool)
 
 
 def read_umetrack(folder: Path) -> HandTrack:
@@ -245,7 +245,7 @@ def read_quest_camera(folder: Path, stream: str) -> tuple[Camera, RigidTransform
     )
 
 
-def fisheye624(entry: dict, where: str) -> Camera:
+def fisheye624(entry: Record, where: str) -> Camera:
     """Return the camera of a HOT3D calibration entry with 15 (one focal length) or 16 numbers.
 
     Accepts the spelling of recordings (``projectionParams``) and of clips (``projection_params``).
@@ -275,7 +275,7 @@ def fisheye624(entry: dict, where: str) -> Camera:
     return Camera("fisheye624", width, height, fx, fy, cx, cy, tuple(lens))
 
 
-def read_pose(value: dict, where: str) -> RigidTransform:
+def read_pose(value: Record, where: str) -> RigidTransform:
     """Return a pose of a HOT3D calibration entry. Raises SchemaError with ``where``."""
     quaternion = array(get(value, "quaternion_wxyz", where), (4,), f"{where} quaternion_wxyz")
     translation = array(get(value, "translation_xyz", where), (3,), f"{where} translation_xyz")

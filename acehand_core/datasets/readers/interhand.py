@@ -19,18 +19,22 @@ from acehand_core.datasets.readers.base import (
     ManoTrack,
     NativeRecording,
     ReadOptions,
+    Split,
     array,
     flat,
+    frame_times,
     get,
     mapping,
+    need_items,
     read_json,
     read_text,
     safe_name,
     subfolders,
+    unknown_unless,
 )
 from acehand_core.datasets.readers.pictures import ImageFiles, image_size, numbered_images
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.geometry import frames, rotations
+from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.types import SIDES
 
@@ -55,33 +59,23 @@ class ReInterHandReader:
         data = root / "data" if (root / "data").is_dir() else root
         view = options.view or self.views[0]
 
-        out = []
+        items = []
         for capture in subfolders(data):
             if not (capture / "frame_list.txt").is_file():
                 continue
-            tested = any(code in capture.name for code in _TEST)
+            split: Split = "test" if any(code in capture.name for code in _TEST) else "train"
+            person = capture.name.split("--")[3] if capture.name.count("--") > 3 else ""
             try:
                 segments = list(_segments(capture))
             except InputError:  # of this capture alone: reading it says so, the others are listed
                 segments = [""]
             for segment in segments:
-                out.append(
-                    Item(
-                        self.name,
-                        safe_name(capture.name, segment, view),
-                        "test" if tested else "train",
-                        capture,
-                        {"segment": segment, "view": view},
-                        capture.name.split("--")[3] if capture.name.count("--") > 3 else "",
-                    )
-                )
+                name = safe_name(capture.name, segment, view)
+                key = {"segment": segment, "view": view}
+                items.append(Item(self.name, name, split, capture, key, person))
 
-        if not out:
-            raise InputError(
-                f"{root}: this does not look like Re:InterHand; no capture folder with "
-                "frame_list.txt."
-            )
-        return sorted(out, key=lambda item: item.name)
+        need_items(items, root, self.title, "capture folder with frame_list.txt")
+        return sorted(items, key=lambda item: item.name)
 
     def sources(self, item: Item) -> Sequence[Path]:
         """Return the files and folders that a recording is read from."""
@@ -110,8 +104,7 @@ class ReInterHandReader:
         size = image_size(images[shown[0]]) if images else None
         camera, T_camera_world, findings = _cameras(ego / "cam_params", shown, posed, size)
 
-        steps = np.diff(shown)
-        step = float(np.median(steps)) if len(steps) else 1.0
+        step = float(np.median(np.diff(shown))) if len(shown) > 1 else 1.0
         findings.append(
             f"{len(shown)} of {len(listed)} listed frames have a picture; numbers step by {step:g} "
             f"at 30 Hz, so {_FPS / step:g} frames per second (the paper speaks of 10)."
@@ -132,44 +125,29 @@ class ReInterHandReader:
         joints = joints.reshape(len(shown), 2, 21, 3)
         seen = present | np.isfinite(joints).all((-1, -2))
 
-        path = ego / "truncation_ratio.json"
-        if path.is_file():
-            # The authors' own loader would leave these out.
-            ratios = mapping(read_json(path), str(path))
-            names = [f"{number:06d}" for number in shown]
-            low = sum(float(array(ratios.get(n, 1.0), (), f"{path} {n}")) < 0.2 for n in names)
-            findings.append(
-                f"{low} of {len(shown)} frames have a truncation ratio below 0.2; they are kept."
-            )
-        else:
-            findings.append("no truncation_ratio.json.")
-        rows = np.array(shown)
-        presence = np.where(seen.any(1), 0, 0.5)[:, None].repeat(2, 1)
+        findings.append(_truncation(ego / "truncation_ratio.json", shown))
         return NativeRecording(
             item=item,
-            timestamps_ns=np.round((rows - rows[0]) * 1e9 / _FPS).astype(np.int64),
-            fps=_FPS / float(np.median(np.diff(rows))) if len(rows) > 1 else _FPS,
+            timestamps_ns=frame_times(np.array(shown), _FPS),
+            fps=_FPS / step,
             width=camera.width,
             height=camera.height,
             frames=ImageFiles([images[n] for n in shown]) if images else None,
             camera=camera,
-            mano=ManoTrack(
+            present=seen,
+            mano=ManoTrack.of_vectors(
                 CONVENTION,
                 present,
-                rotations.exp(np.nan_to_num(mano[..., :3])),
-                mano[..., 3:48],
+                mano[..., :48],
                 mano[..., 48:58],
                 mano[..., 58:61] * scale,
                 T_camera_world,
             ),
             joints_camera=joints,
-            joints_image=None,
-            present=seen,
-            visible=None,
             T_world_camera=frames.inverse(T_camera_world),
             licences=("Re:InterHand: CC BY-NC 4.0",),
             findings=tuple(findings),
-            unlabelled_presence=presence.astype(np.float32),
+            unlabelled_presence=unknown_unless(seen.any(1)),
             left_out=len(listed) - len(shown),
         )
 
@@ -177,15 +155,15 @@ class ReInterHandReader:
 def _segments(capture: Path) -> dict[str, list[int]]:
     """Return segment name to frame numbers, in order."""
     path = capture / "frame_list.txt"
-    out: dict[str, list[int]] = {}
+    segments: dict[str, list[int]] = {}
     for number, line in enumerate(read_text(path).splitlines(), 1):
         words = line.split()
         if not words:
             continue
         if len(words) != 2 or not words[1].isdecimal():
             raise SchemaError(f"{path}:{number}: must be 'segment frame', got {line!r}.")
-        out.setdefault(words[0], []).append(int(words[1]))
-    return {segment: sorted(set(numbers)) for segment, numbers in out.items()}
+        segments.setdefault(words[0], []).append(int(words[1]))
+    return {segment: sorted(set(numbers)) for segment, numbers in segments.items()}
 
 
 def _cameras(
@@ -224,12 +202,18 @@ def _cameras(
     else:
         findings.append(f"pictures are {size[0]} x {size[1]}.")
 
-    numbers = [float(value) for value in middle]
-    return (
-        Camera("kannala_brandt", *size, *numbers[:4], tuple(numbers[4:])),
-        poses,
-        findings,
-    )
+    fx, fy, cx, cy, *rest = map(float, middle)
+    return Camera("kannala_brandt", *size, fx, fy, cx, cy, tuple(rest)), poses, findings
+
+
+def _truncation(path: Path, shown: list[int]) -> str:
+    """Report how many frames the authors' own loader would leave out as truncated."""
+    if not path.is_file():
+        return "no truncation_ratio.json."
+    ratios = mapping(read_json(path), str(path))
+    names = [f"{number:06d}" for number in shown]
+    low = sum(float(array(ratios.get(n, 1.0), (), f"{path} {n}")) < 0.2 for n in names)
+    return f"{low} of {len(shown)} frames have a truncation ratio below 0.2; they are kept."
 
 
 def _labels(capture: Path, shown: list[int]) -> tuple[np.ndarray, np.ndarray]:

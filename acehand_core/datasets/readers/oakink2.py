@@ -19,21 +19,24 @@ from acehand_core.datasets.readers.base import (
     ManoTrack,
     NativeRecording,
     ReadOptions,
+    Record,
     array,
     flat,
+    frame_times,
     get,
     integer,
     mapping,
     need_folder,
+    pinhole,
     safe_name,
     subfolders,
+    unknown_unless,
 )
 from acehand_core.datasets.readers.pictures import ImageFiles, image_size, numbered_images
 from acehand_core.datasets.readers.splits import hashed_split
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.files.unpickling import TORCH_PKL, restricted_load
 from acehand_core.geometry import frames, rotations
-from acehand_core.geometry.cameras import Camera
 
 CONVENTION = Convention("rotations", True, "wrist", False, "world")
 _MOCAP_HZ = 120.0
@@ -53,13 +56,13 @@ class OakInk2Reader:
         """List sequences: one pickle each."""
         folder = need_folder(root, _LABELS, self.title)
         view = options.view or self.views[0]
-        out = []
-        for path in sorted(folder.glob("*.pkl")):
-            token = path.stem
-            name = safe_name(token.replace("++", "__"), view)
-            split = hashed_split(token, self.name)
-            out.append(Item(self.name, name, split, root, {"token": token, "view": view}))
-        return out
+        return [
+            Item(
+                self.name, safe_name(token.replace("++", "__"), view),
+                hashed_split(token, self.name), root, {"token": token, "view": view},
+            )
+            for token in (path.stem for path in sorted(folder.glob("*.pkl")))
+        ]  # fmt: skip
 
     def sources(self, item: Item) -> Sequence[Path]:
         """Return the files and folders that a recording is read from."""
@@ -71,51 +74,32 @@ class OakInk2Reader:
     def read(self, item: Item, options: ReadOptions) -> NativeRecording:
         """Read one sequence as seen by one camera."""
         token, view = item.key["token"], item.key["view"]
-        folder = need_folder(item.path, _LABELS, self.title)
-        path = folder / f"{token}.pkl"
-        labels = restricted_load(path, TORCH_PKL, "OakInk2 annotation")
-        where = str(path)
+        path = need_folder(item.path, _LABELS, self.title) / f"{token}.pkl"
+        labels, where = restricted_load(path, TORCH_PKL, "OakInk2 annotation"), str(path)
         serial, intrinsics, extrinsics, findings = _camera_tables(labels, view, where)
         listed = get(labels, "frame_id_list", where)
         if not isinstance(listed, list | tuple | np.ndarray):
             kind = type(listed).__name__
             raise SchemaError(f"{where} frame_id_list: a list is needed, not {kind}.")
         ids = [integer(number, f"{where} frame_id_list") for number in listed]
-        folders = [top / name for top in (item.path / "data" / token, item.path / token)
-                   for name in (serial, view)]  # fmt: skip
-        images = next((found for folder in folders if (found := numbered_images(folder))), {})
+        images = (
+            numbered_images(item.path / "data" / token / serial)
+            or numbered_images(item.path / "data" / token / view)
+            or numbered_images(item.path / token / serial)
+            or numbered_images(item.path / token / view)
+        )
 
         shown = sorted(images) if images else sorted(set(ids))
         posed = [n for n in shown if n in extrinsics and n in intrinsics]
         if not posed:
             raise InputError(f"{where}: no frame of {view} has a camera and a picture.")
-        left_out = len(set(ids) - set(shown))
-        steps = sorted(set(np.diff(shown).tolist())) if len(shown) > 1 else []
-        findings.append(
-            f"frame numbers step by {', '.join(map(str, steps)) or 'nothing'} at 120 Hz."
-        )
-        if len(posed) < len(shown):
-            findings.append(
-                f"{len(shown) - len(posed)} of {len(shown)} frames have no camera and so no label."
-            )
-        if images:
-            suffixes = sorted({path.suffix for path in images.values()})
-            unlisted = len(set(shown) - set(ids))
-            findings.append(
-                f"pictures are {', '.join(suffixes)}; {left_out} of {len(ids)} listed frames lack "
-                f"one and are left out; {unlisted} pictures are not listed."
-            )
-        else:
-            width, height = _VIEWER_SIZE
-            findings.append(f"no pictures; a size of {width} x {height} is assumed.")
+        findings += _frame_findings(ids, shown, posed, images)
 
         K = np.stack([array(intrinsics[n], (3, 3), f"{where} cam_intr") for n in posed])
         T = np.full((len(shown), 4, 4), np.nan)
         for row, number in zip(np.searchsorted(shown, posed), posed, strict=True):
             T[row] = array(extrinsics[number], (4, 4), f"{where} cam_extr")
         size = image_size(images[shown[0]]) if images else _VIEWER_SIZE
-        middle = K[len(K) // 2]
-        camera = Camera("pinhole", *size, *map(float, (middle[0, 0], middle[1, 1], *middle[:2, 2])))
         if np.ptp(K, axis=0).max() > 0:
             findings.append(f"intrinsics change by up to {np.ptp(K, axis=0).max():.3g} px.")
 
@@ -123,29 +107,48 @@ class OakInk2Reader:
         track, unit = _hands(raw, shown, T, where)
         findings += unit
         labelled = np.array([n in raw for n in shown]) & np.isfinite(T).all((-1, -2))
-        rows = np.array(shown)
+        step = float(np.median(np.diff(shown))) if len(shown) > 1 else 4.0  # pictures come at 30 Hz
         return NativeRecording(
             item=item,
-            timestamps_ns=np.round((rows - rows[0]) * 1e9 / _MOCAP_HZ).astype(np.int64),
-            fps=_MOCAP_HZ / float(np.median(np.diff(rows))) if len(rows) > 1 else 30.0,
+            timestamps_ns=frame_times(np.array(shown), _MOCAP_HZ),
+            fps=_MOCAP_HZ / step,
             width=size[0],
             height=size[1],
             frames=ImageFiles([images[n] for n in shown]) if images else None,
-            camera=camera,
-            mano=track,
-            joints_camera=None,
-            joints_image=None,
+            camera=pinhole(K[len(K) // 2], size),
             present=track.present,
-            visible=None,
+            mano=track,
             T_world_camera=frames.inverse(T),
             licences=("OakInk2: CC BY-NC-SA 4.0 for data, https://oakink.net/v2",),
             findings=tuple(findings),
-            unlabelled_presence=np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32),
-            left_out=left_out,
+            unlabelled_presence=unknown_unless(labelled),
+            left_out=len(set(ids) - set(shown)),
         )
 
 
-def _camera_tables(labels: dict, view: str, where: str) -> tuple[str, dict, dict, list[str]]:
+def _frame_findings(
+    ids: list[int], shown: list[int], posed: list[int], images: dict[int, Path]
+) -> list[str]:
+    """Report how the listed frames, those of the clip and those with a camera differ."""
+    steps = sorted(set(np.diff(shown).tolist())) if len(shown) > 1 else []
+    findings = [f"frame numbers step by {', '.join(map(str, steps)) or 'nothing'} at 120 Hz."]
+    if len(posed) < len(shown):
+        findings.append(
+            f"{len(shown) - len(posed)} of {len(shown)} frames have no camera and so no label."
+        )
+    if not images:
+        width, height = _VIEWER_SIZE
+        return [*findings, f"no pictures; a size of {width} x {height} is assumed."]
+
+    suffixes = sorted({path.suffix for path in images.values()})
+    return [
+        *findings,
+        f"pictures are {', '.join(suffixes)}; {len(set(ids) - set(shown))} of {len(ids)} listed "
+        f"frames lack one and are left out; {len(set(shown) - set(ids))} pictures are not listed.",
+    ]
+
+
+def _camera_tables(labels: Record, view: str, where: str) -> tuple[str, Record, Record, list[str]]:
     """Return serial, frame to K, frame to world-to-camera; keyed by camera name or by serial."""
     named = mapping(get(labels, "cam_def", where), f"{where} cam_def")
     names = {str(k): str(v) for k, v in named.items()}
@@ -168,7 +171,7 @@ def _camera_tables(labels: dict, view: str, where: str) -> tuple[str, dict, dict
     raise SchemaError(f"{where}: cam_intr and cam_extr have neither {view!r} nor {serials[0]!r}.")
 
 
-def _hands(raw: dict, shown: list[int], T: np.ndarray, where: str) -> tuple[ManoTrack, list[str]]:
+def _hands(raw: Record, shown: list[int], T: np.ndarray, where: str) -> tuple[ManoTrack, list[str]]:
     """Return the labels of each frame and what was found; a hand needs the frame's camera."""
     count = len(shown)
     quaternion = np.full((count, 2, 16, 4), np.nan)
@@ -191,13 +194,16 @@ def _hands(raw: dict, shown: list[int], T: np.ndarray, where: str) -> tuple[Mano
         raise SchemaError(f"{where}: quaternions of length {length.min():.3f}..{length.max():.3f}.")
     quaternion[np.isnan(wrist).any(-1)] = (1.0, 0.0, 0.0, 0.0)
     matrices = rotations.from_quaternion(quaternion)
-    camera_wrists = frames.apply(T, np.nan_to_num(wrist))[present]
-    distance = float(np.median(np.linalg.norm(camera_wrists, axis=-1))) if present.any() else 0.0
-    findings = [
-        f"wrists lie {distance:.2f} m from the camera in the median, so the unit is the metre."
-        if 0.05 < distance < 5
-        else f"wrists lie {distance:.2f} units from the camera in the median: not plausible metres."
-    ] if present.any() else []  # fmt: skip
+    findings = []
+    if present.any():
+        distances = np.linalg.norm(frames.apply(T, np.nan_to_num(wrist))[present], axis=-1)
+        distance = float(np.median(distances))
+        findings.append(
+            f"wrists lie {distance:.2f} m from the camera in the median, so the unit is the metre."
+            if 0.05 < distance < 5
+            else f"wrists lie {distance:.2f} units from the camera in the median: not plausible "
+            "metres."
+        )
     findings.append(
         f"hand missing in {int((~present[:, 0]).sum())} (left) and {int((~present[:, 1]).sum())} "
         f"(right) of {count} frames."

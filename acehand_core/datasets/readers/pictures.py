@@ -10,12 +10,13 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import cv2
 import numpy as np
 from jaxtyping import UInt8
 
+from acehand_core.datasets.clips.media import ByIndex
 from acehand_core.datasets.clips.schema import Reference
 from acehand_core.datasets.readers.base import NativeRecording
 from acehand_core.errors import CalibrationError, InputError, MissingDependencyError, VideoError
@@ -29,26 +30,7 @@ from acehand_core.types import ImageRgb, TimestampsNs
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
-class _ByIndex:
-    """The part of ``FrameSource`` that follows from ``at`` and ``__len__``."""
-
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-    def at(self, index: int) -> ImageRgb:
-        """Return one frame."""
-        raise NotImplementedError
-
-    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``start`` to ``stop - 1``."""
-        return (self.at(index) for index in range(start, stop))
-
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``stop - 1`` down to ``start``."""
-        return (self.at(index) for index in range(stop - 1, start - 1, -1))
-
-
-class ImageFiles(_ByIndex):
+class ImageFiles(ByIndex):
     """Image files in order, one per frame."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -67,7 +49,7 @@ class ImageFiles(_ByIndex):
         return decode(data, str(path))
 
 
-class TarImages(_ByIndex):
+class TarImages(ByIndex):
     """Image members of an uncompressed tar, one per frame; nothing is unpacked."""
 
     def __init__(self, archive: Path, members: Sequence[tuple[str, int, int]]) -> None:
@@ -116,13 +98,13 @@ def numbered_images(folder: Path) -> dict[int, Path]:
 
     Raises InputError where a number has two images.
     """
-    out: dict[int, Path] = {}
+    images: dict[int, Path] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.suffix.lower() in _IMAGE_SUFFIXES and path.stem.isdecimal():
-            if int(path.stem) in out:
-                raise InputError(f"{path}: {out[int(path.stem)].name} is the same frame.")
-            out[int(path.stem)] = path
-    return dict(sorted(out.items()))
+            if int(path.stem) in images:
+                raise InputError(f"{path}: {images[int(path.stem)].name} is the same frame.")
+            images[int(path.stem)] = path
+    return dict(sorted(images.items()))
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -148,14 +130,14 @@ def open_vrs(path: Path, stream: str, timestamps_ns: TimestampsNs) -> FrameSourc
     return VrsImages(path, stream, timestamps_ns)
 
 
-class VrsImages(_ByIndex):
+class VrsImages(ByIndex):
     """Pictures of one stream of an Aria recording, as stored: neither rotated nor undistorted."""
 
     def __init__(self, path: Path, stream: str, timestamps_ns: TimestampsNs) -> None:
         self.path, self.stream, self.timestamps_ns = path, stream, timestamps_ns
-        self._provider = None
+        self._provider: Any = None  # of projectaria_tools, opened when first needed
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[type[VrsImages], tuple[Path, str, TimestampsNs]]:
         return VrsImages, (self.path, self.stream, self.timestamps_ns)
 
     def __len__(self) -> int:

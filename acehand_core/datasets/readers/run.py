@@ -68,7 +68,9 @@ def find_reader(name: str) -> Reader:
     return READERS[name]()
 
 
-def leave_other_splits(output: Path, dataset: str, items: Sequence[Item]) -> Counter:
+def leave_other_splits(
+    output: Path, dataset: str, items: Sequence[Item]
+) -> Counter[tuple[str, str]]:
     """Remove from each split's store the clips of recordings that belong to another split.
 
     A split file, or another rule than at the last conversion, changes the split of recordings. If
@@ -82,7 +84,7 @@ def leave_other_splits(output: Path, dataset: str, items: Sequence[Item]) -> Cou
     Raises: SchemaError for a store that cannot be read; OutputError.
     """
     split_of = {clip_id(item.name): item.split for item in items}
-    changed: Counter = Counter()
+    changed: Counter[tuple[str, str]] = Counter()
     for split in SPLITS:
         if not (output / split / "store.json").is_file():
             continue
@@ -117,7 +119,7 @@ class RunOptions:
 
 @dataclass(slots=True)
 class RunReport:
-    """What came out: per split clips and frames; findings with how many clips share them.
+    """Results of a conversion: clips and frames per split; findings with how many clips share them.
 
     Of the frames ``unlabelled`` have no label of any hand; ``left_out`` frames of the dataset have
     no picture where others have one and so are in no clip. ``changed_split`` counts, by (old split,
@@ -126,13 +128,13 @@ class RunReport:
 
     dataset: str
     output: Path
-    clips: Counter = field(default_factory=Counter)
-    frames: Counter = field(default_factory=Counter)
-    unlabelled: Counter = field(default_factory=Counter)
-    left_out: Counter = field(default_factory=Counter)
+    clips: Counter[str] = field(default_factory=Counter)
+    frames: Counter[str] = field(default_factory=Counter)
+    unlabelled: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
     kept: int = 0
-    changed_split: Counter = field(default_factory=Counter)
-    findings: Counter = field(default_factory=Counter)
+    changed_split: Counter[tuple[str, str]] = field(default_factory=Counter)
+    findings: Counter[str] = field(default_factory=Counter)
     errors: list[dict[str, str]] = field(default_factory=list)
     comparison: list[dict[str, Any]] = field(default_factory=list)
 
@@ -268,14 +270,14 @@ class _Conversion:
             where = f"{Path(frame.filename).name}:{frame.lineno}"
             return InputError(f"could not be read: {type(error).__name__}: {error} (in {where}).")
 
-    def writer(self, split: str) -> ClipWriter:
+    def writer(self, split: Split) -> ClipWriter:
         """Return the writer of a split's store."""
         if split not in self._writers:
             folder = self.options.output / split
             self._writers[split] = ClipWriter(folder, self.store_info(split), other_settings=True)
         return self._writers[split]
 
-    def store_info(self, split: str) -> StoreInfo:
+    def store_info(self, split: Split) -> StoreInfo:
         """Return the description of a split's store."""
         return StoreInfo(
             dataset=self.reader.name,
@@ -307,7 +309,7 @@ def _outcomes(conversion: _Conversion, items: Sequence[Item]) -> Iterator[tuple[
         initargs=(conversion.reader.name, options),
     )
     try:
-        waiting: dict[Future, Item] = {}
+        waiting: dict[Future[Any], Item] = {}
         rest = iter(items)
         while True:
             # Few at a time: an image dataset has more items than futures should exist.

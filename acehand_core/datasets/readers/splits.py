@@ -1,4 +1,4 @@
-"""Which recordings are for testing, and the paper's counts beside those of a conversion.
+"""Which recordings are for testing, and the paper's counts compared with those of a conversion.
 
 Splits are by hash where neither the dataset nor the paper names the recordings. Source of the
 counts: the table "Training and evaluation data" of the paper's appendix.
@@ -41,18 +41,18 @@ def read_split_file(path: Path, items: list[Item]) -> dict[str, Split]:
         raise SchemaError(f"{path}: must be an object of lists under {', '.join(SPLITS)}.")
     known = {item.name for item in items}
 
-    out: dict[str, Split] = {}
+    split_of: dict[str, Split] = {}
     for split, names in content.items():
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise SchemaError(f"{path}: {split!r} must be a list of names of recordings.")
         for name in names:
             if name not in known:
                 raise InputError(f"{path}: no recording {name!r}; {nearest(str(name), known)}")
-            if name in out:
+            if name in split_of:
                 raise InputError(f"{path}: {name!r} is listed twice.")
-            out[name] = split
+            split_of[name] = split
 
-    return out
+    return split_of
 
 
 #: Dataset -> split -> (clips, frames).
@@ -66,8 +66,6 @@ PAPER = {
     "rhd": {"train": (41_251, 206_255)},
     "hoi4d": {"test": (166, 49_800)},
 }
-#: Dataset -> split -> number of 81-frame segments.
-PAPER_SEGMENTS = {"arctic": 291, "hot3d": 437, "h2o": 355, "oakink2": 202, "hoi4d": 498}
 
 #: Recordings of ARCTIC's labelled subjects, from its list of archives.
 _ARCTIC_SUBJECTS = {
@@ -103,7 +101,7 @@ def compare(
     dataset: str, clips: Mapping[str, int], frames: Mapping[str, int], items: Sequence[Item]
 ) -> list[dict[str, Any]]:
     """Return one entry per split: ours, the paper's, and every difference explained."""
-    out = []
+    entries = []
     for split in sorted({*clips, *PAPER.get(dataset, {})}):
         of_split = [item for item in items if item.split == split]
         if not of_split and not clips.get(split, 0):
@@ -117,9 +115,9 @@ def compare(
             "paper_frames": paper[1] if paper else None,
             "explanation": _explain(dataset, split, clips, frames, of_split, paper),
         }
-        out.append(entry)
+        entries.append(entry)
 
-    return out
+    return entries
 
 
 def _explain(
@@ -140,19 +138,19 @@ def _explain(
     if (ours, frames.get(split, 0) * played) == paper:
         return []
 
-    out = []
+    reasons = []
     if len(items) > ours:
-        out.append(f"{len(items) - ours} recordings could not be converted; see errors.")
+        reasons.append(f"{len(items) - ours} recordings could not be converted; see errors.")
     if dataset == "arctic":
         counts = Counter(item.group for item in items)
-        out += [
+        reasons += [
             f"{subject}: {counts[subject]} of {count} sequences are in this copy."
             for subject, count in _ARCTIC_SUBJECTS.items()
             if (subject == "s05") == (split == "test") and counts[subject] != count
         ]
     elif ours < paper[0]:
-        out.append(f"{paper[0] - ours} clips fewer than in the paper: not in this copy.")
+        reasons.append(f"{paper[0] - ours} clips fewer than in the paper: not in this copy.")
     elif ours > paper[0]:
-        out.append(f"{ours - paper[0]} clips more than in the paper.")
-    out.append(_WHY[dataset])
-    return out
+        reasons.append(f"{ours - paper[0]} clips more than in the paper.")
+    reasons.append(_WHY[dataset])
+    return reasons

@@ -12,6 +12,7 @@ base. The pickle is read by the restricted unpickler.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,13 @@ from acehand_core.datasets.readers.base import (
     ManoTrack,
     NativeRecording,
     ReadOptions,
+    Record,
+    Split,
     array,
     get,
+    need_items,
     numbers,
+    pinhole,
     read_json,
     safe_name,
 )
@@ -32,12 +37,33 @@ from acehand_core.datasets.readers.pictures import ImageFiles, image_size
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.files.unpickling import NPY_OBJECT, restricted_load
 from acehand_core.geometry import rotations
-from acehand_core.geometry.cameras import Camera
 
 FREIHAND_CONVENTION = Convention("vectors", False, "middle_knuckle", False, "camera")
-_FREIHAND_PARTS = {"training": "train", "evaluation": "test"}
-_RIGHT = 1
+_PARTS: dict[str, Split] = {"training": "train", "evaluation": "test"}
 _FREIHAND_SIZE = 224
+
+
+def _still(item: Item, path: Path, side: int, K: np.ndarray) -> NativeRecording:
+    """Return a recording of one picture, ``side`` pixels square where it is missing; no labels."""
+    there = path.is_file()
+    size = image_size(path) if there else (side, side)
+    return NativeRecording(
+        item=item,
+        timestamps_ns=np.zeros(1, np.int64),
+        fps=30.0,
+        width=size[0],
+        height=size[1],
+        frames=ImageFiles([path]) if there else None,
+        camera=pinhole(K, size),
+        present=np.zeros((1, 2), bool),
+        still=True,
+        findings=() if there else (f"{path.name} is missing; no picture.",),
+    )
+
+
+def _right(value: np.ndarray) -> np.ndarray:
+    """Return the value of a right hand as that of one frame and both hands, NaN for the left."""
+    return np.stack([np.full_like(value, np.nan), value])[None]
 
 
 #: K (N, 3, 3), MANO (N, 61) and xyz (N, 21, 3); None where there is no such file.
@@ -57,23 +83,15 @@ class FreiHandReader:
     def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
         """List samples of one picture version; evaluation has only the first."""
         view = options.view or self.views[0]
-        out = []
-        for part, split in _FREIHAND_PARTS.items():
-            if not (root / f"{part}_K.json").is_file():
-                continue
-            if part == "evaluation" and view != "gs":
+        items = []
+        for part, split in _PARTS.items():
+            if not (root / f"{part}_K.json").is_file() or (part == "evaluation" and view != "gs"):
                 continue
             for index in range(len(self._read(root, part)[0])):
                 key = {"part": part, "index": str(index), "view": view}
                 name = safe_name(part, f"{index:08d}", view)
-                out.append(Item(self.name, name, split, root, key))
-
-        if not out:
-            raise InputError(
-                f"{root}: this does not look like FreiHAND; no training_K.json or "
-                "evaluation_K.json."
-            )
-        return out
+                items.append(Item(self.name, name, split, root, key))
+        return need_items(items, root, self.title, "training_K.json or evaluation_K.json")
 
     def sources(self, item: Item) -> Sequence[Path]:
         """Return the files and folders that a recording is read from."""
@@ -86,17 +104,11 @@ class FreiHandReader:
         part, index = item.key["part"], int(item.key["index"])
         K_all, mano_all, xyz_all = self._read(item.path, part)
         K, where = K_all[index], f"{item.path} {part} {index}"
-        path = self._picture(item, len(K_all))
-        size = image_size(path) if path.is_file() else (_FREIHAND_SIZE, _FREIHAND_SIZE)
-        camera = Camera("pinhole", *size, *map(float, (K[0, 0], K[1, 1], *K[:2, 2])))
-        findings = [] if path.is_file() else [f"{path.name} is missing; no picture."]
-        joints = None
-        present = np.zeros((1, 2), bool)
+        still = _still(item, self._picture(item, len(K_all)), _FREIHAND_SIZE, K)
+
+        joints = track = None
         if xyz_all is not None:
-            joints = np.full((1, 2, 21, 3), np.nan)
-            joints[0, _RIGHT] = xyz_all[index]
-            present[0, _RIGHT] = True
-        track = None
+            joints = _right(xyz_all[index])
         if mano_all is not None:
             # 61 stored numbers as MANO: root position from pixel and scale, as the authors do.
             values = mano_all[index]
@@ -105,44 +117,26 @@ class FreiHandReader:
                 raise SchemaError(f"{where}: scale is {scale}; it must be above 0.")
             focal = (K[0, 0] + K[1, 1]) / 2
             root = np.array([*(values[58:60] - K[:2, 2]), focal]) / scale
-
-            def both(value: np.ndarray) -> np.ndarray:
-                return np.stack([np.full_like(value, np.nan), value])[None]
-
             orient = rotations.exp(values[None, :3])[0]
             track = ManoTrack(
-                FREIHAND_CONVENTION,
-                np.array([[False, True]]),
-                both(orient),
-                both(values[3:48]),
-                both(values[48:58]),
-                both(root),
-            )
+                FREIHAND_CONVENTION, np.array([[False, True]]), _right(orient),
+                _right(values[3:48]), _right(values[48:58]), _right(root),
+            )  # fmt: skip
 
-            present |= track.present
-            if joints is not None:
-                away = np.linalg.norm(track.translation[0, _RIGHT] - joints[0, _RIGHT, 9])
-                if away > 5e-3:
-                    findings.append(
-                        f"the root from uv_root and scale lies {away * 1e3:.1f} mm from xyz."
-                    )
-        return NativeRecording(
-            item=item,
-            timestamps_ns=np.zeros(1, np.int64),
-            fps=30.0,
-            width=size[0],
-            height=size[1],
-            frames=ImageFiles([path]) if path.is_file() else None,
-            camera=camera,
+        findings = still.findings
+        if track is not None and joints is not None:
+            away = np.linalg.norm(track.translation[0, 1] - joints[0, 1, 9])
+            if away > 5e-3:
+                text = f"the root from uv_root and scale lies {away * 1e3:.1f} mm from xyz."
+                findings = (*findings, text)
+        return replace(
+            still,
+            present=np.array([[False, track is not None or joints is not None]]),
             mano=track,
             joints_camera=joints,
-            joints_image=None,
-            present=present,
-            visible=None,
             slots=(False, True),
-            still=True,
             licences=("FreiHAND: research only, https://lmb.informatik.uni-freiburg.de",),
-            findings=tuple(findings),
+            findings=findings,
         )
 
     def _picture(self, item: Item, samples: int) -> Path:
@@ -154,27 +148,25 @@ class FreiHandReader:
         if (root, part) in self._annotations:
             return self._annotations[root, part]
 
-        arrays: list[np.ndarray | None] = []
+        arrays: dict[str, np.ndarray] = {}
         for name, shape in (("K", (3, 3)), ("mano", (61,)), ("xyz", (21, 3))):
             path = root / f"{part}_{name}.json"
             if not path.is_file():
                 if name == "K":
                     raise InputError(f"{path}: not there.")
-                arrays.append(None)
                 continue
             values = numbers(read_json(path), str(path))
             if name == "mano" and values.ndim == 3:  # each sample's numbers lie in a list of one
                 values = array(values, (None, 1, *shape), str(path))[:, 0]
-            arrays.append(array(values, (None, *shape), str(path)))
+            arrays[name] = array(values, (None, *shape), str(path))
 
-        lengths = {len(value) for value in arrays if value is not None}
+        lengths = {len(value) for value in arrays.values()}
         if len(lengths) != 1:
             raise SchemaError(f"{root}: {part}_*.json differ in length: {sorted(lengths)}.")
-        self._annotations[root, part] = arrays[0], arrays[1], arrays[2]
+        self._annotations[root, part] = arrays["K"], arrays.get("mano"), arrays.get("xyz")
         return self._annotations[root, part]
 
 
-_RHD_PARTS = {"training": "train", "evaluation": "test"}
 _RHD_SIZE = 320
 #: Joint of a stored hand for each of ours: the wrist stays, each finger is reversed.
 _RHD_ORDER = (0, 4, 3, 2, 1, 8, 7, 6, 5, 12, 11, 10, 9, 16, 15, 14, 13, 20, 19, 18, 17)
@@ -189,23 +181,19 @@ class RhdReader:
     views = ("color",)
 
     def __init__(self) -> None:
-        self._annotations: dict[tuple[Path, str], dict[int, dict]] = {}
+        self._annotations: dict[tuple[Path, str], dict[int, Record]] = {}
 
     def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
         """List pictures, all of them."""
-        out = []
-        for part, split in _RHD_PARTS.items():
+        items = []
+        for part, split in _PARTS.items():
             if not (root / part / f"anno_{part}.pickle").is_file():
                 continue
             for index in sorted(self._read(root, part)):
-                name = safe_name(part, f"{index:05d}")
-                out.append(Item(self.name, name, split, root, {"part": part, "index": str(index)}))
-        if not out:
-            raise InputError(
-                f"{root}: this does not look like RHD; no training/anno_training.pickle or "
-                "evaluation/anno_evaluation.pickle."
-            )
-        return out
+                name, key = safe_name(part, f"{index:05d}"), {"part": part, "index": str(index)}
+                items.append(Item(self.name, name, split, root, key))
+        files = "training/anno_training.pickle or evaluation/anno_evaluation.pickle"
+        return need_items(items, root, self.title, files)
 
     def sources(self, item: Item) -> Sequence[Path]:
         """Return the files and folders that a recording is read from."""
@@ -220,21 +208,19 @@ class RhdReader:
         K = array(get(entry, "K", where), (3, 3), f"{where} K")
         pixels = array(get(entry, "uv_vis", where), (42, 3), f"{where} uv_vis")
         points = array(get(entry, "xyz", where), (42, 3), f"{where} xyz")
-        path = self._picture(item)
-        size = image_size(path) if path.is_file() else (_RHD_SIZE, _RHD_SIZE)
-        camera = Camera("pinhole", *size, *map(float, (K[0, 0], K[1, 1], *K[:2, 2])))
+        still = _still(item, self._picture(item), _RHD_SIZE, K)
 
         order = [side * 21 + joint for side in range(2) for joint in _RHD_ORDER]
         joints = points[order].reshape(1, 2, 21, 3)
         image = pixels[order, :2].reshape(1, 2, 21, 2)
         seen = (pixels[order, 2] == 1).reshape(1, 2, 21)
-        present = np.ones((1, 2), bool)
-        findings = [] if path.is_file() else [f"{path.name} is missing; no picture."]
+        findings = list(still.findings)
         if not seen.any():
             findings.append("no joint of either hand is visible.")
 
         # What only others state: that K, xyz and uv belong together, and the order of joints.
-        error = np.linalg.norm(camera.project(joints) - image, axis=-1)
+        assert still.camera is not None
+        error = np.linalg.norm(still.camera.project(joints) - image, axis=-1)
         worst = float(error[joints[..., 2] > 0].max(initial=0.0))
         if worst > _MAX_REPROJECTION_PX:
             findings.append(f"xyz projected with K lies up to {worst:.1f} px from uv.")
@@ -246,20 +232,12 @@ class RhdReader:
                 "most fingertips lie nearer to the wrist than the bases: order doubtful."
             )
 
-        return NativeRecording(
-            item=item,
-            timestamps_ns=np.zeros(1, np.int64),
-            fps=30.0,
-            width=size[0],
-            height=size[1],
-            frames=ImageFiles([path]) if path.is_file() else None,
-            camera=camera,
-            mano=None,
+        return replace(
+            still,
+            present=np.ones((1, 2), bool),
             joints_camera=joints,
             joints_image=np.where(seen[..., None], image, np.nan),
-            present=present,
             visible=seen.mean(axis=-1).astype(np.float32),
-            still=True,
             licences=("RHD: research only, https://lmb.informatik.uni-freiburg.de",),
             findings=tuple(findings),
         )
@@ -267,7 +245,7 @@ class RhdReader:
     def _picture(self, item: Item) -> Path:
         return item.path / item.key["part"] / "color" / f"{int(item.key['index']):05d}.png"
 
-    def _read(self, root: Path, part: str) -> dict[int, dict]:
+    def _read(self, root: Path, part: str) -> dict[int, Record]:
         """Return the labels of all pictures, read once."""
         if (root, part) not in self._annotations:
             path = root / part / f"anno_{part}.pickle"

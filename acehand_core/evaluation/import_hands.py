@@ -1,4 +1,8 @@
-"""Any method: an npz or parquet of MANO parameters, or of 21 joints, per segment."""
+"""Hands as another method detected them, any number per frame, and how they become a HandMotion.
+
+``Generic`` reads the file that any method can write: an npz or parquet of MANO parameters, or of 21
+joints, per segment. Arrays of a user's file are read with their shapes checked.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,186 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from jaxtyping import Float, Int
 
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.evaluation.import_records import MIRROR, Hands, every_frame, mirrored, take
 from acehand_core.evaluation.protocol import HandLibrary, rest_pose
 from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.mapping import change_frame
+from acehand_core.hand.shape import HandModel
 from acehand_core.hand.skeleton import TREE_TO_KEYPOINT
-from acehand_core.motion import HandMotion
+from acehand_core.motion import HandModelName, HandMotion
+from acehand_core.provenance import Provenance
 from acehand_core.types import SIDES
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """N hands in one segment. Camera frame, metres; rotations absolute; MANO translations.
+
+    Attributes:
+        frame: of the segment, from 0. slot: 0 left, 1 right. score: of two hands in one slot and
+            frame the higher stays.
+        betas: per hand; the motion gets their mean, its joints every frame's own.
+        joints: 21 keypoints, or None to have the hand model pose them.
+    """
+
+    frame: Int[np.ndarray, "N"]
+    slot: Int[np.ndarray, "N"]
+    score: Float[np.ndarray, "N"]
+    global_orient: Float[np.ndarray, "N 3 3"]
+    hand_pose: Float[np.ndarray, "N 15 3 3"]
+    betas: Float[np.ndarray, "N 10"]
+    translation: Float[np.ndarray, "N 3"]
+    joints: Float[np.ndarray, "N 21 3"] | None = None
+    hand_model: HandModelName = "mano"
+    left_shapedirs_fixed: bool = True
+
+
+def to_motion(
+    hands: Hands, truth: HandMotion, library: HandLibrary, provenance: Provenance, where: str
+) -> HandMotion:
+    """Return the hands as the motion of a segment; slots without a hand are NaN and absent.
+
+    Times, rate and camera are those of the segment's ground truth. A hand that is there is
+    present: these methods' detection scores are not probabilities of existence. Of joints alone
+    rotations and translation stay NaN.
+
+    Raises:
+        SchemaError: naming ``where``: a frame or number that cannot be.
+        MissingDependencyError: joints are to be posed and MANO is not configured.
+    """
+    frames = len(truth)
+    _check(hands, frames, where)
+
+    # Per frame and slot the row of the highest score, of equals the first.
+    order = np.lexsort((np.arange(len(hands.frame)), -hands.score, hands.slot, hands.frame))
+    _, first = np.unique(2 * hands.frame[order] + hands.slot[order], return_index=True)
+    keep = order[first]
+    slots = hands.slot[keep]
+    at = hands.frame[keep], slots
+
+    def blank(*shape: int) -> np.ndarray:
+        return np.full((frames, 2, *shape), np.nan)
+
+    orient, pose, translation, joints = blank(3, 3), blank(15, 3, 3), blank(3), blank(21, 3)
+    if hands.hand_model != "none":
+        orient[at], pose[at] = hands.global_orient[keep], hands.hand_pose[keep]
+        translation[at] = hands.translation[keep]
+    betas = np.zeros((2, 10))
+    if hands.joints is not None:
+        joints[at] = hands.joints[keep]
+    for slot, side in enumerate(SIDES):
+        rows = keep[slots == slot]
+        if not len(rows):
+            continue
+        betas[slot] = hands.betas[rows].mean(0)
+        if hands.joints is None:
+            model = library.get(hands.hand_model, hands.left_shapedirs_fixed)
+            posed = model.joints(
+                side, hands.global_orient[rows], hands.hand_pose[rows], hands.betas[rows]
+            )
+            joints[hands.frame[rows], slot] = posed + hands.translation[rows, None]
+
+    present, score = np.zeros((frames, 2), bool), np.zeros((frames, 2))
+    present[at], score[at] = True, np.clip(hands.score[keep], 0, 1)
+    return HandMotion(
+        timestamps_ns=truth.timestamps_ns,
+        fps=truth.fps,
+        presence=present.astype(float),
+        visible=present.astype(float),
+        quality=score,
+        observed=present,
+        filled=np.zeros_like(present),
+        global_orient=orient,
+        hand_pose=pose,
+        betas=betas,
+        translation=translation,
+        joints_camera=joints,
+        joints_image=blank(21, 2),
+        hand_model=hands.hand_model,
+        left_shapedirs_fixed=hands.left_shapedirs_fixed,
+        provenance=provenance,
+        camera=truth.camera,
+    )
+
+
+def _check(hands: Hands, frames: int, where: str) -> None:
+    outside = (hands.frame < 0) | (hands.frame >= frames)
+    if outside.any():
+        raise SchemaError(
+            f"{where}: 'frame' {hands.frame[outside][0]}; the segment has 0 to {frames - 1}."
+        )
+
+    for name in ("global_orient", "hand_pose", "betas", "translation", "joints", "score"):
+        value = getattr(hands, name)
+        if value is not None and not np.isfinite(value).all():
+            raise SchemaError(f"{where}: {name!r} has values that are not finite.")
+
+    if hands.hand_model == "none":
+        return
+    matrices = np.concatenate([hands.global_orient[:, None], hands.hand_pose], axis=1)
+    off = np.abs(np.swapaxes(matrices, -1, -2) @ matrices - np.eye(3)).max(initial=0.0)
+
+    if off > 1e-2 or (len(matrices) and np.linalg.det(matrices).min() < 0.9):
+        raise SchemaError(
+            f"{where}: 'global_orient' or 'hand_pose' holds matrices that are not rotations."
+        )
+
+
+def take(
+    data: Mapping[str, Any], name: str, where: str, *shapes: tuple[int | None, ...]
+) -> np.ndarray:
+    """Return an array of finite or NaN numbers of one of the shapes; None stands for any length.
+
+    Raises:
+        SchemaError: naming ``where`` and the entry: missing, not numbers, or of another shape.
+    """
+    if name not in data:
+        raise SchemaError(f"{where}: {name!r} is missing; {nearest(name, map(str, data))}")
+    try:
+        value = np.asarray(data[name], np.float64)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"{where}: {name!r} must hold numbers ({error}).") from error
+    for shape in shapes:
+        if value.ndim == len(shape) and all(
+            length in (None, actual) for actual, length in zip(value.shape, shape, strict=True)
+        ):
+            return value
+    valid = " or ".join(str(tuple("N" if n is None else n for n in s)) for s in shapes)
+    raise SchemaError(f"{where}: {name!r} has shape {value.shape}; {valid} is needed.")
+
+
+def every_frame(count: int, needed: int, name: str, where: str) -> None:
+    """Raise SchemaError unless an entry with a row per frame has all the segment's frames.
+
+    Such an entry says no frame numbers: with one frame more or less, all would be scored against
+    other frames than they were made of.
+    """
+    if count != needed:
+        raise SchemaError(
+            f"{where}: {name!r} has {count} frames; the segment has {needed}. Every frame needs a "
+            "row, in order and at the segment's rate; NaN where there is no hand."
+        )
+
+
+#: Mirrors x: left hands were seen as right hands by methods that own one hand model.
+MIRROR = np.diag([-1.0, 1.0, 1.0])
+
+
+def rest_wrists(betas: Float[np.ndarray, "N 2 10"], model: HandModel) -> Float[np.ndarray, "N 2 3"]:
+    """Return J0, metres: where a left and a right hand of these betas have their wrist at rest."""
+    flat = np.broadcast_to(np.eye(3), (len(betas), 15, 3, 3))
+    eye = np.broadcast_to(np.eye(3), (len(betas), 3, 3))
+    wrists = [model.joints(side, eye, flat, betas[:, s])[:, 0] for s, side in enumerate(SIDES)]
+    return np.stack(wrists, axis=1)
+
+
+def mirrored(rotation: Float[np.ndarray, "*batch 3 3"]) -> Float[np.ndarray, "*batch 3 3"]:
+    """Return the rotation of the mirrored hand: y and z of its rotation vector change sign."""
+    return MIRROR @ rotation @ MIRROR
+
 
 #: Entries that say what the numbers mean. docs/evaluation.md describes them.
 CONVENTIONS = ("flat_hand_mean", "left", "left_shapedirs_fixed", "translation", "unit",
@@ -64,7 +238,7 @@ class Generic:
 
 
 def _choice(says: Mapping[str, Any], name: str, valid: tuple[str, ...], where: str) -> str:
-    """Return a convention that must be said; the first valid value is no default."""
+    """Return a convention that must be stated; the first valid value is not a default."""
     if name not in says:
         raise SchemaError(f"{where}: {name!r} must say which it is; valid: {', '.join(valid)}.")
     value = str(says[name]).lower()
@@ -102,9 +276,8 @@ def _joints(data: Mapping[str, Any], says: Mapping[str, Any], where: str, frames
     there = _present(data, joints, where)
     frame, slot = np.nonzero(there)
     count = len(frame)
-    eye = np.full((count, 3, 3), np.nan)
     return Hands(
-        frame, slot, np.ones(count), np.broadcast_to(np.eye(3), eye.shape),
+        frame, slot, np.ones(count), np.broadcast_to(np.eye(3), (count, 3, 3)),
         np.broadcast_to(np.eye(3), (count, 15, 3, 3)), np.zeros((count, 10)),
         np.zeros((count, 3)), joints[there], hand_model="none", left_shapedirs_fixed=False,
     )  # fmt: skip
@@ -140,11 +313,7 @@ def _parameters(
         orient[:, 0], pose[:, 0] = mirrored(orient[:, 0]), mirrored(pose[:, 0])
         translation[:, 0] = translation[:, 0] @ MIRROR
 
-    flat = np.broadcast_to(np.eye(3), (count, 15, 3, 3))
-    eye = np.broadcast_to(np.eye(3), (count, 3, 3))
-    rest = np.stack(
-        [model.joints(side, eye, flat, betas[:, s])[:, 0] for s, side in enumerate(SIDES)], axis=1
-    )
+    rest = rest_wrists(betas, model)
     if _choice(says, "translation", ("mano", "wrist"), where) == "wrist":
         translation = translation - rest
 
@@ -187,32 +356,30 @@ def _read_parquet(path: Path, count: int) -> dict[str, Any]:
     slot = np.array([SIDES.index(side) for side in hand], np.int64)
     if len({(f, s) for f, s in zip(frame, slot, strict=True)}) < len(frame):
         raise SchemaError(f"{path}: a hand has two rows in one frame.")
-    out: dict[str, Any] = {}
     presence = np.zeros((count, 2))
     presence[frame, slot] = 1
+    data: dict[str, Any] = {"presence": presence}
 
     for name, values in columns.items():
         flat = take({name: values}, name, str(path), (None,), (None, None))
         whole = np.full((count, 2, *flat.shape[1:]), np.nan)
         whole[frame, slot] = flat
-        out[name] = whole
+        data[name] = whole
 
-    out.setdefault("presence", presence)
-    if "joints" in out:
-        whole = out["joints"]
+    if "joints" in data:
+        whole = data["joints"]
         if whole.ndim != 3 or whole.shape[2] != 63:
             have = f"lists of {whole.shape[2]}" if whole.ndim == 3 else "single"
             raise SchemaError(
                 f"{path}: column 'joints' holds {have} numbers; lists of 63 are needed, x, y and z "
                 "of 21 joints."
             )
-        out["joints"] = whole.reshape(count, 2, 21, 3)
-
-    out["presence"] = np.nan_to_num(out["presence"])
-    if "betas" in out:
-        out["betas"] = np.nan_to_num(out["betas"])
+        data["joints"] = whole.reshape(count, 2, 21, 3)
+    for name in ("presence", "betas"):
+        if name in data:
+            data[name] = np.nan_to_num(data[name])
 
     for key, value in (table.schema.metadata or {}).items():
         if key.decode("utf-8", "replace") in CONVENTIONS:
-            out[key.decode()] = value.decode("utf-8", "replace")
-    return out
+            data[key.decode()] = value.decode("utf-8", "replace")
+    return data
