@@ -61,6 +61,11 @@ JointsCamera = Float[np.ndarray, "T 2 21 3"]
 JointsImage = Float[np.ndarray, "T 2 21 2"]
 CameraPoses = Float[np.ndarray, "T 4 4"]  # T_world_camera
 
+# What settings may be.
+Hands = Literal["both", "left", "right"]
+Existing = Literal["refuse", "append", "overwrite", "resume"]  # what to do with a dataset
+Latency = Literal["off", "on", "ahead"]  # of the hand, from command to motion
+
 # Images.
 ImageRgb = UInt8[np.ndarray, "H W 3"]
 Picture = UInt8[np.ndarray, "_ _ 3"]  # of another size than the images beside it

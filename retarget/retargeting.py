@@ -18,9 +18,9 @@ from acehand_core.motion import (
     RobotTrajectory,
     held_index,
 )
-from acehand_core.types import SIDES, Side
+from acehand_core.types import SIDES, Latency, Side
 from retarget.replay.metrics import flexion_report
-from retarget.replay.simulate import Latency, Physics, play, sent_commands
+from retarget.replay.simulate import Physics, play, sent_commands
 from retarget.replay.verdict import GATES, Gates, judge
 from retarget.robots.hand_spec import Commands, HandSpec, limit_violations, speed_violations
 from retarget.robots.kinematics import KinematicTree

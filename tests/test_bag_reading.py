@@ -24,7 +24,8 @@ from acehand_core.recordings.bag import (
     index_bag,
     missing_frames,
 )
-from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
+from acehand_core.recordings.options import RecordingOptions
+from acehand_core.recordings.registry import Registry, open_recording
 from helpers.bag_samples import (
     DELAY,
     START,

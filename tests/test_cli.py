@@ -345,7 +345,7 @@ def test_a_bad_input_does_not_stop_the_good_one(
         (["--intrinsics", "500,500,3200,240"], "500,500,3200,240"),
         (["--robot", "inspir"], "Did you mean 'inspire'"),
         (["--tracker", "mediapip"], "Did you mean 'mediapipe'"),
-        (["--solver", "dexvector"], "Did you mean 'dex-vector'"),
+        (["--method", "dexvector"], "Did you mean 'dex-vector'"),
         (["--hand-length", "18"], "0.05 to 0.35"),
         (["--start", "99"], "outside the recording"),
         (["--fps", "0"], "1"),

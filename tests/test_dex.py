@@ -254,13 +254,13 @@ def test_no_files_stay_behind(tmp_path, monkeypatch):
     assert tempfile.gettempdir() == str(tmp_path)
 
 
-@pytest.mark.parametrize("solver", ["dex-vector", "dex-dexpilot", "dex-position"])
-def test_missing_library_is_named(solver, monkeypatch):
+@pytest.mark.parametrize("method", ["dex-vector", "dex-dexpilot", "dex-position"])
+def test_missing_library_is_named(method, monkeypatch):
     for name in [n for n in sys.modules if n.split(".")[0] == "dex_retargeting"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "dex_retargeting", None)
-    with pytest.raises(MissingDependencyError, match=rf"{solver} needs dex-retargeting.*pip"):
-        retarget_motion(motion_of(moving_hands(3)), ROBOT, solver)
+    with pytest.raises(MissingDependencyError, match=rf"{method} needs dex-retargeting.*pip"):
+        retarget_motion(motion_of(moving_hands(3)), ROBOT, method)
 
 
 def run_benchmark(*arguments):

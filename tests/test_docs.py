@@ -18,8 +18,9 @@ from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera, CameraModel
 from acehand_core.joints import ENTRIES, REACHES_M
 from acehand_core.lerobot.features import Layout, features
-from acehand_core.pipeline import JobSettings, run_job
+from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import Failure, JobReport
+from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.cameras import POSE_COLUMNS
 from acehand_core.recordings.hands_file import COLUMNS
 from acehand_core.trackers.base import Tracker

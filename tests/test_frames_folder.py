@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from acehand_core.errors import InputError, VideoError
-from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
+from acehand_core.recordings.options import RecordingOptions
+from acehand_core.recordings.registry import Registry, open_recording
 from helpers.commands import Run, hands_file
 
 

@@ -40,7 +40,7 @@ from acehand_core.model.weights import own
 from acehand_core.model.weights.load import convert, load_weights, sort_sources
 from acehand_core.model.weights.state import TrainingSource
 from acehand_core.motion import HandMotion
-from acehand_core.pipeline import JobSettings
+from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.trackers import ace as ace_tracker
 from acehand_core.trackers.ace import AceTracker

@@ -16,7 +16,8 @@ from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import create, video_feature
 from acehand_core.recordings import lerobot_video
-from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
+from acehand_core.recordings.options import RecordingOptions
+from acehand_core.recordings.registry import Registry, open_recording
 from helpers.commands import Run
 from helpers.example_video import EXAMPLE, example_frames
 from helpers.video_fixtures import write_video

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from acehand_core.errors import OutputError
 from acehand_core.motion import FrameSource
-from acehand_core.recordings.registry import RecordingOptions, open_recording
+from acehand_core.recordings.options import RecordingOptions
+from acehand_core.recordings.registry import open_recording
 from acehand_core.trackers.mediapipe import detector, redetection
 from acehand_core.trackers.mediapipe.detector import Detector, SegmentCache
 from acehand_core.trackers.mediapipe.redetection import assign_slots

@@ -14,7 +14,8 @@ from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.repair import repair
 from acehand_core.pipeline.demonstrations import read_episodes
-from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
+from acehand_core.recordings.options import RecordingOptions
+from acehand_core.recordings.registry import Registry, open_recording
 from helpers import lerobot_samples as samples
 from helpers import older_datasets
 from helpers.commands import Acehand, Run, hands_file

@@ -168,7 +168,8 @@ def test_panel_names() -> None:
 
 
 def test_render_command(tmp_path: Path, capsys) -> None:
-    from acehand_core.recordings.registry import RecordingOptions, open_recording
+    from acehand_core.recordings.options import RecordingOptions
+    from acehand_core.recordings.registry import open_recording
 
     hands = hands_file(tmp_path / "hands.npz", 6)
     frames_of = [np.full((96, 128, 3), 120, np.uint8)] * 6

@@ -78,7 +78,7 @@ def test_a_split_video_goes_on_with_its_own_pictures(
 
 CHANGES = {
     "hands": ["--hands", "left"],
-    "solver": ["--solver", "dex-vector"],
+    "method": ["--method", "dex-vector"],
     "task": ["--task", "another"],
     "fps": ["--fps", "15"],
 }
@@ -94,6 +94,22 @@ def test_other_settings_are_not_mixed_in(name: str, tmp_path: Path, capsys) -> N
     others = set(CHANGES) - {name}
     assert not any(f"--{other} is" in run.messages for other in others)
     assert len(read_provenance(out)) == 1  # the new input would have been made otherwise
+
+
+def test_datasets_from_before_method_had_its_name(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands, out = hands_file(tmp_path / "h.npz"), tmp_path / "out"
+    assert Run(capsys, hands, "--output", out).code == 0
+    (record,) = read_provenance(out)
+    settings = record[JOB]["settings"]
+    settings["solver"] = settings.pop("method")
+    monkeypatch.setattr("acehand_core.lerobot.dataset.read_provenance", lambda _: [record])
+    run = Run(capsys, hands, "--output", out, "--resume")
+    assert run.code == 0 and run.json["skipped"] == [str(hands)]
+    # Its flag's old name, too.
+    run = Run(capsys, hands, "--output", out, "--resume", "--solver", "trajectory")
+    assert run.code == 0 and "--solver is now --method" in run.err
 
 
 def test_settings_of_the_camera_and_the_hand_count(tmp_path: Path, capsys) -> None:

@@ -181,7 +181,7 @@ def test_the_base_of_a_robots_own_hand_is_found(side):
 
 @pytest.mark.parametrize("fps", [30.0, 60.0])
 def test_it_is_the_sum_of_its_parts(fps):
-    """Calibration, objective, limits and solver, put together by hand."""
+    """Calibration, objective, limits and method, put together by hand."""
     motion = motion_of(moving_hands(30), fps=fps)
     trajectory = retarget_motion(motion, ROBOT)
     hand = ROBOT.hand("left")
@@ -352,13 +352,13 @@ def test_joints_where_no_hand_is_known_change_nothing():
     motion = motion_of(joints, observed=known)
     wild = joints.copy()
     wild[10:14, 1] = 9.0
-    for solver in ("trajectory", *dex_solvers()[:1]):
-        a = retarget_motion(motion, ROBOT, solver)
-        b = retarget_motion(dataclasses.replace(motion, joints_camera=wild), ROBOT, solver)
+    for method in ("trajectory", *dex_methods()[:1]):
+        a = retarget_motion(motion, ROBOT, method)
+        b = retarget_motion(dataclasses.replace(motion, joints_camera=wild), ROBOT, method)
         assert (a.commands == b.commands).all() and (a.T_frame_base == b.T_frame_base).all()
 
 
-def dex_solvers():
+def dex_methods():
     if importlib.util.find_spec("dex_retargeting") is None:
         return ()
     return tuple(s for s in METHODS if s.startswith("dex-"))
@@ -401,17 +401,17 @@ def test_filled_frames_do_not_calibrate():
         assert np.abs(one.translation - other.translation).max() < 5e-3
 
 
-@pytest.mark.parametrize("solver", [s for s in METHODS if s != "trajectory"])
-def test_every_other_solver_keeps_the_limits(solver):
+@pytest.mark.parametrize("method", [s for s in METHODS if s != "trajectory"])
+def test_every_other_method_keeps_the_limits(method):
     pytest.importorskip("dex_retargeting", reason="not installed (extra: dex)")
     rng = np.random.default_rng(0)
     joints = moving_hands(40)
     joints[:, :, 1:] += rng.normal(0, 0.02, joints[:, :, 1:].shape)  # faster than any hand
     joints[10:13, 0] = np.nan
     motion = motion_of(joints)
-    trajectory = retarget_motion(motion, ROBOT, solver, base_limits=None)
+    trajectory = retarget_motion(motion, ROBOT, method, base_limits=None)
     assert_sound(trajectory)
-    assert trajectory.method == solver
+    assert trajectory.method == method
     for slot in range(2):
         offset = constant_offset(motion, trajectory, slot)
         assert np.abs(offset - offset[0]).max() < 1e-9
@@ -419,7 +419,7 @@ def test_every_other_solver_keeps_the_limits(solver):
         assert trajectory.calibration[slot].residual_m == pytest.approx(residual)
 
 
-def test_unknown_solver():
+def test_unknown_method():
     with pytest.raises(InputError, match="Did you mean 'dex-vector'"):
         retarget_motion(motion_of(moving_hands(3)), ROBOT, "dex-vectors")
 
@@ -478,19 +478,19 @@ def test_a_robot_with_one_side(copied, side):
         retarget_motion(motion_of(moving_hands(20)), robot)
 
 
-@pytest.mark.parametrize("solver", ["trajectory", "dex-vector", "dex-dexpilot"])
-def test_a_robot_with_four_fingers(copied, solver):
-    if solver != "trajectory":
+@pytest.mark.parametrize("method", ["trajectory", "dex-vector", "dex-dexpilot"])
+def test_a_robot_with_four_fingers(copied, method):
+    if method != "trajectory":
         pytest.importorskip("dex_retargeting", reason="not installed (extra: dex)")
 
     def drop(root):
         root["keypoints"] = {k: v for k, v in root["keypoints"].items() if "pinky" not in k}
 
     robot = copied(drop)
-    trajectory = retarget_motion(motion_of(moving_hands(20)), robot, solver)
+    trajectory = retarget_motion(motion_of(moving_hands(20)), robot, method)
     assert trajectory.tip_error_m.shape == (20, 2, 4)
     assert_sound(trajectory, robot)
-    if solver == "trajectory":
+    if method == "trajectory":
         pinky = trajectory.command_names.index("pinky")
         rest = robot.hand("left").rest[pinky]
         assert np.abs(trajectory.commands[..., pinky] - rest).max() < 1e-3

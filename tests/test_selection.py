@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from acehand_core.errors import CalibrationError, InputError, VideoError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, Recording
-from acehand_core.recordings.registry import RecordingOptions, Registry, open_recording
+from acehand_core.recordings.options import RecordingOptions
+from acehand_core.recordings.registry import Registry, open_recording
 from acehand_core.recordings.selection import _Taken, at_rate, part
 from helpers.fake_motion import random_motion
 from helpers.video_fixtures import read_number, write_video

@@ -12,7 +12,7 @@ import pytest
 from acehand_core.cli import console
 from acehand_core.cli.flags import parse
 from acehand_core.errors import InputError
-from acehand_core.pipeline import JobSettings
+from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import (
     built,
     check_values,

@@ -64,7 +64,7 @@ _PACKAGES = (
     ("safetensors", "safetensors", False, "weight files", _ACE),
     ("huggingface_hub", "huggingface_hub", False, "acehand weights fetch", _ACE),
     ("transformers", "transformers", False, "feature sources vjepa2 and videomae", _ACE),
-    ("dex-retargeting", "dex_retargeting", False, "--solver dex-vector, dex-dexpilot, dex-position",
+    ("dex-retargeting", "dex_retargeting", False, "--method dex-vector, dex-dexpilot, dex-position",
      "pip install torch==2.13.0 && pip install '.[dex]'"),
     ("pin", "pinocchio", False, "the robot model of dex-retargeting",
      "pip install torch==2.13.0 && pip install '.[dex]'"),

@@ -10,9 +10,9 @@ from acehand_core.cli import console
 from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.console import OVERWRITE
 from acehand_core.errors import InputError
-from acehand_core.recordings.hands_file import Hands
 from acehand_core.settings import HAND_LENGTH, HANDS, check_values, group, leaves, setting
 from acehand_core.trackers.ace_settings import AceSettings
+from acehand_core.types import Hands
 
 if TYPE_CHECKING:
     from acehand_core.evaluation.inputs import GroundTruth

@@ -138,5 +138,8 @@ def _renamed(words: Sequence[str], tree: Sequence[Leaf]) -> Iterator[str]:
     for word in words:
         name, equals, value = word.partition("=")
         if name in old:
-            print(f"warning: {name} is now {old[name]}; the old name goes.", file=sys.stderr)
+            print(
+                f"warning: {name} is now {old[name]}; the old name will be removed.",
+                file=sys.stderr,
+            )
         yield old.get(name, name) + equals + value

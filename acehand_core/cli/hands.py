@@ -8,8 +8,7 @@ from pathlib import Path
 from acehand_core.cli import console
 from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.console import OVERWRITE
-from acehand_core.recordings.hands_file import Hands
-from acehand_core.recordings.registry import RecordingOptions
+from acehand_core.recordings.options import RecordingOptions
 from acehand_core.settings import (
     CALIBRATION,
     HAND_LENGTH,
@@ -21,7 +20,7 @@ from acehand_core.settings import (
     setting,
 )
 from acehand_core.trackers.ace_settings import AceSettings
-from retarget.replay.simulate import Latency
+from acehand_core.types import Hands, Latency
 
 _TABLE = "HandMotion .parquet or joints .npz"
 
@@ -171,7 +170,8 @@ class View:
 
     def run(self, terminal: console.Terminal) -> int:
         """Draw and name the files."""
-        from acehand_core.pipeline import JobSettings, view_hands
+        from acehand_core.pipeline.pictures import view_hands
+        from acehand_core.pipeline.settings import JobSettings
 
         settings = JobSettings(
             output=self.output,

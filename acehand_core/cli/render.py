@@ -7,9 +7,9 @@ from pathlib import Path
 
 from acehand_core.cli import console
 from acehand_core.cli.console import OVERWRITE
-from acehand_core.recordings.hands_file import Hands
-from acehand_core.recordings.registry import RecordingOptions
+from acehand_core.recordings.options import RecordingOptions
 from acehand_core.settings import CALIBRATION, HANDS, ROBOT, ROBOT_MODEL, group, setting
+from acehand_core.types import Hands
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from acehand_core.cli import console
 from acehand_core.cli.ace import usable_weights
-from acehand_core.pipeline.report import JobReport
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import group, setting
+
+if TYPE_CHECKING:
+    from acehand_core.pipeline.report import JobReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Retarget:
 
     def run(self, terminal: console.Terminal) -> int:
         """Run the main job and report."""
-        from acehand_core.pipeline import run_job
+        from acehand_core.pipeline.job import run_job
 
         report = run_job(self.inputs, with_weights(self.job), terminal.bars)
         terminal.bars.close()

@@ -95,7 +95,7 @@ class Robots:
         return console.EXIT_OK
 
     def _show(self, robot: Robot, terminal: console.Terminal) -> int:
-        from acehand_core.pipeline import draw_robot
+        from acehand_core.pipeline.pictures import draw_robot
 
         output = self.output or Path(f"{robot.label.replace(':', '-')}.png")
         draw_robot(robot, output, self.overwrite)

@@ -22,14 +22,15 @@ from acehand_core.lerobot.format import (
 )
 from acehand_core.motion import Calibration, HandMotion, Recording
 from acehand_core.recordings.cameras import undistort
-from acehand_core.recordings.hands_file import Hands, read_motion_file
-from acehand_core.recordings.registry import HandsFile, LeRobotDataset, RecordingOptions, format_of
+from acehand_core.recordings.hands_file import read_motion_file
+from acehand_core.recordings.options import RecordingOptions
+from acehand_core.recordings.registry import HandsFile, LeRobotDataset, format_of
 from acehand_core.recordings.selection import only_hands, part
 from acehand_core.recordings.video import frames_between
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.choose import open_input
 from acehand_core.trackers.files import FileTracker
-from acehand_core.types import Progress, Side
+from acehand_core.types import Hands, Progress, Side
 from retarget.robots.robot import Robot
 from retarget.solve.calibration_file import known_calibrations
 

@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.errors import InputError, OutputError, SchemaError
@@ -40,6 +40,7 @@ from acehand_core.lerobot.repair import clean_siblings
 from acehand_core.lerobot.transaction import STAGING, Step, recover
 from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.recordings.lerobot_video import is_dataset
+from acehand_core.types import Existing
 
 __all__ = [
     "FeatureSpec",
@@ -169,8 +170,6 @@ def read_provenance(root: Path) -> list[dict[str, Any] | None]:
     return [layout.read_record(root, row) for row in layout.read_episode_rows(root)]
 
 
-Existing = Literal["refuse", "append", "overwrite", "resume"]
-
 #: Entry of an episode's record.
 JOB = "job"
 
@@ -214,6 +213,10 @@ class FinishedEpisodes:
         entries = {n: dict(r[JOB]) for n, r in enumerate(records) if r and JOB in r}
         for entry in entries.values():
             entry["cut"], entry["part"] = tuple(entry["cut"]), tuple(entry["part"])
+            # What --method was called when the dataset was made.
+            if "solver" in entry["settings"]:
+                settings = dict(entry["settings"])
+                entry["settings"] = settings | {"method": settings.pop("solver")}
         jobs = tuple(EpisodeJob(**entry) for entry in entries.values())
         missing = {number: missing_files(dataset, number) for number in entries}
         missing = {number: names for number, names in missing.items() if names}

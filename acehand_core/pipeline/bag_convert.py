@@ -21,13 +21,14 @@ from acehand_core.bags.writer import BagWriter, Storage, clean_beside, load_libr
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
 from acehand_core.lerobot.dataset import episode_contents, is_dataset
 from acehand_core.motion import Recording
-from acehand_core.pipeline import Clip, JobSettings, run_job
 from acehand_core.pipeline.bag_episodes import cuts
 from acehand_core.pipeline.bag_origin import BagOrigin
 from acehand_core.pipeline.bag_write import of_episode, robot_of, stoppable, write_demonstration
 from acehand_core.pipeline.dataset import release_memory
 from acehand_core.pipeline.demonstrations import read_episodes
+from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import Failure, JobReport
+from acehand_core.pipeline.settings import Clip, JobSettings
 from acehand_core.recordings.bag import BagIndex
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import hands_at, poses_at

@@ -19,7 +19,7 @@ from acehand_core.atomic import DirectoryLock, atomic_path, output_errors, sync
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot import dataset as lerobot
 from acehand_core.lerobot import format as files
-from acehand_core.lerobot.dataset import JOB, EpisodeJob, Existing, prepare_output
+from acehand_core.lerobot.dataset import JOB, EpisodeJob, prepare_output
 from acehand_core.lerobot.features import (
     IMAGE_KEY,
     VALID_KEY,
@@ -37,7 +37,7 @@ from acehand_core.pipeline.settings import TASK
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video, even_size
-from acehand_core.types import SIDES, Progress, no_progress
+from acehand_core.types import SIDES, Existing, Progress, no_progress
 from retarget.robots.robot import Robot, load_robot
 from retarget.solve.calibration_file import Fitted, calibration_text
 

@@ -315,7 +315,7 @@ class Steps:
             settings=settings,
             progress=progress,
             robot=robot,
-            retargeter=retargeter_named(settings.solver, lower_unfollowed=settings.second_pass),
+            retargeter=retargeter_named(settings.method, lower_unfollowed=settings.second_pass),
             arm=settings.arm.load(),
             given=read_calibrations(settings.calibration, robot) if settings.calibration else {},
             gates=read_gates(settings.gates) if settings.gates else GATES,

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from acehand_core.errors import InputError
-from acehand_core.lerobot.dataset import Existing
-from acehand_core.lerobot.features import Layout
 from acehand_core.motion import Recording
-from acehand_core.recordings.hands_file import Hands
-from acehand_core.recordings.registry import RecordingOptions
+from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.video_encode import VideoEncoding, even_size
 from acehand_core.settings import (
     CALIBRATION,
@@ -28,12 +25,13 @@ from acehand_core.settings import (
 )
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
-from acehand_core.types import SIDES
-from retarget.replay.simulate import Latency
+from acehand_core.types import SIDES, Existing, Hands, Latency
 from retarget.robots.robot import Robot, find_robot_file, robot_names, split_variant
-from retarget.solve.arm import Arm
 from retarget.solve.arm_attachment import ArmSettings
-from retarget.solve.methods import retargeter_named
+
+if TYPE_CHECKING:
+    from acehand_core.lerobot.features import Layout
+    from retarget.solve.arm import Arm
 
 #: What hands do where nobody says it.
 TASK = "hand motion"
@@ -74,11 +72,12 @@ class JobSettings:
         metavar="NAME|FILE",
         identity="always",
     )
-    solver: str = setting(
+    method: str = setting(
         "trajectory",
-        "trajectory, dex-vector, dex-dexpilot or dex-position",
+        "how commands are found: trajectory, dex-vector, dex-dexpilot or dex-position",
         metavar="NAME",
         identity="always",
+        old="solver",
     )
     calibration: Path | None = setting(None, CALIBRATION, metavar="FILE", identity="always")
     gates: Path | None = setting(
@@ -130,8 +129,11 @@ class JobSettings:
             raise InputError("--task is empty; say in a few words what the hands do.")
         if self.output.absolute().name in ("", ".."):
             raise InputError(f"--output {self.output}: give the name of a folder to make.")
-        if self.calibration is not None and not retargeter_named(self.solver).calibrates:
-            raise InputError(f"--calibration goes with --solver trajectory, not {self.solver}.")
+        if self.calibration is not None:
+            from retarget.solve.methods import retargeter_named
+
+            if not retargeter_named(self.method).calibrates:
+                raise InputError(f"--calibration goes with --method trajectory, not {self.method}.")
         _ = self.tracking  # its values are checked on construction
 
     def task_of(self, clip: Clip, recording: Recording) -> str:
@@ -165,6 +167,8 @@ class JobSettings:
         self, recording: Recording, tracker: Tracker, robot: Robot, arm: Arm | None
     ) -> Layout:
         """Return what all episodes of a dataset share that begins with this recording."""
+        from acehand_core.lerobot.features import Layout
+
         frame: Literal["camera", "world", "none"] = "camera"
         if not tracker.placed:
             frame = "none"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +28,7 @@ from acehand_core.joints import motion_from_joints
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.selection import only_hands
-from acehand_core.types import SIDES
-
-Hands = Literal["both", "left", "right"]
+from acehand_core.types import SIDES, Hands
 
 #: Endings of files of hands.
 SUFFIXES = (".parquet", ".npz")

@@ -15,9 +15,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from acehand_core.errors import InputError, MissingDependencyError, nearest
 from acehand_core.motion import HandModelName, HandMotion, Recording
-from acehand_core.recordings.hands_file import Hands
 from acehand_core.trackers.ace_settings import AceSettings
-from acehand_core.types import Progress, no_progress
+from acehand_core.types import Hands, Progress, no_progress
 
 ENTRY_POINT_GROUP = "acehand.trackers"
 

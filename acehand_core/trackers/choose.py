@@ -7,18 +7,13 @@ from pathlib import Path
 
 from acehand_core.errors import InputError, NoHandError
 from acehand_core.motion import HandMotion, Recording
-from acehand_core.recordings.hands_file import Hands, refuse_flags
-from acehand_core.recordings.registry import (
-    HandsFile,
-    Opened,
-    RecordingOptions,
-    Registry,
-    format_of,
-)
+from acehand_core.recordings.hands_file import refuse_flags
+from acehand_core.recordings.options import RecordingOptions
+from acehand_core.recordings.registry import HandsFile, Opened, Registry, format_of
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker
 from acehand_core.trackers.files import FileTracker
-from acehand_core.types import Progress, no_progress
+from acehand_core.types import Hands, Progress, no_progress
 
 
 def choose_tracker(name: str, settings: TrackerSettings) -> Tracker:

@@ -13,13 +13,14 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from acehand_core.errors import InputError
 from acehand_core.motion import ReplayReport
+from acehand_core.types import Latency
 from retarget.robots.hand_spec import Commands, HandSpec
 from retarget.robots.kinematics import import_mujoco, load_mjcf
 from retarget.solve.costs import CommandTarget
@@ -274,8 +275,6 @@ def _check(hand: HandSpec, commands: np.ndarray, times: np.ndarray, active: np.n
     if not np.isfinite(times).all() or (np.diff(times) <= 0).any():
         raise InputError("Times of commands must be finite and increase from frame to frame.")
 
-
-Latency = Literal["off", "on", "ahead"]
 
 #: A joint that stays this far from all its commands of the last moments did not follow. One that
 #: slides has a limit of its own: about what 0.03 rad move a fingertip by.

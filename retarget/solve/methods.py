@@ -86,7 +86,7 @@ def build_dex(
         from dex_retargeting.retargeting_config import RetargetingConfig
     except ImportError as error:
         raise MissingDependencyError(
-            f"--solver dex-{mode} needs dex-retargeting: {error}. In the checkout: "
+            f"--method dex-{mode} needs dex-retargeting: {error}. In the checkout: "
             "pip install torch==2.13.0 && pip install '.[dex]'; or use the default solver."
         ) from error
 
@@ -233,7 +233,7 @@ class DexRetargeter:
         """Refuse grippers."""
         if any(hand.tracks == "opening" for hand in hands):
             raise InputError(
-                f"--solver {self.name} follows fingers, but {robot} the opening between thumb and "
+                f"--method {self.name} follows fingers, but {robot} the opening between thumb and "
                 "index: use the default solver."
             )
 

@@ -1,0 +1,65 @@
+"""How a recording is read: what the user says of its camera, its part and its topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from acehand_core.bags.records import BagOptions
+from acehand_core.errors import InputError
+from acehand_core.settings import group, setting
+from acehand_core.types import Hands
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingOptions:
+    """How to read a recording.
+
+    A camera file is rescaled to the video; a distorted video is undistorted to pinhole. ``hands``
+    is which of a file of hands are read, also the side of a single one that has no side.
+    """
+
+    intrinsics: str | None = setting(
+        None,
+        "a pinhole, in pixels of the video",
+        metavar="FX,FY,CX,CY",
+        either="camera",
+        identity="always",
+    )
+    camera: Path | None = setting(
+        None,
+        "camera file (JSON); a distorted video is undistorted to a pinhole first",
+        metavar="FILE",
+        either="camera",
+        identity="always",
+    )
+    camera_poses: Path | None = setting(
+        None,
+        "table of camera poses; base poses are then in the world frame",
+        metavar="FILE",
+        identity="always",
+    )
+    mirrored: bool = setting(
+        False, "a selfie video; it is turned back on reading, and stored so", identity="always"
+    )
+    start_s: float | None = setting(
+        None, "seconds to skip", flag="start", metavar="S", identity="never", default_text="0"
+    )
+    duration_s: float | None = setting(
+        None, "seconds to read", flag="duration", metavar="S", identity="never", default_text="all"
+    )
+    video_key: str | None = setting(
+        None, "which video of a LeRobot dataset", metavar="KEY", default_text="the only one"
+    )
+    frame_rate: float | None = setting(
+        None,
+        "frames per second of a folder of pictures, where their names are not times",
+        metavar="HZ",
+        default_text="30",
+    )
+    bag: BagOptions = group(BagOptions, "bags")
+    hands: Hands = "both"
+
+    def __post_init__(self) -> None:
+        if self.intrinsics is not None and self.camera is not None:
+            raise InputError("Give either --intrinsics or --camera, not both.")
