@@ -13,7 +13,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, Recording
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording
-from acehand_core.recordings.selection import _Taken, at_rate, part
+from acehand_core.recordings.selection import _SelectedFrames, at_rate, part
 from helpers.fake_motion import random_motion
 from helpers.video_fixtures import read_number, write_video
 
@@ -107,7 +107,7 @@ def test_taken_frames_are_read_in_every_way(steps, cut):
     """Repeated and left out frames, forwards, backwards and one by one."""
     index = np.cumsum([2, *steps])
     source = recording(np.arange(80) * 1000)
-    frames = _Taken(source.frames, index)
+    frames = _SelectedFrames(source.frames, index)
     assert isinstance(frames, FrameSource)
     start, stop = sorted(min(c, len(index)) for c in cut)
     wanted = index[start:stop].tolist()

@@ -1,6 +1,6 @@
 """Write the tables of flags and ROS parameters in docs/ anew: ``python tools/flag_tables.py``.
 
-A table stands between ``<!-- settings NAME -->`` and ``<!-- end -->``; tests/test_docs.py compares.
+A table stands between ``<!-- settings NAME -->`` and ``<!-- /settings -->``; tests/test_docs.py compares.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import Leaf, default_text, leaves
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-_MARKED = re.compile(r"(<!-- settings ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- settings ([\w ]+) -->\n).*?(<!-- /settings -->)", re.DOTALL)
 
 
 def flag_table(settings: Iterable[Leaf]) -> str:
