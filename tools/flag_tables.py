@@ -1,6 +1,7 @@
 """Write the tables of flags and ROS parameters in docs/ anew: ``python tools/flag_tables.py``.
 
-A table stands between ``<!-- settings NAME -->`` and ``<!-- /settings -->``; tests/test_docs.py compares.
+A table stands between ``<!-- settings NAME -->`` and ``<!-- /settings -->``; tests/test_docs.py
+compares.
 """
 
 from __future__ import annotations
