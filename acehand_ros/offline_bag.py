@@ -53,7 +53,7 @@ class OfflineBag:
         return exit_code(self._worker.status)
 
     def _start(self) -> str:
-        from acehand_core.pipeline.bag_convert import convert_bag
+        from acehand_core import convert_bag
 
         options = offline_options(self._values)
         self._worker.start(lambda progress, cancel: convert_bag(options, progress, cancel))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from acehand_core import ConvertOptions
 from acehand_core.errors import InputError
-from acehand_core.pipeline.bag_convert import ConvertOptions
 from acehand_core.settings import built, leaves
 
 NO_BAG = "none"

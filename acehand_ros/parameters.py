@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from acehand_core import ConvertOptions, JobSettings
 from acehand_core.bags.records import BagOptions
 from acehand_core.errors import InputError, nearest
-from acehand_core.pipeline.bag_convert import ConvertOptions
 from acehand_core.pipeline.bag_episodes import MODES
-from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import group, leaves, like, setting
 
 Value = str | bool | int | float

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from acehand_core import load_demonstrations
 from acehand_core.bags.messages import Demonstration, with_frame_prefix
 from acehand_core.errors import EXIT_OK, EXIT_SOME_FAILED, InputError
-from acehand_core.pipeline.bag_write import load_demonstrations
 from acehand_core.types import SIDES
 from acehand_ros import runtime
 from acehand_ros.drive import ActionDrive, Drive, ForwardDrive

@@ -33,9 +33,10 @@ DOCS = ROOT / "docs"
 FORMATS = (DOCS / "formats.md").read_text("utf-8")
 
 
-def table(header: str) -> list[list[str]]:
-    """Return the cells of the table whose header starts so."""
-    lines = FORMATS[FORMATS.index(header) :].splitlines()[2:]
+def table(header: str, which: int = 0) -> list[list[str]]:
+    """Return the cells of the table whose header starts so, the first one or a later one."""
+    start = [match.start() for match in re.finditer(re.escape(header), FORMATS)][which]
+    lines = FORMATS[start:].splitlines()[2:]
     rows = []
     for line in lines:
         if not line.startswith("|"):
@@ -59,6 +60,17 @@ def test_flags() -> None:
         "--resume": "off", "--arm-mount": "0,0,0,0,0,0", "--quiet": "off", "--start": "0",
     }.items():  # fmt: skip
         assert rows[flag] == default
+
+
+def test_the_help_offers_what_the_docs_list(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not a flag more or less, as ``--help`` spells them."""
+    with pytest.raises(SystemExit):
+        retarget.main(["--help"])
+    boxes = re.findall(r"^\W? +((?:-\w, )?--[a-z].*)", capsys.readouterr().out, re.MULTILINE)
+    offered = {flag for line in boxes for flag in re.findall(r"--[\w-]+", line.split("  ")[0])}
+    rows = [*table("| flag | default"), *table("| flag | default", 1)]
+    stated = {row[0].strip("`") for row in rows}
+    assert offered - stated == {"--help", "--no-overlay"} and stated <= offered
 
 
 def test_exit_codes() -> None:

@@ -42,17 +42,14 @@ def parse(program: str, words: Sequence[str], *kinds: type[Any]) -> tuple[Any, .
         named = Annotated[box, conf.arg(name=about.title, help=about.about)]
         main.append((f"box{number}", named, field(default_factory=box)))
 
-    given = dict(
-        vars(
-            tyro.cli(
-                make_dataclass("Flags", main, kw_only=True),
-                prog=program,
-                description=inspect.cleandoc(kinds[0].__doc__ or ""),
-                args=list(_renamed(words, flat)),
-                config=(conf.DisallowNone,),
-            )
-        )
+    flags: Any = tyro.cli(
+        make_dataclass("Flags", main, kw_only=True),
+        prog=program,
+        description=inspect.cleandoc(kinds[0].__doc__ or ""),
+        args=list(_renamed(words, flat)),
+        config=(conf.DisallowNone,),
     )
+    given = dict(vars(flags))
     for number in range(len(boxes)):
         given |= vars(given[f"box{number}"])
     return tuple(
@@ -69,8 +66,8 @@ def _fields(leaf: Leaf, exclusive: dict[str, object]) -> Iterator[tuple[str, Any
     if about.switches is not None:
         only_one = conf.create_mutex_group(required=False, title=about.help)
         for value, text in about.switches.items():
-            told = conf.arg(name=value, help=text, help_behavior_hint="")
-            kind = Annotated[bool, told, conf.FlagCreatePairsOff, conf.OmitArgPrefixes, only_one]
+            shown = conf.arg(name=value, help=text, help_behavior_hint="")
+            kind = Annotated[bool, shown, conf.FlagCreatePairsOff, conf.OmitArgPrefixes, only_one]
             yield f"{name}_{value}", kind, False
         return
 
@@ -96,7 +93,7 @@ def _fields(leaf: Leaf, exclusive: dict[str, object]) -> Iterator[tuple[str, Any
         marks.append(exclusive[about.either])
 
     required, hint = leaf.default is MISSING, default_text(leaf)
-    told = conf.arg(
+    shown = conf.arg(
         name=leaf.flag,
         aliases=(f"-{about.short}",) if about.short else None,
         metavar=None if leaf.type is bool else metavar,
@@ -104,7 +101,7 @@ def _fields(leaf: Leaf, exclusive: dict[str, object]) -> Iterator[tuple[str, Any
         help_behavior_hint="(required)" if required else f"(default: {hint})" if hint else "",
     )
     kind = kind if leaf.default is not None else kind | None
-    yield name, Annotated[kind, told, *marks], field() if required else field(default=leaf.default)
+    yield name, Annotated[kind, shown, *marks], field() if required else field(default=leaf.default)
 
 
 def _attribute(leaf: Leaf) -> str:

@@ -28,7 +28,7 @@ from acehand_core.pipeline.dataset import release_memory
 from acehand_core.pipeline.demonstrations import read_episodes
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import Failure, JobReport
-from acehand_core.pipeline.settings import Clip, JobSettings
+from acehand_core.pipeline.settings import JobSettings, Span
 from acehand_core.recordings.bag import BagIndex
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import hands_at, poses_at
@@ -129,9 +129,9 @@ def convert_bag(
 def _convert(
     options: ConvertOptions, index: BagIndex, registry: Registry, progress: Progress
 ) -> ConvertReport:
-    clips = [Clip(c.start, c.stop, c.task) for c in
+    spans = [Span(c.start, c.stop, c.task) for c in
              cuts(index, options.episodes, options.episode_topic)]  # fmt: skip
-    job = replace(options.job, split=_split(options, clips))
+    job = replace(options.job, split=_split(options, spans))
 
     def report(
         done: JobReport, written: Mapping[str, int] | None, passed: DroppedMessages
@@ -165,7 +165,7 @@ def _convert(
     return report(done, written, passed)
 
 
-def _split(options: ConvertOptions, clips: list[Clip]) -> Callable[[Recording], list[Clip]] | None:
+def _split(options: ConvertOptions, spans: list[Span]) -> Callable[[Recording], list[Span]] | None:
     """Return how the main job cuts the bag; None where it takes it whole."""
     reading = options.job.reading
     if options.episodes == "whole":
@@ -173,8 +173,8 @@ def _split(options: ConvertOptions, clips: list[Clip]) -> Callable[[Recording], 
     if reading.start_s is not None or reading.duration_s is not None:
         raise InputError("--start and --duration do not go with --episodes; cut by a times.csv.")
 
-    def split(recording: Recording) -> list[Clip]:
-        return clips
+    def split(recording: Recording) -> list[Span]:
+        return spans
 
     return split
 

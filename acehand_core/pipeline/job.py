@@ -1,4 +1,4 @@
-"""The main job: recordings in, one dataset and its pictures out.
+"""The main job: recordings in, one dataset and its pictures dataset.
 
 An input that fails is reported and the next one is taken; what was finished stays.
 """
@@ -16,14 +16,18 @@ from typing import Any
 
 from acehand_core.bags.records import DroppedMessages
 from acehand_core.errors import AcehandError, Interrupted, NoHandError, OutputError
-from acehand_core.lerobot import dataset
 from acehand_core.lerobot import format as files
-from acehand_core.lerobot.dataset import EpisodeJob, FinishedEpisodes, prepare_output
+from acehand_core.lerobot.dataset import (
+    EpisodeJob,
+    FinishedEpisodes,
+    max_episode_frames,
+    prepare_output,
+)
 from acehand_core.motion import Calibration, HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.dataset import Dataset, release_memory
 from acehand_core.pipeline.pictures import draw
 from acehand_core.pipeline.report import EpisodeReport, Failure, JobReport, episode_report
-from acehand_core.pipeline.settings import Clip, JobSettings
+from acehand_core.pipeline.settings import JobSettings, Span
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import at_rate, hands_at, part
@@ -78,32 +82,32 @@ def run_job(
         origins = [(path, registry.sha256(path, settings.reading)) for path in paths]
         finished.check_settings(origins, settings.cut, steps.shaping(fps))
 
-    out = Dataset(settings.output, steps.robot, settings.existing, fps, settings.encoding)
+    dataset = Dataset(settings.output, steps.robot, settings.existing, fps, settings.encoding)
     outcome = _Outcome()
     try:
         for path in paths:
-            if not _convert_input(path, registry, steps, finished, out, outcome):
+            if not _convert_input(path, registry, steps, finished, dataset, outcome):
                 break
     except KeyboardInterrupt as stop:
         with contextlib.suppress(AcehandError):  # finished episodes are there all the same
-            _finish(out, settings)
-        raise Interrupted(outcome.report(out, time.perf_counter() - started)) from stop
+            _finish(dataset, settings)
+        raise Interrupted(outcome.report(dataset, time.perf_counter() - started)) from stop
     except BaseException:
-        out.close()
+        dataset.close()
         raise
 
     release_memory()
     try:
-        _finish(out, settings)
+        _finish(dataset, settings)
     except AcehandError as error:
         outcome.failures.append(Failure(str(settings.output), error))
     shutil.rmtree(settings.work_dir, ignore_errors=True)
-    return outcome.report(out, time.perf_counter() - started)
+    return outcome.report(dataset, time.perf_counter() - started)
 
 
-def _finish(out: Dataset, settings: JobSettings) -> None:
+def _finish(dataset: Dataset, settings: JobSettings) -> None:
     if not settings.dry_run:
-        out.finish()
+        dataset.finish()
 
 
 def _convert_input(
@@ -111,7 +115,7 @@ def _convert_input(
     registry: Registry,
     steps: Steps,
     finished: FinishedEpisodes,
-    out: Dataset,
+    dataset: Dataset,
     outcome: _Outcome,
 ) -> bool:
     """Process one input, keep its failures for the report, and tell whether to take the next."""
@@ -121,17 +125,17 @@ def _convert_input(
             path, settings.tracker, settings.tracking, settings.reading, registry, steps.progress
         )
         recording, dropped = opened.recording, opened.dropped
-        out.rate_of(recording)
+        dataset.rate_of(recording)
 
-        clips = settings.split(recording) if settings.split else [Clip(0, len(recording))]
-        for number, clip in enumerate(clips):
-            name = str(path) if len(clips) == 1 else f"{path} (clip {number})"
+        spans = settings.split(recording) if settings.split else [Span(0, len(recording))]
+        for number, span in enumerate(spans):
+            name = str(path) if len(spans) == 1 else f"{path} (clip {number})"
             try:
-                plan = _plan(path, recording, clip, steps, finished, out, outcome)
+                plan = _plan(path, recording, span, steps, finished, dataset, outcome)
                 if plan.unfinished:
-                    _complete(plan, tracker, steps, finished, out, outcome)
+                    _complete(plan, tracker, steps, finished, dataset, outcome)
                 if plan.jobs:
-                    _convert(plan, tracker, steps, out, outcome)
+                    _convert(plan, tracker, steps, dataset, outcome)
             except OutputError:
                 raise
             except AcehandError as error:
@@ -159,11 +163,11 @@ class _Outcome:
     recorded_s: float = 0.0
     dropped: DroppedMessages = field(default_factory=DroppedMessages)
 
-    def report(self, out: Dataset, seconds: float) -> JobReport:
+    def report(self, dataset: Dataset, seconds: float) -> JobReport:
         """Return the report of the run."""
-        there = out.has_episodes or bool(self.skipped)
+        there = dataset.has_episodes or bool(self.skipped)
         return JobReport(
-            dataset=str(out.output) if there else None,
+            dataset=str(dataset.output) if there else None,
             seconds=seconds,
             recorded_seconds=self.recorded_s,
             episodes=tuple(self.episodes),
@@ -177,7 +181,7 @@ class _Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is to do of one clip of an input.
+    """What is to do of one span of an input.
 
     ``view`` is the recording at the dataset's rate; ``jobs`` the episodes to make of it, and
     ``unfinished`` those of the dataset, by number, that lack files beside their data.
@@ -193,24 +197,24 @@ class _Plan:
 def _plan(
     path: Path,
     recording: Recording,
-    clip: Clip,
+    span: Span,
     steps: Steps,
     finished: FinishedEpisodes,
-    out: Dataset,
+    dataset: Dataset,
     outcome: _Outcome,
 ) -> _Plan:
-    """Cut a clip into episodes and leave out those that the resumed dataset has already."""
-    settings, fps = steps.settings, out.rate_of(recording)
-    cut, task = settings.cut, settings.task_of(clip, recording)
-    if (clip.start, clip.stop) != (0, len(recording)):
+    """Cut a span into episodes and leave out those that the resumed dataset has already."""
+    settings, fps = steps.settings, dataset.rate_of(recording)
+    cut, task = settings.cut, settings.task_of(span, recording)
+    if (span.start, span.stop) != (0, len(recording)):
         whole = recording
-        recording = part(whole, clip.start, clip.stop)
+        recording = part(whole, span.start, span.stop)
         first, last = recording.timestamps_ns[[0, -1]] - whole.timestamps_ns[0]
         cut = (cut[0] + float(first) / 1e9, float(last - first) / 1e9 + 1 / recording.fps)
 
     view, _ = at_rate(recording, fps)
-    limit = dataset.max_episode_frames(fps)
-    shaping = steps.shaping(fps) | {"task": clip.task or settings.task}
+    limit = max_episode_frames(fps)
+    shaping = steps.shaping(fps) | {"task": span.task or settings.task}
     jobs = [
         EpisodeJob(recording.name, recording.sha256 or "", cut, frames, shaping)
         for frames in pairwise([*range(0, len(view), limit), len(view)])
@@ -228,14 +232,16 @@ def _plan(
     return _Plan(recording, view, task, todo, unfinished)
 
 
-def _convert(plan: _Plan, tracker: Tracker, steps: Steps, out: Dataset, outcome: _Outcome) -> None:
-    """Track a clip, and make each of its episodes."""
+def _convert(
+    plan: _Plan, tracker: Tracker, steps: Steps, dataset: Dataset, outcome: _Outcome
+) -> None:
+    """Track a span, and make each of its episodes."""
     settings, view = steps.settings, plan.view
     with contextlib.ExitStack() as stack:
         if not settings.dry_run:
-            out.begin(settings.layout(plan.recording, tracker, steps.robot, steps.arm), view)
+            dataset.begin(settings.layout(plan.recording, tracker, steps.robot, steps.arm), view)
             # Encoding does not wait for the tracker.
-            videos = stack.enter_context(out.encoded(view, [job.part for job in plan.jobs]))
+            videos = stack.enter_context(dataset.encoded(view, [job.part for job in plan.jobs]))
         motion, calibrations = steps.track(tracker, plan.recording)
 
         for job in plan.jobs:
@@ -251,12 +257,12 @@ def _convert(plan: _Plan, tracker: Tracker, steps: Steps, out: Dataset, outcome:
             overlay = settings.overlay and shown.frames is not None
             pictures = (files.SHEET, files.OVERLAY) if overlay else (files.SHEET,)
             text = steps.calibration_text(calibrations, plan.recording)
-            report, folder = out.store(
+            report, folder = dataset.store(
                 shown, episode, trajectory, next(videos), plan.task, text, pictures, job
             )
             outcome.episodes.append(report)
             draw(shown, episode, trajectory, steps.robot, folder, overlay, steps.progress)
-            out.pictures_done(folder)
+            dataset.pictures_done(folder)
 
 
 def _complete(
@@ -264,7 +270,7 @@ def _complete(
     tracker: Tracker,
     steps: Steps,
     finished: FinishedEpisodes,
-    out: Dataset,
+    dataset: Dataset,
     outcome: _Outcome,
 ) -> None:
     """Make what an interrupted run left out beside episodes of the dataset."""
@@ -275,7 +281,7 @@ def _complete(
         shown = part(plan.view, *job.part)
 
         # The hands kept beside the episode, or tracked again.
-        made = steps.stored(out.output / files.episode_folder(number))
+        made = steps.stored(dataset.output / files.episode_folder(number))
         if made is None:
             motion, calibrations = tracked = tracked or steps.track(tracker, plan.recording)
             made = hands_at(motion, shown.timestamps_ns, shown.fps), calibrations
@@ -283,12 +289,12 @@ def _complete(
 
         trajectory = steps.retarget(episode, calibrations)
         text = steps.calibration_text(calibrations, plan.recording)
-        with out.held():
-            folder = out.complete(job, number, episode, trajectory, text)
+        with dataset.held():
+            folder = dataset.complete(job, number, episode, trajectory, text)
             if {files.SHEET, files.OVERLAY} & set(names):
                 draw(shown, episode, trajectory, steps.robot, folder, settings.overlay,
                      steps.progress)  # fmt: skip
-                out.pictures_done(folder)
+                dataset.pictures_done(folder)
         outcome.dropped.remark(
             f"{plan.recording.source}: episode {number} was interrupted; made now: "
             f"{', '.join(names)}"

@@ -38,7 +38,7 @@ TASK = "hand motion"
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class Span:
     """Frames ``start`` to ``stop - 1`` of an input; ``task`` None: that of the settings."""
 
     start: int
@@ -50,7 +50,7 @@ class Clip:
 class JobSettings:
     """Everything the main job can be told.
 
-    ``split`` cuts an input into clips, each tracked on its own and an episode of its own.
+    ``split`` cuts an input into spans, each tracked on its own and an episode of its own.
     """
 
     output: Path = setting(
@@ -120,7 +120,7 @@ class JobSettings:
     overlay: bool = setting(True, "write an overlay video per episode", pair=True, identity="never")
     dry_run: bool = setting(False, "track, retarget and judge, but write nothing", identity="never")
     encoding: VideoEncoding = field(default_factory=VideoEncoding)
-    split: Callable[[Recording], Sequence[Clip]] | None = None
+    split: Callable[[Recording], Sequence[Span]] | None = None
 
     def __post_init__(self) -> None:
         if self.fps is not None and self.fps < 1:
@@ -136,9 +136,9 @@ class JobSettings:
                 raise InputError(f"--calibration goes with --method trajectory, not {self.method}.")
         _ = self.tracking  # its values are checked on construction
 
-    def task_of(self, clip: Clip, recording: Recording) -> str:
-        """Return the task of an episode: the clip's, the wanted, the recording's, or ``TASK``."""
-        return clip.task or self.task or recording.task or TASK
+    def task_of(self, span: Span, recording: Recording) -> str:
+        """Return the task of an episode: the span's, the wanted, the recording's, or ``TASK``."""
+        return span.task or self.task or recording.task or TASK
 
     @property
     def work_dir(self) -> Path:
