@@ -191,14 +191,16 @@ def built(settings: type[SettingsClass], values: Mapping[tuple[str, ...], Any]) 
     """Return settings with these values, by path; what is not named keeps its default.
 
     Raises:
-        InputError: the settings refuse a value.
+        InputError: the settings refuse a value, or it is no choice or outside its range.
     """
     types = get_type_hints(settings)
     arguments = {path[0]: value for path, value in values.items() if len(path) == 1}
     for name in {path[0] for path in values if len(path) > 1}:
         inner = {path[1:]: v for path, v in values.items() if path[0] == name and len(path) > 1}
         arguments[name] = built(types[name], inner)
-    return settings(**arguments)
+    made = settings(**arguments)
+    check_values(made)
+    return made
 
 
 def numbers(text: str) -> tuple[float, ...]:

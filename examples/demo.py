@@ -14,8 +14,6 @@ import numpy as np
 
 import acehand_core as ah
 import retarget
-from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.types import SIDES
 
 HERE = Path(__file__).resolve().parent
 
@@ -27,7 +25,8 @@ def main() -> int:
     output = parser.parse_args().output
     truth = ah.read_hand_motion(HERE / "two_hands_truth.parquet")
     camera = truth.camera
-    length = CapsuleHand().hand_length(truth.betas[1])
+    middle = truth.joints_camera[0, 1, [0, 9, 10, 11, 12]]  # from the wrist to the tip
+    length = float(np.linalg.norm(np.diff(middle, axis=0), axis=1).sum())
 
     recording = ah.open_recording(
         HERE / "two_hands.mp4", intrinsics=(camera.fx, camera.fy, camera.cx, camera.cy)
@@ -59,7 +58,7 @@ def compare(found: ah.HandMotion, truth: ah.HandMotion) -> list[str]:
     add up to that of the whole.
     """
     lines = []
-    for slot, side in enumerate(SIDES):
+    for slot, side in enumerate(("left", "right")):
         known = found.observed[:, slot] & truth.known[:, slot]
         if not known.any():
             lines.append(f"{side:<5} hand: not found")

@@ -1,9 +1,9 @@
 """From human hands to robot hands.
 
-``load_robot`` reads a robot, ``retarget`` lets it do what a motion of human hands does, and judges
-the result; ``calibrate`` and ``read_calibrations`` share one calibration among recordings of a
-subject, ``attach_arms`` puts arms under the hands. ``Cost`` and ``VectorCost`` are what a cost of
-one's own derives from.
+``load_robot`` reads a robot, ``check_hand`` checks its files. ``retarget`` lets it do what a motion
+of human hands does, and judges the result; ``calibrate`` and ``read_calibrations`` share one
+calibration among recordings of a subject, ``attach_arms`` puts arms under the hands. ``Cost`` and
+``VectorCost`` are what a cost of one's own derives from.
 
     robot = retarget.load_robot("inspire")
     trajectory = retarget.retarget(motion, robot)
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from retarget.replay.verdict import read_gates
     from retarget.retargeting import calibrate_motion as calibrate
     from retarget.retargeting import retarget_motion as retarget
+    from retarget.robots.check import check_hand
     from retarget.robots.robot import Robot, load_robot, robot_names
     from retarget.solve.arm_attachment import ArmSettings, attach_arms
     from retarget.solve.base import BaseLimits
@@ -39,6 +40,7 @@ _PUBLIC = {
     "Weights": "solve.costs:Weights",
     "attach_arms": "solve.arm_attachment:attach_arms",
     "calibrate": "retargeting:calibrate_motion",
+    "check_hand": "robots.check:check_hand",
     "load_robot": "robots.robot:load_robot",
     "read_calibrations": "solve.calibration_file:known_calibrations",
     "read_gates": "replay.verdict:read_gates",
@@ -55,6 +57,7 @@ __all__ = [
     "Weights",
     "attach_arms",
     "calibrate",
+    "check_hand",
     "load_robot",
     "read_calibrations",
     "read_gates",

@@ -1,7 +1,10 @@
-"""docs/api.md: its code blocks run as they stand, and what they make is right."""
+"""docs/api.md and examples/: they run as they stand, and what they make is right."""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +20,8 @@ import acehand_core as ah
 import retarget
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.recordings.hands_file import read_hand_motion
+from helpers.example_video import example_frames
+from helpers.video_fixtures import write_video
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples"
@@ -29,10 +34,11 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
     folder = tmp_path_factory.mktemp("api")
     shutil.copy(EXAMPLE / "two_hands.mp4", folder / "video.mp4")
     truth = read_hand_motion(EXAMPLE / "two_hands_truth.parquet")
+    shutil.copytree(EXAMPLE / "own_robot", folder / "own_robot")
     np.save(folder / "keypoints.npy", truth.joints_camera[:20, 1])
 
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/api.md").read_text("utf-8"), re.S)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     names: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -116,3 +122,65 @@ def test_importing_the_api_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def example(name: str, folder: Path, *words: str | Path) -> list[str]:
+    """Run a script of examples/ in a folder; return the lines it prints."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLE / f"{name}.py", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_own_video(tmp_path: Path) -> None:
+    write_video(tmp_path / "mine.mp4", example_frames(12))
+    lines = example("own_video", tmp_path, "mine.mp4", "--hand-length", "0.19", "--task", "lift")
+    assert lines[0] == "my_dataset" and lines[1].startswith("  - ")
+    assert check_dataset(tmp_path / "my_dataset", decode_all=True) == []
+    rows = pq.read_table(next((tmp_path / "my_dataset/data").rglob("*.parquet")))
+    assert len(rows) == 12
+
+
+def test_own_keypoints(tmp_path: Path) -> None:
+    lines = example("own_keypoints", tmp_path)
+    assert lines[0] == "pass"
+    header, *rows = (tmp_path / "registers.csv").read_text().splitlines()
+    # The vendor's order, and its registers: 0 to 1000.
+    assert header == "pinky,ring,middle,index,thumb_bend,thumb_rotation"
+    registers = np.array([row.split(",") for row in rows], int)
+    assert registers.shape == (120, 6) and 0 <= registers.min() < registers.max() <= 1000
+    # At 2 s the hand holds a block: the four fingers are bent further than at the start.
+    assert (registers[60, :4] < registers[0, :4] - 20).all()
+
+
+def test_own_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = example("own_tracker", tmp_path)
+    assert lines == [f"{side} hand: in 100% of 120 frames" for side in ("left", "right")] + ["pass"]
+
+    monkeypatch.syspath_prepend(EXAMPLE)
+    tracker = importlib.import_module("own_tracker").SkinTracker(ah.TrackerSettings())
+    assert isinstance(tracker, ah.Tracker)
+    truth = read_hand_motion(EXAMPLE / "two_hands_truth.parquet")
+    recording = ah.open_recording(EXAMPLE / "two_hands.mp4", duration_s=0.2)
+    motion = ah.track(dataclasses.replace(recording, camera=truth.camera), tracker)
+    for side in (0, 1):
+        found, true = (m.joints_camera[:6, side].mean(1) for m in (motion, truth))
+        off = truth.camera.fx * (found[:, :2] / found[:, 2:] - true[:, :2] / true[:, 2:])
+        assert np.linalg.norm(off, axis=1).max() < 50  # pixels; a hand is about 120 wide
+
+
+def test_own_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lines = example("own_robot", tmp_path)
+    checks, (verdict, *ranges) = lines[:-4], lines[-4:]
+    assert len(checks) == 11 and "FAILED" not in "".join(checks) and verdict == "pass"
+    # robot.yaml: 0 to 1.4 rad, the thumb -1.2 to 0.3; that is 80.2, -68.8 and 17.2 degrees.
+    limits = {"index": (0, 80.2), "middle": (0, 80.2), "thumb": (-68.8, 17.2)}
+    for line, (name, (low, high)) in zip(ranges, limits.items(), strict=True):
+        least, most = map(int, re.fullmatch(rf"{name}: (-?\d+) to (-?\d+) degrees", line).groups())
+        assert low - 0.5 <= least < most - 5 and most <= high + 0.5

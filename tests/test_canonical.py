@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from acehand_core.types import SIDES
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
 from retarget.solve import calibration as canonical
+from retarget.solve.costs import Weights
 from tools import gestures
 
 ROBOTS = [name for name in (*robot_names(), "inspire:other") if name != "panda_gripper"]
@@ -113,3 +115,19 @@ def test_another_hand_is_fitted_again(tmp_path, capsys):
 def test_a_gripper_has_none(capsys):
     assert main(["robots", "calibrate", "panda_gripper"]) == 0
     assert "follows an opening" in capsys.readouterr().err
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightsWithCentre(Weights):
+    centre: float = 0.0
+
+
+def test_a_weight_of_nothing_leaves_what_is_kept(monkeypatch):
+    """A new cost that is off by default; one that is on makes what is kept stale."""
+    hand = load_robot("inspire", models=OURS).hand("right")
+    tree = KinematicTree.of(hand)
+    kept = canonical.kept_calibration(hand).sha256
+    monkeypatch.setattr(canonical, "Weights", WeightsWithCentre)
+    assert canonical.fingerprint(hand, tree) == kept
+    monkeypatch.setattr(canonical, "Weights", lambda: WeightsWithCentre(centre=0.1))
+    assert canonical.fingerprint(hand, tree) != kept

@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
+import acehand_core.recordings.registry as registry
 from acehand_core.errors import InputError, VideoError
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording
@@ -76,6 +77,56 @@ def test_a_selfie_is_turned_back(tmp_path: Path) -> None:
     camera = open_recording(folder, mirrored=True, intrinsics=(60, 60, 20, 24))
     np.testing.assert_array_equal(camera.frames.at(0), colour(0)[:, ::-1])
     assert camera.camera.cx == 63 - 20
+
+
+class ArrayFrames(registry.frames_folder.FolderFrames):
+    """Frames that are .npy arrays."""
+
+    def at(self, index: int) -> np.ndarray:
+        return np.load(self.paths[index])
+
+
+class ArraysFolder(registry.FramesFolder):
+    """A format of one's own: a folder of .npy frames, 50 a second."""
+
+    noun = "a folder of arrays"
+    option = None
+
+    @staticmethod
+    def matches(path: Path) -> bool:
+        return path.is_dir() and any(path.glob("*.npy"))
+
+    def open(self, path: Path, options: RecordingOptions, progress: object) -> registry.Opened:
+        frames = ArrayFrames(sorted(path.glob("*.npy")), (64, 48), mirrored=False)
+        times = 20_000_000 * np.arange(len(frames))
+        return registry.Opened(registry.Recording(str(path), None, times, 50.0, 64, 48, frames))
+
+
+def test_a_new_format_is_one_class_and_one_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it stands among the others; one of its folders may hold pictures, too."""
+    for name in ("b", "a", "c"):
+        (tmp_path / "all" / name).mkdir(parents=True)
+    for number in range(3):
+        np.save(tmp_path / f"all/a/{number}.npy", colour(number))
+    np.save(tmp_path / "all/b/0.npy", colour(7))
+    for name in ("b", "c"):
+        cv2.imwrite(str(tmp_path / f"all/{name}/0.png"), colour(0))
+    with pytest.raises(VideoError):
+        open_recording(tmp_path / "all/a")
+
+    known = registry.FORMATS
+    for place in (0, 4, 5):
+        formats = [*known[:place], ArraysFolder, *known[place:]]
+        monkeypatch.setattr(registry, "FORMATS", tuple(formats))
+        recording = open_recording(tmp_path / "all/a", duration_s=0.04)
+        assert (len(recording), recording.fps) == (2, 50)
+        np.testing.assert_array_equal(recording.frames.at(1), colour(1))
+        inside = Registry().expand([tmp_path / "all"])
+        assert inside == [tmp_path / "all" / name for name in "abc"]
+        with pytest.raises(InputError, match=r"not a folder of pictures.*--frame-rate"):
+            open_recording(tmp_path / "all/a", frame_rate=30)
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

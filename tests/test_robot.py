@@ -21,7 +21,7 @@ from acehand_core.errors import InputError, SchemaError
 from retarget.robots.authoring import link_inertia, write_models
 from retarget.robots.body import Link, Shape
 from retarget.robots.kinematics import KinematicTree
-from retarget.robots.robot import find_robot_file, load_robot, robot_names
+from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
 
 SIDES = ("left", "right")
 HANDS = [(side, variant) for side in SIDES for variant in ("default", "other")]
@@ -177,11 +177,22 @@ def test_broken_files_are_refused_with_file_and_key(tmp_path, case):
 
 
 @pytest.mark.parametrize("key", ["name", "joints", "commands", "keypoints", "sides", "license",
-                                 "register_range", "simulation", "files"])  # fmt: skip
+                                 "register_range", "simulation"])  # fmt: skip
 def test_missing_keys_are_named(tmp_path, key):
     path = write(tmp_path, {k: v for k, v in VALUES.items() if k != key})
     with pytest.raises(SchemaError, match=f"{key} is missing"):
         load_robot(path)
+
+
+def test_names_of_model_files(tmp_path):
+    """Without ``files`` they are SIDE.xml and SIDE.urdf; either can be named."""
+    path = write(tmp_path, {k: v for k, v in VALUES.items() if k != "files"})
+    hand = load_robot(path, models=OURS).hand("left")
+    assert (hand.mjcf_path, hand.urdf_path) == (tmp_path / "left.xml", tmp_path / "left.urdf")
+    path = write(tmp_path, VALUES | {"files": {"mjcf": "a/{side}_hand.xml"}})
+    hand = load_robot(path, models=OURS).hand("left")
+    assert hand.mjcf_path == tmp_path / "a/left_hand.xml"
+    assert hand.urdf_path == tmp_path / "left.urdf"
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "a: [1\n", "\x00"])

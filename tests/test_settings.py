@@ -66,6 +66,8 @@ def test_a_new_flag_is_one_field() -> None:
 
     (job,) = parse("acehand-retarget", ["--sharpness", "0.75", "--hands", "left"], More)
     assert (job.sharpness, job.hands) == (0.75, "left")
+    with pytest.raises(InputError, match=r"--sharpness 2; valid: 0 to 1"):
+        parse("acehand-retarget", ["--sharpness", "2"], More)
     # A resumed run must have the same; datasets from before it was there lack it.
     assert job.shaping(30)["sharpness"] == 0.75 and "sharpness" not in More().shaping(30)
     (row,) = [line for line in flag_table(leaves(More)).splitlines() if "--sharpness" in line]

@@ -51,10 +51,13 @@ class RecordingFormat(ABC):
     Attributes:
         noun: what an input of this kind is called in messages, with its article.
         option: the field of ``RecordingOptions`` that only this kind has, or None.
+        folder_of_frames: a folder whose files are its frames. In a folder of such folders they are
+            inputs only where it has none of other kinds: beside a video they may be anything.
     """
 
     noun: ClassVar[str]
     option: ClassVar[str | None] = None
+    folder_of_frames: ClassVar[bool] = False
 
     @staticmethod
     @abstractmethod
@@ -63,7 +66,10 @@ class RecordingFormat(ABC):
 
     def contained(self, folder: Path) -> list[Path]:
         """Return the inputs of this kind directly in a folder that is not an input itself."""
-        return []
+        if not self.folder_of_frames:
+            return []
+        inner = (path for path in folder.iterdir() if path.is_dir() and path.name[:1] != ".")
+        return [path for path in inner if format_of(path) is type(self)]
 
     def expand(self, path: Path) -> list[Path]:
         """Return the inputs that a path stands for. Raises InputError."""
@@ -191,14 +197,11 @@ class FramesFolder(RecordingFormat):
 
     noun = "a folder of pictures"
     option = "frame_rate"
+    folder_of_frames = True
 
     @staticmethod
     def matches(path: Path) -> bool:
         return path.is_dir() and bool(frames_folder.pictures_in(path)) and not videos_in(path)
-
-    def contained(self, folder: Path) -> list[Path]:
-        inner = sorted(path for path in folder.iterdir() if path.is_dir())
-        return [path for path in inner if not path.name.startswith(".") and self.matches(path)]
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
         return Opened(frames_folder.open_frames(path, options.frame_rate, options.mirrored))
@@ -220,7 +223,7 @@ class VideoFile(RecordingFormat):
         return Opened(open_video(path, mirrored=options.mirrored))
 
 
-#: The first that matches is taken.
+#: The first that matches is taken; `VideoFile` takes everything and stays last.
 FORMATS: tuple[type[RecordingFormat], ...] = (
     HandsFile,
     LeRobotDataset,
@@ -264,18 +267,17 @@ class Registry:
                 raise InputError(f"{path}: no such file or folder.")
 
         if not paths:
-            raise InputError(
-                "No input; give a video, a bag, a folder of pictures or of any of these, a LeRobot "
-                "dataset or a file of hands."
-            )
+            nouns = ", ".join(dict.fromkeys(kind.noun for kind in reversed(self._formats)))
+            raise InputError(f"No input; give any of: {nouns}, a folder of these.")
         return paths
 
     def _inside(self, folder: Path) -> list[Path]:
         """Return the inputs in a folder that is not an input itself."""
-        *others, pictures, videos = self._formats.values()
-        together = sorted(path for kind in (*others, videos) for path in kind.contained(folder))
-        if inputs := together or pictures.contained(folder):
-            return inputs
+        inputs: dict[bool, list[Path]] = {True: [], False: []}
+        for kind in self._formats.values():
+            inputs[kind.folder_of_frames] += kind.contained(folder)
+        if paths := inputs[False] or inputs[True]:
+            return sorted(paths)
         raise VideoError(f"{folder} has no video; valid: files ending in {' '.join(EXTENSIONS)}.")
 
     def sha256(self, path: Path, options: RecordingOptions) -> str:

@@ -100,9 +100,10 @@ def read_hand(root: Section, side: Side, variant: str, changes: Section | None) 
     )
 
 
-def _model_path(root: Section, kind: str, side: Side, variant: str) -> Path:
+def _model_path(root: Section, kind: Literal["mjcf", "urdf"], side: Side, variant: str) -> Path:
     """Return the path of a model file beside robot.yaml."""
-    name = root.section("files").text(kind).replace("{side}", side)
+    usual = {"mjcf": "{side}.xml", "urdf": "{side}.urdf"}[kind]
+    name = root.section("files", optional=True).text(kind, usual).replace("{side}", side)
     return _of_variant(root.file.parent / name, variant)
 
 

@@ -26,7 +26,7 @@ import hashlib
 import importlib.resources
 import itertools
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -216,7 +216,9 @@ def fingerprint(hand: HandSpec, tree: KinematicTree) -> str:
     points = tree.points(hand.expand(commands), hand.target_frames)
     # In the words of the version that made the fingerprints that are kept beside robots.
     spread = repr(ROBOT_SPREAD).replace("offset=", "anchor=")
-    settings = (spread, repr(Weights()), hand.target_keypoints, hand.fingers)
+    # What weighs nothing changes no fit: with such a cost added the kept ones still hold.
+    weights = ", ".join(f"{name}={value!r}" for name, value in asdict(Weights()).items() if value)
+    settings = (spread, f"Weights({weights})", hand.target_keypoints, hand.fingers)
     digest = hashlib.sha256(repr((settings, _poses())).encode())
     for values in (commands, hand.coupling, points):
         digest.update((np.round(values * 1e5).astype(np.int64)).tobytes())
