@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import re
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,13 @@ def open_scene(camera=SMALL, props=()):
 @pytest.fixture(scope="module")
 def example():
     return pose_clip(two_hands(0), example_camera())
+
+
+def test_the_readme_of_the_examples_renders_a_clip():
+    (block,) = re.findall(r"```python\n(.*?)```", (EXAMPLES / "README.md").read_text(), re.DOTALL)
+    names = {}
+    exec(block, names)
+    assert next(names["frames"]).shape == (240, 320, 3) and names["truth"].presence[:, 0].all()
 
 
 @pytest.fixture(scope="module")

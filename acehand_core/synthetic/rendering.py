@@ -1,7 +1,7 @@
 """Scripts and episodes become pictures, and a HandMotion that is exactly what these show.
 
-``pose_clip`` and ``render_clip`` draw a script as it is; ``render_episode`` draws an episode
-through its lens and sensor, with masks and depth.
+``pose_clip`` draws a script as it is; ``render_episode`` draws an episode through its lens and
+sensor, with masks and depth.
 """
 
 from __future__ import annotations
