@@ -31,7 +31,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, episode: int) -> None:
 @pytest.fixture
 def short_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Split recordings every 10 frames."""
-    monkeypatch.setattr(pipeline.dataset, "max_episode_frames", lambda fps: 10)
+    monkeypatch.setattr(pipeline, "max_episode_frames", lambda fps: 10)
 
 
 def stamps(dataset: Path) -> list[int]:

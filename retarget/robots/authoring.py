@@ -36,7 +36,7 @@ from retarget.robots.robot import OURS, load_robot
 if TYPE_CHECKING:
     import mujoco
 
-Numbers = Sequence[float] | np.ndarray
+Numbers = Sequence[int | float] | np.ndarray
 _NOTICE = " Written by retarget.robots.authoring from robot.yaml; change that file instead. "
 #: Geom groups of the MJCF files: what pictures show, and what touches.
 VISUAL_GROUP, COLLISION_GROUP = 2, 3
