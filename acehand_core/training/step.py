@@ -43,7 +43,7 @@ def shard(model: AceModel, device: torch.device, processes: int) -> None:
     """Split a model's parameters over all processes, in place; make the optimiser afterwards."""
     # The backward hooks look for tensors in what the model returns.
     if Readout not in _pytree.SUPPORTED_NODES:
-        _pytree.register_dataclass(Readout)
+        torch.export.register_dataclass(Readout)
     model.to(device)
     mesh = init_device_mesh(device.type, (processes,))
     for name, module in list(model.named_modules()):
