@@ -28,7 +28,7 @@ from acehand_core.training.batches import Batch
 from acehand_core.training.compose import compose
 from acehand_core.training.loop import Run, train
 from acehand_core.training.losses import TERMS, LossWeights, Masks, Term, absolute, term_sums, total
-from acehand_core.training.step import DivergedError, TrainingModel, validate
+from acehand_core.training.step import DivergedError, TrainingModel, shard, validate
 from helpers.training_samples import HANDS, store, targets, truth
 
 
@@ -157,6 +157,12 @@ def assert_equivalent(run, reference) -> None:
         moved, total = moved + int((difference > 1e-5).sum()), total + difference.numel()
         assert difference.max() < 5e-4, name
     assert moved < 0.01 * total
+
+
+def test_an_old_torch_is_not_sharded(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.8.1+cpu")
+    with pytest.raises(InputError, match=r"fsdp with torch 2\.8\.1\+cpu; valid: torch 2\.9"):
+        shard(AceModel.__new__(AceModel), torch.device("cpu"), 2)
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])

@@ -21,9 +21,10 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.torch_version import TorchVersion
 from torch.utils import _pytree
 
-from acehand_core.errors import AcehandError
+from acehand_core.errors import AcehandError, InputError
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.model.batch import ClipBatch, Readout
 from acehand_core.model.bearings import sampled_bearings
@@ -40,7 +41,16 @@ _LAYERS = ("blocks", "layers")
 
 
 def shard(model: AceModel, device: torch.device, processes: int) -> None:
-    """Split a model's parameters over all processes, in place; make the optimiser afterwards."""
+    """Split a model's parameters over all processes, in place; make the optimiser afterwards.
+
+    Raises:
+        InputError: with torch 2.7.0 gradients of two processes on CPUs came out twice as large.
+    """
+    if TorchVersion(torch.__version__) < TorchVersion("2.9"):
+        raise InputError(
+            f"optim.parallel=fsdp with torch {torch.__version__}; valid: torch 2.9 or newer, or "
+            "another optim.parallel."
+        )
     # The backward hooks look for tensors in what the model returns.
     if Readout not in _pytree.SUPPORTED_NODES:
         torch.export.register_dataclass(Readout)
