@@ -285,6 +285,25 @@ def test_pinhole_like_looks_along_the_centre(camera: Camera) -> None:
     np.testing.assert_allclose(centre, [(camera.width - 1) / 2, (camera.height - 1) / 2])
 
 
+@every_camera
+@pytest.mark.parametrize("degrees", [0, 90, 180, 270])
+def test_the_camera_of_a_turned_picture(camera: Camera, degrees: int) -> None:
+    """Pixels go where numpy turns them, for points turned about the optical axis alike."""
+    rays = directions(camera, 40, share=0.6)
+    turns = degrees // 90
+    rotated = camera.rotated(degrees)
+    image = np.arange(camera.width * camera.height).reshape(camera.height, camera.width)
+    turned = np.rot90(image, -turns)  # clockwise
+    assert (rotated.height, rotated.width) == turned.shape
+
+    corner = np.argwhere(turned == 0)[0][::-1]  # where the first pixel went
+    right, down = (np.argwhere(turned == n)[0][::-1] - corner for n in (1, camera.width))
+    pixels = camera.project(rays)
+    expected = corner + pixels[:, :1] * right + pixels[:, 1:] * down
+    about_z = np.array([[right[0], down[0], 0], [right[1], down[1], 0], [0, 0, 1.0]])
+    np.testing.assert_allclose(rotated.project(rays @ about_z.T), expected, atol=1e-9)
+
+
 def test_contains_covers_whole_pixels() -> None:
     pixels = np.array(
         [[-0.5, -0.5], [1279.49, 719.49], [1279.5, 0], [0, 719.5], [-0.51, 5], [np.nan, 5]]
@@ -338,7 +357,7 @@ VALID = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "fisheye"}, "Did you mean 'fisheye624'"),
+        ({"model": "fisheye"}, "kannala_brandt (4 coefficients: OpenCV's cv2.fisheye"),
         ({"model": 3}, "unknown camera model 3"),
         ({"width": 0}, "at least 1"),
         ({"width": 640.5}, "whole pixels"),

@@ -1,13 +1,12 @@
-"""Camera files, inline intrinsics, camera poses, and recordings undistorted to a pinhole.
+"""Inline intrinsics, camera poses, and recordings undistorted to a pinhole.
 
-Formats: docs/formats.md.
+Formats: docs/formats.md; camera files: ``camera_files``.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,25 +30,6 @@ _UNIT_TOLERANCE = 1e-3
 #: Where a principal point lies, as a share of the image's width and height. Values that belong to
 #: twice or half the size fall outside, also where the lens sits a little off the middle.
 _CENTRAL = (0.3, 0.7)
-
-
-def load_camera(path: Path | str) -> Camera:
-    """Return the camera of a JSON camera file.
-
-    Raises:
-        CalibrationError: the file is missing, is not such a file, or describes no usable camera.
-    """
-    path = Path(path)
-    _check_file(path, "a JSON camera file")
-    try:
-        values = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CalibrationError(f"{path} is not JSON ({error}); give a camera file.") from None
-    if not isinstance(values, Mapping):
-        raise CalibrationError(
-            f"{path} must hold one JSON object with model, width, height, fx, fy, cx, cy."
-        )
-    return Camera.from_json(values, str(path))
 
 
 def parse_intrinsics(text: str, width: int, height: int) -> Camera:

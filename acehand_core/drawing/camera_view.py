@@ -1,0 +1,59 @@
+"""A camera's picture before and after undistortion, so that a glance tells whether it fits."""
+
+from __future__ import annotations
+
+import math
+
+import cv2
+import numpy as np
+
+from acehand_core.drawing.overlay import header, shrunk, subpixels
+from acehand_core.geometry.cameras import Camera
+from acehand_core.recordings.cameras import undistortion_maps
+from acehand_core.types import ImageRgb, Picture
+
+_DARK, _LINE, _AXIS = (24, 26, 30), (210, 214, 220), (240, 140, 40)
+#: Squares of the grid across the undistorted picture.
+_SQUARES = 16
+#: The grid ends at this angle to the optical axis; further out its lines crowd together.
+_EDGE = math.radians(72)
+_MAX_WIDTH = 960
+
+
+def before_and_after(camera: Camera, image: ImageRgb | None) -> Picture:
+    """Return a picture of ``camera`` beside the undistorted one.
+
+    Args:
+        camera: of ``image``'s size.
+        image: a frame; None: a grid of straight lines before the camera, as it sees them.
+    """
+    before = grid_seen_by(camera) if image is None else image
+    after = before
+    if camera.model != "pinhole":
+        after = cv2.remap(before, *undistortion_maps(camera), interpolation=cv2.INTER_LINEAR)
+
+    width = min(_MAX_WIDTH, camera.width)
+    labels = [f"before: {camera.model}", "after: undistorted"]
+    pictures = np.hstack([shrunk(before, width), shrunk(after, width)])
+    return np.vstack([header(labels, width), pictures])
+
+
+def grid_seen_by(camera: Camera) -> ImageRgb:
+    """Return what a camera sees of a plane of squares across its optical axis."""
+    image = np.full((camera.height, camera.width, 3), _DARK, np.uint8)
+    thick = max(1, round(camera.width / 500))
+    step = camera.width / camera.fx / _SQUARES
+    lines = np.arange(-2 * _SQUARES, 2 * _SQUARES + 1)
+    along = np.tan(np.linspace(-_EDGE, _EDGE, 721))
+
+    for number in sorted(lines, key=lambda line: line == 0):
+        across = np.full_like(along, number * step)
+        colour = _LINE if number else _AXIS
+        for x, y in ((along, across), (across, along)):
+            pixels = camera.project(np.stack([x, y, np.ones_like(x)], axis=-1))
+            seen = np.isfinite(pixels).all(axis=-1) & (np.hypot(x, y) <= math.tan(_EDGE))
+            for run in np.split(np.arange(len(x)), np.flatnonzero(np.diff(seen)) + 1):
+                if seen[run[0]]:
+                    points = [subpixels(pixels[run])]
+                    cv2.polylines(image, points, False, colour, thick, cv2.LINE_AA, 4)
+    return image

@@ -1,0 +1,129 @@
+"""Fields of camera files, read and checked; what the user has to say where a file does not.
+
+``FILE`` in a message stands for the file and the camera's name in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from acehand_core.errors import CalibrationError
+from acehand_core.geometry.cameras import Camera, CameraModel, opencv_distortion
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a user says of a camera where the file does not. None: nothing is said.
+
+    ``size`` is the calibrated picture's width and height, ``model`` what its coefficients are of.
+    """
+
+    size: tuple[int, int] | None = None
+    model: CameraModel | None = None
+
+
+#: Makes a camera, or raises CalibrationError.
+Make = Callable[[Said], Camera]
+
+
+def by_name(cameras: Iterable[tuple[str, Make]]) -> Mapping[str, Make]:
+    """Return cameras by name. Raises CalibrationError: two of one name."""
+    pairs = list(cameras)
+    names = [name for name, _ in pairs]
+    if double := [name for name in names if names.count(name) > 1]:
+        raise CalibrationError(f"camera {double[0]!r} is there {names.count(double[0])} times.")
+    return dict(pairs)
+
+
+def is_mapping_with(content: Any, *keys: str) -> bool:
+    """Tell whether a content has these fields."""
+    return isinstance(content, Mapping) and all(key in content for key in keys)
+
+
+def field(values: Any, key: str) -> Any:
+    """Return a field of a mapping. Raises CalibrationError, which names those that there are."""
+    if not isinstance(values, Mapping):
+        raise CalibrationError(f"a mapping with {key!r} is needed, not {type(values).__name__}.")
+    if key not in values:
+        there = ", ".join(map(str, values))
+        raise CalibrationError(f"{key!r} is missing; there is: {there or 'nothing'}.")
+    return values[key]
+
+
+def numbers(value: Any, key: str, count: int | None = None) -> list[float]:
+    """Return one number or several as a list; rows of a matrix are joined.
+
+    Text counts where it is a number, since YAML reads 1e-5 as text. Raises CalibrationError, also
+    for what is not finite.
+    """
+    entries = value if isinstance(value, list) else [value]
+    if entries and all(isinstance(entry, list) for entry in entries):
+        entries = [number for row in entries for number in row]
+    try:
+        if any(isinstance(entry, bool) for entry in entries):
+            raise ValueError
+        found = [float(entry) for entry in entries]
+        if not all(map(math.isfinite, found)):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise CalibrationError(f"{key!r} is {str(value)[:80]}; give numbers.") from None
+    if count is not None and len(found) != count:
+        raise CalibrationError(f"{key!r} has {len(found)} numbers; {count} are needed.")
+    return found
+
+
+def matrix(value: Any, key: str) -> tuple[float, float, float, float]:
+    """Return fx, fy, cx, cy of a camera matrix of 3 x 3. Raises CalibrationError."""
+    fx, skew, cx, zero, fy, cy, *last = numbers(value, key, 9)
+    if last != [0, 0, 1] or zero != 0:
+        raise CalibrationError(f"{key!r} is no camera matrix: fx 0 cx, 0 fy cy, 0 0 1 is needed.")
+    check_skew(skew, fx, key)
+    return fx, fy, cx, cy
+
+
+def check_skew(skew: float, fx: float, key: str) -> None:
+    """Raise CalibrationError unless the skew in pixels is 0, but for rounding."""
+    if abs(skew) > 1e-6 * abs(fx):
+        raise CalibrationError(f"{key!r} has a skew of {skew:g} px; no camera model here has one.")
+
+
+def size(width_height: Sequence[Any], said: Said, centre: tuple[float, float]) -> tuple[int, int]:
+    """Return a picture's size as the file has it, or as the user says where that is None or 0.
+
+    ``centre`` is the principal point. Raises CalibrationError.
+    """
+    if None in width_height or 0 in width_height:
+        if said.size is not None:
+            return said.size
+        raise CalibrationError(
+            "the image size is missing (the principal point would be the middle of about "
+            f"{2 * centre[0] + 1:.0f} x {2 * centre[1] + 1:.0f} pixels). Say it: acehand camera "
+            "convert FILE --size WxH --output camera.json"
+        )
+    width, height = numbers(list(width_height), "image size", 2)
+    if not (width.is_integer() and height.is_integer()):
+        raise CalibrationError(f"image size {width} x {height}; give whole pixels.")
+    return int(width), int(height)
+
+
+def model_without_name(
+    coefficients: Sequence[float], said: Said
+) -> tuple[CameraModel, tuple[float, ...]]:
+    """Return what coefficients are of where the file names no model.
+
+    Raises:
+        CalibrationError: 4 of them, which may be two things, and the user did not say; or what no
+            model here has.
+    """
+    if said.model == "kannala_brandt":
+        return "kannala_brandt", tuple(coefficients)
+    if len(coefficients) == 4 and said.model is None:
+        raise CalibrationError(
+            "4 distortion coefficients may be k1 k2 p1 p2 (brown_conrady) or k1 k2 k3 k4 of "
+            "cv2.fisheye (kannala_brandt). Say which: acehand camera convert FILE --model "
+            "brown_conrady|kannala_brandt --output camera.json"
+        )
+    return opencv_distortion(coefficients)

@@ -1,0 +1,238 @@
+"""Camera files: which format a file has, and which of its cameras is meant.
+
+``camera_formats.FORMATS`` is the registry. A file is known by its content, not by its name. What it
+leaves open is asked for, never guessed: ``FILE:NAME`` chooses among several cameras, ``Said`` holds
+what only the user can know.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import yaml
+
+from acehand_core.errors import CalibrationError, nearest
+from acehand_core.geometry.cameras import Camera
+from acehand_core.recordings.camera_fields import Said
+from acehand_core.recordings.camera_formats import FORMATS, CameraFormat
+from acehand_core.recordings.colmap import ColmapCameras, is_colmap_text, read_binary, read_text
+
+#: Larger files are no camera files: an hour of Aria's online calibration has some 200 MB.
+_MAX_BYTES = 512 << 20
+#: Of YAML, whose parser is slow; a minute of ``ros2 topic echo`` has 1 MB.
+_MAX_YAML_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CameraFile:
+    """A camera, and where it was found: the file's format, the camera's name in it.
+
+    ``names`` are those of all cameras in the file; ``note`` is empty where nothing is to be said.
+    """
+
+    camera: Camera
+    format: str
+    name: str
+    names: tuple[str, ...]
+    note: str
+
+
+def load_camera(path: Path | str) -> Camera:
+    """Return the camera of a file, or of ``FILE:NAME``, in any format of ``FORMATS``.
+
+    Raises:
+        CalibrationError: see ``read_camera``.
+    """
+    return read_camera(path).camera
+
+
+def read_camera(path: Path | str, said: Said | None = None) -> CameraFile:
+    """Return the camera of a file, or of ``FILE:NAME``, with its format.
+
+    Args:
+        path: a file of any format, by its content; ``:NAME`` chooses one of several cameras.
+        said: what the file does not say; None: nothing.
+
+    Raises:
+        CalibrationError: the file is missing or of no known format, or of two; several cameras
+            and none is named; a field is missing or not usable; what ``said`` has is needed, or
+            is not what the file says.
+    """
+    said = said or Said()
+    file, name = _file_and_name(str(path))
+    content = _content(file)
+    kind = _format_of(file, content)
+    try:
+        cameras = kind.cameras(content)
+    except CalibrationError as error:
+        raise CalibrationError(f"{file} ({kind.title}): {error}") from None
+    if not cameras:
+        raise CalibrationError(f"{file} ({kind.title}): there is no camera in it.")
+
+    if name and name not in cameras:
+        raise CalibrationError(
+            f"{file} ({kind.title}): there is no camera {name!r}; {nearest(name, cameras)}"
+        )
+    if not name and len(cameras) > 1:
+        raise CalibrationError(
+            f"{file} ({kind.title}): there are {len(cameras)} cameras, {', '.join(cameras)}; say "
+            f"which, for example {file}:{next(iter(cameras))}.{kind.which}"
+        )
+
+    name = name or next(iter(cameras))
+    where = f"{file}:{name}" if len(cameras) > 1 else str(file)
+    try:
+        camera = cameras[name](said)
+    except CalibrationError as error:
+        raise CalibrationError(
+            f"{where} ({kind.title}): {str(error).replace('FILE', where)}"
+        ) from None
+    _check_said(camera, said, where)
+    return CameraFile(camera, kind.title, name, tuple(cameras), kind.note(content))
+
+
+def _file_and_name(text: str) -> tuple[Path, str]:
+    """Split ``FILE:NAME``; a file whose own name has a colon is found first."""
+    path = Path(text)
+    if not path.exists():
+        front, colon, name = text.rpartition(":")
+        if colon and Path(front).is_file():
+            return Path(front), name
+    if path.is_dir():
+        raise CalibrationError(f"{path} is a folder; give a camera file.")
+    if not path.is_file():
+        raise CalibrationError(f"{path} does not exist; give a camera file.")
+    return path, ""
+
+
+def _format_of(file: Path, content: Any) -> CameraFormat:
+    found = [kind for kind in FORMATS if kind.recognises(content)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        titles = " or ".join(kind.title for kind in found)
+        raise CalibrationError(f"{file} could be {titles}; keep the fields of one of them.")
+    first = content[0] if isinstance(content, list) and content else content
+    there = ", ".join(map(str, list(first)[:12])) if isinstance(first, Mapping) else "no fields"
+    known = "; ".join(f"{kind.title} ({kind.told_by})" for kind in FORMATS)
+    raise CalibrationError(f"{file} is no known camera file; it has {there}. Known: {known}.")
+
+
+def _check_said(camera: Camera, said: Said, where: str) -> None:
+    size = (camera.width, camera.height)
+    if said.size not in (None, size):
+        raise CalibrationError(
+            f"{where}: --size {said.size[0]}x{said.size[1]}, but the file says {size[0]} x "
+            f"{size[1]}. Leave --size away: a camera is rescaled to its video."
+        )
+    undistorted = camera.model == "pinhole" and said.model == "brown_conrady"
+    if said.model not in (None, camera.model) and not undistorted:
+        raise CalibrationError(
+            f"{where}: --model {said.model}, but by the file it is {camera.model}. Leave --model "
+            "away."
+        )
+
+
+def _content(file: Path) -> Any:
+    """Return what a file holds: mappings and lists, or COLMAP's cameras."""
+    if file.stat().st_size > _MAX_BYTES:
+        raise CalibrationError(f"{file} is too large for a camera file ({_MAX_BYTES >> 20} MB).")
+    data = file.read_bytes()
+    if b"\0" in data[:4096]:
+        return _colmap(file, data)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CalibrationError(
+            f"{file} is neither text nor COLMAP's cameras.bin ({error})."
+        ) from None
+
+    start = text.lstrip()[:200]
+    if start.startswith(("%YAML:1.0", "<?xml", "<opencv_storage")) or "opencv-matrix" in text:
+        return _file_storage(file, text)
+    if is_colmap_text(text):
+        return _colmap(file, text)
+    return _json(file, text) if start[:1] in ("{", "[") else _yaml(file, text)
+
+
+def _colmap(file: Path, data: bytes | str) -> ColmapCameras:
+    try:
+        return read_binary(data) if isinstance(data, bytes) else read_text(data)
+    except CalibrationError as error:
+        raise CalibrationError(f"{file}: {error}") from None
+
+
+def _json(file: Path, text: str) -> Any:
+    """Return one JSON value, or the list of the values of JSON lines."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise CalibrationError(f"{file} is nested too deeply for a camera file.") from None
+    except ValueError as error:
+        lines = [line for line in text.splitlines() if line.strip()]
+        try:
+            values = [json.loads(line) for line in lines]
+        except (ValueError, RecursionError):
+            values = []
+        if len(values) > 1:
+            return values
+        raise CalibrationError(f"{file} is not JSON ({error}); give a camera file.") from None
+
+
+def _yaml(file: Path, text: str) -> Any:
+    """Return one YAML document, or the list of several."""
+    if len(text) > _MAX_YAML_BYTES:
+        raise CalibrationError(f"{file} is too large for a camera file in YAML.")
+    try:
+        documents = [entry for entry in yaml.safe_load_all(text) if entry is not None]
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = re.sub(r"\s+", " ", str(error))
+        raise CalibrationError(f"{file} is not YAML ({reason}); give a camera file.") from None
+    return documents[0] if len(documents) == 1 else documents
+
+
+def _file_storage(file: Path, text: str) -> Any:
+    """Return an OpenCV FileStorage (YAML, XML or JSON), its matrices as lists of rows."""
+    try:
+        storage = cv2.FileStorage(text, cv2.FILE_STORAGE_READ | cv2.FILE_STORAGE_MEMORY)
+        return _plain(storage.root())
+    except CalibrationError as error:
+        raise CalibrationError(f"{file} has {error}") from None
+    except (cv2.error, SystemError, RecursionError) as error:
+        reason = getattr(error, "err", "") or str(error)
+        raise CalibrationError(
+            f"{file} is not an OpenCV FileStorage ({reason.strip()}); give a camera file."
+        ) from None
+
+
+def _plain(node: cv2.FileNode) -> Any:
+    """Return a node of a FileStorage as Python's values."""
+    if node.isMap():
+        values = {name: _plain(node.getNode(name)) for name in node.keys()}  # noqa: SIM118
+        return _rows(values) if {"rows", "cols", "data"} <= set(values) else values
+    if node.isSeq():
+        return [_plain(node.at(index)) for index in range(node.size())]
+    if node.isInt():
+        return int(node.real())
+    return node.real() if node.isReal() else node.string()
+
+
+def _rows(matrix: Mapping[str, Any]) -> list[list[Any]]:
+    """Return the rows of a matrix, which are not allocated before their number is known.
+
+    Of several channels ("2f": found corners) each row has them one after the other.
+    """
+    rows, columns, data = matrix["rows"], matrix["cols"], matrix["data"]
+    if not isinstance(data, list) or not all(isinstance(n, int) for n in (rows, columns)):
+        raise CalibrationError("a matrix whose rows, cols or data are not numbers.")
+    channels = re.match(r"\d+", str(matrix.get("dt")))
+    columns *= int(channels[0]) if channels else 1
+    if len(data) != rows * columns:
+        raise CalibrationError(f"a matrix of {rows} x {columns} that holds {len(data)} numbers.")
+    return [data[row * columns : (row + 1) * columns] for row in range(rows)]

@@ -1,0 +1,329 @@
+"""The formats of camera files: how each is recognised, and its cameras.
+
+Each format is one entry of ``FORMATS``; docs/my_camera.md says where users have such files from.
+A new one is a function from the file's content to its cameras by name.
+
+Sources: Kalibr's "Supported models" and "YAML formats"; OpenCV's calibration samples; Project
+Aria's "Calibration sensor data"; Gyroflow's lens profiles; OpenImuCameraCalibrator, whose
+intrinsics are those of Theia. ROS and COLMAP: ``ros_camera``, ``colmap``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from acehand_core.errors import CalibrationError, nearest
+from acehand_core.geometry.cameras import Camera, CameraModel, opencv_distortion
+from acehand_core.recordings import ros_camera
+from acehand_core.recordings.camera_fields import (
+    Make,
+    Said,
+    by_name,
+    check_skew,
+    field,
+    is_mapping_with,
+    matrix,
+    model_without_name,
+    numbers,
+    size,
+)
+from acehand_core.recordings.colmap import ColmapCamera, ColmapCameras
+
+
+def _silent(content: Any) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class CameraFormat:
+    """A format of camera files.
+
+    Attributes:
+        title: its name for people.
+        told_by: what its files have that no other's have.
+        recognises: whether a file's content is of this format.
+        cameras: the cameras in a file, by name; none is made before it is wanted, so that one that
+            cannot be read does not stand in the way of another.
+        which: what else to say to a user who has to choose.
+        note: a remark on how this content was read; empty: none.
+    """
+
+    title: str
+    told_by: str
+    recognises: Callable[[Any], bool]
+    cameras: Callable[[Any], Mapping[str, Make]]
+    which: str = ""
+    note: Callable[[Any], str] = _silent
+
+
+# Our own.
+
+
+def _is_ours(content: Any) -> bool:
+    # A calibration may name its product: {"model": "HERO11", "camera_matrix": ...}.
+    named = is_mapping_with(content, "model") and not _opencv_matrices(content)
+    return named or is_mapping_with(content, "fx")
+
+
+def _ours(content: Any) -> Mapping[str, Make]:
+    return {"camera": lambda said: Camera.from_json(content)}
+
+
+# Kalibr, and EuRoC's sensor.yaml, which says the same of one camera.
+
+_KALIBR = {"radtan", "radial-tangential", "equi", "equidistant", "none"}
+
+
+def _kalibr_parts(content: Any) -> dict[str, Any]:
+    if not isinstance(content, Mapping):
+        return {}
+    parts = {key: part for key, part in content.items() if re.fullmatch(r"cam\d+", str(key))}
+    if not parts and "intrinsics" in content and "camera_model" in content:
+        return {"camera": content}
+    return parts
+
+
+def _kalibr(content: Any) -> Mapping[str, Make]:
+    return {name: partial(_kalibr_camera, part) for name, part in _kalibr_parts(content).items()}
+
+
+def _kalibr_camera(part: Any, said: Said) -> Camera:
+    lens = str(field(part, "camera_model"))
+    if lens != "pinhole":
+        others = {"omni": "the unified", "eucm": "the extended unified", "ds": "the double sphere"}
+        raise CalibrationError(
+            f"{lens!r} is {others.get(lens, 'an unknown')} camera model, which is not read; valid: "
+            "pinhole. Calibrate with --models pinhole-equi for a wide lens, or pinhole-radtan."
+        )
+    fx, fy, cx, cy = numbers(field(part, "intrinsics"), "intrinsics", 4)
+    model = str(field(part, "distortion_model"))
+    if model not in _KALIBR:
+        raise CalibrationError(f"distortion_model {model!r} is not read; {nearest(model, _KALIBR)}")
+
+    key = "distortion_coefficients" if "distortion_coefficients" in part else "distortion_coeffs"
+    d = [] if model == "none" else numbers(field(part, key), key, 4)
+    pixels = size(numbers(part.get("resolution", [0, 0]), "resolution", 2), said, (cx, cy))
+    if model in ("equi", "equidistant"):
+        return Camera("kannala_brandt", *pixels, fx, fy, cx, cy, tuple(d))
+    ours, coefficients = opencv_distortion(d)
+    return Camera(ours, *pixels, fx, fy, cx, cy, coefficients)
+
+
+# OpenCV: a FileStorage, or the same names in JSON or YAML of one's own.
+
+_SIDE = r"(?P<before>left|right|)"
+_NUMBER = r"(?P<after>left|right|\d*)"
+_MATRIX = re.compile(rf"{_SIDE}(cameramatrix|intrinsicmatrix|intrinsics?|mtx|m|k){_NUMBER}")
+_DISTORTION = re.compile(
+    rf"{_SIDE}(distortion(coefficients|coeffs?)?|dist(coefficients|coeffs?)?|d){_NUMBER}"
+)
+_SIZES = ("imagesize", "cameraresolution", "resolution", "size")
+
+
+def _plain(key: object) -> str:
+    """Return a key as all its spellings have it: cameraMatrix, Camera_Matrix, camera_matrix."""
+    return str(key).lower().replace("_", "")
+
+
+def _keys(content: Any, pattern: re.Pattern[str]) -> list[tuple[str, str]]:
+    """Return the keys of lists that follow a pattern, after their camera; "" is the only one."""
+    keys = []
+    for key in content if isinstance(content, Mapping) else ():
+        match = pattern.fullmatch(_plain(key))
+        if match and isinstance(content[key], list):
+            keys.append((match["before"] or match["after"], str(key)))
+    return keys
+
+
+def _opencv_matrices(content: Any) -> list[tuple[str, str]]:
+    """Return the keys of camera matrices, after their camera. A short name alone says little."""
+    return [
+        (name, key)
+        for name, key in _keys(content, _MATRIX)
+        if "matrix" in _plain(key)
+        or [len(row) for row in content[key] if isinstance(row, list)] == [3, 3, 3]
+    ]
+
+
+def _opencv(content: Any) -> Mapping[str, Make]:
+    matrices, distortions = _opencv_matrices(content), _keys(content, _DISTORTION)
+    for pairs in (matrices, distortions):
+        for (name, key), (other, key_too) in itertools.combinations(pairs, 2):
+            if name == other and content[key] != content[key_too]:
+                raise CalibrationError(f"{key!r} and {key_too!r} differ; keep the right one.")
+
+    coefficients = dict(distortions)
+    return {
+        name or "camera": partial(_opencv_camera, content, key, coefficients.get(name))
+        for name, key in matrices
+    }
+
+
+def _opencv_camera(content: Any, key: str, coefficients: str | None, said: Said) -> Camera:
+    fx, fy, cx, cy = matrix(content[key], key)
+    values = {_plain(name): value for name, value in content.items()}
+    across, down = numbers(
+        next((values[name] for name in _SIZES if name in values), [0, 0]), "image size", 2
+    )
+    across = values.get("imagewidth", values.get("width", across))
+    down = values.get("imageheight", values.get("height", down))
+    pixels = size((across, down), said, (cx, cy))
+
+    if coefficients is None:
+        if said.model == "pinhole":
+            return Camera("pinhole", *pixels, fx, fy, cx, cy)
+        raise CalibrationError(
+            f"there are no distortion coefficients beside {key!r} (distortion_coefficients, "
+            f"dist_coeffs, D1, ...); there is: {', '.join(map(str, content))}. For a camera "
+            "without: acehand camera convert FILE --model pinhole --output camera.json"
+        )
+    d = numbers(content[coefficients], coefficients)
+    fisheye = values.get("fisheyemodel", values.get("fisheye"))
+    if fisheye in (1, "1", "true") or "fisheye" in str(values.get("distortionmodel")):
+        return Camera("kannala_brandt", *pixels, fx, fy, cx, cy, tuple(d))
+    model, d_used = model_without_name(d, said) if fisheye is None else opencv_distortion(d)
+    return Camera(model, *pixels, fx, fy, cx, cy, d_used)
+
+
+# COLMAP.
+
+
+def _colmap(content: ColmapCameras) -> Mapping[str, Make]:
+    return by_name((str(entry.number), partial(_colmap_camera, entry)) for entry in content.cameras)
+
+
+def _colmap_camera(entry: ColmapCamera, said: Said) -> Camera:
+    return entry.camera()
+
+
+# Project Aria.
+
+
+def _aria_lines(content: Any) -> list[Any]:
+    lines = content if isinstance(content, list) else [content]
+    return [line for line in lines if is_mapping_with(line, "CameraCalibrations")]
+
+
+def _aria(content: Any) -> Mapping[str, Make]:
+    """The cameras of a device calibration, or of MPS's online calibration in the middle of it."""
+    lines = _aria_lines(content)
+    line = lines[len(lines) // 2]
+    entries, sizes = line["CameraCalibrations"], line.get("ImageSizes")
+    if not isinstance(entries, list) or not entries:
+        raise CalibrationError("'CameraCalibrations' must be a list of cameras.")
+    if sizes is not None and (not isinstance(sizes, list) or len(sizes) != len(entries)):
+        raise CalibrationError(f"'ImageSizes' must have a size for each of {len(entries)} cameras.")
+    return by_name(
+        (str(field(entry, "Label")), partial(_aria_camera, entry, sizes[at] if sizes else [0, 0]))
+        for at, entry in enumerate(entries)
+    )
+
+
+def _aria_camera(entry: Any, image_size: Any, said: Said) -> Camera:
+    projection = field(entry, "Projection")
+    name = field(projection, "Name")
+    if name != "FisheyeRadTanThinPrism":
+        raise CalibrationError(f"projection {name!r} is not read; valid: FisheyeRadTanThinPrism.")
+    f, cx, cy, *distortion = numbers(field(projection, "Params"), "Params", 15)
+    pixels = size(numbers(image_size, "ImageSizes", 2), said, (cx, cy))
+    return Camera("fisheye624", *pixels, f, f, cx, cy, tuple(distortion))
+
+
+def _aria_note(content: Any) -> str:
+    count = len(_aria_lines(content))
+    return f"{count} calibrations over time; the middle one is taken" if count > 1 else ""
+
+
+# GoPro: Gyroflow's lens profiles, and OpenImuCameraCalibrator as UMI uses it.
+
+
+def _gyroflow(content: Any) -> Mapping[str, Make]:
+    return {"camera": partial(_gyroflow_camera, content)}
+
+
+def _gyroflow_camera(content: Any, said: Said) -> Camera:
+    lens = content["fisheye_params"]
+    fx, fy, cx, cy = matrix(field(lens, "camera_matrix"), "camera_matrix")
+    d = numbers(field(lens, "distortion_coeffs"), "distortion_coeffs")
+    for key in ("input_horizontal_stretch", "input_vertical_stretch"):
+        if content.get(key) not in (None, 0, 1):
+            raise CalibrationError(f"{key} {content[key]}: an anamorphic lens, which is not read.")
+    if content.get("digital_lens"):
+        raise CalibrationError(
+            f"digital_lens {content['digital_lens']!r} bends the picture anew, which is not read; "
+            "record with Wide or Linear."
+        )
+
+    dimension = content.get("calib_dimension") or {"w": 0, "h": 0}
+    pixels = size((field(dimension, "w"), field(dimension, "h")), said, (cx, cy))
+    model = str(content.get("distortion_model") or "opencv_fisheye")
+    if model == "opencv_fisheye":
+        return Camera("kannala_brandt", *pixels, fx, fy, cx, cy, tuple(d))
+    if model != "opencv_standard":
+        valid = nearest(model, ("opencv_fisheye", "opencv_standard"))
+        raise CalibrationError(f"distortion_model {model!r} is not read; {valid}")
+    ours, coefficients = opencv_distortion(d)
+    return Camera(ours, *pixels, fx, fy, cx, cy, coefficients)
+
+
+_THEIA: dict[str, tuple[CameraModel, tuple[str, ...]]] = {
+    "PINHOLE": ("pinhole", ()),
+    "PINHOLE_RADIAL_TANGENTIAL": (
+        "brown_conrady",
+        ("radial_distortion_1", "radial_distortion_2", "tangential_distortion_1",
+         "tangential_distortion_2", "radial_distortion_3"),
+    ),
+    "FISHEYE": ("kannala_brandt", tuple(f"radial_distortion_{n}" for n in (1, 2, 3, 4))),
+}  # fmt: skip
+
+
+def _theia(content: Any) -> Mapping[str, Make]:
+    return {"camera": partial(_theia_camera, content)}
+
+
+def _theia_camera(content: Any, said: Said) -> Camera:
+    kind, values = str(content["intrinsic_type"]), field(content, "intrinsics")
+    field(values, "principal_pt_x")
+    if kind not in _THEIA:
+        raise CalibrationError(f"intrinsic_type {kind!r} is not read; {nearest(kind, _THEIA)}")
+
+    def number(key: str) -> float:
+        return numbers(field(values, key), key, 1)[0]
+
+    fx = number("fx" if "fx" in values else "focal_length")
+    fy = number("fy") if "fy" in values else fx * number("aspect_ratio")
+    check_skew(number("skew") if "skew" in values else 0.0, fx, "intrinsics")
+    model, names = _THEIA[kind]
+    if model == "pinhole" and any(number(key) for key in values if "distortion" in key):
+        raise CalibrationError("a PINHOLE with distortion coefficients; valid: without.")
+    d = tuple(number(key) for key in names)
+    cx, cy = number("principal_pt_x"), number("principal_pt_y")
+    pixels = size((content.get("image_width"), content.get("image_height")), said, (cx, cy))
+    return Camera(model, *pixels, fx, fy, cx, cy, d)
+
+
+#: All formats; exactly one must recognise a file.
+FORMATS: tuple[CameraFormat, ...] = (
+    CameraFormat("acehand camera file", "model, fx", _is_ours, _ours),
+    CameraFormat("ROS camera calibration", "camera_matrix: rows, cols, data",
+                 ros_camera.is_calibration, ros_camera.calibration, ros_camera.WHICH),
+    CameraFormat("ROS CameraInfo message", "distortion_model, k, d, p",
+                 ros_camera.is_message, ros_camera.message, ros_camera.WHICH),
+    CameraFormat("Kalibr camchain", "cam0: camera_model, intrinsics",
+                 lambda content: bool(_kalibr_parts(content)), _kalibr),
+    CameraFormat("OpenCV calibration", "camera_matrix, distortion_coefficients or M1, D1, ...",
+                 lambda content: bool(_opencv_matrices(content)), _opencv),
+    CameraFormat("COLMAP cameras", "cameras.txt or cameras.bin",
+                 lambda content: isinstance(content, ColmapCameras), _colmap),
+    CameraFormat("Aria calibration", "CameraCalibrations",
+                 lambda content: bool(_aria_lines(content)), _aria, note=_aria_note),
+    CameraFormat("Gyroflow lens profile", "fisheye_params, calib_dimension",
+                 lambda content: is_mapping_with(content, "fisheye_params"), _gyroflow),
+    CameraFormat("OpenImuCameraCalibrator intrinsics", "intrinsic_type, intrinsics",
+                 lambda content: is_mapping_with(content, "intrinsic_type"), _theia),
+)  # fmt: skip
