@@ -1,7 +1,7 @@
 """Keypoints of one's own into commands of a robot hand: ``python examples/own_keypoints.py``.
 
-Any array of 21 joints will do; here it is the right hand of the example clip's truth, turned into
-what another program might give: millimetres, and 30 frames a second.
+Any array of joints will do; here it is the right hand of the example clip's truth, turned into what
+another program might give: MANO's order, millimetres, a fingertip that is lost for a while.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--output", type=Path, default=Path("registers.csv"))
 output = parser.parse_args().output
 truth = ah.read_hand_motion(Path(__file__).with_name("two_hands_truth.parquet"))
-theirs = 1000 * truth.joints_camera[:, 1]  # (T, 21, 3), NaN where a joint is not known
+order = (0, 5, 6, 7, 9, 10, 11, 17, 18, 19, 13, 14, 15, 1, 2, 3, 4, 8, 12, 16, 20)  # of smplx
+theirs = 1000 * truth.joints_camera[:, 1, order]  # (T, 21, 3)
+theirs[30:60, 17] = np.nan  # the tip of the index finger; a joint that is not known is NaN
 
-# Metres, in the order of docs/conventions.md; in the camera's frame, so that there is a wrist pose.
-motion = ah.HandMotion.from_joints(theirs / 1000, fps=30, side="right", frame="camera")
+# Said instead of computed; in the camera's frame, so that there is a wrist pose.
+motion = ah.HandMotion.from_joints(
+    theirs, order="mano", unit="mm", fps=30, side="right", frame="camera"
+)
 robot = retarget.load_robot("inspire")
 trajectory = retarget.retarget(motion, robot)
 print(trajectory.verdict, *trajectory.verdict.reasons, sep="\n  - ")

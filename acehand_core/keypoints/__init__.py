@@ -1,0 +1,1 @@
+"""Anybody's keypoints as a HandMotion: orders, units, missing joints, and likely mistakes."""

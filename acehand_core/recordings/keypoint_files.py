@@ -1,0 +1,299 @@
+"""Files of keypoints, as other programs write them: npz, npy, json and jsonl here.
+
+Whatever the file, it becomes the entries of ``keypoints.joints``; tables are read in
+``keypoint_tables``. Json holds a list of frames, alone or as ``frames`` beside what is said of all
+of them; or the entries themselves; jsonl has a frame per line. A frame is a list of joints, or an
+object with the joints of one hand (``joints``) or of each (``left``, ``right``, ``leftHand``, ...).
+Joints are a list in the file's order, or an object by name; a joint is its three numbers, its 4 x 4
+pose (16 numbers), or null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acehand_core.errors import InputError, SchemaError, UnsafeFileError, nearest
+from acehand_core.files.safe_files import content_sha256, safe_load_npz
+from acehand_core.hand.skeleton import KEYPOINT_NAMES, WRIST
+from acehand_core.keypoints.joints import ENTRIES, motion_from_joints
+from acehand_core.keypoints.mapping import KeypointMap, load_map
+from acehand_core.keypoints.orders import keypoint_named
+from acehand_core.motion import HandMotion
+from acehand_core.recordings.keypoint_tables import read_table, stamps_ns
+from acehand_core.types import SIDES, Hands
+
+#: What a frame's time may be called, and its unit; None: found by the rate.
+_TIMES: Mapping[str, str | None] = {
+    "timestamps_ns": "ns", "timestamp_ns": "ns", "timestamp": None, "time": None, "t": None,
+}  # fmt: skip
+#: ARKit's world has y up, this project's z.
+_Z_UP = np.array([[1.0, 0, 0, 0], [0, 0, -1, 0], [0, 1, 0, 0], [0, 0, 0, 1]])
+
+
+def read_joints_file(path: Path, hands: Hands = "both", keypoints: str | None = None) -> HandMotion:
+    """Read joints of one or two hands; rotations are not known, so they are NaN.
+
+    ``hands`` gives the side of one hand that the file does not say, ``keypoints`` how the file is
+    written: a mapping file or a preset.
+
+    Raises:
+        SchemaError: it does not follow its format, or the joints look like another order, unit or
+            hand. UnsafeFileError: it holds pickled objects. InputError: it cannot be read.
+    """
+    mapping = KeypointMap() if keypoints is None else load_map(keypoints)
+    if path.suffix in (".csv", ".parquet"):
+        entries = read_table(path, mapping)
+    elif path.suffix == ".npy":
+        entries = read_npy(path)
+    else:
+        entries = (read_npz if path.suffix == ".npz" else read_json)(path, mapping)
+    if path.suffix != ".npz" and entries["joints"].dtype.kind in "iu":
+        entries["joints"] = entries["joints"].astype(float)
+
+    named = "order" in entries and path.suffix != ".npz"  # joints are called by name
+    mapping_left = replace(mapping, order=None) if named else mapping
+    entries = mapping_left.added_to(str(path), entries)
+    notes = () if keypoints is None else (f"keypoints as {keypoints}",)
+    motion = motion_from_joints(
+        str(path), entries, hands, content_sha256(path), mapping.min_confidence, notes
+    )
+    return replace(motion, provenance=replace(motion.provenance, source=path.name))
+
+
+def read_npz(path: Path, mapping: KeypointMap) -> dict[str, Any]:
+    """Return the entries of an npz; where a mapping names them, the others are left aside.
+
+    Raises:
+        SchemaError: it lacks what the mapping names. UnsafeFileError: it holds pickled objects.
+        InputError: it cannot be read.
+    """
+    try:
+        loaded = safe_load_npz(path)
+    except EOFError as error:
+        raise SchemaError(f"{path}: damaged: {error}.") from error
+    if mapping.joints is None:
+        return loaded
+
+    entries: dict[str, Any] = {name: loaded[name] for name in ENTRIES if name in loaded}
+    named = [mapping.joints] if isinstance(mapping.joints, str) else list(mapping.joints.values())
+    found = [name for name in named if name in loaded]
+    if not found and "joints" in loaded:  # a preset's names are only the usual ones
+        return entries
+    if not found:
+        raise SchemaError(f"{path}: has no entry {' or '.join(named)}; {nearest(named[0], loaded)}")
+    for entry, where in (("joints", mapping.joints), ("wrist_pose", mapping.wrist)):
+        if isinstance(where, str) and where in loaded:
+            entries[entry] = loaded[where]
+        elif where is not None and not isinstance(where, str):
+            entries |= _of_sides(path, loaded, entry, where)
+    return entries
+
+
+def _of_sides(
+    path: Path, loaded: Mapping[str, np.ndarray], entry: str, where: Mapping[Any, str]
+) -> dict[str, Any]:
+    """Return one entry of two that hold a hand each; of one alone with its side."""
+    hands = {side: loaded[name] for side, name in where.items() if name in loaded}
+    if not hands:
+        return {}
+    if len({hand.shape for hand in hands.values()}) > 1:
+        raise SchemaError(f"{path}: {' and '.join(where.values())} have different shapes.")
+    if entry == "wrist_pose":  # a pose per frame, in which some programs keep an axis of 1
+        hands = {side: pose.reshape(-1, 4, 4) for side, pose in hands.items()}
+    if len(hands) == 2:
+        return {entry: np.stack([hands[side] for side in SIDES], axis=1)}
+    side, values = next(iter(hands.items()))
+    return {entry: values} if entry == "wrist_pose" else {entry: values, "side": np.array(side)}
+
+
+def read_npy(path: Path) -> dict[str, Any]:
+    """Return the entries of an array of joints alone.
+
+    Raises:
+        SchemaError: it is none. UnsafeFileError: it holds pickled objects. InputError: it cannot
+            be read.
+    """
+    try:
+        array = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except (ValueError, EOFError) as error:
+        if "allow_pickle" in str(error):
+            raise UnsafeFileError(
+                f"{path}: holds pickled Python objects, which could run code; only plain number "
+                "arrays are read."
+            ) from error
+        raise SchemaError(f"{path}: damaged ({error}).") from error
+    if not isinstance(array, np.ndarray):
+        raise SchemaError(f"{path}: not an array of joints.")
+    return {"joints": array}
+
+
+def read_json(path: Path, mapping: KeypointMap) -> dict[str, Any]:
+    """Return the entries of a json or jsonl file.
+
+    Raises:
+        SchemaError: it holds no frames of joints. InputError: it cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".jsonl":
+            content: Any = [json.loads(line) for line in text.splitlines() if line.strip()]
+        else:
+            content = json.loads(text)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except (ValueError, RecursionError) as error:
+        raise SchemaError(f"{path}: not JSON: {error}.") from error
+
+    said: dict[str, Any] = {}
+    if isinstance(content, dict):
+        said = {name: np.array(content[name]) for name in ENTRIES[1:] if name in content}
+        content = content.get("frames", content.get("joints"))
+    if not isinstance(content, list) or not content:
+        raise SchemaError(
+            f"{path}: no frames; valid: a list of frames, alone or as 'frames', each with the "
+            "joints of one hand ('joints') or of each ('left', 'right')."
+        )
+    times = _times(path, content, mapping)
+    entries = _frames(path, content, mapping) | said
+    return entries if times is None else {**entries, "timestamps_ns": times}
+
+
+def _times(path: Path, content: list[Any], mapping: KeypointMap) -> np.ndarray | None:
+    first = content[0]
+    if not isinstance(first, dict):
+        return None
+    name = mapping.time or next((name for name in _TIMES if name in first), None)
+    if name is None or (mapping.time is None and mapping.rate is not None):
+        return None
+    values = [frame.get(name) if isinstance(frame, dict) else None for frame in content]
+    if not all(isinstance(value, int | float) for value in values):
+        raise SchemaError(f"{path}: {name!r} must be a number in every frame.")
+    return stamps_ns(
+        f"{path}: {name!r}", np.array(values, float), mapping.time_unit or _TIMES.get(name)
+    )
+
+
+def _frames(path: Path, content: list[Any], mapping: KeypointMap) -> dict[str, Any]:
+    """Return joints of one hand or of both, their order, and the wrist's poses if there are."""
+    hands: dict[int | None, list[Any]] = {}
+    for number, frame in enumerate(content):
+        for slot, joints in _hands_of(frame):
+            hands.setdefault(slot, [None] * len(content))[number] = joints
+    if not hands or (None in hands and len(hands) > 1):
+        raise SchemaError(
+            f"{path}: frames must hold a list of joints, 'joints', or 'left' and 'right'."
+        )
+
+    read = {slot: _one_hand(path, frames, mapping) for slot, frames in hands.items()}
+    orders = {order for order, _ in read.values()}
+    if len(orders) > 1 or len({values.shape[1:] for _, values in read.values()}) > 1:
+        raise SchemaError(f"{path}: the two hands have different joints.")
+    order = orders.pop()
+    some = next(iter(read.values()))[1]
+    if None in read:
+        joints = some
+    else:
+        joints = np.full((len(content), 2, *some.shape[1:]), np.nan)
+        for slot, (_, values) in read.items():
+            joints[:, slot] = values
+
+    entries: dict[str, Any] = {"joints": joints}
+    if order is not None:
+        entries["order"] = np.array(order)
+    is_avp = isinstance(mapping.order, str) and mapping.order.startswith("avp")
+    if is_avp and order is not None and joints.shape[-2:] == (4, 4):
+        # ARKit's wrist is where the hand is, and the other joints are relative to it.
+        wrist = order.index(KEYPOINT_NAMES[WRIST])
+        entries["wrist_pose"] = _Z_UP @ joints[..., wrist, :, :]
+        known = np.isfinite(joints[..., wrist, :, :]).all((-1, -2))
+        joints[..., wrist, :, :] = np.where(known[..., None, None], np.eye(4), np.nan)
+    return entries
+
+
+def _hands_of(frame: Any) -> list[tuple[int | None, Any]]:
+    """Return the hands of a frame: (slot or None, joints)."""
+    if not isinstance(frame, dict):
+        return [(None, frame)]
+    if "joints" in frame:
+        side = frame.get("side", frame.get("hand"))
+        return [(SIDES.index(side) if side in SIDES else None, frame["joints"])]
+    hands: list[tuple[int | None, Any]] = []
+    for key, value in frame.items():
+        try:
+            side, keypoint = keypoint_named(key if key.lower() not in SIDES else f"{key}_hand")
+        except KeyError:
+            continue
+        if side is not None and keypoint == WRIST and isinstance(value, dict | list):
+            joints = value.get("joints", value) if isinstance(value, dict) else value
+            hands.append((SIDES.index(side), joints))
+    return hands or [(None, frame)]
+
+
+def _one_hand(
+    path: Path, frames: Sequence[Any], mapping: KeypointMap
+) -> tuple[tuple[str, ...] | None, np.ndarray]:
+    """Return the joints' names, None where they have none, and (T, J, 3) or (T, J, 4, 4)."""
+    given = [frame for frame in frames if frame]
+    if given and all(isinstance(frame, dict) for frame in given):
+        keypoints: dict[str, str] = {}
+        for frame in given:
+            for name in frame.keys() - keypoints.keys():
+                keypoints[name] = _keypoint(mapping, name)
+        names = [name for name, keypoint in keypoints.items() if keypoint != "-"]
+        if not names:
+            raise SchemaError(
+                f"{path}: no joint among {', '.join(list(keypoints)[:8])}; "
+                f"{nearest('', KEYPOINT_NAMES)} A mapping may name them (names)."
+            )
+        rows = [[frame.get(name) for name in names] if frame else None for frame in frames]
+        return tuple(keypoints[name] for name in names), _array(path, rows)
+    return None, _array(path, frames)
+
+
+def _keypoint(mapping: KeypointMap, name: str) -> str:
+    try:
+        keypoint = mapping.joint(name)[1]
+    except KeyError:
+        return "-"
+    return "-" if keypoint is None else KEYPOINT_NAMES[keypoint]
+
+
+def _array(path: Path, rows: Sequence[Any]) -> np.ndarray:
+    """Return rows of joints as numbers; null is NaN."""
+    whole: Sequence[Any] = next((row for row in rows if row), [])
+    shape = next((np.shape(joint) for joint in whole if joint is not None), (3,))
+    empty = np.full(shape, np.nan).tolist()
+    filled = [
+        [empty if joint is None else joint for joint in row] if row else [empty] * len(whole)
+        for row in rows
+    ]
+    try:
+        values = np.array(
+            [[[np.nan if n is None else n for n in j] if len(shape) == 1 else j for j in row]
+             for row in filled], float,
+        )  # fmt: skip
+    except (ValueError, TypeError) as error:
+        raise SchemaError(
+            f"{path}: every frame must hold the same number of joints, each of three numbers: "
+            f"{error}."
+        ) from error
+
+    if values.shape[2:] == (16,):
+        values = values.reshape(*values.shape[:2], 4, 4)
+    if values.shape[2:] not in ((3,), (4, 4)):
+        raise SchemaError(
+            f"{path}: joints are {values.shape[2:]}; three numbers, or 16, are needed."
+        )
+    if values.ndim == 4:
+        # Column by column, as ARKit writes them: the place is in the last row.
+        column_major = np.isclose(np.nan_to_num(values[..., :3, 3]), 0).all()
+        values = np.swapaxes(values, -1, -2) if column_major else values
+    return values

@@ -1,0 +1,316 @@
+"""Tables of keypoints, as other programs write them: csv and parquet, wide or long.
+
+Wide: a row per frame and a column per joint and axis, ``right_wrist_x`` or ``x0``. Long: a row per
+joint, with columns for its name and x, y, z, and for frame or time. What is read becomes the
+entries of ``keypoints.joints``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.hand.skeleton import KEYPOINT_NAMES
+from acehand_core.keypoints.mapping import TIME_UNITS_NS, KeypointMap
+from acehand_core.keypoints.orders import order_named
+from acehand_core.types import SIDES
+
+AXES = "xyz"
+#: How columns may be named where no mapping says it.
+PATTERNS = ("{joint}_{axis}", "{joint}.{axis}", "{axis}{joint}", "{axis}_{joint}")
+#: Columns of long tables.
+_JOINT_COLUMNS = ("joint", "joint_name", "landmark", "keypoint", "marker", "name", "joint_id")
+_FRAME_COLUMNS = ("frame", "frame_id", "frame_index", "index")
+_SIDE_COLUMNS = ("hand", "side", "handedness")
+_CONFIDENCE = ("confidence", "score", "likelihood", "visibility")
+_PARTS = {
+    "{axis}": f"(?P<axis>[{AXES}]|{'|'.join(_CONFIDENCE)})",
+    "{side}": "(?P<side>left|right)",
+    "{joint}": "(?P<joint>.+?)",
+}
+#: Times without a unit in their name are taken for a clip of 1 to 1000 frames a second.
+_TIME = re.compile(
+    r"(?:.*(?:time|stamp|elapsed).*|t)(?:_in)?_?(?P<unit>ns|us|ms|s|milliseconds|seconds)?"
+)
+_UNIT_WORDS = {"milliseconds": "ms", "seconds": "s"}
+#: Columns of whole hands, after left and right.
+_HAND_CONFIDENCE = ("_confidence", "_tracking_confidence")
+
+
+def read_table(path: Path, mapping: KeypointMap) -> dict[str, Any]:
+    """Return the entries of a csv or parquet table of keypoints.
+
+    Raises:
+        SchemaError: no columns of joints, or values that are none. InputError: it cannot be read.
+    """
+    table = _loaded(path)
+    if len(table) == 0:
+        raise SchemaError(f"{path}: holds no row.")
+    lower = {name.lower(): name for name in table.column_names}
+    joint = next((lower[name] for name in _JOINT_COLUMNS if name in lower), None)
+    if joint is not None and all(axis in lower for axis in AXES):
+        return _long(path, table, lower, joint, mapping)
+    return _wide(path, table, mapping)
+
+
+def _loaded(path: Path) -> pa.Table:
+    try:
+        if path.suffix == ".parquet":
+            return pq.read_table(path)
+        with path.open(encoding="utf-8-sig") as file:
+            skipped, first = 0, file.readline()
+            while first.startswith("#"):
+                skipped, first = skipped + 1, file.readline()
+        delimiter = max(",;\t", key=first.count)
+        return pa_csv.read_csv(
+            path,
+            pa_csv.ReadOptions(skip_rows=skipped),
+            pa_csv.ParseOptions(delimiter=delimiter),
+            pa_csv.ConvertOptions(null_values=["", "nan", "NaN", "NA", "null"],
+                                  strings_can_be_null=True),
+        )  # fmt: skip
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise SchemaError(f"{path}: not a table: {error}") from error
+
+
+def _numbers(path: Path, table: pa.Table, name: str) -> np.ndarray:
+    """Return a column of numbers, NaN where it is empty."""
+    column = table[name].combine_chunks()
+    if pa.types.is_null(column.type):
+        return np.full(len(column), np.nan)
+    try:
+        return pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowException as error:
+        raise SchemaError(f"{path}: column {name!r} does not hold numbers: {error}") from error
+
+
+@dataclass(slots=True)
+class _Columns:
+    """Columns that one pattern fits: ``{(slot or None, joint): {axis or confidence: column}}``.
+
+    Joints are keypoints where they have names, else numbers in the file's order.
+    """
+
+    named: bool
+    joints: dict[tuple[int | None, int], dict[str, str]] = field(default_factory=dict)
+
+    def add(self, slot: int | None, joint: int, what: str, column: str) -> None:
+        """Add a column."""
+        what = "confidence" if what in _CONFIDENCE else what
+        self.joints.setdefault((slot, joint), {})[what] = column
+
+    def complete(self) -> dict[tuple[int | None, int], dict[str, str]]:
+        """Return the joints that have all three axes."""
+        return {joint: axes for joint, axes in self.joints.items() if set(AXES) <= set(axes)}
+
+
+def _found(names: Sequence[str], pattern: str, mapping: KeypointMap) -> list[_Columns]:
+    """Return the columns that a pattern fits: where joints have names, and where numbers."""
+    by_name, by_number = _Columns(named=True), _Columns(named=False)
+    pieces = re.split(r"(\{axis\}|\{side\}|\{joint\})", pattern)
+    regex = re.compile("".join(_PARTS.get(p, re.escape(p)) for p in pieces), re.IGNORECASE)
+    for name in names:
+        match = regex.fullmatch(name)
+        if match is None:
+            continue
+        said, what = match.groupdict(), match["axis"].lower()
+        slot = SIDES.index(said["side"].lower()) if said.get("side") else None
+        if said["joint"].isdigit():
+            by_number.add(slot, int(said["joint"]), what, name)
+            continue
+        try:
+            side, keypoint = mapping.joint(said["joint"])
+        except KeyError:
+            continue  # a column of something else
+        if keypoint is not None:
+            by_name.add(slot if side is None else SIDES.index(side), keypoint, what, name)
+    return [by_name, by_number]
+
+
+def _wide(path: Path, table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
+    names = table.column_names
+    patterns = (mapping.columns,) if mapping.columns else PATTERNS
+    tried = [found for pattern in patterns for found in _found(names, pattern, mapping)]
+    best = max(tried, key=lambda found: len(found.complete()))
+    columns = best.complete()
+    if not columns:
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise SchemaError(
+            f"{path}: no columns of joints among {shown}. Valid: a column per joint and axis, "
+            f"named as {', '.join(patterns)} (joints by name, or by number in the order of "
+            "--keypoints), or a row per joint with joint, x, y, z and frame. Where they are named "
+            "otherwise, a mapping says how: columns, names (docs/my_keypoints.md)."
+        )
+
+    order: str | Sequence[str] = KEYPOINT_NAMES if best.named else mapping.order or "openpose"
+    count = len(order_named(str(path), order))
+    numbers = {joint for _, joint in columns}
+    first = int(not best.named and min(numbers) == 1 and max(numbers) == count)
+    if max(numbers) - first >= count:
+        raise SchemaError(
+            f"{path}: has columns of joint {max(numbers)}, but the order has {count} joints."
+        )
+    slots = {slot for slot, _ in columns}
+    if None in slots and len(slots) > 1:
+        raise SchemaError(f"{path}: some columns of joints name a hand, and others do not.")
+
+    joints = np.full((len(table), 2, count, 3), np.nan)
+    confidence = np.full(joints.shape[:3], np.nan)
+    for (slot, joint), axes in columns.items():
+        place = (slice(None), slot or 0, joint - first)
+        joints[place] = np.stack([_numbers(path, table, axes[axis]) for axis in AXES], axis=1)
+        if "confidence" in axes:
+            confidence[place] = _numbers(path, table, axes["confidence"])
+    return _entries(
+        joints[:, 0] if None in slots else joints,
+        confidence[:, 0] if None in slots else confidence,
+        order,
+        _hand_confidence(path, table),
+        _times(path, table, mapping),
+    )
+
+
+def _hand_confidence(path: Path, table: pa.Table) -> np.ndarray | None:
+    """Return what columns of whole hands say: (T,) or (T, 2)."""
+    lower = {name.lower(): name for name in table.column_names}
+    for names in (["confidence"], *([f"{s}{kind}" for s in SIDES] for kind in _HAND_CONFIDENCE)):
+        if all(name in lower for name in names):
+            columns = [_numbers(path, table, lower[name]) for name in names]
+            return np.stack(columns, axis=1) if len(columns) > 1 else columns[0]
+    return None
+
+
+def _entries(
+    joints: np.ndarray,
+    of_joints: np.ndarray,
+    order: str | Sequence[str],
+    of_hands: np.ndarray | None,
+    times: np.ndarray | None,
+) -> dict[str, Any]:
+    entries = {"joints": joints, "order": np.array(order)}
+    if np.isfinite(of_joints).any():
+        # A joint without a confidence of its own counts in full.
+        entries["confidence"] = np.where(np.isfinite(of_joints), of_joints, 1.0)
+    elif of_hands is not None:
+        entries["confidence"] = of_hands
+    return entries if times is None else {**entries, "timestamps_ns": times}
+
+
+def _long(
+    path: Path, table: pa.Table, lower: Mapping[str, str], joint: str, mapping: KeypointMap
+) -> dict[str, Any]:
+    """Read a row per joint; rows of one frame need not follow each other."""
+    frame = next((lower[name] for name in _FRAME_COLUMNS if name in lower), None)
+    times = _times(path, table, mapping)
+    if frame is None and times is None:
+        raise SchemaError(f"{path}: a row per joint needs a column frame, or one of times.")
+    key = times if frame is None else _numbers(path, table, frame)
+    assert key is not None
+    frames, rows, frame_of = np.unique(key, return_index=True, return_inverse=True)
+
+    # Names are few and rows many: each name is understood once.
+    encoded = table[joint].combine_chunks().dictionary_encode()
+    order: str | Sequence[str] = KEYPOINT_NAMES
+    if not pa.types.is_string(encoded.dictionary.type):
+        order = mapping.order or "openpose"
+    count = len(order_named(str(path), order))
+    slots, places = np.full(len(encoded.dictionary), -1), np.full(len(encoded.dictionary), -1)
+    for index, name in enumerate(encoded.dictionary.to_pylist()):
+        if order is not KEYPOINT_NAMES:
+            places[index] = name
+            continue
+        try:
+            side, keypoint = mapping.joint(str(name))
+        except KeyError:
+            raise SchemaError(
+                f"{path}: {joint} has {name!r}, which is no joint; "
+                f"{nearest(str(name), KEYPOINT_NAMES)} A mapping may name it (names)."
+            ) from None
+        slots[index] = -1 if side is None else SIDES.index(side)
+        places[index] = -1 if keypoint is None else keypoint
+    if places.max(initial=-1) >= count:
+        raise SchemaError(f"{path}: has joint {places.max()}, but the order has {count} joints.")
+
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    slot_of, place_of = slots[codes], places[codes]
+    side_column = next((lower[name] for name in _SIDE_COLUMNS if name in lower), None)
+    if side_column is not None:
+        said = pc.utf8_lower(pc.cast(table[side_column], pa.string())).to_numpy()
+        slot_of = np.select(
+            [np.isin(said, ("left", "l")), np.isin(said, ("right", "r"))], [0, 1], -1
+        )
+        if (slot_of < 0).any():
+            wrong = said[np.argmax(slot_of < 0)]
+            raise SchemaError(f"{path}: {side_column} is {wrong!r}; valid: left, right.")
+
+    used, one_hand = place_of >= 0, bool((slot_of < 0).all())
+    at = (frame_of[used], np.maximum(slot_of[used], 0), place_of[used])
+    joints = np.full((len(frames), 2, count, 3), np.nan)
+    confidence = np.full(joints.shape[:3], np.nan)
+    joints[at] = np.stack([_numbers(path, table, lower[a])[used] for a in AXES], axis=1)
+    if (own := next((lower[name] for name in _CONFIDENCE if name in lower), None)) is not None:
+        confidence[at] = _numbers(path, table, own)[used]
+    return _entries(
+        joints[:, 0] if one_hand else joints,
+        confidence[:, 0] if one_hand else confidence,
+        order,
+        None,
+        None if times is None else times[rows],
+    )
+
+
+def _times(path: Path, table: pa.Table, mapping: KeypointMap) -> np.ndarray | None:
+    """Return the times of the rows in ns, None where no column has any."""
+    name = mapping.time
+    if name is not None and name not in table.column_names:
+        raise SchemaError(f"{path}: no column {name!r}; {nearest(name, table.column_names)}")
+    if name is None and mapping.rate is not None:
+        return None
+    found = ((n, _TIME.fullmatch(n.lower())) for n in table.column_names)
+    named = {n: match["unit"] for n, match in found if match is not None}
+    if name is None:
+        numeric = [n for n in named if _is_number(table[n].type)]
+        if not numeric:
+            return None
+        # One that says its unit is better than one that does not.
+        name = max(numeric, key=lambda n: named[n] is not None)
+
+    unit = mapping.time_unit or _UNIT_WORDS.get(named.get(name) or "", named.get(name))
+    return stamps_ns(f"{path}: column {name!r}", _numbers(path, table, name), unit)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def stamps_ns(where: str, times: np.ndarray, unit: str | None) -> np.ndarray:
+    """Return times as whole nanoseconds; without a unit it is what gives 1 to 1000 frames a second.
+
+    Raises:
+        SchemaError: a time is missing, or no unit gives such a rate.
+    """
+    if not np.isfinite(times).all():
+        raise SchemaError(f"{where}: frame {int(np.argmin(np.isfinite(times)))} has no time.")
+    if unit is None:
+        steps = np.diff(np.unique(times))
+        step = float(np.median(steps)) if len(steps) else 1.0
+        rates = {name: 1e9 / (step * ns) for name, ns in TIME_UNITS_NS.items()}
+        unit = next((name for name, rate in rates.items() if 1 <= rate <= 1000), None)
+        if unit is None:
+            raise SchemaError(
+                f"{where}: steps of {step:g} are those of a clip in no unit; say which: time_unit "
+                f"({', '.join(TIME_UNITS_NS)})."
+            )
+    return np.round(times * TIME_UNITS_NS[unit]).astype(np.int64)
