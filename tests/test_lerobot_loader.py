@@ -13,11 +13,13 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from acehand_core.cli import retarget
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.edit import change_task, remove_episodes
 from acehand_core.lerobot.repair import repair
 from helpers import lerobot_samples as samples
 from helpers.commands import run_helper
@@ -43,6 +45,12 @@ def test_the_real_loader_reads_whatever_a_writer_leaves(
     for root in list(folder.iterdir()):
         np.savez(root.with_suffix(".npz"), **samples.expected(episodes))
     assert len(list(folder.iterdir())) >= 2 * 10
+    # Another episode at the end is removed, a task renamed twice: the same again.
+    edited = samples.append(shutil.copytree(folder / "finished", folder / "edited"))
+    remove_episodes(edited, [len(samples.EPISODES)])
+    change_task(edited, "greet", old="wave")
+    change_task(edited, "wave", [0, 2])
+    shutil.copy(folder / "finished.npz", folder / "edited.npz")
 
     kept = tmp_path / "kept"
     kept.mkdir()
@@ -79,6 +87,7 @@ def test_the_real_loader_reads_what_the_main_job_writes(tmp_path: Path) -> None:
     edited.mkdir()
     _judge(folder, tmp_path / "cache", ACEHAND_LEROBOT_EDITED=str(edited))
     _check_edited(edited)
+    _check_same_edits(folder / "two", edited, tmp_path / "ours")
     kept = edited / "two-delete_episodes"
     assert retarget.main([*two, "--duration", "0.5", "--append", "--output", str(kept)]) == 0
     assert check_dataset(kept) == []
@@ -108,6 +117,25 @@ def _check_edited(edited: Path) -> None:
             assert problems and all("as its own file" in p for p in problems)
         else:
             assert problems == [], root
+
+
+def _check_same_edits(source: Path, edited: Path, ours: Path) -> None:
+    """Hold our edits of a dataset against what lerobot's tools made of it."""
+    remove_episodes(shutil.copytree(source, ours / "delete_episodes"), [0])
+    change_task(shutil.copytree(source, ours / "modify_tasks"), "something")
+    for name in ("delete_episodes", "modify_tasks"):
+        mine, theirs = ours / name, edited / f"{source.name}-{name}"
+        assert layout.read_tasks(mine) == layout.read_tasks(theirs)
+        infos = [layout.read_json(root / layout.INFO_PATH) for root in (mine, theirs)]
+        counts = ("total_episodes", "total_frames", "total_tasks", "splits", "fps")
+        assert all(infos[0][key] == infos[1][key] for key in counts)
+        tables = [pq.read_table(root / "data", partitioning=None) for root in (mine, theirs)]
+        for key in tables[0].column_names:
+            assert tables[0][key].to_pylist() == tables[1][key].to_pylist(), (name, key)
+        rows = [layout.read_episode_rows(root) for root in (mine, theirs)]
+        for one, other in zip(*rows, strict=True):
+            places = [key for key in one if not key.startswith(("stats/", "meta/"))]
+            assert {key: one[key] for key in places} == {key: other[key] for key in places}
 
 
 def _judge(folder: Path, cache: Path, **more: str) -> None:

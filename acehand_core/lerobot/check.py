@@ -46,10 +46,10 @@ def check_dataset(root: Path, decode_all: bool = False) -> list[Problem]:
             problems.append(Problem(layout.TASKS_PATH, text))
         if len(set(tasks)) != len(tasks):
             problems.append(Problem(layout.TASKS_PATH, "the same task is listed twice"))
-    rows = _guarded(problems, "meta/episodes", lambda: _read_rows(root))
+    rows = _guarded(problems, "meta/episodes", lambda: read_rows(root))
     if rows is None:
         return problems
-    faults = list(_check_rows(root, info, rows, tasks))
+    faults = list(check_rows(root, info, rows, tasks))
     problems += faults
     problems += _check_stats(root, info["features"], rows[-1]["dataset_to_index"])
     if faults:
@@ -126,7 +126,7 @@ def _feature_fault(key: str, feature: Any) -> str | None:
     return None
 
 
-def _read_rows(root: Path) -> list[Row]:
+def read_rows(root: Path) -> list[Row]:
     """Return the rows of meta/episodes with the file of each. Raises SchemaError."""
     rows: list[Row] = []
     first: dict[str, Any] | None = None
@@ -144,9 +144,10 @@ def _read_rows(root: Path) -> list[Row]:
     return rows
 
 
-def _check_rows(
+def check_rows(
     root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str] | None
 ) -> Iterator[Problem]:
+    """Yield the faults of meta/episodes, given what ``read_rows`` returned."""
     expected = expected_columns(info)
     missing = sorted(expected - set(rows[0]))
     if missing:
@@ -214,7 +215,7 @@ def row_faults(
     if row["episode_index"] != number:
         yield f"episode_index is {row['episode_index']}; the reader looks up by position"
     length = row["dataset_to_index"] - row["dataset_from_index"]
-    if row["dataset_from_index"] != start or length != row["length"] or length < 1:
+    if row["dataset_from_index"] != start or length != row["length"]:
         yield (
             f"covers frames {row['dataset_from_index']} to {row['dataset_to_index']} with length "
             f"{row['length']}; it must start at {start}"
@@ -225,6 +226,13 @@ def row_faults(
     )
     if own != row["path"]:
         yield f"records {own} as its own file"
+    yield from episode_faults(root, info, row, tasks)
+
+
+def episode_faults(root: Path, info: Row, row: Row, tasks: Sequence[str] | None) -> Iterator[str]:
+    """Yield what a row of meta/episodes lacks of an episode, wherever it stands."""
+    if row["length"] < 1:
+        yield "has no frames"
     unknown = [task for task in row["tasks"] if tasks is not None and task not in tasks]
     if unknown or not row["tasks"]:
         yield f"tasks {row['tasks']} are not all in {layout.TASKS_PATH}"

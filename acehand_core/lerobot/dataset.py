@@ -36,8 +36,7 @@ from acehand_core.lerobot.format import (
     missing_files,
     video_feature,
 )
-from acehand_core.lerobot.repair import clean_siblings
-from acehand_core.lerobot.transaction import STAGING, Step, recover
+from acehand_core.lerobot.transaction import STAGING, Step, clean_siblings, recover
 from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.types import Existing

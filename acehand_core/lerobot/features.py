@@ -3,7 +3,7 @@
 Every feature is a flat vector: lerobot's edit tools fail on features of two or more axes. The axes
 that a vector was made of are in its ``info``, as ``axes``: reshaping the values (T, N) to
 (T, *lengths of the axes) gives them back. Datasets written before have those axes in their shape;
-they are added to as they are, see ``of_same_shape``, and so are those without ``VALID_KEY``.
+they are added to as they are, see ``of_same_shape``, and so are those without ``ADDED_KEYS``.
 
 Both hands are always present. An absent hand is not valid (``VALID_KEY``), holds its last valid
 pose (its first before it appears) and has confidence 0; one that never appears is the flat default
@@ -38,6 +38,9 @@ CONFIDENCE_KEY = "observation.hand.confidence"
 #: No "observation." before it: lerobot's policies take whatever is called so as an input, and
 #: their normalization cannot subtract from booleans.
 VALID_KEY = "hand.valid"
+ARM_CLEARANCE_KEY = "observation.arm.clearance"
+#: What datasets of older versions may lack.
+ADDED_KEYS = (VALID_KEY, ARM_CLEARANCE_KEY)
 _AXES = ("x", "y", "z")
 _ROTATION = ("r11", "r21", "r31", "r12", "r22", "r32")
 _BETAS = tuple(f"beta{i}" for i in range(10))
@@ -74,7 +77,7 @@ def features(layout: Layout) -> tuple[FeatureSpec, ...]:
 def of_same_shape(layout: Layout, stored: Mapping[str, Any]) -> tuple[FeatureSpec, ...]:
     """Return the features as a dataset has them.
 
-    Those of older datasets keep their axes, and ``VALID_KEY`` is left out where they lack it.
+    Those of older datasets keep their axes, and ``ADDED_KEYS`` are left out where they lack them.
     ``stored`` is ``features`` of its info.json; whatever else differs is for the writer to name.
     """
 
@@ -86,7 +89,7 @@ def of_same_shape(layout: Layout, stored: Mapping[str, Any]) -> tuple[FeatureSpe
     return tuple(
         spec if has_axes(spec.key) else _flat(spec)
         for spec in _by_axes(layout)
-        if spec.key != VALID_KEY or spec.key in stored
+        if spec.key not in ADDED_KEYS or spec.key in stored
     )
 
 
@@ -142,6 +145,7 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
         specs += [
             _vector("observation.arm.joints", _sided(layout.arm_joints), "rad, of slides m"),
             _vector("observation.arm.reached", SIDES, "1 where the arm reaches the pose"),
+            _vector(ARM_CLEARANCE_KEY, SIDES, "m, at most 1; negative where the arm collides"),
         ]
     if placed:
         specs.append(_vector("observation.camera", _CAMERA, "px"))
@@ -196,6 +200,8 @@ def columns(
         values["observation.arm.joints"] = np.concatenate(arms, axis=1)
         reached = [arm.reached if arm else np.zeros(count, bool) for arm in trajectory.arms]
         values["observation.arm.reached"] = np.stack(reached, axis=1)
+        clearance = [arm.clearance_m if arm else np.ones(count) for arm in trajectory.arms]
+        values[ARM_CLEARANCE_KEY] = np.stack(clearance, axis=1)
     if placed:
         camera = motion.camera
         row = np.zeros(6) if camera is None else np.array(

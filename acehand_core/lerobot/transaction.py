@@ -1,8 +1,11 @@
-"""Groups of files that appear together or not at all.
+"""Groups of files, and whole datasets, that appear together or not at all.
 
 A group (``Transaction``) is staged in a hidden folder inside the dataset, described by a journal,
 then renamed file by file. A process killed before the journal is complete has changed nothing; one
 killed after it is finished by ``recover``. A failure while renaming is undone.
+
+A dataset as a whole (``publish``) is built in a hidden sibling and renamed; ``clean_siblings``
+tidies up behind a process that was killed.
 """
 
 from __future__ import annotations
@@ -10,12 +13,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from acehand_core.atomic import sync, write_synced
+from acehand_core.atomic import abandoned, sync, write_synced
 from acehand_core.errors import SchemaError, UnsafeFileError
 
 STAGING = ".acehand-append"
@@ -140,6 +144,46 @@ def recover(root: Path) -> str | None:
 
     _remove_staging(folder)
     return outcome
+
+
+def publish(base: Path, root: Path, step: Step) -> None:
+    """Let a finished folder appear as ``root``, in place of the dataset that is there.
+
+    ``step`` is called before everything that touches the disk. Raises OSError after undoing it.
+    """
+    aside = root.with_name(f".{root.name}.replaced-{os.getpid()}")
+    step("publish: set the old dataset aside")
+    if root.exists():
+        root.rename(aside)
+    try:
+        step("publish: rename")
+        base.rename(root)
+    except BaseException:
+        if aside.exists():
+            aside.rename(root)
+        raise
+
+    with contextlib.suppress(OSError):  # the new dataset stands; a later writer tidies up
+        step("publish: remove the old dataset")
+        if aside.exists():
+            shutil.rmtree(aside)
+
+
+def clean_siblings(root: Path) -> list[str]:
+    """Remove or restore what killed writers left beside ``root``, and say what was done.
+
+    Folders that a running process still holds are left alone. Raises OSError.
+    """
+    done = []
+    for kind in ("partial", "replaced"):
+        for path in abandoned(root, kind):
+            if kind == "replaced" and not root.exists():
+                path.rename(root)
+                done.append(f"{root}: restored from {path.name}")
+            else:
+                shutil.rmtree(path)
+                done.append(f"removed {path}")
+    return done
 
 
 def _place(root: Path, move: _Move) -> None:

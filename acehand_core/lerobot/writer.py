@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +37,7 @@ from acehand_core.lerobot.stats import (
     read_stats,
     stats_to_json,
 )
-from acehand_core.lerobot.transaction import Step, Transaction
+from acehand_core.lerobot.transaction import Step, Transaction, publish
 from acehand_core.recordings.video_encode import VideoFacts
 
 
@@ -159,28 +158,14 @@ class LeRobotWriter:
 
         if self._base != self.root:
             # Let the dataset appear; on failure the writer is closed and nothing has changed.
-            aside = self.root.with_name(f".{self.root.name}.replaced-{os.getpid()}")
             try:
                 with output_errors(self.root):
-                    self._transaction.step("publish: set the old dataset aside")
-                    if self.root.exists():
-                        self.root.rename(aside)
-                    try:
-                        self._transaction.step("publish: rename")
-                        self._base.rename(self.root)
-                    except BaseException:
-                        if aside.exists():
-                            aside.rename(self.root)
-                        raise
+                    publish(self._base, self.root, self._transaction.step)
             except BaseException:
                 self.close()
                 raise
             self._base = self.root
             self._transaction = Transaction(self.root, self._on_step)
-            with contextlib.suppress(OSError):  # the new dataset stands; a later writer tidies up
-                self._transaction.step("publish: remove the old dataset")
-                if aside.exists():
-                    shutil.rmtree(aside)
 
         return self.total_episodes - 1
 

@@ -3,6 +3,7 @@
 python tests/helpers/lerobot_samples.py COMMAND
 
 die FOLDER        one folder per step at which a writer was killed
+die-editing FOLDER  the same of who removes episodes, renames a task or repairs
 full ROOT BYTES   append under a limit on file sizes; print the error
 """
 
@@ -21,6 +22,7 @@ import av
 import numpy as np
 import pyarrow.parquet as pq
 
+from acehand_core.lerobot import edit
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.dataset import (
     FeatureSpec,
@@ -29,6 +31,7 @@ from acehand_core.lerobot.dataset import (
     open_for_append,
     video_feature,
 )
+from acehand_core.lerobot.repair import repair
 
 FPS = 30
 HEIGHT, WIDTH = 48, 64
@@ -191,18 +194,34 @@ def _killed_at(number: int) -> Callable[[str], None]:
     return on_step
 
 
-def die_everywhere(folder: Path) -> None:
-    """Kill a writer at every step of making, appending to and replacing a dataset.
+WRITING = {
+    "create": lambda root, step: write(root, EPISODES[:1], step),
+    "append": lambda root, step: append(root, step),
+    "replace": lambda root, step: write(root, [MORE], step, overwrite=True),
+}
+
+
+def break_and_repair(root: Path, step: Callable[[str], None]) -> None:
+    (root / "data/chunk-000/file-001.parquet").unlink()
+    repair(root, on_step=step)
+
+
+EDITING = {
+    "remove": lambda root, step: edit.remove_episodes(root, [1], on_step=step),
+    "task": lambda root, step: edit.change_task(root, "stir", old="wave", on_step=step),
+    "repair": break_and_repair,
+}
+
+
+def die_everywhere(
+    folder: Path, kinds: dict[str, Callable[[Path, Callable[[str], None]], object]]
+) -> None:
+    """Kill a process at every step of what it does to a dataset.
 
     Leaves ``folder/<kind>-<step number>/data`` and a list of [name, step] in ``folder/steps.json``.
     """
     base = folder / "base" / "data"
     _in_child(lambda: write(base))
-    kinds = {
-        "create": lambda root, step: write(root, EPISODES[:1], step),
-        "append": lambda root, step: append(root, step),
-        "replace": lambda root, step: write(root, [MORE], step, overwrite=True),
-    }
 
     def start(name: str, kind: str) -> Path:
         root = folder / name / "data"
@@ -224,8 +243,14 @@ def die_everywhere(folder: Path) -> None:
         shutil.rmtree(trial.parent)
         names = json.loads(listed.read_text())
         # Early steps differ between the kinds only in what they leave behind.
-        first = 0 if kind == "append" else names.index("journal")
+        first = names.index("journal") if kind in ("create", "replace") else 0
         for number, name in list(enumerate(names))[first:]:
+            if (
+                kinds is EDITING
+                and name.startswith("write")
+                and name != f"write {layout.INFO_PATH}"
+            ):
+                continue  # of files beside the dataset one is like the other
             root = start(f"{kind}-{number}", kind)
             if not _in_child(lambda run=run, root=root, at=number: run(root, _killed_at(at))):
                 raise SystemExit(f"{kind} was not killed at step {number}, {name}")
@@ -265,7 +290,7 @@ def append_with_little_room(root: Path, limit: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "die":
-        die_everywhere(Path(sys.argv[2]))
+    if sys.argv[1].startswith("die"):
+        die_everywhere(Path(sys.argv[2]), WRITING if sys.argv[1] == "die" else EDITING)
     else:
         append_with_little_room(Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,374 @@
+"""Episodes are removed and tasks renamed; a repair loses no whole episode, and none unasked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from acehand_core.errors import InputError, OutputError, SchemaError, VideoError
+from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.edit import change_task, remove_episodes
+from acehand_core.lerobot.repair import plan_repair, repair
+from helpers import lerobot_samples as samples
+from helpers.commands import Acehand, run_helper
+
+DATA = "data/chunk-000/file-{:03d}.parquet"
+ROWS = "meta/episodes/chunk-000/file-{:03d}.parquet"
+VIDEO = f"videos/{samples.EGO}/chunk-000/file-{{:03d}}.mp4"
+#: Four episodes of 13, 7, 5 and 9 frames: wave, grasp a cup, wave, let go.
+FOUR = [*samples.EPISODES, samples.MORE]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of ``FOUR`` with a report beside each episode; not to be changed."""
+    root = samples.write(tmp_path_factory.mktemp("finished") / "data", FOUR)
+    for number in range(4):
+        folder = root / "acehand" / f"episode_{number:06d}"
+        folder.mkdir(parents=True)
+        (folder / "report.json").write_text(json.dumps({"frames": 1, "episode_index": number}))
+        (folder / "contact_sheet.png").write_bytes(b"sheet %d" % number)
+        (folder / "hand_motion.parquet").write_bytes(b"hands %d" % number)
+    (root / "README.md").write_text("mine")
+    return root
+
+
+@pytest.fixture
+def own(dataset: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(dataset, tmp_path / "data")
+
+
+@pytest.fixture
+def shared(own: Path) -> Path:
+    """The same as lerobot writes it: all episodes in one data, one video and one metadata file."""
+    data = pa.concat_tables([pq.read_table(own / DATA.format(k)) for k in range(4)])
+    rows = [row for k in range(4) for row in pq.read_table(own / ROWS.format(k)).to_pylist()]
+    schema, start = pq.read_schema(own / ROWS.format(0)), 0
+    for row in rows:
+        for place in ("data", "meta/episodes", f"videos/{samples.EGO}"):
+            row[f"{place}/file_index"] = 0
+        row[f"videos/{samples.EGO}/from_timestamp"] = start / samples.FPS
+        start += row["length"]
+        row[f"videos/{samples.EGO}/to_timestamp"] = start / samples.FPS
+    joined = own / "joined.mp4"
+    with av.open(str(joined), "w") as container:
+        stream, frames = None, 0
+        for k in range(4):
+            with av.open(str(own / VIDEO.format(k))) as part:
+                source = part.streams.video[0]
+                stream = stream or container.add_stream_from_template(source)
+                for packet in part.demux(source):
+                    if packet.size:
+                        packet.time_base, packet.stream = Fraction(1, samples.FPS), stream
+                        packet.pts = packet.dts = frames
+                        packet.duration = 1
+                        container.mux(packet)
+                        frames += 1
+    for k in range(1, 4):
+        for name in (DATA, ROWS, VIDEO):
+            (own / name.format(k)).unlink()
+    joined.replace(own / VIDEO.format(0))
+    pq.write_table(data, own / DATA.format(0))
+    pq.write_table(pa.Table.from_pylist(rows, schema), own / ROWS.format(0))
+    assert check_dataset(own, decode_all=True) == []
+    return own
+
+
+def rows_of(root: Path) -> list[dict]:
+    files = sorted(root.glob("meta/episodes/*/*.parquet"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
+def pictures_of(root: Path, row: dict) -> np.ndarray:
+    """Return the frames (T, H, W, 3) of an episode, decoded by PyAV at the times its row names."""
+    place = [row[f"videos/{samples.EGO}/{part}_index"] for part in ("chunk", "file")]
+    assert place[0] == 0
+    begin = row[f"videos/{samples.EGO}/from_timestamp"]
+    with av.open(str(root / VIDEO.format(place[1]))) as container:
+        frames = {round(float(f.time) * samples.FPS): f for f in container.decode(video=0)}
+        first = round(begin * samples.FPS)
+        return np.stack([
+            frames[first + k].to_ndarray(format="rgb24") for k in range(row["length"])
+        ])  # fmt: skip
+
+
+def assert_is(root: Path, source: Path, numbers: Sequence[int], tasks: Sequence[str]) -> None:
+    """Check that a dataset holds episodes of another, in every pixel, and counts them from 0 on."""
+    assert check_dataset(root, decode_all=True) == []
+    info = json.loads((root / "meta/info.json").read_text())
+    lengths = [FOUR[number][1] for number in numbers]
+    assert info["total_episodes"] == len(numbers) and info["total_frames"] == sum(lengths)
+    assert info["splits"] == {"train": f"0:{len(numbers)}"}
+    assert pq.read_table(root / "meta/tasks.parquet")["task"].to_pylist() == [*tasks]
+    assert info["total_tasks"] == len(tasks)
+
+    files = sorted(root.glob("data/*/*.parquet"))
+    table = pa.concat_tables([pq.read_table(file) for file in files])
+    assert table["index"].to_pylist() == list(range(sum(lengths)))
+    assert table["episode_index"].to_numpy().tolist() == [
+        place for place, length in enumerate(lengths) for _ in range(length)
+    ]
+    stats = json.loads((root / "meta/stats.json").read_text())
+    for key in ("index", "observation.ns", "task_index", "episode_index"):
+        values = table[key].to_numpy()
+        assert stats[key]["mean"] == [pytest.approx(values.mean(), rel=1e-12)]
+        assert stats[key]["q90"] == [pytest.approx(np.quantile(values, 0.9), rel=1e-12)]
+
+    before = {row["episode_index"]: row for row in rows_of(source)}
+    for row, number in zip(rows_of(root), numbers, strict=True):
+        assert np.array_equal(pictures_of(root, row), pictures_of(source, before[number]))
+        own = table.slice(row["dataset_from_index"], row["length"])
+        assert row["stats/index/min"] == [own["index"][0].as_py()]
+        assert row["stats/episode_index/max"] == [row["episode_index"]]
+        wanted = samples.columns(FOUR[number][1], number)["observation.state"]
+        assert np.array_equal(np.array(own["observation.state"].to_pylist(), np.float32), wanted)
+
+
+# Removing
+
+
+@pytest.mark.parametrize("layout", ["own", "shared"])
+def test_removed_episodes_are_gone_and_the_rest_is_as_it_was(
+    layout: str, dataset: Path, tmp_path: Path, request: pytest.FixtureRequest, capsys
+) -> None:
+    root = request.getfixturevalue(layout)
+    run = Acehand(capsys, "dataset", "remove", root, 1, 2)
+    assert run.code == 0 and run.json["set_aside"] == ".unreferenced/removed-000"
+    assert [entry["episode"] for entry in run.json["removed"]] == [1, 2]
+    assert (run.json["episodes"], run.json["frames"]) == (2, 22)
+    assert "removed episode 1: 7 frames, grasp a cup" in run.err
+    assert_is(root, dataset, [0, 3], ["wave", "let go"])
+    assert_is(root / run.json["set_aside"], dataset, [1, 2], ["wave", "grasp a cup"])
+
+    # Files beside the episodes follow them, whatever else is there stays.
+    extras = root / "acehand"
+    assert samples.names_in(extras) == ["episode_000000", "episode_000001"]
+    assert (extras / "episode_000001" / "contact_sheet.png").read_bytes() == b"sheet 3"
+    report = json.loads((extras / "episode_000001" / "report.json").read_text())
+    assert report == {"frames": 1, "episode_index": 1}
+    assert (root / "README.md").read_text() == "mine"
+    assert samples.names_in(tmp_path) == ["data"]
+
+    # What a later writer adds comes behind them.
+    if layout == "own":
+        record = json.loads(pq.read_schema(root / DATA.format(3)).metadata[b"acehand.provenance"])
+        assert record == {"source": "3.mp4"}
+        shutil.rmtree(extras)  # the writer of samples makes none
+        samples.append(root)
+        assert check_dataset(root) == []
+        samples.assert_holds(root, [FOUR[0], FOUR[3], FOUR[3]], [0, 3, 3])
+
+
+def test_deleted_episodes_leave_nothing(own: Path, dataset: Path, capsys) -> None:
+    run = Acehand(capsys, "dataset", "remove", own, 0, "--delete")
+    assert run.code == 0 and run.json["set_aside"] is None
+    assert_is(own, dataset, [1, 2, 3], ["wave", "grasp a cup", "let go"])
+    gone = (dataset / VIDEO.format(0)).read_bytes()
+    assert all(path.read_bytes() != gone for path in own.rglob("*") if path.is_file())
+
+
+def test_what_cannot_be_removed_is_refused_and_nothing_changes(shared: Path) -> None:
+    before = samples.snapshot(shared)
+    for wrong, message in (([4], "no episode 4; it has 0 to 3"), (range(4), "no episode would be")):
+        with pytest.raises(InputError, match=message):
+            remove_episodes(shared, list(wrong))
+    with pytest.raises(InputError, match="not a LeRobot dataset"):
+        remove_episodes(shared / "data", [0])
+    # Encoded in one go, so that the second episode begins between two key frames.
+    samples.video(shared / VIDEO.format(0), sum(length for _, length in FOUR), 0)
+    whole = samples.snapshot(shared)
+    with pytest.raises(VideoError, match="do not begin with a key frame"):
+        remove_episodes(shared, [0])
+    assert samples.snapshot(shared) == whole and samples.names_in(shared.parent) == ["data"]
+    (shared / VIDEO.format(0)).write_bytes(before[VIDEO.format(0)])
+    shutil.copy(shared / DATA.format(0), shared / DATA.format(5))
+    with pytest.raises(SchemaError, match=r"file-005.parquet belongs to no episode; run .* repair"):
+        remove_episodes(shared, [0])
+
+
+def test_a_full_disk_changes_nothing(dataset: Path, tmp_path: Path) -> None:
+    steps: list[str] = []
+    remove_episodes(shutil.copytree(dataset, tmp_path / "trial"), [1], on_step=steps.append)
+    for at, name in enumerate(steps):
+        root = shutil.copytree(dataset, tmp_path / str(at) / "data")
+        seen = []
+
+        def full(step: str, seen: list[str] = seen, at: int = at) -> None:
+            seen.append(step)
+            if len(seen) == at + 1:
+                raise OSError(28, "No space left on device")
+
+        if name == "publish: remove the old dataset":  # the new one stands
+            remove_episodes(root, [1], on_step=full)
+            continue
+        with pytest.raises(OutputError, match="No space left on device"):
+            remove_episodes(root, [1], on_step=full)
+        assert samples.snapshot(root) == samples.snapshot(dataset), name
+        assert samples.names_in(root.parent) == ["data"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="killing a process needs fork")
+def test_a_killed_edit_is_undone_or_finished_by_the_repair(tmp_path: Path) -> None:
+    done = run_helper("lerobot_samples", "die-editing", tmp_path)
+    assert done.returncode == 0, done.stderr
+    three, seeds = list(samples.EPISODES), [0, 1, 2]
+    stirred = [("stir", 13), ("grasp a cup", 7), ("stir", 5)]
+    less = [three[0], three[2]]
+    edited = {"remove": less, "task": stirred, "repair": less}
+    left = set()
+    for name, step in json.loads((tmp_path / "steps.json").read_text()):
+        kind, root = name.split("-")[0], tmp_path / name / "data"
+        said = repair(root)
+        assert check_dataset(root) == [], (name, step)
+        count = len(rows_of(root))
+        tasks = pq.read_table(root / "meta/tasks.parquet")["task"].to_pylist()
+        is_new = kind == "repair" or count == 2 or "stir" in tasks
+        kept = seeds if kind == "task" or not is_new else [0, 2]
+        samples.assert_holds(root, edited[kind] if is_new else three, kept)
+        assert samples.names_in(root.parent) == ["data"] and repair(root) == []
+        assert (root / ".unreferenced").exists() == (is_new and kind in ("remove", "repair"))
+        left.add((kind, is_new, bool(said)))
+    assert {(kind, new) for kind, new, _ in left} >= {
+        (kind, new) for kind in ("remove", "task") for new in (False, True)
+    }
+
+
+# Tasks
+
+
+def test_a_task_is_renamed_everywhere(own: Path, dataset: Path, capsys) -> None:
+    run = Acehand(capsys, "dataset", "task", own, "--from", "wave", "--task", "say hello")
+    assert run.code == 0 and run.json["episodes"] == [0, 2]
+    assert run.json["tasks"] == ["say hello", "grasp a cup", "let go"]
+    assert_is(own, dataset, [0, 1, 2, 3], ["say hello", "grasp a cup", "let go"])
+    assert [row["tasks"] for row in rows_of(own)] == [
+        ["say hello"], ["grasp a cup"], ["say hello"], ["let go"]
+    ]  # fmt: skip
+    for number in range(4):  # the number of the task is the same, so the files are
+        assert pq.read_table(own / DATA.format(number)).equals(
+            pq.read_table(dataset / DATA.format(number))
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names", "indices"),
+    [
+        ([2, "--task", "let go"], ["wave", "let go", "grasp a cup"], [0, 2, 1, 1]),
+        (["--task", "all the same"], ["all the same"], [0, 0, 0, 0]),
+        ([0, 1, "--from", "wave", "--task", "stir"], ["stir", "wave", "grasp a cup", "let go"],
+         [0, 2, 1, 3]),
+    ],
+)  # fmt: skip
+def test_some_episodes_get_another_task(
+    arguments: list, names: list[str], indices: list[int], shared: Path, dataset: Path, capsys
+) -> None:
+    run = Acehand(capsys, "dataset", "task", shared, *arguments)
+    assert run.code == 0, run.err
+    assert run.json["tasks"] == names
+    assert_is(shared, dataset, [0, 1, 2, 3], names)
+    wanted = [i for i, (_, length) in zip(indices, FOUR, strict=True) for _ in range(length)]
+    assert pq.read_table(shared / DATA.format(0))["task_index"].to_pylist() == wanted
+
+
+def test_a_task_that_is_not_there_is_refused(own: Path) -> None:
+    before = samples.snapshot(own)
+    with pytest.raises(InputError, match=r"no task 'wav'; .*Did you mean 'wave'"):
+        change_task(own, "x", old="wav")
+    with pytest.raises(InputError, match="empty"):
+        change_task(own, " ")
+    assert change_task(own, "wave", [0]).episodes == ()
+    assert samples.snapshot(own) == before
+
+
+# Repair
+
+
+@pytest.fixture
+def eleven(tmp_path: Path) -> Path:
+    """Eleven episodes of three frames, of which the fifth has lost its data file."""
+    root = samples.write(tmp_path / "data", [("wave", 3)] * 11)
+    (root / DATA.format(4)).unlink()
+    return root
+
+
+def test_one_lost_file_costs_one_episode_and_only_with_leave(eleven: Path, capsys) -> None:
+    before = samples.snapshot(eleven)
+    dry = Acehand(capsys, "dataset", "repair", eleven, "--dry-run")
+    assert dry.code == 1 and samples.snapshot(eleven) == before
+    assert dry.json["lost"] == [f"episode 4: {DATA.format(4)} is missing"]
+    assert f"move {VIDEO.format(4)} to .unreferenced" in dry.json["to_do"]
+    assert dry.json["to_do"][-1] == "keep 10 whole episodes, 30 frames, as 0 to 9"
+
+    run = Acehand(capsys, "dataset", "repair", eleven)  # nobody is there to be asked
+    assert run.code == 2 and samples.snapshot(eleven) == before
+    assert "episode 4" in run.messages and "--yes" in run.messages
+    assert "to do: keep 10 whole episodes" in run.err
+
+    run = Acehand(capsys, "dataset", "repair", eleven, "--yes")
+    assert run.code == 0 and run.json["problems"] == []
+    samples.assert_holds(eleven, [("wave", 3)] * 10, [0, 1, 2, 3, 5, 6, 7, 8, 9, 10])
+    aside = samples.snapshot(eleven / ".unreferenced")
+    assert aside == {name.format(4): before[name.format(4)] for name in (ROWS, VIDEO)}
+    assert Acehand(capsys, "dataset", "repair", eleven).json["repaired"] == []
+    assert plan_repair(eleven).steps == ()
+
+
+@pytest.mark.parametrize(("answer", "code", "kept"), [("y\n", 0, 10), ("\n", 2, 11)])
+def test_on_a_terminal_it_asks(
+    answer: str, code: int, kept: int, eleven: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self) -> str:
+            return answer
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    run = Acehand(capsys, "dataset", "repair", eleven)
+    assert run.code == code and "[y/N]" in run.err
+    assert len(rows_of(eleven)) == kept
+
+
+def test_nothing_that_was_set_aside_is_replaced(own: Path, dataset: Path) -> None:
+    for number in (1, 1):  # the same number twice: another episode each time
+        (own / DATA.format(rows_of(own)[number]["data/file_index"])).unlink()
+        repair(own)
+        shutil.copy(dataset / DATA.format(0), own / DATA.format(9))
+        repair(own)
+    names = set(samples.snapshot(own / ".unreferenced"))
+    assert {DATA.format(9), "data/chunk-000/file-009-1.parquet"} <= names
+    assert {"acehand/episode_000001/report.json", "acehand/episode_000001-1/report.json"} <= names
+    samples.assert_holds(own, [FOUR[0], FOUR[3]], [0, 3])
+
+
+def test_episodes_whose_rows_are_misplaced_are_whole(shared: Path, dataset: Path) -> None:
+    """Wrong counts and numbers are mended; the parts of a shared file are all kept."""
+    rows = rows_of(shared)
+    rows[2]["dataset_from_index"], rows[2]["dataset_to_index"] = 0, 5
+    schema = pq.read_schema(shared / ROWS.format(0))
+    pq.write_table(pa.Table.from_pylist(rows, schema), shared / ROWS.format(0))
+    assert check_dataset(shared) != [] and plan_repair(shared).lost == ()
+    repair(shared)
+    assert_is(shared, dataset, [0, 1, 2, 3], ["wave", "grasp a cup", "let go"])
+    # A row of one episode gone: its frames are cut out, the files as they were are kept.
+    before = (shared / DATA.format(0)).read_bytes(), (shared / VIDEO.format(0)).read_bytes()
+    rows = [row for row in rows_of(shared) if row["episode_index"] != 1]
+    pq.write_table(pa.Table.from_pylist(rows, schema), shared / ROWS.format(0))
+    assert plan_repair(shared).lost == ("1 that meta/info.json counts: not in meta/episodes",)
+    repair(shared)
+    assert_is(shared, dataset, [0, 2, 3], ["wave", "let go"])
+    aside = shared / ".unreferenced"
+    assert ((aside / DATA.format(0)).read_bytes(), (aside / VIDEO.format(0)).read_bytes()) == before
