@@ -11,20 +11,15 @@ import pytest
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot.check import check_dataset
+from helpers.arm_samples import along
 from helpers.commands import Run, hands_file
 from helpers.retarget_samples import motion_of, moving_hands
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import load_robot
-from retarget.solve import arm as arm_module
-from retarget.solve import arm_attachment
-from retarget.solve.arm import ASSUMED_SPEED, follow_path, load_arm, pose_points
-from retarget.solve.arm_attachment import (
-    ArmSettings,
-    attach_arms,
-    place_arm,
-    solve_arm,
-    spans,
-)
+from retarget.solve import arm_path, arm_search
+from retarget.solve.arm import ASSUMED_SPEED, load_arm, pose_points
+from retarget.solve.arm_attachment import ArmSettings, attach_arms, spans
+from retarget.solve.arm_path import follow_path
 from test_base import FPS, wandering
 
 LENGTHS = (0.3, 0.2, 0.2, 0.2, 0.2, 0.1, 0.1)
@@ -59,11 +54,10 @@ def urdf(path: Path, speed: float | None = 3.0, reach: float = 1.0) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try fewer placements: these paths are easy."""
-    monkeypatch.setattr(arm_attachment, "_TRIED_WAYS", 3)
-    monkeypatch.setattr(arm_attachment, "_TRIED_FRAMES", 30)
-    around = arm_attachment._around
-    monkeypatch.setattr(arm_attachment, "_around", lambda *place: around(*place)[::5])
+    """Try fewer stands: these paths are easy."""
+    for name, value in (("_SECTORS", 6), ("_DIRECTIONS", 3), ("_TRIED_STANDS", 3),
+                        ("_TRIED_FRAMES", 20), ("_KEPT_WAYS", 2)):  # fmt: skip
+        monkeypatch.setattr(arm_search, name, value)
 
 
 @pytest.fixture(scope="module")
@@ -145,44 +139,54 @@ def test_a_feasible_path_is_followed(arm) -> None:
     assert (np.abs(np.diff(joints, axis=0)) * FPS <= arm.speed + 1e-9).all()
 
 
-def test_placement_is_found_and_upright(arm) -> None:
+@pytest.fixture(scope="module")
+def still():
+    """Two hands that only wait for a path."""
+    return retarget_motion(motion_of(moving_hands(60)), load_robot("inspire"))
+
+
+def test_placement_is_found_and_upright(arm, still) -> None:
     poses = wandering(45)
-    first = solve_arm(arm, poses[:, 0], np.ones(45, bool), FPS, UP)
+    both = along(still, [poses[:, 0], poses[:, 1]])
+    first, second = attach_arms(both, arm, ArmSettings(arm.path)).arms
     assert first.reached.all() and first.position_error_m.max() < 0.005
-    assert first.T_frame_arm[:3, 2] == pytest.approx(UP, abs=1e-9)
-    again, _ = place_arm(arm, poses[:, 0], FPS, np.array(UP))
-    assert (again == first.T_frame_arm).all()
-    second, _ = place_arm(arm, poses[:, 1], FPS, np.array(UP), [first.T_frame_arm])
-    between = np.linalg.norm(second[:3, 3] - first.T_frame_arm[:3, 3])
-    assert between >= arm_attachment.APART_M
+    for motion in (first, second):
+        assert motion.T_frame_arm[:3, 2] == pytest.approx(UP, abs=1e-9)
+    again = attach_arms(both, arm, ArmSettings(arm.path)).arms
+    assert (again[0].T_frame_arm == first.T_frame_arm).all()
+    assert (again[1].joints == second.joints).all()
+    between = second.T_frame_arm[:3, 3] - first.T_frame_arm[:3, 3]
+    assert np.linalg.norm(between) >= arm_search.APART_M
+    assert between[1] == pytest.approx(0, abs=1e-9)  # both on one table
 
 
-def test_frames_out_of_reach_are_marked(arm) -> None:
+def test_frames_out_of_reach_are_marked(arm, still) -> None:
     """A jump of two metres for ten frames: not reached, nor while the arm is on its way."""
     path = feasible(arm)
     path[30:40, :3, 3] += [2.0, 0, 0]
-    motion = solve_arm(arm, path, np.ones(60, bool), FPS, (0.0, 0.0, 1.0))
+    settings = ArmSettings(arm.path, up=(0.0, 0.0, 1.0), base_right=(0.0,) * 6)
+    motion = attach_arms(along(still, [path]), arm, settings).arms[1]
     assert not motion.reached[30:40].any() and motion.reached[:20].all()
     assert np.nanmin(motion.position_error_m[30:40]) > 0.005
     assert (np.abs(np.diff(motion.joints, axis=0)) * FPS <= arm.speed + 1e-9).all()
     absent = np.ones(60, bool)
     absent[30:40] = False
-    motion = solve_arm(arm, path, absent, FPS, (0.0, 0.0, 1.0))
+    motion = attach_arms(along(still, [path], absent), arm, settings).arms[1]
     assert motion.reached[absent].all() and not motion.reached[30:40].any()
     assert np.isnan(motion.position_error_m[30:40]).all()
 
 
-def test_chunks_and_short_clips(arm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_and_short_clips(arm, still, monkeypatch: pytest.MonkeyPatch) -> None:
     path = feasible(arm)
     there = np.ones(60, bool)
-    monkeypatch.setattr(arm_module, "CHUNK_FRAMES", 25)
-    monkeypatch.setattr(arm_module, "LOOK_AHEAD", 10)
+    settings = ArmSettings(arm.path, up=(0.0, 0.0, 1.0))
+    monkeypatch.setattr(arm_path, "CHUNK_FRAMES", 25)
+    monkeypatch.setattr(arm_path, "LOOK_AHEAD", 10)
     joints = follow_path(arm, path, there, FPS, np.zeros(7))
     assert np.linalg.norm((arm.base_poses(joints) - path)[:, :3, 3], axis=1).max() < 1e-3
     assert (np.abs(np.diff(joints, axis=0)) * FPS <= arm.speed + 1e-9).all()
     for count in (1, 2):
-        motion = solve_arm(arm, path[:count], there[:count], FPS, (0.0, 0.0, 1.0))
-        assert motion.reached.all()
+        assert attach_arms(along(still, [path[:count]]), arm, settings).arms[1].reached.all()
 
 
 def test_spans() -> None:
@@ -199,7 +203,8 @@ def test_the_verdict_names_what_is_not_reached(arm, tmp_path: Path) -> None:
     assert good.verdict == trajectory.verdict
     short = ArmSettings(urdf(tmp_path / "short.urdf", speed=0.001))
     bad = attach_arms(trajectory, short.load(), short)
-    assert bad.verdict.status == "warn" and "arm does not reach" in bad.verdict.reasons[-1]
+    assert bad.verdict.status == "fail"  # more than half
+    assert "the right arm does not reach 9" in bad.verdict.reasons[-1]
     with pytest.raises(InputError, match="relative to the"):
         unplaced = retarget_motion(motion_of(moving_hands(5), placed=False), load_robot("inspire"))
         attach_arms(unplaced, settings.load(), settings)

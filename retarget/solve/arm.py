@@ -1,11 +1,4 @@
-"""An arm that carries a robot hand: read from a user's MJCF or URDF, and moved along a path.
-
-``follow_path`` sweeps through the frames from several postures at once (damped least squares), and
-refines the best sweep over all frames together: Gauss-Newton with a sparse QP (PIQP) in which
-ranges and speeds of the joints are bounds and acceleration is a cost. A differential solver that
-steps from frame to frame, such as mink's, would not know that a fast stretch is coming; here the
-arm starts early. Collisions are not looked at.
-"""
+"""An arm that carries a robot hand: read from a user's MJCF or URDF."""
 
 from __future__ import annotations
 
@@ -15,16 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import piqp
-import scipy.sparse as sp
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames
 from acehand_core.types import RigidTransform
 from retarget.robots.collision_shapes import FrameSet
 from retarget.robots.kinematics import KinematicTree, import_mujoco
-from retarget.robots.user_model import compiled_model
+from retarget.robots.model_file import compiled_model
 
 if TYPE_CHECKING:
     import mujoco
@@ -33,20 +24,14 @@ BasePath = Float[np.ndarray, "T 4 4"]
 ArmJoints = Float[np.ndarray, "T J"]
 
 #: What files call the place where a tool is mounted, in order of preference.
-LINK_NAMES = ("attachment_site", "tool0", "flange", "link_eef", "ee_link", "panda_link8")
+LINK_NAMES = (
+    "attachment_site", "tool0", "flange", "link_eef", "ee_link", "panda_link8", "pinch_site",
+)  # fmt: skip
 #: Where the file gives no joint speed (an MJCF never does), and no range.
 ASSUMED_SPEED = 2.0
 ASSUMED_RANGE = (-2 * np.pi, 2 * np.pi)
 #: Distance of the points that stand for the mount's orientation: 1 degree moves them 2.6 mm.
 LEVER_M = 0.15
-CHUNK_FRAMES, LOOK_AHEAD = 1024, 64
-_DAMPING = 1e-3
-_ROUNDS = 8
-#: Frames that stay farther off than this count less and less: one that is out of reach must not
-#: pull the arm away from others (Geman-McClure).
-_FAR_M = 0.1
-#: Weights beside that of the path (1 per m2): acceleration per frame^2, and the middle of ranges.
-_SMOOTH, _REST = 1e-2, 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,10 +53,27 @@ class Arm:
     tree: KinematicTree
     columns: tuple[int, ...]
     posture: Float[np.ndarray, "Q"]
+    model: mujoco.MjModel
+    #: The body that ``link`` is or belongs to, and those that hang on it: the hand replaces them.
+    body: int
+    carried: frozenset[int]
+    #: Joints at rest, where nothing counts as a collision.
+    rests: tuple[Float[np.ndarray, "J"], ...]
+
+    @property
+    def shapeless(self) -> tuple[str, ...]:
+        """The moving links that have no shape: nothing is known of what they touch."""
+        model, body = self.model, self.body
+        names: list[str] = []
+        while body > 0:
+            if model.body_jntnum[body] and not model.body_geomnum[body]:
+                names.insert(0, model.body(body).name)
+            body = int(model.body_parentid[body])
+        return tuple(names)
 
     def base_poses(self, joints: ArmJoints) -> Float[np.ndarray, "T 4 4"]:
         """Return the pose of the hand's base in the arm's base frame."""
-        return self.tree.poses(self._all(joints), (self.link,))[:, 0] @ self.mount
+        return self.tree.poses(self.all_joints(joints), (self.link,))[:, 0] @ self.mount
 
     def points_and_jacobian(
         self, joints: ArmJoints
@@ -81,10 +83,28 @@ class Arm:
         where = np.array([[0, 0, 0], *(LEVER_M * np.eye(3))])
         offsets = link.offsets + frames.apply(self.mount, where) @ link.turns[0].T
         points = FrameSet(np.repeat(link.links, 4), offsets, np.repeat(link.turns, 4, axis=0))
-        positions, jacobian = self.tree.points_and_jacobian(self._all(joints), points)
+        positions, jacobian = self.tree.points_and_jacobian(self.all_joints(joints), points)
         return positions, jacobian[..., list(self.columns)]
 
-    def _all(self, joints: ArmJoints) -> Float[np.ndarray, "T Q"]:
+    def point_rates(
+        self,
+        joints: ArmJoints,
+        rows: Int[np.ndarray, "N"],
+        links: Int[np.ndarray, "N"],
+        points: Float[np.ndarray, "N 3"],
+    ) -> Float[np.ndarray, "N 3 J"]:
+        """Return the derivatives of points (base frame) that are fixed to links; -1: the base."""
+        rates = np.zeros((len(rows), 3, joints.shape[1]))
+        posture, eye = self.tree.posture(self.all_joints(joints)), np.eye(len(self.posture))
+        for link in np.unique(links[links >= 0]):
+            here = np.flatnonzero(links == link)
+            at, moved = posture.at(rows[here]), points[here, None]
+            by_joint = self.tree.jacobian(at, np.array([link]), moved, eye)[:, 0]
+            rates[here] = by_joint[..., list(self.columns)]
+        return rates
+
+    def all_joints(self, joints: ArmJoints) -> Float[np.ndarray, "T Q"]:
+        """Return the angles of all joints of the file."""
         full = np.tile(self.posture, (len(joints), 1))
         full[:, list(self.columns)] = joints
         return full
@@ -126,6 +146,7 @@ def load_arm(path: Path, link: str | None = None, mount: RigidTransform | None =
     names = tuple(model.joint(i).name for i in chain)
     speeds = _speeds(path)
     speed = np.array([speeds.get(name, ASSUMED_SPEED) for name in names])
+    posture = np.clip(np.zeros(model.njnt), ranges[:, 0], ranges[:, 1])
     notes = []
     if missing := [name for name in names if name not in speeds]:
         notes.append(f"assumed: {ASSUMED_SPEED:g} per second at most for {', '.join(missing)}")
@@ -143,8 +164,20 @@ def load_arm(path: Path, link: str | None = None, mount: RigidTransform | None =
         notes=tuple(notes),
         tree=tree,
         columns=tuple(tree.joint_names.index(name) for name in names),
-        posture=np.clip(np.zeros(model.njnt), ranges[:, 0], ranges[:, 1]),
+        posture=posture,
+        model=model,
+        body=bodies[link],
+        carried=_hanging_on(model, bodies[link]),
+        rests=tuple(rest[chain] for rest in (posture, *model.key_qpos[:1])),
     )
+
+
+def _hanging_on(model: mujoco.MjModel, body: int) -> frozenset[int]:
+    found: set[int] = set()
+    for other in range(body + 1, model.nbody):
+        if model.body_parentid[other] in {body, *found}:
+            found.add(other)
+    return frozenset(found)
 
 
 def _joints_of(model: mujoco.MjModel, body: int) -> list[int]:
@@ -178,159 +211,3 @@ def _speeds(path: Path) -> dict[str, float]:
         if speed > 0:
             speeds[joint.get("name", "")] = speed
     return speeds
-
-
-def follow_path(
-    arm: Arm,
-    path: BasePath,
-    active: Bool[np.ndarray, "T"],
-    fps: float,
-    posture: Float[np.ndarray, "J"],
-) -> ArmJoints:
-    """Return joints within ranges and speeds that follow ``path`` (arm frame) where ``active``."""
-    step = arm.speed / fps
-    targets = pose_points(path)
-    weights = active.astype(float)
-    start = sweep(arm, targets, weights, step, posture)
-    joints = np.empty_like(start)
-    for first in range(0, len(start), CHUNK_FRAMES):
-        stop = min(first + CHUNK_FRAMES, len(start))
-        rows = slice(first, min(stop + LOOK_AHEAD, len(start)))
-        history = joints[max(0, first - 2) : first]
-        solved = _refine(arm, start[rows], targets[rows], weights[rows], step, history, fps)
-        joints[first:stop] = solved[: stop - first]
-    return joints
-
-
-def descend(
-    arm: Arm, joints: ArmJoints, targets: Float[np.ndarray, "T 4 3"], rounds: int
-) -> ArmJoints:
-    for _ in range(rounds):
-        joints = np.clip(joints + _step(arm, joints, targets), arm.lower, arm.upper)
-    return joints
-
-
-def _step(arm: Arm, joints: ArmJoints, targets: Float[np.ndarray, "T 4 3"]) -> ArmJoints:
-    """Return one damped least-squares step per row, of at most half a radian."""
-    points, jacobian = arm.points_and_jacobian(joints)
-    matrix = jacobian.reshape(len(joints), 12, -1)
-    residual = (targets - points).reshape(len(joints), 12, 1)
-    transposed = np.swapaxes(matrix, 1, 2)
-    normal = transposed @ matrix + _DAMPING * np.eye(matrix.shape[-1])
-    step = np.linalg.solve(normal, transposed @ residual)[..., 0]
-    return step / np.maximum(np.abs(step).max(axis=1, keepdims=True) / 0.5, 1)
-
-
-def mean_error(
-    arm: Arm, joints: ArmJoints, targets: Float[np.ndarray, "T 4 3"]
-) -> Float[np.ndarray, "T"]:
-    """Return the mean distance of the four points from theirs, metres."""
-    points, _ = arm.points_and_jacobian(joints)
-    return np.linalg.norm(points - targets, axis=-1).mean(axis=-1)
-
-
-def sweep(
-    arm: Arm,
-    targets: Float[np.ndarray, "T 4 3"],
-    weights: Float[np.ndarray, "T"],
-    step: Float[np.ndarray, "J"],
-    posture: Float[np.ndarray, "J"],
-) -> ArmJoints:
-    """Return the best of several sweeps through the frames, each within ranges and speeds."""
-    random = np.random.default_rng(1)
-    first = int(np.argmax(weights > 0))
-    others = random.uniform(arm.lower, arm.upper, (23, len(posture)))
-    joints = np.concatenate([posture[None], others])
-    joints = descend(arm, joints, np.repeat(targets[first : first + 1], 24, axis=0), 40)
-    goals = np.repeat(targets[first : first + 1], len(joints), axis=0)
-    joints = joints[np.argsort(mean_error(arm, joints, goals), kind="stable")[:8]]
-    ways = np.empty((len(targets), *joints.shape))
-    errors = np.zeros(len(joints))
-
-    for frame, goal in enumerate(targets):
-        if frame > first and weights[frame]:
-            low, high = np.maximum(arm.lower, joints - step), np.minimum(arm.upper, joints + step)
-            goals = np.repeat(goal[None], len(joints), axis=0)
-            for _ in range(2):
-                joints = np.clip(joints + _step(arm, joints, goals), low, high)
-            errors += mean_error(arm, joints, goals)
-        ways[frame] = joints
-
-    return ways[:, int(errors.argmin())]
-
-
-def _refine(
-    arm: Arm,
-    x: ArmJoints,
-    targets: Float[np.ndarray, "T 4 3"],
-    weights: Float[np.ndarray, "T"],
-    step: Float[np.ndarray, "J"],
-    history: Float[np.ndarray, "H J"],
-    fps: float,
-) -> ArmJoints:
-    """Gauss-Newton over one run of frames that follows ``history``; never worse than ``x``."""
-    count, size = x.shape
-    done = len(history)
-    eye = sp.eye_array(size)
-    total = count + done
-    steps = sp.eye_array(total, format="csr")[1:] - sp.eye_array(total, format="csr")[:-1]
-    second = sp.kron(steps[1:] - steps[:-1], eye).tocsr()
-    first = sp.kron(steps, eye).tocsr()[max(done - 1, 0) * size :]
-    smooth = _SMOOTH * (fps / 30) ** 4
-    middle = np.tile((arm.lower + arm.upper) / 2, (count, 1))
-    x = _within(arm, x, step, history)
-
-    def cost(joints: ArmJoints) -> float:
-        points, _ = arm.points_and_jacobian(joints)
-        gap = ((points - targets) ** 2).sum((1, 2))
-        gap = (gap / (1 + gap / _FAR_M**2)) @ weights
-        bend = second @ np.concatenate([history, joints]).reshape(-1)
-        return float(gap + smooth * bend @ bend + _REST * ((joints - middle) ** 2).sum())
-
-    best, trust = cost(x), 0.5
-    for _ in range(_ROUNDS):
-        points, jacobian = arm.points_and_jacobian(x)
-        gap = ((points - targets) ** 2).sum((1, 2))
-        scale = (np.sqrt(weights) / (1 + gap / _FAR_M**2))[:, None, None]
-        rows = jacobian.reshape(count, 12, size) * scale
-        residual = (points - targets).reshape(count, 12, 1) * scale
-        across = np.swapaxes(rows, 1, 2)
-        bends = second[:, done * size :]
-        whole = np.concatenate([history, x]).reshape(-1)
-        hessian = sp.block_diag(across @ rows, format="csr") + smooth * (bends.T @ bends)
-        hessian = (hessian + _REST * sp.eye_array(count * size)).tocsc()
-        gradient = (across @ residual).reshape(-1) + smooth * (bends.T @ (second @ whole))
-        gradient = gradient + _REST * (x - middle).reshape(-1)
-        low = np.maximum(arm.lower - x, -trust).reshape(-1)
-        high = np.minimum(arm.upper - x, trust).reshape(-1)
-        moves, bound = first @ whole, np.tile(step, first.shape[0] // size)
-        solver = piqp.SparseSolver()
-        rates = first[:, done * size :].tocsc()
-        if first.shape[0]:
-            solver.setup(hessian, gradient, None, None, rates, -bound - moves, bound - moves,
-                         low, high)  # fmt: skip
-        else:
-            solver.setup(hessian, gradient, None, None, None, None, None, low, high)
-        solver.solve()
-        trial = _within(arm, x + solver.result.x.reshape(x.shape), step, history)
-        reached = cost(trial)
-        if not reached < best:
-            trust *= 0.25
-            continue
-        largest, x, best = float(np.abs(trial - x).max()), trial, reached
-        if largest < 1e-5:
-            break
-    return x
-
-
-def _within(
-    arm: Arm, joints: ArmJoints, step: Float[np.ndarray, "J"], history: Float[np.ndarray, "H J"]
-) -> ArmJoints:
-    """Return joints within ranges and speeds exactly: solvers leave a rest of 1e-8."""
-    kept = np.clip(joints, arm.lower, arm.upper)
-    previous = history[-1] if len(history) else None
-    for row in kept:
-        if previous is not None:
-            row[:] = np.clip(row, previous - step, previous + step)
-        previous = row
-    return kept

@@ -1,12 +1,12 @@
 """Arms attached to the robot hands of a trajectory: one for each hand that appears.
 
-``place_arm`` searches where an arm's base stands: from positions around the path at several
-distances and headings, those from which most of the path can be reached, then nearby ones.
+Where they stand is given or searched (``arm_search.py``); then each follows its path, and moves
+aside where it comes too close to the other, to itself or to the table (``arm_scene.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,169 +18,24 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.motion import ArmMotion, RobotTrajectory, Verdict
 from acehand_core.settings import numbers, setting
 from acehand_core.types import SIDES, RigidTransform
-from retarget.solve.arm import (
-    Arm,
-    BasePath,
-    descend,
-    follow_path,
-    load_arm,
-    mean_error,
-    pose_points,
-    sweep,
+from retarget.robots.robot import Robot
+from retarget.solve.arm import Arm, ArmJoints, BasePath, load_arm
+from retarget.solve.arm_path import follow_path, refine
+from retarget.solve.arm_scene import ArmScene, Distances
+from retarget.solve.arm_search import (
+    COLLIDES,
+    REACHED_M,
+    REACHED_RAD,
+    Placement,
+    Task,
+    levels_of,
+    place_arms,
 )
 
-#: A frame is reached when the hand's base is this near.
-REACHED_M, REACHED_RAD = 0.005, np.radians(3.0)
-#: Arms that carry two hands stand at least this far apart.
-APART_M = 0.4
-#: Placements whose way through at most so many frames is tried.
-_TRIED_WAYS, _TRIED_FRAMES = 8, 120
-
-
-@dataclass(frozen=True, slots=True)
-class _Reach:
-    """How well a batch of N placements follows K poses; the better, the higher."""
-
-    share: Float[np.ndarray, "N"]
-    error_m: Float[np.ndarray, "N"]
-    joints: Float[np.ndarray, "N K J"]
-
-    @property
-    def score(self) -> Float[np.ndarray, "N"]:
-        return self.share - 0.2 * np.minimum(self.error_m / 0.1, 1)
-
-
-def solve_arm(
-    arm: Arm,
-    poses: BasePath,
-    active: Bool[np.ndarray, "T"],
-    fps: float,
-    up: Sequence[float],
-    others: Sequence[RigidTransform] = (),
-) -> ArmMotion:
-    """Return an arm's motion that brings the hand's base to ``poses`` where ``active``.
-
-    Args:
-        poses: ``T_frame_base`` of the hand, metres.
-        up: direction in that frame in which the arm's base z axis points.
-        others: ``T_frame_arm`` of arms that stand already.
-    """
-    T_frame_arm, posture = place_arm(arm, poses[active], fps, np.array(up, float), others)
-    path = frames.inverse(T_frame_arm) @ poses
-    joints = follow_path(arm, path, active, fps, posture)
-    reached_poses = arm.base_poses(joints)
-    off = np.linalg.norm((reached_poses - path)[:, :3, 3], axis=1)
-    angle = rotations.angle_between(reached_poses[:, :3, :3], path[:, :3, :3])
-
-    return ArmMotion(
-        model=arm.path.name,
-        link=arm.link,
-        joint_names=arm.joint_names,
-        T_frame_arm=T_frame_arm,
-        joints=joints,
-        reached=active & (off <= REACHED_M) & (angle <= REACHED_RAD),
-        position_error_m=np.where(active, off, np.nan),
-        rotation_error_rad=np.where(active, angle, np.nan),
-        notes=arm.notes,
-    )
-
-
-def place_arm(
-    arm: Arm,
-    poses: BasePath,
-    fps: float,
-    up: Float[np.ndarray, "3"],
-    others: Sequence[RigidTransform] = (),
-) -> tuple[RigidTransform, Float[np.ndarray, "J"]]:
-    """Return where the arm's base stands, and a posture for the first pose.
-
-    Deterministic. The arm stands upright along ``up``; ``APART_M`` from any of the ``others``.
-    """
-    random = np.random.default_rng(0)
-    joints = random.uniform(arm.lower, arm.upper, (500, len(arm.lower)))
-    reach = float(np.linalg.norm(arm.base_poses(joints)[:, :3, 3], axis=1).max())
-    few = poses[np.unique(np.linspace(0, len(poses) - 1, 5).round().astype(int))]
-    many = poses[np.unique(np.linspace(0, len(poses) - 1, 24).round().astype(int))]
-    stands = _apart(_around(poses[:, :3, 3].mean(0), reach, up), others)
-    coarse = _try(arm, stands, few, random, starts=2, rounds=12)
-    best = stands[np.argsort(-coarse.score, kind="stable")[:8]]
-    near = np.concatenate([best, *(_jittered(best, up, random) for _ in range(3))])
-    near = _apart(near, others)
-    fine = _try(arm, near, many, random, starts=4, rounds=30)
-
-    # Each pose alone says nothing of the way between them.
-    stride = -(-len(poses) // _TRIED_FRAMES)
-    path, ends = poses[::stride], []
-    for index in np.argsort(-fine.score, kind="stable")[:_TRIED_WAYS]:
-        targets = pose_points(frames.inverse(near[index]) @ path)
-        step, weights = arm.speed * stride / fps, np.ones(len(path))
-        way = sweep(arm, targets, weights, step, fine.joints[index, 0])
-        missed = mean_error(arm, way, targets)
-        ends.append((-(missed <= REACHED_M).mean(), missed.mean(), index, way[0]))
-
-    _, _, index, posture = min(ends, key=lambda end: end[:2])
-    return near[index], posture
-
-
-def _around(
-    middle: Float[np.ndarray, "3"], reach: float, up: Float[np.ndarray, "3"]
-) -> Float[np.ndarray, "N 4 4"]:
-    """Return upright poses around a point, heading to it and to the sides."""
-    upright = rotations.between(np.array([0.0, 0.0, 1.0]), up / np.linalg.norm(up))
-    stands = []
-    for distance in (0.45, 0.6, 0.75):
-        for height in (-0.6, -0.3, 0.0, 0.3):
-            for side in np.arange(0, 2 * np.pi, np.pi / 6):
-                level = np.sqrt(1 - height**2)
-                away = np.array([level * np.cos(side), level * np.sin(side), height])
-                for heading in (0, np.pi / 2, np.pi, -np.pi / 2):
-                    turn = rotations.exp(np.array([0, 0, side + np.pi + heading]))
-                    place = middle + upright @ (away * distance * reach)
-                    stands.append(frames.rigid(upright @ turn, place))
-    return np.stack(stands)
-
-
-def _jittered(
-    stands: Float[np.ndarray, "N 4 4"], up: Float[np.ndarray, "3"], random: np.random.Generator
-) -> Float[np.ndarray, "N 4 4"]:
-    near = stands.copy()
-    near[:, :3, 3] += random.normal(0, 0.06, (len(stands), 3))
-    turn = rotations.exp(random.normal(0, 0.3, (len(stands), 1)) * (up / np.linalg.norm(up)))
-    near[:, :3, :3] = turn @ near[:, :3, :3]
-    return near
-
-
-def _apart(
-    stands: Float[np.ndarray, "N 4 4"], others: Sequence[RigidTransform]
-) -> Float[np.ndarray, "M 4 4"]:
-    keep = np.ones(len(stands), bool)
-    for other in others:
-        keep &= np.linalg.norm(stands[:, :3, 3] - other[:3, 3], axis=1) >= APART_M
-    return stands[keep]
-
-
-def _try(
-    arm: Arm,
-    stands: Float[np.ndarray, "N 4 4"],
-    poses: Float[np.ndarray, "K 4 4"],
-    random: np.random.Generator,
-    starts: int,
-    rounds: int,
-) -> _Reach:
-    """Return how well each placement reaches the poses, from several postures each."""
-    goals = frames.inverse(stands)[:, None] @ poses
-    flat = np.repeat(goals.reshape(-1, 4, 4), starts, axis=0)
-    postures = random.uniform(0.25, 0.75, (starts, len(arm.lower)))
-    postures[0] = 0.5
-    joints = arm.lower + (arm.upper - arm.lower) * np.tile(postures, (len(flat) // starts, 1))
-    joints = descend(arm, joints, pose_points(flat), rounds)
-    error = mean_error(arm, joints, pose_points(flat)).reshape(len(stands), len(poses), starts)
-    pick = error.argmin(axis=-1)[..., None]
-    error = np.take_along_axis(error, pick, -1)[..., 0]
-    shaped = joints.reshape(len(stands), len(poses), starts, -1)
-    chosen = np.take_along_axis(shaped, pick[..., None], 2)[:, :, 0]
-    return _Reach((error <= REACHED_M).mean(axis=1), error.mean(axis=1), chosen)
-
+#: How often each arm moves aside for the other.
+_AVOID_ROUNDS = 3
+#: An arm that reaches less than this share of the frames is of no use.
+_UNUSABLE = 0.5
 
 #: Where the arm's base z axis points: in the camera frame against y (a level camera is assumed), in
 #: the world along z.
@@ -228,12 +83,49 @@ class ArmSettings:
         parse=numbers,
         identity="always",
     )
+    base_left: tuple[float, ...] | None = setting(
+        None,
+        "where the left hand's arm stands, in the frame of the base poses (m, rad)",
+        default_text="searched",
+        flag="arm-base-left",
+        metavar="X,Y,Z,R,P,Y",
+        parse=numbers,
+    )
+    base_right: tuple[float, ...] | None = setting(
+        None,
+        "where the right hand's arm stands, likewise",
+        default_text="searched",
+        flag="arm-base-right",
+        metavar="X,Y,Z,R,P,Y",
+        parse=numbers,
+    )
+    table: str = setting(
+        "auto",
+        "table that the arms must not go into: its height along --arm-up (m), none, or auto: at "
+        "the height of bases that are searched, none where both are given",
+        flag="arm-table",
+        metavar="auto|none|M",
+    )
+    clearance_m: float = setting(
+        0.02,
+        "distance in metres that arms are to keep from one another and from the table",
+        flag="arm-clearance",
+        metavar="M",
+        low=0,
+    )
 
     def __post_init__(self) -> None:
-        if self.path is None and (self.link or self.up or any(self.mount or ())):
-            raise InputError("--arm-link, --arm-mount and --arm-up say how to use --arm FILE.")
-        if self.mount is not None and (len(self.mount) != 6 or not np.isfinite(self.mount).all()):
-            raise InputError("--arm-mount takes six numbers: x,y,z,roll,pitch,yaw (m, rad).")
+        poses = {"mount": self.mount, "base-left": self.base_left, "base-right": self.base_right}
+        said = self.link or self.up or any(self.mount or ()) or self.base_left or self.base_right
+        if self.path is None and (said or self.table != "auto"):
+            raise InputError(
+                "--arm-link, --arm-mount, --arm-up, --arm-base-left, --arm-base-right and "
+                "--arm-table say how to use --arm FILE."
+            )
+        for name, pose in poses.items():
+            if pose is not None and (len(pose) != 6 or not np.isfinite(pose).all()):
+                raise InputError(f"--arm-{name} takes six numbers: x,y,z,roll,pitch,yaw (m, rad).")
+        _ = self.table_m  # its value is checked on construction
         if self.up is not None and not (len(self.up) == 3 and np.linalg.norm(self.up) > 1e-6):
             raise InputError("--arm-up takes a direction: three numbers that are not all 0.")
 
@@ -241,16 +133,42 @@ class ArmSettings:
         """Read the arm, if there is one. Raises InputError, SchemaError."""
         if self.path is None:
             return None
-        place = np.array(self.mount or (0,) * 6, float)
-        mount = frames.rigid(rotations.from_rpy(place[3:]), place[:3])
-        return load_arm(self.path, self.link, mount)
+        return load_arm(self.path, self.link, _pose(self.mount or (0.0,) * 6))
+
+    @property
+    def table_m(self) -> float | None:
+        """The table's height, if it is given."""
+        if self.table in ("auto", "none"):
+            return None
+        try:
+            height = float(self.table)
+        except ValueError:
+            height = np.nan
+        if not np.isfinite(height):
+            raise InputError(f"--arm-table {self.table!r}: give a height in metres, auto or none.")
+        return height
+
+    def base(self, slot: int) -> RigidTransform | None:
+        """Return where the arm of a side stands, if it is given."""
+        given = (self.base_left, self.base_right)[slot]
+        return None if given is None else _pose(given)
 
 
-def attach_arms(trajectory: RobotTrajectory, arm: Arm, settings: ArmSettings) -> RobotTrajectory:
+def _pose(numbers: Sequence[float]) -> RigidTransform:
+    place = np.array(numbers, float)
+    return frames.rigid(rotations.from_rpy(place[3:]), place[:3])
+
+
+def attach_arms(
+    trajectory: RobotTrajectory, arm: Arm, settings: ArmSettings, robot: Robot | None = None
+) -> RobotTrajectory:
     """Return the trajectory with an arm for every hand that appears.
 
-    Frames that an arm does not reach are marked in ``arms`` and named in the verdict, which is then
-    no better than "warn".
+    Frames that an arm does not reach, and those in which it comes too close to something, are
+    marked in ``arms`` and named in the verdict.
+
+    Args:
+        robot: whose hands the arms are to keep away from; None: of hands nothing is known.
 
     Raises:
         InputError: the hands have no place before a camera.
@@ -262,31 +180,208 @@ def attach_arms(trajectory: RobotTrajectory, arm: Arm, settings: ArmSettings) ->
             "wrist only."
         )
 
-    up = settings.up or UP[trajectory.frame]
-    arms: list[ArmMotion | None] = []
-    for slot in range(2):
-        active = trajectory.active[:, slot]
-        if not active.any():
-            arms.append(None)
-            continue
-        others = [other.T_frame_arm for other in arms if other is not None]
-        arms.append(solve_arm(arm, poses[:, slot], active, trajectory.fps, up, others))
+    slots = [slot for slot in range(2) if trajectory.active[:, slot].any()]
+    if not slots:
+        return trajectory
+    tasks = {
+        slot: Task(poses[:, slot], trajectory.active[:, slot], settings.base(slot))
+        for slot in slots
+    }
+    up = np.array(settings.up or UP[trajectory.frame], float)
+    up = up / np.linalg.norm(up)
+    assumed = settings.table == "auto"
+    levels = levels_of(arm, list(tasks.values()), up, settings.table_m, assumed)
+    scene = ArmScene(arm, trajectory, robot, slots, settings.clearance_m)
+    placements = place_arms(scene, tasks, trajectory.fps, up, levels)
 
-    reasons = []
-    for slot, (side, motion) in enumerate(zip(SIDES, arms, strict=True)):
-        active = trajectory.active[:, slot]
-        if motion is not None and not motion.reached[active].all():
-            reasons.append(
-                f"the {side} arm does not reach {np.mean(~motion.reached[active]):.1%} of the "
-                f"frames ({_listed(active & ~motion.reached)})"
+    # The search has looked at some frames only, so what it likes best may yet collide.
+    best: dict[int, ArmMotion] = {}
+    for placement in placements:
+        motions = _moved(scene, tasks, placement, trajectory.fps)
+        if not best or _faults(motions, tasks) < _faults(best, tasks):
+            best = motions
+        # What collides everywhere does so because of the mount, and what was found to be out of
+        # reach stays so.
+        colliding, unreached = _faults(best, tasks)
+        expected = placement.cost * sum(int(task.active.sum()) for task in tasks.values())
+        if placement.cost >= COLLIDES or (not colliding and unreached <= expected):
+            break
+
+    notes = tuple(_assumptions(scene, best, settings))
+    best = {slot: replace(arm, notes=arm.notes + notes) for slot, arm in best.items()}
+    findings = [*_reach_findings(best, tasks), *_distance_findings(best, settings)]
+    verdict = trajectory.verdict
+    if verdict is not None and findings:
+        statuses = {verdict.status, *(status for status, _ in findings)}
+        reasons = (*verdict.reasons, *(reason for _, reason in findings))
+        verdict = Verdict("fail" if "fail" in statuses else "warn", reasons)
+
+    return replace(trajectory, arms=(best.get(0), best.get(1)), verdict=verdict)
+
+
+def _moved(
+    scene: ArmScene, tasks: Mapping[int, Task], placement: Placement, fps: float
+) -> dict[int, ArmMotion]:
+    """Return arms that follow their paths, and keep apart where they can."""
+    arm, table, joints, paths, places = scene.arm, placement.table, {}, {}, {}
+    alone = {}
+    every = slice(None)
+    for slot, task in tasks.items():
+        base = placement.bases[slot]
+        paths[slot] = frames.inverse(base) @ task.poses
+        joints[slot] = follow_path(arm, paths[slot], task.active, fps, placement.postures[slot])
+        places[slot] = scene.places(slot, base, joints[slot], every)
+        alone[slot] = joints[slot]
+
+    for _ in range(_AVOID_ROUNDS):
+        moved = False
+        for slot, task in tasks.items():
+            others = {other: places[other] for other in tasks if other != slot}
+            avoid = scene.avoidance(slot, placement.bases[slot], others, table)
+            if not len(avoid(joints[slot], every).frame):
+                continue
+            moved = True
+            joints[slot] = refine(arm, joints[slot], paths[slot], task.active, fps, avoid)
+            places[slot] = scene.places(slot, placement.bases[slot], joints[slot], every)
+        if not moved:
+            break
+
+    distances = scene.distances(places, table)
+    return {
+        slot: _motion(arm, task, placement, slot, joints[slot], alone[slot], distances[slot])
+        for slot, task in tasks.items()
+    }
+
+
+def _motion(
+    arm: Arm,
+    task: Task,
+    placement: Placement,
+    slot: int,
+    joints: ArmJoints,
+    alone: ArmJoints,
+    distances: Distances,
+) -> ArmMotion:
+    table, path = placement.table, frames.inverse(placement.bases[slot]) @ task.poses
+    off, angle, reached = _off(arm, task, path, joints)
+    T_frame_table = None
+    if table is not None:
+        foot = placement.bases[slot][:3, 3]
+        foot = foot + (table.height_m - table.up @ foot) * table.up
+        T_frame_table = frames.rigid(rotations.between(np.array([0.0, 0.0, 1.0]), table.up), foot)
+
+    return ArmMotion(
+        model=arm.path.name,
+        link=arm.link,
+        joint_names=arm.joint_names,
+        T_frame_arm=placement.bases[slot],
+        joints=joints,
+        reached=reached,
+        reached_alone=_off(arm, task, path, alone)[2],
+        position_error_m=np.where(task.active, off, np.nan),
+        rotation_error_rad=np.where(task.active, angle, np.nan),
+        notes=arm.notes,
+        to_other_m=distances.other,
+        to_itself_m=distances.own,
+        to_table_m=distances.table,
+        T_frame_table=T_frame_table,
+    )
+
+
+def _off(
+    arm: Arm, task: Task, path: BasePath, joints: ArmJoints
+) -> tuple[Float[np.ndarray, "T"], Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
+    """Return how far the hand's base is off, metres and radians, and where it is reached."""
+    there = arm.base_poses(joints)
+    off = np.linalg.norm((there - path)[:, :3, 3], axis=1)
+    angle = rotations.angle_between(there[:, :3, :3], path[:, :3, :3])
+    return off, angle, task.active & (off <= REACHED_M) & (angle <= REACHED_RAD)
+
+
+def _faults(motions: Mapping[int, ArmMotion], tasks: Mapping[int, Task]) -> tuple[int, int]:
+    """Return frames with a collision, and frames not reached."""
+    colliding = sum(int((arm.clearance_m < 0).sum()) for arm in motions.values())
+    reached = sum(int(arm.reached.sum()) for arm in motions.values())
+    return colliding, sum(int(task.active.sum()) for task in tasks.values()) - reached
+
+
+def _assumptions(
+    scene: ArmScene, motions: Mapping[int, ArmMotion], settings: ArmSettings
+) -> Iterator[str]:
+    if not scene.has_hands:
+        yield "assumed: hands without shapes, since no robot was given"
+    if names := scene.arm.shapeless:
+        yield f"no shape, so no collision, of {', '.join(names)}"
+    if any(motion.T_frame_table is not None for motion in motions.values()):
+        if settings.table_m is None:
+            yield "assumed: a table at the height of the bases (--arm-table)"
+    else:
+        yield "no table is looked at (--arm-table)"
+
+
+def _reach_findings(
+    motions: Mapping[int, ArmMotion], tasks: Mapping[int, Task]
+) -> Iterator[tuple[str, str]]:
+    for slot, motion in motions.items():
+        active = tasks[slot].active
+        share = np.mean(~motion.reached[active])
+        if share:
+            base = "" if tasks[slot].base is None else " from the base that is given"
+            alone = np.mean(~motion.reached_alone[active])
+            way = f"; with nothing in its way {alone:.1%}" if alone < share else ""
+            yield (
+                "fail" if share > _UNUSABLE else "warn",
+                f"the {SIDES[slot]} arm does not reach {share:.1%} of the frames{base} "
+                f"({_listed(active & ~motion.reached)}){way}",
             )
 
-    verdict = trajectory.verdict
-    if verdict is not None and reasons:
-        reasons = [*verdict.reasons, *reasons]
-        verdict = Verdict("fail" if verdict.status == "fail" else "warn", tuple(reasons))
 
-    return replace(trajectory, arms=(arms[0], arms[1]), verdict=verdict)
+def _distance_findings(
+    motions: Mapping[int, ArmMotion], settings: ArmSettings
+) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with distances, the arms' own first, and what can be tried."""
+    keep = settings.clearance_m
+    found: list[tuple[str, str]] = []
+    if len(motions) > 1:
+        between = next(iter(motions.values())).to_other_m
+        found += _too_close("the arms", "each other", between, keep, "fail")
+    for slot, motion in motions.items():
+        side = f"the {SIDES[slot]} arm"
+        found += _too_close(side, "itself or its hand", motion.to_itself_m, 0.0, "fail")
+        given = settings.table_m is not None
+        table = "the table" if given else "the table that is assumed below it"
+        found += _too_close(side, table, motion.to_table_m, keep, "fail" if given else "warn")
+    yield from found
+    if any(motion.clearance_m.min() < 0 for motion in motions.values()):
+        yield (
+            "warn",
+            "no way without these collisions was found; try --arm-base-left and --arm-base-right, "
+            "another --arm-mount, --arm-up or --arm-table",
+        )
+
+
+def _too_close(
+    who: str, what: str, distance: Float[np.ndarray, "T"], keep_m: float, status: str
+) -> Iterator[tuple[str, str]]:
+    inside, near = distance < 0, (distance >= 0) & (distance < keep_m)
+    if inside.any():
+        depth, share = -1e3 * distance.min(), inside.mean()
+        yield (
+            status,
+            (
+                f"{who} go{'' if who == 'the arms' else 'es'} up to {depth:.1f} mm into {what} in "
+                f"{share:.1%} of the frames ({_listed(inside)})"
+            ),
+        )
+    elif near.any():
+        gap = 1e3 * distance[near].min()
+        yield (
+            "warn",
+            (
+                f"{who} come{'' if who == 'the arms' else 's'} within {gap:.1f} mm of {what} "
+                f"({_listed(near)})"
+            ),
+        )
 
 
 def spans(flags: Bool[np.ndarray, "T"]) -> list[tuple[int, int]]:

@@ -1,0 +1,252 @@
+"""Joints of an arm along a path: ``follow_path`` and ``refine``.
+
+``sweep`` goes through the frames from several postures at once (damped least squares), and the best
+way is refined over all frames together: Gauss-Newton with a sparse QP (PIQP) in which ranges and
+speeds of the joints are bounds and acceleration is a cost. A differential solver that steps from
+frame to frame, such as mink's, would not know that a fast stretch is coming; here the arm starts
+early. What an arm is to keep away from is told by an ``Avoid`` (``arm_scene.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import piqp
+import scipy.sparse as sp
+from jaxtyping import Bool, Float, Int
+
+from retarget.solve.arm import Arm, ArmJoints, BasePath, pose_points
+
+CHUNK_FRAMES, LOOK_AHEAD = 1024, 64
+_DAMPING = 1e-3
+_ROUNDS = 8
+#: Postures in which a sweep may begin, and how many of them it goes on with.
+_TRIED, _WAYS = 24, 8
+#: A way whose mean error is so little larger is as good as another.
+_AS_GOOD_M = 1e-3
+#: Frames that stay farther off than this count less and less: one that is out of reach must not
+#: pull the arm away from others (Geman-McClure).
+_FAR_M = 0.1
+#: Weights beside that of the path (1 per m2): acceleration per frame^2, and the middle of ranges.
+_SMOOTH, _REST = 1e-2, 1e-6
+#: What a lacking distance costs: an arm leaves its path by 2 mm to gain 1 mm.
+_AVOID = 9.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nearby:
+    """N places where an arm is too close to something.
+
+    ``shortfall`` is the distance that lacks there, metres; ``gradient`` its derivative by joints.
+    """
+
+    frame: Int[np.ndarray, "N"]
+    shortfall: Float[np.ndarray, "N"]
+    gradient: Float[np.ndarray, "N J"]
+
+
+#: Says where joints of these frames bring an arm too close to something.
+Avoid = Callable[[ArmJoints, slice], Nearby]
+
+
+def follow_path(
+    arm: Arm,
+    path: BasePath,
+    active: Bool[np.ndarray, "T"],
+    fps: float,
+    posture: Float[np.ndarray, "J"],
+) -> ArmJoints:
+    """Return joints within ranges and speeds that follow ``path`` (arm frame) where ``active``.
+
+    The way that begins near ``posture`` is kept unless another follows the path better.
+    """
+    weights = active.astype(float)
+    ways, errors = sweep(arm, pose_points(path)[None], weights, arm.speed / fps, posture[None])
+    found = int(errors[0].argmin())
+    first = 0 if errors[0, 0] <= errors[0, found] + _AS_GOOD_M * weights.sum() else found
+    return refine(arm, ways[0, first], path, active, fps)
+
+
+def refine(
+    arm: Arm,
+    start: ArmJoints,
+    path: BasePath,
+    active: Bool[np.ndarray, "T"],
+    fps: float,
+    avoid: Avoid | None = None,
+) -> ArmJoints:
+    """Return joints that follow a path better than ``start`` and keep away from what is near."""
+    targets, weights = pose_points(path), active.astype(float)
+    joints = np.empty_like(start)
+    for first in range(0, len(start), CHUNK_FRAMES):
+        stop = min(first + CHUNK_FRAMES, len(start))
+        rows = slice(first, min(stop + LOOK_AHEAD, len(start)))
+        history = joints[max(0, first - 2) : first]
+        chunk = _Chunk(arm, targets[rows], weights[rows], rows, history, fps, avoid)
+        joints[first:stop] = _refine(chunk, start[rows])[: stop - first]
+    return joints
+
+
+def descend(
+    arm: Arm, joints: ArmJoints, targets: Float[np.ndarray, "T 4 3"], rounds: int
+) -> ArmJoints:
+    for _ in range(rounds):
+        joints = np.clip(joints + _step(arm, joints, targets), arm.lower, arm.upper)
+    return joints
+
+
+def _step(arm: Arm, joints: ArmJoints, targets: Float[np.ndarray, "T 4 3"]) -> ArmJoints:
+    """Return one damped least-squares step per row, of at most half a radian."""
+    points, jacobian = arm.points_and_jacobian(joints)
+    matrix = jacobian.reshape(len(joints), 12, -1)
+    residual = (targets - points).reshape(len(joints), 12, 1)
+    transposed = np.swapaxes(matrix, 1, 2)
+    normal = transposed @ matrix + _DAMPING * np.eye(matrix.shape[-1])
+    step = np.linalg.solve(normal, transposed @ residual)[..., 0]
+    return step / np.maximum(np.abs(step).max(axis=1, keepdims=True) / 0.5, 1)
+
+
+def mean_error(
+    arm: Arm, joints: ArmJoints, targets: Float[np.ndarray, "T 4 3"]
+) -> Float[np.ndarray, "T"]:
+    """Return the mean distance of the four points from theirs, metres."""
+    points, _ = arm.points_and_jacobian(joints)
+    return np.linalg.norm(points - targets, axis=-1).mean(axis=-1)
+
+
+def sweep(
+    arm: Arm,
+    targets: Float[np.ndarray, "N T 4 3"],
+    weights: Float[np.ndarray, "T"],
+    step: Float[np.ndarray, "J"],
+    postures: Float[np.ndarray, "N J"],
+) -> tuple[Float[np.ndarray, "N W T J"], Float[np.ndarray, "N W"]]:
+    """Return several ways along each of N paths, within ranges and speeds, and their errors.
+
+    The first way of each begins near its posture, others near random ones, the best first.
+    """
+    random = np.random.default_rng(1)
+    first, stands, count = int(np.argmax(weights > 0)), len(targets), targets.shape[1]
+    tried = random.uniform(arm.lower, arm.upper, (stands, _TRIED, len(arm.lower)))
+    tried[:, 0] = postures
+    joints = tried.reshape(stands * _TRIED, -1)
+    goals = np.repeat(targets[:, first], _TRIED, axis=0)
+    joints = descend(arm, joints, goals, 40)
+    errors = mean_error(arm, joints, goals).reshape(stands, _TRIED)
+    errors[:, 0] = -1.0
+    best = np.argsort(errors, axis=1, kind="stable")[:, :_WAYS]
+    joints = np.take_along_axis(joints.reshape(stands, _TRIED, -1), best[..., None], axis=1)
+    joints = joints.reshape(stands * _WAYS, -1)
+    ways = np.empty((count, *joints.shape))
+    sums = np.zeros(len(joints))
+
+    for frame in range(count):
+        if frame > first and weights[frame]:
+            low, high = np.maximum(arm.lower, joints - step), np.minimum(arm.upper, joints + step)
+            goals = np.repeat(targets[:, frame], _WAYS, axis=0)
+            for _ in range(2):
+                joints = np.clip(joints + _step(arm, joints, goals), low, high)
+            sums += np.minimum(mean_error(arm, joints, goals), _FAR_M)
+        ways[frame] = joints
+
+    shaped = np.moveaxis(ways, 0, 1).reshape(stands, _WAYS, count, -1)
+    return shaped, sums.reshape(stands, _WAYS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunk:
+    """One run of frames to be refined; it follows ``history``."""
+
+    arm: Arm
+    targets: Float[np.ndarray, "T 4 3"]
+    weights: Float[np.ndarray, "T"]
+    rows: slice
+    history: Float[np.ndarray, "H J"]
+    fps: float
+    avoid: Avoid | None
+
+    def nearby(self, joints: ArmJoints) -> Nearby:
+        """Return where the arm is too close to something."""
+        if self.avoid is not None:
+            return self.avoid(joints, self.rows)
+        return Nearby(np.zeros(0, int), np.zeros(0), np.zeros((0, joints.shape[1])))
+
+
+def _refine(chunk: _Chunk, x: ArmJoints) -> ArmJoints:
+    """Gauss-Newton over one run of frames; never worse than ``x``."""
+    arm, targets, weights, history = chunk.arm, chunk.targets, chunk.weights, chunk.history
+    count, size = x.shape
+    done, step = len(history), arm.speed / chunk.fps
+    eye = sp.eye_array(size)
+    total = count + done
+    steps = sp.eye_array(total, format="csr")[1:] - sp.eye_array(total, format="csr")[:-1]
+    second = sp.kron(steps[1:] - steps[:-1], eye).tocsr()
+    first = sp.kron(steps, eye).tocsr()[max(done - 1, 0) * size :]
+    smooth = _SMOOTH * (chunk.fps / 30) ** 4
+    middle = np.tile((arm.lower + arm.upper) / 2, (count, 1))
+    x = _within(arm, x, step, history)
+
+    def cost(joints: ArmJoints, near: Nearby) -> float:
+        points, _ = arm.points_and_jacobian(joints)
+        gap = ((points - targets) ** 2).sum((1, 2))
+        gap = (gap / (1 + gap / _FAR_M**2)) @ weights
+        bend = second @ np.concatenate([history, joints]).reshape(-1)
+        close = _AVOID * near.shortfall @ near.shortfall
+        return float(gap + close + smooth * bend @ bend + _REST * ((joints - middle) ** 2).sum())
+
+    near = chunk.nearby(x)
+    best, trust = cost(x, near), 0.5
+    for _ in range(_ROUNDS):
+        points, jacobian = arm.points_and_jacobian(x)
+        gap = ((points - targets) ** 2).sum((1, 2))
+        scale = (np.sqrt(weights) / (1 + gap / _FAR_M**2))[:, None, None]
+        rows = jacobian.reshape(count, 12, size) * scale
+        residual = (points - targets).reshape(count, 12, 1) * scale
+        across = np.swapaxes(rows, 1, 2)
+        blocks, slopes = across @ rows, (across @ residual)[..., 0]
+        by_joint = near.gradient
+        np.add.at(blocks, near.frame, _AVOID * by_joint[:, :, None] * by_joint[:, None])
+        np.add.at(slopes, near.frame, _AVOID * near.shortfall[:, None] * by_joint)
+
+        bends = second[:, done * size :]
+        whole = np.concatenate([history, x]).reshape(-1)
+        hessian = sp.block_diag(blocks, format="csr") + smooth * (bends.T @ bends)
+        hessian = (hessian + _REST * sp.eye_array(count * size)).tocsc()
+        gradient = slopes.reshape(-1) + smooth * (bends.T @ (second @ whole))
+        gradient = gradient + _REST * (x - middle).reshape(-1)
+        low = np.maximum(arm.lower - x, -trust).reshape(-1)
+        high = np.minimum(arm.upper - x, trust).reshape(-1)
+        moves, bound = first @ whole, np.tile(step, first.shape[0] // size)
+        solver = piqp.SparseSolver()
+        rates = first[:, done * size :].tocsc()
+        if first.shape[0]:
+            solver.setup(hessian, gradient, None, None, rates, -bound - moves, bound - moves,
+                         low, high)  # fmt: skip
+        else:
+            solver.setup(hessian, gradient, None, None, None, None, None, low, high)
+        solver.solve()
+        trial = _within(arm, x + solver.result.x.reshape(x.shape), step, history)
+        trial_near = chunk.nearby(trial)
+        reached = cost(trial, trial_near)
+        if not reached < best:
+            trust *= 0.25
+            continue
+        largest, x, best, near = float(np.abs(trial - x).max()), trial, reached, trial_near
+        if largest < 1e-5:
+            break
+    return x
+
+
+def _within(
+    arm: Arm, joints: ArmJoints, step: Float[np.ndarray, "J"], history: Float[np.ndarray, "H J"]
+) -> ArmJoints:
+    """Return joints within ranges and speeds exactly: solvers leave a rest of 1e-8."""
+    kept = np.clip(joints, arm.lower, arm.upper)
+    previous = history[-1] if len(history) else None
+    for row in kept:
+        if previous is not None:
+            row[:] = np.clip(row, previous - step, previous + step)
+        previous = row
+    return kept

@@ -1,0 +1,380 @@
+"""Arms, the hands they carry and the table they stand on as shapes, and how far these are apart.
+
+The shapes are those with which the links collide in their files. MuJoCo measures the distances, in
+which meshes count as their convex hulls; it gets only pairs whose bounding spheres are near.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from acehand_core.geometry import frames, rotations
+from acehand_core.motion import RobotTrajectory
+from acehand_core.types import SIDES, RigidTransform
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.kinematics import KinematicTree, import_mujoco, load_mjcf
+from retarget.robots.robot import Robot
+from retarget.solve.arm import Arm, ArmJoints
+from retarget.solve.arm_path import Avoid, Nearby
+from retarget.solve.arm_shapes import Places, add_shape, arm_places, link_places, solid_shapes
+
+if TYPE_CHECKING:
+    import mujoco
+
+#: Distances are measured up to here; what is further apart counts as this far.
+FAR_M = 1.0
+#: Shapes of one arm and its hand keep this distance where the solver can choose.
+OWN_M = 0.005
+#: What is avoided is avoided by so much more: of a cost a little always stays.
+_MARGIN_M = 0.003
+#: Frames whose pairs are compared at once, which bounds the memory.
+_BLOCK = 256
+
+ShapePairs = Int[np.ndarray, "_ 2"]
+#: Metres in T frames, and where shapes are inside each other.
+_Lacking = tuple[Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """The plane of points p of the trajectory's frame with ``up @ p == height_m``."""
+
+    up: Float[np.ndarray, "3"]
+    height_m: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distances:
+    """Smallest distances of one arm in T frames, metres, negative inside, ``FAR_M`` at most.
+
+    ``other``: of it and its hand to the other arm, and of it to the other's hand. ``own``: among
+    its links, and to its own hand. ``table``: of its moving links to the table.
+    """
+
+    other: Float[np.ndarray, "T"]
+    own: Float[np.ndarray, "T"]
+    table: Float[np.ndarray, "T"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Close:
+    """N pairs that are near: frame, shapes, how much is missing, and the nearest points of both.
+
+    ``normal`` leads from the second to the first, also where they penetrate.
+    """
+
+    frame: Int[np.ndarray, "N"]
+    shapes: Int[np.ndarray, "N 2"]
+    shortfall: Float[np.ndarray, "N"]
+    points: Float[np.ndarray, "N 2 3"]
+    normal: Float[np.ndarray, "N 3"]
+
+
+class ArmScene:
+    """The shapes of one or two arms and their hands: those of an arm, of its hand, of the next."""
+
+    def __init__(
+        self,
+        arm: Arm,
+        trajectory: RobotTrajectory,
+        robot: Robot | None,
+        slots: Sequence[int],
+        clearance_m: float,
+    ) -> None:
+        """Read the shapes.
+
+        Args:
+            robot: whose hands the arms carry; None: hands are not looked at.
+            slots: those that have an arm.
+            clearance_m: distance that arms keep from one another and from the table.
+        """
+        self._mujoco: Any = import_mujoco()
+        self.arm, self.clearance_m = arm, clearance_m
+        spec = self._mujoco.MjSpec()
+        shapes = solid_shapes(arm.model, arm.carried)
+        self._arm_bodies = arm.model.geom_bodyid[shapes]
+        self._arm_range, self._hand_range, read = {}, {}, {}
+        count = 0
+        for slot in slots:
+            self._arm_range[slot] = range(count, count + len(shapes))
+            hand = None if robot is None else robot.hands.get(SIDES[slot])
+            read[slot] = hand, *((None, np.zeros(0, int)) if hand is None else _of_hand(hand))
+            count += len(shapes)
+            self._hand_range[slot] = range(count, count + len(read[slot][2]))
+            count = self._hand_range[slot].stop
+            for model, which in ((arm.model, shapes), read[slot][1:]):
+                for shape in which:
+                    add_shape(spec, spec.worldbody, model, int(shape), f"{slot} {len(spec.geoms)}")
+        plane = self._mujoco.mjtGeom.mjGEOM_PLANE
+        spec.worldbody.add_geom(type=plane, size=[1, 1, 1])
+        self._model = spec.compile()
+        self._data = self._mujoco.MjData(self._model)
+        self._plane, self._radii = count, self._model.geom_rbound.copy()
+
+        # Compiling may have moved the frame of a mesh, so places are read only now.
+        turns = rotations.from_quaternion(self._model.geom_quat)
+        self._local = self._model.geom_pos[: len(shapes)], turns[: len(shapes)]
+        self._hands = {}
+        for slot, (hand, model, which) in read.items():
+            places = Places(np.zeros((len(trajectory), 0, 3)), np.zeros((len(trajectory), 0, 3, 3)))
+            if hand is not None:
+                own, tree = self._hand_range[slot], KinematicTree.of(hand)
+                links, joints = model.geom_bodyid[which] - 1, trajectory.joints[:, slot]
+                places = link_places(tree, joints, links, self._model.geom_pos[own], turns[own])
+            self._hands[slot] = places
+
+        self._between = self._pairs_between(slots)
+        self._own = {slot: self._pairs_of(slot) for slot in slots}
+        self._on_table = {slot: self._pairs_with_table(slot) for slot in slots}
+
+    @property
+    def has_hands(self) -> bool:
+        """Whether the hands' shapes are known."""
+        return any(len(own) for own in self._hand_range.values())
+
+    def _pairs_between(self, slots: Sequence[int]) -> ShapePairs:
+        """Return what of both sides may meet: not the two hands, whose motion is given."""
+        if len(slots) < 2:
+            return np.zeros((0, 2), int)
+        (arm_a, hand_a), (arm_b, hand_b) = (
+            (self._arm_range[slot], self._hand_range[slot]) for slot in slots
+        )
+        pairs = [*itertools.product(arm_a, [*arm_b, *hand_b]), *itertools.product(hand_a, arm_b)]
+        return np.array(pairs, int).reshape(-1, 2)
+
+    def _pairs_of(self, slot: int) -> ShapePairs:
+        """Return what of one side may meet.
+
+        Not shapes of a link and of its neighbours, of links that the file excludes, and links that
+        touch at rest. Of the hand all but what it is mounted on counts.
+        """
+        model, start = self.arm.model, self._arm_range[slot].start
+        weld, bodies = model.body_weldid, self._arm_bodies
+        above = weld[model.body_parentid[weld]]
+        excluded = {(int(s) >> 16, int(s) & 0xFFFF) for s in model.exclude_signature}
+        shapes = solid_shapes(model, self.arm.carried)
+        types, affinities = model.geom_contype[shapes], model.geom_conaffinity[shapes]
+        silent = not (types.any() or affinities.any())  # nothing says what may touch
+        pairs = []
+        for i, j in itertools.combinations(range(len(bodies)), 2):
+            a, b = int(weld[bodies[i]]), int(weld[bodies[j]])
+            near = a == b or above[a] == b or above[b] == a
+            named = {(int(bodies[i]), int(bodies[j])), (int(bodies[j]), int(bodies[i]))}
+            meets = types[i] & affinities[j] or types[j] & affinities[i]
+            if not near and (meets or silent) and not named & excluded:
+                pairs.append((start + i, start + j))
+
+        apart = self._without_rest(slot, np.array(pairs, int).reshape(-1, 2), None)
+        free = np.flatnonzero(weld[bodies] != weld[self.arm.body]) + start
+        of_hand = list(itertools.product(free.tolist(), self._hand_range[slot]))
+        return np.concatenate([apart, np.array(of_hand, int).reshape(-1, 2)])
+
+    def _pairs_with_table(self, slot: int) -> ShapePairs:
+        """Return what may meet the table: what moves, less of the first link what does at rest."""
+        model, start = self.arm.model, self._arm_range[slot].start
+        weld = model.body_weldid[self._arm_bodies]
+        first = (weld > 0) & (model.body_weldid[model.body_parentid[weld]] == 0)
+        further = (weld > 0) & ~first
+        shapes, beyond = (np.flatnonzero(which) + start for which in (first, further))
+        at_base, free = (
+            np.stack([own, np.full(len(own), self._plane)], axis=1) for own in (shapes, beyond)
+        )
+        level = Table(np.array([0.0, 0.0, 1.0]), 0.0)
+        return np.concatenate([self._without_rest(slot, at_base, level), free])
+
+    def _without_rest(self, slot: int, pairs: ShapePairs, table: Table | None) -> ShapePairs:
+        """Return the pairs that do not touch at rest."""
+        for rest in self.arm.rests:
+            sides = {slot: self.places(slot, np.eye(4), rest[None], slice(0, 1))}
+            touching = self._close(sides, pairs, 0.0, table).shapes
+            pairs = pairs[~(pairs[:, None] == touching).all(-1).any(-1)]
+        return pairs
+
+    def places(
+        self,
+        slot: int,
+        T_frame_arm: RigidTransform,
+        joints: ArmJoints,
+        rows: slice | Int[np.ndarray, "N"],
+    ) -> Places:
+        """Return where an arm and its hand are; ``rows`` are the frames of these joints."""
+        links = self._arm_bodies - 1
+        own = arm_places(self.arm, joints, links, *self._local)
+        hand = self._hands[slot].at(rows).moved(self.arm.base_poses(joints))
+        return own.beside(hand).moved(np.broadcast_to(T_frame_arm, (len(joints), 4, 4)))
+
+    def distances(self, sides: Mapping[int, Places], table: Table | None) -> dict[int, Distances]:
+        """Return the smallest distances of every arm."""
+        other = self._smallest(sides, self._between, None)
+        result = {}
+        for slot in sides:
+            on_table = np.zeros((0, 2), int) if table is None else self._on_table[slot]
+            result[slot] = Distances(
+                other,
+                self._smallest(sides, self._own[slot], None),
+                self._smallest(sides, on_table, table),
+            )
+        return result
+
+    def lacking_alone(self, slot: int, places: Places, table: Table | None) -> _Lacking:
+        """Return what distance an arm lacks from itself and the table, and where it collides."""
+        return self._lacking({slot: places}, self._kinds(slot, table))
+
+    def lacking_between(self, sides: Mapping[int, Places], keep_m: float) -> _Lacking:
+        """Return what distance two arms lack from each other, and where they collide."""
+        return self._lacking(sides, [(self._between, keep_m, None)])
+
+    def avoidance(
+        self,
+        slot: int,
+        T_frame_arm: RigidTransform,
+        others: Mapping[int, Places],
+        table: Table | None,
+    ) -> Avoid:
+        """Return what tells a solver where an arm is too close to anything, and what helps."""
+        arm = self.arm
+        kinds = self._kinds(slot, table)
+        if others:
+            kinds.append((self._between, self.clearance_m, None))
+
+        def avoid(joints: ArmJoints, rows: slice) -> Nearby:
+            sides = {slot: self.places(slot, T_frame_arm, joints, rows)}
+            sides |= {other: places.at(rows) for other, places in others.items()}
+            found = [self._close(sides, pairs, keep + _MARGIN_M, of) for pairs, keep, of in kinds]
+            frame = np.concatenate([close.frame for close in found])
+            normal = np.concatenate([close.normal for close in found]) @ T_frame_arm[:3, :3]
+            points = np.concatenate([close.points for close in found])
+            points = frames.apply(frames.inverse(T_frame_arm), points)
+            shapes = np.concatenate([close.shapes for close in found])
+            gradient = np.zeros((len(frame), joints.shape[1]))
+            mine = (*self._arm_range[slot], *self._hand_range[slot])
+            links = np.full(self._plane + 1, arm.body - 1)
+            links[self._arm_range[slot]] = self._arm_bodies - 1
+            for end, sign in ((0, -1.0), (1, 1.0)):
+                here = np.flatnonzero(np.isin(shapes[:, end], mine))
+                rates = arm.point_rates(
+                    joints, frame[here], links[shapes[here, end]], points[here, end]
+                )
+                gradient[here] += sign * np.einsum("nx,nxj->nj", normal[here], rates)
+            shortfall = np.concatenate([close.shortfall for close in found])
+            return Nearby(frame, shortfall, gradient)
+
+        return avoid
+
+    def _kinds(
+        self, slot: int, table: Table | None
+    ) -> list[tuple[ShapePairs, float, Table | None]]:
+        """Return the pairs of one arm alone: which, the distance to keep, and the table."""
+        kinds: list[tuple[ShapePairs, float, Table | None]] = [(self._own[slot], OWN_M, None)]
+        if table is not None:
+            kinds.append((self._on_table[slot], self.clearance_m, table))
+        return kinds
+
+    def _lacking(
+        self,
+        sides: Mapping[int, Places],
+        kinds: Sequence[tuple[ShapePairs, float, Table | None]],
+    ) -> _Lacking:
+        count = len(next(iter(sides.values())).centres)
+        lacking, inside = np.zeros(count), np.zeros(count, bool)
+        for pairs, keep, table in kinds:
+            close = self._close(sides, pairs, keep, table)
+            np.maximum.at(lacking, close.frame, close.shortfall)
+            inside[close.frame[close.shortfall > keep]] = True
+        return lacking, inside
+
+    def _close(
+        self,
+        sides: Mapping[int, Places],
+        pairs: ShapePairs,
+        keep_m: float,
+        table: Table | None,
+    ) -> _Close:
+        """Return the pairs that are nearer than ``keep_m``."""
+        whole = self._whole(sides)
+        frame, which, distance, ends = [], [], [], []
+        for first in range(0, len(whole.centres), _BLOCK):
+            block = whole.at(slice(first, first + _BLOCK))
+            near = self._bounds(block, pairs, table) < keep_m
+            for row in np.flatnonzero(near.any(axis=1)).tolist():
+                self._set(block, row, table)
+                for pair in np.flatnonzero(near[row]).tolist():
+                    found, points = self._distance(pairs[pair], keep_m)
+                    if found < keep_m:
+                        frame.append(first + row)
+                        which.append(pair)
+                        distance.append(found)
+                        ends.append(points)
+
+        points, gap = np.array(ends).reshape(-1, 2, 3), np.array(distance)
+        # Inside, the points are the deepest ones, and the distance is negative.
+        far = np.where(np.abs(gap) < 1e-9, np.inf, gap)
+        normal = (points[:, 0] - points[:, 1]) / far[:, None]
+        return _Close(
+            np.array(frame, int), pairs[np.array(which, int)], keep_m - gap, points, normal
+        )
+
+    def _smallest(
+        self, sides: Mapping[int, Places], pairs: ShapePairs, table: Table | None
+    ) -> Float[np.ndarray, "T"]:
+        """Return the smallest distance among pairs in every frame."""
+        whole = self._whole(sides)
+        smallest = np.full(len(whole.centres), FAR_M)
+        for first in range(0, len(smallest), _BLOCK):
+            block = whole.at(slice(first, first + _BLOCK))
+            bounds = self._bounds(block, pairs, table)
+            for row, order in enumerate(np.argsort(bounds, axis=1, kind="stable")):
+                self._set(block, row, table)
+                best = FAR_M
+                for pair in order.tolist():
+                    if bounds[row, pair] >= best:
+                        break
+                    best = min(best, self._distance(pairs[pair], best)[0])
+                smallest[first + row] = best
+        return smallest
+
+    def _bounds(
+        self, places: Places, pairs: ShapePairs, table: Table | None
+    ) -> Float[np.ndarray, "T P"]:
+        """Return what distances are not below, by bounding spheres."""
+        first, second = pairs.T
+        if table is not None:
+            return (places.centres[:, first] @ table.up - table.height_m) - self._radii[first]
+        between = np.linalg.norm(places.centres[:, first] - places.centres[:, second], axis=-1)
+        return between - self._radii[first] - self._radii[second]
+
+    def _whole(self, sides: Mapping[int, Places]) -> Places:
+        """Return the places of all shapes; zeros for a side that is not there."""
+        count = len(next(iter(sides.values())).centres)
+        whole = Places(np.zeros((count, self._plane, 3)), np.zeros((count, self._plane, 3, 3)))
+        for slot, places in sides.items():
+            columns = slice(self._arm_range[slot].start, self._hand_range[slot].stop)
+            whole.centres[:, columns], whole.turns[:, columns] = places.centres, places.turns
+        return whole
+
+    def _set(self, places: Places, row: int, table: Table | None) -> None:
+        self._data.geom_xpos[: self._plane] = places.centres[row]
+        self._data.geom_xmat[: self._plane] = places.turns[row].reshape(-1, 9)
+        if table is not None:
+            upright = rotations.between(np.array([0.0, 0.0, 1.0]), table.up)
+            self._data.geom_xpos[self._plane] = table.height_m * table.up
+            self._data.geom_xmat[self._plane] = upright.reshape(9)
+
+    def _distance(
+        self, pair: Int[np.ndarray, "2"], within: float
+    ) -> tuple[float, Float[np.ndarray, "2 3"]]:
+        points = np.zeros(6)
+        first, second = pair.tolist()
+        found = self._mujoco.mj_geomDistance(self._model, self._data, first, second, within, points)
+        return float(found), points.reshape(2, 3)
+
+
+def _of_hand(hand: HandSpec) -> tuple[mujoco.MjModel, Int[np.ndarray, "G"]]:
+    model = load_mjcf(hand.mjcf_path)
+    return model, solid_shapes(model, ())

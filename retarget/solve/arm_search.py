@@ -1,0 +1,324 @@
+"""Where the bases of arms stand: from which most of the clip is reached, and nothing collides.
+
+Searched bases stand at one height, on a table if there is one. Stands around each hand's path are
+tried with few poses, the best of every direction and height with more, then several ways along the
+whole clip; of all pairs of ways the best one without collision is taken. A known base is the only
+stand that is tried. Everything is seeded, so the same clip gives the same bases.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from acehand_core.geometry import frames, rotations
+from acehand_core.types import RigidTransform
+from retarget.solve.arm import Arm, BasePath, pose_points
+from retarget.solve.arm_path import descend, mean_error, sweep
+from retarget.solve.arm_scene import ArmScene, Table
+from retarget.solve.arm_shapes import Places
+
+#: A frame is reached when the hand's base is this near.
+REACHED_M, REACHED_RAD = 0.005, np.radians(3.0)
+#: Bases that are searched stand at least this far apart.
+APART_M = 0.4
+#: Heights of bases beside the middle of the paths, and distances from it, in shares of the reach.
+_HEIGHTS, _DISTANCES = (-0.55, -0.4, -0.2, 0.0, 0.2), (0.45, 0.6, 0.75)
+_SECTORS = 12
+#: Of every height so many directions are tried with more poses; of the best heights so many stands
+#: along the clip, in so many frames; each of these keeps so many ways.
+_DIRECTIONS, _TRIED_HEIGHTS, _TRIED_STANDS, _TRIED_FRAMES, _KEPT_WAYS = 8, 3, 12, 60, 2
+#: Pairs of ways whose distances are looked at in few and in all tried frames; results returned.
+_TRIED_PAIRS, _CHECKED_PAIRS, _RETURNED = 300, 30, 3
+#: Costs beside that of a frame that is not reached, 1: of a collision, and per metre of distance
+#: that lacks. Between arms even more distance is better, since only some frames are tried: what
+#: lacks of so much costs little.
+COLLIDES, _LACKS, _ROOMY_M, _LACKS_ROOM = 3.0, 30.0, 0.1, 1.0
+
+Stands = Float[np.ndarray, "N 4 4"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """What an arm is to do: poses of the hand's base, when it is there, and a base if it is known.
+
+    In the trajectory's frame, metres.
+    """
+
+    poses: BasePath
+    active: Bool[np.ndarray, "T"]
+    base: RigidTransform | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """A height at which bases may stand, along ``up``, and the table that is there."""
+
+    height_m: float
+    table: Table | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """Bases and first postures of all arms, and the table; the lower the cost the better."""
+
+    bases: dict[int, RigidTransform]
+    postures: dict[int, Float[np.ndarray, "J"]]
+    table: Table | None
+    cost: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """A way along the clip from one stand; ``cost`` is of misses and of the arm alone."""
+
+    level: int
+    base: RigidTransform
+    posture: Float[np.ndarray, "J"]
+    places: Places
+    cost: float
+
+
+def levels_of(
+    arm: Arm,
+    tasks: Sequence[Task],
+    up: Float[np.ndarray, "3"],
+    table_m: float | None,
+    assumed: bool,
+) -> list[Level]:
+    """Return the heights at which bases may stand.
+
+    Args:
+        table_m: height of the table, None: not known.
+        assumed: whether searched bases stand on a table otherwise.
+    """
+    known = [task.base for task in tasks if task.base is not None]
+    if table_m is not None:
+        return [Level(table_m, Table(up, table_m))]
+    if known:
+        heights = [float(min(up @ base[:3, 3] for base in known))]
+        assumed = assumed and len(known) < len(tasks)
+    else:
+        middle = np.concatenate([task.poses[task.active, :3, 3] for task in tasks]).mean(axis=0)
+        heights = [float(up @ middle) + share * reach_of(arm) for share in _HEIGHTS]
+    return [Level(height, Table(up, height) if assumed else None) for height in heights]
+
+
+def reach_of(arm: Arm) -> float:
+    """Return how far from its base the arm brings the hand, metres."""
+    joints = np.random.default_rng(0).uniform(arm.lower, arm.upper, (500, len(arm.lower)))
+    return float(np.linalg.norm(arm.base_poses(joints)[:, :3, 3], axis=1).max())
+
+
+def place_arms(
+    scene: ArmScene,
+    tasks: Mapping[int, Task],
+    fps: float,
+    up: Float[np.ndarray, "3"],
+    levels: Sequence[Level],
+) -> list[Placement]:
+    """Return where the arms stand, the best first, no two with the same bases.
+
+    Args:
+        up: unit; the z axis of searched bases, in the trajectory's frame.
+    """
+    tried = {}
+    for slot, task in tasks.items():
+        if task.base is None:
+            tried[slot] = _stands(scene.arm, task, up, [level.height_m for level in levels])
+        else:  # it goes with every height
+            middle = (scene.arm.lower + scene.arm.upper) / 2
+            tried[slot] = [_Tried(task.base[None], np.zeros(1), middle[None])] * len(levels)
+    best = np.sum([[one.score[0] for one in own] for own in tried.values()], axis=0)
+    chosen = np.argsort(-best, kind="stable")[:_TRIED_HEIGHTS].tolist()
+
+    ways: dict[int, list[_Way]] = {slot: [] for slot in tasks}
+    for slot, level in itertools.product(tasks, chosen):
+        table = levels[level].table
+        ways[slot] += _ways(scene, slot, tasks[slot], fps, tried[slot][level], level, table)
+    searched = any(task.base is None for task in tasks.values())
+    return _together(scene, ways, levels, APART_M if searched else 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tried:
+    """N stands of one height, the best first, and a posture of each for the first pose.
+
+    The score is the share of poses that are reached, less for those that are far off.
+    """
+
+    stands: Stands
+    score: Float[np.ndarray, "N"]
+    postures: Float[np.ndarray, "N J"]
+
+
+def _stands(
+    arm: Arm, task: Task, up: Float[np.ndarray, "3"], heights: Sequence[float]
+) -> list[_Tried]:
+    """Return the best stands at every height, of several directions from the path."""
+    random = np.random.default_rng(0)
+    poses = task.poses[task.active]
+    few, many = (
+        poses[np.unique(np.linspace(0, len(poses) - 1, count).round().astype(int))]
+        for count in (5, 16)
+    )
+    around = [_around(poses[:, :3, 3].mean(0), reach_of(arm), up, height) for height in heights]
+    coarse = _try(arm, np.concatenate(around), few, random, starts=2, rounds=12)
+    score = coarse.score.reshape(len(heights), _SECTORS, -1)
+
+    near = []
+    for level in range(len(heights)):
+        stands = around[level].reshape(_SECTORS, -1, 4, 4)
+        best = stands[np.arange(_SECTORS), score[level].argmax(axis=1)]
+        order = np.argsort(-score[level].max(axis=1), kind="stable")[:_DIRECTIONS]
+        near.append(np.concatenate([best[order], _jittered(best[order], up, random)]))
+    fine = _try(arm, np.concatenate(near), many, random, starts=3, rounds=25)
+
+    tried, size = [], 2 * _DIRECTIONS
+    for level, stands in enumerate(near):
+        own = slice(level * size, (level + 1) * size)
+        order = np.argsort(-fine.score[own], kind="stable")[:_TRIED_STANDS]
+        tried.append(_Tried(stands[order], fine.score[own][order], fine.postures[own][order]))
+    return tried
+
+
+def _around(
+    middle: Float[np.ndarray, "3"], reach: float, up: Float[np.ndarray, "3"], height: float
+) -> Stands:
+    """Return upright poses at a height around a point, by sectors, heading to it and to the sides.
+
+    At a height out of reach they stand below or above the point.
+    """
+    upright = rotations.between(np.array([0.0, 0.0, 1.0]), up)
+    above = height - float(up @ middle)
+    stands = []
+    for side in 2 * np.pi / _SECTORS * np.arange(_SECTORS):
+        for distance in _DISTANCES:
+            level = np.sqrt(max((distance * reach) ** 2 - above**2, (0.2 * reach) ** 2))
+            away = np.array([level * np.cos(side), level * np.sin(side), above])
+            for heading in (0, np.pi / 2, np.pi, -np.pi / 2):
+                turn = rotations.exp(np.array([0, 0, side + np.pi + heading]))
+                stands.append(frames.rigid(upright @ turn, middle + upright @ away))
+    return np.stack(stands)
+
+
+def _jittered(stands: Stands, up: Float[np.ndarray, "3"], random: np.random.Generator) -> Stands:
+    """Return stands nearby, as high and as upright."""
+    near = stands.copy()
+    moves = random.normal(0, 0.06, (len(stands), 3))
+    near[:, :3, 3] += moves - (moves @ up)[:, None] * up
+    turn = rotations.exp(random.normal(0, 0.3, (len(stands), 1)) * up)
+    near[:, :3, :3] = turn @ near[:, :3, :3]
+    return near
+
+
+def _try(
+    arm: Arm,
+    stands: Stands,
+    poses: Float[np.ndarray, "K 4 4"],
+    random: np.random.Generator,
+    starts: int,
+    rounds: int,
+) -> _Tried:
+    """Return how well each stand reaches the poses, from several postures each."""
+    goals = frames.inverse(stands)[:, None] @ poses
+    flat = np.repeat(goals.reshape(-1, 4, 4), starts, axis=0)
+    postures = random.uniform(0.25, 0.75, (starts, len(arm.lower)))
+    postures[0] = 0.5
+    joints = arm.lower + (arm.upper - arm.lower) * np.tile(postures, (len(flat) // starts, 1))
+    joints = descend(arm, joints, pose_points(flat), rounds)
+    error = mean_error(arm, joints, pose_points(flat)).reshape(len(stands), len(poses), starts)
+    first = joints.reshape(len(stands), len(poses), starts, -1)[:, 0]
+    posture = first[np.arange(len(stands)), error[:, 0].argmin(axis=-1)]
+    error = error.min(axis=-1)
+    share = (error <= REACHED_M).mean(axis=1)
+    return _Tried(stands, share - 0.2 * np.minimum(error.mean(axis=1) / 0.1, 1), posture)
+
+
+def _ways(
+    scene: ArmScene,
+    slot: int,
+    task: Task,
+    fps: float,
+    tried: _Tried,
+    level: int,
+    table: Table | None,
+) -> list[_Way]:
+    """Return ways along the clip from these stands, as it is in some of its frames."""
+    arm = scene.arm
+    stride = -(-len(task.poses) // _TRIED_FRAMES)
+    rows = np.arange(0, len(task.poses), stride)
+    weights = task.active[rows].astype(float)
+    if not weights.any():  # too short a stay for the stride
+        rows, weights = np.flatnonzero(task.active)[:1], np.ones(1)
+    targets = pose_points(frames.inverse(tried.stands)[:, None] @ task.poses[rows])
+    joints, errors = sweep(arm, targets, weights, arm.speed * stride / fps, tried.postures)
+
+    ways = []
+    for stand, own in enumerate(joints):
+        best = np.argsort(errors[stand], kind="stable")
+        for index in best[: _KEPT_WAYS if task.base is None else None].tolist():
+            base, path = tried.stands[stand], own[index]
+            off = mean_error(arm, path, targets[stand])[weights > 0]
+            places = scene.places(slot, base, path, rows)
+            alone = _cost_of(*scene.lacking_alone(slot, places, table))
+            missed = float((off > REACHED_M).mean() + np.minimum(off, 0.1).mean())
+            ways.append(_Way(level, base, path[0], places, missed + alone))
+    return sorted(ways, key=lambda way: way.cost)
+
+
+def _cost_together(
+    scene: ArmScene, slots: Sequence[int], team: Sequence[_Way], rows: slice
+) -> float:
+    """Return what ways of two arms cost, with collisions of both in some of the frames."""
+    sides = {slot: way.places.at(rows) for slot, way in zip(slots, team, strict=True)}
+    roomy = max(_ROOMY_M, scene.clearance_m)
+    lacking, inside = scene.lacking_between(sides, roomy)
+    lacks = np.maximum(lacking - (roomy - scene.clearance_m), 0)
+    room = _LACKS_ROOM * float(lacking.mean())
+    return sum(way.cost for way in team) + _cost_of(lacks, inside) + room
+
+
+def _cost_of(lacking: Float[np.ndarray, "T"], inside: Bool[np.ndarray, "T"]) -> float:
+    return float(COLLIDES * inside.mean() + _LACKS * lacking.mean())
+
+
+def _together(
+    scene: ArmScene, ways: Mapping[int, list[_Way]], levels: Sequence[Level], apart_m: float
+) -> list[Placement]:
+    """Return the best of what ways of all arms make together."""
+    slots = tuple(ways)
+    level = [
+        team for team in itertools.product(*ways.values()) if len({w.level for w in team}) == 1
+    ]
+    apart = [
+        team for team in level
+        if len(team) < 2 or np.linalg.norm(team[0].base[:3, 3] - team[1].base[:3, 3]) >= apart_m
+    ]  # fmt: skip
+    teams = sorted(apart or level, key=lambda team: sum(way.cost for way in team))
+
+    # Few frames of many, then all frames of the best.
+    costs = np.array([sum(way.cost for way in team) for team in teams])
+    if len(slots) > 1:
+        for count, rows in ((_TRIED_PAIRS, slice(None, None, 6)), (_CHECKED_PAIRS, slice(None))):
+            order = np.argsort(costs, kind="stable")[:count].tolist()
+            teams = [teams[index] for index in order]
+            costs = np.array([_cost_together(scene, slots, team, rows) for team in teams])
+
+    found: list[Placement] = []
+    seen: set[bytes] = set()
+    for index in np.argsort(costs, kind="stable").tolist():
+        team = teams[index]
+        # Of known bases there is but one set; then other postures are another try.
+        key = b"".join((way.base if apart_m else way.posture).tobytes() for way in team)
+        if key not in seen and len(found) < _RETURNED:
+            seen.add(key)
+            bases = {slot: way.base for slot, way in zip(slots, team, strict=True)}
+            postures = {slot: way.posture for slot, way in zip(slots, team, strict=True)}
+            table = levels[team[0].level].table
+            found.append(Placement(bases, postures, table, float(costs[index])))
+    return found
