@@ -22,6 +22,7 @@ from acehand_core.types import SIDES, Latency, Side
 from retarget.replay.metrics import flexion_report
 from retarget.replay.simulate import Physics, play, sent_commands
 from retarget.replay.verdict import GATES, Gates, judge
+from retarget.robots.check import faults, refuse_faulty
 from retarget.robots.hand_spec import Commands, HandSpec, limit_violations, speed_violations
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
@@ -35,7 +36,7 @@ from retarget.solve.methods import (
     robot_targets,
 )
 from retarget.solve.pinch import impossible_pinches, missed_pinches
-from retarget.solve.targets import HandTargets, bridged_poses, calibrated
+from retarget.solve.targets import HandTargets, bridged_poses, calibrated, unseen_fingers
 
 Value = TypeVar("Value")
 PHYSICS = Physics()
@@ -72,6 +73,7 @@ def retarget_motion(
     calibrations: Mapping[Side, Calibration] | None = None,
     physics: Physics = PHYSICS,
     gates: Gates = GATES,
+    unchecked: bool = False,
 ) -> RobotTrajectory:
     """Let a robot hand do what each human hand of a motion does, replay it and judge the result.
 
@@ -90,6 +92,8 @@ def retarget_motion(
         calibrations: of the sides that are known; the others are fitted to this motion.
         physics: how commands are replayed and lowered.
         gates: limits of the verdict (``verdict.read_gates``).
+        unchecked: go on with a robot of your own that does not pass its checks; the trajectory's
+            notes name them.
 
     Returns:
         Joints (T, 2, Q) and commands (T, 2, C) in rad, in m where they slide; the registers of the
@@ -98,13 +102,17 @@ def retarget_motion(
         calibrated human tips; and ``verdict`` with ``reasons``, over the whole clip.
 
     Raises:
-        InputError: unknown method, or a hand that the robot does not have.
+        InputError: unknown method, a hand that the robot does not have, or a robot of your own
+            whose frame, side, size, joints or limits are wrong (``check_hand``).
         MissingDependencyError: MuJoCo, or a library that the method needs, is not installed.
     """
     retargeter = method
     if isinstance(retargeter, str):
         retargeter = retargeter_named(retargeter, weights, physics.second_pass)
     targets = [robot_targets(motion, robot, side) for side in SIDES]
+    seen = [side for side, target in zip(SIDES, targets, strict=True) if target is not None]
+    if not unchecked:
+        refuse_faulty(robot, seen)
     # A robot may lack a side that the motion lacks too; the other side's rest pose stands in.
     substitute = next(iter(robot.hands.values()))
     specs = [
@@ -122,6 +130,9 @@ def retarget_motion(
             result = _measured(spec, target, motion.fps, solution, physics.latency)
         hands.append(_Hand(spec, target, result))
     trajectory = _assemble(motion, robot, retargeter.name, hands, base_limits)
+    if wrong := faults(robot, seen):
+        notes = (f"the robot does not pass its checks: {'; '.join(wrong)}", *trajectory.notes)
+        trajectory = replace(trajectory, notes=notes)
     return replace(trajectory, verdict=judge(motion, trajectory, gates))
 
 
@@ -141,7 +152,8 @@ def _measured(
     if poses is not None:
         seen = targets.measured
         turn = calibration.rotation.T  # base to palm
-        touching = human[seen].mean((0, 1)) - turn @ robot[seen].mean((0, 1))
+        ours = np.where(np.isfinite(human), robot, np.nan)  # of the same tips
+        touching = np.nanmean(human[seen], (0, 1)) - turn @ np.nanmean(ours[seen], (0, 1))
         poses = poses @ frames.rigid(turn, touching)
     return _Result(
         commands=commands,
@@ -152,7 +164,8 @@ def _measured(
         report=play(hand, commands, fps, targets.active, latency).report,
         flexion=flexion_report(hand, tree, targets, commands),
         seconds=solution.seconds,
-        notes=impossible_pinches(hand, tree, targets)
+        notes=unseen_fingers(hand, targets)
+        + impossible_pinches(hand, tree, targets)
         + missed_pinches(hand, tree, targets, commands),
     )
 

@@ -8,16 +8,18 @@ needs no OpenGL; making a ``RobotRenderer`` does.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
 from jaxtyping import Float, Float32, UInt8
 
+from acehand_core.drawing.drawn_arms import DrawnArms, add_arms
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
@@ -25,6 +27,8 @@ from acehand_core.motion import RobotTrajectory
 from acehand_core.types import SIDES, ImageRgb, RigidTransform, Side
 from retarget.robots.kinematics import import_mujoco
 from retarget.robots.robot import Robot
+from retarget.solve.arm import Arm
+from retarget.solve.arm_shapes import Places
 
 if TYPE_CHECKING:
     import mujoco
@@ -46,13 +50,15 @@ _PREFIX = "hand:"
 _SWITCHED_OFF = ("disable", "disabled", "off", "false", "0")
 #: What MUJOCO_GL may ask for, and the module of MuJoCo that opens it.
 _GL_MODULES = {"egl": "egl", "osmesa": "osmesa", "glfw": "glfw", "glx": "glfw"}
+#: What the two that need no display are libraries of.
+_GL_LIBRARIES = {"egl": ("libEGL.so.1",), "osmesa": ("libOSMesa.so.8", "libOSMesa.so")}
 
 
 class RobotRenderer:
     """Draws the hands of one robot into pictures of one size; a context manager."""
 
-    def __init__(self, robot: Robot, width: int, height: int) -> None:
-        """Compile the scene and open an OpenGL context.
+    def __init__(self, robot: Robot, width: int, height: int, arm: Arm | None = None) -> None:
+        """Compile the scene, with both arms if there is one, and open an OpenGL context.
 
         Raises:
             MissingDependencyError: no OpenGL; the message names the packages.
@@ -61,7 +67,8 @@ class RobotRenderer:
         self._hands = robot.hands
         self.width, self.height = width, height
         self._scale = 2 if 2 * max(width, height) <= _MAX_BUFFER else 1
-        self._model = _build_scene(self._mujoco, robot, width * self._scale, height * self._scale)
+        size = width * self._scale, height * self._scale
+        self._model = _build_scene(self._mujoco, robot, arm, *size)
         self._data = self._mujoco.MjData(self._model)
         self._qpos, self._visuals = {}, {}
         for side, hand in robot.hands.items():
@@ -71,7 +78,8 @@ class RobotRenderer:
             own = self._model.body_rootid[self._model.geom_bodyid] == mount
             shown = self._model.geom_group == _VISUAL_GROUP
             self._visuals[side] = np.flatnonzero(own & shown)
-        self._gl = _open_gl(width * self._scale, height * self._scale)
+        self._arms = None if arm is None else DrawnArms(arm, self._model)
+        self._gl = _open_gl(*size)
 
         try:
             self._scene = self._mujoco.MjvScene(self._model, maxgeom=1000)
@@ -126,10 +134,12 @@ class RobotRenderer:
         camera: Camera,
         joints: Mapping[Side, JointVector],
         T_camera_base: Mapping[Side, RigidTransform],
+        arms: Mapping[Side, Places] | None = None,
     ) -> tuple[ImageRgba, DepthImage]:
         """Return what ``render`` does, and the distance along the axis, infinite where nothing is.
 
-        Metres. At edges the depth is that of the nearest part of the pixel.
+        Metres. At edges the depth is that of the nearest part of the pixel. ``arms``: where the
+        arms' shapes are, before the camera.
         """
         self._check(camera, joints, T_camera_base)
         picture = np.zeros((self.height, self.width, 4), np.uint8)
@@ -140,7 +150,8 @@ class RobotRenderer:
             self._model.body(f"{side}_mount").pos[:] = (0, 0, -10)  # behind the camera
         self._mujoco.mj_kinematics(self._model, self._data)
         self._mujoco.mj_camlight(self._model, self._data)
-        box = self._covered(camera, joints)
+        own = [] if self._arms is None else self._arms.place(self._data, arms or {})
+        box = self._covered(camera, [*(self._visuals[side] for side in joints), *own])
         if box is None:
             return picture, depth
         left, top, right, bottom = box
@@ -154,32 +165,65 @@ class RobotRenderer:
         trajectory: RobotTrajectory,
         frame: int,
         T_camera_base: Float[np.ndarray, "2 4 4"],
+        with_arms: bool = False,
     ) -> tuple[ImageRgba, DepthImage]:
-        """Return the hands that are active in one frame of a trajectory, see ``render``."""
+        """Return the hands that are active in one frame of a trajectory, see ``render``.
+
+        ``with_arms``: and the arms that carry them, red where they collide.
+        """
         shown = [(slot, side) for slot, side in enumerate(SIDES) if trajectory.active[frame, slot]]
         joints = {side: trajectory.joints[frame, slot] for slot, side in shown}
         poses = {side: T_camera_base[slot] for slot, side in shown}
-        return self.render_with_depth(camera, joints, poses)
+        arms: Mapping[Side, Places] = {}
+        if with_arms and self._arms is not None:
+            arms = self._arms.of(self._model, trajectory, frame, T_camera_base)
+        return self.render_with_depth(camera, joints, poses, arms)
 
     def portrait(self, side: Side, joints: JointVector) -> ImageRgb:
         """Return one hand on a plain backdrop, seen before its palm from the thumb's side."""
-        camera = Camera.nominal(self.width, self.height, _PORTRAIT_FOV)
-        towards_thumb = 1.0 if side == "right" else -1.0
-        viewer = np.array([0.80, 0.55 * towards_thumb, 0.25])  # where from, in the base frame
+        viewer = np.array([0.80, 0.55 if side == "right" else -0.55, 0.25])
+        return self.seen(side, joints, self.framed(side, [joints], viewer))
+
+    def framed(
+        self,
+        side: Side,
+        postures: Sequence[JointVector],
+        viewer: Float[np.ndarray, "3"],
+        points: Float[np.ndarray, "N 3"] | None = None,
+        filled: float = 0.94,
+    ) -> RigidTransform:
+        """Return ``T_camera_base`` from where one hand fills a share of ``portrait_camera``'s view.
+
+        It is all in the picture with each vector of joints, and so are ``points`` of the base
+        frame, in which ``viewer`` is the direction to the camera.
+        """
         forward = -viewer / np.linalg.norm(viewer)
         right = np.cross(forward, [0.0, 0.0, 1.0])
         right /= np.linalg.norm(right)
         turn = np.stack([right, np.cross(forward, right), forward])
-        self._check(camera, {side: joints}, {side: np.eye(4)})
-        self._place(side, joints, np.eye(4))
-        self._mujoco.mj_kinematics(self._model, self._data)
-        geoms = self._visuals[side]
-        seen, radii = self._data.geom_xpos[geoms] @ turn.T, self._model.geom_rbound[geoms, None]
-        low, high = (seen - radii).min(axis=0), (seen + radii).max(axis=0)
-        span = np.array([(high - low)[0] / self.width, (high - low)[1] / self.height]).max()
-        distance = camera.fx * span / 0.94
-        pose = frames.rigid(turn, np.array([0, 0, distance]) - (low + high) / 2)
-        picture = self.render(camera, {side: joints}, {side: pose})
+        lows = [] if points is None else list(points @ turn.T)
+        highs = list(lows)
+        for joints in postures:
+            self._check(self.portrait_camera, {side: joints}, {side: np.eye(4)})
+            self._place(side, joints, np.eye(4))
+            self._mujoco.mj_kinematics(self._model, self._data)
+            geoms = self._visuals[side]
+            seen, radii = self._data.geom_xpos[geoms] @ turn.T, self._model.geom_rbound[geoms, None]
+            lows.extend(seen - radii)
+            highs.extend(seen + radii)
+        low, high = np.min(lows, axis=0), np.max(highs, axis=0)
+        span = ((high - low)[:2] / (self.width, self.height)).max()
+        distance = self.portrait_camera.fx * span / filled
+        return frames.rigid(turn, np.array([0, 0, distance]) - (low + high) / 2)
+
+    @property
+    def portrait_camera(self) -> Camera:
+        """The camera of portraits."""
+        return Camera.nominal(self.width, self.height, _PORTRAIT_FOV)
+
+    def seen(self, side: Side, joints: JointVector, T_camera_base: RigidTransform) -> ImageRgb:
+        """Return one hand on a plain backdrop before the camera of portraits."""
+        picture = self.render(self.portrait_camera, {side: joints}, {side: T_camera_base})
         shade = np.linspace(250, 226, self.height)[:, None, None]
         return composite(picture, np.broadcast_to(shade, (*picture.shape[:2], 3)).astype(np.uint8))
 
@@ -214,11 +258,11 @@ class RobotRenderer:
         mount.quat[:] = rotations.to_quaternion(pose[:3, :3])
         self._data.qpos[self._qpos[side]] = joints
 
-    def _covered(self, camera: Camera, joints: Mapping[Side, np.ndarray]) -> _Box | None:
-        """Return the pixels that hands may cover, or None."""
-        if not joints:
+    def _covered(self, camera: Camera, shown: Sequence[np.ndarray]) -> _Box | None:
+        """Return the pixels that geoms may cover, or None."""
+        if not shown:
             return None
-        geoms = np.concatenate([self._visuals[side] for side in joints])
+        geoms = np.concatenate(shown)
         centers, radii = self._data.geom_xpos[geoms], self._model.geom_rbound[geoms]
         seen = centers[:, 2] + radii > _NEAR
         if not seen.any():
@@ -311,8 +355,13 @@ def _average(rgb: np.ndarray, solid: np.ndarray, scale: int) -> np.ndarray:
     return np.dstack([rgb, alpha])
 
 
-def _build_scene(mujoco_module: Any, robot: Robot, width: int, height: int) -> mujoco.MjModel:
-    """Return both hands on movable mounts, lit from the camera, in a world that is the camera."""
+def _build_scene(
+    mujoco_module: Any, robot: Robot, arm: Arm | None, width: int, height: int
+) -> mujoco.MjModel:
+    """Return both hands on movable mounts, lit from the camera, in a world that is the camera.
+
+    Arms stand in it as shapes whose places are written where they are drawn.
+    """
     spec = mujoco_module.MjSpec()
     for side, hand in robot.hands.items():
         mount = spec.worldbody.add_body(name=f"{side}_mount")
@@ -320,6 +369,9 @@ def _build_scene(mujoco_module: Any, robot: Robot, width: int, height: int) -> m
         # Nothing moves by itself here; equal settings keep MuJoCo from warning about a conflict.
         spec.option.gravity, spec.option.integrator = child.option.gravity, child.option.integrator
         spec.attach(child, frame=mount.add_frame(), prefix=_PREFIX)
+
+    if arm is not None:
+        add_arms(spec, arm, _VISUAL_GROUP)
 
     for direction, diffuse, specular in (
         ((0.40, 0.60, 0.75), 0.70, 0.4),  # key light: from above left behind the camera
@@ -363,12 +415,24 @@ def _open_gl(width: int, height: int) -> Any:
         # Drivers and bindings fail in every way there is: ImportError, AttributeError, OSError...
         except Exception as error:
             problems.append(f"{name}: {error}")
-    raise _no_gl("; ".join(problems))
+    raise _no_gl("; ".join(problems), candidates)
 
 
-def _no_gl(problem: str) -> MissingDependencyError:
+def _no_gl(problem: str, tried: Sequence[str] = ()) -> MissingDependencyError:
+    """Return the error that names what else there is: of what was not tried, what can be loaded."""
+    others = [name for name in _GL_LIBRARIES if name not in tried]
+    there = [f"MUJOCO_GL={name}" for name in others if any(map(_loads, _GL_LIBRARIES[name]))]
+    hint = f"The library of {' and of '.join(there)} is here. " if there else ""
     return MissingDependencyError(
-        f"Robot pictures need OpenGL, and none could be opened ({problem}). On Debian or Ubuntu: "
-        "apt-get install libegl1 libgl1-mesa-dri (then MUJOCO_GL=egl, the default) or libosmesa6 "
-        "(then MUJOCO_GL=osmesa). Everything else works without."
+        f"Robot pictures need OpenGL, and none could be opened ({problem}). {hint}On Debian or "
+        "Ubuntu MUJOCO_GL=egl, the default, needs: apt-get install libegl1 libgl1-mesa-dri. "
+        "Everything else works without."
     )
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True

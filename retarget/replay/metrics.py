@@ -120,11 +120,20 @@ def flexion_reach(hand: HandSpec, tree: KinematicTree) -> Float[np.ndarray, "2 K
 def flexion_report(
     hand: HandSpec, tree: KinematicTree, targets: HandTargets, commands: Commands
 ) -> FlexionReport | None:
-    """Compare robot and human over the frames that are followed; None for grippers."""
+    """Compare robot and human over the frames that know a finger; None for grippers.
+
+    Fingers that are never known are left out.
+    """
     fingers, seen = bending_fingers(hand), targets.usable
     if not fingers or not seen.any():
         return None
     human = human_flexion(hand, targets)[seen]
-    robot = robot_flexion(hand, tree, commands[seen])
+    known = np.isfinite(human)
+    shown = known.any(0)
+    if not shown.any():
+        return None
+
+    robot = np.where(known, robot_flexion(hand, tree, commands[seen]), np.nan)
     error = flexion_error(human, robot, flexion_reach(hand, tree))
-    return FlexionReport(fingers, human.mean(0), robot.mean(0), error.mean(0))
+    names = tuple(finger for finger, one in zip(fingers, shown, strict=True) if one)
+    return FlexionReport(names, *(np.nanmean(v[:, shown], 0) for v in (human, robot, error)))

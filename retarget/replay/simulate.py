@@ -9,9 +9,8 @@ instead.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from acehand_core.errors import InputError
 from acehand_core.motion import ReplayReport
 from acehand_core.types import Latency
 from retarget.robots.hand_spec import Commands, HandSpec
-from retarget.robots.kinematics import import_mujoco, load_mjcf
+from retarget.robots.kinematics import import_mujoco, load_mjcf, quiet_mujoco
 from retarget.solve.costs import CommandTarget
 
 if TYPE_CHECKING:
@@ -128,18 +127,6 @@ def self_penetration(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[
         mujoco.mj_collision(run.model, run.data)
         depths[row] = run.penetration()
     return depths
-
-
-@contextlib.contextmanager
-def quiet_mujoco() -> Iterator[None]:
-    """Keep MuJoCo from printing warnings and writing MUJOCO_LOG.TXT into the working folder."""
-    mujoco = import_mujoco()
-    before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda message: None)
-    try:
-        yield
-    finally:
-        mujoco.set_mju_user_warning(before)
 
 
 class _Run:

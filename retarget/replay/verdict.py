@@ -105,7 +105,7 @@ def _hand_findings(
     yield from exceeded or ([("note", reason)] if share[1] else [])
 
     error = trajectory.tip_error_m[active, slot]
-    error = error[np.isfinite(error).all(1)]
+    error = error[np.isfinite(error)]
     far = float((error > FAR_TIP_M).mean()) if len(error) else 0.0
     yield from _gate(
         gates, "far_tips", far, f"{far:.0%} of the {side} robot fingertips are over 30 mm off"

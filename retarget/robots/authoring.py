@@ -249,7 +249,7 @@ def _mjcf_couplings(root: ET.Element, hand: HandSpec) -> None:
     for row, joint in enumerate(hand.joint_names):
         if joint in hand.command_joints:
             continue
-        source = int(np.flatnonzero(hand.coupling[row])[0])
+        source = int(np.abs(hand.coupling[row]).argmax())
         polynomial = (hand.coupling_offset[row], hand.coupling[row, source], 0, 0, 0)
         ET.SubElement(equality, "joint", joint1=name(joint),
                       joint2=name(hand.command_joints[source]), polycoef=_v(polynomial),
@@ -313,7 +313,7 @@ def _urdf_limits(
     joint: ET.Element, hand: HandSpec, row: int, axis: Numbers, number: Callable[[float], str] = _n
 ) -> None:
     """Add axis, limits and coupling of the hand's joint ``row``."""
-    source = int(np.flatnonzero(hand.coupling[row])[0])
+    source = int(np.abs(hand.coupling[row]).argmax())
     factor = hand.coupling[row, source]
     ET.SubElement(joint, "axis", xyz=_v(axis, number))
 

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from acehand_core.errors import AcehandError
+from acehand_core.errors import AcehandError, InputError
+from acehand_core.types import Side
 from retarget.replay.simulate import (
     PENETRATION_LIMIT_M,
     ReplayOptions,
-    quiet_mujoco,
     replay,
     self_penetration,
 )
+from retarget.robots import check_anatomy
+from retarget.robots.anatomy import NoHingeError
+from retarget.robots.file_facts import compare_couplings, compare_limits
 from retarget.robots.hand_spec import HandSpec
-from retarget.robots.kinematics import KinematicTree, import_mujoco, load_mjcf
+from retarget.robots.kinematics import (
+    KinematicTree,
+    import_mujoco,
+    load_mjcf,
+    quiet_mujoco,
+)
+from retarget.robots.model_file import compiled_model, unread_meshes
+from retarget.robots.robot import Robot, is_packaged
 
 #: Two computations of the same point may differ by this much (m).
 SAME_POINT_M = 1e-6
 #: Model files that MuJoCo writes have six digits.
 SAME_LIMIT = 1e-5
+#: Contradictions that one line names.
+SHOWN = 3
 #: Rms lag of the simulated hand behind a slow sweep of every command, as a share of its range.
 SWEEP_LAG = 0.05
 SWEEP_FRAMES = 91
@@ -42,8 +55,11 @@ class _Failed(Exception):
     """A check's own verdict."""
 
 
-def check_hand(hand: HandSpec) -> Iterator[Finding]:
-    """Check one hand; nothing raises, and later checks need the first to pass."""
+def check_hand(hand: HandSpec, quick: bool = False) -> Iterator[Finding]:
+    """Check one hand; nothing raises, and later checks need the first to pass.
+
+    With ``quick`` only by kinematics, in a fraction of a second: what makes retargeting wrong.
+    """
     first = _finding("joints", _joints, hand)
     yield first
     if not first.passed:
@@ -53,7 +69,16 @@ def check_hand(hand: HandSpec) -> Iterator[Finding]:
         ("limits", _limits),
         ("coupling", _coupling),
         ("tips", _tips),
-        ("palm frame", _palm_frame),
+        ("size", check_anatomy.size),
+        ("fingers", check_anatomy.fingers),
+        ("side", check_anatomy.side),
+        ("palm frame", check_anatomy.palm_frame),
+    ):
+        yield _finding(name, check, hand)
+    if quick:
+        return
+
+    for name, check in (
         ("actuators", _actuators),
         ("registers", _registers),
         ("MuJoCo", _against_mujoco),
@@ -64,19 +89,53 @@ def check_hand(hand: HandSpec) -> Iterator[Finding]:
         yield _finding(name, check, hand)
 
 
+@functools.lru_cache(maxsize=16)
+def _faults(hand: HandSpec) -> tuple[str, ...]:
+    return tuple(
+        f"{hand.side} {finding.name}: {finding.detail}"
+        for finding in check_hand(hand, quick=True)
+        if finding.passed is False
+    )
+
+
+def faults(robot: Robot, sides: Iterable[Side]) -> tuple[str, ...]:
+    """Return what is wrong with hands of a user's robot that would make retargeting wrong.
+
+    Hands that come with the package are not looked at: the tests check them.
+    """
+    hands = [hand for side, hand in robot.hands.items() if side in sides]
+    own = [hand for hand in hands if hand.user_model is not None or not is_packaged(robot)]
+    return tuple(fault for hand in own for fault in _faults(hand))
+
+
+def refuse_faulty(robot: Robot, sides: Iterable[Side]) -> None:
+    """Raise InputError that names what is wrong with hands of a user's robot, if anything is."""
+    if wrong := faults(robot, sides):
+        raise InputError(
+            f"{robot.path}: the robot does not pass its checks, so that what it does would be "
+            f"wrong. {'; '.join(wrong)}. See `acehand robots check` and `acehand robots show`, "
+            "docs/my_robot.md; --robot-unchecked goes on as it is."
+        )
+
+
 def _finding(name: str, check: Callable[[HandSpec], str], hand: HandSpec) -> Finding:
     try:
         with quiet_mujoco():
             return Finding(name, True, check(hand))
     except ImportError as error:
         return Finding(name, None, f"not installed: {error}")
+    except NoHingeError as error:
+        return Finding(name, None, f"cannot be told: {error}")
     except (_Failed, AcehandError) as error:
         return Finding(name, False, str(error))
 
 
 def _joints(hand: HandSpec) -> str:
     tree = KinematicTree.of(hand)
-    return f"{len(tree.joint_names)} joints, {len(hand.command_names)} driven"
+    said = f"{len(tree.joint_names)} joints, {len(hand.command_names)} driven"
+    unread = unread_meshes(hand.user_model) if hand.user_model else ()
+    more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
+    return said + (f"; left out: {unread[0]}{more}" if unread else "")
 
 
 def _limits(hand: HandSpec) -> str:
@@ -88,7 +147,22 @@ def _limits(hand: HandSpec) -> str:
     ):
         if distance > SAME_LIMIT:
             raise _Failed(f"{name} has [{low:g}, {high:g}] in the model file, not as robot.yaml")
-    return "as in robot.yaml"
+    if hand.user_model is None:
+        return "as in robot.yaml"
+    return "; ".join(["within the file's", *_of_file(hand, compare_limits)])
+
+
+def _of_file(
+    hand: HandSpec, compare: Callable[[HandSpec, Any], tuple[list[str], list[str]]]
+) -> list[str]:
+    """Return what a comparison with the user's own file has to say; fail where it contradicts."""
+    if hand.user_model is None:
+        return []
+    wrong, said = compare(hand, compiled_model(hand.user_model))
+    if wrong:
+        more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+        raise _Failed("; ".join(wrong[:SHOWN]) + more)
+    return said
 
 
 def _coupling(hand: HandSpec) -> str:
@@ -109,7 +183,8 @@ def _coupling(hand: HandSpec) -> str:
         stated = (hand.coupling_offset[row], hand.coupling[row].sum())
         if not np.allclose(tied.get(hand.full_name(name), np.nan), stated, atol=SAME_LIMIT):
             raise _Failed(f"the model file does not couple {name} as robot.yaml does")
-    return f"{len(coupled)} coupled joints stay within their limits"
+    kept = f"{len(coupled)} coupled joints stay within their limits"
+    return "; ".join([kept, *_of_file(hand, compare_couplings)])
 
 
 def _tips(hand: HandSpec) -> str:
@@ -120,24 +195,6 @@ def _tips(hand: HandSpec) -> str:
     if (reach < SAME_POINT_M).any():
         raise _Failed(f"nothing moves {hand.tip_names[int(reach.argmin())]}")
     return ", ".join(hand.fingers)
-
-
-def _palm_frame(hand: HandSpec) -> str:
-    """Fingers towards +z, thumb towards +y on a right hand, and closing towards +x."""
-    tree = KinematicTree.of(hand)
-    middle = (hand.command_lower + hand.command_upper) / 2
-    open_, half = tree.points(hand.expand(np.stack([hand.rest, middle])), hand.tip_names)
-    thumb = hand.fingers.index("thumb") if "thumb" in hand.fingers else None
-    fingers = [i for i in range(len(hand.fingers)) if i != thumb]
-    if open_[fingers, 2].mean() <= 0:
-        raise _Failed("the fingertips of the idle hand are behind the base: +z must lead to them")
-    if thumb is not None:
-        side = 1 if hand.side == "right" else -1
-        if side * (half[thumb, 1] - half[fingers, 1].mean()) <= 0:
-            raise _Failed("the thumb is on the wrong side: +y on a right hand, -y on a left one")
-    if hand.tracks == "keypoints" and (half - open_)[fingers, 0].mean() <= 0:
-        raise _Failed("fingers close towards -x: +x must lead out of the palm")
-    return "+z to the fingertips, thumb and palm on their sides"
 
 
 def _actuators(hand: HandSpec) -> str:
@@ -226,7 +283,10 @@ def _idle_pose(hand: HandSpec) -> str:
     depth = float(self_penetration(hand, hand.expand(hand.rest[None]))[0])
     if depth > PENETRATION_LIMIT_M:
         raise _Failed(f"the idle hand reaches {depth * 1e3:.1f} mm into itself: see no_contact")
-    return "touches nothing of itself"
+    apart = "touches nothing of itself"
+    if hand.user_model is None:
+        return apart
+    return f"{apart}; {load_mjcf(hand.mjcf_path).nexclude} pairs of links do not count"
 
 
 def _servos(hand: HandSpec) -> str:

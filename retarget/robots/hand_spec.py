@@ -69,14 +69,19 @@ def read_controller_units(
 
     Either ``register_range`` with ``register_zero``, the joint limit at which the register has the
     range's first value; or ``register_scale`` with ``register_offset``: the register is
-    ``offset + scale * angle``.
+    ``offset + scale * angle``. Without any of these the controller takes the angle itself.
 
     Raises:
-        SchemaError: neither is given, or a scale is 0.
+        SchemaError: one is given without the other, or a scale is 0.
     """
     ends = []
+    plain = True
     for name, low, high in zip(commands, lower, upper, strict=True):
         entry = commands.section(name)
+        if not any(key in entry or key in root for key in KEYS.split()):
+            ends.append((low, high))
+            continue
+        plain = False
         linear = "register_scale" in entry or "register_scale" in root
         if linear and "register_zero" not in entry:
             scale = entry.number("register_scale", root.number("register_scale", 0.0))
@@ -95,7 +100,7 @@ def read_controller_units(
         upper=upper,
         at_lower=values[:, 0],
         at_upper=values[:, 1],
-        unit=root.text("register_unit", "vendor register"),
+        unit=root.text("register_unit", "rad, m" if plain else "vendor register"),
         whole=root.flag("register_whole", False),
     )
 
@@ -111,7 +116,9 @@ class HandSpec:
     one per entry of ``fingers``. ``tracks`` says what the hand does of the human's: all of these
     keypoints, or, as a gripper, only how far thumb and index are apart. ``body`` is None where the
     model files are not written from here; ``user_model`` is the file of the user that stands in for
-    them, if any. ``calibration_path`` is where the robot's own calibration is kept, if it is.
+    them, if any; ``user_joints`` are its names of the joints, each with -1 where its positive sense
+    is the other one, and ``user_rpy`` tells how its root link is turned in the base frame.
+    ``calibration_path`` is where the robot's own calibration is kept, if it is.
     """
 
     robot: str
@@ -141,6 +148,8 @@ class HandSpec:
     urdf_path: Path
     body: HandBody | None = field(repr=False)
     user_model: Path | None = None
+    user_joints: tuple[tuple[str, int], ...] = ()
+    user_rpy: tuple[float, ...] | None = None
     calibration_path: Path | None = None
 
     def full_name(self, name: str) -> str:

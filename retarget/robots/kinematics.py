@@ -7,8 +7,12 @@ metres and radians; joint vectors follow ``joint_names``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+import importlib
+import os
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -293,16 +297,45 @@ class KinematicTree:
 
 
 def import_mujoco() -> Any:
-    """Import MuJoCo, which refuses unknown values of MUJOCO_GL even where nothing is drawn."""
+    """Import MuJoCo, also where the OpenGL that MUJOCO_GL names is not there.
+
+    Raises:
+        MissingDependencyError: it is not installed, or MUJOCO_GL is none of its values.
+    """
+    asked = os.environ.get("MUJOCO_GL")
     try:
-        import mujoco
-    except (ImportError, RuntimeError) as error:
-        raise MissingDependencyError(
-            f"MuJoCo cannot be imported: {error}. Install the `mujoco` package; MUJOCO_GL must be "
-            "unset or one of egl, osmesa, glfw, disable (egl needs the Debian packages libegl1 and "
-            "libgl1-mesa-dri, osmesa needs libosmesa6)."
-        ) from error
-    return mujoco
+        return importlib.import_module("mujoco")
+    # The bindings of OpenGL fail in every way there is; a value that is not known, in this.
+    except Exception as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "mujoco"
+        if asked is None or missing or isinstance(error, RuntimeError):
+            raise MissingDependencyError(
+                f"MuJoCo cannot be imported: {error}. Install the `mujoco` package; MUJOCO_GL must "
+                "be unset or one of egl, osmesa, glfw, disable (egl needs the Debian packages "
+                "libegl1 and libgl1-mesa-dri)."
+            ) from error
+
+    os.environ["MUJOCO_GL"] = "disable"
+    try:
+        return importlib.import_module("mujoco")
+    except Exception as error:
+        raise MissingDependencyError(f"MuJoCo cannot be imported: {error}.") from error
+    finally:
+        os.environ["MUJOCO_GL"] = asked
+
+
+@contextlib.contextmanager
+def quiet_mujoco() -> Iterator[None]:
+    """Keep MuJoCo from printing warnings and writing MUJOCO_LOG.TXT into the working folder."""
+    mujoco = import_mujoco()
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def load_mjcf(path: Path) -> mujoco.MjModel:
@@ -311,7 +344,8 @@ def load_mjcf(path: Path) -> mujoco.MjModel:
     if not path.is_file():
         raise InputError(f"{path}: robot model file not found; it is named in the robot.yaml.")
     try:
-        return mujoco.MjModel.from_xml_path(str(path))
+        with quiet_mujoco():
+            return mujoco.MjModel.from_xml_path(str(path))
     except ValueError as error:
         raise InputError(f"{path}: MuJoCo cannot read this model: {error}") from error
 

@@ -130,15 +130,17 @@ class Section:
             self.fail(name, f"must be [lower, upper] with lower < upper, not [{low}, {high}].")
         return low, high
 
-    def pairs(self, name: str, valid: Iterable[str]) -> tuple[tuple[str, str], ...]:
-        """Return pairs of names; none if the key is absent."""
+    def pairs(self, name: str, valid: Iterable[str] | None = None) -> tuple[tuple[str, str], ...]:
+        """Return pairs of names, valid ones where that is given; none if the key is absent."""
         pairs = []
-        for pair in self._get(name, []):
+        values = self._get(name, [])
+        for pair in values if isinstance(values, list) else [values]:
             if not isinstance(pair, list) or len(pair) != 2:
                 self.fail(name, f"must be a list of pairs, not {pair!r}.")
             for item in pair:
-                if item not in valid:
-                    self.fail(name, f"names {item!r}; {nearest(str(item), valid)}")
+                if not isinstance(item, str) or (valid is not None and item not in valid):
+                    hint = nearest(str(item), valid) if valid is not None else "It must be text."
+                    self.fail(name, f"names {item!r}; {hint}")
             pairs.append((pair[0], pair[1]))
         return tuple(pairs)
 
@@ -170,16 +172,28 @@ def merged(base: Section, change: Section) -> Section:
     return Section(base.file, base.key, values)
 
 
-def read_yaml(path: Path) -> Section:
-    """Read a YAML file whose top level is a mapping."""
+def read_yaml(path: Path, hint: str = "") -> Section:
+    """Read a YAML file whose top level is a mapping; ``hint`` says what else a file may lack.
+
+    Raises:
+        InputError: the file cannot be read. SchemaError: it is no YAML, or no mapping.
+    """
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        text = path.read_text(encoding="utf-8")
+        if text.lstrip().startswith("<"):
+            raise SchemaError(f"{path}: is XML and not YAML.{hint}")
+        values = yaml.load(text, Loader=_LOADER)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SchemaError(f"{path}: is not valid YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise SchemaError(f"{path}: must hold a mapping; see robots/inspire/robot.yaml.")
+        problem = " ".join(str(error).split())
+        raise SchemaError(f"{path}: is not valid YAML: {problem}") from error
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        kinds = {dict: "keys that are no text", list: "a list", type(None): "nothing"}
+        held = kinds.get(type(values), "a single value")
+        raise SchemaError(
+            f"{path}: holds {held} where a mapping (`key: value` lines) is needed.{hint}"
+        )
     return Section(path, "", values)
 
 

@@ -16,10 +16,13 @@ import numpy as np
 
 from acehand_core.errors import InputError, nearest
 from acehand_core.hand.skeleton import FINGERS, KEYPOINT_NAMES
-from acehand_core.types import SIDES, Side
+from acehand_core.types import SIDES, Hands, Side
 from retarget.robots.body import HandBody, read_body
 from retarget.robots.hand_spec import KEYS, HandSpec, Tracks, read_controller_units
 from retarget.robots.parameters import Section, merged, read_yaml, unmirrored
+
+#: Who follows hands where nobody says it.
+DEFAULT_ROBOT = "inspire"
 
 
 def _joint_table(root: Section, side: Side, changes: Section | None) -> Section:
@@ -78,12 +81,7 @@ def read_hand(root: Section, side: Side, variant: str, changes: Section | None) 
                 for e in entries
             ]
         ),
-        rest=np.array(
-            [
-                e.number("rest", float(np.clip(0, a, b)))
-                for e, a, b in zip(entries, low, high, strict=True)
-            ]
-        ),
+        rest=_rest(entries, low, high),
         coupling=factor,
         coupling_offset=offset,
         controller=read_controller_units(root, commands, low, high),
@@ -150,11 +148,24 @@ def _command_limits(
         for column in np.flatnonzero(row):
             ends = np.sort((np.array([lower, upper]) - shift) / row[column])
             low[column], high[column] = max(low[column], ends[0]), min(high[column], ends[1])
+    # With a factor of 0 a joint stands still at its offset.
+    for name, (lower, upper), row, shift in zip(names, limits, factor, offset, strict=True):
+        if not row.any() and not lower <= shift <= upper:
+            joints.section(name).fail("offset", f"is {shift:g}, beyond its limits.")
     for column in np.flatnonzero(low >= high):
         joints.section(driven[column]).fail(
             "limits", "leave no angle at which every coupled joint is within its own limits."
         )
     return low, high
+
+
+def _rest(entries: list[Section], low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return the idle pose: as given, within the limits, else the angles nearest to 0."""
+    rest = [entry.number("rest", 0.0) for entry in entries]
+    for entry, angle, lower, upper in zip(entries, rest, low, high, strict=True):
+        if "rest" in entry and not lower <= angle <= upper:
+            entry.fail("rest", f"is {angle:g}, beyond its joint's [{lower:g}, {upper:g}].")
+    return np.clip(rest, low, high)
 
 
 def _command_rate(
@@ -190,6 +201,10 @@ def _targets(root: Section, body: HandBody | None) -> tuple[tuple[int, ...], tup
 
 
 SCHEMA = "acehand-robot/1"
+_HOW_TO_BEGIN = (
+    f" A robot.yaml begins with `schema: {SCHEMA}` (docs/robots.md); `acehand robots init` drafts "
+    "one for an MJCF or URDF."
+)
 MODELS_VARIABLE = "ACEHAND_ROBOT_MODELS"
 OURS: Literal["ours"] = "ours"
 
@@ -217,11 +232,32 @@ class Robot:
             raise InputError(f"Robot {self.name!r} has no {side} hand; {nearest(side, self.hands)}")
         return self.hands[side]
 
+    def hands_to_follow(self, asked: Hands | None) -> Hands:
+        """Return which human hands it is to follow: those asked for, None: those that it has.
+
+        Raises:
+            InputError: it lacks one that is asked for.
+        """
+        if len(self.hands) == len(SIDES):
+            return asked or "both"
+        (there,) = self.hands
+        if asked not in (None, there):
+            raise InputError(
+                f"--hands {asked}: robot {self.label!r} has a {there} hand only; "
+                f"give --hands {there}."
+            )
+        return there
+
 
 def robot_names() -> tuple[str, ...]:
     """Return the robots that come with the package."""
     folder = importlib.resources.files("robots")
     return tuple(sorted(f.name for f in folder.iterdir() if f.joinpath("robot.yaml").is_file()))
+
+
+def is_packaged(robot: Robot) -> bool:
+    """Whether a robot comes with the package."""
+    return robot.name in robot_names() and robot.path == find_robot_file(robot.name)
 
 
 def find_robot_file(name_or_path: str | Path) -> Path:
@@ -271,7 +307,7 @@ def load_robot(
     name, named = split_variant(name_or_path)
     variant = variant or named
     path = find_robot_file(name)
-    root = read_yaml(path)
+    root = read_yaml(path, _HOW_TO_BEGIN)
     if (schema := root.text("schema")) != SCHEMA:
         root.fail("schema", f"is {schema!r}; this version reads {SCHEMA!r}.")
     variants = root.section("variants", optional=True)
@@ -306,6 +342,31 @@ def load_robot(
     return robot if models == OURS else _with_users_models(robot, root, models)
 
 
+def load_stored_robot(label: str, given: str | None, models: Path | None, made: str) -> Robot:
+    """Return the robot that a dataset was made for: the given one if it is that, else the packaged.
+
+    Args:
+        label: what the dataset says; empty: nothing, so it is the given one or the default.
+        given, models: see ``load_robot``.
+        made: what messages call the dataset.
+
+    Raises:
+        InputError: it is another one than the given and none that is packaged.
+    """
+    if not label:
+        return load_robot(given or DEFAULT_ROBOT, models=models)
+    robot = None if given is None else load_robot(given, models=models)
+    if robot is not None and robot.label == label:
+        return robot
+    if split_variant(label)[0] not in robot_names():
+        other = "" if robot is None else f"; {given} is {robot.label!r}"
+        raise InputError(
+            f"{made}: made for the robot {label!r}, which does not come with acehand. "
+            f"Give its robot.yaml as the robot{other}."
+        )
+    return load_robot(label, models=models)
+
+
 def _with_users_models(robot: Robot, root: Section, place: Path | None) -> Robot:
     """Return the robot with the user's own model files where they are asked for or needed."""
     from retarget.robots.user_model import adopt, find_model, read_entry
@@ -321,7 +382,8 @@ def _with_users_models(robot: Robot, root: Section, place: Path | None) -> Robot
         if entry is None:
             continue
         files.append(entry.file)
-        places = [p for p in (place, None if hand.body else robot.path.parent) if p is not None]
+        folder = None if hand.body else robot.path.parent
+        places = [*dict.fromkeys(p for p in (place, folder) if p is not None)]
         file = next((f for p in places if (f := find_model(entry, p))), None)
         if file is not None:
             hands[side] = adopt(hand, entry, file)
@@ -339,8 +401,9 @@ def _with_users_models(robot: Robot, root: Section, place: Path | None) -> Robot
             "would have to name one (docs/robots.md)."
         )
     if asked and not any(hand.user_model for hand in hands.values()):
+        valid = " or ".join(dict.fromkeys(files))
         raise InputError(
-            f"{place}: has no model file of robot {robot.name!r}; valid: {' or '.join(files)}, by "
-            "that name, or a folder that has it there."
+            f"{place}: has no model file of robot {robot.name!r}; valid: {valid}, by that name, or "
+            "a folder that has it there."
         )
     return replace(robot, hands=hands, license="; ".join(licenses))

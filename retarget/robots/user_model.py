@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
-import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,14 +23,21 @@ from retarget.robots import kinematics
 from retarget.robots.authoring import COLLISION_GROUP, VISUAL_GROUP, skeleton_urdf
 from retarget.robots.body import ROOT_LINK, Simulation, Vector
 from retarget.robots.hand_spec import HandSpec
+from retarget.robots.model_file import compiled, files_of, load_spec
 from retarget.robots.parameters import Section, unmirrored
 
 if TYPE_CHECKING:
     import mujoco
 
 #: Part of every cache key; to be raised when the rewriting changes.
-_FORMAT = "1"
-_MESHES = (".obj", ".stl", ".msh")
+_FORMAT = "3"
+#: Joints nearer to each other than this leave no room for what is between them (m).
+CLUSTER_M = 0.02
+#: What of their file makes no part of a hand: it is driven, tied and lit as all hands are here.
+_NOT_TAKEN = ("keys", "sensors", "actuators", "equalities", "tendons", "lights", "cameras", "skins",
+              "flexes", "texts", "tuples", "numerics")  # fmt: skip
+#: Viewers of MuJoCo show the groups from 0 to this one unless they are told otherwise.
+_SHOWN_GROUPS = 2
 #: For robots whose file gives no ``simulation``: stiff servos, as for the Inspire hand.
 SIMULATION = Simulation(
     0.002, 100.0, 0.6, 0.001, 1e-5, 1e-4, (0.004, 1.0), (0.999, 0.9999, 0.001), (0.004, 1.0)
@@ -44,7 +50,8 @@ class ModelEntry:
 
     ``root`` is their link that carries the hand (None: the file's world), at ``xyz``, ``rpy`` in
     our base frame. ``reversed`` joints turn the other way there. ``tips`` are points that the file
-    lacks: (their link, position in it).
+    lacks: (their link, position in it). ``no_contact`` are pairs of links, by either name, that
+    may go through each other.
     """
 
     file: str
@@ -56,6 +63,7 @@ class ModelEntry:
     reversed: tuple[str, ...]
     frames: dict[str, str]
     tips: dict[str, tuple[str, Vector]]
+    no_contact: tuple[tuple[str, str], ...]
 
 
 def read_entry(root: Section, side: Side, joint_names: tuple[str, ...]) -> ModelEntry | None:
@@ -64,7 +72,7 @@ def read_entry(root: Section, side: Side, joint_names: tuple[str, ...]) -> Model
     if "model" not in own:
         return None
     entry = own.section("model")
-    entry.only("file license root xyz rpy joints reversed frames tips")
+    entry.only("file license root xyz rpy joints reversed frames tips no_contact")
     joints = entry.section("joints", optional=True)
     joints.known(joint_names)
     frames, tips = (entry.section(name, optional=True) for name in ("frames", "tips"))
@@ -83,6 +91,9 @@ def read_entry(root: Section, side: Side, joint_names: tuple[str, ...]) -> Model
         tips={
             n: (tips.section(n).text("link"), tips.section(n).vector("xyz", 3)) for n in tips
         },
+        # Where the robot.yaml has links, the pairs at its top are pairs of these.
+        no_contact=(*(() if "links" in own else root.pairs("no_contact")),
+                    *entry.pairs("no_contact")),
     )  # fmt: skip
 
 
@@ -102,36 +113,37 @@ def adopt(hand: HandSpec, entry: ModelEntry, file: Path) -> HandSpec:
         InputError: the file is missing or MuJoCo cannot read it.
         SchemaError: it lacks a joint or link that the robot.yaml names.
     """
-    mujoco = kinematics.import_mujoco()
     if not file.is_file():
         raise InputError(f"{file}: robot model file not found; robot.yaml names {entry.file!r}.")
     sim = hand.body.simulation if hand.body else SIMULATION
-    parts = (_FORMAT, mujoco.__version__, file.resolve(), file.read_bytes(), entry, hand, sim)
-    key = hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
-    folder = cache_folder() / key
+    folder = cache_folder() / _cache_key(hand, entry, file, sim)
     mjcf, urdf = folder / f"{hand.side}.xml", folder / f"{hand.side}.urdf"
 
     if not (mjcf.is_file() and urdf.is_file()):
-        spec = _rewritten(hand, entry, file, sim)
-        model = _compiled(spec, file)
-        if _part_touching(spec, model, hand):
-            model = _compiled(spec, file)
+        with kinematics.quiet_mujoco():
+            spec = _rewritten(hand, entry, file, sim)
+            _part_touching(spec, compiled(spec, file), hand)
+            model = compiled(spec, file)
+            texts = {urdf: skeleton_urdf(model, hand), mjcf: spec.to_xml()}
         folder.mkdir(parents=True, exist_ok=True)
-        for path, text in ((urdf, skeleton_urdf(model, hand)), (mjcf, spec.to_xml())):
+        for path, text in texts.items():
             partial = path.with_suffix(f".{os.getpid()}")
             partial.write_text(text, encoding="utf-8")
             partial.replace(path)
 
-    return replace(hand, mjcf_path=mjcf, urdf_path=urdf, user_model=file)
+    signs = tuple((entry.joints[n], -1 if n in entry.reversed else 1) for n in hand.joint_names)
+    return replace(hand, mjcf_path=mjcf, urdf_path=urdf, user_model=file, user_joints=signs,
+                   user_rpy=entry.rpy)  # fmt: skip
 
 
-def _compiled(spec: mujoco.MjSpec, file: Path) -> mujoco.MjModel:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # about textures of meshes
-            return spec.compile()
-    except ValueError as error:
-        raise InputError(f"{file}: MuJoCo cannot read this model: {error}") from error
+def _cache_key(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -> str:
+    """Return a hash of all that the rewritten model depends on, meshes included."""
+    parts = (_FORMAT, kinematics.import_mujoco().__version__, file.absolute(), entry, hand, sim)
+    key = hashlib.sha256("\0".join(map(str, parts)).encode())
+    for part in files_of(file):
+        key.update(f"\0{part}\0".encode())
+        key.update(part.read_bytes() if part.is_file() else b"")
+    return key.hexdigest()[:16]
 
 
 def cache_folder() -> Path:
@@ -142,10 +154,12 @@ def cache_folder() -> Path:
 
 def _rewritten(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -> mujoco.MjSpec:
     mujoco = kinematics.import_mujoco()
-    theirs = _load(file)
-    for part in ("keys", "sensors", "actuators", "equalities", "tendons"):
-        for element in list(getattr(theirs, part)):
-            theirs.delete(element)
+    theirs = load_spec(file)
+    unwanted = [element for part in _NOT_TAKEN for element in getattr(theirs, part)]
+    unwanted += [site for site in theirs.sites if not site.name]
+    unwanted += [joint for joint in theirs.joints if joint.type == mujoco.mjtJoint.mjJNT_FREE]
+    for element in unwanted:
+        theirs.delete(element)
 
     spec = mujoco.MjSpec()
     spec.modelname = f"{hand.robot}_{hand.side}"
@@ -168,17 +182,25 @@ def _rewritten(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -
             raise SchemaError(f"{file}: no link {entry.root!r}; {nearest(entry.root, names)}")
         # Only what hangs on the root is the hand: its own place in an arm does not matter.
         body.pos, body.quat = (0, 0, 0), (1, 0, 0, 0)
+        body.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT  # an euler would count instead
         for joint in body.joints:
             theirs.delete(joint)
-        frame.attach_body(body, _prefix(hand), "")
+        with kinematics.quiet_mujoco():
+            frame.attach_body(body, _prefix(hand), "")
 
-    _rename_joints(spec, hand, entry, file, sim, in_degrees=bool(theirs.compiler.degree))
-    _rename_frames(spec, hand, entry, file)
+    _rename_joints(spec, hand, entry, file, sim)
+    links = {body.name.removeprefix(_prefix(hand)): body for body in spec.bodies}
+    _rename_frames(spec, hand, entry, file, links)
+    _exclude_stated(spec, hand, entry, file, links)
 
-    # Put geoms into the groups for pictures and contact; show contact shapes if nothing else.
-    seen = [geom for geom in spec.geoms if not (geom.contype or geom.conaffinity)]
-    for geom in spec.geoms:
-        geom.group = VISUAL_GROUP if geom in seen or not seen else COLLISION_GROUP
+    # Put geoms into the groups for pictures and contact; show a link's contact shapes if it has
+    # nothing else, and the meshes among them that a viewer of the file shows.
+    for body in spec.bodies:
+        seen = [geom for geom in body.geoms if not (geom.contype or geom.conaffinity)]
+        for geom in body.geoms:
+            mesh = geom.type == mujoco.mjtGeom.mjGEOM_MESH and geom.group <= _SHOWN_GROUPS
+            shown = geom in seen or not seen or (mesh and file.suffix.lower() != ".urdf")
+            geom.group = VISUAL_GROUP if shown else COLLISION_GROUP
 
     _drive(spec, hand, sim)
 
@@ -190,67 +212,8 @@ def _prefix(hand: HandSpec) -> str:
     return f"{hand.side}_user:"
 
 
-def _load(file: Path) -> mujoco.MjSpec:
-    mujoco = kinematics.import_mujoco()
-    try:
-        if file.suffix.lower() == ".urdf":
-            return mujoco.MjSpec.from_string(_readable_urdf(file))
-        spec = mujoco.MjSpec.from_file(str(file))
-    except (ValueError, ET.ParseError) as error:
-        raise InputError(f"{file}: MuJoCo cannot read this model: {error}") from error
-    folder = file.resolve().parent
-    spec.meshdir, spec.texturedir = str(folder / spec.meshdir), str(folder / spec.texturedir)
-    return spec
-
-
-def compiled_model(file: Path) -> mujoco.MjModel:
-    """Compile somebody's MJCF or URDF as it is.
-
-    Raises:
-        InputError: the file is missing or MuJoCo cannot read it.
-    """
-    if not file.is_file():
-        raise InputError(f"{file}: robot model file not found.")
-    return _compiled(_load(file), file)
-
-
-def _readable_urdf(file: Path) -> str:
-    """Return a URDF with absolute mesh paths, without meshes that MuJoCo cannot read."""
-    root = ET.parse(file).getroot()
-    folder = file.resolve().parent
-    for link in root.iter("link"):
-        for part in (*link.findall("visual"), *link.findall("collision")):
-            mesh = part.find("geometry/mesh")
-            if mesh is None:
-                continue
-            path = _mesh_path(mesh.get("filename", ""), folder)
-            if path is None or path.suffix.lower() not in _MESHES:
-                link.remove(part)
-            else:
-                mesh.set("filename", str(path))
-
-    for old in root.findall("mujoco"):
-        root.remove(old)
-    extension = ET.SubElement(root, "mujoco")
-    ET.SubElement(extension, "compiler", fusestatic="false", discardvisual="false",
-                  strippath="false", boundmass="0.001", boundinertia="1e-7",
-                  balanceinertia="true")  # fmt: skip
-
-    return ET.tostring(root, encoding="unicode")
-
-
-def _mesh_path(name: str, folder: Path) -> Path | None:
-    """Resolve a mesh beside the file, or ``package://NAME/...`` in a parent folder called NAME."""
-    if "://" in name:
-        package, _, tail = name.partition("://")[2].partition("/")
-        places = [p / tail for p in (folder, *folder.parents) if p.name == package]
-    else:
-        places = [folder / name]
-    return next((p.resolve() for p in places if p.is_file()), None)
-
-
 def _rename_joints(
-    spec: Any, hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation, in_degrees: bool
+    spec: Any, hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation
 ) -> None:
     mujoco = kinematics.import_mujoco()
     joints = {joint.name.removeprefix(_prefix(hand)): joint for joint in spec.joints}
@@ -260,6 +223,7 @@ def _rename_joints(
         if theirs is None:
             raise SchemaError(f"{file}: no joint {named!r} for {name}; {nearest(named, joints)}")
         joint = joints.pop(theirs)
+        _check_joint(joint, theirs, file)
         joint.name = hand.full_name(name)
         if name in entry.reversed:
             joint.axis = -joint.axis
@@ -267,16 +231,16 @@ def _rename_joints(
         joint.limited = mujoco.mjtLimited.mjLIMITED_TRUE
         turns = joint.type == mujoco.mjtJoint.mjJNT_HINGE
         # An attached part is still read in the unit of the file that it comes from.
-        unit = np.degrees(1.0) if in_degrees and turns else 1.0
+        unit = np.degrees(1.0) if joint.compiler.degree and turns else 1.0
         joint.range = (unit * hand.lower[row], unit * hand.upper[row])
-        joint.frictionloss, joint.armature = 0.0, sim.armature if driven else sim.coupled_armature
 
-        value = 0.0 if driven else sim.coupled_damping
-        # MuJoCo 3.8 has one number here, later versions a polynomial's coefficients.
-        if np.ndim(joint.damping):
-            joint.damping = np.eye(1, np.size(joint.damping))[0] * value
-        else:
-            joint.damping = value
+        # The servos are ours, and so is what they work against.
+        joint.actfrclimited = mujoco.mjtLimited.mjLIMITED_FALSE
+        joint.frictionloss, joint.armature = 0.0, sim.armature if driven else sim.coupled_armature
+        joint.stiffness = np.zeros_like(joint.stiffness)
+        damping = np.zeros_like(joint.damping)  # coefficients of a polynomial
+        damping[:1] = 0.0 if driven else sim.coupled_damping
+        joint.damping = damping
 
     if joints:
         raise SchemaError(
@@ -285,16 +249,31 @@ def _rename_joints(
         )
 
 
-def _rename_frames(spec: Any, hand: HandSpec, entry: ModelEntry, file: Path) -> None:
-    items = {item.name.removeprefix(_prefix(hand)): item for item in (*spec.sites, *spec.bodies)}
-    tip_links = {ours: link for ours, (link, _) in entry.tips.items()}
-    for ours, theirs in (*entry.frames.items(), *tip_links.items()):
+def _check_joint(joint: Any, name: str, file: Path) -> None:
+    kinds = kinematics.import_mujoco().mjtJoint
+    if joint.type not in (kinds.mjJNT_HINGE, kinds.mjJNT_SLIDE) or len(joint.parent.joints) > 1:
+        raise SchemaError(f"{file}: joint {name!r}: one hinge or slide per link is supported.")
+    if joint.ref:
+        raise SchemaError(f"{file}: joint {name!r} has a reference angle; it must be 0.")
+
+
+def _rename_frames(
+    spec: Any, hand: HandSpec, entry: ModelEntry, file: Path, links: dict[str, Any]
+) -> None:
+    items = {site.name.removeprefix(_prefix(hand)): site for site in spec.sites} | links
+    for ours, theirs in entry.frames.items():
         if theirs not in items:
             raise SchemaError(f"{file}: no link {theirs!r} for {ours}; {nearest(theirs, items)}")
-    for ours, theirs in entry.frames.items():
-        items[theirs].name = hand.full_name(ours)
+        item = items[theirs]
+        if item.name.startswith(_prefix(hand)):
+            item.name = hand.full_name(ours)
+        else:  # a link that has one of our names already
+            body, pos = (item, (0, 0, 0)) if theirs in links else (item.parent, item.pos)
+            body.add_site(name=hand.full_name(ours), pos=pos)
     for ours, (theirs, xyz) in entry.tips.items():
-        items[theirs].add_site(name=hand.full_name(ours), pos=xyz)
+        if theirs not in links:
+            raise SchemaError(f"{file}: no link {theirs!r} for {ours}; {nearest(theirs, links)}")
+        links[theirs].add_site(name=hand.full_name(ours), pos=xyz)
 
     taken = {item.name for item in (*spec.sites, *spec.bodies)}
     for name, item in items.items():
@@ -309,10 +288,32 @@ def _rename_frames(spec: Any, hand: HandSpec, entry: ModelEntry, file: Path) -> 
                               "Say in `model: frames` what the file calls it.")  # fmt: skip
 
 
-def _part_touching(spec: Any, model: mujoco.MjModel, hand: HandSpec) -> int:
-    """Exclude contact of a link with its parent and of links that touch in the idle pose.
+def _exclude_stated(
+    spec: Any, hand: HandSpec, entry: ModelEntry, file: Path, links: dict[str, Any]
+) -> None:
+    """Exclude from contact what their file and the robot.yaml say, by the links' new names."""
+    for exclude in spec.excludes:
+        exclude.bodyname1, exclude.bodyname2 = (
+            links[name.removeprefix(_prefix(hand))].name
+            for name in (exclude.bodyname1, exclude.bodyname2)
+        )
 
-    Meshes collide as their convex hulls, which overlap around most joints. Returns their number.
+    new = {body.name for body in spec.bodies}
+    names = {theirs: body.name for theirs, body in links.items()}
+    names |= {ours: hand.full_name(ours) for ours in entry.frames if hand.full_name(ours) in new}
+    for name in {name: None for pair in entry.no_contact for name in pair}:
+        if name not in names:
+            raise SchemaError(f"{file}: no link {name!r} for no_contact; {nearest(name, names)}")
+    own = hand.body.no_contact if hand.body else ()
+    for first, second in (*entry.no_contact, *(pair for pair in own if {*pair} <= {*names})):
+        spec.add_exclude(bodyname1=names[first], bodyname2=names[second])
+
+
+def _part_touching(spec: Any, model: mujoco.MjModel, hand: HandSpec) -> None:
+    """Exclude contact of neighbouring links and of links that touch in the idle pose.
+
+    Meshes collide as their convex hulls, which overlap around most joints. What is excluded here
+    counts nowhere: contact in the replay, collision avoidance and the checks read the same file.
     """
     mujoco = kinematics.import_mujoco()
     data: Any = mujoco.MjData(model)
@@ -321,11 +322,37 @@ def _part_touching(spec: Any, model: mujoco.MjModel, hand: HandSpec) -> int:
     mujoco.mj_kinematics(model, data)
     mujoco.mj_comPos(model, data)
     mujoco.mj_collision(model, data)
+
     pairs = {tuple(sorted(model.geom_bodyid[list(contact.geom)])) for contact in data.contact}
-    pairs |= {(int(model.body_parentid[body]), body) for body in range(2, model.nbody)}
+    pairs |= {(link, body) for body in range(2, model.nbody)
+              for link in _neighbours(model, data.xanchor, body)}  # fmt: skip
     for first, second in sorted(pairs):
         spec.add_exclude(bodyname1=model.body(first).name, bodyname2=model.body(second).name)
-    return len(pairs)
+
+    # Contact that their file states for two geoms is not subject to excludes.
+    for pair in list(spec.pairs):
+        links = (int(model.geom(g).bodyid[0]) for g in (pair.geomname1, pair.geomname2))
+        if tuple(sorted(links)) in pairs:
+            spec.delete(pair)
+
+
+def _neighbours(model: mujoco.MjModel, anchors: np.ndarray, body: int) -> Iterator[int]:
+    """Yield the links below ``body`` in the tree that one joint, or one cluster of joints, parts.
+
+    Joints at one place make a cluster, as those of a thumb's base do, and so do joints with no
+    shape between them: what is fixed to a link or has no shape stands between nobody.
+    """
+    place, solid = None, False
+    while body > 1:
+        if model.body_jntnum[body]:
+            here = anchors[model.body_jntadr[body]]
+            if place is not None and solid and np.linalg.norm(here - place) > CLUSTER_M:
+                return
+            place, solid = here, False
+        body = int(model.body_parentid[body])
+        first, count = model.body_geomadr[body], model.body_geomnum[body]
+        solid |= bool(model.geom_contype[first : first + count].any())
+        yield body
 
 
 def _drive(spec: Any, hand: HandSpec, sim: Simulation) -> None:
@@ -333,7 +360,7 @@ def _drive(spec: Any, hand: HandSpec, sim: Simulation) -> None:
     for row, joint in enumerate(hand.joint_names):
         if joint in hand.command_joints:
             continue
-        source = int(np.flatnonzero(hand.coupling[row])[0])
+        source = int(np.abs(hand.coupling[row]).argmax())
         equality = spec.add_equality(
             type=mujoco.mjtEq.mjEQ_JOINT,
             name1=hand.full_name(joint),

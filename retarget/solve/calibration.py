@@ -145,11 +145,17 @@ def tip_motion(targets: HandTargets) -> float:
     """Return how far fingertips are from their mean position in the palm, rms in metres.
 
     It is that of the finger in the middle of the five: one that moves alone says nothing of the
-    palm under the others.
+    palm under the others. A finger that is not known counts as the next one.
     """
-    tips = targets.tips
-    away = np.sum((tips - np.average(tips, axis=0, weights=targets.weight)) ** 2, axis=-1)
-    return float(np.nanmedian(np.sqrt(np.average(away, axis=0, weights=targets.weight))))
+    away = np.full(5, np.nan)
+    for finger, tips in enumerate(np.moveaxis(targets.tips, 1, 0)):
+        known = np.isfinite(tips).all(-1) & (targets.weight > 0)
+        if known.any():
+            tips, weight = tips[known], targets.weight[known]
+            squared = np.sum((tips - np.average(tips, axis=0, weights=weight)) ** 2, axis=-1)
+            away[finger] = np.sqrt(np.average(squared, weights=weight))
+    given = np.flatnonzero(np.isfinite(away))
+    return float(np.median(np.interp(range(5), given, away[given]))) if len(given) else 0.0
 
 
 def _size_ratio(mean: Float[np.ndarray, "P 21 3"], joints: Float[np.ndarray, "N 21 3"]) -> float:
@@ -162,13 +168,19 @@ def _size_ratio(mean: Float[np.ndarray, "P 21 3"], joints: Float[np.ndarray, "N 
     for pairs in (bones, [(0, k) for k in PALM[1:]]):
         start, end = np.array(pairs).T
         a, b = (
-            np.median(np.linalg.norm(j[:, end] - j[:, start], axis=-1), axis=0)
-            for j in (mean, joints)
+            _known_median(np.linalg.norm(j[:, end] - j[:, start], axis=-1)) for j in (mean, joints)
         )
         both = np.isfinite(a) & np.isfinite(b)
         if both.any() and b[both].sum() > 0:
             return float(a[both].sum() / b[both].sum())
     return 1.0
+
+
+def _known_median(values: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "D"]:
+    """Return the median of each column over the rows that know it; NaN where none does."""
+    return np.array(
+        [np.median(c[np.isfinite(c)]) if np.isfinite(c).any() else np.nan for c in values.T]
+    )
 
 
 @functools.lru_cache(maxsize=16)
@@ -299,8 +311,9 @@ def fit(
 
     goals = replace(targets, joints_hand=calibrated(targets.joints_hand, calibration))
     gap = tree.points(hand.expand(commands), hand.tip_names) - goals.tips_of(hand.fingers)
-    squared = np.nanmean(np.sum(gap**2, axis=-1), axis=1)
-    residual = float(np.sqrt(np.average(squared, weights=targets.weight)))
+    seen = np.isfinite(gap).all(-1).any(1)
+    squared = np.nanmean(np.sum(gap[seen] ** 2, axis=-1), axis=1)
+    residual = float(np.sqrt(np.average(squared, weights=targets.weight[seen])))
     return replace(calibration, residual_m=residual)
 
 

@@ -40,7 +40,7 @@ LOW_PASS_ALPHA = {"vector": 0.2, "dexpilot": 0.2, "position": 1.0}
 
 
 def solve_dex(hand: HandSpec, targets: HandTargets, mode: str, filtered: bool = True) -> Commands:
-    """Return the driven joints of every frame; inactive frames repeat the last pose.
+    """Return the driven joints of every frame; frames that lack a joint repeat the last pose.
 
     Args:
         mode: "vector" (wrist to tips), "dexpilot" (tips to tips as well) or "position" (tips,
@@ -61,10 +61,11 @@ def drive_dex(retargeting: Any, hand: HandSpec, targets: HandTargets) -> Command
     last = hand.rest
     usable = targets.usable
     for frame, joints in enumerate(targets.joints_hand):
-        if usable[frame]:
-            # Vectors from the first to the second row of keypoints, or tips from the wrist.
-            origin, task = indices if indices.ndim == 2 else (WRIST, indices)
-            last = retargeting.retarget(joints[task] - joints[origin])[order]
+        # Vectors from the first to the second row of keypoints, or tips from the wrist.
+        origin, task = indices if indices.ndim == 2 else (WRIST, indices)
+        vectors = joints[task] - joints[origin]
+        if usable[frame] and np.isfinite(vectors).all():
+            last = retargeting.retarget(vectors)[order]
         commands[frame] = last
     return commands
 
@@ -282,12 +283,28 @@ def robot_targets(motion: HandMotion, robot: Robot, side: Side) -> HandTargets |
     """Return what the robot's hand is to track, fingers or an opening; None without a human hand.
 
     Raises:
-        InputError: the robot has no such hand.
+        InputError: the robot has no such hand, or nothing that it follows is ever known.
     """
     targets = hand_targets(motion, side)
-    if targets is not None and robot.hand(side).tracks == "opening":
-        return opening_targets(targets, motion.fps)
-    return targets
+    if targets is None:
+        return None
+    if side not in robot.hands:
+        (there,) = robot.hands
+        raise InputError(
+            f"Robot {robot.label!r} has no {side} hand, but the motion has one; look for the "
+            f"{there} one only (--hands {there}, hands={there!r} of track)."
+        )
+
+    hand = robot.hand(side)
+    known = np.isfinite(targets.tips_of(hand.fingers)).all(-1)
+    opening = hand.tracks == "opening"
+    if not (known.all(1) if opening else known).any():
+        names = (" and " if opening else " or ").join(hand.fingers)
+        raise InputError(
+            f"{robot.label} follows the tips of {names}, but the {side} hand's are never known"
+            f"{' together' if opening else ''}."
+        )
+    return opening_targets(targets, motion.fps) if opening else targets
 
 
 def solve_hand(

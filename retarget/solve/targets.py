@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Shaped
 from scipy import ndimage
 
 from acehand_core.geometry import frames, rotations
-from acehand_core.hand.skeleton import KNUCKLES, TIPS, WRIST, finger_keypoints
+from acehand_core.hand.skeleton import FINGERS, KNUCKLES, TIPS, WRIST, finger_keypoints
 from acehand_core.motion import Calibration, HandMotion
 from acehand_core.types import SIDES, Side
 from retarget.robots.hand_spec import HandSpec
@@ -26,6 +26,12 @@ from retarget.robots.kinematics import KinematicTree
 
 #: Largest typical wobble of the palm within a file's own wrist frame for that frame to be trusted.
 STEADY_FRAME_RAD = np.radians(20.0)
+#: A joint that is missing for no longer than this moves on a line in the palm meanwhile.
+JOINT_GAP_S = 0.5
+#: Frames that show how a finger's joints move together, and by how much noise that is damped.
+LEARNING_FRAMES, LEARNING_DAMPING_M = 30, 0.001
+#: A robot's finger without anything to follow in a greater share of the frames is named.
+UNSEEN_SHARE = 0.05
 
 
 #: What a calibration is fitted in, and how many numbers each parameter has.
@@ -46,9 +52,10 @@ class HandTargets:
     """One human hand over T frames, in its palm frame.
 
     Where the hand is not known ``joints_hand`` is NaN, ``weight`` 0 and ``T_camera_hand`` the
-    identity. Where it is there (``active``) but nothing of it can be trusted, the first two hold as
-    well, and ``T_camera_hand`` is on the way between its neighbours. ``T_camera_hand`` is None
-    without a placement. ``filled`` marks frames that gap filling wrote; None: there are none.
+    identity. A single joint that is NaN weighs nothing; the others count as always. Where it is
+    there (``active``) but nothing of it can be trusted, the first two hold as well, and
+    ``T_camera_hand`` is on the way between its neighbours. ``T_camera_hand`` is None without a
+    placement. ``filled`` marks frames that gap filling wrote; None: there are none.
     """
 
     side: Side
@@ -150,15 +157,18 @@ def palm_rotation(targets: HandTargets) -> Float[np.ndarray, "3 3"]:
 def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
     """Return one hand of a motion as targets, or None where it never appears.
 
-    A frame is active where the wrist, knuckles and tips are known; a missing joint in between is
-    carried as NaN and gets no weight later. Frames weigh by the motion's quality. One of quality 0
+    A frame is active where the palm (wrist and the knuckles of index to pinky) and a fingertip are
+    known. Any other joint may be missing: for up to ``JOINT_GAP_S`` it is interpolated in the palm
+    frame, for longer it is estimated from the finger's other joints, and where these are missing
+    too it is NaN and gets no weight. Frames weigh by the motion's quality. One of quality 0
     is treated as a gap that is filled: it stays active, its joints are not used, and its pose is
     taken from the frames around it. A hand without any better frame does not appear.
     """
     slot = SIDES.index(side)
     joints = motion.joints_camera[:, slot]
-    needed = [WRIST, *KNUCKLES[1:], *TIPS]
-    active = motion.known[:, slot] & np.isfinite(joints[:, needed]).all((1, 2))
+    finite = np.isfinite(joints).all(-1)
+    palm_known = finite[:, [WRIST, *KNUCKLES[1:]]].all(1)
+    active = motion.known[:, slot] & palm_known & finite[:, TIPS].any(1)
     with np.errstate(divide="ignore", invalid="ignore"):
         palms = palm_frames(joints, side)
     active &= np.isfinite(palms).all((1, 2))  # some trackers write zeros for a missing hand
@@ -175,6 +185,8 @@ def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
 
     local = np.full(joints.shape, np.nan)
     local[usable] = frames.apply(frames.inverse(poses[usable]), joints[usable])
+    _fill_short_gaps(local, usable, motion.fps)
+    _estimate_from_fingers(local)
     filled = motion.filled[:, slot]
 
     return HandTargets(
@@ -185,6 +197,65 @@ def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
         T_camera_hand=poses if motion.placed else None,
         filled=filled if filled.any() else None,
     )
+
+
+def _fill_short_gaps(
+    joints: Float[np.ndarray, "T 21 3"], usable: Bool[np.ndarray, "T"], fps: float
+) -> None:
+    """Interpolate, in place, single joints that are missing between frames that know them."""
+    finite = np.isfinite(joints).all(-1)
+    missing = usable[:, None] & ~finite
+    for joint in np.flatnonzero(missing.any(0)):
+        known, frames_without = np.flatnonzero(finite[:, joint]), np.flatnonzero(missing[:, joint])
+        after = np.searchsorted(known, frames_without)
+        inside = (after > 0) & (after < len(known))
+        after, frames_without = after[inside], frames_without[inside]
+        short = known[after] - known[after - 1] - 1 <= JOINT_GAP_S * fps
+        filled = frames_without[short]
+        joints[filled, joint] = bridged(joints[:, joint], finite[:, joint])[filled]
+
+
+def _estimate_from_fingers(joints: Float[np.ndarray, "T 21 3"]) -> None:
+    """Estimate, in place, joints that are missing for long from the others of their finger.
+
+    The joints of a finger move together. How a joint follows from the others is fitted (linear,
+    damped) to the frames that know all of them; fewer than ``LEARNING_FRAMES`` say too little.
+    """
+    finite = np.isfinite(joints).all(-1)
+    for finger in FINGERS:
+        chain = [k for k in finger_keypoints(finger) if finite[:, k].any()]
+        for joint in chain:
+            others = [k for k in chain if k != joint]
+            wanted = ~finite[:, joint] & finite[:, others].all(1)
+            learned = finite[:, chain].all(1)
+            if not others or not wanted.any() or learned.sum() < LEARNING_FRAMES:
+                continue
+
+            inputs = joints[:, others].reshape(len(joints), -1)
+            middle, place = inputs[learned].mean(0), joints[learned, joint].mean(0)
+            away = inputs[learned] - middle
+            normal = away.T @ away + LEARNING_DAMPING_M**2 * len(away) * np.eye(away.shape[1])
+            follows = np.linalg.solve(normal, away.T @ (joints[learned, joint] - place))
+            joints[wanted, joint] = place + (inputs[wanted] - middle) @ follows
+
+
+def unseen_fingers(hand: HandSpec, targets: HandTargets) -> tuple[str, ...]:
+    """Say which fingers of the robot lack their tip in over ``UNSEEN_SHARE`` of the frames."""
+    known = np.isfinite(targets.joints_hand[targets.usable]).all(-1)
+    notes = []
+    for finger in hand.fingers:
+        _, *moving, tip = finger_keypoints(finger)
+        share = 1 - known[:, tip].mean()
+        if not known[:, [*moving, tip]].any():
+            notes.append(
+                f"the {targets.side} {finger} is never known: the robot's keeps its idle pose"
+            )
+        elif share > UNSEEN_SHARE:
+            notes.append(
+                f"the {targets.side} {finger} fingertip is not known in {share:.0%} of the frames; "
+                "there only its other joints are followed, where they are known"
+            )
+    return tuple(notes)
 
 
 def bridged(values: Float[np.ndarray, "T D"], known: Bool[np.ndarray, "T"]) -> np.ndarray:
@@ -240,11 +311,12 @@ def opening_targets(targets: HandTargets, fps: float) -> HandTargets:
 
     Their frame takes the place of the palm frame: origin between the fingertips, y to the thumb on
     a right hand and away from it on a left one, z away from the wrist. Wide openings decide its
-    direction more than narrow ones. Frames that are active but not usable get directions and
-    places from their neighbours.
+    direction more than narrow ones. Frames that are active but not usable, or lack one of the two
+    tips, get directions and places from their neighbours.
     """
-    joints, active, usable = targets.joints_hand, targets.active, targets.usable
+    joints, active = targets.joints_hand, targets.active
     thumb, index = joints[:, THUMB_TIP], joints[:, INDEX_TIP]
+    usable = targets.usable & np.isfinite(thumb + index).all(-1)
     sign = 1.0 if targets.side == "right" else -1.0
     gap = np.linalg.norm(thumb - index, axis=-1)
     closed = CLOSED_M * np.eye(3)
@@ -278,7 +350,7 @@ def opening_calibration(hand: HandSpec, tree: KinematicTree, targets: HandTarget
     stroke = np.linalg.norm(tips[:, 0] - tips[:, 1], axis=-1).max()
     human = targets.tips_of(hand.fingers)[targets.measured]
     beyond = np.maximum(np.linalg.norm(human[:, 0] - human[:, 1], axis=-1) - stroke, 0) / 2
-    residual = float(np.sqrt(np.mean(beyond**2)))
+    residual = float(np.sqrt(np.nanmean(beyond**2)))
     return Calibration(1.0, np.eye(3), tips[0].mean(axis=0), residual)
 
 

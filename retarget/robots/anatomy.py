@@ -1,0 +1,238 @@
+"""Where the palm of a robot hand looks, told by how its fingers are built and which way they bend.
+
+Drafting a robot.yaml and checking one ask the same: given a compiled model and the tips of its
+fingers, which way do the fingers point, which way do they close, and on which side is the thumb?
+Directions are those of the model's world.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core.errors import InputError
+from acehand_core.types import Side
+from retarget.robots import kinematics
+
+if TYPE_CHECKING:
+    import mujoco
+
+Point = Float[np.ndarray, "3"]
+#: Joint vectors here are those of the model: one value per hinge or slide, by joint number.
+JointValues = Float[np.ndarray, "J"]
+
+#: A joint that moves the tip by less than this share of the finger's length per radian twists it.
+_TWISTS = 0.1
+#: A thumb within this share of the hand's width from the middle says nothing of the side.
+_IN_THE_MIDDLE = 0.1
+#: Fingers whose directions differ by more (rad) stand around the palm, not side by side.
+_AROUND = np.radians(15.0)
+#: Differences of angles below this (rad) do not tell which finger is the thumb.
+_SAME = np.radians(3.0)
+#: A finger whose joints bend this much farther one way (share of their range) closes that way.
+_BENDS_ONE_WAY = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Finger:
+    """A chain of joints from the palm to a fingertip; numbers are the model's.
+
+    ``joints`` move the tip, that next to the palm first; ``tip`` is a point of body ``link``.
+    """
+
+    joints: tuple[int, ...]
+    link: int
+    tip: Point
+
+
+@dataclass(frozen=True, slots=True)
+class Bend:
+    """How a finger stands in the open hand and which way it closes.
+
+    Turning about ``axis`` closes it. ``base`` is its first joint that bends, ``along`` leads from
+    there along the straight finger, ``tip`` is where its tip is. ``sure`` tells whether the limits
+    say which way it closes; otherwise it is the way towards the other fingers.
+    """
+
+    axis: Point
+    base: Point
+    along: Point
+    tip: Point
+    sure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Palm:
+    """What geometry says of a hand: its palm frame, and the order of its fingers.
+
+    ``rotation`` has the axes x (out of the palm), y, z (to the fingers) as columns. ``order`` is
+    that of the fingers but the thumb, beginning beside it. ``thumb_side`` is how far the thumb is
+    towards +y of the middle of the others, as a share of the hand's width: positive on a right
+    hand, negative on a left one. ``alike`` is how many degrees the others' directions differ.
+    """
+
+    rotation: Float[np.ndarray, "3 3"]
+    order: tuple[int, ...]
+    thumb_side: float
+    alike: float
+
+    @property
+    def side(self) -> Side | None:
+        """Which hand this is; None where the thumb stands in the middle."""
+        if abs(self.thumb_side) < _IN_THE_MIDDLE:
+            return None
+        return "right" if self.thumb_side > 0 else "left"
+
+
+class NoHingeError(InputError):
+    """A finger that does not bend says nothing of the palm."""
+
+
+class Posture:
+    """A model's links and joints for one vector of joint values."""
+
+    def __init__(self, model: mujoco.MjModel, values: JointValues) -> None:
+        """Place every link. Free and ball joints stay where the file has them."""
+        mujoco = kinematics.import_mujoco()
+        self._data: Any = mujoco.MjData(model)
+        for joint, value in enumerate(values):
+            if int(model.jnt_type[joint]) >= int(mujoco.mjtJoint.mjJNT_SLIDE):  # or a hinge
+                self._data.qpos[model.jnt_qposadr[joint]] = value
+        mujoco.mj_kinematics(model, self._data)
+        self.axes, self.anchors = self._data.xaxis, self._data.xanchor
+        self.positions, self.turns = self._data.xpos, self._data.xmat.reshape(-1, 3, 3)
+
+    def point(self, link: int, place: Point) -> Point:
+        """Return where a point of a link is."""
+        return self.positions[link] + self.turns[link] @ place
+
+
+def slides(model: mujoco.MjModel, joint: int) -> bool:
+    """Whether a joint slides."""
+    return int(model.jnt_type[joint]) == int(kinematics.import_mujoco().mjtJoint.mjJNT_SLIDE)
+
+
+def bends(
+    model: mujoco.MjModel,
+    fingers: Sequence[Finger],
+    rest: JointValues,
+    lower: JointValues,
+    upper: JointValues,
+) -> list[Bend]:
+    """Return how each finger of the open hand (joints at ``rest``) stands and closes.
+
+    A finger bends about the axis that most of its range turns about: one knuckle that spreads does
+    not outweigh those that bend. It closes the way that its joints go farther from rest.
+
+    Raises:
+        NoHingeError: a finger has slides only.
+    """
+    posture = Posture(model, rest)
+    tips = [posture.point(f.link, f.tip) for f in fingers]
+    center = np.mean(tips, axis=0)
+    found = []
+    for finger, tip in zip(fingers, tips, strict=True):
+        hinges = [j for j in finger.joints if not slides(model, j)]
+        if not hinges:
+            link = model.body(finger.link).name
+            raise NoHingeError(f"the finger that ends at {link!r} has no hinge")
+        levers = {j: np.cross(posture.axes[j], tip - posture.anchors[j]) for j in hinges}
+        length = max(float(np.linalg.norm(lever)) for lever in levers.values())
+        turning = [j for j in hinges if np.linalg.norm(levers[j]) > _TWISTS * length]
+
+        spread = sum(
+            (upper[j] - lower[j]) * np.outer(posture.axes[j], posture.axes[j]) for j in turning
+        )
+        axis = np.linalg.eigh(spread)[1][:, -1]
+        shares = {j: float(posture.axes[j] @ axis) for j in turning}
+        flexing = [j for j in turning if abs(shares[j]) > np.cos(np.pi / 4)] or turning
+        farther = sum(shares[j] * (upper[j] + lower[j] - 2 * rest[j]) for j in flexing)
+        span = sum(abs(shares[j]) * (upper[j] - lower[j]) for j in flexing)
+        sure = bool(abs(farther) > _BENDS_ONE_WAY * span)
+        if not sure:
+            farther = float(np.cross(axis, tip - posture.anchors[flexing[0]]) @ (center - tip))
+
+        base = posture.anchors[flexing[0]]
+        joints = [posture.anchors[j] for j in flexing]
+        beyond = next((p for p in joints if np.linalg.norm(p - base) > 0.15 * length), tip)
+        found.append(
+            Bend(axis * (1 if farther >= 0 else -1), base, _unit(beyond - base), tip, sure)
+        )
+    return found
+
+
+def thumb_spreads(found: Sequence[Bend]) -> Float[np.ndarray, "K"]:
+    """Return how unlike the others are without each finger (rad): least without the thumb."""
+    rest = [[b for j, b in enumerate(found) if j != i] for i in range(len(found))]
+    return np.array([_unlike(bends) for bends in rest])
+
+
+def likely_thumb(found: Sequence[Bend]) -> int:
+    """Return which of three fingers or more is the thumb by its place; of equals the first."""
+    spreads = thumb_spreads(found)
+    return int(np.argmax(spreads < spreads.min() + _SAME))
+
+
+def find_palm(found: Sequence[Bend], thumb: int | None) -> Palm:
+    """Return the palm frame of a hand, given which finger is the thumb, if one is."""
+    others = [i for i in range(len(found)) if i != thumb]
+    alike = _unlike([found[i] for i in others])
+    y = _unit(sum(found[i].axis for i in others))
+    # Fingers that stand around the palm lean outwards: the thumb's leaning makes up for theirs.
+    z = sum(b.along for i, b in enumerate(found) if i != thumb or alike > _AROUND)
+    z = _unit(z - (z @ y) * y)
+    rotation = np.stack([np.cross(y, z), y, z], axis=1)
+
+    # The thumb stands beside the index finger: its root, or where that is in the middle its tip.
+    across = {i: float(found[i].base @ y) for i in others}
+    middle, width = np.mean(list(across.values())), max(np.ptp(list(across.values())), 1e-9)
+    place = 0.0
+    if thumb is not None and len(others) > 1:
+        root, tip = (float(p @ y - middle) / width for p in (found[thumb].base, found[thumb].tip))
+        place = root if abs(root) > _IN_THE_MIDDLE else tip
+    order = sorted(others, key=lambda i: -np.sign(place) * across[i])
+    return Palm(rotation, tuple(order), place, float(np.degrees(alike)))
+
+
+def find_jaws(
+    model: mujoco.MjModel, jaws: Sequence[Finger], opened: JointValues, closed: JointValues
+) -> Float[np.ndarray, "3 3"]:
+    """Return the frame of a gripper whose first jaw is that towards +y: y is where jaws open."""
+    wide, shut = Posture(model, opened), Posture(model, closed)
+    first, second = ((wide.point(j.link, j.tip), shut.point(j.link, j.tip)) for j in jaws)
+    y = _unit((first[0] - second[0]) - (first[1] - second[1]))
+    roots = [wide.anchors[j.joints[0]] for j in jaws]
+    bodies = [wide.positions[model.body_parentid[model.jnt_bodyid[j.joints[0]]]] for j in jaws]
+    z = (first[0] + second[0]) / 2 - np.mean(bodies if _near(roots) else roots, axis=0)
+    z = _unit(z - (z @ y) * y)
+    return np.stack([np.cross(y, z), y, z], axis=1)
+
+
+def axis_angles(
+    stated: Float[np.ndarray, "3 3"], found: Float[np.ndarray, "3 3"]
+) -> Float[np.ndarray, "3"]:
+    """Return by how many degrees each axis of one frame is off the other's."""
+    return np.degrees(np.arccos(np.clip(np.sum(stated * found, axis=0), -1, 1)))
+
+
+def _unlike(found: Sequence[Bend]) -> float:
+    """Return the mean angle between fingers' directions and axes (rad)."""
+    pairs = list(itertools.combinations(found, 2))
+    if not pairs:
+        return 0.0
+    cosines = [np.clip([a.axis @ b.axis, a.along @ b.along], -1, 1) for a, b in pairs]
+    return float(np.arccos(cosines).mean())
+
+
+def _near(points: Sequence[Point]) -> bool:
+    return bool(np.ptp(points, axis=0).max() < 1e-3)
+
+
+def _unit(vector: Any) -> Point:
+    vector = np.asarray(vector, float)
+    return vector / np.linalg.norm(vector)

@@ -1,0 +1,296 @@
+"""The robot.yaml of drafted hands. What their files do not say has a comment ``# CHECK: ...``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from acehand_core.atomic import atomic_path, check_free
+from acehand_core.geometry import rotations
+from acehand_core.hand.skeleton import FINGERS, KEYPOINT_NAMES, finger_keypoints
+from acehand_core.types import SIDES, Side
+from retarget.robots.anatomy import Posture, slides
+from retarget.robots.draft import DraftedHand, draft_hands
+from retarget.robots.robot import SCHEMA
+
+CHECK = "# CHECK:"
+#: Speeds (rad/s, m/s) where the file gives none.
+ASSUMED_SPEED = (3.0, 0.1)
+#: Joints nearer to each other (m) are one joint of a human finger.
+_ONE_JOINT_M = 0.008
+#: What the joints of fingers and of the thumb are called, those next to the tip last.
+_JOINTS = {"finger": ("mcp", "pip", "dip"), "thumb": ("cmc", "mcp", "ip")}
+
+
+def write_draft(
+    file: Path,
+    folder: Path,
+    left: Path | None = None,
+    side: Side | None = None,
+    root: str | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a robot.yaml drafted from a model file into a folder; return its path.
+
+    See ``draft_hands`` for ``left``, ``side`` and ``root``.
+
+    Raises:
+        InputError: there is no hand in the file, or MuJoCo cannot read it.
+        OutputError: the robot.yaml exists, or cannot be written.
+    """
+    path = folder / "robot.yaml"
+    check_free(path, overwrite)
+    text = draft_text(draft_hands(file, left, side, root), robot_name(file), folder)
+    with atomic_path(path, overwrite) as partial:
+        partial.write_text(text, encoding="utf-8")
+    return path
+
+
+def robot_name(file: Path) -> str:
+    """Return a name for a model's robot: the file's, or its folder's where that says more."""
+    words = re.split(r"[^a-z0-9]+", file.stem.lower())
+    if not {*words} - {"left", "right", "l", "r", "lh", "rh", "hand", "gripper", "model", "robot"}:
+        words = re.split(r"[^a-z0-9]+", file.resolve().parent.name.lower())
+    return "_".join(w for w in words if w not in ("left", "right", "")) or "robot"
+
+
+def draft_text(hands: Mapping[Side, DraftedHand], name: str, folder: Path) -> str:
+    """Return the robot.yaml of drafted hands that is to lie in ``folder``."""
+    first = hands["right"] if "right" in hands else next(iter(hands.values()))
+    license_text, license_doubt = _license(first.facts.file)
+    lines = [
+        f"# Drafted by `acehand robots init {first.facts.file.name}` from that file; comments with",
+        "# CHECK say what it leaves open. Schema: top of robots/inspire/robot.yaml.",
+        f"schema: {SCHEMA}",
+        f"name: {_quoted(name)}",
+        f"title: {_quoted(name.replace('_', ' '))}",
+        _line(f"license: {_quoted(license_text)}", license_doubt),
+        "",
+        *_joint_lines(hands, first),
+        "",
+        *_command_lines(first),
+        "# Registers are radians (metres of slides) without register_scale or register_range.",
+        "",
+    ]
+    if first.gripper:
+        lines.append("follows: opening")
+    dropped = [f for f in FINGERS if f not in first.names]
+    lines.append(f"dropped_fingers: [{', '.join(dropped)}]")
+    frames = {side: _frames(hand) for side, hand in hands.items()}
+    lines.append(_line("keypoints:", first.doubts.get("keypoints", "")))
+    lines += [f"  {key}: {key}" for key in frames[first.side]]
+    lines += [
+        "",
+        "# In frame `base` +z leads from the wrist to the fingers, +x out of the palm (where",
+        "# fingers close), +y to the thumb on a right hand and away from it on a left one.",
+        "sides:",
+    ]
+    for side in SIDES:
+        if side in hands:
+            lines += _side_lines(hands[side], first, frames[side], license_text, folder)
+    return "\n".join(lines) + "\n"
+
+
+def checks_of(text: str) -> list[str]:
+    """Return what a robot.yaml marks as open: the key of each such line and the reason."""
+    found = []
+    for line in text.splitlines():
+        before, mark, reason = line.partition(CHECK)
+        if mark:
+            found.append(f"{before.strip(' #').partition(':')[0]}: {reason.strip()}")
+    return found
+
+
+def _line(text: str, doubt: str = "") -> str:
+    return f"{text} {CHECK} {doubt}" if doubt else text
+
+
+def _license(file: Path) -> tuple[str, str]:
+    """Return what is known of the licence: a file of that name beside the model or above it."""
+    for folder in list(file.resolve().parents)[:3]:
+        for path in sorted(folder.glob("LICEN[SC]E*")):
+            lines = (text.strip() for text in path.read_text(errors="replace").splitlines())
+            title = next((text for text in lines if text), "")
+            return f"{title[:80]} ({folder.name}/{path.name})", ""
+    return "unknown", "no LICENSE file beside the model"
+
+
+def _joint_lines(hands: Mapping[Side, DraftedHand], first: DraftedHand) -> Iterator[str]:
+    """Yield the table of joints: limits, speeds, couplings."""
+    facts = first.facts
+    unit = "degrees" if facts.degrees else "radians"
+    speeds = {name: _speed(first, name) for name in first.joints}
+    driven = [n for n, j in first.joints.items() if j in first.drive.actuators]
+    unknown = [n for n in driven if speeds[n][1]]
+    yield f"# Limits of {facts.file.name}, there in {unit}; here radians (slides: metres)."
+    doubt = "the file gives no speed" + (f" of {len(unknown)} joints" if unknown != driven else "")
+    kinds = sorted({int(slides(facts.model, first.joints[n])) for n in unknown})
+    assumed = " and ".join(f"{ASSUMED_SPEED[k]:g} {('rad/s', 'm/s')[k]}" for k in kinds)
+    doubt = f"{doubt}: {assumed} assumed"
+    yield _line("joints:", doubt if unknown else "")
+    for name, joint in first.joints.items():
+        entry, doubt = _limits_and_coupling(first, name), ""
+        speed, guessed = speeds[name]
+        if joint in first.drive.actuators or not guessed:
+            entry += f", velocity: {_number(speed)}"
+        if joint in first.drive.follows:
+            doubt = first.drive.follows[joint].doubt
+        else:
+            if facts.model.nu and first.drive.actuators[joint] is None:
+                doubt = "no actuator of the file moves it; taken for driven"
+        if not facts.model.jnt_limited[joint]:
+            doubt = "the file has no limits; half a turn each way assumed"
+        yield _line(f"  {_quoted(name)}: {{{entry}}}", doubt)
+
+
+def _limits_and_coupling(hand: DraftedHand, name: str) -> str:
+    joint = hand.joints[name]
+    text = f"limits: [{_number(hand.lower[joint])}, {_number(hand.upper[joint])}]"
+    if joint in hand.drive.follows:
+        one = hand.drive.follows[joint]
+        driver = next(n for n, j in hand.joints.items() if j == one.driver)
+        text += f", follows: {_quoted(driver)}, factor: {_number(one.factor)}"
+        text += f", offset: {_number(one.offset)}"
+    return text
+
+
+def _speed(hand: DraftedHand, name: str) -> tuple[float, bool]:
+    """Return a joint's speed, and whether it is assumed."""
+    joint = hand.joints[name]
+    stated = hand.facts.velocity.get(hand.facts.model.joint(joint).name, 0.0)
+    if stated > 0:
+        return stated, False
+    return ASSUMED_SPEED[int(slides(hand.facts.model, joint))], True
+
+
+def _command_lines(hand: DraftedHand) -> Iterator[str]:
+    """Yield the table of commands: one for every driven joint, with its torque if it is known."""
+    model = hand.facts.model
+    ours = {joint: name for name, joint in hand.joints.items()}
+    entries, missing = [], 0
+    for joint, actuator in hand.drive.actuators.items():
+        torque = hand.facts.effort.get(model.joint(joint).name, 0.0)
+        if actuator is not None and model.actuator_forcelimited[actuator]:
+            gear = abs(float(model.actuator_gear[actuator, 0]))
+            torque = float(np.abs(model.actuator_forcerange[actuator]).max()) * gear
+        elif model.jnt_actfrclimited[joint]:
+            torque = float(np.abs(model.jnt_actfrcrange[joint]).max())
+        missing += torque <= 0
+        name = _quoted(ours[joint])
+        limit = f", torque: {_number(torque)}" if torque > 0 else ""
+        entries.append(f"  {name}: {{joint: {name}{limit}}}")
+    doubt = f"the file limits no torque of {missing} of them; none is assumed" if missing else ""
+    yield _line("commands:", doubt)
+    yield from entries
+
+
+def _frames(hand: DraftedHand) -> dict[str, tuple[str, np.ndarray | None]]:
+    """Return the link or site of each keypoint, and where in it that is (None: its origin)."""
+    model = hand.facts.model
+    table = {}
+    for finger in FINGERS:
+        if finger not in hand.names:
+            continue
+        place = hand.names.index(finger)
+        chain, tip = hand.found.fingers[place], hand.found.tip_names[place]
+        keypoints = [KEYPOINT_NAMES[i] for i in finger_keypoints(finger)]
+        for key, joint in zip(*_keyed(hand, chain.joints, keypoints[:3]), strict=True):
+            link = int(model.jnt_bodyid[joint])
+            anchor = model.jnt_pos[joint]
+            table[key] = (model.body(link).name, anchor if np.abs(anchor).max() > 1e-6 else None)
+        table[keypoints[3]] = (tip, None) if tip else (model.body(chain.link).name, chain.tip)
+    return table
+
+
+def _keyed(
+    hand: DraftedHand, joints: tuple[int, ...], names: list[str]
+) -> tuple[list[str], list[int]]:
+    """Return a finger's keypoints and the joint that stands for each, from the palm on.
+
+    Joints at one place, as knuckles that bend and spread, are one joint of a human finger. A jaw
+    has none.
+    """
+    if hand.gripper:
+        return [], []
+    posture = Posture(hand.facts.model, hand.opened)
+    groups: list[int] = []
+    for joint in joints:
+        if slides(hand.facts.model, joint):
+            continue
+        away = [float(np.linalg.norm(posture.anchors[joint] - posture.anchors[g])) for g in groups]
+        if away and away[-1] < _ONE_JOINT_M:
+            groups[-1] = joint
+        else:
+            groups.append(joint)
+    last = groups[-3:]
+    return names[: len(last)], last
+
+
+def _side_lines(
+    hand: DraftedHand,
+    first: DraftedHand,
+    frames: dict[str, tuple[str, np.ndarray | None]],
+    license_text: str,
+    folder: Path,
+) -> Iterator[str]:
+    """Yield one side: its file, frame, names, and what of its joints differs."""
+    model, root = hand.facts.model, hand.found.root
+    yield _line(f"  {hand.side}:", hand.doubts.get("side", ""))
+    own = []
+    for name, j in hand.joints.items():
+        entry, usual = _limits_and_coupling(hand, name), _limits_and_coupling(first, name)
+        if entry != usual:
+            doubt = hand.drive.follows[j].doubt if j in hand.drive.follows else ""
+            own.append(_line(f"      {_quoted(name)}: {{{entry}}}", doubt))
+    yield from (["    joints:", *own] if own else [])
+    yield "    model:"
+    yield f"      file: {_quoted(_relative(hand.facts.file, folder))}"
+    yield f"      license: {_quoted(license_text)}"
+    if root:
+        yield f"      root: {_quoted(model.body(root).name)}"
+    if np.abs(hand.origin).max() > 0:
+        yield f"      xyz: {_vector(hand.origin)} # the base is at the lower end of the palm"
+    rpy = rotations.to_rpy(hand.turn)
+    yield _line(f"      rpy: {_vector(rpy)}", hand.doubts.get("rpy", ""))
+
+    theirs = {name: model.joint(j).name for name, j in hand.joints.items()}
+    renamed = {ours: name for ours, name in theirs.items() if ours != name}
+    if renamed:
+        yield "      joints:"
+        yield from (f"        {_quoted(o)}: {_quoted(n)}" for o, n in renamed.items())
+    if any(p is None for _, p in frames.values()):
+        yield "      frames:"
+    yield from (f"        {key}: {_quoted(link)}" for key, (link, p) in frames.items() if p is None)
+    if any(p is not None for _, p in frames.values()):
+        yield "      tips:"
+    for key, (link, place) in frames.items():
+        if place is not None:
+            yield f"        {key}: {{link: {_quoted(link)}, xyz: {_vector(place)}}}"
+
+
+def _relative(file: Path, folder: Path) -> str:
+    """Return a path that leads to a file from a folder, where the two are near each other."""
+    relative = os.path.relpath(file.resolve(), folder.resolve())
+    return relative if relative.count("..") <= 2 else str(file.resolve())
+
+
+def _quoted(text: str) -> str:
+    """Return text as YAML reads it back."""
+    plain = re.fullmatch(r"[A-Za-z_][\w./\-]*( [\w./\-(),]+)*", text)
+    words = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
+    if plain and text.lower() not in words:
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _number(value: float) -> str:
+    text = f"{value:.6f}".rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text
+
+
+def _vector(values: np.ndarray) -> str:
+    return f"[{', '.join(_number(round(float(v), 5)) for v in values)}]"

@@ -1,0 +1,188 @@
+"""What the file of a user's model says itself, beside what the robot.yaml says of it.
+
+The rewritten model has the robot.yaml's limits and couplings, so the file is compiled as it is.
+Each function returns what contradicts it, and what there is to say besides; joints by our names.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.kinematics import import_mujoco
+
+if TYPE_CHECKING:
+    import mujoco
+
+#: Rounding of numbers that were copied by hand: rad, and m of slides.
+ROUNDING = 2e-3
+ROUNDING_M = 1e-4
+#: Couplings and closed loops of the file may be off by this much (rad; m of slides; m of loops).
+COUPLING_RAD, COUPLING_M, LOOP_M = 0.01, 5e-4, 2e-3
+#: A range in another unit is recognized where it covers this share of the file's.
+_ALIKE = 0.3
+_POSES = 32
+
+
+def compare_limits(hand: HandSpec, model: mujoco.MjModel) -> tuple[list[str], list[str]]:
+    """Compare the robot.yaml's limits with the file's own ranges, radians or metres."""
+    slide = int(import_mujoco().mjtJoint.mjJNT_SLIDE)
+    wrong, narrower, open_ = [], [], []
+    for row, (name, sign) in enumerate(zip(hand.joint_names, _signs(hand), strict=True)):
+        joint = _joint(hand, model, row)
+        if not model.jnt_limited[joint]:
+            open_.append(name)
+            continue
+        slides = bool(model.jnt_type[joint] == slide)
+        unit, rounding = ("m", ROUNDING_M) if slides else ("rad", ROUNDING)
+        theirs = np.sort(sign * model.jnt_range[joint])
+        own = np.array([hand.lower[row], hand.upper[row]])
+        if not _within(own, theirs, rounding):
+            wrong.append(
+                f"{name} has {_interval(own)} {unit}, the file {_interval(theirs)} {unit}"
+                f"{_likely_mistake(own, theirs, rounding, slides)}"
+            )
+        elif not _within(theirs, own, rounding):
+            narrower.append(name)
+
+    said = [f"narrower for {', '.join(narrower)}"] if narrower else []
+    return wrong, said + ([f"it has none for {', '.join(open_)}"] if open_ else [])
+
+
+def compare_couplings(hand: HandSpec, model: mujoco.MjModel) -> tuple[list[str], list[str]]:
+    """Compare how joints follow each other with the file's equalities (a URDF's mimics) and motors.
+
+    MuJoCo itself says how far its constraints are from being kept in random poses of the
+    robot.yaml's commands: joints, tendons and closed loops alike.
+    """
+    mujoco = import_mujoco()
+    joints = [_joint(hand, model, row) for row in range(len(hand.joint_names))]
+    rows = {joint: row for row, joint in enumerate(joints)}
+    residual = _residuals(hand, model, joints)
+
+    wrong: list[str] = []
+    said: list[str] = []
+    for equality, off in residual.items():
+        kind = mujoco.mjtEq(model.eq_type[equality])
+        ids = (int(model.eq_obj1id[equality]), int(model.eq_obj2id[equality]))
+        if kind == mujoco.mjtEq.mjEQ_JOINT:
+            slides = model.jnt_type[ids[0]] == int(mujoco.mjtJoint.mjJNT_SLIDE)
+            unit, limit = ("m", COUPLING_M) if slides else ("rad", COUPLING_RAD)
+            text = _joint_equality(hand, model, equality, rows)
+        else:
+            unit, limit = "m", LOOP_M
+            text = f"{kind.name.removeprefix('mjEQ_').lower()} constraint of the file"
+        (wrong if off > limit else said).append(f"{text}: off by up to {off:.2g} {unit}")
+    if not wrong and residual:
+        said = [f"{len(residual)} of the file's own are kept"]
+
+    return wrong + _split_motors(hand, model, rows), said
+
+
+def _residuals(hand: HandSpec, model: mujoco.MjModel, joints: list[int]) -> dict[int, float]:
+    """Return the largest violation of every equality of the file that only the hand can move."""
+    mujoco = import_mujoco()
+    model.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
+    data: Any = mujoco.MjData(model)
+    own = np.zeros(model.nv, bool)
+    own[model.jnt_dofadr[joints]] = True
+    share = np.random.default_rng(0).random((_POSES, len(hand.command_names)))
+    share[0], share[1] = 0, 1
+
+    worst: dict[int, float] = {}
+    moved: dict[int, np.ndarray] = {}
+    for commands in hand.command_lower + share * (hand.command_upper - hand.command_lower):
+        data.qpos[model.jnt_qposadr[joints]] = _signs(hand) * hand.expand(commands)
+        mujoco.mj_fwdPosition(model, data)
+        jacobian = data.efc_J.reshape(-1, model.nv) != 0
+        ties = data.efc_type == int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
+        for equality in np.unique(data.efc_id[ties]).tolist():
+            rows = ties & (data.efc_id == equality)  # one of a joint or tendon, three of a point
+            moved[equality] = moved.get(equality, False) | jacobian[rows].any(0)
+            off = float(np.linalg.norm(data.efc_pos[rows]))
+            worst[equality] = max(worst.get(equality, 0.0), off)
+    return {e: off for e, off in worst.items() if moved[e].any() and not moved[e][~own].any()}
+
+
+def _joint_equality(
+    hand: HandSpec, model: mujoco.MjModel, equality: int, rows: dict[int, int]
+) -> str:
+    """Return what the file and the robot.yaml say of two joints, in our names and senses."""
+    first = rows[int(model.eq_obj1id[equality])]
+    offset, factor, *higher = model.eq_data[equality, :5]
+    signs, name = _signs(hand), hand.joint_names[first]
+    if model.eq_obj2id[equality] < 0:
+        return f"{name} stands at {signs[first] * offset:g} in the file"
+    second = rows[int(model.eq_obj2id[equality])]
+    other = hand.joint_names[second]
+    if np.any(higher):
+        return f"{name} follows {other} by a polynomial in the file"
+
+    theirs = f"{signs[first] * signs[second] * factor:.4g} * {other}"
+    if offset:
+        theirs += f" {signs[first] * offset:+.4g}"
+    column, source = hand.coupling[first], hand.coupling[second]
+    if not np.array_equal(column != 0, source != 0):
+        return f"{name} is {theirs} in the file, and not tied to {other} in robot.yaml"
+    ratio = float(column.sum() / source.sum())
+    shift = hand.coupling_offset[first] - ratio * hand.coupling_offset[second]
+    ours = f"{ratio:.4g} * {other}" + (f" {shift:+.4g}" if shift else "")
+    return f"{name} is {theirs} in the file, {ours} in robot.yaml"
+
+
+def _split_motors(hand: HandSpec, model: mujoco.MjModel, rows: dict[int, int]) -> list[str]:
+    """Return fixed tendons with a motor whose joints the robot.yaml drives by several commands."""
+    mujoco = import_mujoco()
+    alone = {int(joint) for joint, kind in zip(
+        model.actuator_trnid[:, 0], model.actuator_trntype, strict=True)
+        if kind == int(mujoco.mjtTrn.mjTRN_JOINT)}  # fmt: skip
+    wrong = []
+    for actuator in np.flatnonzero(model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_TENDON)):
+        tendon = int(model.actuator_trnid[actuator, 0])
+        first, count = model.tendon_adr[tendon], model.tendon_num[tendon]
+        wraps = slice(first, first + count)
+        if (model.wrap_type[wraps] != int(mujoco.mjtWrap.mjWRAP_JOINT)).any():
+            continue
+        pulled = [int(joint) for joint in model.wrap_objid[wraps]]
+        if not {*pulled} <= {*rows} or {*pulled} & alone:
+            continue
+        moved = hand.coupling[[rows[joint] for joint in pulled]].any(0)
+        if moved.sum() > 1:
+            names = " and ".join(hand.joint_names[rows[joint]] for joint in pulled)
+            wrong.append(f"one motor of the file moves {names}, several commands of robot.yaml do")
+    return wrong
+
+
+def _signs(hand: HandSpec) -> Float[np.ndarray, "Q"]:
+    return np.array([sign for _, sign in hand.user_joints], float)
+
+
+def _joint(hand: HandSpec, model: mujoco.MjModel, row: int) -> int:
+    mujoco = import_mujoco()
+    names = (hand.user_joints[row][0], hand.full_name(hand.joint_names[row]))
+    ids = [mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, name) for name in names]
+    return max(ids) if ids[0] < 0 else ids[0]
+
+
+def _within(inner: np.ndarray, outer: np.ndarray, rounding: float) -> bool:
+    return bool(inner[0] >= outer[0] - rounding and inner[1] <= outer[1] + rounding)
+
+
+def _interval(ends: np.ndarray) -> str:
+    return f"[{ends[0]:.4g}, {ends[1]:.4g}]"
+
+
+def _likely_mistake(own: np.ndarray, theirs: np.ndarray, rounding: float, slides: bool) -> str:
+    """Return the unit or sense in which the limits would fit, if there is one."""
+    scale, unit = (1000.0, "millimetres") if slides else (math.degrees(1), "degrees")
+    if _within(own / scale, theirs, rounding) and np.ptp(own) / scale > _ALIKE * np.ptp(theirs):
+        if not slides and np.ptp(theirs) * scale < 2 * math.pi:
+            return ': the file\'s look like radians read as degrees (no angle="radian"?)'
+        return f": robot.yaml's look like {unit}"
+    if _within(-own[::-1], theirs, rounding):
+        return ": with the other sense it would fit, see `reversed`"
+    return ""

@@ -1,0 +1,208 @@
+"""Somebody's MJCF or URDF as it is, read by MuJoCo's own parser.
+
+Includes, default classes, attached models, units and folders of assets are MuJoCo's affair. Of a
+URDF the paths of meshes are made absolute first, as ROS finds them, and meshes that MuJoCo cannot
+read are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from acehand_core.errors import InputError
+from retarget.robots.kinematics import import_mujoco, quiet_mujoco
+
+if TYPE_CHECKING:
+    import mujoco
+
+#: What MuJoCo has decoders for.
+MESH_SUFFIXES = (".obj", ".stl", ".msh")
+
+
+def load_spec(file: Path) -> mujoco.MjSpec:
+    """Read an MJCF or URDF as it is.
+
+    Meshes, textures and height fields have absolute paths in the spec, so that it can be attached
+    to another one or written anywhere. Links and joints without a name get one: ``link3``,
+    ``link3_joint``.
+
+    Raises:
+        InputError: the file is missing or MuJoCo cannot read it.
+    """
+    mujoco = import_mujoco()
+    spec, model = _read(file), compiled_model(file)
+    kinds = mujoco.mjtObj
+    for items, kind, addresses in (
+        (spec.meshes, kinds.mjOBJ_MESH, model.mesh_pathadr),
+        (spec.textures, kinds.mjOBJ_TEXTURE, model.tex_pathadr),
+        (spec.hfields, kinds.mjOBJ_HFIELD, model.hfield_pathadr),
+        (spec.skins, kinds.mjOBJ_SKIN, model.skin_pathadr),
+    ):
+        for item in items:
+            row = mujoco.mj_name2id(model, kind, item.name)
+            if item.file and row >= 0:
+                item.file = model.paths[addresses[row] :].split(b"\0", 1)[0].decode()
+    return spec
+
+
+def compiled_model(file: Path) -> mujoco.MjModel:
+    """Compile somebody's MJCF or URDF as it is; names as ``load_spec`` gives them.
+
+    Raises:
+        InputError: the file is missing or MuJoCo cannot read it.
+    """
+    return compiled(_read(file), file)
+
+
+def compiled(spec: mujoco.MjSpec, file: Path) -> mujoco.MjModel:
+    """Compile a spec; InputError that names ``file`` where MuJoCo refuses it."""
+    try:
+        with quiet_mujoco():
+            return spec.compile()
+    except ValueError as error:
+        raise _unreadable(file, error) from error
+
+
+def files_of(file: Path) -> tuple[Path, ...]:
+    """Return the file and all that it is made of: included and attached files, meshes, textures.
+
+    Raises:
+        InputError: MuJoCo cannot read it.
+    """
+    mujoco = import_mujoco()
+    if not _is_urdf(file):
+        try:
+            return tuple(sorted(map(Path, mujoco.mju_getXMLDependencies(str(file.absolute())))))
+        except mujoco.FatalError as error:
+            raise _unreadable(file, error) from error
+    names = [mesh.get("filename", "") for _, _, mesh in _meshes(_urdf(file))]
+    meshes = {path for name in names if not _why_left_out(path := _mesh_path(name, file))}
+    return (file, *sorted(path for path in meshes if path is not None))
+
+
+def unread_meshes(file: Path) -> tuple[str, ...]:
+    """Return the meshes of a URDF that are left out, each with the reason; none for an MJCF."""
+    if not _is_urdf(file):
+        return ()
+    names = [mesh.get("filename", "") for _, _, mesh in _meshes(_urdf(file))]
+    reasons = {name: _why_left_out(_mesh_path(name, file)) for name in names}
+    return tuple(f"{name}: {reason}" for name, reason in reasons.items() if reason)
+
+
+def _read(file: Path) -> mujoco.MjSpec:
+    mujoco = import_mujoco()
+    if not file.is_file():
+        raise InputError(f"{file}: robot model file not found.")
+    try:
+        with quiet_mujoco():
+            if _is_urdf(file):
+                spec = mujoco.MjSpec.from_string(_readable_urdf(file))
+            else:
+                spec = mujoco.MjSpec.from_file(str(file.absolute()))
+    except (ValueError, ET.ParseError) as error:
+        raise _unreadable(file, error) from error
+
+    for index, body in enumerate(spec.bodies):
+        body.name = body.name or f"link{index}"
+        for number, joint in enumerate(body.joints):
+            joint.name = joint.name or f"{body.name}_joint{number or ''}"
+    return spec
+
+
+def _unreadable(file: Path, error: Exception) -> InputError:
+    problem = " ".join(str(error).split())
+    return InputError(f"{file}: MuJoCo cannot read this model: {problem}")
+
+
+def _is_urdf(file: Path) -> bool:
+    """Whether the file's first element is a URDF's; its suffix may be any."""
+    try:
+        with file.open("rb") as stream:
+            return next(ET.iterparse(stream, events=("start",)))[1].tag == "robot"
+    except (OSError, ET.ParseError, StopIteration):
+        return file.suffix.lower() == ".urdf"
+
+
+def _urdf(file: Path) -> ET.Element:
+    root = ET.parse(file).getroot()
+    if any("ros.org/wiki/xacro" in element.tag for element in root.iter()):
+        raise InputError(f"{file}: is a xacro; expand it first: xacro {file.name} > hand.urdf")
+    return root
+
+
+def _readable_urdf(file: Path) -> str:
+    """Return a URDF with absolute mesh paths, without meshes that MuJoCo cannot read."""
+    root = _urdf(file)
+    for link, part, mesh in _meshes(root):
+        path = _mesh_path(mesh.get("filename", ""), file)
+        if _why_left_out(path):
+            link.remove(part)
+        else:
+            mesh.set("filename", str(path))
+
+    for old in root.findall("mujoco"):
+        root.remove(old)
+    extension = ET.SubElement(root, "mujoco")
+    ET.SubElement(extension, "compiler", fusestatic="false", discardvisual="false",
+                  strippath="false", boundmass="0.001", boundinertia="1e-7",
+                  balanceinertia="true")  # fmt: skip
+
+    return ET.tostring(root, encoding="unicode")
+
+
+def _meshes(root: ET.Element) -> Iterator[tuple[ET.Element, ET.Element, ET.Element]]:
+    """Yield every mesh of a URDF with its link and its visual or collision element."""
+    for link in root.iter("link"):
+        for part in (*link.findall("visual"), *link.findall("collision")):
+            mesh = part.find("geometry/mesh")
+            if mesh is not None:
+                yield link, part, mesh
+
+
+def _why_left_out(mesh: Path | None) -> str:
+    if mesh is None:
+        return "not found"
+    if mesh.suffix.lower() not in MESH_SUFFIXES:
+        return f"MuJoCo reads {', '.join(MESH_SUFFIXES)} only"
+    return ""
+
+
+def _mesh_path(name: str, file: Path) -> Path | None:
+    """Resolve the path of a mesh in a URDF; None if there is no such file.
+
+    ``package://NAME/...`` is looked for in the folders around the file that are called NAME or have
+    a package.xml of that name, beside these, and on the paths that ROS looks at.
+    """
+    folder = file.absolute().parent
+    scheme, separator, rest = name.partition("://")
+    if not separator or scheme == "file":
+        places = [folder / (unquote(rest) if separator else name)]
+    else:
+        package, _, tail = rest.partition("/")
+        places = [place / tail for place in _package_folders(package, folder)]
+    return next((place.resolve() for place in places if place.is_file()), None)
+
+
+def _package_folders(package: str, folder: Path) -> Iterator[Path]:
+    around = (folder, *folder.parents)
+    yield from (place for place in around if place.name == package)
+    yield from (place for place in around if _package_name(place) == package)
+    yield from (place / package for place in around)
+    for variable, inside in (("ROS_PACKAGE_PATH", ""), ("AMENT_PREFIX_PATH", "share")):
+        for text in filter(None, os.environ.get(variable, "").split(os.pathsep)):
+            yield Path(text) / inside / package
+            if _package_name(Path(text)) == package:
+                yield Path(text)
+
+
+def _package_name(folder: Path) -> str | None:
+    """Return the name in a folder's package.xml, if it has one."""
+    try:
+        return (ET.parse(folder / "package.xml").getroot().findtext("name") or "").strip()
+    except (OSError, ET.ParseError):
+        return None

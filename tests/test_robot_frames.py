@@ -1,0 +1,287 @@
+"""Checks of a user's robot by geometry: what is turned, swapped, scaled or exchanged is named.
+
+The truth is each robot's own robot.yaml: its model stands in as a user's file, and one thing of it
+is made wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from acehand_core.errors import InputError
+from acehand_core.geometry import rotations
+from helpers.retarget_samples import motion_of
+from helpers.robot_models import hand_mjcf
+from retarget.retargeting import retarget_motion
+from retarget.robots.check import check_hand
+from retarget.robots.draft_text import write_draft
+from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
+
+pytest.importorskip("mujoco")
+
+NAMES = ("inspire", "shadow", "panda_gripper", "made up")
+HANDS = ("inspire", "shadow", "made up")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "frames_cache"))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Return folders with a robot.yaml of each robot, whose model is read as a user's own."""
+    root = tmp_path_factory.mktemp("robots")
+    made = {}
+    for name in NAMES:
+        if name == "made up":
+            file = root / "made.xml"
+            file.write_text(hand_mjcf())
+            made[name] = write_draft(file, root / "made").parent
+        else:
+            made[name] = as_users(name, root / name)
+    return made
+
+
+def as_users(name: str, folder: Path) -> Path:
+    """Return a folder with a packaged robot as a user would describe its model files."""
+    folder.mkdir()
+    source = find_robot_file(name)
+    values = yaml.safe_load(source.read_text())
+    for key in ("files", "variants", "simulation", "materials", "no_contact"):
+        values.pop(key, None)
+    hands = load_robot(name, models=OURS).hands
+    joints = values["joints"]
+    values["sides"] = {}
+    for side, hand in hands.items():
+        (folder / f"{side}.xml").write_text(hand.mjcf_path.read_text())
+        links = sorted({*hand.tip_names, *hand.target_frames})
+        values["sides"][side] = {
+            "joints": {
+                n: {"limits": [float(a), float(b)]}
+                for n, a, b in zip(joints, hand.lower, hand.upper, strict=True)
+            },
+            "model": {
+                "file": f"{side}.xml", "license": "ours", "root": f"{side}_base",
+                "joints": {n: f"{side}_{n}" for n in joints},
+                "frames": {n: f"{side}_{n}" for n in links},
+            },
+        }  # fmt: skip
+    (folder / "robot.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    return folder
+
+
+def changed(folder: Path, tmp_path: Path, change) -> Path:
+    """Return a copy of a robot.yaml with ``change`` applied, beside links to its models."""
+    values = yaml.safe_load((folder / "robot.yaml").read_text())
+    for side in values["sides"].values():
+        side["model"]["file"] = str((folder / side["model"]["file"]).resolve())
+    change(values)
+    path = tmp_path / "robot.yaml"
+    path.write_text(yaml.safe_dump(values, sort_keys=False))
+    return path
+
+
+def failures(path: Path, side: str = "right") -> dict[str, str]:
+    hand = load_robot(path).hand(side)
+    return {f.name: f.detail for f in check_hand(hand, quick=True) if f.passed is False}
+
+
+def turned(axis: int, degrees: float):
+    """Return a change of every side's rpy by a turn of the base about one of its axes."""
+
+    def change(values):
+        turn = rotations.exp(np.radians(degrees) * np.eye(3)[axis])
+        for side in values["sides"].values():
+            place = side["model"]
+            stated = rotations.from_rpy(np.array(place.get("rpy", [0.0, 0.0, 0.0])))
+            place["rpy"] = rotations.to_rpy(turn @ stated).tolist()
+
+    return change
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_right_passes(folders, name):
+    for side in load_robot(folders[name] / "robot.yaml").hands:
+        assert failures(folders[name] / "robot.yaml", side) == {}
+
+
+@pytest.mark.parametrize("axis", range(3), ids="xyz")
+@pytest.mark.parametrize("degrees", [-90, -45, 45, 90, 180])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_turned_frame_is_caught(folders, tmp_path, name, axis, degrees):
+    path = changed(folders[name], tmp_path, turned(axis, degrees))
+    assert list(failures(path)) == ["palm frame"]
+
+
+@pytest.mark.parametrize("axis", range(3), ids="xyz")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_frame_15_degrees_off_is_said(folders, tmp_path, name, axis):
+    """Within the tolerance, which a calibration absorbs: the angle is in what the check says."""
+    hand = load_robot(changed(folders[name], tmp_path, turned(axis, 15))).hand("right")
+    said = next(f for f in check_hand(hand, quick=True) if f.name == "palm frame")
+    angles = [float(part.split()[1]) for part in said.detail.split(" degrees")[0].split(", ")]
+    assert said.passed and max(angles) > 9
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_rpy_that_is_proposed_is_right(folders, tmp_path, name):
+    path = changed(folders[name], tmp_path, turned(2, 90))
+    said = failures(path)["palm frame"]
+    proposed = yaml.safe_load(said[said.index("rpy: [") + 5 : said.index("]") + 1])
+
+    def repaired(values):
+        values["sides"]["right"]["model"]["rpy"] = [float(v) for v in proposed]
+
+    assert failures(changed(folders[name], tmp_path, repaired)) == {}
+
+
+@pytest.mark.parametrize("name", HANDS)
+def test_a_left_hand_called_right_is_named(folders, tmp_path, name):
+    def swap(values):
+        sides = values["sides"]
+        other = {"left": "right", "right": "left"}
+        values["sides"] = {other[side]: entry for side, entry in sides.items()}
+
+    path = changed(folders[name], tmp_path, swap)
+    for side, hand in load_robot(path).hands.items():
+        actual = "left" if side == "right" else "right"
+        found = {f.name: f.detail for f in check_hand(hand, quick=True) if f.passed is False}
+        assert list(found) == ["side"] and f"looks like a {actual} hand" in found["side"]
+
+
+def test_swapped_sides_of_a_gripper_are_a_wrong_frame(folders, tmp_path):
+    """Its jaws open along y, the thumb's towards +y on a right one."""
+
+    def swap(values):
+        sides = values["sides"]
+        sides["left"], sides["right"] = sides["right"], sides["left"]
+
+    assert list(failures(changed(folders["panda_gripper"], tmp_path, swap))) == ["palm frame"]
+
+
+@pytest.mark.parametrize(("factor", "said"), [(1000, "looks like millimetres"), (0.001, "twice")])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_scaled_model_is_named(folders, tmp_path, name, factor, said):
+
+    def scale(values):
+        place = values["sides"]["right"]["model"]
+        root = ET.parse(place["file"]).getroot()
+        for part in ("equality", "actuator", "contact", "sensor", "keyframe"):
+            for element in root.findall(part):
+                root.remove(element)
+        ET.SubElement(root, "compiler", boundmass="0.01", boundinertia="1e-6")
+        sliding = False
+        for element in root.iter():
+            for inertial in element.findall("inertial"):
+                element.remove(inertial)
+            slide = element.get("type") == "slide" and element.tag == "joint"
+            sliding = sliding or slide
+            for key in ("pos", "fromto", "size", *(["range"] if slide else [])):
+                if key in element.attrib and element.tag in ("body", "geom", "site", "joint"):
+                    numbers = [float(v) * factor for v in element.get(key).split()]
+                    element.set(key, " ".join(map(repr, numbers)))
+        place["file"] = str(tmp_path / "scaled.xml")
+        ET.ElementTree(root).write(place["file"])
+        for tip in place.get("tips", {}).values():
+            tip["xyz"] = [v * factor for v in tip["xyz"]]
+        values["sides"] = {"right": values["sides"]["right"]}
+        tables = (values["joints"], values["sides"]["right"].get("joints", {}))
+        for joint in (joint for table in tables for joint in table.values() if sliding):
+            joint["limits"] = [v * factor for v in joint["limits"]]
+
+    found = failures(changed(folders[name], tmp_path, scale))
+    assert list(found) == ["size"] and said in found["size"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ("middle", "pinky", "the pinky is nearer to the thumb than the ring"),
+        ("index", "thumb", "by its place the index looks like the thumb"),
+    ],
+)
+def test_exchanged_fingers_are_named(tmp_path, one, other, said):
+    """Where no name of a joint tells: by where the fingers stand."""
+    (tmp_path / "made.xml").write_text(hand_mjcf(names=False))
+    made = write_draft(tmp_path / "made.xml", tmp_path / "made").parent
+    assert failures(made / "robot.yaml") == {}
+
+    def exchange(values):
+        table = values["keypoints"]
+        table.update({k: v.replace(one, "~").replace(other, one).replace("~", other)
+                      for k, v in table.items()})  # fmt: skip
+        if "thumb" in (one, other):
+            for key in [k for k in table if k.split("_")[0] in (one, other) and "_tip" not in k]:
+                del table[key]
+            table["thumb_tip"], table["index_tip"] = "index_tip", "thumb_tip"
+
+    found = failures(changed(made, tmp_path, exchange))
+    assert list(found) == ["fingers"] and said in found["fingers"]
+
+
+def test_exchanged_joints_are_named(folders, tmp_path):
+    """Of two fingers, by their names, and of one finger, whose coupling then runs backwards."""
+
+    def exchange(one, other):
+        def change(values):
+            table = values["sides"]["right"]["model"]["joints"]
+            table[one], table[other] = table[other], table[one]
+
+        return change
+
+    inspire = folders["inspire"]
+    said = failures(changed(inspire, tmp_path, exchange("index_proximal", "ring_proximal")))
+    assert "moves the ring" in said["fingers"] and "of the index" in said["fingers"]
+    said = failures(changed(inspire, tmp_path, exchange("index_proximal", "index_intermediate")))
+    assert "nearer to the palm than index_proximal" in said["fingers"]
+
+
+def test_keypoints_against_the_order_of_a_finger_are_named(folders, tmp_path):
+    def change(values):
+        table = values["keypoints"]
+        table["index_mcp"], table["index_pip"] = table["index_pip"], table["index_mcp"]
+
+    found = failures(changed(folders["inspire"], tmp_path, change))
+    assert "index_pip" in found["fingers"] and "order" in found["fingers"]
+
+
+def test_retargeting_refuses_a_faulty_robot_unless_told(folders, tmp_path, joints_file):
+    joints = np.full((12, 2, 21, 3), np.nan)
+    joints[:, 1] = np.load(joints_file)["joints"][:12]
+    human = motion_of(joints, placed=False)
+    robot = load_robot(changed(folders["inspire"], tmp_path, turned(2, 90)))
+    with pytest.raises(InputError, match=r"palm frame: .* off by x 9\d, y 9\d.*robots check"):
+        retarget_motion(human, robot)
+    trajectory = retarget_motion(human, robot, unchecked=True)
+    assert "palm frame" in trajectory.notes[0]
+    assert trajectory.verdict.status != "pass"
+    right = load_robot(folders["inspire"] / "robot.yaml")
+    assert retarget_motion(human, right).notes == ()
+
+
+@pytest.mark.parametrize("name", robot_names())
+def test_our_frames_are_within_the_tolerance(name):
+    """None is nearer to it than a half, so that it is the hands' spread and not a guess."""
+    for hand in load_robot(name, models=OURS).hands.values():
+        said = next(f for f in check_hand(hand, quick=True) if f.name == "palm frame")
+        angles = [float(part.split()[1]) for part in said.detail.split(" degrees")[0].split(", ")]
+        assert said.passed and max(angles) < 12.5
+
+
+def test_a_packaged_robot_is_not_checked_again(monkeypatch):
+    from retarget.robots import check
+
+    monkeypatch.setattr(check, "check_hand", lambda *_, **__: pytest.fail("checked"))
+    check._faults.cache_clear()
+    assert check.faults(load_robot("inspire", models=OURS), ("left", "right")) == ()
+    moved = dataclasses.replace(load_robot("inspire", models=OURS), path=Path("else/robot.yaml"))
+    with pytest.raises(pytest.fail.Exception):
+        check.faults(moved, ("right",))
+    check._faults.cache_clear()
