@@ -5,7 +5,7 @@ Frozen, checked on construction, numpy only. Axes, frames and units: ``acehand_c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -170,28 +170,40 @@ class HandMotion:
         timestamps_ns: np.ndarray | None = None,
         side: Side | None = None,
         confidence: np.ndarray | None = None,
-        frame: Literal["camera", "wrist"] = "wrist",
+        frame: Literal["camera", "wrist", "world"] | None = None,
+        order: str | Sequence[str] | None = None,
+        unit: Literal["m", "cm", "mm", "in"] = "m",
+        missing: float | int | str | Sequence[float | int | str] | None = None,
+        wrist_pose: np.ndarray | None = None,
         source: str = "joints",
     ) -> HandMotion:
         """Return the motion that anybody's keypoints show; rotations stay unknown.
 
         Args:
-            joints: (T, 21, 3) of one hand or (T, 2, 21, 3), left first; metres, in the order of
-                docs/conventions.md. NaN where a joint is not known.
+            joints: (T, J, 3) of one hand or (T, 2, J, 3), left first, in ``unit``; or their poses,
+                4 x 4. NaN where a joint is not known.
             fps: frames per second; None: 30, or what the stamps show.
             timestamps_ns: (T,) increasing integers; None: steady at ``fps``.
             side: which hand a single one is.
-            confidence: (T,) or (T, 2) in 0..1.
-            frame: OpenCV camera frame, or relative to the wrist: then there is no wrist pose.
+            confidence: (T,) or (T, 2) in 0..1, or one per joint: 0 is a joint that is not known.
+            frame: OpenCV camera frame, world (z up), or relative to the wrist: then there is no
+                wrist pose. None: wrist, or world where ``wrist_pose`` is given.
+            order: of the J joints, a preset's name or their names (docs/my_keypoints.md); None:
+                the 21 of docs/conventions.md.
+            unit: of lengths.
+            missing: numbers that stand for a joint that is not known, or "zeros" for (0, 0, 0).
+            wrist_pose: (T, 4, 4) or (T, 2, 4, 4), metres: where joints relative to the wrist are.
             source: what messages and files call it.
 
         Raises:
-            SchemaError: another shape or unit, times that do not increase, or a missing side.
+            SchemaError: another shape, times that do not increase, a missing side, or joints that
+                look like those of another order, unit or hand.
         """
-        from acehand_core.joints import motion_from_joints
+        from acehand_core.keypoints.joints import motion_from_joints
 
         given = {"joints": joints, "fps": fps, "timestamps_ns": timestamps_ns, "side": side,
-                 "confidence": confidence, "frame": frame}  # fmt: skip
+                 "confidence": confidence, "frame": frame, "order": order, "unit": unit,
+                 "missing": missing, "wrist_pose": wrist_pose}  # fmt: skip
         entries = {name: np.asarray(value) for name, value in given.items() if value is not None}
         return motion_from_joints(source, entries)
 
@@ -306,8 +318,8 @@ class Course:
 class ArmMotion:
     """An arm of J joints that carries one robot hand. Radians or metres, in the trajectory's frame.
 
-    ``reached`` is False where the arm cannot bring the hand's base to its pose, or not in time; it
-    is then as near as its limits let it. ``notes`` says what was assumed.
+    ``reached``: it brings the hand's base to its pose in time; ``reached_alone``: it would with
+    nothing in its way. ``to_..._m``: distances in every frame, at most 1 m, negative inside.
     """
 
     model: str
@@ -316,9 +328,19 @@ class ArmMotion:
     T_frame_arm: Float[np.ndarray, "4 4"]
     joints: Float[np.ndarray, "T J"]
     reached: Bool[np.ndarray, "T"]
+    reached_alone: Bool[np.ndarray, "T"]
     position_error_m: Float[np.ndarray, "T"]
     rotation_error_rad: Float[np.ndarray, "T"]
-    notes: tuple[str, ...] = ()
+    to_other_m: Float[np.ndarray, "T"]
+    to_itself_m: Float[np.ndarray, "T"]
+    to_table_m: Float[np.ndarray, "T"]
+    T_frame_table: Float[np.ndarray, "4 4"] | None
+    notes: tuple[str, ...] = ()  # what was assumed
+
+    @property
+    def clearance_m(self) -> Float[np.ndarray, "T"]:
+        """The smallest distance."""
+        return np.min([self.to_other_m, self.to_itself_m, self.to_table_m], axis=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,8 +379,7 @@ class RobotTrajectory:
     flexion: tuple[FlexionReport | None, FlexionReport | None] = (None, None)
     notes: tuple[str, ...] = ()
     verdict: Verdict | None = None
-    #: Arms that carry the hands, where one was asked for.
-    arms: tuple[ArmMotion | None, ArmMotion | None] = (None, None)
+    arms: tuple[ArmMotion | None, ArmMotion | None] = (None, None)  # where asked for
 
     def __post_init__(self) -> None:
         _check_times(self.timestamps_ns, self.fps)

@@ -23,20 +23,6 @@ Identity = Literal["always", "given", "never"]
 
 SettingsClass = TypeVar("SettingsClass")
 
-#: Help of settings that several classes have.
-ROBOT = "robot name, NAME:VARIANT, or path of a robot.yaml"
-ROBOT_MODEL = (
-    "your own MJCF or URDF of the robot, or a folder that has it (else the folder in "
-    "ACEHAND_ROBOT_MODELS)"
-)
-CALIBRATION = (
-    "a calibration.json of the same subject and robot; without it every recording gets its own, "
-    "which starts from the robot's"
-)
-HANDS = "which hands to look for"
-LATENCY = "replay without (off) or with (on) the hand's delay, or send commands ahead by it (ahead)"
-HAND_LENGTH = "wrist to middle fingertip in metres: the scale a single camera cannot know"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -97,15 +83,15 @@ def like(settings: type, name: str, default: Any, help: str | None = None, **cha
     ``name`` is its field's or its flag's, as Python spells them.
     """
     leaf = next(leaf for leaf in leaves(settings) if name in (leaf.name, leaf.parameter))
-    changes = {"choices": leaf.choices, "flag": None, "help": help or leaf.setting.help} | changes
+    changes = {"choices": leaf.choices, "help": help or leaf.setting.help} | changes
     return field(default=default, metadata={_KEY: replace(leaf.setting, **changes)})
 
 
 def group(
-    settings: Callable[[], SettingsClass], title: str = "", about: str = "", identity: bool = True
+    settings: Callable[[], SettingsClass], title: str = "", identity: bool = True
 ) -> SettingsClass:
     """Return a dataclass field that holds more settings: see ``Group``."""
-    made: Any = field(default_factory=settings, metadata={_KEY: Group(title, about, identity)})
+    made: Any = field(default_factory=settings, metadata={_KEY: Group(title, identity)})
     return made
 
 
@@ -117,7 +103,6 @@ class Group:
     """
 
     title: str = ""
-    about: str = ""
     identity: bool = True
 
 
@@ -245,12 +230,20 @@ def identity(value: Any) -> Any:
 
 
 def file_identity(value: str | Path | None) -> str | None:
-    """Return what tells apart names that may be files: a file's content, else the text."""
-    if value is None or not Path(value).is_file():
-        return None if value is None else str(value)
+    """Return what tells apart names that may be files: a file's content, else the text.
+
+    Of ``FILE:NAME``, which names a part of a file, the file's content and the name.
+    """
+    if value is None:
+        return None
+    file, name = str(value), ""
+    if not Path(file).is_file():
+        file, _, name = file.rpartition(":")
+        if not name or not Path(file).is_file():
+            return str(value)
     from acehand_core.files.safe_files import content_sha256
 
-    return f"file {content_sha256(Path(value))[:16]}"
+    return f"file {content_sha256(Path(file))[:16]}" + (f":{name}" if name else "")
 
 
 def default_text(leaf: Leaf) -> str:

@@ -159,6 +159,7 @@ class RosControllers:
 
         def got(message: Any) -> None:
             now = time.monotonic()
+            # Positions may be left out of a JointState, all of them.
             for name, position in zip(message.name, message.position, strict=False):
                 if np.isfinite(position):
                     seen[name] = now, position

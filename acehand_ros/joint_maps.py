@@ -69,15 +69,16 @@ class JointMap:
         Raises:
             InputError: a joint of the controller is not among them, or has no finite position.
         """
-        found = dict(zip(names, positions, strict=False))
-        missing = [name for name in self.joints if not np.isfinite(found.get(name, np.nan))]
+        # Positions may be left out of a JointState, all of them.
+        angles = dict(zip(names, positions, strict=False))
+        missing = [name for name in self.joints if not np.isfinite(angles.get(name, np.nan))]
         if missing:
             raise InputError(
                 f"{self.joint_states}: no position of {', '.join(missing)}; it has those of "
-                f"{', '.join(found) or 'no joint'}."
+                f"{', '.join(angles) or 'no joint'}."
             )
         out = np.empty(len(self.joints))
-        out[list(self.commands)] = [found[name] for name in self.joints]
+        out[list(self.commands)] = [angles[name] for name in self.joints]
         return out if self.unit == "rad" else self.hand.from_controller(out)
 
 

@@ -60,6 +60,9 @@ def _options(
 ) -> ConvertOptions:
     """Return the conversion's settings of a node's parameters of the same names."""
     check_ace(values)
+    values = {
+        **values, "bag": bag, "output": output, "bag_output": bag_output, "existing": existing,
+    }  # fmt: skip
     given: dict[tuple[str, ...], Any] = {}
     for leaf in leaves(ConvertOptions):
         value = values.get(leaf.parameter)
@@ -68,12 +71,7 @@ def _options(
             continue
         is_path = Path in (leaf.type, *get_args(leaf.type))
         given[leaf.path] = Path(value).expanduser() if is_path else value
-    named = {"bag": bag, "output": output, "bag_output": bag_output, "existing": existing}
-    return built(
-        ConvertOptions,
-        given | {leaf.path: named[leaf.parameter] for leaf in leaves(ConvertOptions)
-                 if leaf.parameter in named},
-    )  # fmt: skip
+    return built(ConvertOptions, given)
 
 
 def check_ace(values: Mapping[str, Any]) -> None:

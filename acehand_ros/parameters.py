@@ -82,7 +82,13 @@ class WorkParameters:
     """What the nodes that make datasets take of the main job's settings; "" and 0: not said."""
 
     robot: str = like(JobSettings, "robot", "inspire", "robot name, or the path of a robot.yaml")
-    hands: str = like(JobSettings, "hands", "both")
+    hands: str = like(
+        JobSettings,
+        "hands",
+        "auto",
+        "which hands to look for; auto: both, of a robot with one hand that one",
+        choices=("auto", "both", "left", "right"),
+    )
     tracker: str = like(JobSettings, "tracker", "auto")
     weights: str = like(
         JobSettings, "weights", "", "weights of the ace tracker; empty for the others"

@@ -62,11 +62,15 @@ BENCHMARKS = (
     Benchmark("overfit", "overfit --draw 11 --steps 1500", 2),
     Benchmark("overfit_kfree", "overfit --draw 11 --kfree --steps 2500", 4),
     Benchmark("recovery", "recovery --seeds 8", 2),
+    # Files of arms are nobody's to pass on; see benchmarks/arms.py.
+    Benchmark("arms", "arms --models out/models", 3, slow=True),
     # 184 clips are rendered and six networks trained.
     Benchmark(
         "tiny_study", "tiny_study --steps 1200 --clips 2 --runs out/tiny_study", 75,
         slow=True,
     ),
+    # Needs checkouts of public models.
+    Benchmark("own_robots", "own_robots", 20, slow=True),
 )  # fmt: skip
 
 

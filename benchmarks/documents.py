@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
@@ -153,6 +154,36 @@ def _overfit_kfree(result: Result) -> str:
     )
 
 
+def _arms(result: Result) -> str:
+    lines = [
+        "| arm | frames in which blind arms collide, deepest mm | with themselves, of both | "
+        "together, nearest mm | with themselves | reached, left and right | verdict |\n"
+        "|---|---|---|---|---|---|---|"
+    ]
+    for row in result["arms"]:
+        name = f"`{row['model'].rsplit('/', 1)[-1]}`"
+        if "left_out" in row:
+            lines.append(f"| {name} | {row['left_out']} | | | | | |")
+            continue
+        blind, both = row["blind"], row["together"]
+        deepest = f", {-blind['smallest_distance_mm']:.0f}" if blind["colliding_frames"] else ""
+        reached = " and ".join(f"{share:.0%}" for share in both["reached_share"].values())
+        lines.append(
+            f"| {name} | {blind['colliding_frames']}{deepest} | {blind['self_colliding_frames']} | "
+            f"{both['colliding_frames']}, {both['smallest_distance_mm']:.0f} | "
+            f"{both['self_colliding_frames']} | {reached} | {both['verdict']} |"
+        )
+    rows = [row for row in result["arms"] if "left_out" not in row]
+    took = [
+        statistics.median([row[way]["seconds"] for row in rows]) for way in ("blind", "together")
+    ]
+    return (
+        "\n".join(lines)
+        + "\n\n"
+        + _wrapped(f"(median {took[0]:.0f} s blind and {took[1]:.0f} s together; {record(result)})")
+    )
+
+
 #: Of the cells of fit_guards.py, those of the documentation.
 _GUARD_ROWS = {
     ("pinhole", 42): [("independent", 0), ("independent", 5)],
@@ -253,7 +284,28 @@ def _recovery(result: Result) -> str:
     return "\n".join(lines) + f"\n\n(errors in rad, of the gripper in m; {record(result)})"
 
 
+def _own_robots(result: Result) -> str:
+    lines = [
+        "| model | hands, fingers | driven, following | failed checks | base off the fingers, "
+        f"degrees | verdict on {result['frames']} frames |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, row in result["models"].items():
+        if "refused" in row:
+            lines.append(f"| {name} | refused: {row['refused'].rstrip('.')} | | | | |")
+            continue
+        sides = " and ".join(row["sides"])
+        failed = "; ".join(text.split(":")[0] for text in row["failed"]) or "none"
+        palm = row["palm_frame"].split(" degrees")[0]
+        lines.append(
+            f"| {name} | {sides}, {len(row['fingers'])} | {row['driven']}, {row['following']} | "
+            f"{failed} | {palm} | {row['verdict']} |"
+        )
+    return "\n".join(lines) + f"\n\n({', '.join(result['checkouts'])}; {record(result)})"
+
+
 WRITERS: dict[str, Callable[[Result], str]] = {
+    "arms": _arms,
     "main job": _main_job,
     "retarget hour": _retarget_hour,
     "synth": _synth,
@@ -264,6 +316,7 @@ WRITERS: dict[str, Callable[[Result], str]] = {
     "bag": _bag,
     "evaluate": _evaluate,
     "recovery": _recovery,
+    "own robots": _own_robots,
 }
 
 

@@ -178,7 +178,7 @@ def test_own_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     lines = example("own_robot", tmp_path)
     checks, (verdict, *ranges) = lines[:-4], lines[-4:]
-    assert len(checks) == 11 and "FAILED" not in "".join(checks) and verdict == "pass"
+    assert len(checks) == 14 and "FAILED" not in "".join(checks) and verdict == "pass"
     # robot.yaml: 0 to 1.4 rad, the thumb -1.2 to 0.3; that is 80.2, -68.8 and 17.2 degrees.
     limits = {"index": (0, 80.2), "middle": (0, 80.2), "thumb": (-68.8, 17.2)}
     for line, (name, (low, high)) in zip(ranges, limits.items(), strict=True):

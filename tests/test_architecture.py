@@ -18,12 +18,12 @@ PACKAGES = ("acehand_core", "retarget", "acehand_ros")
 #: Package -> packages it may import; what ``FREE`` names is free for all.
 ALLOWED = {
     "geometry": set(),
-    "motion": {"geometry", "joints"},
-    "joints": {"motion", "hand.skeleton"},
+    "motion": {"geometry", "keypoints"},
+    "keypoints": {"motion", "geometry", "hand"},
     "files": set(),
     "hand": {"geometry", "files"},
     "bags": {"motion", "geometry", "files", "hand"},
-    "recordings": {"motion", "joints", "geometry", "files", "bags"},
+    "recordings": {"motion", "keypoints", "geometry", "files", "hand", "bags"},
     "datasets": {"motion", "geometry", "files", "hand", "recordings"},
     "synthetic": {"motion", "geometry", "files", "hand", "recordings", "datasets"},
     "lerobot": {"motion", "geometry", "files", "hand", "recordings"},

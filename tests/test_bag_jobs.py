@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import json
+import re
 import shutil
 import sqlite3
 import threading
@@ -38,7 +39,7 @@ from helpers import older_datasets
 from helpers.bag_samples import DELAY, IMAGE, START, TOPIC, SampleBag, pictures, stamps
 from helpers.commands import Acehand, Run, hands_file
 from helpers.controller_rules import check_bag_limits, check_controller_takes, check_dataset_limits
-from helpers.example_video import TRUTH, empty_frames, example_frames
+from helpers.example_video import ROOT, TRUTH, empty_frames, example_frames
 from helpers.fake_motion import ARRAYS
 from retarget.robots.robot import load_robot
 
@@ -469,6 +470,21 @@ def test_a_robot_of_ones_own(
     assert run.code == 2 and "'allegro'" in run.messages
     run = Acehand(capsys, *write, "--robot", robot)
     assert run.code == 0 and run.json["topics"]["/left_hand/joint_states"] == COUNT
+
+
+@pytest.mark.usefixtures("known_hands")
+def test_a_robot_with_one_hand(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    robot = ("--robot", ROOT / "examples" / "own_robot")
+    run = episode_run(capsys, recorded, tmp_path / "set", *robot)
+    assert run.code == 0 and run.json["episodes"][0]["coverage"]["left"] == 0
+    assert any("has a right hand only" in note for note in run.json["notes"])
+    # One line with the verdict, although it is told to be quiet.
+    (line,) = [line for line in run.err.splitlines() if str(recorded) in line]
+    assert re.search(r": (pass|warn|fail) \(left 0%, right \d+%\)$", line)
+    run = episode_run(capsys, recorded, tmp_path / "no", *robot, "--hands", "both")
+    assert run.code == 2 and "give --hands right" in run.messages
 
 
 def test_bag_write_of_episodes_with_the_same_stamps(

@@ -290,6 +290,7 @@ def test_a_part_and_a_mirror_image(tmp_path: Path) -> None:
         ("rational_polynomial", (0.1, -0.02, 1e-3, 2e-3, 3e-3, 0.01, 0.02, 0.03), "brown_conrady"),
         ("equidistant", (0.1, 0.02, -0.01, 0.001), "kannala_brandt"),
         ("plumb_bob", (0, 0, 0, 0, 0), "pinhole"),
+        ("plumb_bob", (0.1, -0.02, 1e-3, 2e-3, 3e-3, 0.01, 0.02, 0.03, 0, 0), "brown_conrady"),
         ("", (), "pinhole"),
     ],
 )
@@ -300,7 +301,7 @@ def test_camera_models(tmp_path: Path, model: str, d: tuple[float, ...], ours: s
     camera = index_of(tmp_path / "bag").camera
     assert camera.model == ours
     if ours != "pinhole":
-        assert camera.distortion[: len(d)] == pytest.approx(d)
+        assert camera.distortion[: len(d)] == pytest.approx(d[:8])
 
 
 def test_binning_region_and_rectified_pictures(tmp_path: Path) -> None:
@@ -316,6 +317,28 @@ def test_binning_region_and_rectified_pictures(tmp_path: Path) -> None:
         bag.camera_info(START, d=(0.3, 0, 0, 0, 0), p=(33, 0, 15, 0, 0, 34, 11, 0, 0, 0, 1, 0))
     camera = index_of(tmp_path / "rect").camera
     assert (camera.model, camera.fx, camera.fy, camera.cx) == ("pinhole", 33, 34, 15)
+    with SampleBag(tmp_path / "fisheye") as bag:
+        bag.image(pictures(1)[0], START, topic="/cam/image_rect")
+        bag.camera_info(START, "equidistant", (0.1, 0, 0, 0),
+                        p=(33, 0, 15, 0, 0, 34, 11, 0, 0, 0, 1, 0))  # fmt: skip
+    camera = index_of(tmp_path / "fisheye").camera
+    assert (camera.model, camera.fx, camera.fy, camera.cx) == ("pinhole", 33, 34, 15)
+
+
+@pytest.mark.parametrize(
+    ("model", "d", "message"),
+    [("rational_polynomial", (0.1,) * 12, "thin prism or tilt coefficients"),
+     ("rational_polynomial", (0.1,) * 6, "6 distortion coefficients; valid: 4, 5, 8")],
+)  # fmt: skip
+def test_coefficients_that_no_model_has_are_not_left_out(
+    tmp_path: Path, model: str, d: tuple[float, ...], message: str
+) -> None:
+    with SampleBag(tmp_path / "bag") as bag:
+        bag.image(pictures(1)[0], START)
+        bag.camera_info(START, model, d)
+    index = index_of(tmp_path / "bag")
+    assert index.camera is None
+    assert any(message in note for note in index.notes)
 
 
 def test_camera_poses_from_transforms(tmp_path: Path) -> None:

@@ -356,11 +356,8 @@ def test_a_block_says_by_which_code_and_machine(tmp_path):
 
 
 def test_the_demo_splits_the_error_of_the_wrist():
-    sys.path.insert(0, str(ROOT / "examples"))
-    try:
-        import demo
-    finally:
-        sys.path.pop(0)
+    from examples import demo
+
     truth = read_hand_motion(ROOT / "examples" / "two_hands_truth.parquet")
     joints = truth.joints_camera
     both = truth.known.all(1)

@@ -11,10 +11,10 @@ from scipy.spatial.transform import Rotation, Slerp
 
 from acehand_core.errors import CalibrationError
 from acehand_core.geometry.cameras import Camera
+from acehand_core.recordings.camera_files import load_camera
 from acehand_core.recordings.cameras import (
     POSE_COLUMNS,
     fit_camera_to,
-    load_camera,
     load_camera_poses,
     parse_intrinsics,
 )
@@ -40,14 +40,14 @@ def test_camera_file(tmp_path) -> None:
     ("content", "message"),
     [
         (None, "does not exist"),
-        ("", "is not JSON"),
+        ("", "it has no fields"),
         ("{'model': 1}", "is not JSON"),
-        ("[1, 2]", "one JSON object"),
+        ("[1, 2]", "it has no fields"),
         (json.dumps(FISHEYE | {"model": "kanala_brandt"}), "Did you mean 'kannala_brandt'"),
         (json.dumps({k: v for k, v in FISHEYE.items() if k != "fx"}), "'fx' is missing"),
         (json.dumps(FISHEYE | {"fx": math.nan}), "fx is nan"),
-        (b"\xff\xfe\x00", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
+        (b"\xff\xfe\x00", "neither text nor COLMAP's cameras.bin"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )
 def test_bad_camera_files_say_why(tmp_path, content, message: str) -> None:
@@ -60,7 +60,7 @@ def test_bad_camera_files_say_why(tmp_path, content, message: str) -> None:
 
 
 def test_camera_file_is_no_folder(tmp_path) -> None:
-    with pytest.raises(CalibrationError, match="is a folder; give a JSON camera file"):
+    with pytest.raises(CalibrationError, match="is a folder; give a camera file"):
         load_camera(tmp_path)
 
 

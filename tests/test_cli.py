@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -19,17 +21,18 @@ import pytest
 
 from acehand_core.cli import retarget
 from acehand_core.cli.main import main as acehand
-from acehand_core.errors import OutputError
+from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import LeRobotWriter, read_provenance
-from acehand_core.recordings.hands_file import read_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion, read_motion_file
 from acehand_core.recordings.registry import Registry
 from helpers.commands import Acehand, Run, first_run, hands_file
 from helpers.controller_rules import check_dataset_limits
 from helpers.example_video import ROOT, empty_frames, example_frames
 from helpers.retarget_samples import moving_hands
 from helpers.video_fixtures import write_audio, write_video
-from retarget.robots.robot import find_robot_file
+from retarget.retargeting import retarget_motion
+from retarget.robots.robot import find_robot_file, load_robot
 
 X264 = {"preset": "ultrafast", "crf": "18"}
 
@@ -513,6 +516,45 @@ def test_interrupted_before_anything(
     assert run.code == 130 and run.json["dataset"] is None and run.messages == "interrupted"
 
 
+# A robot with one hand.
+
+
+def test_a_robot_with_one_hand_follows_that_hand(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands, robot = hands_file(tmp_path / "h.npz"), ROOT / "examples" / "own_robot"
+    run = Run(capsys, hands, "--robot", robot, "--output", tmp_path / "out")
+    assert run.code == 0 and run.json["episodes"][0]["coverage"] == {"left": 0.0, "right": 1.0}
+    note = "robot three_fingers has a right hand only: the other is not looked for"
+    assert run.json["notes"] == [note]
+    again = Run(capsys, hands, "--robot", robot, "--output", tmp_path / "out", "--resume")
+    assert again.code == 0 and again.json["skipped"] == [str(hands)]
+    assert Acehand(capsys, "view", hands, "--robot", robot, "--output", tmp_path / "v").code == 0
+
+    def worked(*_: object) -> None:
+        raise AssertionError("it should have been refused first")
+
+    monkeypatch.setattr(Registry, "open", worked)
+    for asked in ("both", "left"):
+        run = Run(capsys, hands, "--robot", robot, "--hands", asked, "--output", tmp_path / "no")
+        assert run.code == 2 and "give --hands right" in run.messages
+        assert not (tmp_path / "no").exists()
+    with pytest.raises(InputError, match="hands='right' of track"):
+        retarget_motion(read_motion_file(hands, "both"), load_robot(robot))
+
+
+def test_quiet_keeps_the_verdict(tmp_path: Path, capsys) -> None:
+    hands = [hands_file(tmp_path / f"{name}.npz") for name in "ab"]
+    words = [*map(str, hands), "--dry-run", "-q"]
+    assert retarget.main(words) == 0
+    said = capsys.readouterr()
+    for path, line in zip(hands, said.err.splitlines(), strict=True):
+        assert re.fullmatch(
+            rf"{re.escape(str(path))}: (pass|warn|fail) \(left .*, right .*\)", line
+        )
+    assert said.out == ""
+
+
 # The other commands.
 
 
@@ -632,6 +674,29 @@ def test_export_of_robot_commands(tmp_path: Path, capsys) -> None:
     leap, other = ["--robot", "leap", "--hands", "left"], str(tmp_path / "other.csv")
     assert acehand(["export", str(hands), other, *leap]) == 4
     assert "no left hand appears" in capsys.readouterr().err
+
+
+def test_a_library_that_mujoco_gl_names_and_that_is_not_there(tmp_path: Path) -> None:
+    """The bindings of OSMesa fail on import of MuJoCo itself, which the replay needs."""
+    if _can_load("libOSMesa.so.8") or _can_load("libOSMesa.so"):
+        pytest.skip("OSMesa is here")
+    child = _child(
+        hands_file(tmp_path / "h.npz"), "--output", tmp_path / "out",
+        env={**os.environ, "MUJOCO_GL": "osmesa"},
+    )  # fmt: skip
+    _, err = child.communicate(timeout=120)
+    assert child.returncode == 0 and "Traceback" not in err
+    assert check_dataset(tmp_path / "out") == []
+    assert "no pictures of the robot" in err and "libosmesa" not in err
+    assert ("The library of MUJOCO_GL=egl is here" in err) == _can_load("libEGL.so.1")
+
+
+def _can_load(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def test_pictures_without_opengl(clip: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from acehand_core.cli.main import COMMANDS, command_named
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera, CameraModel
-from acehand_core.joints import ENTRIES, REACHES_M
+from acehand_core.keypoints.joints import ENTRIES, REACHES_M
 from acehand_core.lerobot.features import Layout, features
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import Failure, JobReport

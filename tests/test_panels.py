@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import cv2
 import numpy as np
 import pytest
 
+from acehand_core.cli.main import main as acehand
 from acehand_core.datasets.clips.schema import StoreInfo
 from acehand_core.datasets.clips.store import ClipWriter
 from acehand_core.datasets.segments import segment_place
 from acehand_core.drawing import render_inputs
+from acehand_core.drawing.overlay import FINGER_COLOURS
 from acehand_core.drawing.panels import (
     Layer,
     Panels,
@@ -145,7 +148,7 @@ def test_panels_under_and_beside_the_source_camera(panels) -> None:
     with pytest.raises(InputError, match="need a robot"):
         drawn.draw("robot", 0, image)
     with pytest.raises(InputError, match="relative to the wrist"):
-        Panels(motion_of(moving_hands(3), placed=False), 320, 240)
+        Panels(motion_of(moving_hands(3), placed=False), 320, 240).draw("mesh", 0, image)
 
 
 def test_head_view_follows_a_moving_camera(panels) -> None:
@@ -212,6 +215,48 @@ def test_render_part_of_an_episode(tmp_path: Path, capsys) -> None:
         assert all(np.array_equal(found[s].rotation, used[s].rotation) for s in used)
     late = Acehand(capsys, *drawn, "--start", 5, "--output", tmp_path / "late")
     assert late.code == 2 and "valid: 0 to 0.2" in late.err
+
+
+def test_a_dataset_is_drawn_with_its_own_robot(tmp_path: Path, capsys) -> None:
+    hands, out = hands_file(tmp_path / "hands.npz", 4), tmp_path / "set"
+    assert Run(capsys, hands, "--robot", "allegro", "--output", out).code == 0
+
+    def drawn(name: str, *more: object, code: int = 0) -> tuple[np.ndarray, Acehand]:
+        words = ("render", out, "--panels", "robot", "--no-moving", "--output", tmp_path / name)
+        run = Acehand(capsys, *words, *more)
+        assert run.code == code, run.err
+        return cv2.imread(str(tmp_path / name / "strip.png")), run
+
+    own, said = drawn("own")
+    same, _ = drawn("same", "--robot", "allegro")
+    assert np.array_equal(own, same)
+    other, _ = drawn("other", "--robot", "inspire")
+    assert (own != other).any(-1).mean() > 0.005
+    assert acehand(["render", str(out), "--robot", "inspire", "--panels", "robot", "--no-moving",
+                    "--output", str(tmp_path / "said")]) == 0  # fmt: skip
+    assert "drawn with inspire; its own robot is allegro" in capsys.readouterr().err
+    # A robot of one's own is not found by its name alone.
+    info = json.loads((out / "meta" / "info.json").read_text())
+    (out / "meta" / "info.json").write_text(json.dumps({**info, "robot_type": "myhand"}))
+    _, said = drawn("none", code=2)
+    assert "'myhand'" in said.messages and "robot.yaml" in said.messages
+
+
+def test_joints_relative_to_the_wrist_are_drawn_from_outside(tmp_path: Path, capsys) -> None:
+    hands = hands_file(tmp_path / "hands.npz", 4, frame="wrist")
+    run = Acehand(capsys, "render", hands, "--no-moving", "--output", tmp_path / "r")
+    assert run.code == 0, run.err
+    strip = cv2.cvtColor(cv2.imread(str(tmp_path / "r" / "strip.png")), cv2.COLOR_BGR2RGB)
+    human, robot = np.split(strip[: strip.shape[0] // 2 * 2].astype(int), 2)
+    for colour in FINGER_COLOURS:  # no finger is outside the picture
+        assert (np.abs(human - colour).max(-1) < 40).sum() > 4 * 10
+    assert (robot.min(-1) > 150).mean() > 0.01  # the white hands
+    run = Acehand(capsys, "render", hands, "--panels", "mesh", "--output", tmp_path / "m")
+    assert run.code == 2 and "valid: third, robot-third" in run.messages
+    run = Acehand(capsys, "view", hands, "--output", tmp_path / "v")
+    sheet = cv2.cvtColor(cv2.imread(str(tmp_path / "v" / "contact_sheet.png")), cv2.COLOR_BGR2RGB)
+    for colour in FINGER_COLOURS:
+        assert (np.abs(sheet.astype(int) - colour).max(-1) < 40).sum() > 4 * 10
 
 
 def test_render_an_episode_with_depth(tmp_path: Path, capsys) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from acehand_core.drawing.robot_sheet import robot_sheet
 from acehand_core.drawing.robot_view import RobotRenderer, composite, portrait
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.geometry.cameras import Camera
@@ -160,6 +161,27 @@ def test_composite_mixes_by_alpha():
     assert np.array_equal(composite(np.zeros_like(picture), background), background)
 
 
+def test_a_sheet_shows_the_base_frame_and_where_the_hand_closes(robot):
+    """Before the palm of a right hand z goes up, y to the thumb at the right, x to the viewer."""
+    sheet = robot_sheet(robot)
+    assert sheet.shape == (560 * len(robot.hands), 4 * 560, 3)
+    row = list(robot.hands).index("right") * 560
+    opened, closed, aside = (sheet[row : row + 560, i * 560 : (i + 1) * 560] for i in range(3))
+    ends = {}
+    for name, panel in (("front", opened), ("side", aside)):
+        for axis, colour in (("x", (214, 39, 40)), ("y", (34, 139, 34)), ("z", (31, 80, 210))):
+            rows, columns = np.nonzero((panel == colour).all(axis=-1))
+            ends[name, axis] = np.array([np.ptp(columns), np.ptp(rows)])
+            ends[name, axis, "middle"] = np.array([columns.mean(), rows.mean()])
+    assert ends["front", "z"][1] > 3 * ends["front", "z"][0]
+    assert ends["front", "y"][0] > 3 * ends["front", "y"][1]
+    assert ends["front", "y", "middle"][0] > ends["front", "z", "middle"][0]
+    assert ends["side", "x"][0] > 3 * ends["side", "x"][1]
+    # From the thumb's side x is at the left, where the fingertips go.
+    assert ends["side", "x", "middle"][0] < ends["side", "z", "middle"][0]
+    assert np.abs(opened.astype(int) - closed).mean() > 2
+
+
 def test_portraits(robot, renderer):
     hand = robot.hand("left")
     opened = portrait(robot, "left", hand.expand(hand.command_lower), 200, 240)
@@ -219,7 +241,7 @@ def run_probe(**variables):
 def test_without_opengl_the_packages_are_named(value):
     out = run_probe(MUJOCO_GL=value)
     assert out.startswith("missing:")
-    for word in ("libegl1", "libgl1-mesa-dri", "libosmesa6", "MUJOCO_GL"):
+    for word in ("libegl1", "libgl1-mesa-dri", "MUJOCO_GL"):
         assert word in out
 
 

@@ -123,6 +123,18 @@ def test_identity_is_of_contents(tmp_path: Path) -> None:
     moved.write_text("two")
     assert identity_of(Settings(("x",), inner=Inner(file=moved))) != first
     # "given" only where it is not the default, "always" always, "never" never.
+
+    # FILE:NAME is the file's content and the name, wherever it lies.
+    texts = []
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "cameras").write_text("what is in it")
+        cameras = [Path(f"{tmp_path}/{folder}/cameras:{name}") for name in ("cam0", "cam1")]
+        texts.append([identity_of(Settings(("x",), inner=Inner(file=c)))["file"] for c in cameras])
+    assert texts[0] == texts[1] and texts[0][0] != texts[0][1]
+    (tmp_path / "two/cameras").write_text("something else")
+    assert identity_of(Settings(("x",), inner=Inner(file=cameras[1])))["file"] != texts[1][1]
+
     assert identity_of(Settings(("x",), loud=True)) == {"names": ["x"], "size": None, "file": None}
     assert identity_of(Settings(("x",), speed=2.0))["speed"] == 2.0
 
@@ -151,5 +163,6 @@ def test_parameters_share_the_flags_settings() -> None:
         expected = flags[parameter.name].choices or (
             "refuse", *dict(flags[parameter.name].setting.switches or {})
         )  # fmt: skip
-        assert parameter.choices == expected
+        # Of one that cannot be None "auto" says the same.
+        assert tuple(c for c in parameter.choices if c != "auto") == expected
     assert dataclasses.is_dataclass(JobSettings)

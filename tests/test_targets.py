@@ -139,8 +139,8 @@ def test_a_frame_without_the_joints_it_needs_is_not_active():
     joints[2, 1] = np.nan
     joints[3, 1, 0] = np.nan  # wrist
     joints[4, 1, 9] = np.nan  # a knuckle
-    joints[5, 1, 20] = np.nan  # a tip
-    joints[6, 1, [1, 7]] = np.nan  # thumb CMC and a DIP: both can be missed
+    joints[5, 1, [4, 8, 12, 16, 20]] = np.nan  # all tips
+    joints[6:, 1, [1, 7]] = np.nan  # thumb CMC and a DIP: both can be missed
     targets = hand_targets(motion_of(joints), "right")
     assert targets.active.tolist() == [True, True, False, False, False, False, True, True]
     assert (targets.weight > 0).tolist() == targets.active.tolist()

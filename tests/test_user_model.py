@@ -36,7 +36,7 @@ MJCF = """<mujoco><compiler angle="degree"/><worldbody>
      <geom type="capsule" fromto="0.012 0 0 0.05 0 0" size="0.007"/></body>
    </body></body></worldbody>
   <actuator><motor joint="finger_root"/><position name="turn" joint="shoulder"/></actuator>
-  <equality><joint joint1="finger_root" joint2="opposed_root"/></equality>
+  <equality><joint joint1="finger_bend" joint2="finger_root" polycoef="-0.1 -1 0 0 0"/></equality>
   <keyframe><key qpos="0 0 0 0 0"/></keyframe></mujoco>"""
 URDF = """<robot name="theirs">
   <link name="flange"/>
@@ -225,6 +225,33 @@ def test_a_changed_file_is_read_again(tmp_path, folder):
         zero, ["index_tip"]
     )
     assert moved[0, 0] == pytest.approx([0, 0, 0.01])
+
+
+def test_folders_of_assets_includes_and_excludes_are_kept(tmp_path, folder):
+    """Meshes below meshdir, default classes of an included file, contact excluded by the maker."""
+    package = folder / "theirs"
+    (package / "assets").mkdir()
+    (package / "wedge.obj").rename(package / "assets" / "wedge.obj")
+    (package / "classes.xml").write_text(
+        '<mujoco><default><default class="wedge"><geom type="mesh" mesh="wedge"/></default>'
+        "</default></mujoco>"
+    )
+    text = MJCF.replace('angle="degree"', 'angle="degree" meshdir="assets"')
+    text = text.replace(
+        "<worldbody>",
+        '<include file="classes.xml"/><asset><mesh file="wedge.obj"/></asset><worldbody>',
+    ).replace('<site name="finger_top"', '<geom class="wedge"/><site name="finger_top"')
+    text = text.replace(
+        "</worldbody>",
+        '</worldbody><contact><exclude body1="opposed" body2="finger_end"/></contact>',
+    )
+    (package / "hand.xml").write_text(text)
+    hand = load_robot(robot_file(tmp_path), models=folder).hand("right")
+
+    model = mujoco.MjModel.from_xml_path(str(hand.mjcf_path))
+    assert (model.nmesh, model.mesh_vertnum[0]) == (1, 4)
+    pair = sorted(model.body(n).id for n in ("right_opposed", "right_bend"))
+    assert (pair[0] << 16) + pair[1] in model.exclude_signature
 
 
 @pytest.mark.parametrize("pitch", [0.3, -1.2, np.pi / 2, -np.pi / 2])

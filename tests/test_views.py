@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 
+import cv2
 import numpy as np
 import pytest
 
-from acehand_core.drawing.contact_sheet import SourceView
+from acehand_core.drawing.contact_sheet import EpisodePictures, SourceView
 from acehand_core.errors import MissingDependencyError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
+from acehand_core.recordings.registry import open_recording
 from acehand_core.types import SIDES
 from helpers.retarget_samples import motion_of, moving_hands
+from helpers.video_fixtures import write_video
 from retarget.retargeting import retarget_motion
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
@@ -130,6 +133,31 @@ def test_without_a_camera_a_nominal_one_is_used(placed, pictures):
     motion, trajectory = placed
     (picture,) = pictures(dataclasses.replace(motion, camera=None), trajectory, [5])
     assert drawn(picture).any()
+
+
+@pytest.mark.parametrize("spread", [1.0, 6.0])
+def test_the_sheet_shows_where_the_hands_are(placed, spread, tmp_path) -> None:
+    """Red grows with x and green with y, so that the edges of a thumbnail say what it shows."""
+    across, down = np.meshgrid(np.arange(1000) / 1000, np.arange(800) / 800)
+    image = np.stack([across * 250, down * 250, np.full_like(across, 60)], -1).astype(np.uint8)
+    recording = open_recording(write_video(tmp_path / "v.mp4", [image] * 12))
+    # All joints within 100 x 80 px around (600, 340), or six times that.
+    corners = np.array([[550.0, 300.0], [650.0, 380.0]])
+    joints = np.resize((corners - [600, 340]) * spread + [600, 340], (12, 2, 21, 2))
+    motion = dataclasses.replace(placed[0], camera=None, joints_image=joints)
+    sheet = tmp_path / "sheet.png"
+    EpisodePictures(recording, motion, placed[1], None).write_contact_sheet(sheet)
+    thumb = cv2.cvtColor(cv2.imread(str(sheet)), cv2.COLOR_BGR2RGB)[40:280, 6:306]
+
+    # The panel is 960 px wide, a thumbnail 300: no smaller part is shown, 0.3125 of the width. Six
+    # times the box and a quarter of that on each side is 0.9: then it is all.
+    share = 0.3125 if spread == 1 else 1.0
+    left, right = thumb[120, 2, 0] / 250, thumb[120, -3, 0] / 250
+    assert right - left == pytest.approx(share, abs=0.03)
+    top, bottom = thumb[30, 20, 1] / 250, thumb[-3, 20, 1] / 250
+    assert bottom - top == pytest.approx(share * 207 / 240, abs=0.03)
+    middle = 0.6 if spread == 1 else 0.5
+    assert (left + right) / 2 == pytest.approx(middle, abs=0.02)
 
 
 def test_missing_opengl_is_said(placed, monkeypatch):

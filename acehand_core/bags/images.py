@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 
 from acehand_core.errors import CalibrationError, SchemaError, nearest
-from acehand_core.geometry.cameras import Camera, CameraModel
+from acehand_core.geometry.cameras import Camera, CameraModel, opencv_distortion
 from acehand_core.types import ImageRgb
 
 CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
@@ -34,13 +34,17 @@ def camera_of(message: Any, rectified: bool = False) -> Camera | None:
     k = [float(value) for value in getattr(message, "k", getattr(message, "K", ()))]
     p = [float(value) for value in getattr(message, "p", getattr(message, "P", ()))]
     d = [float(value) for value in getattr(message, "d", getattr(message, "D", ()))]
-    if rectified and p[0] > 0:
-        k, d = [p[0], 0, p[2], 0, p[5], p[6], 0, 0, 1], []
+    if rectified and p and p[0] > 0:
+        k = [p[0], 0, p[2], 0, p[5], p[6], 0, 0, 1]
     if not k or k[0] == 0:
         return None
-    model, coefficients = _distortion(str(message.distortion_model), [] if rectified else d)
+
+    model: CameraModel = "pinhole"
+    coefficients: tuple[float, ...] = ()
+    if not rectified:
+        model, coefficients = _distortion(str(message.distortion_model), d)
     width, height = int(message.width), int(message.height)
-    camera = Camera(model, width, height, k[0], k[4], k[2], k[5], tuple(coefficients))
+    camera = Camera(model, width, height, k[0], k[4], k[2], k[5], coefficients)
     roi = message.roi
     if roi.width and roi.height and (roi.width, roi.height) != (width, height):
         camera = camera.cropped(roi.x_offset, roi.y_offset, roi.width, roi.height)
@@ -51,21 +55,17 @@ def camera_of(message: Any, rectified: bool = False) -> Camera | None:
     return camera
 
 
-def _distortion(name: str, d: list[float]) -> tuple[CameraModel, list[float]]:
+def _distortion(name: str, d: list[float]) -> tuple[CameraModel, tuple[float, ...]]:
     if name in ("equidistant", "fisheye"):
-        return "kannala_brandt", d if any(d) else [0.0] * 4
+        return "kannala_brandt", tuple(d) if any(d) else (0.0,) * 4
     if not any(d):
-        return "pinhole", []
-    if name == "plumb_bob":
-        return "brown_conrady", d[:5]
-
-    if name == "rational_polynomial":
-        if any(d[8:]):
-            raise CalibrationError(
-                "CameraInfo: rational_polynomial with thin prism or tilt coefficients "
-                f"{d[8:]}; valid: up to 8 coefficients. Calibrate without them, or give --camera."
-            )
-        return "brown_conrady", d[:8]
+        return "pinhole", ()
+    if name in ("plumb_bob", "rational_polynomial"):
+        # As image_geometry does it: OpenCV's order, whichever of the two names they have.
+        try:
+            return opencv_distortion(d)
+        except CalibrationError as error:
+            raise CalibrationError(f"CameraInfo: {name} with {error}") from None
 
     raise CalibrationError(f"CameraInfo: distortion model {name!r}; {nearest(name, _MODELS)}")
 

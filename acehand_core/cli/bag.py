@@ -10,7 +10,8 @@ from acehand_core.cli import console
 from acehand_core.cli.console import OVERWRITE
 from acehand_core.cli.retarget import summarise, with_weights
 from acehand_core.pipeline.bag_convert import ConvertOptions
-from acehand_core.settings import ROBOT_MODEL, group, setting
+from acehand_core.pipeline.settings import JobSettings
+from acehand_core.settings import group, like, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Write:
         metavar="NAME|FILE",
         default_text="inspire; of a dataset its own robot.yaml",
     )
-    robot_model: Path | None = setting(None, ROBOT_MODEL)
+    robot_model: Path | None = like(JobSettings, "robot_model", None)
     episode: tuple[int, ...] = setting((), "only this episode", repeat=True)
     distro: str | None = setting(
         None, "whose message definitions, from humble on", metavar="NAME", default_text="newest"

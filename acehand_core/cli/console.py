@@ -123,7 +123,9 @@ class Common:
     verbose: bool = setting(
         False, "show tracebacks and what native libraries print", short="v", either="volume"
     )
-    quiet: bool = setting(False, "no progress bars", short="q", either="volume")
+    quiet: bool = setting(
+        False, "no progress, of a clip one line with its verdict", short="q", either="volume"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ def examine() -> list[Piece]:
     pieces.append(
         Piece(
             "OpenGL", False, _opengl(), "pictures of the robot",
-            "apt-get install libegl1 libgl1-mesa-dri (or libosmesa6 with MUJOCO_GL=osmesa)",
+            "apt-get install libegl1 libgl1-mesa-dri (MUJOCO_GL unset or egl)",
         )
     )  # fmt: skip
     mano = os.environ.get("ACEHAND_MANO", "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,7 +10,8 @@ from acehand_core.cli import console
 from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.console import OVERWRITE
 from acehand_core.errors import InputError
-from acehand_core.settings import HAND_LENGTH, HANDS, check_values, group, leaves, setting
+from acehand_core.pipeline.settings import JobSettings
+from acehand_core.settings import check_values, group, leaves, like, setting
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.types import Hands
 
@@ -77,8 +78,8 @@ class Evaluate:
         "--windows the recording is cut as in any other run)",
     )
     time: int = setting(0, "time N passes over the first segment", low=0)
-    hands: Hands = setting("both", HANDS)
-    hand_length_m: float | None = setting(None, HAND_LENGTH, flag="hand-length", metavar="M")
+    hands: Hands = like(JobSettings, "hands", "both", "which hands to look for")
+    hand_length_m: float | None = like(JobSettings, "hand_length_m", None)
     ace: AceSettings = group(AceSettings, "tracker ace")
 
     def __post_init__(self) -> None:
@@ -86,10 +87,7 @@ class Evaluate:
 
     def run(self, terminal: console.Terminal) -> int:
         """Score and report."""
-        from dataclasses import replace
-
         from acehand_core.atomic import check_free
-        from acehand_core.errors import InputError
         from acehand_core.evaluation.protocol import HandLibrary, picture_size, protocol_named
         from acehand_core.evaluation.run import Options, evaluate_predictions, write_evaluation
 
@@ -127,8 +125,6 @@ class Evaluate:
     def _track(
         self, tracker: str, truth: GroundTruth, options: Any, bars: console.Bars
     ) -> dict[str, Any]:
-        from dataclasses import replace
-
         from acehand_core.evaluation.protocol import PAPER_WIDTHS
         from acehand_core.evaluation.run import evaluate_tracker
         from acehand_core.evaluation.tracking import Decoding, DoNothing
@@ -146,17 +142,17 @@ class Evaluate:
         settings = TrackerSettings(
             hands=self.hands,
             hand_length_m=self.hand_length_m,
-            ace=chosen if chosen.weights else None,
+            ace=chosen.if_weights,
         )
         made = DoNothing() if tracker == DoNothing.name else make_tracker(tracker, settings)
         decoding = Decoding(self.decode_frames, in_windows=self.ace.windows is not None)
-        told = {
+        used = {
             "hands": settings.hands,
             "hand_length_m": settings.hand_length_m,
             "ace": settings.ace,
         }
         return evaluate_tracker(
-            made, truth, options, told, decoding, self.keep, self.time, bars,
+            made, truth, options, used, decoding, self.keep, self.time, bars,
         )  # fmt: skip
 
 
@@ -174,7 +170,6 @@ class Import:
 
     def run(self, terminal: console.Terminal) -> int:
         """Import them, or list the methods."""
-        from acehand_core.errors import InputError
         from acehand_core.evaluation.importing import METHODS, import_predictions
         from acehand_core.evaluation.protocol import HandLibrary
 

@@ -37,9 +37,9 @@ def parse(program: str, words: Sequence[str], *kinds: type[Any]) -> tuple[Any, .
     for leaf in flat:
         boxes.setdefault(leaf.group, []).extend(_fields(leaf, exclusive))
     main = boxes.pop(Group())
-    for number, (about, entries) in enumerate(boxes.items()):
+    for number, (group, entries) in enumerate(boxes.items()):
         box: Any = make_dataclass("Box", entries, kw_only=True)
-        named = Annotated[box, conf.arg(name=about.title, help=about.about)]
+        named = Annotated[box, conf.arg(name=group.title)]
         main.append((f"box{number}", named, field(default_factory=box)))
 
     flags: Any = tyro.cli(

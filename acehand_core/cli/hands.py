@@ -8,21 +8,14 @@ from pathlib import Path
 from acehand_core.cli import console
 from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.console import OVERWRITE
+from acehand_core.errors import InputError, NoHandError
+from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.settings import (
-    CALIBRATION,
-    HAND_LENGTH,
-    HANDS,
-    LATENCY,
-    ROBOT,
-    ROBOT_MODEL,
-    group,
-    setting,
-)
+from acehand_core.settings import group, like, setting
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.types import Hands, Latency
 
-_TABLE = "HandMotion .parquet or joints .npz"
+_TABLE = "HandMotion .parquet, or keypoints (.npz, .npy, .csv, .json, .parquet)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +24,13 @@ class Reconstruct:
 
     input: Path = setting(..., "what shows the hands", metavar="VIDEO", positional=True)
     tracker: str = setting("auto", "as of acehand-retarget", metavar="NAME")
-    hands: Hands = setting("both", HANDS)
+    hands: Hands = like(JobSettings, "hands", "both", "which hands to look for")
     output: Path | None = setting(
         None, ".parquet or .csv", metavar="FILE", default_text="VIDEO.hands.parquet"
     )
     overwrite: bool = setting(False, OVERWRITE)
     reading: RecordingOptions = group(RecordingOptions)
-    hand_length_m: float | None = setting(None, HAND_LENGTH, flag="hand-length", metavar="M")
+    hand_length_m: float | None = like(JobSettings, "hand_length_m", None)
     work_dir: Path | None = setting(
         None,
         "keep partial results there; the same command again resumes from them",
@@ -47,7 +40,6 @@ class Reconstruct:
 
     def run(self, terminal: console.Terminal) -> int:
         """Track and write."""
-        from acehand_core.errors import NoHandError
         from acehand_core.recordings.hands_file import (
             TABLE_SUFFIXES,
             check_table_path,
@@ -58,12 +50,11 @@ class Reconstruct:
 
         output = self.output or self.input.with_suffix(".hands.parquet")
         check_table_path(output, self.overwrite, TABLE_SUFFIXES)
-        ace = usable_weights(self.ace, self.tracker)
         settings = TrackerSettings(
             hands=self.hands,
             hand_length_m=self.hand_length_m,
             work_dir=self.work_dir,
-            ace=ace if ace.weights else None,
+            ace=usable_weights(self.ace, self.tracker).if_weights,
         )
         recording, tracker = open_input(self.input, self.tracker, settings, self.reading)
         motion = tracker.track(recording, terminal.bars)
@@ -93,16 +84,16 @@ class Export:
         "write this robot's commands instead, in its controller's order and unit (.csv)",
         metavar="NAME",
     )
-    robot_model: Path | None = setting(None, ROBOT_MODEL)
-    calibration: Path | None = setting(None, CALIBRATION, metavar="FILE")
-    latency: Latency = setting("off", LATENCY)
-    hands: Hands = setting("both", HANDS)
+    robot_model: Path | None = like(JobSettings, "robot_model", None)
+    robot_unchecked: bool = like(JobSettings, "robot_unchecked", False)
+    calibration: Path | None = like(JobSettings, "calibration", None)
+    latency: Latency = like(JobSettings, "latency", "off")
+    hands: Hands = like(JobSettings, "hands", "both", "which hands to look for")
+    keypoints: str | None = like(RecordingOptions, "keypoints", None)
     overwrite: bool = setting(False, OVERWRITE)
 
     def run(self, terminal: console.Terminal) -> int:
         """Write the file."""
-        from acehand_core.errors import InputError
-
         if self.robot is not None:
             return self._commands(self.robot, terminal)
         if self.calibration or self.robot_model or self.latency != "off":
@@ -119,7 +110,7 @@ class Export:
         )
 
         check_table_path(self.output, self.overwrite, (*TABLE_SUFFIXES, ".npz"))
-        motion = read_motion_file(self.input, self.hands, as_stored=True)
+        motion = read_motion_file(self.input, self.hands, as_stored=True, keypoints=self.keypoints)
         write = write_joints_file if self.output.suffix == ".npz" else write_hand_motion
         write(motion, self.output, self.overwrite)
         console.say(f"{self.output}: {len(motion)} frames")
@@ -138,9 +129,10 @@ class Export:
         robot = load_robot(name, models=self.robot_model)
         known = known_calibrations(self.calibration, robot)
         check_table_path(self.output, self.overwrite, (".csv",))
-        motion = read_motion_file(self.input, self.hands)
+        motion = read_motion_file(self.input, self.hands, keypoints=self.keypoints)
         physics = Physics(latency=self.latency)
-        trajectory = retarget_motion(motion, robot, calibrations=known, physics=physics)
+        trajectory = retarget_motion(motion, robot, calibrations=known, physics=physics,
+                                     unchecked=self.robot_unchecked)  # fmt: skip
         sides = SIDES if self.hands == "both" else (self.hands,)
         units = next(iter(robot.hands.values())).controller
         columns = write_commands(trajectory, self.output, sides, units.whole, self.overwrite)
@@ -161,8 +153,8 @@ class View:
 
     input: Path = setting(..., _TABLE, metavar="HANDS", positional=True)
     video: Path | None = setting(None, "what the hands were seen in", metavar="VIDEO")
-    hands: Hands = setting("both", HANDS)
-    robot: str = setting("inspire", ROBOT, metavar="NAME")
+    hands: Hands | None = like(JobSettings, "hands", None)
+    robot: str = like(JobSettings, "robot", "inspire")
     output: Path = setting(Path("acehand_view"), "folder to write", metavar="DIR")
     overwrite: bool = setting(False, OVERWRITE)
     overlay: bool = setting(True, "write a video, not only a contact sheet", pair=True)

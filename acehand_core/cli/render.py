@@ -7,9 +7,11 @@ from pathlib import Path
 
 from acehand_core.cli import console
 from acehand_core.cli.console import OVERWRITE
+from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.settings import CALIBRATION, HANDS, ROBOT, ROBOT_MODEL, group, setting
+from acehand_core.settings import group, like, setting
 from acehand_core.types import Hands
+from retarget.solve.arm_attachment import ArmSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,12 @@ class Render:
         metavar="LIST",
         default_text="source,mesh,robot,robot-third; of several inputs mesh,third",
     )
-    robot: str = setting("inspire", ROBOT, metavar="NAME")
-    robot_model: Path | None = setting(None, ROBOT_MODEL)
-    calibration: Path | None = setting(None, CALIBRATION, metavar="FILE")
-    hands: Hands = setting("both", HANDS)
+    robot: str | None = like(
+        JobSettings, "robot", None, default_text="a dataset's own, else inspire"
+    )
+    robot_model: Path | None = like(JobSettings, "robot_model", None)
+    calibration: Path | None = like(JobSettings, "calibration", None)
+    hands: Hands | None = like(JobSettings, "hands", None)
     depth: Path | None = setting(
         None,
         "16-bit PNG in millimetres, one per frame: what is nearer hides the robot",
@@ -53,6 +57,7 @@ class Render:
     output: Path = setting(Path("acehand_render"), "folder to write", metavar="DIR")
     overwrite: bool = setting(False, OVERWRITE)
     reading: RecordingOptions = group(RecordingOptions)
+    arm: ArmSettings = group(ArmSettings)
 
     def run(self, terminal: console.Terminal) -> int:
         """Draw and name the files."""
@@ -76,6 +81,7 @@ class Render:
             labels=self.label,
             segment=self.segment,
             clips=self.clips,
+            arm=self.arm,
         )
         files = render(self.inputs, settings, terminal.bars)
         terminal.bars.close()

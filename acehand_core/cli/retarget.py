@@ -23,7 +23,7 @@ class Retarget:
 
     INPUT is a video, a folder of pictures, a bag (rosbag2 folder, .mcap, .db3), a folder of any of
     these, a LeRobot dataset with videos or one episode of it (DATASET/episode_000003), or a file of
-    hands (HandMotion .parquet, joints .npz).
+    hands (HandMotion .parquet, or keypoints: .npz, .npy, .csv, .json, .parquet).
 
     exit codes: 0 all done; 1 some inputs failed, the good ones are written; 2 usage or input error,
     nothing written; 3 no hand in any input; 4 output could not be written; 130 interrupted
@@ -58,15 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def summarise(report: JobReport, terminal: console.Terminal) -> None:
-    """Say on standard error how each input went."""
+    """Say on standard error how each input went; one line each with ``--quiet``."""
     quiet = terminal.quiet
     for episode in report.episodes:
         coverage = episode.json["coverage"]
         seen = ", ".join(f"{side} {share:.0%}" for side, share in coverage.items())
-        if not quiet:
-            console.say(f"{episode.source}: {episode.verdict} ({seen})")
-            for reason in episode.reasons:
-                console.say(f"  - {reason}")
+        console.say(f"{episode.source}: {episode.verdict} ({seen})")
+        for reason in () if quiet else episode.reasons:
+            console.say(f"  - {reason}")
 
     for source in report.skipped:
         console.say(f"{source}: already in the dataset")

@@ -1,4 +1,4 @@
-"""``acehand robots list|check|show|calibrate``: which there are, does a model fit, a picture."""
+"""``acehand robots list|init|check|show|calibrate``: which there are, one's own, does it fit."""
 
 from __future__ import annotations
 
@@ -7,36 +7,53 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from acehand_core.atomic import check_free
 from acehand_core.cli import console
 from acehand_core.cli.console import OVERWRITE
-from acehand_core.settings import ROBOT_MODEL, setting
+from acehand_core.pipeline.settings import JobSettings
+from acehand_core.settings import like, setting
+from acehand_core.types import Side
 
 if TYPE_CHECKING:
     from retarget.robots.hand_spec import HandSpec
     from retarget.robots.robot import Robot
 
-ACTIONS = ("list", "check", "show", "calibrate")
+ACTIONS = ("list", "init", "check", "show", "calibrate")
 _MARKS = {True: "ok", False: "FAILED", None: "skipped"}
 
 
 @dataclass(frozen=True, slots=True)
 class Robots:
-    """List, check or draw the robots.
+    """List, check or draw the robots, or begin with your own.
 
-    list (default): names, commands, licence; check: does the model fit its robot.yaml; show: write
-    a picture; calibrate: fit it to canonical hand poses and keep that beside its robot.yaml. ROBOT
-    is a name, NAME:VARIANT or a robot.yaml; default all.
+    list (default): names, commands, licence; init: draft a robot.yaml from your own MJCF or URDF;
+    check: does the model fit its robot.yaml; show: write a picture; calibrate: fit it to canonical
+    hand poses and keep that beside its robot.yaml. ROBOT is a name, NAME:VARIANT or a robot.yaml;
+    default all. Of init it is the model file.
     """
 
     names: tuple[str, ...] = setting(
         (),
         "what to do, and which robots",
-        metavar="[list|check|show|calibrate] ROBOT",
+        metavar="[list|init|check|show|calibrate] ROBOT",
         positional=True,
     )
-    robot_model: Path | None = setting(None, ROBOT_MODEL)
+    robot_model: Path | None = like(JobSettings, "robot_model", None)
     output: Path | None = setting(
-        None, "the picture", metavar="PNG", default_text="of show: ROBOT.png"
+        None,
+        "the picture, or the folder of init",
+        metavar="PATH",
+        default_text="of show: ROBOT.png; of init: the model's name",
+    )
+    side: Side | None = setting(
+        None, "of init: which hand the model is", default_text="what its names and shape say"
+    )
+    left: Path | None = setting(None, "of init: the left hand's model", metavar="FILE")
+    root: str | None = setting(
+        None,
+        "of init: the link that carries the hand",
+        metavar="LINK",
+        default_text="where its fingers begin",
     )
     overwrite: bool = setting(False, OVERWRITE)
 
@@ -47,6 +64,10 @@ class Robots:
 
         words = list(self.names)
         action = words.pop(0) if words and words[0] in ACTIONS else "list"
+        if action == "init":
+            return self._init(words, terminal)
+        if self.side is not None or self.left is not None or self.root is not None:
+            raise InputError("--side, --left and --root belong to `acehand robots init MODEL`.")
         if action == "list" and self.output is not None:
             action = "show"
         names = words or list(robot_names())
@@ -63,6 +84,44 @@ class Robots:
             _describe(robot)
         terminal.print_json(lambda: {"robots": {robot.label: _details(robot) for robot in robots}})
         return console.EXIT_OK
+
+    def _init(self, words: list[str], terminal: console.Terminal) -> int:
+        """Draft a robot.yaml, draw it and check it."""
+        from acehand_core.errors import InputError, MissingDependencyError, SchemaError
+        from acehand_core.pipeline.pictures import draw_robot
+        from retarget.robots.draft_text import checks_of, robot_name, write_draft
+        from retarget.robots.robot import load_robot
+
+        if len(words) != 1:
+            raise InputError("Say which model to draft a robot.yaml from: one MJCF or URDF file.")
+        model = Path(words[0])
+        folder = self.output or Path(robot_name(model))
+        picture = folder / "robot.png"
+        check_free(picture, self.overwrite)
+        path = write_draft(model, folder, self.left, self.side, self.root, self.overwrite)
+        open_questions = checks_of(path.read_text(encoding="utf-8"))
+        for question in open_questions:
+            console.say(f"CHECK {question}")
+        record: dict[str, Any] = {"file": str(path), "picture": None, "open": open_questions}
+        try:
+            robot = load_robot(path)
+        except SchemaError as error:
+            console.say(f"{path} is written, but must be changed: {error}")
+            terminal.print_json(record | {"robots": {}, "failed": 1})
+            return console.EXIT_SOME_FAILED
+        _describe(robot)
+        try:
+            draw_robot(robot, picture, self.overwrite)
+            record["picture"] = str(picture)
+        except MissingDependencyError as error:
+            console.say(f"no picture: {error}")
+
+        checks, failed = _checked([robot])
+        console.say(f"written: {path}" + (f" and {picture}" if record["picture"] else ""))
+        console.say(f"after a change: acehand robots check {path}")
+        console.say(f"then: acehand-retarget VIDEO --robot {path}")
+        terminal.print_json(record | {"robots": checks, "failed": failed})
+        return console.EXIT_SOME_FAILED if failed else console.EXIT_OK
 
     def _calibrate(self, robots: list[Robot], terminal: console.Terminal) -> int:
         """Write each robot's calibration file; one that fits already is left as it is."""
@@ -158,6 +217,13 @@ def _describe(robot: Robot) -> None:
 
 
 def _check(robots: list[Robot], terminal: console.Terminal) -> int:
+    record, failed = _checked(robots)
+    terminal.print_json({"robots": record, "failed": failed})
+    return console.EXIT_SOME_FAILED if failed else console.EXIT_OK
+
+
+def _checked(robots: list[Robot]) -> tuple[dict[str, Any], int]:
+    """Check robots and say what was found; return it, and how many checks failed."""
     from retarget.robots.check import check_hand
 
     record: dict[str, Any] = {}
@@ -174,5 +240,4 @@ def _check(robots: list[Robot], terminal: console.Terminal) -> int:
                 for finding in findings
             }
     console.say(f"{failed} of the checks failed" if failed else "no check failed")
-    terminal.print_json({"robots": record, "failed": failed})
-    return console.EXIT_SOME_FAILED if failed else console.EXIT_OK
+    return record, failed

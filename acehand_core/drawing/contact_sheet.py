@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from acehand_core.drawing.overlay import (
     write_png,
     write_video,
 )
+from acehand_core.drawing.panels import NOT_PLACED, Panels
 from acehand_core.drawing.robot_view import RobotRenderer, composite
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames
@@ -32,13 +33,18 @@ from retarget.robots.robot import Robot
 #: Gives the robot as the source camera would see it in a frame of the episode.
 RobotPicture = Callable[[int], ImageRgb]
 
-#: Pictures in the overlay are no larger than this, sheet thumbnails no wider.
+#: Pictures in the overlay are no larger than this (px), sheet thumbnails as wide as that.
 MAX_SIDE = 960
 THUMB_WIDTH = 300
 SHEET_COLUMNS, SHEET_ROWS = 3, 4
+#: The sheet shows the part of the picture that the hands are in, and this share of it around them;
+#: the whole where that is not much larger.
+_MARGIN, _NEARLY_ALL = 0.25, 0.85
+_MARKER_WIDTH = 36
 _BACKDROP = (38, 41, 47)
 #: The sheet of a store: pictures per clip, how many get the truth drawn in, and their width.
 _COLUMNS, _MARKED, _WIDTH = 6, 2, 224
+_FRAME = (235, 235, 235)
 _COLOURS = ((255, 190, 60), (80, 220, 255))  # left, right
 
 
@@ -49,7 +55,10 @@ def picture_size(recording: Recording) -> tuple[int, int]:
 
 
 class EpisodePictures:
-    """Draws frames of one episode; ``robot`` is None where no robot picture can be made."""
+    """Draws frames of one episode.
+
+    ``robot`` is None where no robot picture can be made, ``arms`` where no arm is to be seen.
+    """
 
     def __init__(
         self,
@@ -57,9 +66,11 @@ class EpisodePictures:
         motion: HandMotion,
         trajectory: RobotTrajectory,
         robot: RobotPicture | None,
+        arms: RobotPicture | None = None,
     ) -> None:
-        self._recording, self._trajectory, self._robot = recording, trajectory, robot
-        self._size, self._across = picture_size(recording), 1 if robot is None else 2
+        self._recording, self._trajectory = recording, trajectory
+        self._beside = [view for view in (robot, arms) if view is not None]
+        self._size, self._across = picture_size(recording), 1 + len(self._beside)
         camera = motion.camera.rescaled(*self._size) if motion.camera else None
         scale = np.array(self._size) / [recording.width, recording.height]
         self._motion = replace(
@@ -67,19 +78,26 @@ class EpisodePictures:
         )
         model = CapsuleHand() if motion.hand_model == "acehand" else None
         self._paint = Painter(self._motion, model)
+        # Joints relative to the wrist are in no picture.
+        self._outside: Panels | None = None
+        if not motion.placed and recording.frames is None:
+            self._outside = Panels(motion, *self._size)
 
     def __len__(self) -> int:
         return len(self._motion)
 
     def picture(self, image: ImageRgb | None, frame: int) -> Picture:
-        """Return one frame: source with hands, robot beside it."""
+        """Return one frame: source with hands, robot beside it, then its arms from outside."""
         width, height = self._size
         if image is None:
             image = np.full((height, width, 3), _BACKDROP, np.uint8)
         elif (image.shape[1], image.shape[0]) != self._size:
             image = cv2.resize(image, self._size, interpolation=cv2.INTER_AREA)
-        painted = self._paint(image, frame)
-        return painted if self._robot is None else np.hstack([painted, self._robot(frame)])
+        if self._outside is not None:
+            painted = self._outside.draw("third", frame)
+        else:
+            painted = self._paint(image, frame)
+        return np.hstack([painted, *(view(frame) for view in self._beside)])
 
     def write_overlay(self, path: Path, progress: Progress) -> None:
         """Write every frame as a video."""
@@ -98,21 +116,59 @@ class EpisodePictures:
         write_video(self._recording, pictures(), (width, self._size[1]), self._motion.fps, path)
 
     def write_contact_sheet(self, path: Path) -> None:
-        """Write frames spread over the episode as one picture."""
+        """Write frames spread over the episode as one picture, cut to where the hands are."""
         count = min(SHEET_COLUMNS * SHEET_ROWS, len(self))
         chosen = np.unique(np.linspace(0, len(self) - 1, count).round().astype(int)).tolist()
-        frames = self._recording.frames
+        frames, width = self._recording.frames, self._size[0]
+        left, top, right, bottom = self._region(chosen)
 
         thumbs = []
         for frame in chosen:
             picture = self.picture(frames.at(frame) if frames is not None else None, frame)
-            thumb = shrunk(picture, THUMB_WIDTH * self._across)
+            panels = [
+                picture[top:bottom, x + left : x + right] for x in range(0, picture.shape[1], width)
+            ]
+            thumb = shrunk(np.hstack(panels), THUMB_WIDTH * self._across)
             put_caption(thumb, self._caption(frame))
+            if right - left < width:
+                self._mark_region(thumb, (left, top, right, bottom))
             thumbs.append(thumb)
         verdict = self._trajectory.verdict
         status = verdict.status if verdict else "not judged"
         title = f"{Path(self._recording.source).name}   {len(self)} frames   {status}"
+        if right - left < width:
+            title += f"   cropped to {(right - left) / width:.0%} of the width"
         write_png(contact_sheet(thumbs, min(SHEET_COLUMNS, len(thumbs)), title), path)
+
+    def _region(self, chosen: Sequence[int]) -> tuple[int, int, int, int]:
+        """Return left, top, right and bottom of the part of a panel that these frames show.
+
+        It has the panel's proportions, and no fewer pixels than a thumbnail.
+        """
+        motion, size = self._motion, np.array(self._size)
+        joints = motion.joints_image[chosen]
+        if motion.camera is not None and motion.placed:
+            joints = motion.camera.project(motion.joints_camera[chosen])
+        points = joints[motion.known[chosen]].reshape(-1, 2)
+        points = points[np.isfinite(points).all(axis=1)].clip(0, size - 1)
+        if self._outside is not None or not len(points):
+            return 0, 0, *self._size
+
+        low, high = points.min(axis=0), points.max(axis=0)
+        share = max(((high - low) / size).max() * (1 + 2 * _MARGIN), THUMB_WIDTH / self._size[0])
+        if share > _NEARLY_ALL:
+            return 0, 0, *self._size
+        cut = np.round(size * share).astype(int)
+        corner = np.clip(np.round((low + high - cut) / 2).astype(int), 0, size - cut)
+        return (*corner.tolist(), *(corner + cut).tolist())
+
+    def _mark_region(self, thumb: Picture, region: tuple[int, int, int, int]) -> None:
+        """Draw into a corner which part of the whole picture a thumbnail shows."""
+        size = np.array(self._size) * _MARKER_WIDTH // self._size[0]
+        corner = np.array([THUMB_WIDTH, thumb.shape[0]]) - size - 4
+        cut = np.array(region).reshape(2, 2) * _MARKER_WIDTH // self._size[0] + corner
+        cv2.rectangle(thumb, corner.tolist(), (corner + size).tolist(), _FRAME, 1)
+        cv2.rectangle(thumb, cut[0].tolist(), cut[1].tolist(), _FRAME, -1)
 
     def _caption(self, frame: int) -> str:
         motion = self._motion
@@ -122,6 +178,12 @@ class EpisodePictures:
                 words.append(f"{side} {motion.quality[frame, slot]:.2f}")
             elif motion.filled[frame, slot]:
                 words.append(f"{side} filled")
+        if self._outside is not None:
+            words.append(NOT_PLACED)
+        arms = [arm for arm in self._trajectory.arms if arm is not None]
+        gap = min((float(arm.clearance_m[frame]) for arm in arms), default=0.0)
+        if gap < 0:
+            words.append(f"arms collide {-1e3 * gap:.0f} mm")
         return f"{frame}   " + "   ".join(words or ["no hand"])
 
 

@@ -169,9 +169,10 @@ def camera_lines(camera: Camera, T_frame_camera: Float[np.ndarray, "4 4"]) -> li
 
 
 def ground_lines(
-    points: Float[np.ndarray, "N 3"], up: Float[np.ndarray, "3"], spacing: float = 0.1
+    points: Float[np.ndarray, "N 3"], up: Float[np.ndarray, "3"], below: float = 0.1
 ) -> list[Line]:
-    """Return a grid below all points, across ``up``."""
+    """Return a grid at a distance below all points, across ``up``."""
+    spacing = 0.1
     up = up / np.linalg.norm(up)
     across = np.cross(up, [1.0, 0.0, 0.0] if abs(up[0]) < 0.9 else [0.0, 1.0, 0.0])
     across /= np.linalg.norm(across)
@@ -179,7 +180,7 @@ def ground_lines(
     frame = np.stack([across, along, up])
     local = points @ frame.T
     low, high = local.min(0) - 0.1, local.max(0) + 0.1
-    level = low[2]
+    level = low[2] + 0.1 - below
     xs = np.arange(np.floor(low[0] / spacing), np.ceil(high[0] / spacing) + 1) * spacing
     ys = np.arange(np.floor(low[1] / spacing), np.ceil(high[1] / spacing) + 1) * spacing
     lines = [np.array([[x, ys[0], level], [x, ys[-1], level]]) for x in xs]
@@ -189,8 +190,10 @@ def ground_lines(
 
 Panel = Literal["source", "mesh", "robot", "both", "third", "head", "robot-third", "robot-head"]
 PANELS: tuple[str, ...] = get_args(Panel)
-#: Draws the robot hands of a frame as a view sees them.
-RobotLayer = Callable[[View, int], Layer]
+#: Those that need no camera.
+OUTSIDE_PANELS: tuple[Panel, ...] = ("third", "robot-third")
+#: Draws the robot hands of a frame as a view sees them, and from outside the arms, too.
+RobotLayer = Callable[[View, int, bool], Layer]
 
 _BACKDROP = (38, 41, 47)
 _GROUND = (74, 79, 88)
@@ -210,6 +213,19 @@ def panel_names(text: str) -> tuple[Panel, ...]:
     return tuple(panel for name in names for panel in get_args(Panel) if panel == name)
 
 
+#: Where wrists are drawn that have no place, left and right (m, camera frame); said in captions.
+NOMINAL_WRISTS = np.array([[-0.15, 0.0, 0.5], [0.15, 0.0, 0.5]])
+NOT_PLACED = "wrists at a nominal place"
+
+
+def placed_nominally(motion: HandMotion) -> HandMotion:
+    """Return joints that are relative to the wrist at ``NOMINAL_WRISTS``; others as they are."""
+    if motion.placed:
+        return motion
+    joints = motion.joints_camera - motion.joints_camera[:, :, [WRIST]] + NOMINAL_WRISTS[:, None]
+    return replace(motion, joints_camera=joints, placed=True, camera=None, T_world_camera=None)
+
+
 class Panels:
     """Draws panels of one size; ``robot`` is needed for those with the robot only."""
 
@@ -220,18 +236,19 @@ class Panels:
         height: int,
         robot: RobotLayer | None = None,
         beside: Sequence[HandMotion] = (),
+        arms: Float[np.ndarray, "N 3"] | None = None,
+        table: Float[np.ndarray, "4 4"] | None = None,
     ) -> None:
         """Prepare the cameras.
 
         Args:
             beside: other hands of the same frames. The view from outside shows theirs too, so that
                 the panels of all of them have one view.
-
-        Raises:
-            InputError: the hands have no place before a camera.
+            arms: points of arms, which the view from outside shows as well.
+            table: pose of the table on which they stand, its z axis upwards.
         """
-        if not motion.placed:
-            raise InputError("These joints are relative to the wrist: no camera sees them.")
+        self._has_place = motion.placed
+        motion, beside = placed_nominally(motion), [placed_nominally(other) for other in beside]
         camera = motion.camera.rescaled(width, height) if motion.camera else None
         self._motion, self._robot = motion, robot
         self._size = (width, height)
@@ -246,10 +263,19 @@ class Panels:
         points = trails[np.isfinite(trails).all(-1)]
         eyes = self._poses[:, :3, 3]
         room = np.array([0.0, 0.0, 0.1])
-        shown = np.concatenate([points + room, points - room, eyes[:1]])
+        reaching = np.zeros((0, 3)) if arms is None else arms
+        shown = np.concatenate([points + room, points - room, eyes[:1], reaching])
+        if not self._has_place:  # there is no camera to be shown beside them, and no arm
+            shown = np.concatenate([one.joints_camera[one.known] for one in (motion, *beside)])
+            shown = shown[np.isfinite(shown).all(-1)]
         self._up = -self._poses[0, :3, 1] if poses is None else np.array([0.0, 0.0, 1.0])
         self._third = outside_view(shown, self._poses[0, :3, 2], self._up, width, height)
-        self._ground = ground_lines(points if len(points) else np.zeros((1, 3)), self._up)
+        if table is not None:
+            above = (reaching - table[:3, 3]) @ table[:3, 2]
+            below = reaching - above[:, None] * table[:3, 2]
+            self._ground = ground_lines(below, table[:3, 2], 0.0)
+        else:
+            self._ground = ground_lines(points if len(points) else np.zeros((1, 3)), self._up)
 
     def draw(
         self,
@@ -264,9 +290,17 @@ class Panels:
             image: the source picture, any size; None where there is none.
             scene: depth of the scene in metres in the panel's size, 0 where it is not known. It
                 hides what lies behind it, the human hand itself excepted.
+
+        Raises:
+            InputError: no camera sees the hands, and the panel is under the camera.
         """
-        if panel in ("third", "robot-third"):
+        if panel in OUTSIDE_PANELS:
             return self._outside(panel, frame)
+        if not self._has_place:
+            raise InputError(
+                f"Panel {panel}: these joints are relative to the wrist, no camera sees them; "
+                f"valid: {', '.join(OUTSIDE_PANELS)}."
+            )
         eye = View(self._pinhole, np.linalg.inv(self._poses[frame]))
         width, height = self._size
         backdrop = np.full((height, width, 3), _BACKDROP, np.uint8)
@@ -298,12 +332,13 @@ class Panels:
         image = np.full((height, width, 3), _BACKDROP, np.uint8)
         view = self._third
         draw_lines(image, view, self._ground, _GROUND)
-        draw_lines(image, view, camera_lines(self._camera, self._poses[frame]), _FRUSTUM)
+        if self._has_place:
+            draw_lines(image, view, camera_lines(self._camera, self._poses[frame]), _FRUSTUM)
         first = max(0, frame - round(_TRAIL_S * self._motion.fps))
         for slot, side in enumerate(SIDES):
             draw_lines(image, view, [self._wrists[first : frame + 1, slot]], HAND_COLOURS[side])
         human = panel == "third"
-        layers = self._hands(view, frame) if human else self._robots(view, frame)
+        layers = self._hands(view, frame) if human else self._robots(view, frame, outside=True)
         return self._with_skeleton(stack(image, layers), view, frame, human)
 
     def _hands(self, view: View, frame: int, opacity: float = 1.0) -> list[Layer]:
@@ -321,10 +356,10 @@ class Panels:
                 layers.append(mesh_layer(view, vertices, faces, HAND_COLOURS[side], shown))
         return layers
 
-    def _robots(self, view: View, frame: int) -> list[Layer]:
+    def _robots(self, view: View, frame: int, outside: bool = False) -> list[Layer]:
         if self._robot is None:
             raise InputError("Panels with the robot need a robot.")
-        return [self._robot(view, frame)]
+        return [self._robot(view, frame, outside)]
 
     def _with_skeleton(self, image: ImageRgb, view: View, frame: int, human: bool) -> ImageRgb:
         """Draw bones where hands are to be shown and there is no mesh of them."""

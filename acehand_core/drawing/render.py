@@ -16,16 +16,29 @@ import numpy as np
 from jaxtyping import Float32
 
 from acehand_core.atomic import check_free
+from acehand_core.drawing.arm_view import arm_room, robot_layer
 from acehand_core.drawing.contact_sheet import picture_size
 from acehand_core.drawing.overlay import header, put_caption, shrunk, write_png, write_video
-from acehand_core.drawing.panels import Layer, Panel, Panels, View
-from acehand_core.drawing.render_inputs import RenderSettings, calibrations_of, open_columns
+from acehand_core.drawing.panels import (
+    NOT_PLACED,
+    OUTSIDE_PANELS,
+    Panel,
+    Panels,
+    placed_nominally,
+)
+from acehand_core.drawing.render_inputs import (
+    RenderSettings,
+    calibrations_of,
+    open_columns,
+    robot_of,
+)
 from acehand_core.drawing.robot_view import RobotRenderer
 from acehand_core.errors import InputError
-from acehand_core.motion import Recording, RobotTrajectory
+from acehand_core.motion import Recording
+from acehand_core.recordings.selection import only_hands
 from acehand_core.types import ImageRgb, Picture, Progress, no_progress
 from retarget.retargeting import retarget_motion
-from retarget.robots.robot import load_robot
+from retarget.solve.arm_attachment import attach_arms
 
 VIDEO, STRIP = "render.mp4", "strip.png"
 DEFAULT_PANELS: tuple[Panel, ...] = ("source", "mesh", "robot", "robot-third")
@@ -59,6 +72,9 @@ def render(
     recording, columns = open_columns(sources, settings, progress)
     in_columns = len(columns) > 1 or bool(settings.labels)
     shown = settings.panels or (COLUMN_PANELS if in_columns else DEFAULT_PANELS)
+    placed = all(column.motion.placed for column in columns)
+    if not placed and settings.panels is None:
+        shown = OUTSIDE_PANELS
     motions = [column.motion for column in columns]
     depth = _depth_files(settings.depth, len(motions[0]))
     width, height = picture_size(recording) if recording.frames else (960, 540)
@@ -66,36 +82,35 @@ def render(
     with contextlib.ExitStack() as exits:
         panels = []
         for column in columns:
-            layer = None
+            layer = arms = table = None
             if any("robot" in panel or panel == "both" for panel in shown):
-                robot = load_robot(settings.robot, models=settings.robot_model)
+                robot = robot_of(column.source, settings, progress)
                 known = calibrations_of(column.source, settings, robot)
-                trajectory = retarget_motion(column.motion, robot, calibrations=known)
-                renderer = exits.enter_context(RobotRenderer(robot, width, height))
-                layer = functools.partial(_robot_layer, renderer, trajectory)
-            panels.append(Panels(column.motion, width, height, layer, beside=motions))
+                followed = placed_nominally(column.motion)
+                followed = only_hands(followed, robot.hands_to_follow(settings.hands))
+                trajectory = retarget_motion(followed, robot, calibrations=known, unchecked=True)
+                arm = settings.arm.load()
+                if arm is not None:
+                    trajectory = attach_arms(trajectory, arm, settings.arm, robot)
+                renderer = exits.enter_context(RobotRenderer(robot, width, height, arm))
+                layer = functools.partial(robot_layer, renderer, trajectory)
+                arms, table = arm_room(arm, trajectory)
+            panels.append(Panels(column.motion, width, height, layer, motions, arms, table))
 
         labels = tuple(column.label for column in columns) if in_columns else ()
-        grid = _Grid(recording, tuple(panels), shown, labels, depth, (width, height))
+        note = "" if placed else f"   {NOT_PLACED}"
+        grid = _Grid(recording, tuple(panels), shown, labels, depth, (width, height), note)
         write_png(grid.strip(), files[0])
         if settings.moving:
             grid.write(files[1], progress)
     return files
 
 
-def _robot_layer(
-    renderer: RobotRenderer, trajectory: RobotTrajectory, view: View, frame: int
-) -> Layer:
-    assert trajectory.T_frame_base is not None  # of motions with a place before a camera
-    poses = view.T_view_frame @ trajectory.T_frame_base[frame]
-    return Layer(*renderer.render_frame(view.camera, trajectory, frame, poses))
-
-
 @dataclass(frozen=True, slots=True)
 class _Grid:
     """All panels of a recording: a row each and a column per input, or of one input in a grid.
 
-    ``labels`` are those of the columns; none without columns.
+    ``labels`` are those of the columns; none without columns. ``note`` ends every caption.
     """
 
     recording: Recording
@@ -104,6 +119,7 @@ class _Grid:
     labels: tuple[str, ...]
     depth: tuple[Path, ...]
     size: tuple[int, int]
+    note: str = ""
 
     def pictures(self, frame: int, image: ImageRgb | None) -> list[list[ImageRgb]]:
         """Return the panels of one frame, of each panel one picture per input."""
@@ -127,7 +143,7 @@ class _Grid:
             rows = [
                 [shrunk(shot, STRIP_WIDTH) for shot in row] for row in self.pictures(frame, image)
             ]
-            put_caption(rows[0][0], f"{frame / fps:.1f} s")
+            put_caption(rows[0][0], f"{frame / fps:.1f} s{self.note}")
             moments.append(_joined([_joined(row, 1) for row in rows], 0))
         if not self.labels:
             return _joined(moments, 1)
@@ -160,7 +176,7 @@ class _Grid:
     def _page(self, rows: list[list[ImageRgb]]) -> Picture:
         """Return one picture of the video: the columns below their labels, else two to a row."""
         for row, name in zip(rows, self.names, strict=True):
-            put_caption(row[0], name)
+            put_caption(row[0], f"{name}{self.note}")
         if self.labels:
             return np.vstack([header(self.labels, rows[0][0].shape[1]), *map(np.hstack, rows)])
         shots = [row[0] for row in rows]

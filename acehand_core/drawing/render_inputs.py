@@ -16,8 +16,10 @@ from acehand_core.lerobot.features import IMAGE_KEY
 from acehand_core.lerobot.format import (
     CALIBRATION,
     HANDS,
+    INFO_PATH,
     episode_folder,
     read_episode_rows,
+    read_json,
     video_file,
 )
 from acehand_core.motion import Calibration, HandMotion, Recording
@@ -31,7 +33,8 @@ from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.choose import open_input
 from acehand_core.trackers.files import FileTracker
 from acehand_core.types import Hands, Progress, Side
-from retarget.robots.robot import Robot
+from retarget.robots.robot import DEFAULT_ROBOT, Robot, load_robot, load_stored_robot
+from retarget.solve.arm_attachment import ArmSettings
 from retarget.solve.calibration_file import known_calibrations
 
 _TRUTH = "ground truth"
@@ -41,19 +44,20 @@ _TRUTH = "ground truth"
 class RenderSettings:
     """What to draw. ``depth`` is a folder of 16-bit PNG in millimetres, one per frame, by name.
 
-    ``calibration`` None takes the one that is kept beside a dataset's episode, if it is of this
-    robot, and fits one otherwise. ``panels`` None: ``DEFAULT_PANELS``, of several inputs
-    ``COLUMN_PANELS``. ``labels``: one per input, written over its column. ``segment`` chooses the
-    table in a folder of predictions; with ``clips``, a store, it is drawn over its frames there,
-    beside the store's own hands.
+    ``robot`` None is a dataset's own, else inspire. ``hands`` None are all, of which a robot with
+    one hand follows that one. ``calibration`` None takes the one that is kept beside a dataset's
+    episode, if it is of this robot, and fits one otherwise. ``panels`` None: ``DEFAULT_PANELS``, of
+    several inputs ``COLUMN_PANELS``. ``labels``: one per input, written over its column.
+    ``segment`` chooses the table in a folder of predictions; with ``clips``, a store, it is drawn
+    over its frames there, beside the store's own hands.
     """
 
     output: Path
     panels: tuple[Panel, ...] | None = None
-    robot: str = "inspire"
+    robot: str | None = None
     robot_model: Path | None = None
     calibration: Path | None = None
-    hands: Hands = "both"
+    hands: Hands | None = None
     video: Path | None = None
     episode: int = 0
     depth: Path | None = None
@@ -63,6 +67,7 @@ class RenderSettings:
     labels: tuple[str, ...] = ()
     segment: str | None = None
     clips: Path | None = None
+    arm: ArmSettings = field(default_factory=ArmSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,23 @@ class Column:
     source: Path
     label: str
     motion: HandMotion
+
+
+def robot_of(source: Path, settings: RenderSettings, progress: Progress) -> Robot:
+    """Return the robot that is asked for, else the dataset's own, else inspire.
+
+    Raises:
+        InputError: there is none of that name, or the dataset's does not come with acehand.
+    """
+    if format_of(source) is not LeRobotDataset:
+        return load_robot(settings.robot or DEFAULT_ROBOT, models=settings.robot_model)
+    label = str(read_json(source / INFO_PATH).get("robot_type") or "")
+    if settings.robot is None:
+        return load_stored_robot(label, None, settings.robot_model, str(source))
+    robot = load_robot(settings.robot, models=settings.robot_model)
+    if robot.label != label:
+        progress(f"{source}: drawn with {robot.label}; its own robot is {label}", 0, 0)
+    return robot
 
 
 def calibrations_of(
@@ -172,7 +194,9 @@ def _over_clip(
     store = ClipStore(root)
     name, first = segment_place(settings.segment or files[0].stem, store.info.dataset)
     clip = store.open(name)
-    trackers = [FileTracker(file, TrackerSettings(hands=settings.hands)) for file in files]
+    trackers = [
+        FileTracker(file, TrackerSettings(hands=settings.hands or "both")) for file in files
+    ]
     stop = first + len(trackers[0].recording())
     if clip.frames is None:
         raise InputError(f"{root}: clip {name!r} has no pictures to draw over.")
@@ -188,7 +212,7 @@ def _over_clip(
     if recording.camera is not None and recording.camera.model != "pinhole":
         recording = undistort(recording)
     truth = clip.motion.at(np.arange(first, stop), recording.timestamps_ns, recording.fps)
-    truth = only_hands(truth, settings.hands)
+    truth = only_hands(truth, settings.hands or "both")
     truth = replace(truth, camera=recording.camera, T_world_camera=recording.T_world_camera)
 
     columns = [Column(root, _TRUTH, truth)]
@@ -267,11 +291,12 @@ def _open(
         )
 
     tracker = "auto" if video is None else str(hands)
-    tracking = TrackerSettings(hands=settings.hands)
+    tracking = TrackerSettings(hands=settings.hands or "both")
     recording, opened = open_input(video or hands, tracker, tracking, reading)
     motion = opened.track(recording, progress)
     if own_poses and motion.T_world_camera is None:
-        motion = replace(motion, T_world_camera=read_motion_file(hands).T_world_camera)
+        stored = read_motion_file(hands, tracking.hands, keypoints=reading.keypoints)
+        motion = replace(motion, T_world_camera=stored.T_world_camera)
     if cut == (None, None):
         return recording, motion
     first, stop = frames_between(str(source), recording.timestamps_ns, recording.fps, *cut)

@@ -7,7 +7,7 @@ OpenCV. All results are float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -51,9 +51,7 @@ class Camera:
 
     def __post_init__(self) -> None:
         if self.model not in _COEFFICIENTS:
-            raise CalibrationError(
-                f"Unknown camera model {self.model!r}; {nearest(str(self.model), _COEFFICIENTS)}"
-            )
+            raise CalibrationError(f"Unknown camera model {self.model!r}; {_valid(self.model)}")
         if self.width < 1 or self.height < 1:
             raise CalibrationError(
                 f"Camera size {self.width} x {self.height}: width and height must be at least 1."
@@ -166,6 +164,31 @@ class Camera:
         """Return the camera of the image part whose first pixel is (x0, y0); it may reach out."""
         return replace(self, width=width, height=height, cx=self.cx - x0, cy=self.cy - y0)
 
+    def rotated(self, degrees: int) -> Camera:
+        """Return the camera of the picture turned clockwise by 0, 90, 180 or 270 degrees.
+
+        Exact for every model: tangential and prism terms turn like vectors.
+        """
+        camera = self
+        for _ in range(degrees // 90 % 4):
+            k = list(camera.distortion)
+            if camera.model == "brown_conrady":  # the vector is (p2, p1)
+                k[2:4] = k[3], -k[2]
+            elif camera.model == "fisheye624":  # (p1, p2), (s1, s3), (s2, s4)
+                k[6:8] = -k[7], k[6]
+                k[8:12] = -k[10], -k[11], k[8], k[9]
+            camera = Camera(
+                camera.model,
+                width=camera.height,
+                height=camera.width,
+                fx=camera.fy,
+                fy=camera.fx,
+                cx=camera.height - 1 - camera.cy,
+                cy=camera.cx,
+                distortion=tuple(k),
+            )
+        return camera
+
     def pinhole_like(self) -> Camera:
         """Return the pinhole of equal size and focal lengths that looks along the image centre.
 
@@ -181,49 +204,101 @@ class Camera:
             (x >= -0.5) & (x < self.width - 0.5) & (y >= -0.5) & (y < self.height - 0.5)
         )
 
+    def field_of_view(self) -> tuple[float, float, float]:
+        """Return the angles across, down and along the diagonal of the image, in radians.
+
+        NaN where the model does not reach the edge of the image.
+        """
+        right, bottom = self.width - 0.5, self.height - 0.5
+        edges = np.array(
+            [[[-0.5, self.cy], [right, self.cy]], [[self.cx, -0.5], [self.cx, bottom]],
+             [[-0.5, -0.5], [right, bottom]]]
+        )  # fmt: skip
+        to_axis = np.arccos(np.clip(self.unproject(edges)[..., 2], -1.0, 1.0))
+        across, down, diagonal = to_axis.sum(axis=1).tolist()
+        return across, down, diagonal
+
     def to_json(self) -> dict[str, Any]:
         """Return the content of a camera file."""
         values = {name: getattr(self, name) for name in _FIELDS}
         return values | {"distortion": list(self.distortion)}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], where: str) -> Camera:
+    def from_json(cls, values: Mapping[str, Any], where: str = "") -> Camera:
         """Return the camera of a camera file's content; ``where`` names the file in errors.
 
         Raises:
             CalibrationError: a field is missing, unknown, of the wrong type or not usable.
         """
-        for name in values:
-            if name not in _FIELDS:
-                raise CalibrationError(
-                    f"{where}: unknown camera field {name!r}; {nearest(str(name), _FIELDS)}"
-                )
-
-        if missing := [n for n in _FIELDS[:-1] if n not in values]:
-            raise CalibrationError(f"{where}: camera field {missing[0]!r} is missing.")
-        width, height = (_number(values[n], n, where, whole=True) for n in ("width", "height"))
-        fx, fy, cx, cy = (_number(values[name], name, where) for name in ("fx", "fy", "cx", "cy"))
-        coefficients = values.get("distortion", [])
-        if not isinstance(coefficients, list | tuple):
-            raise CalibrationError(f"{where}: 'distortion' must be a list of numbers.")
-        coefficients = tuple(_number(value, "distortion", where) for value in coefficients)
-
-        model = values["model"]
-        if model not in get_args(CameraModel):
-            raise CalibrationError(
-                f"{where}: unknown camera model {model!r}; "
-                f"{nearest(str(model), get_args(CameraModel))}"
-            )
-
         try:
-            return cls(model, int(width), int(height), fx, fy, cx, cy, coefficients)
+            return cls(**_checked_fields(values))
         except CalibrationError as error:
-            raise CalibrationError(f"{where}: {error}") from None
+            raise CalibrationError(f"{where}: {error}" if where else str(error)) from None
 
 
-def _number(value: Any, name: str, where: str, whole: bool = False) -> float:
+def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    for name in values:
+        if name not in _FIELDS:
+            raise CalibrationError(f"unknown camera field {name!r}; {nearest(str(name), _FIELDS)}")
+
+    if missing := [name for name in _FIELDS[:-1] if name not in values]:
+        raise CalibrationError(
+            f"camera field {missing[0]!r} is missing; there is: {', '.join(values) or 'nothing'}. "
+            f"Needed: {', '.join(_FIELDS[:-1])}."
+        )
+    if values["model"] not in get_args(CameraModel):
+        raise CalibrationError(
+            f"unknown camera model {values['model']!r}; {_valid(values['model'])}"
+        )
+
+    coefficients = values.get("distortion", [])
+    if not isinstance(coefficients, list | tuple):
+        raise CalibrationError("'distortion' must be a list of numbers.")
+    return {
+        "model": values["model"],
+        **{name: int(_number(values[name], name, whole=True)) for name in ("width", "height")},
+        **{name: _number(values[name], name) for name in ("fx", "fy", "cx", "cy")},
+        "distortion": tuple(_number(value, "distortion") for value in coefficients),
+    }
+
+
+def opencv_distortion(coefficients: Sequence[float]) -> tuple[CameraModel, tuple[float, ...]]:
+    """Return model and coefficients of OpenCV's k1 k2 p1 p2 [k3 [k4 k5 k6 [s1..s4 [tx ty]]]].
+
+    A pinhole where all of them are 0.
+
+    Raises:
+        CalibrationError: another number of them, or a thin prism or tilt, which no model here has.
+    """
+    if any(coefficients[8:]):
+        raise CalibrationError(
+            f"thin prism or tilt coefficients {list(coefficients[8:])}; valid: up to 8 "
+            "coefficients, k1 k2 p1 p2 k3 k4 k5 k6. Calibrate without them."
+        )
+    if not any(coefficients):
+        return "pinhole", ()
+    if len(coefficients[:8]) not in _COEFFICIENTS["brown_conrady"]:
+        raise CalibrationError(
+            f"{len(coefficients)} distortion coefficients; valid: 4, 5, 8, 12 or 14 in OpenCV's "
+            "order k1 k2 p1 p2 k3 k4 k5 k6 s1..s4 tx ty."
+        )
+    return "brown_conrady", tuple(coefficients[:8])
+
+
+def _valid(model: object) -> str:
+    """Return what to write in place of a model that there is not."""
+    name = str(model).lower()
+    if "fisheye" in name and not any(digit in name for digit in "0123456789"):
+        return (
+            "it has two meanings, say which: kannala_brandt (4 coefficients: OpenCV's cv2.fisheye, "
+            "equidistant in ROS, equi in Kalibr) or fisheye624 (12 coefficients: Project Aria)."
+        )
+    return nearest(name, get_args(CameraModel))
+
+
+def _number(value: Any, name: str, whole: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CalibrationError(f"{where}: camera field {name!r} is {value!r}; give a number.")
+        raise CalibrationError(f"camera field {name!r} is {value!r}; give a number.")
     if whole and not float(value).is_integer():
-        raise CalibrationError(f"{where}: camera field {name!r} is {value}; give whole pixels.")
+        raise CalibrationError(f"camera field {name!r} is {value}; give whole pixels.")
     return float(value)

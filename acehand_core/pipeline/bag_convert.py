@@ -23,7 +23,7 @@ from acehand_core.lerobot.dataset import episode_contents, is_dataset
 from acehand_core.motion import Recording
 from acehand_core.pipeline.bag_episodes import cuts
 from acehand_core.pipeline.bag_origin import BagOrigin
-from acehand_core.pipeline.bag_write import of_episode, robot_of, stoppable, write_demonstration
+from acehand_core.pipeline.bag_write import of_episode, stoppable, write_demonstration
 from acehand_core.pipeline.dataset import release_memory
 from acehand_core.pipeline.demonstrations import read_episodes
 from acehand_core.pipeline.job import run_job
@@ -34,6 +34,7 @@ from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import hands_at, poses_at
 from acehand_core.settings import group, setting
 from acehand_core.types import Progress, TimestampsNs, no_progress
+from retarget.robots.robot import load_stored_robot
 
 _REPORT_EVERY = 200
 
@@ -137,12 +138,14 @@ def _convert(
         done: JobReport, written: Mapping[str, int] | None, passed: DroppedMessages
     ) -> ConvertReport:
         lost = index.dropped.by_topic | passed.by_topic
+        # What the bag said on opening, the main job says again.
+        notes = (*index.dropped.sentences(), *done.notes, *passed.remarks)
         return ConvertReport(
             job=done,
             bag=None if written is None else str(options.bag_output),
             topics={**index.topics, "written": dict(written or {})},
             lost_messages=dict(lost),
-            notes=(*index.dropped.sentences(), *passed.remarks),
+            notes=tuple(dict.fromkeys(notes)),
         )
 
     try:
@@ -221,7 +224,9 @@ def _write_beside(
             if renamed:
                 dropped.remark(f"topics taken already, written as {', '.join(renamed.values())}")
             for episode in read_episodes(options.job.output, numbers):
-                robot = robot_of(episode, options.job.robot, options.job.robot_model)
+                robot = load_stored_robot(
+                    episode.robot, options.job.robot, options.job.robot_model, episode.name
+                )
                 demo = _on_clock(of_episode(episode, robot), episode.source_ns, index)
                 del episode
                 release_memory()

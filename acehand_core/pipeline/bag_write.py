@@ -44,11 +44,9 @@ from acehand_core.recordings.registry import BagFile, HandsFile, LeRobotDataset,
 from acehand_core.recordings.selection import steady
 from acehand_core.types import SIDES, Progress, Side, no_progress
 from retarget.retargeting import retarget_motion
-from retarget.robots.robot import Robot, load_robot, robot_names, split_variant
+from retarget.robots.robot import DEFAULT_ROBOT, Robot, load_robot, load_stored_robot
 from retarget.solve.qp import course, lead_s
 from retarget.solve.targets import hand_targets
-
-DEFAULT_ROBOT = "inspire"
 
 
 def load_demonstrations(
@@ -74,7 +72,7 @@ def load_demonstrations(
     """
     if (kind := format_of(path)) is LeRobotDataset:
         for episode in read_episodes(path, episodes):
-            known = robot_of(episode, robot, models)
+            known = load_stored_robot(episode.robot, robot, models, episode.name)
             yield of_episode(episode, known), known
     elif kind is HandsFile and path.is_file():
         motion = steady(read_motion_file(path, "both"))
@@ -167,26 +165,6 @@ def courses(
             lead = lead_s(hand, made[side].positions[0], (start or {}).get(side))
             begin = max(begin, lead - rows[0] / fps)
     return {side: replace(one, seconds=one.seconds + begin) for side, one in made.items()}
-
-
-def robot_of(episode: StoredEpisode, given: str | None, models: Path | None) -> Robot:
-    """Return the robot of an episode: the given one if it is the same, else the packaged one.
-
-    Raises:
-        InputError: it is another one than the given and none that is packaged.
-    """
-    if not episode.robot:
-        return load_robot(given or DEFAULT_ROBOT, models=models)
-    robot = None if given is None else load_robot(given, models=models)
-    if robot is not None and robot.label == episode.robot:
-        return robot
-    if split_variant(episode.robot)[0] not in robot_names():
-        other = "" if robot is None else f"; {given} is {robot.label!r}"
-        raise InputError(
-            f"{episode.name}: made for the robot {episode.robot!r}, which does not come with "
-            f"acehand. Give its robot.yaml as the robot{other}."
-        )
-    return load_robot(episode.robot, models=models)
 
 
 def of_episode(episode: StoredEpisode, robot: Robot) -> Demonstration:

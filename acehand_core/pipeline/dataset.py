@@ -21,8 +21,8 @@ from acehand_core.lerobot import dataset as lerobot
 from acehand_core.lerobot import format as files
 from acehand_core.lerobot.dataset import JOB, EpisodeJob, prepare_output
 from acehand_core.lerobot.features import (
+    ADDED_KEYS,
     IMAGE_KEY,
-    VALID_KEY,
     Layout,
     columns,
     features,
@@ -307,7 +307,7 @@ class Dataset:
         values = {
             key: value.reshape(len(value), *self._shapes[key])
             for key, value in values.items()
-            if key != VALID_KEY or key in self._shapes  # of_same_shape says why
+            if key not in ADDED_KEYS or key in self._shapes  # of_same_shape says why
         }
         folder = files.episode_folder(number)
         beside = {f"{folder}/{name}": path for name, path in staged.items()}

@@ -30,7 +30,7 @@ from acehand_core.pipeline.report import EpisodeReport, Failure, JobReport, epis
 from acehand_core.pipeline.settings import JobSettings, Span
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.registry import Registry
-from acehand_core.recordings.selection import at_rate, hands_at, part
+from acehand_core.recordings.selection import at_rate, hands_at, only_hands, part
 from acehand_core.settings import file_identity
 from acehand_core.trackers.base import Tracker
 from acehand_core.trackers.choose import open_tracked
@@ -38,6 +38,7 @@ from acehand_core.types import SIDES, Progress, Side, no_progress
 from retarget.replay.simulate import Physics
 from retarget.replay.verdict import GATES, Gates, read_gates
 from retarget.retargeting import retarget_motion
+from retarget.robots.check import refuse_faulty
 from retarget.robots.robot import Robot, load_robot
 from retarget.solve.arm import Arm
 from retarget.solve.arm_attachment import attach_arms
@@ -84,6 +85,10 @@ def run_job(
 
     dataset = Dataset(settings.output, steps.robot, settings.existing, fps, settings.encoding)
     outcome = _Outcome()
+    if settings.hands is None and (side := steps.settings.hands) != "both":
+        note = f"robot {steps.robot.label} has a {side} hand only: the other is not looked for"
+        progress(note, 0, 0)
+        outcome.dropped.remark(note)
     try:
         for path in paths:
             if not _convert_input(path, registry, steps, finished, dataset, outcome):
@@ -261,7 +266,8 @@ def _convert(
                 shown, episode, trajectory, next(videos), plan.task, text, pictures, job
             )
             outcome.episodes.append(report)
-            draw(shown, episode, trajectory, steps.robot, folder, overlay, steps.progress)
+            draw(shown, episode, trajectory, steps.robot, folder, overlay, steps.progress,
+                 steps.arm)  # fmt: skip
             dataset.pictures_done(folder)
 
 
@@ -293,7 +299,7 @@ def _complete(
             folder = dataset.complete(job, number, episode, trajectory, text)
             if {files.SHEET, files.OVERLAY} & set(names):
                 draw(shown, episode, trajectory, steps.robot, folder, settings.overlay,
-                     steps.progress)  # fmt: skip
+                     steps.progress, steps.arm)  # fmt: skip
                 dataset.pictures_done(folder)
         outcome.dropped.remark(
             f"{plan.recording.source}: episode {number} was interrupted; made now: "
@@ -317,15 +323,16 @@ class Steps:
     def of(cls, settings: JobSettings, progress: Progress) -> Steps:
         """Load what the settings name. Raises InputError."""
         robot = load_robot(settings.robot, models=settings.robot_model)
+        hands = robot.hands_to_follow(settings.hands)
+        if not settings.robot_unchecked:
+            refuse_faulty(robot, SIDES if hands == "both" else (hands,))
         return cls(
-            settings=settings,
-            progress=progress,
-            robot=robot,
+            replace(settings, hands=hands), progress, robot,
             retargeter=retargeter_named(settings.method, lower_unfollowed=settings.second_pass),
             arm=settings.arm.load(),
             given=read_calibrations(settings.calibration, robot) if settings.calibration else {},
             gates=read_gates(settings.gates) if settings.gates else GATES,
-        )
+        )  # fmt: skip
 
     def shaping(self, fps: int | None) -> dict[str, Any]:
         """Return the settings that change an episode: see ``JobSettings.shaping``."""
@@ -340,7 +347,7 @@ class Steps:
         Raises:
             NoHandError: there is none that could be followed.
         """
-        motion = tracker.track(recording, self.progress)
+        motion = only_hands(tracker.track(recording, self.progress), self.settings.hands or "both")
         topic = recording.processing.get("topic")
         if topic is not None:  # which topic and frame of a bag the pictures are of
             said = {"image_topic": topic, "camera_frame": recording.camera_frame}
@@ -367,10 +374,10 @@ class Steps:
         self.progress("retarget", 0, 1)
         trajectory = retarget_motion(
             episode, self.robot, self.retargeter, calibrations=calibrations, physics=physics,
-            gates=self.gates,
+            gates=self.gates, unchecked=settings.robot_unchecked,
         )  # fmt: skip
         if self.arm is not None:
-            trajectory = attach_arms(trajectory, self.arm, settings.arm)
+            trajectory = attach_arms(trajectory, self.arm, settings.arm, self.robot)
         self.progress("retarget", 1, 1)
         return trajectory
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from acehand_core.atomic import check_free
+from acehand_core.drawing.arm_view import ArmView
 from acehand_core.drawing.contact_sheet import (
     EpisodePictures,
     RobotPicture,
@@ -15,7 +15,7 @@ from acehand_core.drawing.contact_sheet import (
     picture_size,
 )
 from acehand_core.drawing.overlay import write_png
-from acehand_core.drawing.robot_view import portrait
+from acehand_core.drawing.robot_sheet import robot_sheet
 from acehand_core.errors import (
     InputError,
     MissingDependencyError,
@@ -28,6 +28,7 @@ from acehand_core.trackers.choose import open_input
 from acehand_core.types import Progress, no_progress
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import Robot, load_robot
+from retarget.solve.arm import Arm
 
 
 def view_hands(
@@ -45,24 +46,24 @@ def view_hands(
         raise InputError(f"{hands}: give a HandMotion table (.parquet) or a joints file (.npz).")
     for name in (SHEET, OVERLAY):
         check_free(settings.output / name, settings.existing == "overwrite")
+    robot = load_robot(settings.robot)
+    settings = replace(settings, hands=robot.hands_to_follow(settings.hands))
     name = "auto" if video is None else str(hands)
     recording, tracker = open_input(video or hands, name, settings.tracking, settings.reading)
     motion = tracker.track(recording, progress)
-    robot = load_robot(settings.robot)
-    trajectory = retarget_motion(motion, robot)
+    trajectory = retarget_motion(motion, robot, unchecked=True)
     return draw(recording, motion, trajectory, robot, settings.output, settings.overlay, progress)
 
 
 def draw_robot(robot: Robot, path: Path, overwrite: bool = False) -> None:
-    """Write a picture of a robot's hands.
+    """Write a picture of a robot's hands, open and closed, with their base frames.
 
     Raises:
         MissingDependencyError: there is no OpenGL. OutputError: the file exists, or cannot be
             written.
     """
     check_free(path, overwrite)
-    panels = [portrait(robot, side, hand.expand(hand.rest)) for side, hand in robot.hands.items()]
-    write_png(np.hstack(panels), path)
+    write_png(robot_sheet(robot), path)
 
 
 def draw(
@@ -73,16 +74,21 @@ def draw(
     folder: Path,
     overlay: bool,
     progress: Progress,
+    arm: Arm | None = None,
 ) -> list[Path]:
     """Write the contact sheet and, if wanted and possible, the overlay video."""
     with contextlib.ExitStack() as stack:
         try:
             source_view = SourceView(robot, motion, trajectory, *picture_size(view))
             draw: RobotPicture | None = stack.enter_context(source_view)
+            arms: RobotPicture | None = None
+            if arm is not None and any(trajectory.arms):
+                arm_view = ArmView(robot, arm, motion, trajectory, *picture_size(view))
+                arms = stack.enter_context(arm_view)
         except MissingDependencyError as error:
             progress(f"no pictures of the robot: {error}", 0, 0)
-            draw = None
-        pictures = EpisodePictures(view, motion, trajectory, draw)
+            draw = arms = None
+        pictures = EpisodePictures(view, motion, trajectory, draw, arms)
         files = [folder / SHEET]
         pictures.write_contact_sheet(files[0])
         if overlay and view.frames is not None:

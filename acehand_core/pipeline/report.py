@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from acehand_core import errors
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import OutputError
-from acehand_core.hand.skeleton import FINGERS
+from acehand_core.hand.skeleton import FINGERS, finger_keypoints
 from acehand_core.motion import ArmMotion, FlexionReport, HandMotion, RobotTrajectory
 from acehand_core.types import SIDES, Side
 
@@ -111,6 +111,7 @@ def episode_report(
         "coverage": {
             side: _number(motion.observed[:, slot].mean(), 4) for slot, side in enumerate(SIDES)
         },
+        "finger_coverage": {side: _finger_coverage(motion, s) for s, side in enumerate(SIDES)},
         "filled_share": _number(motion.filled.sum() / known, 4),
         "reprojection_px": _spread(reprojection_px(motion), ("median", "p95")),
         "tip_error_mm": _spread(error_mm, ("mean", "p95")),
@@ -142,6 +143,12 @@ def episode_report(
     return EpisodeReport(source, episode_index, verdict.status, verdict.reasons, entry)
 
 
+def _finger_coverage(motion: HandMotion, slot: int) -> dict[str, float]:
+    """Return the share of each finger's joints beyond the knuckle that were observed."""
+    seen = np.isfinite(motion.joints_camera[:, slot]).all(-1) & motion.observed[:, slot, None]
+    return {f: _number(seen[:, finger_keypoints(f)[1:]].mean(), 4) for f in FINGERS}
+
+
 def _flexion(report: FlexionReport | None) -> dict[str, dict[str, float]] | None:
     if report is None:
         return None
@@ -160,8 +167,16 @@ def _arm(arm: ArmMotion | None, active: Bool[np.ndarray, "T"]) -> dict[str, Any]
         "link": arm.link,
         "reached_share": _number(arm.reached[active].mean(), 4),
         "unreached_frames": int((active & ~arm.reached).sum()),
+        "unreached_alone_frames": int((active & ~arm.reached_alone).sum()),
         "position_error_mm": _spread(arm.position_error_m * 1e3, ("mean", "p95")),
+        "collision_frames": int((arm.clearance_m < 0).sum()),
+        "smallest_distance_mm": {
+            "other_arm": _number(1e3 * arm.to_other_m.min(), 1),
+            "itself": _number(1e3 * arm.to_itself_m.min(), 1),
+            "table": _number(1e3 * arm.to_table_m.min(), 1),
+        },
         "T_frame_arm": arm.T_frame_arm.round(6).tolist(),
+        "T_frame_table": None if arm.T_frame_table is None else arm.T_frame_table.round(6).tolist(),
         "notes": list(arm.notes),
     }
 

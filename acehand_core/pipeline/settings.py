@@ -11,21 +11,10 @@ from acehand_core.errors import InputError
 from acehand_core.motion import Recording
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.video_encode import VideoEncoding, even_size
-from acehand_core.settings import (
-    CALIBRATION,
-    HAND_LENGTH,
-    HANDS,
-    LATENCY,
-    ROBOT,
-    ROBOT_MODEL,
-    file_identity,
-    group,
-    identity_of,
-    setting,
-)
+from acehand_core.settings import file_identity, group, identity_of, setting
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
-from acehand_core.types import SIDES, Existing, Hands, Latency
+from acehand_core.types import Existing, Hands, Latency
 from retarget.robots.robot import Robot, find_robot_file, robot_names, split_variant
 from retarget.solve.arm_attachment import ArmSettings
 
@@ -58,13 +47,26 @@ class JobSettings:
     )
     robot: str = setting(
         "inspire",
-        ROBOT,
+        "robot name, NAME:VARIANT, or path of a robot.yaml",
         metavar="NAME",
         identity="always",
     )
-    robot_model: Path | None = setting(None, ROBOT_MODEL, identity="never")  # see ``Steps``
+    robot_model: Path | None = setting(
+        None,
+        "your own MJCF or URDF of the robot, or a folder that has it (else the folder in "
+        "ACEHAND_ROBOT_MODELS)",
+        identity="never",
+    )  # see ``Steps``
+    robot_unchecked: bool = setting(
+        False, "go on with a robot of your own that does not pass its checks", identity="never"
+    )
     arm: ArmSettings = group(ArmSettings)
-    hands: Hands = setting("both", HANDS, identity="always")
+    hands: Hands | None = setting(
+        None,
+        "which hands to look for; a robot with one hand follows that one",
+        identity="always",
+        default_text="both",
+    )
     tracker: str = setting(
         "auto",
         "auto (ace where weights are configured that were trained on recordings, else mediapipe), "
@@ -79,20 +81,34 @@ class JobSettings:
         identity="always",
         old="solver",
     )
-    calibration: Path | None = setting(None, CALIBRATION, metavar="FILE", identity="always")
+    calibration: Path | None = setting(
+        None,
+        "a calibration.json of the same subject and robot; without it every recording gets its "
+        "own, which starts from the robot's",
+        metavar="FILE",
+        identity="always",
+    )
     gates: Path | None = setting(
         None,
         "YAML with other limits for the verdict (docs/formats.md)",
         metavar="FILE",
         identity="always",
     )
-    latency: Latency = setting("off", LATENCY, identity="always")
+    latency: Latency = setting(
+        "off",
+        "replay without (off) or with (on) the hand's delay, or send commands ahead by it (ahead)",
+        identity="always",
+    )
     second_pass: bool = setting(
         True, "keep commands that the replay could not follow", identity="always"
     )
     reading: RecordingOptions = group(RecordingOptions)
     hand_length_m: float | None = setting(
-        None, HAND_LENGTH, flag="hand-length", metavar="M", identity="always"
+        None,
+        "wrist to middle fingertip in metres: the scale a single camera cannot know",
+        flag="hand-length",
+        metavar="M",
+        identity="always",
     )
     ace: AceSettings = group(AceSettings, "tracker ace", identity=False)
     task: str | None = setting(
@@ -155,13 +171,19 @@ class JobSettings:
         """Return the settings that change an episode, by flag; files count by their content."""
         name, variant = split_variant(self.robot)
         robot = name if name in robot_names() else file_identity(find_robot_file(name))
-        return identity_of(self) | {
-            "robot": f"{robot}:{variant}" if variant else robot,
-            "arm-mount": list(self.arm.mount or (0.0,) * 6) if self.arm.path else None,
-            "tracker": file_identity(self.tracker_name),
-            "ace": self.ace.identity() if self.tracker_name == "ace" else None,
-            "fps": fps,
-        }
+        mapping = self.reading.keypoints
+        said = {"keypoints": file_identity(mapping)} if mapping else {}
+        return (
+            identity_of(self)
+            | said
+            | {
+                "robot": f"{robot}:{variant}" if variant else robot,
+                "arm-mount": list(self.arm.mount or (0.0,) * 6) if self.arm.path else None,
+                "tracker": file_identity(self.tracker_name),
+                "ace": self.ace.identity() if self.tracker_name == "ace" else None,
+                "fps": fps,
+            }
+        )
 
     def layout(
         self, recording: Recording, tracker: Tracker, robot: Robot, arm: Arm | None
@@ -175,7 +197,7 @@ class JobSettings:
         elif recording.T_world_camera is not None:
             frame = "world"
 
-        hand = robot.hand(SIDES[1])
+        hand = next(iter(robot.hands.values()))
         ahead = hand.latency_s if self.latency == "ahead" else 0.0
         return Layout(
             hand.joint_names,
@@ -198,8 +220,8 @@ class JobSettings:
     def tracking(self) -> TrackerSettings:
         """The tracker's share of the settings."""
         return TrackerSettings(
-            hands=self.hands,
+            hands=self.hands or "both",
             hand_length_m=self.hand_length_m,
-            ace=self.ace if self.ace.weights else None,
+            ace=self.ace.if_weights,
             work_dir=None if self.dry_run else self.work_dir,
         )

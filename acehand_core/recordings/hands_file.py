@@ -1,11 +1,11 @@
-"""Files of hands: a saved HandMotion table, or anybody's 21 joints.
+"""Files of hands: a saved HandMotion table, or anybody's keypoints.
 
 A table is parquet: one row per frame and hand, the rest in the key-value metadata.
 ``read_hand_motion`` is the inverse of ``to_table`` to the last bit. csv is written for people.
 
-A joints file is an npz with ``joints`` (T, 21, 3) or (T, 2, 21, 3) in metres and any of ``side``
-("left" or "right", needed for one hand), ``fps`` or ``timestamps_ns``, ``confidence`` (T[, 2]) and
-``frame`` ("camera" or "wrist", default "wrist": then there is no wrist pose).
+Keypoints are an npz, npy, json, jsonl, csv or another parquet (``keypoint_files``,
+``keypoint_tables``); how they are written is said by a mapping (``keypoints.mapping``) or, in npz
+and json, by entries of the file (``keypoints.joints``).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import pyarrow.parquet as pq
 
 from acehand_core.atomic import atomic_path, check_free
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.files.safe_files import content_sha256, safe_load_npz
+from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry.cameras import Camera
-from acehand_core.joints import motion_from_joints
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.provenance import Provenance
+from acehand_core.recordings.keypoint_files import read_joints_file
 from acehand_core.recordings.selection import only_hands
 from acehand_core.types import SIDES, Hands
 
 #: Endings of files of hands.
-SUFFIXES = (".parquet", ".npz")
+SUFFIXES = (".parquet", ".npz", ".npy", ".json", ".jsonl", ".csv")
 
 
 def motion_recording(path: Path, motion: HandMotion) -> Recording:
@@ -60,20 +60,24 @@ def refuse_flags(path: Path, given: dict[str, bool]) -> None:
         )
 
 
-def read_motion_file(path: Path, hands: Hands = "both", as_stored: bool = False) -> HandMotion:
-    """Read the wanted hands of a HandMotion table (.parquet) or a joints file (.npz).
+def read_motion_file(
+    path: Path, hands: Hands = "both", as_stored: bool = False, keypoints: str | None = None
+) -> HandMotion:
+    """Read the wanted hands of a HandMotion table (.parquet) or a file of keypoints.
 
-    ``hands`` also gives the side of a one-handed joints file that does not say it. Camera poses
-    that some frames lack are not used, for one motion has one frame; ``as_stored`` keeps them.
+    ``hands`` also gives the side of one hand whose file does not say it; ``keypoints`` is a mapping
+    file or a preset. Camera poses that some frames lack are not used, for one motion has one frame;
+    ``as_stored`` keeps them.
     """
-    if path.suffix == ".parquet":
-        motion = only_hands(read_hand_motion(path), hands)
-    elif path.suffix == ".npz":
-        return only_hands(read_joints_file(path, hands), hands)
-    else:
+    if path.suffix not in SUFFIXES:
         raise InputError(
-            f"{path}: a file of hands is a HandMotion table (.parquet) or joints (.npz)."
+            f"{path}: a file of hands is a HandMotion table (.parquet), or keypoints "
+            f"({', '.join(SUFFIXES)})."
         )
+    if path.suffix != ".parquet" or not is_hand_motion(path):
+        return only_hands(read_joints_file(path, hands, keypoints), hands)
+    refuse_flags(path, {"--keypoints": keypoints is not None})
+    motion = only_hands(read_hand_motion(path), hands)
 
     poses = motion.T_world_camera
     missing = 0 if poses is None else int(np.isnan(poses).any((-1, -2)).sum())
@@ -84,22 +88,12 @@ def read_motion_file(path: Path, hands: Hands = "both", as_stored: bool = False)
     return replace(motion, T_world_camera=None, provenance=provenance)
 
 
-def read_joints_file(path: Path, hands: Hands = "both") -> HandMotion:
-    """Read joints of one or two hands; rotations are not known, so they are NaN.
-
-    ``hands`` gives the side of one hand that the file does not say.
-
-    Raises:
-        SchemaError: it does not follow its format. UnsafeFileError: it holds pickled objects.
-        InputError: it cannot be read.
-    """
+def is_hand_motion(path: Path) -> bool:
+    """Tell a HandMotion table from a parquet of another program; a damaged file counts as one."""
     try:
-        entries = safe_load_npz(path)
-    except EOFError as error:
-        raise SchemaError(f"{path}: damaged: {error}.") from error
-    motion = motion_from_joints(str(path), entries, hands, content_sha256(path))
-    provenance = replace(motion.provenance, source=path.name)
-    return replace(motion, provenance=provenance)
+        return METADATA_KEY in (pq.read_schema(path).metadata or {})
+    except (pa.ArrowException, OSError):
+        return True
 
 
 FORMAT = "acehand.hand_motion"

@@ -15,8 +15,9 @@ from acehand_core.types import Hands
 class RecordingOptions:
     """How to read a recording.
 
-    A camera file is rescaled to the video; a distorted video is undistorted to pinhole. ``hands``
-    is which of a file of hands are read, also the side of a single one that has no side.
+    A camera file is rescaled to the video; a distorted video is undistorted to pinhole.
+    ``keypoints`` and ``hands`` are for files of hands; the latter is which of them are read, also
+    the side of a single one that has no side.
     """
 
     intrinsics: str | None = setting(
@@ -28,8 +29,9 @@ class RecordingOptions:
     )
     camera: Path | None = setting(
         None,
-        "camera file (JSON); a distorted video is undistorted to a pinhole first",
-        metavar="FILE",
+        "camera file: ours, ROS, Kalibr, OpenCV, COLMAP, Aria, GoPro (docs/my_camera.md); "
+        "a distorted video is undistorted to a pinhole first",
+        metavar="FILE[:NAME]",
         either="camera",
         identity="always",
     )
@@ -47,6 +49,12 @@ class RecordingOptions:
     )
     duration_s: float | None = setting(
         None, "seconds to read", flag="duration", metavar="S", identity="never", default_text="all"
+    )
+    keypoints: str | None = setting(
+        None,
+        "how a file of keypoints is written: a mapping (YAML), or a preset such as mano, avp25, "
+        "openxr26 or manus (docs/my_keypoints.md)",
+        metavar="MAP|PRESET",
     )
     video_key: str | None = setting(
         None, "which video of a LeRobot dataset", metavar="KEY", default_text="the only one"

@@ -16,9 +16,11 @@ from acehand_core.bags.bag import METADATA, is_bag, storage_files
 from acehand_core.bags.records import BagOptions, DroppedMessages
 from acehand_core.errors import InputError, VideoError
 from acehand_core.files.safe_files import content_sha256
+from acehand_core.keypoints.joints import DOUBT
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings import cameras, frames_folder, lerobot_video
 from acehand_core.recordings.bag import BagIndex, index_bag
+from acehand_core.recordings.camera_files import read_camera
 from acehand_core.recordings.hands_file import (
     SUFFIXES,
     motion_recording,
@@ -37,7 +39,8 @@ class Opened:
     """An open input: all of it, or a part.
 
     ``hands`` is what a file of hands holds; None for anything that has to be tracked. ``dropped``
-    counts messages of a bag that could not be used; reading frames may add to it.
+    counts messages of a bag that could not be used, and remarks on what is odd in a file of hands;
+    reading frames may add to it.
     """
 
     recording: Recording
@@ -89,9 +92,10 @@ class RecordingFormat(ABC):
 
 
 class HandsFile(RecordingFormat):
-    """A HandMotion table, or anybody's joints: hands without pictures."""
+    """A HandMotion table, or anybody's keypoints: hands without pictures."""
 
     noun = "a file of hands"
+    option = "keypoints"
 
     @staticmethod
     def matches(path: Path) -> bool:
@@ -105,8 +109,10 @@ class HandsFile(RecordingFormat):
         }
         refuse_flags(path, given)
 
-        motion = read_motion_file(path, options.hands)
-        return Opened(motion_recording(path, motion), hands=motion)
+        motion = read_motion_file(path, options.hands, keypoints=options.keypoints)
+        remarks = [f"{path}: {n}" for n in motion.provenance.notes if n.startswith(DOUBT)]
+        dropped = DroppedMessages(remarks=remarks)
+        return Opened(motion_recording(path, motion), hands=motion, dropped=dropped)
 
 
 class LeRobotDataset(RecordingFormat):
@@ -304,7 +310,11 @@ class Registry:
 
         size, camera = (recording.width, recording.height), None
         if options.camera is not None:
-            camera = cameras.fit_camera_to(cameras.load_camera(options.camera), *size)
+            found = read_camera(options.camera)
+            camera = cameras.fit_camera_to(found.camera, *size)
+            named = f"camera {found.name} of a {found.format}" if len(found.names) > 1 else ""
+            notes = (note for note in (named, found.note) if note)
+            recording = replace(recording, notes=(*recording.notes, *notes))
         elif options.intrinsics is not None:
             camera = cameras.parse_intrinsics(options.intrinsics, *size)
         if camera is not None:

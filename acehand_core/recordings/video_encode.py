@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -332,15 +332,49 @@ def _copy(recording: Recording, path: Path, fps: int) -> None:
         reason = _why_not_copy(source, stream, packets, fps)
         if reason:
             raise OutputError(f"{source.path} cannot be copied: {reason}. {_RE_ENCODE}")
-        ranks = np.argsort(np.argsort([packet.pts for packet in packets]))
-        delay = int(np.max(np.arange(len(ranks)) - ranks))  # B-frames: decoded before shown
-        with av.open(f"file:{path}", "w", format="mp4", options=_MUXER) as container:
-            target = container.add_stream_from_template(stream)
-            target.time_base = Fraction(1, fps)  # milliseconds could not express k / fps
-            for order, (packet, rank) in enumerate(zip(packets, ranks, strict=True)):
-                packet.stream, packet.time_base = target, Fraction(1, fps)
-                packet.pts, packet.dts, packet.duration = int(rank), order - delay, 1
-                container.mux(packet)
+        _remux(packets, stream, path, fps)
+
+
+def _remux(packets: Sequence[VideoPacket], stream: av.VideoStream, path: Path, fps: int) -> None:
+    """Write packets in the order of decoding; frame k is then shown at k / fps."""
+    ranks = np.argsort(np.argsort(np.array([packet.pts for packet in packets])))
+    delay = int(np.max(np.arange(len(ranks)) - ranks))  # B-frames: decoded before shown
+    with av.open(f"file:{path}", "w", format="mp4", options=_MUXER) as container:
+        target = container.add_stream_from_template(stream)
+        target.time_base = Fraction(1, fps)  # milliseconds could not express k / fps
+        for order, (packet, rank) in enumerate(zip(packets, ranks, strict=True)):
+            packet.stream, packet.time_base = target, Fraction(1, fps)
+            packet.pts, packet.dts, packet.duration = int(rank), order - delay, 1
+            container.mux(packet)
+
+
+def copy_parts(source: Path, parts: Sequence[tuple[float, int]], path: Path, fps: int) -> None:
+    """Write parts of a video one after another to ``path`` (mp4) without coding them anew.
+
+    ``parts``: the first frame's time in seconds, and the number of frames. Raises VideoError where
+    it cannot be cut there: a part has to begin with a key frame and to need no frame outside.
+    """
+    try:
+        with open_container(source) as original:
+            stream = video_stream(original, source)
+            packets = [p for p in original.demux(stream) if p.size and p.pts is not None]
+            base = stream.time_base or Fraction(1, fps)  # a demuxer sets it
+            ticks = np.array([packet.pts for packet in packets])
+            ranks, times = np.argsort(np.argsort(ticks)), np.sort(ticks * float(base))
+            chosen: list[VideoPacket] = []
+            for start, frames in parts:
+                first = int(np.searchsorted(times, start - 0.5 / fps))
+                own = np.flatnonzero((ranks >= first) & (ranks < first + frames))
+                whole = len(own) == frames and own[-1] - own[0] + 1 == frames
+                if not whole or not packets[own[0]].is_keyframe:
+                    raise VideoError(
+                        f"{source} cannot be cut at {start:.3f} s: its {frames} frames from there "
+                        "on do not begin with a key frame of their own."
+                    )
+                chosen += packets[own[0] : own[-1] + 1]
+            _remux(chosen, stream, path, fps)
+    except (OSError, av.FFmpegError) as error:
+        raise VideoError(f"{source} cannot be cut: {error}.") from error
 
 
 def _why_not_copy(
@@ -363,5 +397,4 @@ def _why_not_copy(
     if np.abs(times - np.arange(len(times)) / fps).max() > _COPY_JITTER_S:
         rate = (len(times) - 1) / times[-1]
         return f"its frames do not come at a constant {fps} per second (mean {rate:.3f})"
-
     return None

@@ -135,6 +135,11 @@ class AceSettings:
         _ = self.encode_pixels  # checked on construction
 
     @property
+    def if_weights(self) -> AceSettings | None:
+        """These settings, or None where no weights are named."""
+        return None if self.weights is None else self
+
+    @property
     def place(self) -> Path:
         """Where the weights are. Raises InputError: nobody said."""
         if self.weights is None:

@@ -35,6 +35,7 @@ class TrackerSettings:
         work_dir: folder for partial results of long work, or None; a second run with the same
             input and settings resumes from them.
         ace: weights and settings of the ace tracker, or None.
+        keypoints: how a file of keypoints as tracker is written: a mapping or a preset.
     """
 
     hands: Hands = "both"
@@ -42,6 +43,7 @@ class TrackerSettings:
     placement: Literal["rigid", "mixed"] = "rigid"
     work_dir: Path | None = None
     ace: AceSettings | None = None
+    keypoints: str | None = None
 
     def __post_init__(self) -> None:
         low, high = HAND_LENGTHS_M

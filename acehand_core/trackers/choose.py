@@ -46,6 +46,10 @@ def open_tracked(
         }
         refuse_flags(path, given)
 
+    # Beside a video the mapping is that of the tracker's file.
+    settings = replace(settings, keypoints=reading.keypoints)
+    if format_of(path) is not HandsFile and format_of(Path(tracker)) is HandsFile:
+        reading = replace(reading, keypoints=None)
     opened = registry.open(path, replace(reading, hands=settings.hands), progress)
     chosen: Tracker
 

@@ -31,7 +31,9 @@ class FileTracker:
         """
         refuse_flags(path, {"--hand-length": settings.hand_length_m is not None})
         self._path = path
-        self._motion = motion or read_motion_file(path, settings.hands)
+        self._motion = motion or read_motion_file(
+            path, settings.hands, keypoints=settings.keypoints
+        )
         self.placed = self._motion.placed
         self.hand_model = self._motion.hand_model
 

@@ -143,7 +143,8 @@ class SampleBag:
         binning: int = 0,
         roi: tuple[int, int, int, int] = (0, 0, 0, 0),
         p: Sequence[float] | None = None,
-    ) -> None:
+    ) -> Any:
+        """Put a CameraInfo into the bag; return it."""
         fx, fy, cx, cy = k
         projection = p if p is not None else (fx, 0, cx, 0, 0, fy, cy, 0, 0, 0, 1, 0)
         message = self.make(
@@ -157,6 +158,7 @@ class SampleBag:
             ),
         )  # fmt: skip
         self.put(topic, INFO, ns + DELAY, message)
+        return message
 
     def vector(self, xyz: Sequence[float], kind: str = "Vector3") -> Any:
         x, y, z = (float(value) for value in xyz)

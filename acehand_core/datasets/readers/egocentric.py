@@ -13,7 +13,8 @@ import numpy as np
 
 from acehand_core.datasets.readers.base import Item, NativeRecording, ReadOptions, safe_name
 from acehand_core.errors import InputError
-from acehand_core.recordings.cameras import fit_camera_to, load_camera
+from acehand_core.recordings.camera_files import load_camera
+from acehand_core.recordings.cameras import fit_camera_to
 from acehand_core.recordings.video import EXTENSIONS, open_video
 
 

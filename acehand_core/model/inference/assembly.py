@@ -113,15 +113,10 @@ def assemble(
         recorded = slice(requested.start + rows.start, requested.start + rows.stop)
         part = source.rows(frames, recorded, offset)
         requested_slots = np.array(slots) & (keep_tail | source.encoded[recorded, None])
-        presence = np.where(requested_slots, np.clip(part.presence, 0, 1), 0.0)
-        visible = np.where(requested_slots, np.clip(part.visible, 0, 1), 0.0)
-        there = presence >= GATE
-        observed = there & (visible >= GATE)
-        arrays["presence"][rows], arrays["visible"][rows] = presence, visible
-        arrays["observed"][rows], arrays["filled"][rows] = observed, there & ~observed
-        seen_quality = presence * visible * part.trust
-        unseen_quality = np.where(there, FILLED_QUALITY * presence, 0.0)
-        arrays["quality"][rows] = np.where(observed, seen_quality, unseen_quality)
+        rated = _rated(part, requested_slots)
+        for name, values in rated.items():
+            arrays[name][rows] = values
+        there = rated["observed"] | rated["filled"]
 
         # Poses of hands that are not given stay NaN.
         given = np.broadcast_to(requested_slots, there.shape) if every_slot else there
@@ -129,7 +124,7 @@ def assemble(
         for name, values in poses.items():
             values[rows][given] = getattr(posed, name)[given]
         # Out of sight an anchor is no evidence, but a scorer may want the network's.
-        seen = given if every_slot else observed
+        seen = given if every_slot else rated["observed"]
         anchors[rows][seen] = part.anchors[seen]
         errors.append(posed.error_m[there])
         progress(rows.stop, total)
@@ -137,6 +132,23 @@ def assemble(
     error = np.concatenate(errors)
     fit_error = float(error.mean()) if hands is None and len(error) else None
     return Result(**arrays, **poses, anchors=anchors, betas=shape, fit_error_m=fit_error)
+
+
+def _rated(part: HandFrames, requested: Bool[np.ndarray, "N 2"]) -> dict[str, np.ndarray]:
+    """Return the numbers and flags per hand, by name: see ``assemble``."""
+    presence = np.where(requested, np.clip(part.presence, 0, 1), 0.0)
+    visible = np.where(requested, np.clip(part.visible, 0, 1), 0.0)
+    there = presence >= GATE
+    observed = there & (visible >= GATE)
+    seen_quality = presence * visible * part.trust
+    unseen_quality = np.where(there, FILLED_QUALITY * presence, 0.0)
+    return {
+        "presence": presence,
+        "visible": visible,
+        "observed": observed,
+        "filled": there & ~observed,
+        "quality": np.where(observed, seen_quality, unseen_quality),
+    }
 
 
 class SourceFrames:
