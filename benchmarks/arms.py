@@ -9,8 +9,8 @@ their hands, are inside each other, and inside themselves; the smallest distance
 share of frames that is reached; seconds. Both are measured by the same scene, which tests compare
 with models that MuJoCo attaches.
 
-FOLDER has checkouts of mujoco_menagerie as ``menagerie`` and of dexsuite/dex-urdf as ``dex-urdf``; an
-arm that cannot be read is named.
+FOLDER has checkouts of mujoco_menagerie as ``menagerie`` and of dexsuite/dex-urdf as ``dex-urdf``;
+an arm that cannot be read is named.
 """
 
 from __future__ import annotations
