@@ -61,22 +61,11 @@ def motion_from_joints(
             raise SchemaError(f"{source}: unknown entry {key!r}; {nearest(key, ENTRIES)}")
 
     raw = _both_hands(source, entries, _points(source, entries), hands)
-    order_name = _order_name(entries)
-    order = order_named(source, order_name)
-    unit = _text(entries, "unit", "m")
-    if unit not in UNITS_M:
-        raise SchemaError(f"{source}: unit is {unit!r}; {nearest(unit, UNITS_M)}")
     count = len(raw)
     times, fps = _times(source, entries, count)
     confidence, of_joints = _confidence(source, entries, raw)
-    raw = np.where((of_joints > min_confidence)[..., None], raw, np.nan) * UNITS_M[unit]
-    raw[_marked_missing(entries, raw, UNITS_M[unit])] = np.nan
-    joints = checks.in_order(raw, order)
-
-    _check_minimum(source, joints)
-    checks.check_unit(source, joints, unit)
-    checks.check_order(source, raw, joints, _said(order_name))
-    _check_size(source, joints)
+    trusted = np.where((of_joints > min_confidence)[..., None], raw, np.nan)
+    joints = _checked(source, entries, trusted)
     of_size = np.where(_of_possible_size(joints)[..., None, None], joints, np.nan)
     checks.check_sides(source, of_size)
     odd = checks.doubts(of_size, times)
@@ -130,6 +119,26 @@ def motion_from_joints(
             notes=(*ours, *notes, *(DOUBT + sentence for sentence in odd)),
         ),
     )
+
+
+def _checked(
+    source: str, entries: Mapping[str, Any], raw: Float[np.ndarray, "T 2 J 3"]
+) -> Float[np.ndarray, "T 2 21 3"]:
+    """Return joints in metres and in our order, of which a hand of their unit can be made."""
+    unit = _text(entries, "unit", "m")
+    if unit not in UNITS_M:
+        raise SchemaError(f"{source}: unit is {unit!r}; {nearest(unit, UNITS_M)}")
+    metres = raw * UNITS_M[unit]
+    metres[_marked_missing(entries, metres, UNITS_M[unit])] = np.nan
+
+    order_name = _order_name(entries)
+    order = order_named(source, order_name)
+    joints = checks.in_order(metres, order)
+    _check_minimum(source, joints)
+    checks.check_unit(source, joints, unit)
+    checks.check_order(source, metres, joints, _said(order_name))
+    _check_size(source, joints)
+    return joints
 
 
 def _order_name(entries: Mapping[str, Any]) -> str | tuple[str, ...]:
