@@ -2,7 +2,7 @@
 
     python -m benchmarks.arms --models FOLDER [--hands FILE]
 
-Each arm carries both hands of a clip, by default the truth of the example. ``blind``: each base is
+Each arm carries both hands of a clip, by default the truth of the example. ``alone``: each base is
 searched and each arm moved as if nothing else was there, neither the other arm nor its own links,
 the hands or a table. ``together``: what ``--arm`` does. Of both: frames in which the two arms, with
 their hands, are inside each other, and inside themselves; the smallest distance between them; the
@@ -86,10 +86,10 @@ def main() -> int:
 
 
 def measure(clip: RobotTrajectory, robot: Robot, settings: ArmSettings) -> dict[str, Any]:
-    """Return what became of one arm, blind and together."""
+    """Return what became of one arm, alone and together."""
     arm = settings.load()
     assert arm is not None
-    begun, blind = time.perf_counter(), {}
+    begun, alone = time.perf_counter(), {}
     shapeless = replace(arm, carried=frozenset(range(arm.model.nbody)))
     for slot in range(2):
         only = np.zeros_like(clip.active)
@@ -97,14 +97,14 @@ def measure(clip: RobotTrajectory, robot: Robot, settings: ArmSettings) -> dict[
         one = attach_arms(replace(clip, active=only), shapeless, replace(settings, table="none"))
         motion = one.arms[slot]
         assert motion is not None
-        blind[slot] = motion
+        alone[slot] = motion
     middle = time.perf_counter()
     both = attach_arms(clip, arm, settings, robot)
     done = time.perf_counter()
     together = {slot: motion for slot, motion in enumerate(both.arms) if motion is not None}
     verdict = both.verdict
     return {
-        "blind": {**distances(clip, robot, arm, blind), "seconds": middle - begun},
+        "alone": {**distances(clip, robot, arm, alone), "seconds": middle - begun},
         "together": {
             **distances(clip, robot, arm, together),
             "seconds": done - middle,

@@ -156,7 +156,7 @@ def _overfit_kfree(result: Result) -> str:
 
 def _arms(result: Result) -> str:
     lines = [
-        "| arm | frames in which blind arms collide, deepest mm | with themselves, of both | "
+        "| arm | alone: frames in which the arms collide, deepest mm | with themselves, of both | "
         "together, nearest mm | with themselves | reached, left and right | verdict |\n"
         "|---|---|---|---|---|---|---|"
     ]
@@ -165,22 +165,22 @@ def _arms(result: Result) -> str:
         if "left_out" in row:
             lines.append(f"| {name} | {row['left_out']} | | | | | |")
             continue
-        blind, both = row["blind"], row["together"]
-        deepest = f", {-blind['smallest_distance_mm']:.0f}" if blind["colliding_frames"] else ""
+        alone, both = row["alone"], row["together"]
+        deepest = f", {-alone['smallest_distance_mm']:.0f}" if alone["colliding_frames"] else ""
         reached = " and ".join(f"{share:.0%}" for share in both["reached_share"].values())
         lines.append(
-            f"| {name} | {blind['colliding_frames']}{deepest} | {blind['self_colliding_frames']} | "
+            f"| {name} | {alone['colliding_frames']}{deepest} | {alone['self_colliding_frames']} | "
             f"{both['colliding_frames']}, {both['smallest_distance_mm']:.0f} | "
             f"{both['self_colliding_frames']} | {reached} | {both['verdict']} |"
         )
     rows = [row for row in result["arms"] if "left_out" not in row]
     took = [
-        statistics.median([row[way]["seconds"] for row in rows]) for way in ("blind", "together")
+        statistics.median([row[way]["seconds"] for row in rows]) for way in ("alone", "together")
     ]
     return (
         "\n".join(lines)
         + "\n\n"
-        + _wrapped(f"(median {took[0]:.0f} s blind and {took[1]:.0f} s together; {record(result)})")
+        + _wrapped(f"(median {took[0]:.0f} s alone and {took[1]:.0f} s together; {record(result)})")
     )
 
 
