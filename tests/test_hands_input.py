@@ -42,6 +42,9 @@ def test_camera_poses_give_the_world(tmp_path: Path, capsys) -> None:
     relative = hands_file(tmp_path / "wrist.npz", frame="wrist")
     run = Run(capsys, relative, "--camera-poses", poses, "--output", tmp_path / "no")
     assert run.code == 2 and "relative to the wrist" in run.messages
+    placed = hands_file(tmp_path / "world.npz", frame="world")
+    run = Run(capsys, placed, "--camera-poses", poses, "--output", tmp_path / "no")
+    assert run.code == 2 and "in the world frame already" in run.messages
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,22 @@ def open_tracked(
     else:
         chosen = choose_tracker(tracker, settings)
 
-    if reading.camera_poses is not None and not chosen.placed:
+    if reading.camera_poses is not None:
+        _refuse_camera_poses(path, chosen)
+    return opened, chosen
+
+
+def _refuse_camera_poses(path: Path, chosen: Tracker) -> None:
+    if not chosen.placed:
         raise InputError(
             f"{path}: --camera-poses cannot apply: the joints are relative to the wrist, "
             "not to the camera."
         )
-    return opened, chosen
+    if isinstance(chosen, FileTracker) and chosen.in_world:
+        raise InputError(
+            f"{path}: --camera-poses cannot apply: the joints are in the world frame already "
+            "(`frame: camera` in the mapping of --keypoints says that they are before the camera)."
+        )
 
 
 def open_input(

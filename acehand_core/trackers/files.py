@@ -37,6 +37,12 @@ class FileTracker:
         self.placed = self._motion.placed
         self.hand_model = self._motion.hand_model
 
+    @property
+    def in_world(self) -> bool:
+        """Whether the joints are in the world frame, as if the camera stood in its origin."""
+        poses = self._motion.T_world_camera
+        return poses is not None and bool((poses == np.eye(4)).all())
+
     def recording(self) -> Recording:
         """Return the file's own time axis and camera as a recording without images."""
         return motion_recording(self._path, self._motion)
@@ -60,12 +66,13 @@ class FileTracker:
         camera = recording.camera or self._motion.camera
         if camera is not None:
             camera = camera.rescaled(recording.width, recording.height)
+        poses = recording.T_world_camera
         return replace(
             self._motion,
             timestamps_ns=recording.timestamps_ns,
             fps=recording.fps,
             camera=camera,
-            T_world_camera=recording.T_world_camera,
+            T_world_camera=self._motion.T_world_camera if poses is None else poses,
         )
 
     def _at_times_of(self, recording: Recording) -> HandMotion:
