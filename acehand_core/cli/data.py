@@ -215,7 +215,7 @@ class DatasetRepair:
                 return sys.stdin.readline().strip().lower() in ("y", "yes")
             raise InputError(
                 f"{self.folder}: not repaired, for episodes would be lost: {'; '.join(plan.lost)}. "
-                "Give --yes to go on; their files are kept in .unreferenced."
+                "--yes repairs it all the same; their files are kept in .unreferenced."
             )
 
         if self.dry_run:

@@ -73,8 +73,11 @@ def render(
     in_columns = len(columns) > 1 or bool(settings.labels)
     shown = settings.panels or (COLUMN_PANELS if in_columns else DEFAULT_PANELS)
     placed = all(column.motion.placed for column in columns)
-    if not placed and settings.panels is None:
-        shown = OUTSIDE_PANELS
+    if settings.panels is None:
+        if not placed:
+            shown = OUTSIDE_PANELS
+        elif recording.frames is None:  # there is no source picture
+            shown = tuple(name for name in shown if name != "source")
     motions = [column.motion for column in columns]
     depth = _depth_files(settings.depth, len(motions[0]))
     width, height = picture_size(recording) if recording.frames else (960, 540)

@@ -46,10 +46,10 @@ class RenderSettings:
 
     ``robot`` None is a dataset's own, else inspire. ``hands`` None are all, of which a robot with
     one hand follows that one. ``calibration`` None takes the one that is kept beside a dataset's
-    episode, if it is of this robot, and fits one otherwise. ``panels`` None: ``DEFAULT_PANELS``, of
-    several inputs ``COLUMN_PANELS``. ``labels``: one per input, written over its column.
-    ``segment`` chooses the table in a folder of predictions; with ``clips``, a store, it is drawn
-    over its frames there, beside the store's own hands.
+    episode, if it is of this robot, and fits one otherwise. ``panels`` None: ``DEFAULT_PANELS``
+    ("source" only where there is a video), of several inputs ``COLUMN_PANELS``. ``labels``: one per
+    input, written over its column. ``segment`` chooses the table in a folder of predictions; with
+    ``clips``, a store, it is drawn over its frames there, beside the store's own hands.
     """
 
     output: Path

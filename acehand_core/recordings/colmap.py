@@ -132,7 +132,7 @@ def read_binary(data: bytes) -> ColmapCameras:
     and height (uint64) and parameters (double).
 
     Raises:
-        CalibrationError: it is cut off, goes on, or has a model that COLMAP does not number so.
+        CalibrationError: it is cut off or too long, or has a model that COLMAP does not number so.
     """
     cameras: list[ColmapCamera] = []
     at = 8

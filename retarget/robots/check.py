@@ -114,7 +114,7 @@ def refuse_faulty(robot: Robot, sides: Iterable[Side]) -> None:
         raise InputError(
             f"{robot.path}: the robot does not pass its checks, so that what it does would be "
             f"wrong. {'; '.join(wrong)}. See `acehand robots check` and `acehand robots show`, "
-            "docs/my_robot.md; --robot-unchecked goes on as it is."
+            "docs/my_robot.md; --robot-unchecked uses it all the same."
         )
 
 

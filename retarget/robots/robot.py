@@ -362,7 +362,7 @@ def load_stored_robot(label: str, given: str | None, models: Path | None, made: 
         other = "" if robot is None else f"; {given} is {robot.label!r}"
         raise InputError(
             f"{made}: made for the robot {label!r}, which does not come with acehand. "
-            f"Give its robot.yaml as the robot{other}."
+            f"Give its robot.yaml (--robot){other}."
         )
     return load_robot(label, models=models)
 

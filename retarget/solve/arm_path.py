@@ -22,7 +22,7 @@ from retarget.solve.arm import Arm, ArmJoints, BasePath, pose_points
 CHUNK_FRAMES, LOOK_AHEAD = 1024, 64
 _DAMPING = 1e-3
 _ROUNDS = 8
-#: Postures in which a sweep may begin, and how many of them it goes on with.
+#: Postures in which a sweep may begin, and how many of them it keeps.
 _TRIED, _WAYS = 24, 8
 #: A way whose mean error is so little larger is as good as another.
 _AS_GOOD_M = 1e-3
