@@ -113,6 +113,7 @@ def draft_hands(
     if left is not None:
         right = draft_hands(file, side="right", root=root)["right"]
         return _same_joints({"left": draft_hands(left, side="left")["left"], "right": right})
+
     facts = read_facts(file)
     hands = find_hands(facts.model, root)
     if len(hands) > 2:
@@ -125,6 +126,7 @@ def draft_hands(
             raise InputError(f"{file}: which of the hands {names} is the left one cannot be told; "
                              "draft them one by one with --root LINK --side SIDE.")  # fmt: skip
         return {side: pair[side]} if side else _same_joints(pair)
+
     drafted = _drafted(facts, hands[0], side)
     if drafted.gripper and side is None:
         return {one: _drafted(facts, hands[0], one) for one in SIDES}
@@ -160,35 +162,18 @@ def _drafted(facts: ModelFacts, found: FoundHand, side: Side | None) -> DraftedH
     if found.root and not model.body(found.root).name:
         raise InputError(f"{facts.file}: the link that carries the fingers has no name, and a "
                          "robot.yaml must name it: give it one in the file.")  # fmt: skip
+
     drive = find_drive(model, found.joints, any(found.looped))
     lower, upper = joint_ranges(model)
     drive = _within_limits(drive, lower, upper)
     rest = at_commands(drive, np.clip(0.0, lower, upper))
     named = named_side(facts.model, facts.file, found)
-    doubts = {}
     if len(found.fingers) == 2:
         gripper = _gripper(facts, found, drive, rest, lower, upper)
         return gripper if (side or named) != "left" else _as_left(gripper)
 
     bends = anatomy.bends(model, found.fingers, rest, lower, upper)
-    names = named_fingers(model, found)
-    seen = anatomy.likely_thumb(bends)
-    thumb = names.index("thumb") if "thumb" in names else seen
-    palm = anatomy.find_palm(bends, thumb)
-    if "" in names or len({*names}) < len(names) or "thumb" not in names:
-        doubts["keypoints"] = "the names say nothing of the fingers; these are told by their place"
-        names = [""] * len(found.fingers)
-        names[thumb] = "thumb"
-        for name, place in zip(FINGERS[1:], palm.order, strict=False):
-            names[place] = name
-    elif names[seen] != "thumb":
-        doubts["keypoints"] = f"the names say thumb, by its place {names[seen]} looks like it"
-    elif palm.side is not None and _ordered(names, palm.order):
-        doubts["keypoints"] = "beside the thumb stands another finger than the index finger"
-    if not all(bend.sure for bend in bends):
-        doubts["rpy"] = "joints go as far one way as the other, so where the palm is was guessed"
-    elif palm.alike > 40:
-        doubts["rpy"] = "the fingers stand around the palm; where they close was taken for +x"
+    names, palm, doubts = _named(model, found, bends)
     if palm.side is None and side is None and named is None:
         doubts["side"] = "the thumb stands in the middle, and no name tells right from left"
     elif palm.side is not None and palm.side != (side or named or palm.side):
@@ -207,7 +192,7 @@ def _drafted(facts: ModelFacts, found: FoundHand, side: Side | None) -> DraftedH
         facts=facts,
         found=found,
         drive=drive,
-        names=tuple(names),
+        names=names,
         joints=our_joints(model, found, named),
         turn=turn,
         origin=origin,
@@ -217,6 +202,33 @@ def _drafted(facts: ModelFacts, found: FoundHand, side: Side | None) -> DraftedH
         closed=at_commands(drive, closed),
         doubts=doubts,
     )
+
+
+def _named(
+    model: mujoco.MjModel, found: FoundHand, bends: Sequence[anatomy.Bend]
+) -> tuple[tuple[str, ...], anatomy.Palm, dict[str, str]]:
+    """Return the human finger of each finger, the palm that they stand on, and what is in doubt."""
+    names, doubts = named_fingers(model, found), {}
+    seen = anatomy.likely_thumb(bends)
+    thumb = names.index("thumb") if "thumb" in names else seen
+    palm = anatomy.find_palm(bends, thumb)
+
+    if "" in names or len({*names}) < len(names) or "thumb" not in names:
+        doubts["keypoints"] = "the names say nothing of the fingers; these are told by their place"
+        names = [""] * len(found.fingers)
+        names[thumb] = "thumb"
+        for name, place in zip(FINGERS[1:], palm.order, strict=False):
+            names[place] = name
+    elif names[seen] != "thumb":
+        doubts["keypoints"] = f"the names say thumb, by its place {names[seen]} looks like it"
+    elif palm.side is not None and _ordered(names, palm.order):
+        doubts["keypoints"] = "beside the thumb stands another finger than the index finger"
+
+    if not all(bend.sure for bend in bends):
+        doubts["rpy"] = "joints go as far one way as the other, so where the palm is was guessed"
+    elif palm.alike > 40:
+        doubts["rpy"] = "the fingers stand around the palm; where they close was taken for +x"
+    return tuple(names), palm, doubts
 
 
 def _within_limits(drive: Drive, lower: JointValues, upper: JointValues) -> Drive:
