@@ -44,6 +44,16 @@ def trigger(node: Any, name: str) -> Any:
     return call(node, Trigger, name, Trigger.Request())
 
 
+def needs(*packages: str) -> None:
+    """Skip the test where one of these packages is not in a sourced workspace."""
+    index = pytest.importorskip("ament_index_python.packages", reason="needs ROS 2")
+    for name in packages:
+        try:
+            index.get_package_prefix(name)
+        except index.PackageNotFoundError:
+            pytest.skip(f"needs {name}")
+
+
 class Process:
     """One of our nodes in a process of its own, as ``ros2 run`` starts it.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ros_process import Launched, Process, call, spin_until, trigger
+from ros_process import Launched, Process, call, needs, spin_until, trigger
 
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from helpers.controller_rules import check_controller_takes
@@ -206,6 +206,7 @@ def test_one_publisher_of_each_description(
 ) -> None:
     from sensor_msgs.msg import JointState
 
+    needs("robot_state_publisher")
     # A namespace of its own: publishers of a killed process stay known for a while.
     states = Heard(node, JointState, "/alone/right_hand/joint_states")
     launch("replay", source=table, view="none", loop=True, namespace="alone")

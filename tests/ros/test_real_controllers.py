@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ros_process import ROOT, Process, call, spin_until, trigger
+from ros_process import ROOT, Process, call, needs, spin_until, trigger
 from test_clip_recorder import TOPIC, Camera
 from test_offline_bag import Told
 
@@ -69,12 +69,7 @@ class Hands:
 
 @pytest.fixture(scope="module", autouse=True)
 def installed() -> None:
-    packages = pytest.importorskip("ament_index_python.packages", reason="needs ROS 2")
-    for name in ("controller_manager", "joint_trajectory_controller", "robot_state_publisher"):
-        try:
-            packages.get_package_prefix(name)
-        except packages.PackageNotFoundError:
-            pytest.skip(f"needs {name}")
+    needs("controller_manager", "joint_trajectory_controller", "robot_state_publisher")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ros_process import Launched, Process, spin_until
+from ros_process import Launched, Process, needs, spin_until
 from test_player import TRUTH, Heard, stamp_ns
 
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
@@ -61,6 +61,7 @@ def test_two_robots_do_not_meet(
     from rosgraph_msgs.msg import Clock
     from sensor_msgs.msg import JointState
 
+    needs("robot_state_publisher")
     frames, told = Frames(node), Heard(node, DiagnosticArray, "/diagnostics")
     states = {
         (name, side): Heard(node, JointState, f"/{name}/{side}_hand/joint_states")
