@@ -97,6 +97,8 @@ class Playback:
         self._wake = threading.Condition(self._lock)
         self._closed = self._ended = False
         self._changes = 0
+        self._kept_from: tuple[int, float] | None = None
+        self._kept: list[PlainMessage] = []
         self._thread = threading.Thread(target=self._run, name="playback")
         self._drive = drive
         if drive is not None:
@@ -236,9 +238,15 @@ class Playback:
         ]
 
     def _from(self, frame: int) -> list[PlainMessage]:
-        """Return the trajectories of what is still to come, at the speed of play."""
-        rest = rest_of(self._recorded, self._robot, frame, self._timeline.rate)
-        return list(trajectory_messages(rest))
+        """Return the trajectories of what is still to come, at the speed of play.
+
+        The last ones are kept: those of the start, made before the clock runs, and of a loop.
+        """
+        wanted = frame, self._timeline.rate
+        if wanted != self._kept_from:
+            rest = rest_of(self._recorded, self._robot, *wanted)
+            self._kept_from, self._kept = wanted, list(trajectory_messages(rest))
+        return self._kept
 
     def _frame(self, frame: int) -> list[PlainMessage]:
         settings = self._settings
