@@ -287,19 +287,21 @@ def _recovery(result: Result) -> str:
 def _own_robots(result: Result) -> str:
     lines = [
         "| model | hands, fingers | driven, following | failed checks | base off the fingers, "
-        f"degrees | verdict on {result['frames']} frames |",
-        "|---|---|---|---|---|---|",
+        f"degrees | verdict on {result['frames']} frames | self-contact mm: commands, replay | "
+        "fingertips off, mm |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, row in result["models"].items():
         if "refused" in row:
-            lines.append(f"| {name} | refused: {row['refused'].rstrip('.')} | | | | |")
+            lines.append(f"| {name} | refused: {row['refused'].rstrip('.')} | | | | | | |")
             continue
         sides = " and ".join(row["sides"])
         failed = "; ".join(text.split(":")[0] for text in row["failed"]) or "none"
         palm = row["palm_frame"].split(" degrees")[0]
         lines.append(
             f"| {name} | {sides}, {len(row['fingers'])} | {row['driven']}, {row['following']} | "
-            f"{failed} | {palm} | {row['verdict']} |"
+            f"{failed} | {palm} | {row['verdict']} | {row['commanded_contact_mm']:.1f}, "
+            f"{row['replay_contact_mm']:.1f} | {row['tip_mm']:.1f} |"
         )
     return "\n".join(lines) + f"\n\n({', '.join(result['checkouts'])}; {record(result)})"
 

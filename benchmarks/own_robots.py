@@ -5,8 +5,10 @@
 FOLDER has checkouts of google-deepmind/mujoco_menagerie as ``menagerie``, dexsuite/dex-urdf as
 ``dex-urdf`` and unitreerobotics/xr_teleoperate as ``xr_teleoperate``. For each model: `acehand
 robots init`, the checks of the draft as it is, and the verdict on the first frames of the shared
-joints file of a right hand (``human_joint_right.npz``). With ``--pictures`` the pictures by which
-one decides are kept. Models that are not there, or lack a file, are named with the reason.
+joints file of a right hand (``human_joint_right.npz``), with how deep the hand reaches into itself,
+how far its tips are from the human's (mean) and the time to solve, without the calibration. With
+``--pictures`` the pictures by which one decides are kept. Models that are not there, or lack a
+file, are named with the reason.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import numpy as np
 from acehand_core.errors import AcehandError
 from acehand_core.pipeline.pictures import draw_robot
 from acehand_core.recordings.hands_file import read_motion_file
+from acehand_core.types import SIDES
 from benchmarks import provenance
 from retarget.retargeting import retarget_motion
 from retarget.robots.check import check_hand
@@ -146,11 +149,16 @@ def _judged(robot: Robot, frames: int) -> dict[str, Any]:
         trajectory = retarget_motion(motion, robot)
     except AcehandError as error:
         return {"failed": failed, "palm_frame": palm, "verdict": None, "reasons": [str(error)]}
-    verdict = trajectory.verdict
-    assert verdict is not None
+    verdict, report = trajectory.verdict, trajectory.replay[SIDES.index("right")]
+    assert verdict is not None and report is not None
     return {
         "failed": failed, "palm_frame": palm, "verdict": verdict.status,
         "reasons": list(verdict.reasons),
+        "tip_mm": float(np.nanmean(trajectory.tip_error_m)) * 1e3,
+        "commanded_contact_mm": report.commanded_penetration_mm,
+        "replay_contact_mm": report.max_penetration_mm,
+        "replay_rms": max(report.rms_tracking_rad, report.rms_tracking_m),
+        "solve_ms": trajectory.solve_seconds / frames * 1e3,
     }  # fmt: skip
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,9 +47,9 @@ class Boxes:
 class Capsules:
     """G collision capsules: axis ends in the link's frame (a sphere has equal ends), and radii.
 
-    ``pairs`` lists which of them may touch: not those of one link, of a link and its parent, or of
-    links that the model excludes. ``box_pairs`` lists likewise which capsule may touch which of
-    the ``boxes``.
+    ``pairs`` lists which of them may touch, see ``colliding_pairs``. ``box_pairs`` lists likewise
+    which capsule may touch which of the ``boxes``, and ``other_pairs`` what else may touch, by the
+    shapes' numbers in the model.
     """
 
     names: tuple[str, ...]
@@ -61,6 +59,7 @@ class Capsules:
     pairs: Int[np.ndarray, "P 2"]
     boxes: Boxes
     box_pairs: Int[np.ndarray, "R 2"]
+    other_pairs: Int[np.ndarray, "S 2"]
 
     def frames(self) -> FrameSet:
         """Return the 2 G axis ends, both ends of a capsule next to each other."""
@@ -74,58 +73,69 @@ def read_capsules(model: mujoco.MjModel, prefix: str) -> Capsules:
     import mujoco
 
     kinds = mujoco.mjtGeom
-    names, links, ends, radii = [], [], [], []
-    boxes = []
-    for geom in range(model.ngeom):
-        kind = int(model.geom_type[geom])
-        if not (model.geom_contype[geom] or model.geom_conaffinity[geom]):
-            continue
-        name = model.geom(geom).name.removeprefix(prefix)
-        link = int(model.geom_bodyid[geom]) - 1
-        turn = rotations.from_quaternion(model.geom_quat[geom])
-        if kind == int(kinds.mjGEOM_BOX):
-            boxes.append((name, link, model.geom_pos[geom], turn, model.geom_size[geom]))
-        if kind not in (int(kinds.mjGEOM_CAPSULE), int(kinds.mjGEOM_SPHERE)):
-            continue
-        half = model.geom_size[geom, 1] if kind == int(kinds.mjGEOM_CAPSULE) else 0.0
-        names.append(name)
-        links.append(link)
-        ends.append(model.geom_pos[geom] + half * np.outer([-1, 1], turn[:, 2]))
-        radii.append(float(model.geom_size[geom, 0]))
-    box_links = [box[1] for box in boxes]
+    capsule, sphere, box = (int(k) for k in (kinds.mjGEOM_CAPSULE, kinds.mjGEOM_SPHERE,
+                                             kinds.mjGEOM_BOX))  # fmt: skip
+    # What is fixed to the world hangs on no link.
+    solid = (model.geom_contype | model.geom_conaffinity).astype(bool) & (model.geom_bodyid > 0)
+    round_ = np.flatnonzero(solid & np.isin(model.geom_type, (capsule, sphere)))
+    boxes = np.flatnonzero(solid & (model.geom_type == box))
+    turns = rotations.from_quaternion(model.geom_quat)
+    half = np.where(model.geom_type == capsule, model.geom_size[:, 1], 0.0)
+    along = half[round_, None] * turns[round_, :, 2]
+
+    # The place of every shape among capsules or boxes; -1: it is none.
+    pairs = colliding_pairs(model)
+    as_capsule, as_box = np.full((2, model.ngeom), -1)
+    as_capsule[round_], as_box[boxes] = np.arange(len(round_)), np.arange(len(boxes))
+    both = (as_capsule[pairs] >= 0).all(axis=1)
+    with_box = (as_capsule[pairs] >= 0).any(axis=1) & (as_box[pairs] >= 0).any(axis=1)
+    box_pairs = np.stack([table[pairs[with_box]].max(axis=1) for table in (as_capsule, as_box)], 1)
+
+    def names(geoms: Int[np.ndarray, "G"]) -> tuple[str, ...]:
+        return tuple(model.geom(geom).name.removeprefix(prefix) for geom in geoms)
+
     return Capsules(
-        tuple(names),
-        np.array(links, int),
-        np.array(ends, float).reshape(-1, 2, 3),
-        np.array(radii, float),
-        _touching(model, itertools.combinations(enumerate(links), 2)),
+        names(round_),
+        model.geom_bodyid[round_].astype(int) - 1,
+        model.geom_pos[round_, None] + np.stack([-along, along], axis=1),
+        model.geom_size[round_, 0].copy(),
+        as_capsule[pairs[both]],
         Boxes(
-            tuple(box[0] for box in boxes),
-            np.array(box_links, int),
-            np.array([box[2] for box in boxes], float).reshape(-1, 3),
-            np.array([box[3] for box in boxes], float).reshape(-1, 3, 3),
-            np.array([box[4] for box in boxes], float).reshape(-1, 3),
+            names(boxes),
+            model.geom_bodyid[boxes].astype(int) - 1,
+            model.geom_pos[boxes],
+            turns[boxes],
+            model.geom_size[boxes],
         ),
-        _touching(model, itertools.product(enumerate(links), enumerate(box_links))),
+        box_pairs[np.lexsort(box_pairs.T[::-1])],
+        pairs[~(both | with_box)],
     )
 
 
-def _touching(
-    model: mujoco.MjModel, candidates: Iterable[tuple[tuple[int, int], tuple[int, int]]]
-) -> Int[np.ndarray, "P 2"]:
-    """Return the pairs, of shapes each given by index and link, that MuJoCo would let collide."""
-    excluded = {(int(s) >> 16, int(s) & 0xFFFF) for s in model.exclude_signature}
-    pairs = []
-    for (first, first_link), (second, second_link) in candidates:
-        a, b = first_link + 1, second_link + 1
-        weld_a, weld_b = int(model.body_weldid[a]), int(model.body_weldid[b])
-        parents = [int(model.body_weldid[model.body_parentid[w]]) for w in (weld_a, weld_b)]
-        # What hangs on the world may touch what is fixed to it.
-        child = bool(weld_a and weld_b) and (parents[0] == weld_b or parents[1] == weld_a)
-        related = weld_a == weld_b or child
-        if not related and not {(a, b), (b, a)} & excluded:
-            pairs.append((first, second))
-    return np.array(pairs, int).reshape(-1, 2)
+def colliding_pairs(model: mujoco.MjModel) -> Int[np.ndarray, "P 2"]:
+    """Return the pairs of a model's shapes that MuJoCo lets collide, the first before the second.
+
+    They are those of the replay: not of one link, of a link and its parent, of links that the model
+    excludes, nor of shapes whose masks do not meet; and those that it names as pairs.
+    """
+    solid = np.flatnonzero(model.geom_contype | model.geom_conaffinity)
+    pairs = solid[np.stack(np.triu_indices(len(solid), 1), axis=1)]
+    a, b = pairs.T
+    mask = model.geom_contype[a] & model.geom_conaffinity[b]
+    mask |= model.geom_contype[b] & model.geom_conaffinity[a]
+
+    bodies = model.geom_bodyid[pairs].astype(int)
+    weld = model.body_weldid[bodies]
+    above = model.body_weldid[model.body_parentid[weld]]
+    # What hangs on the world may touch what is fixed to it.
+    child = weld.all(axis=1) & (above == weld[:, ::-1]).any(axis=1)
+    related = (weld[:, 0] == weld[:, 1]) | child
+    excluded = np.isin((bodies[:, 0] << 16) + bodies[:, 1], model.exclude_signature)
+    excluded |= np.isin((bodies[:, 1] << 16) + bodies[:, 0], model.exclude_signature)
+
+    named = np.sort(np.stack([model.pair_geom1, model.pair_geom2], axis=1), axis=1)
+    free = pairs[(mask != 0) & ~related & ~excluded]
+    return np.unique(np.concatenate([free, named]), axis=0).astype(int)
 
 
 def closest_points(

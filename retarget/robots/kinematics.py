@@ -85,10 +85,8 @@ class KinematicTree:
         self.capsules = capsules
         self._links = links
         self._frames = frames
-        self._slides = [False] * len(joint_names)
-        for link in links:
-            if link.column is not None:
-                self._slides[link.column] = link.slides
+        sliding = {link.column for link in links if link.slides}
+        self._slides = [column in sliding for column in range(len(joint_names))]
 
     def slides(self, name: str) -> bool:
         """Whether a joint slides, in metres, instead of turning, in radians."""

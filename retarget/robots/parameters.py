@@ -49,12 +49,12 @@ class Section:
             if name not in valid:
                 self.fail(name, f"is not a known key; {nearest(name, valid)}")
 
-    def known(self, valid: Iterable[str]) -> None:
-        """Refuse any key that is not valid."""
+    def known(self, valid: Iterable[str], what: str = "known here") -> None:
+        """Refuse any key that is not valid; ``what`` says in the message what it is not."""
         valid = tuple(valid)
         for name in self._values:
             if name not in valid:
-                self.fail(name, f"is not known here; {nearest(name, valid)}")
+                self.fail(name, f"is not {what}; {nearest(name, valid)}")
 
     def section(self, name: str, optional: bool = False) -> Section:
         """Return a mapping; an absent optional one is empty."""

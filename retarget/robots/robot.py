@@ -31,9 +31,7 @@ def _joint_table(root: Section, side: Side, changes: Section | None) -> Section:
     own = root.section("sides").section(side).section("joints", optional=True)
     for change in (own, changes):
         if change is not None:
-            for name in change:
-                if name not in table:
-                    change.fail(name, f"is not a joint; {nearest(name, table)}")
+            change.known(table, "a joint")
             table = merged(table, change)
     return table
 
@@ -191,10 +189,9 @@ def _fingers(root: Section, tips: Mapping[int, str]) -> tuple[str, ...]:
 
 def _targets(root: Section, body: HandBody | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
     table = root.section("keypoints")
-    for name in table:
-        if name not in KEYPOINT_NAMES:
-            table.fail(name, f"is not a keypoint; {nearest(name, KEYPOINT_NAMES)}")
-        if body is not None:
+    table.known(KEYPOINT_NAMES, "a keypoint")
+    if body is not None:
+        for name in table:
             table.choice(name, body.frame_names())
     indices = sorted(KEYPOINT_NAMES.index(name) for name in table)
     return tuple(indices), tuple(table.text(KEYPOINT_NAMES[i]) for i in indices)
@@ -305,14 +302,13 @@ def load_robot(
         SchemaError: the file breaks the schema, or a model file lacks what it names.
     """
     name, named = split_variant(name_or_path)
-    variant = variant or named
+    variant = variant or named or "default"
     path = find_robot_file(name)
     root = read_yaml(path, _HOW_TO_BEGIN)
     if (schema := root.text("schema")) != SCHEMA:
         root.fail("schema", f"is {schema!r}; this version reads {SCHEMA!r}.")
     variants = root.section("variants", optional=True)
     names = ("default", *variants)
-    variant = variant or "default"
     if variant not in names:
         raise InputError(f"Unknown variant {variant!r} of robot {path}; {nearest(variant, names)}")
     changes = variants.section(variant).section("joints") if variant != "default" else None
@@ -320,20 +316,10 @@ def load_robot(
     if not tuple(sides):
         root.fail("sides", "must hold left, right or both.")
 
-    for side in sides:
-        if side not in SIDES:
-            sides.fail(side, f"is not a side; {nearest(side, SIDES)}")
-
+    sides.known(SIDES, "a side")
     hands = {side: read_hand(root, side, variant, changes) for side in SIDES if side in sides}
-    robot = Robot(
-        name=root.text("name"),
-        title=root.text("title"),
-        license=root.text("license"),
-        variant=variant,
-        variants=names,
-        path=path,
-        hands=hands,
-    )
+    texts = root.text("name"), root.text("title"), root.text("license")
+    robot = Robot(*texts, variant, names, path, hands)
     root.only("schema name title license source files joints commands register_range "
               "register_scale register_offset register_unit register_whole latency follows "
               "keypoints dropped_fingers variants simulation materials no_contact "

@@ -20,13 +20,12 @@ as with a model of the user's own, it is fitted again.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import importlib.resources
 import itertools
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -44,6 +43,7 @@ from retarget.solve.objective import PoseObjective
 from retarget.solve.targets import (
     CALIBRATION_SIZE,
     LENGTH_RANGE,
+    PARAMETERS,
     SCALE_RANGE,
     HandTargets,
     calibrated,
@@ -78,16 +78,11 @@ class Spread:
     length: float
 
     def __mul__(self, share: float) -> Spread:
-        return Spread(*(share * value for value in dataclasses.astuple(self)))
+        return Spread(*(share * value for value in astuple(self)))
 
     def of_parameters(self) -> Float[np.ndarray, "27"]:
         """Return one value per parameter, see ``targets.named_parameters``."""
-        values = np.empty(CALIBRATION_SIZE)
-        spread = named_parameters(values)
-        spread["rotation"][:], spread["translation"][:] = self.turn, self.place
-        spread["log_scale"][:] = self.size
-        spread["finger_offsets"][:], spread["log_lengths"][:] = self.offset, self.length
-        return values
+        return np.repeat(astuple(self), tuple(PARAMETERS.values()))
 
 
 #: How firmly a recording in which the fingertips move by ``MOVING_M`` or more is held to its start.
@@ -303,8 +298,7 @@ def fit(
     for _ in range(ROUNDS):
         objective = PoseObjective(hand, tree, targets, calibration, weights)
         commands = solve_trajectory(objective, limits, commands)
-        deviation = _difference(calibration, start)
-        step = _step(objective, commands, limits, pull, deviation)
+        step = _step(objective, commands, limits, pull, _difference(calibration, start))
         before, calibration = calibration, _stepped(calibration, step, start)
         if np.abs(_difference(calibration, before)).max() < CONVERGED:
             break

@@ -1,8 +1,7 @@
 """Collision avoidance: shapes of the hand that touch, and open fingertips, keep a distance.
 
 Every pair is a capsule's axis with a clearance to another's axis or to a box. Only pairs that the
-hand can bring together are looked at. Other shapes are left to the replay, which collides
-everything.
+hand can bring together are looked at. Other shapes are ``hulls.py``'s.
 """
 
 from __future__ import annotations
@@ -110,20 +109,11 @@ class CollisionPairs:
         """Return the pairs that are too close or nearly so; ``weight`` as in ``Gaps``."""
         nearest = self._nearest(posture)
         frames, pairs = np.nonzero(nearest.distance < clearance + NEAR_M)
-        gradient = np.zeros((len(frames), self._coupling.shape[1]))
-
-        for pair in np.unique(pairs):
-            rows = np.flatnonzero(pairs == pair)
-            at = posture.at(frames[rows])
-            normal = nearest.normal[frames[rows], pair]
-            for points, link, sign in zip(
-                (nearest.first, nearest.second), self._links[pair], (1, -1), strict=True
-            ):
-                jacobian = self._tree.jacobian(
-                    at, np.array([link]), points[frames[rows], pair][:, None], self._coupling
-                )
-                gradient[rows] += sign * np.einsum("nx,nxc->nc", normal, jacobian[:, 0])
-
+        points = np.stack([nearest.first[frames, pairs], nearest.second[frames, pairs]], axis=1)
+        gradient = separation_rates(
+            self._tree, self._coupling, posture, frames, self._links[pairs], points,
+            nearest.normal[frames, pairs],
+        )  # fmt: skip
         room = (nearest.distance - clearance)[frames, pairs]
         return Gaps(frames, pairs, room, gradient, np.full(len(room), weight))
 
@@ -147,6 +137,30 @@ class CollisionPairs:
             np.concatenate([ours[:, :at], theirs, ours[:, at:]], axis=1)
             for ours, theirs in zip((first, second, normal, distance), boxed, strict=True)
         ))  # fmt: skip
+
+
+def separation_rates(
+    tree: KinematicTree,
+    coupling: Float[np.ndarray, "Q C"],
+    posture: Posture,
+    frames: Int[np.ndarray, "N"],
+    links: Int[np.ndarray, "N 2"],
+    points: Float[np.ndarray, "N 2 3"],
+    normal: Float[np.ndarray, "N 3"],
+) -> Float[np.ndarray, "N C"]:
+    """Return how the distance of two points, fixed to a link each, changes with every command.
+
+    Each row is in one of the posture's frames. ``normal`` leads from the second point to the first.
+    """
+    rates = np.zeros((len(frames), coupling.shape[1]))
+    for end, sign in ((0, 1), (1, -1)):
+        for link in np.unique(links[:, end]):
+            rows = np.flatnonzero(links[:, end] == link)
+            jacobian = tree.jacobian(
+                posture.at(frames[rows]), np.array([link]), points[rows, end : end + 1], coupling
+            )
+            rates[rows] += sign * np.einsum("nx,nxc->nc", normal[rows], jacobian[:, 0])
+    return rates
 
 
 def _meeting(

@@ -118,6 +118,13 @@ class Gaps:
         names = ("frames", "pairs", "room", "by_command", "weight")
         return cls(*(np.concatenate([getattr(p, n) for p in (empty, *parts)]) for n in names))
 
+    def within_reach(self, low: Float[np.ndarray, "T C"], high: Float[np.ndarray, "T C"]) -> Gaps:
+        """Return the pairs that a step between ``low`` and ``high`` can bring too close."""
+        ends = (self.by_command * step[self.frames] for step in (low, high))
+        tight = self.room + np.minimum(*ends).sum(axis=1) < 0
+        return Gaps(*(a[tight] for a in (self.frames, self.pairs, self.room, self.by_command,
+                                         self.weight)))  # fmt: skip
+
 
 class Cost(abc.ABC):
     """One cost over a run of T frames: half the sum of squares of its M residuals in each.

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from retarget.robots.hand_spec import Commands
 from retarget.solve.collision import CollisionCost
 from retarget.solve.costs import Cost, Gaps, PostureCost, Problem, State
+from retarget.solve.hulls import HullCost
 from retarget.solve.targets import CALIBRATION_SIZE
 from retarget.solve.vector_costs import (
     DirectionCost,
@@ -26,6 +27,7 @@ COSTS: tuple[type[Cost] | type[VectorCost], ...] = (
     PinchCost,
     PostureCost,
     CollisionCost,
+    HullCost,
 )
 
 
@@ -56,9 +58,9 @@ class PoseObjective(Problem):
         """Return the objective of some frames, goals computed."""
         return Window(self, rows)
 
-    def without(self, cost: type[Cost] | type[VectorCost]) -> PoseObjective:
-        """Return the objective less one of its costs."""
-        return replace(self, costs=tuple(other for other in self.costs if other is not cost))
+    def without(self, *costs: type[Cost] | type[VectorCost]) -> PoseObjective:
+        """Return the objective less some of its costs."""
+        return replace(self, costs=tuple(cost for cost in self.costs if cost not in costs))
 
     def __call__(
         self, commands: Commands, rows: slice = slice(None)

@@ -83,11 +83,13 @@ class TrajectoryProgram:
             trust: largest step of a joint in each frame, rad.
         """
         flat = x.reshape(-1)
-        size, extra = x.size, len(gaps.room)
         quadratic = _block_diagonal(hessian) + self._smooth
         linear = gradient.reshape(-1) + self._smooth @ flat + self._pull.reshape(-1)
-        low = np.maximum(self._limits.lower - x, -trust[:, None]).reshape(-1)
-        high = np.minimum(self._limits.upper - x, trust[:, None]).reshape(-1)
+        low = np.maximum(self._limits.lower - x, -trust[:, None])
+        high = np.minimum(self._limits.upper - x, trust[:, None])
+        gaps = gaps.within_reach(low, high)
+        size, extra = x.size, len(gaps.room)
+        low, high = low.reshape(-1), high.reshape(-1)
         rows, least, most = [], [], []
 
         if self._rates is not None:

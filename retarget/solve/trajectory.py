@@ -22,6 +22,7 @@ from jaxtyping import Float, Int
 from retarget.robots.hand_spec import CommandLimits, Commands
 from retarget.solve.collision import CollisionCost
 from retarget.solve.costs import CommandTarget
+from retarget.solve.hulls import HullCost
 from retarget.solve.objective import Pose, PoseObjective, Window
 from retarget.solve.qp import TrajectoryProgram
 
@@ -87,7 +88,7 @@ def _coarse(
     coarse = slice(rows.start, rows.stop, stride)
     slower = limits.every(stride) if stride > 1 else limits
     window = objective.window(coarse)
-    passing = objective.without(CollisionCost).window(coarse)
+    passing = objective.without(CollisionCost, HullCost).window(coarse)
 
     def solve(first: Commands, inside: Window = window) -> Commands:
         return _solve(objective, inside, slower, first, history[:0], COARSE_RAD)
