@@ -73,7 +73,8 @@ ALLOWED = {
 }
 #: Names of the public API, and the modules that they are in.
 API = acehand_core._HOME
-FREE = {"types", "errors", "settings", "atomic", "provenance", "version", "__version__"}
+FREE = {"types", "errors", "settings", "atomic", "provenance", "mujoco_gl"}
+FREE |= {"version", "__version__"}
 #: Libraries that a package may import only inside the function that needs them.
 LAZY = {
     "torch",

@@ -528,7 +528,7 @@ def test_opengl_that_is_not_there_is_said_once(tmp_path):
         command, capture_output=True, text=True, env=os.environ | {"MUJOCO_GL": "osmesax"}
     )
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert all(word in done.stderr for word in ("EGL", "OSMesa", "MUJOCO_GL='osmesax'"))
+    assert all(word in done.stderr for word in ("egl", "osmesa", "osmesax"))
     assert done.stderr.count("error:") == 1
 
 

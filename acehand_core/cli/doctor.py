@@ -161,7 +161,7 @@ def _opengl() -> str | None:
     from acehand_core.errors import MissingDependencyError
 
     try:
-        from acehand_core.drawing.robot_view import opengl_backend
+        from acehand_core.mujoco_gl import opengl_backend
 
         return opengl_backend()
     except (ImportError, MissingDependencyError):

@@ -8,10 +8,6 @@ needs no OpenGL; making a ``RobotRenderer`` does.
 
 from __future__ import annotations
 
-import ctypes
-import importlib
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +16,12 @@ import numpy as np
 from jaxtyping import Float, Float32, UInt8
 
 from acehand_core.drawing.drawn_arms import DrawnArms, add_arms
-from acehand_core.errors import InputError, MissingDependencyError
+from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import RobotTrajectory
+from acehand_core.mujoco_gl import import_mujoco, no_opengl, open_context
 from acehand_core.types import SIDES, ImageRgb, RigidTransform, Side
-from retarget.robots.kinematics import import_mujoco
 from retarget.robots.robot import Robot
 from retarget.solve.arm import Arm
 from retarget.solve.arm_shapes import Places
@@ -47,11 +43,6 @@ _VISUAL_GROUP = 2
 _PORTRAIT_FOV = 20.0
 #: MuJoCo warns about hands attached without one.
 _PREFIX = "hand:"
-_SWITCHED_OFF = ("disable", "disabled", "off", "false", "0")
-#: What MUJOCO_GL may ask for, and the module of MuJoCo that opens it.
-_GL_MODULES = {"egl": "egl", "osmesa": "osmesa", "glfw": "glfw", "glx": "glfw"}
-#: What the two that need no display are libraries of.
-_GL_LIBRARIES = {"egl": ("libEGL.so.1",), "osmesa": ("libOSMesa.so.8", "libOSMesa.so")}
 
 
 class RobotRenderer:
@@ -79,7 +70,7 @@ class RobotRenderer:
             shown = self._model.geom_group == _VISUAL_GROUP
             self._visuals[side] = np.flatnonzero(own & shown)
         self._arms = None if arm is None else DrawnArms(arm, self._model)
-        self._gl = _open_gl(*size)
+        self._gl = open_context(*size)
 
         try:
             self._scene = self._mujoco.MjvScene(self._model, maxgeom=1000)
@@ -87,7 +78,7 @@ class RobotRenderer:
             self._mujoco.mjr_setBuffer(self._mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
         except Exception as error:
             self._gl.free()
-            raise _no_gl(str(error)) from error
+            raise no_opengl(str(error)) from error
 
         self._options = self._mujoco.MjvOption()
         for groups in ("geomgroup", "sitegroup", "jointgroup", "tendongroup", "actuatorgroup"):
@@ -334,13 +325,6 @@ def composite(picture: ImageRgba, background: ImageRgb) -> ImageRgb:
     return result
 
 
-def opengl_backend() -> str:
-    """Return the name of the OpenGL backend that works. Raises MissingDependencyError."""
-    context = _open_gl(16, 16)
-    context.free()
-    return type(context).__module__.rsplit(".", 1)[-1]
-
-
 def _average(rgb: np.ndarray, solid: np.ndarray, scale: int) -> np.ndarray:
     """Average blocks of ``scale`` x ``scale``; only solid pixels give colour."""
     alpha: np.ndarray = solid.astype(np.uint8) * 255
@@ -393,46 +377,3 @@ def _build_scene(
     model.vis.headlight.diffuse[:] = 0.3
     model.vis.headlight.specular[:] = 0.1
     return model
-
-
-def _open_gl(width: int, height: int) -> Any:
-    """Return an OpenGL context: what MUJOCO_GL asks for, else the first that works."""
-    asked = os.environ.get("MUJOCO_GL", "").strip().lower()
-    if asked in _SWITCHED_OFF:
-        raise _no_gl(f"MUJOCO_GL={asked} switches it off")
-    if sys.platform != "linux":
-        candidates = ["default"]
-    else:
-        candidates = [asked] if asked in _GL_MODULES else ["egl", "osmesa"]
-
-    problems = []
-    for name in candidates:
-        module = f"mujoco.{_GL_MODULES[name]}" if name in _GL_MODULES else "mujoco"
-        try:
-            context = importlib.import_module(module).GLContext(width, height)
-            context.make_current()
-            return context
-        # Drivers and bindings fail in every way there is: ImportError, AttributeError, OSError...
-        except Exception as error:
-            problems.append(f"{name}: {error}")
-    raise _no_gl("; ".join(problems), candidates)
-
-
-def _no_gl(problem: str, tried: Sequence[str] = ()) -> MissingDependencyError:
-    """Return the error that names what else there is: of what was not tried, what can be loaded."""
-    others = [name for name in _GL_LIBRARIES if name not in tried]
-    there = [f"MUJOCO_GL={name}" for name in others if any(map(_loads, _GL_LIBRARIES[name]))]
-    hint = f"The library of {' and of '.join(there)} is here. " if there else ""
-    return MissingDependencyError(
-        f"Robot pictures need OpenGL, and none could be opened ({problem}). {hint}On Debian or "
-        "Ubuntu MUJOCO_GL=egl, the default, needs: apt-get install libegl1 libgl1-mesa-dri. "
-        "Everything else works without."
-    )
-
-
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True

@@ -5,10 +5,6 @@ World frame: z up, table top at z = 0, y away from the person, x to the person's
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,35 +12,13 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from acehand_core.errors import CalibrationError, MissingDependencyError
+from acehand_core.errors import CalibrationError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.mujoco_gl import import_mujoco, open_context
 from acehand_core.synthetic import layout, surfaces
 from acehand_core.synthetic.layout import Light, Prop, Room
 from acehand_core.types import SIDES, ImageRgb, RigidTransform, Side
-
-_HINT = (
-    "On Debian or Ubuntu: apt-get install libegl1 libgl1-mesa-dri (EGL), or libosmesa6 (OSMesa). "
-    "MUJOCO_GL=egl or osmesa chooses one; unset, both are tried."
-)
-
-
-def import_mujoco() -> Any:
-    """Return the package mujoco, which looks for the OpenGL that MUJOCO_GL names on import.
-
-    Raises:
-        MissingDependencyError: it is not installed, or has no such OpenGL.
-    """
-    if importlib.util.find_spec("mujoco") is None:
-        raise MissingDependencyError("Rendering a scene needs the package mujoco.")
-    try:
-        return importlib.import_module("mujoco")
-    # A name it does not know is a RuntimeError; drivers and bindings fail in every way there is.
-    except Exception as error:
-        raise MissingDependencyError(
-            f"Rendering needs OpenGL, and MUJOCO_GL={os.environ.get('MUJOCO_GL', '')!r} gave none "
-            f"({error}). {_HINT}"
-        ) from error
 
 
 class OffscreenRenderer:
@@ -59,7 +33,7 @@ class OffscreenRenderer:
         self._near, self._far = (
             model.stat.extent * edge for edge in (model.vis.map.znear, model.vis.map.zfar)
         )
-        self._gl = _open_context(width, height)
+        self._gl = open_context(width, height)
         self.scene = mujoco.MjvScene(model, maxgeom=1000)
         self._option = mujoco.MjvOption()
         self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
@@ -125,27 +99,6 @@ class OffscreenRenderer:
             self._context.free()
             self._gl.free()
             self._gl = None
-
-
-def _open_context(width: int, height: int) -> Any:
-    backend = os.environ.get("MUJOCO_GL", "").strip().lower()
-    names = [backend] if backend in ("egl", "osmesa", "glfw") else ["egl", "osmesa"]
-    if sys.platform != "linux":
-        names = ["glfw"]
-
-    problems = []
-    for name in names:
-        try:
-            context = importlib.import_module(f"mujoco.{name}").GLContext(width, height)
-            context.make_current()
-            return context
-        # Drivers and bindings fail in every way there is: ImportError, AttributeError, OSError...
-        except Exception as error:
-            problems.append(f"{name}: {error}")
-
-    raise MissingDependencyError(
-        f"Rendering needs OpenGL, and none could be opened ({'; '.join(problems)}). {_HINT}"
-    )
 
 
 _NEAR_M, _FAR_M = 0.03, 10.0

@@ -19,9 +19,10 @@ from jaxtyping import Bool, Float
 
 from acehand_core.errors import InputError
 from acehand_core.motion import ReplayReport
+from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from acehand_core.types import Latency
 from retarget.robots.hand_spec import Commands, HandSpec
-from retarget.robots.kinematics import import_mujoco, load_mjcf, quiet_mujoco
+from retarget.robots.kinematics import load_mjcf
 from retarget.solve.costs import CommandTarget
 
 if TYPE_CHECKING:

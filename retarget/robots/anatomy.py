@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Float
 
 from acehand_core.errors import InputError
+from acehand_core.mujoco_gl import import_mujoco
 from acehand_core.types import Side
-from retarget.robots import kinematics
 
 if TYPE_CHECKING:
     import mujoco
@@ -98,7 +98,7 @@ class Posture:
 
     def __init__(self, model: mujoco.MjModel, values: JointValues) -> None:
         """Place every link. Free and ball joints stay where the file has them."""
-        mujoco = kinematics.import_mujoco()
+        mujoco = import_mujoco()
         self._data: Any = mujoco.MjData(model)
         for joint, value in enumerate(values):
             if int(model.jnt_type[joint]) >= int(mujoco.mjtJoint.mjJNT_SLIDE):  # or a hinge
@@ -114,7 +114,7 @@ class Posture:
 
 def slides(model: mujoco.MjModel, joint: int) -> bool:
     """Whether a joint slides."""
-    return int(model.jnt_type[joint]) == int(kinematics.import_mujoco().mjtJoint.mjJNT_SLIDE)
+    return int(model.jnt_type[joint]) == int(import_mujoco().mjtJoint.mjJNT_SLIDE)
 
 
 def bends(

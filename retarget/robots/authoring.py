@@ -19,6 +19,7 @@ import numpy as np
 
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
+from acehand_core.mujoco_gl import import_mujoco
 from retarget.robots.body import (
     ROOT_LINK,
     HandBody,
@@ -30,7 +31,6 @@ from retarget.robots.body import (
     shape_rpy,
 )
 from retarget.robots.hand_spec import HandSpec
-from retarget.robots.kinematics import import_mujoco
 from retarget.robots.robot import OURS, load_robot
 
 if TYPE_CHECKING:

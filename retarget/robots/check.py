@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from acehand_core.errors import AcehandError, InputError
+from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from acehand_core.types import Side
 from retarget.replay.simulate import (
     PENETRATION_LIMIT_M,
@@ -21,12 +22,7 @@ from retarget.robots import check_anatomy
 from retarget.robots.anatomy import NoHingeError
 from retarget.robots.file_facts import compare_couplings, compare_limits
 from retarget.robots.hand_spec import HandSpec
-from retarget.robots.kinematics import (
-    KinematicTree,
-    import_mujoco,
-    load_mjcf,
-    quiet_mujoco,
-)
+from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.model_file import compiled_model, unread_meshes
 from retarget.robots.robot import Robot, is_packaged
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from retarget.robots import kinematics
+from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from retarget.robots.anatomy import JointValues, slides
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def find_drive(model: mujoco.MjModel, joints: Sequence[int], looped: bool) -> Dr
     follows = {j: f for j, f in tied.items() if f.driver in drivers}
     paths = {}
     if looped or not all(_fixed(model, actuator) for actuator, _ in pulled):
-        with kinematics.quiet_mujoco():  # one that is unstable tells nothing
+        with quiet_mujoco():  # one that is unstable tells nothing
             paths = {j: sweep(model, a) for j, a in drivers.items() if a is not None}
     for joint in joints:
         if joint in drivers or joint in follows:
@@ -114,7 +114,7 @@ def _through(one: Follow, head: Follow | None) -> Follow:
 
 def _own_actuators(model: mujoco.MjModel, joints: Sequence[int]) -> dict[int, int]:
     """Return the actuator of each joint that has one for itself."""
-    kinds = kinematics.import_mujoco().mjtTrn
+    kinds = import_mujoco().mjtTrn
     direct = (int(kinds.mjTRN_JOINT), int(kinds.mjTRN_JOINTINPARENT))
     found: dict[int, int] = {}
     for i in range(model.nu):
@@ -126,7 +126,7 @@ def _own_actuators(model: mujoco.MjModel, joints: Sequence[int]) -> dict[int, in
 
 def _tendons(model: mujoco.MjModel, joints: Sequence[int]) -> list[tuple[int, list[int]]]:
     """Return the actuators that pull tendons, with the joints that each tendon moves."""
-    mujoco = kinematics.import_mujoco()
+    mujoco = import_mujoco()
     data: Any = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
     lengths = np.zeros((model.ntendon, model.nv))
@@ -168,14 +168,14 @@ def _fixed(model: mujoco.MjModel, actuator: int) -> bool:
     """Whether an actuator's tendon is a sum of joints, not a string over pulleys."""
     tendon = int(model.actuator_trnid[actuator, 0])
     wrap = int(model.wrap_type[model.tendon_adr[tendon]])
-    return wrap == int(kinematics.import_mujoco().mjtWrap.mjWRAP_JOINT)
+    return wrap == int(import_mujoco().mjtWrap.mjWRAP_JOINT)
 
 
 def _tied(
     model: mujoco.MjModel, joints: Sequence[int], drivers: Sequence[int]
 ) -> dict[int, Follow]:
     """Return the joints that equalities tie to another: to a driver where one is among them."""
-    mujoco = kinematics.import_mujoco()
+    mujoco = import_mujoco()
     links: dict[int, list[tuple[int, float, float, str]]] = defaultdict(list)
     firsts = set()
     for i in range(model.neq):
@@ -237,7 +237,7 @@ def sweep(model: mujoco.MjModel, actuator: int) -> Float[np.ndarray, "S J"]:
 
     Without gravity and contact; the other actuators stay at zero.
     """
-    mujoco = kinematics.import_mujoco()
+    mujoco = import_mujoco()
     still = copy.copy(model)
     still.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
     still.opt.gravity[:] = 0

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
+from acehand_core.mujoco_gl import import_mujoco
 from retarget.robots.hand_spec import HandSpec
-from retarget.robots.kinematics import import_mujoco
 
 if TYPE_CHECKING:
     import mujoco

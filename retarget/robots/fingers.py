@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from acehand_core.errors import InputError, nearest
 from acehand_core.geometry import rotations
-from retarget.robots import kinematics
+from acehand_core.mujoco_gl import import_mujoco
 from retarget.robots.anatomy import Finger, Point, Posture
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def link_points(model: mujoco.MjModel, posture: Posture, link: int) -> Float[np.
 
 def _surface(model: mujoco.MjModel, geom: int) -> Float[np.ndarray, "N 3"]:
     """Return points on a geom's surface in its own frame; none of planes and fields."""
-    kinds = kinematics.import_mujoco().mjtGeom
+    kinds = import_mujoco().mjtGeom
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     if kind == int(kinds.mjGEOM_MESH):
         mesh = int(model.geom_dataid[geom])
@@ -223,7 +223,7 @@ _DIRECTIONS = np.column_stack([
 
 def _ties(model: mujoco.MjModel) -> list[tuple[int, int]]:
     """Return pairs of links that a constraint holds together."""
-    mujoco = kinematics.import_mujoco()
+    mujoco = import_mujoco()
     pairs = []
     for i in range(model.neq):
         if int(model.eq_type[i]) not in (

@@ -7,22 +7,19 @@ metres and radians; joint vectors follow ``joint_names``.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib
-import os
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
+from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames as rigid_frames
 from acehand_core.geometry import rotations
+from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from retarget.robots.collision_shapes import Capsules, FrameSet, read_capsules
 from retarget.robots.hand_spec import HandSpec
 
@@ -292,48 +289,6 @@ class KinematicTree:
         """Return the derivative of points (T, 3) by one joint on whose link's branch they are."""
         axis = posture.axes[column]
         return axis if self._slides[column] else _cross(axis, points - posture.anchors[column])
-
-
-def import_mujoco() -> Any:
-    """Import MuJoCo, also where the OpenGL that MUJOCO_GL names is not there.
-
-    Raises:
-        MissingDependencyError: it is not installed, or MUJOCO_GL is none of its values.
-    """
-    asked = os.environ.get("MUJOCO_GL")
-    try:
-        return importlib.import_module("mujoco")
-    # The bindings of OpenGL fail in every way there is; a value that is not known, in this.
-    except Exception as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name == "mujoco"
-        if asked is None or missing or isinstance(error, RuntimeError):
-            raise MissingDependencyError(
-                f"MuJoCo cannot be imported: {error}. Install the `mujoco` package; MUJOCO_GL must "
-                "be unset or one of egl, osmesa, glfw, disable (egl needs the Debian packages "
-                "libegl1 and libgl1-mesa-dri)."
-            ) from error
-
-    os.environ["MUJOCO_GL"] = "disable"
-    try:
-        return importlib.import_module("mujoco")
-    except Exception as error:
-        raise MissingDependencyError(f"MuJoCo cannot be imported: {error}.") from error
-    finally:
-        os.environ["MUJOCO_GL"] = asked
-
-
-@contextlib.contextmanager
-def quiet_mujoco() -> Iterator[None]:
-    """Keep MuJoCo from printing warnings and writing MUJOCO_LOG.TXT into the working folder."""
-    mujoco = import_mujoco()
-    before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda message: None)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            yield
-    finally:
-        mujoco.set_mju_user_warning(before)
 
 
 def load_mjcf(path: Path) -> mujoco.MjModel:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from acehand_core.errors import InputError
-from retarget.robots.kinematics import import_mujoco, quiet_mujoco
+from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 
 if TYPE_CHECKING:
     import mujoco

@@ -18,8 +18,8 @@ import numpy as np
 
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import rotations
+from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from acehand_core.types import Side
-from retarget.robots import kinematics
 from retarget.robots.authoring import COLLISION_GROUP, VISUAL_GROUP, skeleton_urdf
 from retarget.robots.body import ROOT_LINK, Simulation, Vector
 from retarget.robots.hand_spec import HandSpec
@@ -120,7 +120,7 @@ def adopt(hand: HandSpec, entry: ModelEntry, file: Path) -> HandSpec:
     mjcf, urdf = folder / f"{hand.side}.xml", folder / f"{hand.side}.urdf"
 
     if not (mjcf.is_file() and urdf.is_file()):
-        with kinematics.quiet_mujoco():
+        with quiet_mujoco():
             spec = _rewritten(hand, entry, file, sim)
             _part_touching(spec, compiled(spec, file), hand)
             model = compiled(spec, file)
@@ -138,7 +138,7 @@ def adopt(hand: HandSpec, entry: ModelEntry, file: Path) -> HandSpec:
 
 def _cache_key(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -> str:
     """Return a hash of all that the rewritten model depends on, meshes included."""
-    parts = (_FORMAT, kinematics.import_mujoco().__version__, file.absolute(), entry, hand, sim)
+    parts = (_FORMAT, import_mujoco().__version__, file.absolute(), entry, hand, sim)
     key = hashlib.sha256("\0".join(map(str, parts)).encode())
     for part in files_of(file):
         key.update(f"\0{part}\0".encode())
@@ -153,7 +153,7 @@ def cache_folder() -> Path:
 
 
 def _rewritten(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -> mujoco.MjSpec:
-    mujoco = kinematics.import_mujoco()
+    mujoco = import_mujoco()
     theirs = load_spec(file)
     unwanted = [element for part in _NOT_TAKEN for element in getattr(theirs, part)]
     unwanted += [site for site in theirs.sites if not site.name]
@@ -185,7 +185,7 @@ def _rewritten(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -
         body.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT  # an euler would count instead
         for joint in body.joints:
             theirs.delete(joint)
-        with kinematics.quiet_mujoco():
+        with quiet_mujoco():
             frame.attach_body(body, _prefix(hand), "")
 
     _rename_joints(spec, hand, entry, file, sim)
@@ -215,7 +215,7 @@ def _prefix(hand: HandSpec) -> str:
 def _rename_joints(
     spec: Any, hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation
 ) -> None:
-    mujoco = kinematics.import_mujoco()
+    mujoco = import_mujoco()
     joints = {joint.name.removeprefix(_prefix(hand)): joint for joint in spec.joints}
     for row, name in enumerate(hand.joint_names):
         named = entry.joints[name]
@@ -250,7 +250,7 @@ def _rename_joints(
 
 
 def _check_joint(joint: Any, name: str, file: Path) -> None:
-    kinds = kinematics.import_mujoco().mjtJoint
+    kinds = import_mujoco().mjtJoint
     if joint.type not in (kinds.mjJNT_HINGE, kinds.mjJNT_SLIDE) or len(joint.parent.joints) > 1:
         raise SchemaError(f"{file}: joint {name!r}: one hinge or slide per link is supported.")
     if joint.ref:
@@ -315,7 +315,7 @@ def _part_touching(spec: Any, model: mujoco.MjModel, hand: HandSpec) -> None:
     Meshes collide as their convex hulls, which overlap around most joints. What is excluded here
     counts nowhere: contact in the replay, collision avoidance and the checks read the same file.
     """
-    mujoco = kinematics.import_mujoco()
+    mujoco = import_mujoco()
     data: Any = mujoco.MjData(model)
     for name, angle in zip(hand.joint_names, hand.expand(hand.rest), strict=True):
         data.joint(hand.full_name(name)).qpos = angle
@@ -356,7 +356,7 @@ def _neighbours(model: mujoco.MjModel, anchors: np.ndarray, body: int) -> Iterat
 
 
 def _drive(spec: Any, hand: HandSpec, sim: Simulation) -> None:
-    mujoco = kinematics.import_mujoco()
+    mujoco = import_mujoco()
     for row, joint in enumerate(hand.joint_names):
         if joint in hand.command_joints:
             continue

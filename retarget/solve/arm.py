@@ -12,9 +12,10 @@ from jaxtyping import Float, Int
 
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames
+from acehand_core.mujoco_gl import import_mujoco
 from acehand_core.types import RigidTransform
 from retarget.robots.collision_shapes import FrameSet
-from retarget.robots.kinematics import KinematicTree, import_mujoco
+from retarget.robots.kinematics import KinematicTree
 from retarget.robots.model_file import compiled_model
 
 if TYPE_CHECKING:

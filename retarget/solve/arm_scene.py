@@ -16,9 +16,10 @@ from jaxtyping import Bool, Float, Int
 
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import RobotTrajectory
+from acehand_core.mujoco_gl import import_mujoco
 from acehand_core.types import SIDES, RigidTransform
 from retarget.robots.hand_spec import HandSpec
-from retarget.robots.kinematics import KinematicTree, import_mujoco, load_mjcf
+from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.robot import Robot
 from retarget.solve.arm import Arm, ArmJoints
 from retarget.solve.arm_path import Avoid, Nearby

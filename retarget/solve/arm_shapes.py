@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 
-from retarget.robots.kinematics import KinematicTree, import_mujoco
+from acehand_core.mujoco_gl import import_mujoco
+from retarget.robots.kinematics import KinematicTree
 from retarget.solve.arm import Arm, ArmJoints
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from acehand_core.geometry import rotations
+from acehand_core.mujoco_gl import import_mujoco
 from retarget.robots.hand_spec import HandSpec
-from retarget.robots.kinematics import KinematicTree, Posture, import_mujoco, load_mjcf
+from retarget.robots.kinematics import KinematicTree, Posture, load_mjcf
 from retarget.solve.collision import CONTACT_M, NEAR_M, separation_rates
 from retarget.solve.costs import Cost, Gaps, Problem, State, Weights
 
