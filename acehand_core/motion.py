@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -33,6 +33,10 @@ from acehand_core.types import (
 )
 
 HandModelName = Literal["mano", "acehand", "none"]
+
+#: In which frame a gap was filled: the camera's, one that does not turn with it, or the world.
+FillFrame = Literal["camera", "rotation", "world"]
+FILL_FRAMES: tuple[FillFrame, ...] = get_args(FillFrame)
 
 
 @runtime_checkable
@@ -97,6 +101,50 @@ class Recording:
         return len(self.timestamps_ns)
 
 
+@dataclass(frozen=True, slots=True)
+class CameraMotion:
+    """How a camera turned over T frames.
+
+    A piece is a run of frames whose steps are all known; each has a reference of its own.
+
+    Attributes:
+        rotations: R_reference_camera, which takes vectors of a frame's camera to the reference.
+        inliers: points that agree with a frame's rotation; 0 where it does not come of points.
+        broken: the step from the frame before is not known: here a piece begins. Never in frame 0.
+        sigma_rad: standard deviation of the step from the frame before.
+    """
+
+    rotations: Float[np.ndarray, "T 3 3"]
+    inliers: Int[np.ndarray, "T"]
+    broken: Bool[np.ndarray, "T"]
+    sigma_rad: Float[np.ndarray, "T"]
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.rotations).all() and np.isfinite(self.sigma_rad).all()):
+            raise SchemaError("CameraMotion has NaN; a step that is not known is broken.")
+        if self.broken[:1].any():
+            raise SchemaError("CameraMotion.broken: nothing comes before frame 0.")
+
+    @classmethod
+    def from_poses(cls, T_world_camera: CameraPoses) -> CameraMotion:
+        """Return the rotation of poses, which counts as exact; one with NaN is not known."""
+        known = np.isfinite(T_world_camera).all((1, 2))
+        rotations = np.where(known[:, None, None], T_world_camera[:, :3, :3], np.eye(3))
+        broken = np.zeros(len(known), bool)
+        broken[1:] = ~(known[1:] & known[:-1])
+        return cls(rotations, np.zeros(len(known), int), broken, np.zeros(len(known)))
+
+    def __len__(self) -> int:
+        return len(self.rotations)
+
+    def part(self, start: int, stop: int) -> CameraMotion:
+        """Return frames ``start`` to ``stop - 1``."""
+        rows = slice(start, stop)
+        broken = self.broken[rows].copy()
+        broken[:1] = False
+        return CameraMotion(self.rotations[rows], self.inliers[rows], broken, self.sigma_rad[rows])
+
+
 _PER_FRAME = ("presence", "visible", "quality", "observed", "filled", "global_orient", "hand_pose",
               "translation", "joints_camera", "joints_image")  # fmt: skip
 
@@ -132,6 +180,9 @@ class HandMotion:
     T_world_camera: CameraPoses | None = None
     #: False when joints are relative to the wrist: then no wrist pose may be exported.
     placed: bool = True
+    #: In which frame gap filling wrote a hand: its number in ``FILL_FRAMES`` plus one, 0 where it
+    #: did not; None where nothing was known of the camera's motion.
+    fill_frame: Int[np.ndarray, "T 2"] | None = None
 
     def __post_init__(self) -> None:
         _check_times(self.timestamps_ns, self.fps)
@@ -155,6 +206,13 @@ class HandMotion:
         if self.hand_model != "none" and not np.isfinite(self.joints_camera[known]).all():
             raise SchemaError("HandMotion.joints_camera has NaN where a hand is known.")
 
+        if self.fill_frame is not None:
+            valid = (self.fill_frame >= 0) & (self.fill_frame <= len(FILL_FRAMES))
+            if self.fill_frame.shape != (frames, 2) or not valid.all():
+                raise SchemaError(
+                    f"HandMotion.fill_frame must have shape ({frames}, 2) and numbers from 0 to "
+                    f"{len(FILL_FRAMES)}."
+                )
         if self.T_world_camera is not None and len(self.T_world_camera) != frames:
             raise SchemaError(
                 f"HandMotion.T_world_camera has {len(self.T_world_camera)} poses for "
@@ -220,11 +278,12 @@ class HandMotion:
         rows: slice | Int[np.ndarray, "N"] = index
         if len(index) > 0 and index[0] >= 0 and (np.diff(index) == 1).all():
             rows = slice(int(index[0]), int(index[-1]) + 1)
-        poses = self.T_world_camera
+        poses, filled_in = self.T_world_camera, self.fill_frame
         return replace(
             self,
             timestamps_ns=timestamps_ns,
             fps=fps,
+            fill_frame=None if filled_in is None else filled_in[rows],
             T_world_camera=None if poses is None else poses[rows],
             **{name: getattr(self, name)[rows] for name in _PER_FRAME},
         )

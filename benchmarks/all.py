@@ -52,6 +52,7 @@ BENCHMARKS = (
     Benchmark("retarget", "retarget --ablation", 8),
     Benchmark("retarget_hour", "retarget_hour", 1.5),
     Benchmark("solver", "solver", 0.3),
+    Benchmark("gap_filling", "gap_filling", 3),
     Benchmark("fit_guards", "fit_guards", 0.6),
     Benchmark("evaluate", "evaluate", 0.1),
     Benchmark("reconstruct", "reconstruct", 1.5),

@@ -11,6 +11,7 @@ from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.landmark_fit import Pose
 from acehand_core.trackers.base import TrackerSettings
+from acehand_core.trackers.mediapipe import gaps
 from acehand_core.trackers.mediapipe import reconstruct as module
 from acehand_core.trackers.mediapipe.detector import Detection
 from acehand_core.trackers.mediapipe.reconstruct import reconstruct
@@ -121,7 +122,7 @@ def test_noise_is_smoothed(monkeypatch):
     smooth = track()
     off = np.linalg.norm(PINHOLE.project(smooth.joints) - PINHOLE.project(joints), axis=-1)
     assert np.median(off) < 2.5  # of 3.5 px in the landmarks themselves
-    monkeypatch.setattr(module, "_smooth", lambda pose, weights, seconds: pose)
+    monkeypatch.setattr(gaps, "smooth_pose", lambda pose, weights, seconds: pose)
     rough = track()
 
     def jitter(found):

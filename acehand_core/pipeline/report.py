@@ -15,7 +15,13 @@ from acehand_core import errors
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import OutputError
 from acehand_core.hand.skeleton import FINGERS, finger_keypoints
-from acehand_core.motion import ArmMotion, FlexionReport, HandMotion, RobotTrajectory
+from acehand_core.motion import (
+    FILL_FRAMES,
+    ArmMotion,
+    FlexionReport,
+    HandMotion,
+    RobotTrajectory,
+)
 from acehand_core.types import SIDES, Side
 
 
@@ -132,6 +138,9 @@ def episode_report(
         "reasons": list(verdict.reasons),
     }
 
+    if (gaps := filled_gaps(motion)) is not None:
+        entry["filled_gaps"] = gaps
+
     if any(trajectory.arms):
         entry["arm"] = {
             side: _arm(arm, trajectory.active[:, slot])
@@ -141,6 +150,15 @@ def episode_report(
     if episode_index is not None:
         entry["episode_index"] = episode_index
     return EpisodeReport(source, episode_index, verdict.status, verdict.reasons, entry)
+
+
+def filled_gaps(motion: HandMotion) -> dict[str, int] | None:
+    """Return how many gaps of both hands were filled in which frame; None where it is not said."""
+    if motion.fill_frame is None:
+        return None
+    before = np.concatenate([np.zeros((1, 2), int), motion.fill_frame[:-1]])
+    begun = motion.fill_frame[motion.fill_frame != before]
+    return {frame: int((begun == n).sum()) for n, frame in enumerate(FILL_FRAMES, start=1)}
 
 
 def _finger_coverage(motion: HandMotion, slot: int) -> dict[str, float]:

@@ -125,6 +125,11 @@ COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("joints_image", _vector(42), "21 keypoints the tracker saw, source pixels; NaN where none"),
     ("T_world_camera", _vector(16), "camera pose, row-major; null where unknown"),
 )  # fmt: skip
+#: Only where the camera's motion was known; files of before have none either.
+FILL_COLUMN: tuple[str, pa.DataType, str] = (
+    "fill_frame", pa.int8(),
+    "frame in which it was filled: 0 not filled, 1 camera, 2 one that the camera turns in, 3 world",
+)  # fmt: skip
 #: Arrays of a hand in a frame.
 _ARRAYS: dict[str, tuple[int, ...]] = {
     "global_orient": (3, 3),
@@ -155,6 +160,11 @@ def to_table(motion: HandMotion) -> pa.Table:
         poses = np.repeat(motion.T_world_camera.reshape(-1, 16), 2, 0)
         columns["T_world_camera"] = _fixed(poses, np.isnan(poses).any(1))
 
+    fields = [(name, kind) for name, kind, _ in COLUMNS]
+    if motion.fill_frame is not None:
+        fields.append(FILL_COLUMN[:2])
+        columns[FILL_COLUMN[0]] = motion.fill_frame.reshape(-1)
+
     header = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -167,7 +177,7 @@ def to_table(motion: HandMotion) -> pa.Table:
         "provenance": asdict(motion.provenance),
     }
     schema = pa.schema(
-        [(name, kind) for name, kind, _ in COLUMNS],
+        fields,
         metadata={METADATA_KEY: json.dumps(header, default=_plain).encode()},
     )
     return pa.table(columns, schema=schema)
@@ -184,8 +194,8 @@ def read_hand_motion(path: Path) -> HandMotion:
             path, page_checksum_verification=True, buffer_size=_BUFFER_BYTES
         ) as file:
             header = _header(file.schema_arrow, path)
-            _check_columns(file, path)
-            values = {name: _read(file, name, kind, path) for name, kind, _ in COLUMNS}
+            columns = _checked_columns(file, path)
+            values = {name: _read(file, name, kind, path) for name, kind in columns}
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise SchemaError(f"{path}: not a readable parquet file: {error}.") from error
 
@@ -210,9 +220,13 @@ def read_hand_motion(path: Path) -> HandMotion:
         ) from error
 
 
-def _check_columns(file: pq.ParquetFile, path: Path) -> None:
+def _checked_columns(file: pq.ParquetFile, path: Path) -> list[tuple[str, pa.DataType]]:
+    """Return the columns that the file has. Raises SchemaError where one is not as it must be."""
     schema = file.schema_arrow
-    for name, kind, _ in COLUMNS:
+    columns = [(name, kind) for name, kind, _ in COLUMNS]
+    if FILL_COLUMN[0] in schema.names:
+        columns.append(FILL_COLUMN[:2])
+    for name, kind in columns:
         if name not in schema.names:
             raise SchemaError(f"{path}: column {name!r} is missing from the hand motion.")
         if schema.field(name).type != kind:
@@ -223,6 +237,7 @@ def _check_columns(file: pq.ParquetFile, path: Path) -> None:
         raise SchemaError(f"{path}: a hand motion needs at least one frame.")
     if file.metadata.num_rows % 2:
         raise SchemaError(f"{path}: rows must alternate left and right, two per frame.")
+    return columns
 
 
 def _read(file: pq.ParquetFile, name: str, kind: pa.DataType, path: Path) -> np.ndarray:
@@ -273,7 +288,7 @@ def _motion(values: dict[str, np.ndarray], header: dict[str, Any], where: str) -
         name: values[name].reshape(-1, 2, *_ARRAYS.get(name, ())) for name in (*_SCALARS, *_ARRAYS)
     }
     poses, camera = values["T_world_camera"], header["camera"]
-    provenance = header["provenance"]
+    provenance, filled_in = header["provenance"], values.get(FILL_COLUMN[0])
     lists = {name: tuple(provenance[name]) for name in ("licenses", "notes")}
     return HandMotion(
         **arrays,
@@ -286,6 +301,7 @@ def _motion(values: dict[str, np.ndarray], header: dict[str, Any], where: str) -
         camera=Camera.from_json(camera, where) if camera else None,
         T_world_camera=poses.reshape(-1, 4, 4)[::2] if len(poses) else None,
         placed=bool(header["placed"]),
+        fill_frame=None if filled_in is None else filled_in.reshape(-1, 2),
     )
 
 
@@ -355,7 +371,7 @@ def write_hand_motion(motion: HandMotion, path: Path, overwrite: bool = False) -
             )  # fmt: skip
         else:
             columns: dict[str, Any] = {}  # one per number
-            for name, kind, _ in COLUMNS:
+            for name, kind in zip(table.schema.names, table.schema.types, strict=True):
                 column = table[name].combine_chunks()
                 if not pa.types.is_fixed_size_list(kind):
                     columns[name] = column

@@ -178,6 +178,7 @@ def only_hands(motion: HandMotion, hands: Literal["both", "left", "right"]) -> H
         quality=motion.quality * kept,
         observed=motion.observed & kept,
         filled=motion.filled & kept,
+        fill_frame=None if motion.fill_frame is None else motion.fill_frame * kept,
     )
 
 

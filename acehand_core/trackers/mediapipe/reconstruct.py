@@ -1,9 +1,6 @@
 """One hand over the whole recording: from detections to shape, poses, smoothing and filled gaps.
 
-The smoother works in both directions at once, so there is no lag. It is penalised least squares
-(Whittaker 1923): weighted squared distance to the data plus lambda times squared second differences
-in time. Its half-gain frequency fixes lambda. Frames without data have weight zero and are filled
-in from their neighbours.
+``smoothing`` has the smoother, ``gaps`` in which frame it fills a gap.
 """
 
 from __future__ import annotations
@@ -13,130 +10,22 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy import sparse
-from scipy.sparse.linalg import splu
 
-from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation, landmark_fit
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.landmark_fit import Evidence, Pose
 from acehand_core.hand.skeleton import WRIST
+from acehand_core.motion import FILL_FRAMES, CameraMotion
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import pnp
 from acehand_core.trackers.mediapipe.detector import Detection
-from acehand_core.types import Side, TimestampsNs
-
-#: Inside a gap a pull towards equal speed keeps the curve from swinging: it leaves the straight
-#: line by at most the speed at the ends times this. (Real and rendered hands with frames withheld
-#: are filled best with 0.2 s for bearings and depth, 0.07 s for angles and orientation.)
-TENSION_S = 0.13
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Frames ``start`` to ``stop - 1`` between the first and last sighting of one appearance."""
-
-    start: int
-    stop: int
-
-
-def spans(
-    observed: Bool[np.ndarray, "T"], timestamps_ns: Int[np.ndarray, "T"], max_gap_s: float
-) -> list[Span]:
-    """Split the sightings of a hand where it was away for longer than ``max_gap_s``."""
-    seen = np.flatnonzero(observed)
-    if len(seen) == 0:
-        return []
-    away = (timestamps_ns[seen[1:]] - timestamps_ns[seen[:-1]]) * 1e-9
-    frame = np.median(np.diff(timestamps_ns)) * 1e-9 if len(timestamps_ns) > 1 else 0.0
-    cuts = np.flatnonzero(away - frame > max_gap_s)
-    starts = seen[np.concatenate([[0], cuts + 1])]
-    stops = seen[np.concatenate([cuts, [len(seen) - 1]])] + 1
-    return [Span(int(a), int(b)) for a, b in zip(starts, stops, strict=True)]
-
-
-def smooth(
-    values: Float[np.ndarray, "T D"],
-    weights: Float[np.ndarray, "T"],
-    seconds: Float[np.ndarray, "T"],
-    cutoff_hz: float,
-) -> Float[np.ndarray, "T D"]:
-    """Smooth columns over uneven times; values of zero weight are ignored and replaced.
-
-    Straight lines stay as they are, also where part of them is missing.
-
-    Args:
-        weights: relative trust, 1 for a normal frame; at least one must be positive.
-        cutoff_hz: frequency whose amplitude is halved, at the median frame rate.
-    """
-    known = weights > 0
-    if known.sum() == 1:
-        return np.repeat(values[known], len(values), axis=0)
-    if len(values) == 2:
-        return values.copy()
-    step = np.diff(seconds)
-    nominal = float(np.median(step))
-
-    # A sine's gain is 1 / (1 + lam (2 sin(pi f nominal))^4); beyond half the frame rate there is
-    # nothing to halve, and lam keeps falling.
-    half = cutoff_hz * nominal
-    root = 2 * np.sin(np.pi * min(half, 0.5)) * max(1.0, 2 * half)
-    bends, tension = _penalties(step / nominal, known)
-    lam = root**-4
-    normal = lam * (bends.T @ bends + tension.T @ tension * (nominal / TENSION_S) ** 2)
-    trust = np.zeros(normal.shape[0])  # the unknowns are T values, then one slope per gap
-    trust[: len(values)] = weights
-    data = np.zeros((len(trust), values.shape[1]))
-    data[: len(values)][known] = values[known] * weights[known, None]
-
-    return splu((normal + sparse.diags_array(trust)).tocsc()).solve(data)[: len(values)]
-
-
-def _penalties(
-    step: Float[np.ndarray, "S"], known: Bool[np.ndarray, "T"]
-) -> tuple[sparse.sparray, sparse.sparray]:
-    """Return what is penalised, rows by (T values, then a slope per gap), steps in frames.
-
-    Everywhere second differences; inside a gap how far a step is from its share of the whole gap.
-    """
-    count = len(known)
-    left = np.flatnonzero(~(known[:-1] & known[1:]))  # the steps that a gap is made of
-    gaps, gap = np.unique(np.cumsum(known)[left], return_inverse=True)
-    h1, h2, width = step[:-1], step[1:], count + len(gaps)
-    bends = sparse.diags_array(
-        [2 / (h1 * (h1 + h2)), -2 / (h1 * h2), 2 / (h2 * (h1 + h2))],
-        offsets=[0, 1, 2],
-        shape=(count - 2, width),
-    )
-    root = np.sqrt(step[left])
-    rows = np.arange(len(left))
-    entries = np.concatenate([-1 / root, 1 / root, -root])
-    where = np.tile(rows, 3), np.concatenate([left, left + 1, count + gap])
-    return bends, sparse.coo_array((entries, where), shape=(len(left), width))
-
-
-def smooth_rotations(
-    rotation: Float[np.ndarray, "T 3 3"],
-    weights: Float[np.ndarray, "T"],
-    seconds: Float[np.ndarray, "T"],
-    cutoff_hz: float,
-) -> Float[np.ndarray, "T 3 3"]:
-    """Smooth rotations as unit quaternions of one sign; frames of zero weight are ignored."""
-    q = rotations.to_quaternion(rotation)
-    known = np.flatnonzero(weights > 0)
-    aligned = q[known]
-    flips = np.cumprod(np.where(np.sum(aligned[1:] * aligned[:-1], axis=1) < 0, -1.0, 1.0))
-    aligned[1:] *= flips[:, None]
-    q = np.zeros_like(q)
-    q[known] = aligned
-    return rotations.from_quaternion(smooth(q, weights, seconds, cutoff_hz))
-
+from acehand_core.trackers.mediapipe.gaps import smooth_and_fill, trust_in_motion
+from acehand_core.trackers.mediapipe.smoothing import spans
+from acehand_core.types import CameraPoses, Side, TimestampsNs
 
 #: A hand away for longer than this is away: it is not filled in.
 MAX_FILL_S = 1.5
-#: Half-gain frequencies of the smoother. A camera sees bearings well and depth poorly.
-BEARING_HZ, DEPTH_HZ, ORIENT_HZ, ANGLE_HZ = 8.0, 2.5, 6.0, 7.0
 #: Landmarks that no possible hand explains (rms over the palm's apparent length) are no sighting.
 MAX_MISFIT = 0.25
 #: Weakest weight of a sighting in smoothing.
@@ -159,6 +48,7 @@ class HandTrack:
     observed: Bool[np.ndarray, "T"]
     filled: Bool[np.ndarray, "T"]
     quality: Float[np.ndarray, "T"]
+    fill_frame: Int[np.ndarray, "T"]  # number in ``FILL_FRAMES`` plus one where filled, else 0
 
     @classmethod
     def absent(cls, frames: int) -> HandTrack:
@@ -170,7 +60,7 @@ class HandTrack:
         never = np.zeros(frames, bool)
         return cls(
             unknown(3, 3), unknown(15, 3, 3), unknown(3), unknown(21, 3), unknown(21, 2),
-            np.zeros(10), never, never.copy(), np.zeros(frames),
+            np.zeros(10), never, never.copy(), np.zeros(frames), np.zeros(frames, np.int8),
         )  # fmt: skip
 
 
@@ -195,8 +85,15 @@ def reconstruct(
     camera: Camera,
     timestamps_ns: TimestampsNs,
     settings: TrackerSettings,
+    motion: CameraMotion | None = None,
+    T_world_camera: CameraPoses | None = None,
 ) -> HandTrack:
-    """Return one hand over the recording from its detections, one entry per frame."""
+    """Return one hand over the recording from its detections, one entry per frame.
+
+    Args:
+        motion: how the camera turned; None: hands are smoothed and filled in the camera frame.
+        T_world_camera: where it was, if that is to be trusted; only with ``motion``.
+    """
     track = HandTrack.absent(len(detections))
     sightings = _sightings(detections, camera)
     if sightings is None:
@@ -218,7 +115,7 @@ def reconstruct(
     track.observed[sightings.frames] = True
     track.quality[sightings.frames] = sure * (1 - misfit[keep] / MAX_MISFIT)
     track.betas[:] = betas
-    _write_spans(track, pose, side, rest, timestamps_ns)
+    _write_spans(track, pose, side, rest, timestamps_ns, motion, T_world_camera)
 
     return track
 
@@ -286,6 +183,8 @@ def _write_spans(
     side: Side,
     rest: Float[np.ndarray, "21 3"],
     timestamps_ns: TimestampsNs,
+    motion: CameraMotion | None,
+    T_world_camera: CameraPoses | None,
 ) -> None:
     """Smooth each appearance of the hand, fill its short gaps, and write both into the track."""
     row = np.cumsum(track.observed) - 1
@@ -294,7 +193,9 @@ def _write_spans(
         known = track.observed[frames]
         weights = np.where(known, np.maximum(track.quality[frames], MIN_WEIGHT), 0.0)
         seconds = (timestamps_ns[frames] - timestamps_ns[frames[0]]) * 1e-9
-        smoothed = _smooth(pose.rows(row[frames]), weights, seconds)
+        turned = None if motion is None else motion.part(span.start, span.stop)
+        world = None if T_world_camera is None else T_world_camera[span.start : span.stop]
+        smoothed, filled = smooth_and_fill(pose.rows(row[frames]), weights, seconds, turned, world)
         track.global_orient[frames] = smoothed.global_orient
         track.hand_pose[frames] = articulation.angles_to_pose(smoothed.angles, side)
         track.joints[frames] = smoothed.keypoints(side, rest)
@@ -305,13 +206,8 @@ def _write_spans(
         after = np.searchsorted(sightings, gaps)
         distance = np.minimum(gaps - sightings[after - 1], sightings[after] - gaps)
         track.quality[frames[~known]] = FILLED_QUALITY * np.exp(-(distance - 1) / FILLED_DECAY)
-
-
-def _smooth(pose: Pose, weights: Float[np.ndarray, "M"], seconds: Float[np.ndarray, "M"]) -> Pose:
-    z = pose.wrist[:, 2:]
-    bearing = smooth(pose.wrist[:, :2] / z, weights, seconds, BEARING_HZ)
-    depth = np.exp(smooth(np.log(z), weights, seconds, DEPTH_HZ))
-    angles = smooth(pose.angles, weights, seconds, ANGLE_HZ)
-    orient = smooth_rotations(pose.global_orient, weights, seconds, ORIENT_HZ)
-    wrist = depth * np.concatenate([bearing, np.ones_like(depth)], axis=1)
-    return Pose(orient, np.clip(angles, *articulation.limits()), wrist)
+        for gap in filled:
+            inside = frames[gap.start : gap.stop]
+            track.fill_frame[inside] = 1 + FILL_FRAMES.index(gap.frame)
+            if turned is not None:
+                track.quality[inside] *= trust_in_motion(gap, turned)

@@ -8,7 +8,7 @@ import numpy as np
 
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import HandModelName, HandMotion, Recording
+from acehand_core.motion import CameraMotion, HandModelName, HandMotion, Recording
 from acehand_core.provenance import Provenance
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import detector, redetection
@@ -38,14 +38,18 @@ class MediaPipeTracker:
             )
         camera = recording.camera or Camera.nominal(recording.width, recording.height)
         slots = self._detect(recording, progress)
+        poses = recording.T_world_camera
+        motion = None if poses is None else CameraMotion.from_poses(poses)
         tracks = []
         for slot, side in enumerate(SIDES):
             enabled = self._settings.hands in ("both", side)
             detections = [pair[slot] if enabled else None for pair in slots]
             tracks.append(
-                reconstruct(detections, side, camera, recording.timestamps_ns, self._settings)
+                reconstruct(
+                    detections, side, camera, recording.timestamps_ns, self._settings, motion, poses
+                )
             )
-        return self._assemble(recording, camera, tracks)
+        return self._assemble(recording, camera, tracks, turned=motion is not None)
 
     def _detect(self, recording: Recording, progress: Progress) -> Slots:
         """Look at the recording, then again where a hand was lost."""
@@ -63,7 +67,7 @@ class MediaPipeTracker:
         return assign_slots(detections)
 
     def _assemble(
-        self, recording: Recording, camera: Camera, tracks: list[HandTrack]
+        self, recording: Recording, camera: Camera, tracks: list[HandTrack], turned: bool
     ) -> HandMotion:
         def both(name: str) -> np.ndarray:
             return np.stack([getattr(track, name) for track in tracks], axis=1)
@@ -89,6 +93,7 @@ class MediaPipeTracker:
             camera=camera,
             T_world_camera=recording.T_world_camera,
             provenance=self._provenance(recording, camera),
+            fill_frame=both("fill_frame") if turned else None,
         )
 
     def _provenance(self, recording: Recording, camera: Camera) -> Provenance:
