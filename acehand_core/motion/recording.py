@@ -1,0 +1,135 @@
+"""A recording, and how its camera turned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from acehand_core.errors import SchemaError
+from acehand_core.geometry.cameras import Camera
+from acehand_core.types import (
+    CameraPoses,
+    ImageRgb,
+    TimestampsNs,
+)
+
+
+@runtime_checkable
+class FrameSource(Protocol):
+    """RGB frames of a recording by index, any number of times and in either direction."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``start`` to ``stop - 1``."""
+        ...
+
+    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``stop - 1`` down to ``start`` in bounded memory."""
+        ...
+
+    def at(self, index: int) -> ImageRgb:
+        """Return one frame."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recording with T frames. ``frames`` is None where only joints are known.
+
+    ``fps`` is the nominal rate; ``timestamps_ns`` is what counts. ``T_world_camera`` maps camera
+    points to the world. ``processing`` says what was done to the file's pixels on reading (turned,
+    mirrored, undistorted): one file read in two ways gives two sets of pictures. ``task`` is what
+    the recording itself says that is done in it. ``source`` is the input as it was given, for
+    messages; ``name`` is what results call it, by default the file's name without its folders.
+    ``camera_frame`` is the ROS frame that a bag's pictures name, "" where none is named.
+    ``source_timestamps_ns`` are, after resampling, the times of the source's frames that are shown.
+    """
+
+    source: str
+    sha256: str | None
+    timestamps_ns: TimestampsNs
+    fps: float
+    width: int
+    height: int
+    frames: FrameSource | None
+    camera: Camera | None = None
+    T_world_camera: CameraPoses | None = None
+    notes: tuple[str, ...] = ()
+    processing: Mapping[str, Any] = field(default_factory=dict)
+    task: str | None = None
+    name: str = ""
+    camera_frame: str = ""
+    source_timestamps_ns: Int[np.ndarray, "T"] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", PurePath(self.source).name or self.source)
+        check_times(self.timestamps_ns, self.fps)
+        if self.frames is not None and len(self.frames) != len(self):
+            raise SchemaError(
+                f"{self.source}: {len(self.frames)} frames but {len(self)} timestamps; "
+                "one timestamp per frame is needed."
+            )
+
+    def __len__(self) -> int:
+        return len(self.timestamps_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class CameraMotion:
+    """How a camera turned over T frames.
+
+    A piece is a run of frames whose steps are all known; each has a reference of its own.
+
+    Attributes:
+        rotations: R_reference_camera, which takes vectors of a frame's camera to the reference.
+        inliers: points that agree with a frame's rotation; 0 where it does not come of points.
+        broken: the step from the frame before is not known: here a piece begins. Never in frame 0.
+        sigma_rad: standard deviation of the step from the frame before.
+    """
+
+    rotations: Float[np.ndarray, "T 3 3"]
+    inliers: Int[np.ndarray, "T"]
+    broken: Bool[np.ndarray, "T"]
+    sigma_rad: Float[np.ndarray, "T"]
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.rotations).all() and np.isfinite(self.sigma_rad).all()):
+            raise SchemaError("CameraMotion has NaN; a step that is not known is broken.")
+        if self.broken[:1].any():
+            raise SchemaError("CameraMotion.broken: nothing comes before frame 0.")
+
+    @classmethod
+    def from_poses(cls, T_world_camera: CameraPoses) -> CameraMotion:
+        """Return the rotation of poses, which counts as exact; one with NaN is not known."""
+        known = np.isfinite(T_world_camera).all((1, 2))
+        rotations = np.where(known[:, None, None], T_world_camera[:, :3, :3], np.eye(3))
+        broken = np.zeros(len(known), bool)
+        broken[1:] = ~(known[1:] & known[:-1])
+        return cls(rotations, np.zeros(len(known), int), broken, np.zeros(len(known)))
+
+    def __len__(self) -> int:
+        return len(self.rotations)
+
+    def part(self, start: int, stop: int) -> CameraMotion:
+        """Return frames ``start`` to ``stop - 1``."""
+        rows = slice(start, stop)
+        broken = self.broken[rows].copy()
+        broken[:1] = False
+        return CameraMotion(self.rotations[rows], self.inliers[rows], broken, self.sigma_rad[rows])
+
+
+def check_times(timestamps_ns: np.ndarray, fps: float) -> None:
+    if len(timestamps_ns) == 0:
+        raise SchemaError("A recording needs at least one frame.")
+    if not (np.isfinite(fps) and fps > 0):
+        raise SchemaError(f"fps must be a positive number, got {fps}.")
+    if (np.diff(timestamps_ns) <= 0).any():
+        frame = int(np.argmax(np.diff(timestamps_ns) <= 0)) + 1
+        raise SchemaError(f"Timestamps must increase; frame {frame} does not.")

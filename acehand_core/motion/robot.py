@@ -1,0 +1,186 @@
+"""What a robot does with the hands it follows, and how that was judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from acehand_core.errors import SchemaError
+from acehand_core.motion.recording import check_times
+from acehand_core.provenance import Provenance
+from acehand_core.types import (
+    PerHand,
+    PerHandFlag,
+    PointsCamera,
+    TimestampsNs,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What carries a subject's hand to the robot's: one similarity, ``x_base = s R x_hand + t``.
+
+    ``x_hand`` is in metres in the human palm frame, ``x_base`` in the robot's base frame. Each
+    finger, thumb first, is moved by its offset (m, base frame) and stretched from its knuckle (the
+    thumb from the wrist) by its length. ``residual_m`` is the rms distance of the robot's tips from
+    the targets it was fitted on.
+    """
+
+    scale: float
+    rotation: Float[np.ndarray, "3 3"]
+    translation: Float[np.ndarray, "3"]
+    residual_m: float
+    finger_offsets: Float[np.ndarray, "5 3"] = field(default_factory=lambda: np.zeros((5, 3)))
+    lengths: Float[np.ndarray, "5"] = field(default_factory=lambda: np.ones(5))
+
+    def apply(self, points: PointsCamera) -> PointsCamera:
+        """Return points of the palm frame in the robot's base frame, by the similarity alone."""
+        return self.scale * points @ self.rotation.T + self.translation
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What MuJoCo did when it was given the commands of one hand.
+
+    Contacts are stiff, so a commanded collision shows as tracking error; how deep the commanded
+    joints themselves would reach into each other is ``commanded_penetration_mm``. Tracking is of
+    joints that turn; of those that slide, as a gripper's, it is ``rms_tracking_m``. 0 without any.
+    """
+
+    rms_tracking_rad: float
+    max_penetration_mm: float
+    commanded_penetration_mm: float
+    penetration_share: float
+    saturation_share: float
+    coupling_residual_rad: float
+    unstable_steps: int
+    rms_tracking_m: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FlexionReport:
+    """How far the fingers of one hand were bent, in degrees, means over the frames followed.
+
+    ``error_deg`` is the mean difference, whatever its sign; the human's counts no further than the
+    robot's finger can bend. Thumbs and fingers without a knuckle are not among ``fingers``.
+    """
+
+    fingers: tuple[str, ...]
+    human_deg: Float[np.ndarray, "K"]
+    robot_deg: Float[np.ndarray, "K"]
+    error_deg: Float[np.ndarray, "K"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Pass, warn or fail, with one plain sentence per reason."""
+
+    status: Literal["pass", "warn", "fail"]
+    reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.status
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Course:
+    """What a controller is to do with one hand: N points, seconds from the start, rad and rad/s.
+
+    Cubic interpolation between points, as of a trajectory controller, keeps the limits that the
+    course was made for. It starts and ends at rest.
+    """
+
+    seconds: Float[np.ndarray, "N"]
+    positions: Float[np.ndarray, "N C"]
+    velocities: Float[np.ndarray, "N C"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArmMotion:
+    """An arm of J joints that carries one robot hand. Radians or metres, in the trajectory's frame.
+
+    ``reached``: it brings the hand's base to its pose in time; ``reached_alone``: it would with
+    nothing in its way. ``to_..._m``: distances in every frame, at most 1 m, negative inside.
+    """
+
+    model: str
+    link: str
+    joint_names: tuple[str, ...]
+    T_frame_arm: Float[np.ndarray, "4 4"]
+    joints: Float[np.ndarray, "T J"]
+    reached: Bool[np.ndarray, "T"]
+    reached_alone: Bool[np.ndarray, "T"]
+    position_error_m: Float[np.ndarray, "T"]
+    rotation_error_rad: Float[np.ndarray, "T"]
+    to_other_m: Float[np.ndarray, "T"]
+    to_itself_m: Float[np.ndarray, "T"]
+    to_table_m: Float[np.ndarray, "T"]
+    T_frame_table: Float[np.ndarray, "4 4"] | None
+    notes: tuple[str, ...] = ()  # what was assumed
+
+    @property
+    def clearance_m(self) -> Float[np.ndarray, "T"]:
+        """The smallest distance."""
+        return np.min([self.to_other_m, self.to_itself_m, self.to_table_m], axis=0)
+
+
+@dataclass(frozen=True, slots=True)
+class RobotTrajectory:
+    """One robot hand per slot following a HandMotion.
+
+    Joints and commands are addressed by name: ``joint_names`` (Q) and ``command_names`` (C) are
+    without the side prefix, commands in the vendor's order. ``T_frame_base`` is the base link's
+    pose in ``frame``; it is None when the motion had no placement. Where a hand is absent the
+    joints hold the last valid or rest pose and ``confidence`` is 0. ``notes`` say what this robot
+    cannot do of what the human did.
+    """
+
+    robot: str
+    timestamps_ns: TimestampsNs
+    fps: float
+    joint_names: tuple[str, ...]
+    command_names: tuple[str, ...]
+    command_joints: tuple[str, ...]
+    joints: Float[np.ndarray, "T 2 Q"]
+    commands: Float[np.ndarray, "T 2 C"]
+    registers: Float[np.ndarray, "T 2 C"]
+    frame: Literal["camera", "world", "none"]
+    T_frame_base: Float[np.ndarray, "T 2 4 4"] | None
+    confidence: PerHand
+    active: PerHandFlag
+    tip_error_m: Float[np.ndarray, "T 2 K"]
+    calibration: tuple[Calibration | None, Calibration | None]
+    limit_violations: int
+    speed_violations: int
+    coupling_residual_rad: float
+    method: str
+    solve_seconds: float
+    provenance: Provenance
+    replay: tuple[ReplayReport | None, ReplayReport | None] = (None, None)
+    flexion: tuple[FlexionReport | None, FlexionReport | None] = (None, None)
+    notes: tuple[str, ...] = ()
+    verdict: Verdict | None = None
+    arms: tuple[ArmMotion | None, ArmMotion | None] = (None, None)  # where asked for
+
+    def __post_init__(self) -> None:
+        check_times(self.timestamps_ns, self.fps)
+        for name in ("joints", "commands", "registers"):
+            if not np.isfinite(getattr(self, name)).all():
+                raise SchemaError(f"RobotTrajectory.{name} has NaN or infinite values.")
+        if self.T_frame_base is not None and not np.isfinite(self.T_frame_base).all():
+            raise SchemaError("RobotTrajectory.T_frame_base has NaN or infinite values.")
+
+    def __len__(self) -> int:
+        return len(self.timestamps_ns)
+
+
+def held_index(valid: Bool[np.ndarray, "T"]) -> Int[np.ndarray, "T"]:
+    """Return, for each frame, the last valid one, or the first where none came before.
+
+    ``values[held_index(valid)]`` holds the last valid value. Without any valid frame all are 0.
+    """
+    last = np.maximum.accumulate(np.where(valid, np.arange(len(valid)), -1))
+    return np.where(last < 0, np.argmax(valid), last)
