@@ -14,7 +14,8 @@ import numpy as np
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.motion import HandMotion, Provenance
+from acehand_core.motion import HandMotion
+from acehand_core.provenance import Provenance
 
 SIDES = ("left", "right")
 

@@ -18,7 +18,7 @@ from acehand_core.evaluation.inputs import find_predictions, open_ground_truth, 
 from acehand_core.evaluation.protocol import HandLibrary
 from acehand_core.evaluation.run import Options, evaluate_predictions, evaluate_tracker
 from acehand_core.evaluation.tracking import Decoding, DoNothing, throughput, track_segments
-from acehand_core.motion import Provenance
+from acehand_core.provenance import Provenance
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from benchmarks.evaluation_reference import CAMERA, motion_of
 from helpers.commands import Acehand

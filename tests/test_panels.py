@@ -29,7 +29,7 @@ from acehand_core.drawing.render_inputs import RenderSettings
 from acehand_core.drawing.robot_view import RobotRenderer
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
-from acehand_core.motion import Camera
+from acehand_core.geometry.cameras import Camera
 from acehand_core.recordings.hands_file import write_hand_motion
 from helpers.commands import Acehand, Run, hands_file
 from helpers.retarget_samples import motion_of, moving_hands

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from acehand_core.lerobot.dataset import JOB, read_provenance
-from acehand_core.motion import Provenance, Recording
-from acehand_core.provenance import without_folder
+from acehand_core.motion import Recording
+from acehand_core.provenance import Provenance, without_folder
 from acehand_core.recordings.hands_file import read_hand_motion
 from helpers import lerobot_samples as samples
 from helpers.commands import Acehand, Run, hands_file

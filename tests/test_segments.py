@@ -11,7 +11,8 @@ from acehand_core.datasets.clips.schema import ClipInfo, StoreInfo
 from acehand_core.datasets.clips.store import ClipStore, ClipWriter
 from acehand_core.datasets.segments import make_segments, read_segments, write_segments
 from acehand_core.errors import InputError, OutputError, SchemaError
-from acehand_core.motion import HandMotion, Provenance
+from acehand_core.motion import HandMotion
+from acehand_core.provenance import Provenance
 
 
 def test_the_tiling_of_the_paper_on_hoi4d():

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from acehand_core.errors import SchemaError
-from acehand_core.motion import FlexionReport, Provenance, ReplayReport, RobotTrajectory
+from acehand_core.motion import FlexionReport, ReplayReport, RobotTrajectory
+from acehand_core.provenance import Provenance
 from helpers.retarget_samples import motion_of, moving_hands
 from retarget.replay.verdict import GATES, Gate, judge, read_gates
 

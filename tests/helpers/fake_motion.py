@@ -3,7 +3,8 @@
 import numpy as np
 
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import HandMotion, Provenance
+from acehand_core.motion import HandMotion
+from acehand_core.provenance import Provenance
 
 CAMERA = Camera("brown_conrady", 640, 480, 500.1, 499.9, 320.3, 239.7, (0.1, -0.2, 1e-3, 2e-3))
 

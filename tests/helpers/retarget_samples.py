@@ -9,7 +9,8 @@ import numpy as np
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.motion import Calibration, HandMotion, Provenance
+from acehand_core.motion import Calibration, HandMotion
+from acehand_core.provenance import Provenance
 from acehand_core.types import SIDES
 from retarget.solve.targets import HandTargets
 

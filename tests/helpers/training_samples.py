@@ -12,7 +12,8 @@ from acehand_core.geometry import rotations_torch
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.model.batch import PinholeBatch, Readout
-from acehand_core.motion import HandMotion, Provenance
+from acehand_core.motion import HandMotion
+from acehand_core.provenance import Provenance
 from acehand_core.training.losses import project
 from acehand_core.training.targets import Prediction, Targets
 
