@@ -24,6 +24,7 @@ ALLOWED = {
     "hand": {"geometry", "files"},
     "bags": {"motion", "geometry", "files", "hand"},
     "recordings": {"motion", "keypoints", "geometry", "files", "hand", "bags"},
+    "self_calibration": {"motion", "geometry"},
     "datasets": {"motion", "geometry", "files", "hand", "recordings"},
     "synthetic": {"motion", "geometry", "files", "hand", "recordings", "datasets"},
     "lerobot": {"motion", "geometry", "files", "hand", "recordings"},
@@ -68,6 +69,7 @@ ALLOWED = {
         "drawing",
         "evaluation",
         "pipeline",
+        "self_calibration",
     },
     "acehand_ros": {"motion", "bags", "recordings", "trackers", "retarget", "pipeline"},
 }

@@ -76,14 +76,15 @@ def test_the_pages_commands(
             parse(program, words, retarget.Retarget, console.Common)
             continue
         capsys.readouterr()
-        assert acehand([*words, "--json"]) == 0, line
+        # Two pictures of a camera that stands still are not enough for a proposal.
+        assert acehand([*words, "--json"]) == (1 if "estimate" in words else 0), line
         out, err = capsys.readouterr()
         report = json.loads(out)
-        formats.add(report["format"])
         said[line] = err
-        if report["output"] is not None:
+        formats.add(report.get("format", "preset"))
+        if report.get("output") is not None:
             assert Path(report["output"]).is_file()
-    assert formats == {kind.title for kind in FORMATS}
+    assert formats == {kind.title for kind in FORMATS} | {"preset"}
 
     (shown,) = re.findall(r"```text\n(.*?)```", PAGE, re.S)
     assert shown in said["acehand camera show camchain.yaml:cam0"]

@@ -1,22 +1,26 @@
-"""``acehand camera show|convert``: what a camera file says, and any such file as ours."""
+"""``acehand camera``: what a camera file or preset says, any of them as our file, presets."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from acehand_core.cli import console
 from acehand_core.cli.console import OVERWRITE
-from acehand_core.settings import setting
+from acehand_core.recordings.options import RecordingOptions
+from acehand_core.settings import like, setting
 
 if TYPE_CHECKING:
+    from acehand_core.motion import Recording
+    from acehand_core.recordings.camera_fields import Said
     from acehand_core.recordings.camera_files import CameraFile
+    from acehand_core.self_calibration.estimate import Estimate as FocalEstimate
     from acehand_core.types import ImageRgb
 
-_FILE = "a camera file; :NAME says which of several cameras"
+_FILE = "a camera file (:NAME says which of several cameras), or a preset"
 #: Coefficients by model, in the order of a camera file (docs/formats.md).
 _COEFFICIENTS = {
     "pinhole": "",
@@ -35,7 +39,7 @@ def _size(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """Say what a camera file holds, whatever format it has, and draw it.
+    """Say what a camera file or a preset holds, and draw it.
 
     With --output a picture before and after undistortion: of VIDEO's first frame, or of a grid.
     What is straight in the world is straight in the right half, or it is not this camera.
@@ -53,16 +57,17 @@ class Show:
         from acehand_core.atomic import check_free
         from acehand_core.drawing.camera_view import before_and_after
         from acehand_core.drawing.overlay import write_png
-        from acehand_core.recordings.camera_files import read_camera
+        from acehand_core.recordings.camera_fields import Said
         from acehand_core.recordings.cameras import fit_camera_to
 
-        found = read_camera(self.file)
         if self.output is not None:
             check_free(self.output, self.overwrite)
-        camera, image = found.camera, None
-        if self.video is not None:
-            image = _first_frame(self.video)
-            camera = fit_camera_to(camera, image.shape[1], image.shape[0])
+        image = None if self.video is None else _first_frame(self.video)
+        shown = None if image is None else (image.shape[1], image.shape[0])
+        found = _read(self.file, Said(), shown)
+        camera = found.camera
+        if shown is not None:
+            camera = fit_camera_to(camera, *shown)
 
         report = _report(self.file, found)
         _describe(report)
@@ -76,7 +81,7 @@ class Show:
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """Write a camera file of any format as ours (docs/formats.md).
+    """Write a camera file of any format, or a preset, as ours (docs/formats.md).
 
     --size and --model say what a file leaves open; its message says when they are needed.
     """
@@ -100,9 +105,8 @@ class Convert:
         """Read, check and write it."""
         from acehand_core.atomic import atomic_path
         from acehand_core.recordings.camera_fields import Said
-        from acehand_core.recordings.camera_files import read_camera
 
-        found = read_camera(self.file, Said(self.size, self.model))
+        found = _read(self.file, Said(self.size, self.model), self.size)
         values = found.camera.rotated(int(self.rotate)).to_json()
         if found.note:
             console.say(found.note)
@@ -119,12 +123,144 @@ class Convert:
         return console.EXIT_OK
 
 
+@dataclass(frozen=True, slots=True)
+class Presets:
+    """List the presets of --camera-preset: kinds of cameras, their fields of view and sources."""
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Print them."""
+        from acehand_core.recordings.camera_presets import PRESETS
+
+        for name, preset in PRESETS.items():
+            console.say(f"{name}: {preset.title}")
+            for view in preset.views:
+                console.say(f"  {view.stated()}{', bends lines' if preset.wide else ''}")
+            console.say(f"  {preset.source}")
+        terminal.print_json({"presets": {name: asdict(preset) for name, preset in PRESETS.items()}})
+        return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Propose the focal length of a video from its own pictures.
+
+    Two methods must agree: what the camera's motion does to a rigid scene, and straight lines at
+    right angles. Otherwise it says why, and ends with exit code 1. The lens is a pinhole or an
+    equidistant fisheye; the principal point is the middle of the picture.
+    """
+
+    video: Path = setting(..., "a recording of this camera", metavar="VIDEO", positional=True)
+    output: Path | None = setting(
+        None, "the camera file (ours), where one is proposed", metavar="JSON"
+    )
+    picture: Path | None = setting(None, "the straight lines by direction", metavar="PNG")
+    start_s: float | None = like(RecordingOptions, "start_s", None)
+    duration_s: float | None = like(RecordingOptions, "duration_s", None)
+    overwrite: bool = setting(False, OVERWRITE)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Estimate; write camera and picture."""
+        from acehand_core.atomic import atomic_path, check_free
+        from acehand_core.drawing.camera_view import lines_in
+        from acehand_core.drawing.overlay import write_png
+        from acehand_core.self_calibration.estimate import estimate
+
+        for path in (self.output, self.picture):
+            if path is not None:
+                check_free(path, self.overwrite)
+        found = estimate(_raw(self.video, self.start_s, self.duration_s), terminal.bars)
+        report = _estimate_report(self.video, found)
+        if self.output is not None and found.camera is not None:
+            with atomic_path(self.output, self.overwrite) as partial:
+                text = json.dumps(found.camera.to_json(), indent=1)
+                partial.write_text(text + "\n", encoding="utf-8")
+            report["output"] = str(self.output)
+        if self.picture is not None:
+            drawn = lines_in(found.picture, found.segments, found.camera, found.directions)
+            write_png(drawn, self.picture)
+            report["picture"] = str(self.picture)
+
+        _say_estimate(report)
+        terminal.print_json(report)
+        return console.EXIT_OK if found.camera is not None else console.EXIT_SOME_FAILED
+
+
+def _estimate_report(video: Path, found: FocalEstimate) -> dict[str, Any]:
+    from acehand_core.self_calibration.estimate import field_of_view
+
+    def number(value: float, digits: int = 4) -> float | None:
+        return round(value, digits) if math.isfinite(value) else None
+
+    return {
+        "video": str(video),
+        "accepted": found.camera is not None,
+        "reason": found.reason,
+        "camera": None if found.camera is None else found.camera.to_json(),
+        "error": number(found.error),
+        "lens": found.findings[0].lens,
+        "methods": {
+            method.name: {
+                "field_of_view_deg": None if method.focal is None
+                else number(field_of_view(method.focal, method.lens), 2),
+                "error": number(method.error),
+                "parts": method.parts,
+                "reason": method.reason,
+            }
+            for method in found.findings
+        },
+        "output": None,
+        "picture": None,
+    }  # fmt: skip
+
+
+def _say_estimate(report: dict[str, Any]) -> None:
+    for name, method in report["methods"].items():
+        angle, error = method["field_of_view_deg"], method["error"]
+        said = "nothing" if angle is None else f"{angle:.1f} degrees across the longer side"
+        if error is not None:
+            said += f", focal length +- {100 * error:.1f} %"
+        why = f" ({method['reason']})" if method["reason"] else ""
+        console.say(f"  {name:<8} {said}{why}")
+    camera = report["camera"]
+    if camera is None:
+        console.say(f"{report['video']}: no camera is proposed: {report['reason']}")
+        console.say("Calibrate it, or take --camera-preset (acehand camera presets).")
+        return
+    console.say(
+        f"{report['video']}: fx = fy = {camera['fx']:.1f} px +- {100 * report['error']:.1f} %, "
+        f"{report['lens']}; acehand camera show draws it before and after: edges must be straight"
+    )
+    for path in (report["output"], report["picture"]):
+        if path is not None:
+            console.say(path)
+
+
+def _read(file: Path, said: Said, size: tuple[int, int] | None) -> CameraFile:
+    """Read a camera file, or make a preset's camera of this size (None: its own shape)."""
+    from acehand_core.recordings.camera_files import CameraFile, read_camera
+    from acehand_core.recordings.camera_presets import PRESETS, preset_camera
+
+    preset = PRESETS.get(str(file))
+    if preset is None or file.exists():
+        return read_camera(file, said)
+    shape = preset.views[0].shape or (16, 9)
+    camera = preset_camera(str(file), *(size or (1920, round(1920 * shape[1] / shape[0]))))
+    return CameraFile(camera, "preset", str(file), (str(file),), f"{preset.title}: {preset.source}")
+
+
 def _first_frame(video: Path) -> ImageRgb:
+    recording = _raw(video)
+    assert recording.frames is not None
+    return recording.frames.at(0)
+
+
+def _raw(video: Path, start_s: float | None = None, duration_s: float | None = None) -> Recording:
+    """Open a recording that has pictures, as the camera took them."""
     from acehand_core.errors import InputError
-    from acehand_core.recordings.options import RecordingOptions
     from acehand_core.recordings.registry import open_recording
 
-    recording = open_recording(video, RecordingOptions())
+    options = RecordingOptions(camera_metadata=False, start_s=start_s, duration_s=duration_s)
+    recording = open_recording(video, options)
     if recording.frames is None:
         raise InputError(f"{video} has no pictures; give a video.")
     if "undistorted" in recording.processing:
@@ -132,7 +268,7 @@ def _first_frame(video: Path) -> ImageRgb:
             f"{video} brings its own calibration, with which it is undistorted on reading; give a "
             "video without, or leave it away."
         )
-    return recording.frames.at(0)
+    return recording
 
 
 def _report(file: Path, found: CameraFile) -> dict[str, Any]:

@@ -20,6 +20,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "render": ("film and strip of hands and robot", "render:Render"),
     "robots": ("list, check or draw the robots", "robots:Robots"),
     "camera show": ("what a camera file says, and a picture of it", "camera:Show"),
+    "camera presets": ("kinds of cameras by their published fields of view", "camera:Presets"),
+    "camera estimate": ("the focal length of a video from its pictures", "camera:Estimate"),
     "camera convert": ("a camera file of any format as ours", "camera:Convert"),
     "dataset check": ("what is wrong with a dataset", "data:DatasetCheck"),
     "dataset repair": ("keep the whole episodes of a broken dataset", "data:DatasetRepair"),

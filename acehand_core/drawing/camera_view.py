@@ -1,4 +1,4 @@
-"""A camera's picture before and after undistortion, so that a glance tells whether it fits."""
+"""Whether a camera fits, at a glance: pictures before and after undistortion, straight lines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import cv2
 import numpy as np
+from jaxtyping import Float
 
 from acehand_core.drawing.overlay import header, shrunk, subpixels
 from acehand_core.geometry.cameras import Camera
@@ -18,6 +19,9 @@ _SQUARES = 16
 #: The grid ends at this angle to the optical axis; further out its lines crowd together.
 _EDGE = math.radians(72)
 _MAX_WIDTH = 960
+#: Colours of three directions at right angles; a segment within 2 degrees of one has it.
+_DIRECTIONS = ((230, 60, 60), (60, 200, 90), (70, 130, 250))
+_PARALLEL = math.sin(math.radians(2))
 
 
 def before_and_after(camera: Camera, image: ImageRgb | None) -> Picture:
@@ -57,3 +61,44 @@ def grid_seen_by(camera: Camera) -> ImageRgb:
                     points = [subpixels(pixels[run])]
                     cv2.polylines(image, points, False, colour, thick, cv2.LINE_AA, 4)
     return image
+
+
+def lines_in(
+    image: ImageRgb,
+    segments: Float[np.ndarray, "L 4"],
+    camera: Camera | None,
+    directions: Float[np.ndarray, "3 3"] | None,
+) -> Picture:
+    """Return a picture with its straight segments, in the colour of the direction they have.
+
+    Args:
+        segments: end points x0 y0 x1 y1 in pixels.
+        camera: of the picture's size; with ``directions`` (rows, in its frame) it tells which
+            segments point to which. Without them all are grey, as are segments of no direction.
+    """
+    drawn = image.copy()
+    thick = max(1, round(image.shape[1] / 400))
+    for segment in segments:
+        colour = _LINE
+        if camera is not None and directions is not None:
+            colour = _colour_of(segment, camera, directions)
+        start, stop = (subpixels(segment[None, at : at + 2])[0] for at in (0, 2))
+        cv2.line(drawn, start.tolist(), stop.tolist(), colour, thick, cv2.LINE_AA, 4)
+
+    width = min(_MAX_WIDTH, image.shape[1])
+    known = camera is not None and directions is not None
+    label = "lines of one colour are parallel" if known else "straight lines"
+    return np.vstack([header([label], width), shrunk(drawn, width)])
+
+
+def _colour_of(
+    segment: Float[np.ndarray, "4"], camera: Camera, directions: Float[np.ndarray, "3 3"]
+) -> tuple[int, int, int]:
+    middle, along = (segment[:2] + segment[2:]) / 2, segment[2:] - segment[:2]
+    vanishing = directions @ camera.K.T
+    toward = vanishing[:, :2] - vanishing[:, 2:] * middle
+    cross = toward[:, 0] * along[1] - toward[:, 1] * along[0]
+    sizes = np.linalg.norm(toward, axis=1) * np.linalg.norm(along)
+    off = np.abs(cross) / np.maximum(sizes, 1e-9)
+    nearest = int(off.argmin())
+    return _DIRECTIONS[nearest] if off[nearest] < _PARALLEL else _LINE

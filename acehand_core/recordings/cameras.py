@@ -61,6 +61,13 @@ def parse_intrinsics(text: str, width: int, height: int) -> Camera:
     return camera
 
 
+def same_shape(
+    one: tuple[int | float, int | float], other: tuple[int | float, int | float]
+) -> bool:
+    """Tell whether two widths and heights have the same ratio, up to 1 %."""
+    return abs(math.log(one[0] / one[1] / (other[0] / other[1]))) <= _ASPECT_TOLERANCE
+
+
 def fit_camera_to(camera: Camera, width: int, height: int) -> Camera:
     """Return the camera rescaled to a video's size.
 
@@ -69,9 +76,8 @@ def fit_camera_to(camera: Camera, width: int, height: int) -> Camera:
     """
     if (camera.width, camera.height) == (width, height):
         return camera
-    ratio = (camera.width / camera.height) / (width / height)
-    if not abs(math.log(ratio)) <= _ASPECT_TOLERANCE:
-        turned = abs(math.log(camera.width * width / camera.height / height)) <= _ASPECT_TOLERANCE
+    if not same_shape((camera.width, camera.height), (width, height)):
+        turned = same_shape((camera.height, camera.width), (width, height))
         hint = " The video is turned: calibrate it as it is shown." if turned else ""
         raise CalibrationError(
             f"The camera was calibrated at {camera.width} x {camera.height}, the video is "
@@ -85,9 +91,9 @@ def turned_back(camera: Camera) -> Camera:
     """Return the camera of a selfie video's frames once they are turned back.
 
     Raises:
-        InputError: it has a distortion, which would have to be mirrored too.
+        InputError: it has a distortion that is not radial, which would have to be mirrored too.
     """
-    if camera.model != "pinhole":
+    if camera.model not in ("pinhole", "kannala_brandt"):
         raise InputError(
             f"--mirrored with a {camera.model} camera: the distortion would have to be mirrored "
             "too; undistort the video first."

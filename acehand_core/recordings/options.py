@@ -35,6 +35,16 @@ class RecordingOptions:
         either="camera",
         identity="always",
     )
+    camera_preset: str | None = setting(
+        None,
+        "a kind of camera, by its published field of view, where there is no calibration: "
+        "gopro_wide, phone, aria, ... (acehand camera presets)",
+        metavar="NAME",
+        either="camera",
+    )
+    camera_metadata: bool = setting(
+        True, "without a camera, do not use what the file itself says of its lens"
+    )
     camera_poses: Path | None = setting(
         None,
         "table of camera poses; base poses are then in the world frame",
@@ -69,5 +79,5 @@ class RecordingOptions:
     hands: Hands = "both"
 
     def __post_init__(self) -> None:
-        if self.intrinsics is not None and self.camera is not None:
-            raise InputError("Give either --intrinsics or --camera, not both.")
+        if sum(g is not None for g in (self.intrinsics, self.camera, self.camera_preset)) > 1:
+            raise InputError("Give one of --intrinsics, --camera and --camera-preset.")

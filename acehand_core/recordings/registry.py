@@ -21,6 +21,12 @@ from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings import cameras, frames_folder, lerobot_video
 from acehand_core.recordings.bag import BagIndex, index_bag
 from acehand_core.recordings.camera_files import read_camera
+from acehand_core.recordings.camera_metadata import (
+    Described,
+    described_by_picture,
+    described_by_video,
+)
+from acehand_core.recordings.camera_presets import preset_camera, preset_note
 from acehand_core.recordings.hands_file import (
     SUFFIXES,
     motion_recording,
@@ -82,6 +88,10 @@ class RecordingFormat(ABC):
         """Return the hash that its recording will have, without decoding. Raises InputError."""
         return content_sha256(path)
 
+    def described(self, path: Path, recording: Recording) -> Described | None:
+        """Return what the input's metadata says of its camera; None: nothing."""
+        return None
+
     @abstractmethod
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
         """Open all of it; ``Registry.open`` cuts it and adds camera and poses.
@@ -105,6 +115,7 @@ class HandsFile(RecordingFormat):
         given = {
             "--intrinsics": options.intrinsics is not None,
             "--camera": options.camera is not None,
+            "--camera-preset": options.camera_preset is not None,
             "--mirrored": options.mirrored,
         }
         refuse_flags(path, given)
@@ -212,6 +223,10 @@ class FramesFolder(RecordingFormat):
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
         return Opened(frames_folder.open_frames(path, options.frame_rate, options.mirrored))
 
+    def described(self, path: Path, recording: Recording) -> Described | None:
+        picture = frames_folder.pictures_in(path)[0]
+        return described_by_picture(picture, recording.width, recording.height)
+
 
 class VideoFile(RecordingFormat):
     """A video file; what is of no other kind is taken for one."""
@@ -227,6 +242,9 @@ class VideoFile(RecordingFormat):
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
         return Opened(open_video(path, mirrored=options.mirrored))
+
+    def described(self, path: Path, recording: Recording) -> Described | None:
+        return described_by_video(path, recording.width, recording.height)
 
 
 #: The first that matches is taken; `VideoFile` takes everything and stays last.
@@ -317,6 +335,15 @@ class Registry:
             recording = replace(recording, notes=(*recording.notes, *notes))
         elif options.intrinsics is not None:
             camera = cameras.parse_intrinsics(options.intrinsics, *size)
+        elif options.camera_preset is not None:
+            camera = preset_camera(options.camera_preset, *size)
+            note = preset_note(options.camera_preset, camera)
+            recording = replace(recording, notes=(*recording.notes, note))
+        elif options.camera_metadata and recording.camera is None:
+            described = kind.described(path, recording)
+            if described is not None:
+                camera = described.camera
+                recording = replace(recording, notes=(*recording.notes, described.note))
         if camera is not None:
             camera = cameras.turned_back(camera) if options.mirrored else camera
             recording = replace(recording, camera=camera)

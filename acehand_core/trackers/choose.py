@@ -41,6 +41,7 @@ def open_tracked(
             "--tracker": tracker != "auto",
             "--intrinsics": reading.intrinsics is not None,
             "--camera": reading.camera is not None,
+            "--camera-preset": reading.camera_preset is not None,
             "--mirrored": reading.mirrored,
             "--hand-length": settings.hand_length_m is not None,
         }

@@ -101,7 +101,8 @@ class MediaPipeTracker:
         if recording.camera is None:
             notes.append(
                 "no intrinsics given: a pinhole of 60 degrees across the longer side is assumed "
-                f"(fx = fy = {camera.fx:.1f} px); distances scale with it"
+                f"(fx = fy = {camera.fx:.1f} px); distances scale with it. Head-mounted cameras "
+                "see more: give --camera-preset, --camera, or what acehand camera estimate finds"
             )
 
         if settings.hand_length_m is None:

@@ -1,0 +1,228 @@
+"""What a file itself says of the lens that took it: phones, GoPros, photographs.
+
+A focal length "by 35 mm film" has the diagonal's angle: the diagonal of that film is 43.27 mm, so
+focal = mm / 43.27 * diagonal of the picture in pixels. A phone's is of its 4:3 sensor; a wider
+video has the sensor's width and less of its height, and stabilisation crops further.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import av
+import numpy as np
+
+from acehand_core.geometry.cameras import Camera
+from acehand_core.recordings.camera_presets import PRESETS, lens_through
+from acehand_core.recordings.cameras import same_shape
+from acehand_core.recordings.video_index import open_container
+
+#: Diagonal of a picture on 35 mm film, 36 x 24 mm.
+FILM_MM = math.hypot(36, 24)
+_APPLE = "com.apple.quicktime.camera.focal_length.35mm_equivalent"
+#: Focal lengths by 35 mm film of lenses that exist; 0 stands for unknown.
+_LENSES_MM = (5.0, 500.0)
+#: A header's boxes are read whole; GoPro's are some kilobytes.
+_MAX_BOX = 1 << 20
+#: How far the lens polynomial that is stored may be from the model made of it, in half diagonals.
+_CLOSE = 0.003
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a file says of its camera. ``camera`` None: of a kind that no model stands for."""
+
+    camera: Camera | None
+    note: str
+
+
+def described_by_video(path: Path, width: int, height: int) -> Described | None:
+    """Return the camera that a video file describes, for upright pictures of a size in pixels.
+
+    Read are Apple's QuickTime key for the focal length, and the field of view and lens polynomial
+    in a GoPro's header (https://github.com/gopro/gpmf-parser, docs: ZFOV, VFOV, PYCF, POLY).
+    None: the file says nothing.
+
+    Raises:
+        VideoError: the file cannot be opened.
+    """
+    with open_container(path) as container:
+        millimetres = _number(container.metadata.get(_APPLE))
+    if millimetres is not None:
+        across, down = max(width, height), min(width, height)
+        sensor = max(across, down * 4 / 3) * 5 / 4  # the diagonal of the 4:3 picture around it
+        camera = _pinhole(millimetres / FILM_MM * sensor, width, height)
+        return Described(
+            camera,
+            f"focal length of the file's metadata: {millimetres:g} mm by 35 mm film, fx = fy = "
+            f"{camera.fx:.1f} px; stabilisation may crop the picture, and the true focal length "
+            "is then longer; distances scale with it",
+        )
+
+    values = _gopro_header(path)
+    if values is None or not {"ZFOV", "VFOV"} <= set(values):
+        return None
+    return _gopro(values, width, height)
+
+
+def described_by_picture(path: Path, width: int, height: int) -> Described | None:
+    """Return the camera that a photograph's EXIF describes (FocalLengthIn35mmFilm), or None."""
+    try:
+        with av.open(f"file:{path}", options={"protocol_whitelist": "file"}) as container:
+            frame = next(container.decode(video=0))
+    except (av.FFmpegError, OSError, StopIteration):
+        return None  # whoever reads the picture says what is wrong with it
+    tags: Mapping[str, str] = getattr(frame, "metadata", {})  # PyAV before 16 does not have them
+    found = (v for name, v in tags.items() if name.endswith("FocalLengthIn35mmFilm"))
+    millimetres = _number(next(found, None))
+    if millimetres is None:
+        return None
+    camera = _pinhole(millimetres / FILM_MM * math.hypot(width, height), width, height)
+    note = f"focal length of the pictures' EXIF: {millimetres:g} mm by 35 mm film"
+    return Described(camera, f"{note}, fx = fy = {camera.fx:.1f} px; distances scale with it")
+
+
+def _number(text: str | None) -> float | None:
+    """Return a focal length in millimetres; None where it is not one that a lens has."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if _LENSES_MM[0] <= value <= _LENSES_MM[1] else None
+
+
+def _pinhole(focal: float, width: int, height: int) -> Camera:
+    return Camera("pinhole", width, height, focal, focal, (width - 1) / 2, (height - 1) / 2)
+
+
+def _gopro(values: Mapping[str, Any], width: int, height: int) -> Described | None:
+    """Return the camera of a GoPro's header.
+
+    ZFOV is the angle from corner to corner. POLY gives the angle to the axis over the distance
+    from the middle, in a unit that follows from the corner's angle.
+    """
+    style, diagonal = str(values["VFOV"]).strip("\0 "), _first(values["ZFOV"])
+    zoomed = str(values.get("DZOM", "N")).startswith("Y") and _first(values.get("DZST", 0)) != 0
+    why = "the digital zoom was on" if zoomed else f"its lens is {style!r}, not W or L"
+    if zoomed or style not in ("W", "L"):
+        return Described(None, f"the file is a GoPro's, but {why}: its field of view is not used")
+    output = _first(values.get("ARWA", 0))
+    if output and not same_shape((max(width, height), min(width, height)), (output, 1)):
+        return None  # a copy that was cropped
+    half, corner = math.radians(diagonal) / 2, math.hypot(width, height) / 2
+    if not 0.1 < half < math.radians(88 if style == "L" else 120):
+        return None
+
+    stabilised = str(values.get("EISE", "N")).startswith("Y")
+    moves = "; stabilisation was on, so that the picture is cropped and moves"
+    note = (
+        f"field of view of the GoPro's metadata: {diagonal:.1f} degrees diagonal, lens {style}"
+        f"{moves if stabilised else ''}; distances scale with it"
+    )
+    if style == "L":
+        return Described(_pinhole(corner / math.tan(half), width, height), note)
+
+    _, k1 = lens_through(PRESETS["gopro_wide"].views[0], wide=True)
+    fitted = _polynomial_lens(values.get("POLY"), half)
+    focal, k = fitted or (1 / (half + k1 * half**3), (k1, 0.0, 0.0, 0.0))
+    centre = (width - 1) / 2, (height - 1) / 2
+    lens = Camera("kannala_brandt", width, height, focal * corner, focal * corner, *centre, k)
+    return Described(lens, note)
+
+
+def _polynomial_lens(
+    polynomial: Any, half: float
+) -> tuple[float, tuple[float, float, float, float]] | None:
+    """Return focal length in half diagonals and k1..k4 of a polynomial, or None: it is no lens.
+
+    ``polynomial``: the angle to the axis over powers 0, 1, 2, ... of the distance from the middle;
+    ``half``: the corner's angle in radians.
+    """
+    if not isinstance(polynomial, tuple) or len(polynomial) < 2:
+        return None
+    angle_at = np.polynomial.Polynomial(polynomial)
+    reach = np.linspace(0, 2, 2001)
+    angles = angle_at(reach)
+    end = int(np.searchsorted(angles, half))
+    if (
+        abs(polynomial[0]) > 1e-3
+        or end in (0, len(reach))
+        or (np.diff(angles[: end + 1]) <= 0).any()
+    ):
+        return None
+
+    corner = np.interp(half, angles[end - 1 : end + 1], reach[end - 1 : end + 1])
+    angles, radius = angles[1:end], reach[1:end] / corner
+    powers = angles[:, None] ** np.arange(1, 10, 2)
+    focal, *rest = np.linalg.lstsq(powers, radius, rcond=None)[0].tolist()
+    if np.abs(powers @ [focal, *rest] - radius).max() > _CLOSE:
+        return None
+    k1, k2, k3, k4 = (value / focal for value in rest)
+    return focal, (k1, k2, k3, k4)
+
+
+def _first(value: Any) -> float:
+    return float(value[0] if isinstance(value, tuple) else value)
+
+
+# GoPro's header: box moov, in it udta, in it GPMF, which holds keys, lengths and values.
+
+
+def _gopro_header(path: Path) -> dict[str, Any] | None:
+    """Return the first value of every key in a GoPro's header; None: there is none."""
+    with path.open("rb") as file:
+        start, end = 0, path.stat().st_size
+        for name in (b"moov", b"udta", b"GPMF"):
+            found = next(((a, b) for kind, a, b in _boxes(file, start, end) if kind == name), None)
+            if found is None:
+                return None
+            start, end = found
+        if end - start > _MAX_BOX:
+            return None
+        file.seek(start)
+        data = file.read(end - start)
+    values: dict[str, Any] = {}
+    for key, value in _keys(data):
+        values.setdefault(key, value)
+    return values
+
+
+def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+    """Yield kind, start and end of the content of an MP4 file's boxes (ISO/IEC 14496-12)."""
+    while start + 8 <= end:
+        file.seek(start)
+        head = file.read(16)
+        if len(head) < 8:
+            return
+        size, kind, header = int.from_bytes(head[:4]), head[4:8], 8
+        if size == 1:
+            size, header = int.from_bytes(head[8:16]), 16
+        size = end - start if size == 0 else size
+        if size < header or start + size > end:
+            return
+        yield kind, start + header, start + size
+        start += size
+
+
+def _keys(data: bytes) -> Iterator[tuple[str, Any]]:
+    """Yield keys and values: text, or numbers as a tuple. What is of another type is left out."""
+    at = 0
+    while at + 8 <= len(data):
+        key, kind, size, count = struct.unpack_from(">4sBBH", data, at)
+        body = data[at + 8 : at + 8 + size * count]
+        if len(body) < size * count or key == b"\0\0\0\0":
+            return
+        name, letter = key.decode("latin-1"), chr(kind)
+        if kind == 0:
+            yield from _keys(body)
+        elif letter in "cF":
+            yield name, body.decode("latin-1")
+        elif letter in "fdbBsSlL" and size and len(body) % struct.calcsize(">" + letter) == 0:
+            number = len(body) // struct.calcsize(">" + letter)
+            yield name, struct.unpack(f">{number}{letter}", body)
+        at += 8 + -(-size * count // 4) * 4

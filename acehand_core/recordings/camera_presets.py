@@ -1,0 +1,210 @@
+"""Cameras by kind, for videos whose calibration nobody has: fields of view that are published.
+
+A preset is of a kind of camera, not of one: copies of a lens differ by some percent, and
+stabilisation in the camera crops further. Sources are named in ``PRESETS`` and docs/my_camera.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from acehand_core.errors import CalibrationError, InputError, nearest
+from acehand_core.geometry.cameras import Camera
+from acehand_core.recordings.cameras import same_shape
+
+_GYROFLOW = (
+    "Gyroflow's own calibrations of HERO9 to HERO11 Black without stabilisation (CC0), "
+    "https://github.com/gyroflow/lens_profiles, commit 886fc61"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What a camera sees in pictures of one shape.
+
+    Attributes:
+        shape: width and height of the picture, as a ratio; None: any, and angles are of the
+            longer side.
+        horizontal, vertical, diagonal: whole angles between opposite edges or corners, in degrees;
+            None: not published.
+        focal: focal length in the middle of the picture, in widths of it; None: not published.
+    """
+
+    shape: tuple[int, int] | None
+    horizontal: int | float | None = None
+    vertical: int | float | None = None
+    diagonal: int | float | None = None
+    focal: int | float | None = None
+
+    def stated(self) -> str:
+        """Return the published angles in words."""
+        names = ("horizontal", "vertical", "diagonal")
+        angles = [f"{getattr(self, n):g} {n}" for n in names if getattr(self, n) is not None]
+        focal = [] if self.focal is None else [f"focal length {self.focal:g} widths"]
+        shape = "any shape" if self.shape is None else f"{self.shape[0]}:{self.shape[1]}"
+        return f"{', '.join([*angles, *focal])} at {shape}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A kind of camera.
+
+    ``wide``: the lens bends straight lines. ``crops``: a picture of another shape is cut out of
+    the first view's; otherwise nothing is known of other shapes.
+    """
+
+    title: str
+    source: str
+    views: tuple[View, ...]
+    wide: bool = False
+    crops: bool = False
+
+
+#: Presets by name. Angles in degrees.
+PRESETS: Mapping[str, Preset] = MappingProxyType({
+    "webcam": Preset(
+        title="what is assumed where nothing is known",
+        source="ours: 60 degrees across, as the 68.5 diagonal of Microsoft's LifeCam HD-3000 "
+        "(61 across; its data sheet)",
+        views=(View(shape=None, horizontal=60.0),),
+    ),
+    "logitech_c920": Preset(
+        title="Logitech C920, C922",
+        source="Logitech: 78 degrees diagonal; 4:3 pictures have the same height: "
+        "https://wimsworld.wordpress.com/2013/09/26/logitech-c920-angle-of-view/",
+        views=(View(shape=(16, 9), diagonal=78.0),),
+        crops=True,
+    ),
+    "phone": Preset(
+        title="main camera of a phone, 26 mm by 35 mm film",
+        source="Apple's technical specifications of iPhone 11 to 15 (main camera 26 mm): "
+        "2 atan(43.27 / 2 / 26) along the diagonal of the 4:3 sensor",
+        views=(View(shape=(4, 3), diagonal=79.5),),
+        crops=True,
+    ),
+    "gopro_wide": Preset(
+        title="GoPro HERO9 to HERO11 Black, lens Wide",
+        source=_GYROFLOW,
+        views=(
+            View(shape=(16, 9), horizontal=115.7, vertical=67.7, diagonal=130.1),
+            View(shape=(4, 3), horizontal=120.6, vertical=92.8, diagonal=147.8),
+            View(shape=(8, 7), horizontal=121.3, vertical=107.6, diagonal=155.5),
+        ),
+        wide=True,
+    ),
+    "gopro_linear": Preset(
+        title="GoPro HERO9 to HERO11 Black, lens Linear",
+        source=_GYROFLOW,
+        views=(
+            View(shape=(16, 9), horizontal=92.7, vertical=60.9, diagonal=100.7),
+            View(shape=(4, 3), horizontal=92.5, vertical=76.1, diagonal=105.3),
+        ),
+    ),
+    "gopro_narrow": Preset(
+        title="GoPro HERO10 Black, lens Narrow",
+        source=_GYROFLOW,
+        views=(
+            View(shape=(16, 9), horizontal=73.1, vertical=45.3, diagonal=80.6),
+            View(shape=(4, 3), horizontal=73.1, vertical=58.1, diagonal=85.6),
+        ),
+    ),
+    "aria": Preset(
+        title="Project Aria (first generation), RGB",
+        source="the calibration of HOT3D's test recording (Apache-2.0, "
+        "https://github.com/facebookresearch/hot3d): 112.5 across, 609.4 px at 1408; the 110 of "
+        "https://facebookresearch.github.io/Aria_data_tools/docs/sensors-measurements agree",
+        views=(View(shape=(1, 1), horizontal=112.5, vertical=112.5, focal=0.4328),),
+        wide=True,
+    ),
+    "aria_gen2": Preset(
+        title="Aria Gen 2, RGB",
+        source="https://facebookresearch.github.io/projectaria_tools/gen2/technical-specs/device/"
+        "hardware",
+        views=(View(shape=(4, 3), horizontal=133.0, vertical=99.0),),
+        wide=True,
+    ),
+    "quest3": Preset(
+        title="Meta Quest 3, passthrough camera by Android's Camera2",
+        source="LENS_INTRINSIC_CALIBRATION of one headset, 868.31 px at 1280x960: "
+        "https://github.com/sudotman/UnrealAndroidCamera2Plugin, README",
+        views=(View(shape=(4, 3), horizontal=72.8, vertical=57.9),),
+    ),
+})  # fmt: skip
+
+
+def preset_camera(name: str, width: int, height: int) -> Camera:
+    """Return a preset's camera for pictures of a size in pixels, its axis in their middle.
+
+    Upright pictures are those of a camera that was turned. A lens that bends lines is
+    Kannala-Brandt with k1 alone, by least squares through the published angles; with one angle
+    and no focal length it is equidistant, k1 = 0.
+
+    Raises:
+        InputError: there is no such preset.
+        CalibrationError: nothing is published for pictures of this shape.
+    """
+    if name not in PRESETS:
+        raise InputError(f"--camera-preset {name!r}; {nearest(name, PRESETS)}")
+    preset = PRESETS[name]
+    upright = height > width
+    across, down = (height, width) if upright else (width, height)
+
+    view, whole = _view_of(name, preset, across, down)
+    focal, k1 = lens_through(view, preset.wide)
+    focal *= whole
+    centre = (width - 1) / 2, (height - 1) / 2
+    if preset.wide:
+        return Camera("kannala_brandt", width, height, focal, focal, *centre, (k1, 0.0, 0.0, 0.0))
+    return Camera("pinhole", width, height, focal, focal, *centre)
+
+
+def _view_of(name: str, preset: Preset, across: int, down: int) -> tuple[View, float]:
+    """Return the view that a picture is, or is cut out of, and the view's width in pixels."""
+    for view in preset.views:
+        if view.shape is None or same_shape(view.shape, (across, down)):
+            return replace(view, shape=(across, down)), float(across)
+    if preset.crops:
+        view = preset.views[0]
+        assert view.shape is not None
+        return view, float(max(across, down * view.shape[0] / view.shape[1]))
+    shapes = ", ".join(f"{v.shape[0]}:{v.shape[1]}" for v in preset.views if v.shape is not None)
+    raise CalibrationError(
+        f"--camera-preset {name}: the video has {across} x {down} pixels, but this kind's field of "
+        f"view is published for {shapes} only. Give a calibration (--camera)."
+    )
+
+
+def preset_note(name: str, camera: Camera) -> str:
+    """Return what a recording says of a camera that is a preset's."""
+    return (
+        f"camera preset {name} ({PRESETS[name].title}; fx = fy = {camera.fx:.1f} px): of this kind "
+        "of camera, not of this one; distances scale with it"
+    )
+
+
+def lens_through(view: View, wide: bool) -> tuple[float, float]:
+    """Return the focal length in widths of the picture, and k1, through a view's angles."""
+    assert view.shape is not None
+    aspect = view.shape[1] / view.shape[0]
+    edges = (
+        (view.horizontal, 0.5),
+        (view.vertical, aspect / 2),
+        (view.diagonal, math.hypot(1, aspect) / 2),
+    )
+    known = [(math.radians(angle) / 2, radius) for angle, radius in edges if angle is not None]
+    angle, radius = np.array(known).T
+    if not wide:
+        slope = np.tan(angle)
+        return float(slope @ radius / (slope @ slope)), 0.0
+    if view.focal is not None:  # radius = focal (angle + k1 angle^3)
+        cubic = view.focal * angle**3
+        return view.focal, float(cubic @ (radius - view.focal * angle) / (cubic @ cubic))
+    if len(known) == 1:
+        return float(radius[0] / angle[0]), 0.0
+    linear, cubic_part = np.linalg.lstsq(np.stack([angle, angle**3], axis=1), radius, rcond=None)[0]
+    return float(linear), float(cubic_part / linear)

@@ -1,0 +1,240 @@
+"""Focal lengths from tracks and lines of made-up scenes, whose focal length is known."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from acehand_core.geometry import rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.recordings.registry import open_recording
+from acehand_core.self_calibration import estimate as estimating
+from acehand_core.self_calibration.estimate import Finding, agreed, finding, focal_lengths
+from acehand_core.self_calibration.lines import agreement
+from acehand_core.self_calibration.structure import profile
+from acehand_core.self_calibration.tracks import windows
+from helpers.commands import Acehand
+from helpers.video_fixtures import write_video
+
+WIDTH, HEIGHT = 640, 480
+
+
+def tracks_of_a_scene(
+    rng: np.random.Generator,
+    focal: float,
+    *,
+    flat: bool = False,
+    strays: float = 0.0,
+    turn: float = 0.3,
+    shift: float = 0.15,
+) -> np.ndarray:
+    """Points in a room before a head that sways, in pixels relative to the middle, with noise."""
+    points = rng.uniform([-1.5, -1, 0.6], [1.5, 1, 2.5], (200, 3))
+    if flat:
+        points[:, 2] = 1 + 0.3 * points[:, 1]
+    waves = np.sin(2 * np.pi * np.outer(np.linspace(0, 1, 12), [0.5, 0.8, 1.1])[:, None]
+                   + rng.uniform(0, 6, (6, 3)))  # fmt: skip
+    motion = np.einsum("kij,ij->ki", waves, rng.normal(0, 1, (6, 3)))
+    R, centre = rotations.exp(turn * motion[:, :3]), shift * motion[:, 3:]
+    camera = (points - centre[:, None]) @ R.swapaxes(1, 2)
+    pixels = focal * camera[..., :2] / camera[..., 2:] + rng.normal(0, 0.3, (12, 200, 2))
+    hidden = (camera[..., 2] < 0.1) | (np.abs(pixels) > (WIDTH / 2, HEIGHT / 2)).any(-1)
+    pixels[hidden] = np.nan
+    moving = int(200 * strays)  # a hand
+    pixels[:, :moving] += np.cumsum(rng.normal(0, 6, (12, moving, 2)), axis=0)
+    return pixels[:, np.isfinite(pixels[..., 0]).sum(0) >= 4]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", [{}, {"strays": 0.15}, {"flat": True}])
+def test_a_moving_cameras_focal_length(seed: int, kind: dict) -> None:
+    rng = np.random.default_rng(seed)
+    true = float(rng.uniform(0.35, 0.9) * WIDTH)
+    tracks = tracks_of_a_scene(rng, true, **kind)
+    focals = true * np.geomspace(0.6, 1.6, 11)[[0, 2, 4, 5, 6, 8, 10]]
+    misfit = profile(tracks, focals)
+    assert np.argmin(np.abs(np.log(focals / true))) == np.argmin(misfit)
+    assert np.sort(misfit)[1] > misfit.min() + 10
+
+
+@pytest.mark.parametrize("bent", ["pinhole", "equidistant"])
+def test_which_lens_it_is(bent: str) -> None:
+    """The scene's pixels, moved to where a lens of the other kind would see them."""
+    tracks = tracks_of_a_scene(np.random.default_rng(1), 300.0)
+    radius = np.linalg.norm(tracks, axis=-1, keepdims=True)
+    if bent == "equidistant":
+        tracks = tracks * 300.0 * np.arctan(radius / 300.0) / radius
+    focals = 300.0 * np.array([0.8, 1.0, 1.25])
+    misfits = {lens: profile(tracks, focals, lens) for lens in ("pinhole", "equidistant")}
+    assert min(misfits, key=lambda lens: misfits[lens].min()) == bent
+    assert int(np.argmin(misfits[bent])) == 1
+
+
+def test_lines_through_a_fisheye() -> None:
+    """Chords of bent lines: ends that an equidistant lens would see."""
+    rng = np.random.default_rng(1)
+    focals = focal_lengths("equidistant")
+    true = 0.45
+    curves = []
+    for straight in box_edges(rng, true * WIDTH, 6, strays=10):
+        ends = straight.reshape(-1, 2, 2)
+        radius = np.linalg.norm(ends, axis=-1, keepdims=True)
+        bent = ends * true * WIDTH * np.arctan(radius / (true * WIDTH)) / radius
+        likely = agreement(bent.reshape(-1, 4), focals * WIDTH, rng, "equidistant")[0]
+        curves.append(-likely)
+    found = finding("lines", np.array(curves), "equidistant")
+    assert found.reason == "" and found.focal == pytest.approx(true, rel=0.03)
+
+
+def test_a_camera_that_only_turns_or_stands_says_little() -> None:
+    """Far points alone fix it as well; without any motion every focal length fits."""
+    rng = np.random.default_rng(0)
+    still = tracks_of_a_scene(rng, 400.0, turn=0.0, shift=0.0)
+    misfit = profile(still, 400.0 * np.array([0.7, 1.0, 1.4]))
+    assert misfit.max() - misfit.min() < 5
+
+
+def box_edges(rng: np.random.Generator, focal: float, frames: int, strays: int) -> list[np.ndarray]:
+    """Edges of boxes that stand square to each other, as segments with noisy ends, and others."""
+    square = rotations.exp(rng.normal(0, 0.4, 3))
+    pictures = []
+    for _ in range(frames):
+        R = rotations.exp(rng.normal(0, 0.15, 3)) @ square
+        segments = []
+        while len(segments) < 40:
+            start = rng.uniform([-1, -0.8, 1], [1, 0.8, 2.5])
+            stop = start + R[:, rng.integers(3)] * rng.uniform(0.1, 0.5)
+            ends = np.stack([start, stop])
+            pixels = focal * ends[:, :2] / ends[:, 2:]
+            if (ends[:, 2] > 0.3).all() and (np.abs(pixels) < (WIDTH / 2, HEIGHT / 2)).all():
+                segments.append((pixels + rng.normal(0, 0.5, (2, 2))).ravel())
+        segments += list(rng.uniform(-200, 200, (strays, 4)))
+        long = [s for s in segments if np.hypot(s[2] - s[0], s[3] - s[1]) > 20]
+        pictures.append(np.array(long))
+    return pictures
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_focal_length_of_straight_lines(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    true = float(rng.uniform(0.35, 0.9))
+    focals = focal_lengths()
+    curves = [
+        -agreement(segments, focals * WIDTH, np.random.default_rng(9))[0]
+        for segments in box_edges(rng, true * WIDTH, 8, strays=15)
+    ]
+    found = finding("lines", np.array(curves))
+    assert found.reason == ""
+    assert found.focal == pytest.approx(true, rel=0.05)
+
+
+def test_directions_are_those_of_the_boxes() -> None:
+    rng = np.random.default_rng(5)
+    (segments,) = box_edges(rng, 400.0, 1, strays=5)
+    likely, corners = agreement(segments, np.array([250.0, 400.0, 640.0]), np.random.default_rng(0))
+    assert int(np.argmax(likely)) == 1
+    np.testing.assert_allclose(corners[1] @ corners[1].T, np.eye(3), atol=1e-9)
+
+
+FOCALS = focal_lengths()
+
+
+def valley(at: float, depth: float) -> np.ndarray:
+    """Misfit that grows with the square of the logarithm: ``depth`` where it is 15 % off."""
+    return depth * (np.log(FOCALS / at) / math.log(1.15)) ** 2
+
+
+def test_a_finding_and_its_error() -> None:
+    """Parts at -10, 0, +10 %: their standard deviation 0.1, over sqrt(3): 5.8 %, too much."""
+    parts = np.stack([valley(0.8 * scale, 100) for scale in (0.9, 1.0, 1.1)])
+    found = finding("motion", parts)
+    assert found.focal == pytest.approx(0.8 * (0.9 * 1.1) ** (1 / 3), rel=0.003)
+    assert found.error == pytest.approx(0.058, abs=0.008) and "disagree by 6 %" in found.reason
+    near = finding("motion", np.stack([valley(0.8 * s, 100) for s in (0.97, 1.0, 1.03)]))
+    assert near.error == pytest.approx(0.03 / math.sqrt(3), rel=0.2) and near.reason == ""
+    wide = np.stack([valley(0.8 * scale, 100) for scale in (0.7, 1.0, 1.4)])
+    assert "disagree" in finding("motion", wide).reason
+    assert "nearly as well" in finding("motion", parts * 0.01).reason
+    assert "one stretch" in finding("motion", parts[:1]).reason
+    assert finding("motion", parts[:1]).error == math.inf
+    assert "hardly moves" in finding("motion", parts[:0]).reason
+    falling = np.tile(-np.arange(len(FOCALS), dtype=float), (3, 1))
+    edge = finding("lines", falling)
+    assert edge.focal is None and "40 to 125" in edge.reason
+
+
+def said(focal: float | None, error: float = 0.02, reason: str = "") -> Finding:
+    return Finding("motion", "pinhole", focal, error, 5, np.zeros(len(FOCALS)), reason)
+
+
+def test_two_methods_must_agree() -> None:
+    focal, error, reason = agreed(said(0.80), said(0.82))
+    assert focal == pytest.approx(math.sqrt(0.80 * 0.82)) and reason == ""
+    assert error == pytest.approx(0.02 / math.sqrt(2), rel=0.01)
+    focal, error, _ = agreed(said(0.80, 0.01), said(0.84, 0.01))
+    assert focal is not None and error == pytest.approx(math.log(0.84 / 0.80) / 2)
+    focal, _, reason = agreed(said(0.80), said(0.90))
+    assert focal is None and "disagree by 12 %" in reason
+    focal, _, reason = agreed(said(0.80), said(None, math.inf, "too few lines"))
+    assert focal is None and "too few lines" in reason
+    assert agreed(said(0.8, reason="weak"), said(0.8))[0] is None
+
+
+def test_a_camera_that_stands_still_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = np.random.default_rng(0).integers(0, 255, (120, 160, 3)).astype(np.uint8)
+    video = write_video(tmp_path / "v.mp4", [cv2.resize(picture, (320, 240))] * 8)
+    output, drawn = tmp_path / "c.json", tmp_path / "p.png"
+    run = Acehand(capsys, "camera", "estimate", video, "--output", output, "--picture", drawn)
+    assert run.code == 1 and not output.exists() and drawn.is_file()
+    assert run.json["accepted"] is False and run.json["camera"] is None
+    assert "the camera hardly moves" in run.json["reason"] and "--camera-preset" in run.err
+
+
+def test_a_proposal_is_written_as_our_camera_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both methods say 0.8 of the width, within a percent."""
+    monkeypatch.setattr(
+        estimating, "finding", lambda name, curves, lens: said(0.80 if name == "motion" else 0.81)
+    )
+    video = write_video(tmp_path / "v.mp4", 4, size=(320, 240))
+    output = tmp_path / "c.json"
+    run = Acehand(capsys, "camera", "estimate", video, "--output", output)
+    assert run.code == 0 and run.json["accepted"] is True
+    camera = Camera.from_json(json.loads(output.read_text()))
+    assert camera.fx == pytest.approx(math.sqrt(0.80 * 0.81) * 320) and camera.model == "pinhole"
+    run = Acehand(capsys, "camera", "estimate", video, "--output", output)
+    assert run.code == 4 and "exists" in run.err
+
+
+@pytest.mark.parametrize("kind", ["black", "noise", "one", "cut"])
+def test_pictures_that_say_nothing(tmp_path: Path, kind: str) -> None:
+    """No proposal and no crash: black, another noise in every picture, one picture, cuts."""
+    rng = np.random.default_rng(0)
+    noise = [rng.integers(0, 255, (120, 160, 3)).astype(np.uint8) for _ in range(14)]
+    pictures = {
+        "black": [np.zeros((120, 160, 3), np.uint8)] * 14,
+        "noise": noise,
+        "one": noise[:1],
+        "cut": noise[:1] * 7 + noise[1:2] * 7,
+    }[kind]
+    recording = open_recording(write_video(tmp_path / "v.mp4", pictures))
+    found = estimating.estimate(recording)
+    assert found.camera is None and found.reason
+
+
+def test_corners_are_followed() -> None:
+    """A picture that is shifted by 6 pixels a frame: every track moves by as much."""
+    rng = np.random.default_rng(0)
+    wall = cv2.GaussianBlur(rng.integers(0, 255, (240, 640)).astype(np.uint8), (0, 0), 2)
+    (window,) = windows(np.ascontiguousarray(wall[:, 6 * n : 6 * n + 320]) for n in range(20))
+    assert len(window.frames) >= 4
+    steps = np.diff(window.tracks, axis=0) / np.diff(window.frames)[:, None, None]
+    assert np.nanmax(np.abs(steps - (-6, 0))) < 0.3
