@@ -190,7 +190,7 @@ def test_intrinsics_and_camera_files(video, tmp_path):
     file = tmp_path / "camera.json"
     file.write_text(json.dumps(inline.rescaled(192, 128).to_json()))
     assert open_recording(video, RecordingOptions(camera=file)).camera == inline
-    with pytest.raises(InputError, match="not both"):
+    with pytest.raises(InputError, match="one of --intrinsics"):
         RecordingOptions(intrinsics="90,91,47,33", camera=file)
     with pytest.raises(CalibrationError):
         open_recording(video, RecordingOptions(intrinsics="90,91"))
@@ -203,9 +203,16 @@ def test_a_mirrored_video_is_turned_back_with_its_camera(video, tmp_path):
     opened = open_recording(selfie, options)
     assert [read_number(image) for image in opened.frames.read(0, 12)] == list(range(12))
     assert (opened.camera.cx, opened.camera.cy) == (95 - 40, 30)
+    # A radial distortion looks the same in a mirror; a tangential one does not.
     file = tmp_path / "camera.json"
-    wide = Camera("kannala_brandt", 96, 64, 60.0, 60.0, 47.5, 31.5, (0.1, 0.0, 0.0, 0.0))
+    wide = Camera("kannala_brandt", 96, 64, 60.0, 60.0, 40.0, 31.5, (0.1, 0.0, 0.0, 0.0))
     file.write_text(json.dumps(wide.to_json()))
+    opened = open_recording(selfie, RecordingOptions(camera=file, mirrored=True))
+    used = Camera.from_json(opened.processing["undistorted"])
+    seen, point = used.project(np.array([0.2, 0.1, 0.5])), np.array([-0.2, 0.1, 0.5])
+    np.testing.assert_allclose(seen, (95, 0) - wide.project(point) * (1, -1))
+    bent = Camera("brown_conrady", 96, 64, 60.0, 60.0, 47.5, 31.5, (0.1, 0.0, 0.01, 0.01))
+    file.write_text(json.dumps(bent.to_json()))
     with pytest.raises(InputError, match="undistort the video first"):
         open_recording(selfie, RecordingOptions(camera=file, mirrored=True))
 

@@ -224,8 +224,9 @@ class FramesFolder(RecordingFormat):
         return Opened(frames_folder.open_frames(path, options.frame_rate, options.mirrored))
 
     def described(self, path: Path, recording: Recording) -> Described | None:
-        picture = frames_folder.pictures_in(path)[0]
-        return described_by_picture(picture, recording.width, recording.height)
+        for picture in frames_folder.pictures_in(path)[:1]:
+            return described_by_picture(picture, recording.width, recording.height)
+        return None
 
 
 class VideoFile(RecordingFormat):
