@@ -58,6 +58,8 @@ BENCHMARKS = (
     Benchmark("reconstruct", "reconstruct", 1.5),
     Benchmark("train_step", "train_step --clips 2", 0.2),
     Benchmark("bag", "bag", 25),
+    # Its clips are rendered beforehand: see benchmarks/camera_motion.py.
+    Benchmark("camera_motion", "camera_motion --clips out/camera_motion", 12, slow=True),
     # Clips of 21 frames: the rate of frames is what counts, and full-size ones take seconds each.
     Benchmark("synth", "synth --clips 8 --frames 21", 1.6),
     Benchmark("overfit", "overfit --draw 11 --steps 1500", 2),

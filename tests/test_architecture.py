@@ -26,6 +26,7 @@ ALLOWED = {
     "recordings": {"motion", "keypoints", "geometry", "files", "hand", "bags"},
     "self_calibration": {"motion", "geometry"},
     "datasets": {"motion", "geometry", "files", "hand", "recordings"},
+    "camera_motion": {"motion", "geometry"},
     "synthetic": {"motion", "geometry", "files", "hand", "recordings", "datasets"},
     "lerobot": {"motion", "geometry", "files", "hand", "recordings"},
     "model": {"motion", "geometry", "files", "hand", "recordings"},

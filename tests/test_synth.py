@@ -215,7 +215,7 @@ def test_hands_stay_possible(index):
         times = np.arange(0, script.duration, 1 / 30)
         path = hand_path(keys, times)
         assert (path.angles >= low - 1e-6).all() and (path.angles <= high + 1e-6).all()
-        elbow = elbow_path(script, slot, path)
+        elbow = elbow_path(script, slot, path, times)
         arm = path.T_world_hand[:, :3, 3] - elbow
         fingers = path.T_world_hand[:, :3, 0] * (1 if side == "left" else -1)
         cosine = (arm * fingers).sum(-1) / np.linalg.norm(arm, axis=-1)
@@ -276,6 +276,35 @@ def test_objects_ride_with_the_hand_that_holds_them():
         local = frames.apply(frames.inverse(prop), wrist[:, None])[:, 0]
         assert np.ptp(local, axis=0).max() < 0.012
     assert np.ptp(prop[:, :3, 3], axis=0).max() > 0.03
+
+
+@pytest.mark.parametrize(
+    ("kind", "fastest", "path"),
+    [("walking", (1.0, 6.0), (1.0, 6.0)), ("looking-back", (20.0, 23.0), (0.0, 1.5)),
+     ("bending", (2.0, 8.0), (0.2, 2.0))],
+)  # fmt: skip
+def test_heads_that_move_strongly(kind, fastest, path):
+    """Degrees in a frame at the fastest, and metres in four seconds; the truth is what is drawn."""
+    for index in range(4):
+        options = dataclasses.replace(LONG, head_motion=kind)
+        episode = make_episode(9, index, options)
+        _, motion = truth_of(episode)
+        R, centre = motion.T_world_camera[:, :3, :3], motion.T_world_camera[:, :3, 3]
+        turns = np.degrees(rotations.angle_between(R[:-1], R[1:]))
+        assert fastest[0] < turns.max() < fastest[1]
+        assert path[0] < np.linalg.norm(np.diff(centre, axis=0), axis=1).sum() < path[1]
+        assert (np.abs(centre[:, 0]) < 1.2).all() and (centre[:, 1:] > (-1.2, 0.15)).all()
+        ordinary = performed(index)
+        assert episode.camera == ordinary.camera and episode.appearance == ordinary.appearance
+        if kind == "walking":  # hands are carried: within an arm's length of the head
+            wrists = frames.apply(motion.T_world_camera, motion.joints_camera[:, :, 0])
+            near = np.linalg.norm(wrists - centre[:, None], axis=-1)
+            assert np.nanmedian(near) < 0.8 and np.nanmax(near) < 1.6
+
+
+def test_stores_from_before_there_were_head_motions_are_still_resumed():
+    assert "head_motion" not in OPTIONS.to_json()
+    assert dataclasses.replace(OPTIONS, head_motion="bending").to_json()["head_motion"] == "bending"
 
 
 # --- real motion ------------------------------------------------------------------------------

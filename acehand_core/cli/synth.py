@@ -30,6 +30,9 @@ class Synth:
         None, "multiples of 32", metavar="WxH", default_text="640x480; 128x96 with --fast"
     )
     cameras: Literal["mixed", "pinhole", "fisheye"] = setting("mixed", "lenses")
+    head_motion: Literal["ordinary", "walking", "looking-back", "bending"] = setting(
+        "ordinary", "how the head moves, and its camera with it"
+    )
     motion: Path | None = setting(
         None, "hands to move by: a HandMotion table, or an npz of joints_world", metavar="FILE"
     )
@@ -95,6 +98,7 @@ class Synth:
             real_share=SynthOptions().real_share if share is None else share,
             clean=self.clean,
             fast=self.fast,
+            head_motion=self.head_motion,
         )
         return SynthJob(
             self.output, self.clips, self.seed, self.first, self.split,

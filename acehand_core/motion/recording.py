@@ -85,13 +85,14 @@ class Recording:
 class CameraMotion:
     """How a camera turned over T frames.
 
-    A piece is a run of frames whose steps are all known; each has a reference of its own.
+    A piece is a run of frames whose steps are all known; each has a reference of its own: of an
+    estimate the camera frame of its first frame, of poses the world.
 
     Attributes:
         rotations: R_reference_camera, which takes vectors of a frame's camera to the reference.
-        inliers: points that agree with a frame's rotation; 0 where it does not come of points.
+        inliers: points that agree with a frame's rotation; 0 where it does not come from points.
         broken: the step from the frame before is not known: here a piece begins. Never in frame 0.
-        sigma_rad: standard deviation of the step from the frame before.
+        sigma_rad: standard deviation of the step from the frame before, radians.
     """
 
     rotations: Float[np.ndarray, "T 3 3"]
@@ -116,6 +117,20 @@ class CameraMotion:
 
     def __len__(self) -> int:
         return len(self.rotations)
+
+    @property
+    def piece(self) -> Int[np.ndarray, "T"]:
+        """The number of each frame's piece, from 0."""
+        return np.cumsum(self.broken)
+
+    def between(self, a: int, b: int) -> Float[np.ndarray, "3 3"] | None:
+        """Return R_a_b, from the camera frame of frame ``b`` to that of ``a``.
+
+        None where a broken step lies between them.
+        """
+        if self.piece[a] != self.piece[b]:
+            return None
+        return np.asarray(self.rotations[a].T @ self.rotations[b])
 
     def part(self, start: int, stop: int) -> CameraMotion:
         """Return frames ``start`` to ``stop - 1``."""

@@ -28,10 +28,11 @@ from acehand_core.synthetic.appearance import (
 from acehand_core.synthetic.behaviour import CarriedPath, Planner, deepest
 from acehand_core.synthetic.grasp_fit import Grasp
 from acehand_core.synthetic.grasps import choose_grasp, choose_side_grasp
+from acehand_core.synthetic.head import HeadMotion, moving_head, seated_head
 from acehand_core.synthetic.layout import Prop
 from acehand_core.synthetic.real_motion import RealMotion
 from acehand_core.synthetic.scene import Appearance
-from acehand_core.synthetic.script import Body, CameraKey, HandKey, Hold, Script, Vector
+from acehand_core.synthetic.script import Body, HandKey, Hold, Script, WalkKey, carried
 from acehand_core.types import SIDES, RigidTransform
 
 Lenses = Literal["mixed", "pinhole", "fisheye"]
@@ -64,10 +65,14 @@ class SynthOptions:
     clean: bool = False
     #: For many small clips: no masks, coarser blur, shadows in fewer clips.
     fast: bool = False
+    head_motion: HeadMotion = "ordinary"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the options as plain values."""
-        return asdict(self)
+        """Return the options as plain values; stores from before there was one lack a default."""
+        values = asdict(self)
+        if self.head_motion == "ordinary":
+            del values["head_motion"]
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +94,12 @@ def make_episode(
     """Return clip ``index`` of ``seed``."""
     rng = np.random.default_rng((seed, index))
     duration = options.frames / options.fps
-    head = _head(rng, duration)
+    head = seated_head(rng, duration)
     body = Body.below(head[0].position_world)
+    walk: tuple[WalkKey, ...] = ()
+    if options.head_motion != "ordinary":
+        own = np.random.default_rng((seed, index, 2))  # the rest of the clip stays as it is
+        head, walk = moving_head(options.head_motion, own, duration, head[0].position_world)
     betas = np.clip(rng.normal(0, 0.9, 10), -2.2, 2.2)
     betas = np.stack([betas, np.clip(betas + rng.normal(0, 0.1, 10), -2.3, 2.3)])
 
@@ -99,12 +108,16 @@ def make_episode(
         scenario, planned = "real", (real.keys(rng, duration), (), {}, ())
     else:
         scenario = str(rng.choice(list(_SCENARIOS), p=list(_SCENARIOS.values())))
+        if walk:  # nothing is left standing on the table
+            scenario = "gestures"
         planners = [
             Planner(side, betas[slot], body, rng, duration) for slot, side in enumerate(SIDES)
         ]
         planned = _PLANS_OF[scenario](rng, planners, duration)
 
     hands, props, T_world_prop, holds = planned
+    if walk:
+        hands = (carried(hands[0], walk), carried(hands[1], walk))
     taken = [pose[:2, 3] for pose in T_world_prop.values()]
     for prop, pose in random_clutter(rng, taken, scenario):
         props, T_world_prop = (*props, prop), T_world_prop | {prop.name: pose}
@@ -124,6 +137,7 @@ def make_episode(
         T_world_prop=T_world_prop,
         holds=holds,
         body=body,
+        walk=walk,
     )
 
     appearance = random_appearance(rng)
@@ -259,35 +273,3 @@ def _large_box(rng: np.random.Generator) -> tuple[Prop, Float[np.ndarray, "4 4 4
 
 
 _PLANS_OF = {"objects": _objects, "bimanual": _bimanual, "gestures": _gestures}
-
-
-# --- the head and its camera -----------------------------------------------------------------
-
-
-def _head(rng: np.random.Generator, duration: float) -> tuple[CameraKey, ...]:
-    """Return a head that looks at the table, sways, and now and then looks away."""
-    eye = np.array([rng.normal(0, 0.02), rng.uniform(-0.18, -0.02), rng.uniform(0.34, 0.56)])
-    target = np.array([rng.normal(0, 0.04), rng.uniform(0.06, 0.18), rng.uniform(0.0, 0.08)])
-    tilt = rng.normal(0, 0.04)
-    away = _glances(rng, duration)
-    keys = []
-    for time in np.arange(0, duration + 0.4, 0.4):
-        sway = rng.normal(0, 1, 7) * np.array([0.012, 0.01, 0.008, 0.025, 0.02, 0.01, 0.025])
-        looks = target + sway[3:6]
-        for start, stop, where in away:
-            if start <= time <= stop:
-                looks = where + 3 * sway[3:6]
-        keys.append(CameraKey(float(time), eye + sway[:3], looks, float(tilt + sway[6])))
-    return tuple(keys)
-
-
-def _glances(rng: np.random.Generator, duration: float) -> list[tuple[float, float, Vector]]:
-    """Return when the head looks away, and to what: left, right, ahead."""
-    if rng.random() > 0.55:
-        return []
-    start = rng.uniform(0.2, max(0.3, duration - 1.2))
-    where = (
-        np.array([-0.85, 0.30, 0.25]), np.array([0.85, 0.30, 0.25]),
-        np.array([rng.normal(0, 0.3), 1.1, 0.55]), np.array([rng.normal(0, 0.2), 0.55, 0.05]),
-    )[int(rng.integers(4))]  # fmt: skip
-    return [(start, start + rng.uniform(0.4, 1.3), where)]

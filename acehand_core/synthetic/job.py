@@ -135,6 +135,7 @@ def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
         supervision=Supervision(pinhole_fit=camera.model == "pinhole"),
         source={
             "seed": job.seed, "index": index, "story": episode.scenario, "lens": camera.model,
+            "head_motion": options.head_motion,
         },
         made_from=_key(job, index, real),
     )  # fmt: skip

@@ -66,7 +66,7 @@ def pose_clip(
     T_world_camera = camera_path(script.cameras, times)
     truth = _truth(script, camera, T_world_camera, paths, np.round(times * 1e9).astype(np.int64))
     meshes = [_meshes(truth, slot, T_world_camera) for slot in (0, 1)]
-    sleeves = [_sleeves(script, slot, paths[slot], len(times)) for slot in (0, 1)]
+    sleeves = [_sleeves(script, slot, paths[slot], times) for slot in (0, 1)]
     props = prop_paths(script, (paths[0], paths[1]), times)
     moments = [
         Moment(
@@ -146,11 +146,11 @@ def _meshes(truth: HandMotion, slot: int, T_world_camera: CameraPoses) -> list[n
     return list(frames.apply(T_world_camera, vertices + truth.translation[:, slot, None]))
 
 
-def _sleeves(script: Script, slot: int, path: HandPath | None, count: int) -> CameraPoses:
+def _sleeves(script: Script, slot: int, path: HandPath | None, times: Times) -> CameraPoses:
     """Return the cuff's pose: a little behind the wrist, its axis towards the elbow."""
     if path is None:
-        return np.broadcast_to(np.eye(4), (count, 4, 4)).copy()
-    elbow_world = elbow_path(script, slot, path)
+        return np.broadcast_to(np.eye(4), (len(times), 4, 4)).copy()
+    elbow_world = elbow_path(script, slot, path, times)
     R_world_hand, wrist = path.T_world_hand[:, :3, :3], path.T_world_hand[:, :3, 3]
     to_elbow = elbow_world - wrist
     to_elbow = to_elbow / np.linalg.norm(to_elbow, axis=1, keepdims=True)

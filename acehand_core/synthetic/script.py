@@ -44,6 +44,14 @@ class CameraKey:
 
 
 @dataclass(frozen=True, slots=True)
+class WalkKey:
+    """How far the body has gone at one time from where it was planned to sit."""
+
+    time: float
+    gone_world: Vector
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """From ``start`` to ``stop`` an object moves with a hand as if glued to it."""
 
@@ -69,6 +77,8 @@ class Script:
     holds: tuple[Hold, ...] = ()
     #: Where given, elbows follow the wrists and ``elbows_world`` is not read.
     body: Body | None = None
+    #: Of somebody who walks. The keys of the hands have it in them (``carried``).
+    walk: tuple[WalkKey, ...] = ()
 
     def __post_init__(self) -> None:
         for keys in (*self.hands, self.cameras):
@@ -113,13 +123,39 @@ def hand_path(keys: tuple[HandKey, ...], times: Times) -> HandPath:
     return HandPath(angles, frames.rigid(turned, wrist))
 
 
-def elbow_path(script: Script, slot: int, path: HandPath) -> Float[np.ndarray, "*T 3"]:
+def elbow_path(
+    script: Script, slot: int, path: HandPath, times: Times
+) -> Float[np.ndarray, "*T 3"]:
     """Return the elbow in the world: one place, or one per frame where there is a body."""
     if script.body is None:
         return script.elbows_world[slot]
     side, wrist = SIDES[slot], path.T_world_hand[:, :3, 3]
     fingers = path.T_world_hand[:, :3, 0] * (1.0 if side == "left" else -1.0)
-    return elbow_within_limits(script.body.elbow(side, wrist), wrist, fingers)
+    gone = walked(script.walk, times)
+    elbow = script.body.elbow(side, wrist - gone) + gone
+    return elbow_within_limits(elbow, wrist, fingers)
+
+
+def walked(walk: tuple[WalkKey, ...], times: Times) -> Float[np.ndarray, "T 3"]:
+    """Return how far the body has gone at ``times``; nowhere without keys."""
+    if not walk:
+        return np.zeros((len(times), 3))
+    return _smooth([key.time for key in walk], np.stack([key.gone_world for key in walk]), times)
+
+
+def carried(keys: tuple[HandKey, ...], walk: tuple[WalkKey, ...]) -> tuple[HandKey, ...]:
+    """Return the keys of a hand that its body carries along, with a key wherever ``walk`` has one.
+
+    The hand's own motion between two keys is no slower for that: ``hand_path`` is sampled.
+    """
+    if not keys:
+        return ()
+    times = np.union1d([key.time for key in keys], [key.time for key in walk])
+    path, gone = hand_path(keys, times), walked(walk, times)
+    return tuple(
+        HandKey(float(t), angles, T[:3, 3] + moved, T[:3, :3])
+        for t, angles, T, moved in zip(times, path.angles, path.T_world_hand, gone, strict=True)
+    )
 
 
 def camera_path(keys: tuple[CameraKey, ...], times: Times) -> Float[np.ndarray, "T 4 4"]:

@@ -1,0 +1,193 @@
+"""A camera's pose from bearings to points whose inverse distance is roughly known.
+
+Frames: ``R``, ``centre`` are of a camera in the reference frame of its piece, in units of a usual
+distance of the scene, which nothing here knows. Bearings are unit vectors in the camera frame.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from acehand_core.geometry import rotations
+
+Vector = Float[np.ndarray, "3"]
+Matrix3 = Float[np.ndarray, "3 3"]
+Bearings = Float[np.ndarray, "N 3"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pose:
+    """A camera in the reference frame: points of it are ``R @ x + centre``."""
+
+    R: Matrix3
+    centre: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """N points, each a bearing of the frame it was found in (its host) and an inverse distance.
+
+    ``variance``: of the inverse distance.
+    """
+
+    R_host: Float[np.ndarray, "N 3 3"]
+    centre_host: Float[np.ndarray, "N 3"]
+    bearings: Float[np.ndarray, "N 3"]
+    inverse_distance: Float[np.ndarray, "N"]
+    variance: Float[np.ndarray, "N"]
+
+    def directions(self, pose: Pose) -> Bearings:
+        """Return unit directions of the points in the camera frame of ``pose``."""
+        moved = self._moved(pose)
+        return moved / np.linalg.norm(moved, axis=1, keepdims=True)
+
+    def _moved(self, pose: Pose) -> Float[np.ndarray, "N 3"]:
+        world = np.einsum("nij,nj->ni", self.R_host, self.bearings)
+        world = world + self.inverse_distance[:, None] * (self.centre_host - pose.centre)
+        return world @ pose.R
+
+
+@dataclass(frozen=True, slots=True)
+class PoseFit:
+    """A pose, which bearings agree with it, and its covariance (turn, rad; centre)."""
+
+    pose: Pose
+    inliers: Bool[np.ndarray, "N"]
+    covariance: Float[np.ndarray, "6 6"]
+    #: Better inverse distances and their variances; those of outliers are unchanged.
+    inverse_distance: Float[np.ndarray, "N"]
+    variance: Float[np.ndarray, "N"]
+
+
+def tangents(bearings: Bearings) -> Float[np.ndarray, "N 2 3"]:
+    """Return two unit vectors across each bearing."""
+    x, y, z = bearings.T
+    # Duff et al., "Building an orthonormal basis, revisited", JCGT 2017.
+    sign = np.where(z >= 0, 1.0, -1.0)
+    a = -1.0 / (sign + z)
+    b = x * y * a
+    first = np.stack([1 + sign * x * x * a, sign * b, -sign * x], axis=-1)
+    return np.stack([first, np.stack([b, sign + y * y * a, -y], axis=-1)], axis=1)
+
+
+def fit_pose(
+    points: Points,
+    seen: Bearings,
+    known: Float[np.ndarray, "N 2 2"],
+    start: Pose,
+    turn_sigma: float,
+    step_sigma: float,
+    rounds: int = 7,
+) -> PoseFit:
+    """Fit the pose of a camera that sees ``points`` along ``seen``; up to half may be wrong.
+
+    Args:
+        points: N points.
+        seen: (N, 3) their bearings in the camera.
+        known: (N, 2, 2) square roots of the information on these, along ``tangents(seen)``.
+        start: about where the camera is.
+        turn_sigma, step_sigma: how well, in radians and units of the usual distance.
+        rounds: of reweighted least squares; the scale of what counts as wrong shrinks with them.
+    """
+    R, centre = start.R, start.centre
+    across = known @ tangents(seen)
+    prior = np.repeat([turn_sigma**-2, step_sigma**-2], 3)
+    scale = 8.0
+    for _ in range(rounds):
+        moved = points._moved(Pose(R, centre))
+        length = np.linalg.norm(moved, axis=1)
+        unit = moved / length[:, None]
+        residual = np.einsum("nij,nj->ni", across, unit - seen)
+
+        # Of the unit direction: with the camera's turn, with its centre, with the distance.
+        along = np.einsum("nij,nj->ni", across, unit)
+        slope = (across - along[..., None] * unit[:, None]) / length[:, None, None]
+        by_turn = slope @ rotations.skew(moved)
+        by_centre = -points.inverse_distance[:, None, None] * (slope @ R.T)
+        by_distance = np.einsum("nij,nj->ni", slope, (points.centre_host - centre) @ R)
+
+        # The distance's uncertainty is a covariance of rank one: residuals along it count less.
+        strength = (by_distance**2).sum(1)
+        axis = by_distance / np.sqrt(np.maximum(strength, 1e-300))[:, None]
+        shrink = 1 - 1 / np.sqrt(1 + points.variance * strength)
+        white = np.eye(2) - shrink[:, None, None] * axis[:, :, None] * axis[:, None]
+        J = white @ np.concatenate([by_turn, by_centre], axis=2)
+        r = np.einsum("nij,nj->ni", white, residual)
+        size = np.linalg.norm(r, axis=1)
+        middle = float(np.partition(size, len(size) // 2)[len(size) // 2])
+        scale = max(2.0, min(scale, 1.5 * middle))
+        weight = 1 / (1 + (size / scale) ** 2) ** 2  # Geman and McClure's
+
+        weighted = J * weight[:, None, None]
+        H = np.einsum("nki,nkj->ij", weighted, J) + np.diag(prior)
+        g = np.einsum("nki,nk->i", weighted, r)
+        # Half the antisymmetric part is the turn's vector where the turn is small, as here.
+        turned = start.R.T @ R
+        off = 0.5 * np.array(
+            [turned[2, 1] - turned[1, 2], turned[0, 2] - turned[2, 0], turned[1, 0] - turned[0, 1]]
+        )
+        g[:3] += prior[:3] * off
+        g[3:] += prior[3:] * (centre - start.centre)
+        change = -np.linalg.solve(H + 1e-6 * np.eye(6), g)
+        R, centre = R @ rotations.exp(change[:3]), centre + change[3:]
+        if np.abs(change).max() < 3e-5 and scale <= 2.0:
+            break
+
+    # What the residuals say of the distances, each by itself.
+    inliers = size < 4.0
+    variance = 1 / (1 / points.variance + strength)
+    shift = -variance * (by_distance * residual).sum(1)
+    better = np.clip(points.inverse_distance + shift, 0.01, 30.0)
+    return PoseFit(
+        Pose(R, centre),
+        inliers,
+        np.linalg.inv(H + 1e-6 * np.eye(6)),
+        np.where(inliers, better, points.inverse_distance),
+        np.where(inliers, variance, points.variance),
+    )
+
+
+def agreed_turn(
+    before: Bearings,
+    after: Bearings,
+    known: Float[np.ndarray, "N 2 2"],
+    start: Matrix3,
+    tries: int = 80,
+) -> Matrix3:
+    """Return the turn R_before_after that most bearings agree with, or ``start`` where that is it.
+
+    Args:
+        before, after: (N, 3) bearings of the same points in two frames.
+        known: (N, 2, 2) square roots of the information on those after, along their ``tangents``.
+        start: a first guess.
+        tries: how many pairs of points are asked; always the same ones for the same numbers.
+    """
+    # Corners are asked: what is known least well of a point is still known.
+    least = np.linalg.svd(known, compute_uv=False)[:, 1]
+    clear = np.flatnonzero(least > 0.25 * np.quantile(least, 0.95)) if len(least) else []
+    if len(clear) < 4:
+        return start
+    rng = np.random.default_rng(len(after))
+    i, j = rng.choice(clear, (2, tries))
+    apart = np.linalg.norm(np.cross(before[i], before[j]), axis=1) > 0.1
+    i, j = i[apart], j[apart]
+    R = _triad(before[i], before[j]) @ np.swapaxes(_triad(after[i], after[j]), 1, 2)
+    R = np.concatenate([start[None], R])
+
+    across = known @ tangents(after)
+    off = np.einsum("mji,nj->mni", R, before) - after
+    r = np.einsum("nij,mnj->mni", across, off)
+    s = (r**2).sum(-1) / 4.0**2
+    return np.asarray(R[np.argmin((s / (1 + s)).sum(1))])
+
+
+def _triad(a: Bearings, b: Bearings) -> Float[np.ndarray, "N 3 3"]:
+    """Return axes made of two directions, (N, 3, 3) columns."""
+    z = np.cross(a, b)
+    z /= np.maximum(np.linalg.norm(z, axis=-1, keepdims=True), 1e-12)
+    middle = a + b
+    middle = middle / np.linalg.norm(middle, axis=-1, keepdims=True)
+    return np.stack([middle, np.cross(z, middle), z], axis=-1)
