@@ -56,6 +56,7 @@ BENCHMARKS = (
     Benchmark("fit_guards", "fit_guards", 0.6),
     Benchmark("evaluate", "evaluate", 0.1),
     Benchmark("reconstruct", "reconstruct", 1.5),
+    Benchmark("camera_estimate", "camera_estimate", 30, slow=True),
     Benchmark("train_step", "train_step --clips 2", 0.2),
     Benchmark("bag", "bag", 25),
     # Its clips are rendered beforehand: see benchmarks/camera_motion.py.
