@@ -97,7 +97,7 @@ def test_a_head_that_only_turns(lens):
     assert np.allclose(motion.rotations[0], np.eye(3))
     # The direction of R_reference_camera: what the camera's axis is in the first frame.
     axis = R[0].T @ R[40] @ [0, 0, 1]
-    assert np.allclose(motion.rotations[40] @ [0, 0, 1], axis, atol=0.01)
+    assert np.allclose(motion.rotations[40] @ [0, 0, 1], axis, atol=0.03)
 
 
 @pytest.mark.parametrize("lens", CAMERAS)

@@ -285,7 +285,7 @@ def test_objects_ride_with_the_hand_that_holds_them():
 )  # fmt: skip
 def test_heads_that_move_strongly(kind, fastest, path):
     """Degrees in a frame at the fastest, and metres in four seconds; the truth is what is drawn."""
-    for index in range(4):
+    for index in range(2):
         options = dataclasses.replace(LONG, head_motion=kind)
         episode = make_episode(9, index, options)
         _, motion = truth_of(episode)
@@ -294,9 +294,10 @@ def test_heads_that_move_strongly(kind, fastest, path):
         assert fastest[0] < turns.max() < fastest[1]
         assert path[0] < np.linalg.norm(np.diff(centre, axis=0), axis=1).sum() < path[1]
         assert (np.abs(centre[:, 0]) < 1.2).all() and (centre[:, 1:] > (-1.2, 0.15)).all()
-        ordinary = performed(index)
-        assert episode.camera == ordinary.camera and episode.appearance == ordinary.appearance
-        if kind == "walking":  # hands are carried: within an arm's length of the head
+        if kind != "walking":  # the rest of the clip is the same
+            ordinary = performed(index)
+            assert episode.camera == ordinary.camera and episode.appearance == ordinary.appearance
+        else:  # hands are carried: within an arm's length of the head
             wrists = frames.apply(motion.T_world_camera, motion.joints_camera[:, :, 0])
             near = np.linalg.norm(wrists - centre[:, None], axis=-1)
             assert np.nanmedian(near) < 0.8 and np.nanmax(near) < 1.6
