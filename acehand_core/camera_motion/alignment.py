@@ -104,20 +104,21 @@ class Aligner:
         if len(which) < 50:
             return None
         best: tuple[float, Matrix3] | None = None
-        starts = [np.eye(3)]
-        for base in starts:
-            for pitch in angles:
-                for yaw in angles:
-                    R = base @ rotations.exp(np.array([pitch, yaw, 0.0]))
-                    got = self._correlation(picture, after, R, 0, which)
-                    if got is not None and (best is None or got[0] > best[0]):
-                        best = (got[0], R)
+        for pitch in angles:
+            for yaw in angles:
+                R = rotations.exp(np.array([pitch, yaw, 0.0]))
+                got = self._correlation(picture, after, R, 0, which)
+                if got is not None and (best is None or got[0] > best[0]):
+                    best = (got[0], R)
         got = self._correlation(picture, after, start, 0, which)
         if got is not None and (best is None or got[0] > best[0]):
             return start
         return None if best is None else best[1]
 
-    def _correlation(self, picture, after: Small, R: Matrix3, level: int, which):
+    def _correlation(
+        self, picture: np.ndarray, after: Small, R: Matrix3, level: int, which: np.ndarray
+    ) -> tuple[float, float] | None:
+        """Return how alike the pictures are if the camera turned by R, and the share in both."""
         value, ok = self._sample(after, R, level, which)
         if ok.sum() < 0.25 * len(which):
             return None
@@ -125,13 +126,17 @@ class Aligner:
         a, b = a - a.mean(), b - b.mean()
         return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b) + 1e-9)), float(ok.mean())
 
-    def _sample(self, after: Small, R: Matrix3, level: int, which):
+    def _sample(
+        self, after: Small, R: Matrix3, level: int, which: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the later picture where pixels of the earlier one are, and which are in it."""
         camera = self._cameras[level]
         pixel = camera.project(self._rays[level][which] @ R).astype(np.float32)
         with np.errstate(invalid="ignore"):
-            ok = (pixel >= 0).all(1) & (pixel <= (camera.width - 1, camera.height - 1)).all(1)
+            ok = np.all((pixel >= 0) & (pixel <= (camera.width - 1, camera.height - 1)), axis=1)
         at = np.where(ok[:, None], pixel, 0)
-        value = cv2.remap(after.pictures[level], at[None], None, cv2.INTER_LINEAR)[0]
+        x, y = at[None, :, 0], at[None, :, 1]
+        value = cv2.remap(after.pictures[level], x, y, cv2.INTER_LINEAR)[0]
         near = np.round(at).astype(int)
         ok &= after.usable[level][near[:, 1], near[:, 0]]
         return value, ok

@@ -60,7 +60,9 @@ class Window:
             last = self.poses[-1]
             move = last.centre - self.poses[-2].centre if len(self.poses) > 1 else np.zeros(3)
             turn = agreed_turn(seen.before, seen.bearing, seen.known, seen.turn)
-            pose, count, sigma = self._fit(seen, Pose(last.R @ turn, last.centre + move))
+            pose, count, sigma = self._fit(
+                seen, Pose(last.R @ turn, last.centre + move), turn_sigma(seen.turn)
+            )
         self.frames.append(seen)
         self.poses.append(pose)
         self._inliers.append(count)
@@ -77,8 +79,7 @@ class Window:
         self._adjust()
         return self._drop(len(self.frames))
 
-    def _fit(self, seen: Observations, start: Pose) -> tuple[Pose, int, float]:
-        sigma = turn_sigma(seen.turn)
+    def _fit(self, seen: Observations, start: Pose, sigma: float) -> tuple[Pose, int, float]:
         if not len(seen.number):
             return start, 0, sigma
         poses = self.past | {f.frame: p for f, p in zip(self.frames, self.poses, strict=True)}
@@ -189,7 +190,8 @@ class _Problem:
             len(past) + fixed,
         )  # fmt: skip
 
-    def residuals(self):
+    def residuals(self) -> tuple[np.ndarray, ...]:
+        """Return what each point is off by (N, 2) in standard deviations, and what led to it."""
         world = np.einsum("nij,nj->ni", self.R[self.host], self.host_bearing)
         apart = self.centre[self.host] - self.centre[self.frame]
         R = self.R[self.frame]
@@ -212,7 +214,7 @@ class _Problem:
         spread = (self.rho - self.usual) / (_SPREAD * self.usual)
         return float((bend**2).sum() + (TURN_ROBUST**2 * s / (1 + s)).sum() + (spread**2).sum())
 
-    def _turn_residual(self):
+    def _turn_residual(self) -> np.ndarray:
         R = self.R[self.past :]
         step = np.swapaxes(R[:-1], 1, 2) @ R[1:]
         return rotations.log(np.swapaxes(self.turns[1:], 1, 2) @ step)
@@ -255,7 +257,7 @@ class _Problem:
         size = np.linalg.norm(self.residuals()[0], axis=1)
         self.inliers = np.bincount(self.frame[size < 4.0], minlength=len(self.R)).tolist()
 
-    def _normal(self):
+    def _normal(self) -> tuple[np.ndarray, ...]:
         """Return the parts of the normal equations: poses, their gradient, both, points, theirs."""
         F, K = len(self.R), len(self.rho)
         r, moved, unit, length, apart, R = self.residuals()
@@ -291,18 +293,17 @@ class _Problem:
             g += _sums(i, np.einsum("nki,nk->ni", a * w, r), F)
             mixed = np.einsum("nki,nk->ni", a * w, by_rho)
             E += _sums(i * K + self.point, mixed, F * K).reshape(F, K, 6)
-        C = np.bincount(self.point, weight * (by_rho**2).sum(1), minlength=K)
-        b = np.bincount(self.point, weight * (by_rho * r).sum(1), minlength=K)
         spread = (_SPREAD * self.usual) ** -2
-        C = C + spread
-        b = b + spread * (self.rho - self.usual)
+        C = np.bincount(self.point, weight * (by_rho**2).sum(1), minlength=K) + spread
+        off = np.bincount(self.point, weight * (by_rho * r).sum(1), minlength=K)
+        b_rho = off + spread * (self.rho - self.usual)
 
-        H = H.transpose(0, 2, 1, 3).reshape(6 * F, 6 * F)
-        g = g.reshape(-1)
-        self._add_priors(H, g)
-        E = E.transpose(0, 2, 1).reshape(6 * F, K)
+        poses = H.transpose(0, 2, 1, 3).reshape(6 * F, 6 * F)
+        gradient = g.reshape(-1)
+        self._add_priors(poses, gradient)
+        mixed = E.transpose(0, 2, 1).reshape(6 * F, K)
         free = 6 * self.fixed
-        return H[free:, free:], g[free:], E[free:], C, b
+        return poses[free:, free:], gradient[free:], mixed[free:], C, b_rho
 
     def _add_priors(self, H: np.ndarray, g: np.ndarray) -> None:
         """Add what is expected of the window's frames, whatever is seen."""

@@ -167,7 +167,9 @@ def agreed_turn(
     """
     # Corners are asked: what is known least well of a point is still known.
     least = np.linalg.svd(known, compute_uv=False)[:, 1]
-    clear = np.flatnonzero(least > 0.25 * np.quantile(least, 0.95)) if len(least) else []
+    if len(least) == 0:
+        return start
+    clear = np.flatnonzero(least > 0.25 * np.quantile(least, 0.95))
     if len(clear) < 4:
         return start
     rng = np.random.default_rng(len(after))

@@ -7,6 +7,8 @@ their place is a matrix, from the gradients around them and the noise of the pic
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
@@ -86,7 +88,7 @@ def follow(
     Also returned: how much each patch differs from its host's, mean grey levels.
     """
     start, guessed = points.astype(np.float32), guess.astype(np.float32)
-    options = {
+    options: dict[str, Any] = {
         "winSize": (_SIDE, _SIDE), "criteria": _STOP, "flags": cv2.OPTFLOW_USE_INITIAL_FLOW,
         "minEigThreshold": 1e-6,
     }  # fmt: skip
@@ -128,8 +130,8 @@ def new_points(
     rows, columns = (size // _CELL for size in score.shape)
     if not rows or not columns:
         return np.zeros((0, 2))
-    cells = score[: rows * _CELL, : columns * _CELL].reshape(rows, _CELL, columns, _CELL)
-    cells = cells.transpose(0, 2, 1, 3).reshape(rows * columns, -1)
+    squares = score[: rows * _CELL, : columns * _CELL].reshape(rows, _CELL, columns, _CELL)
+    cells = squares.transpose(0, 2, 1, 3).reshape(rows * columns, -1)
     best = cells.argmax(1)
     height = cells[np.arange(len(cells)), best]
     least = 2 * 81 * (_GRADIENT_NOISE * noise) ** 2
