@@ -93,19 +93,21 @@ def size(hand: HandSpec) -> str:
     """Check that the hand is about as large as a human's."""
     body = read_anatomy(hand)
     if hand.tracks == "opening":
-        what, typical, length = "jaws open", _HUMAN_OPENING_M, max(_openings(hand, body))
+        what, long, typical = "jaws open", "", _HUMAN_OPENING_M
+        length = max(_openings(hand, body))
     else:
         straight = [np.linalg.norm(bend.tip - bend.base) for bend in body.bends]
-        what, typical, length = "fingers are", _HUMAN_FINGER_M, float(np.median(straight))
+        what, long, typical = "fingers are", " long", _HUMAN_FINGER_M
+        length = float(np.median(straight))
     ratio = length / typical
     if ratio > 200:
-        raise Wrong(f"{what} {length:.3g} m long: looks like millimetres, where metres are meant")
+        raise Wrong(f"{what} {length:.3g} m{long}: looks like millimetres, where metres are meant")
     if ratio < 1 / 200:
-        raise Wrong(f"{what} {length * 1e3:.2g} mm long: looks like a model scaled by 0.001 twice")
+        raise Wrong(f"{what} {length * 1e3:.2g} mm{long}: looks like a model scaled by 0.001 twice")
     if not 1 / _SIZE_FACTOR < ratio < _SIZE_FACTOR:
-        raise Wrong(f"{what} {length * 1e3:.0f} mm long, a human's are {typical * 1e3:.0f} mm: "
+        raise Wrong(f"{what} {length * 1e3:.0f} mm{long}, a human's are {typical * 1e3:.0f} mm: "
                     "is the unit of the model metres?")  # fmt: skip
-    return f"{what} {length * 1e3:.0f} mm long"
+    return f"{what} {length * 1e3:.0f} mm{long}"
 
 
 def fingers(hand: HandSpec) -> str:
