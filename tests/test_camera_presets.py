@@ -228,7 +228,7 @@ def gopro(
 ) -> Path:
     """A video whose header has GoPro's keys, in a udta of its own at the end of moov."""
     write_video(path, frames=2, size=size)
-    keys = key(b"DVNM", b"c", 1, 15, b"Global Settings")
+    keys = key(b"DVNM", b"c", 1, 15, b"Global Settings") + more.pop("first", b"")
     keys += key(b"VFOV", b"c", 1, 1, style)
     keys += key(b"ZFOV", b"f", 4, 1, struct.pack(">f", diagonal))
     keys += b"".join(more.values())
@@ -295,6 +295,25 @@ def test_a_gopros_lenses(tmp_path: Path) -> None:
         gopro(tmp_path / "b.mp4", (640, 360), style=b"W", diagonal=130.1, poly=bad)
     )
     assert Camera.from_json(turned.processing["undistorted"]) == lens
+
+
+@pytest.mark.parametrize("case", ["text", "nothing", "nan", "shape", "deep"])
+def test_a_strange_header_says_nothing(tmp_path: Path, case: str) -> None:
+    """Whoever wrote it: the video opens, and no lens is made of what is no number."""
+    strange = {
+        "text": key(b"ZFOV", b"c", 1, 3, b"abc"),
+        "nothing": key(b"ZFOV", b"f", 4, 0, b""),
+        "nan": key(b"ZFOV", b"f", 4, 1, struct.pack(">f", math.nan)),
+        "shape": key(b"ARWA", b"c", 1, 1, b"x"),
+    }  # fmt: skip
+    if case == "deep":
+        nested = b""
+        while len(nested) < 60_000:
+            nested = key(b"DEVC", b"\0", 1, len(nested), nested)
+        strange[case] = nested
+    video = gopro(tmp_path / "g.mp4", (640, 360), style=b"W", diagonal=130.1, first=strange[case])
+    camera = open_recording(video).camera
+    assert (camera is None) == (case != "deep")
 
 
 def test_hands_in_a_video_of_a_phone_are_placed_with_its_lens(tmp_path: Path) -> None:

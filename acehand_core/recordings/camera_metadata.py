@@ -29,6 +29,8 @@ _APPLE = "com.apple.quicktime.camera.focal_length.35mm_equivalent"
 _LENSES_MM = (5.0, 500.0)
 #: A header's boxes are read whole; GoPro's are some kilobytes.
 _MAX_BOX = 1 << 20
+#: Keys that hold keys: a GoPro has them one or two deep.
+_MAX_DEPTH = 8
 #: How far the lens polynomial that is stored may be from the model made of it, in half diagonals.
 _CLOSE = 0.003
 
@@ -107,11 +109,11 @@ def _gopro(values: Mapping[str, Any], width: int, height: int) -> Described | No
     from the middle, in a unit that follows from the corner's angle.
     """
     style, diagonal = str(values["VFOV"]).strip("\0 "), _first(values["ZFOV"])
-    zoomed = str(values.get("DZOM", "N")).startswith("Y") and _first(values.get("DZST", 0)) != 0
+    zoomed = str(values.get("DZOM", "N")).startswith("Y") and _first(values.get("DZST", (0,))) != 0
     why = "the digital zoom was on" if zoomed else f"its lens is {style!r}, not W or L"
     if zoomed or style not in ("W", "L"):
         return Described(None, f"the file is a GoPro's, but {why}: its field of view is not used")
-    output = _first(values.get("ARWA", 0))
+    output = _first(values.get("ARWA", (0,)))
     if output and not same_shape((max(width, height), min(width, height)), (output, 1)):
         return None  # a copy that was cropped
     half, corner = math.radians(diagonal) / 2, math.hypot(width, height) / 2
@@ -143,7 +145,11 @@ def _polynomial_lens(
     ``polynomial``: the angle to the axis over powers 0, 1, 2, ... of the distance from the middle;
     ``half``: the corner's angle in radians.
     """
-    if not isinstance(polynomial, tuple) or len(polynomial) < 2:
+    if (
+        not isinstance(polynomial, tuple)
+        or len(polynomial) < 2
+        or not np.isfinite(polynomial).all()
+    ):
         return None
     angle_at = np.polynomial.Polynomial(polynomial)
     reach = np.linspace(0, 2, 2001)
@@ -167,7 +173,8 @@ def _polynomial_lens(
 
 
 def _first(value: Any) -> float:
-    return float(value[0] if isinstance(value, tuple) else value)
+    """Return a key's first number; NaN where it has none."""
+    return float(value[0]) if isinstance(value, tuple) and value else math.nan
 
 
 # GoPro's header: box moov, in it udta, in it GPMF, which holds keys, lengths and values.
@@ -209,7 +216,7 @@ def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, i
         start += size
 
 
-def _keys(data: bytes) -> Iterator[tuple[str, Any]]:
+def _keys(data: bytes, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield keys and values: text, or numbers as a tuple. What is of another type is left out."""
     at = 0
     while at + 8 <= len(data):
@@ -218,8 +225,8 @@ def _keys(data: bytes) -> Iterator[tuple[str, Any]]:
         if len(body) < size * count or key == b"\0\0\0\0":
             return
         name, letter = key.decode("latin-1"), chr(kind)
-        if kind == 0:
-            yield from _keys(body)
+        if kind == 0 and depth < _MAX_DEPTH:
+            yield from _keys(body, depth + 1)
         elif letter in "cF":
             yield name, body.decode("latin-1")
         elif letter in "fdbBsSlL" and size and len(body) % struct.calcsize(">" + letter) == 0:
