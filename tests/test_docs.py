@@ -138,6 +138,11 @@ def test_camera_file() -> None:
         assert Camera.from_json(camera.to_json(), "docs") == camera
 
 
+def test_no_page_has_marks_of_a_merge() -> None:
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")):
+        assert not re.search(r"^(<{7}|={7}|>{7})( |$)", page.read_text("utf-8"), re.MULTILINE), page
+
+
 def command_lines() -> list[str]:
     """Return the commands of ours in README's shell blocks, without comments."""
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)

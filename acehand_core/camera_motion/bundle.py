@@ -12,7 +12,15 @@ import numpy as np
 from jaxtyping import Float
 
 from acehand_core.camera_motion.odometry import Observations
-from acehand_core.camera_motion.pose import Matrix3, Points, Pose, agreed_turn, fit_pose, tangents
+from acehand_core.camera_motion.pose import (
+    Matrix3,
+    Points,
+    Pose,
+    agreed_turn,
+    direction_slopes,
+    fit_pose,
+    tangents,
+)
 from acehand_core.geometry import rotations
 
 #: Frames that are adjusted at once; those that stay as they are; new ones between two adjustments.
@@ -197,10 +205,9 @@ class _Problem:
         R = self.R[self.frame]
         ahead = world + self.rho[self.point][:, None] * apart
         moved = np.einsum("nji,nj->ni", R, ahead)
-        length = np.linalg.norm(moved, axis=1)
-        unit = moved / length[:, None]
+        unit = moved / np.linalg.norm(moved, axis=1)[:, None]
         r = np.einsum("nij,nj->ni", self.across, unit - self.bearing)
-        return r, moved, unit, length, apart, R
+        return r, moved, apart, R
 
     def cost(self) -> float:
         r = self.residuals()[0]
@@ -260,13 +267,12 @@ class _Problem:
     def _normal(self) -> tuple[np.ndarray, ...]:
         """Return the parts of the normal equations: poses, their gradient, both, points, theirs."""
         F, K = len(self.R), len(self.rho)
-        r, moved, unit, length, apart, R = self.residuals()
+        r, moved, apart, R = self.residuals()
         weight = 1 / (1 + (r**2).sum(1) / _ROBUST**2) ** 2
         # A point that often disagrees, as a shadow that moves, is not believed where it agrees.
         often = np.bincount(self.point, weight, K) / np.bincount(self.point, minlength=K)
         weight = weight * (often[self.point] ** 2)
-        along = np.einsum("nij,nj->ni", self.across, unit)
-        slope = (self.across - along[..., None] * unit[:, None]) / length[:, None, None]
+        _, slope = direction_slopes(self.across, moved)
         slope_world = slope @ np.swapaxes(R, 1, 2)
         rho = self.rho[self.point][:, None, None]
         here = np.concatenate([slope @ rotations.skew(moved), -rho * slope_world], axis=2)

@@ -41,10 +41,11 @@ class Points:
 
     def directions(self, pose: Pose) -> Bearings:
         """Return unit directions of the points in the camera frame of ``pose``."""
-        moved = self._moved(pose)
+        moved = self.places(pose)
         return moved / np.linalg.norm(moved, axis=1, keepdims=True)
 
-    def _moved(self, pose: Pose) -> Float[np.ndarray, "N 3"]:
+    def places(self, pose: Pose) -> Float[np.ndarray, "N 3"]:
+        """Return the points in the camera frame of ``pose``, scaled by their inverse distances."""
         world = np.einsum("nij,nj->ni", self.R_host, self.bearings)
         world = world + self.inverse_distance[:, None] * (self.centre_host - pose.centre)
         return world @ pose.R
@@ -73,6 +74,16 @@ def tangents(bearings: Bearings) -> Float[np.ndarray, "N 2 3"]:
     return np.stack([first, np.stack([b, sign + y * y * a, -y], axis=-1)], axis=1)
 
 
+def direction_slopes(
+    across: Float[np.ndarray, "N 2 3"], places: Float[np.ndarray, "N 3"]
+) -> tuple[Bearings, Float[np.ndarray, "N 2 3"]]:
+    """Return the unit directions of points, and the derivatives of ``across @ direction``."""
+    length = np.linalg.norm(places, axis=1)
+    unit = places / length[:, None]
+    along = np.einsum("nij,nj->ni", across, unit)
+    return unit, (across - along[..., None] * unit[:, None]) / length[:, None, None]
+
+
 def fit_pose(
     points: Points,
     seen: Bearings,
@@ -97,14 +108,11 @@ def fit_pose(
     prior = np.repeat([turn_sigma**-2, step_sigma**-2], 3)
     scale = 8.0
     for _ in range(rounds):
-        moved = points._moved(Pose(R, centre))
-        length = np.linalg.norm(moved, axis=1)
-        unit = moved / length[:, None]
+        moved = points.places(Pose(R, centre))
+        unit, slope = direction_slopes(across, moved)
         residual = np.einsum("nij,nj->ni", across, unit - seen)
 
         # Of the unit direction: with the camera's turn, with its centre, with the distance.
-        along = np.einsum("nij,nj->ni", across, unit)
-        slope = (across - along[..., None] * unit[:, None]) / length[:, None, None]
         by_turn = slope @ rotations.skew(moved)
         by_centre = -points.inverse_distance[:, None, None] * (slope @ R.T)
         by_distance = np.einsum("nij,nj->ni", slope, (points.centre_host - centre) @ R)
@@ -124,12 +132,7 @@ def fit_pose(
         weighted = J * weight[:, None, None]
         H = np.einsum("nki,nkj->ij", weighted, J) + np.diag(prior)
         g = np.einsum("nki,nk->i", weighted, r)
-        # Half the antisymmetric part is the turn's vector where the turn is small, as here.
-        turned = start.R.T @ R
-        off = 0.5 * np.array(
-            [turned[2, 1] - turned[1, 2], turned[0, 2] - turned[2, 0], turned[1, 0] - turned[0, 1]]
-        )
-        g[:3] += prior[:3] * off
+        g[:3] += prior[:3] * rotations.log(start.R.T @ R)
         g[3:] += prior[3:] * (centre - start.centre)
         change = -np.linalg.solve(H + 1e-6 * np.eye(6), g)
         R, centre = R @ rotations.exp(change[:3]), centre + change[3:]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from acehand_core.errors import SchemaError, nearest
 from acehand_core.geometry import frames
@@ -84,13 +84,6 @@ def motion_from_joints(
     known = finite[..., PALM].all(-1) & finite[..., TIPS].any(-1)
     impossible = known & ~_of_possible_size(joints)
     known &= ~impossible
-    ours = ["joints read from a file; rotations are not known"]
-    if impossible.any():
-        ours.append(f"{impossible.sum()} hands of no or impossible size count as absent")
-    for point, name in ((slice(0, 1), "wrist"), (slice(1, None), "a knuckle")):
-        made = (estimated[..., PALM[point]].any(-1) & known).sum(0)
-        ours += [f"{name} of the {side} hand was estimated from the palm in {n} frames"
-                 for side, n in zip(SIDES, made, strict=True) if n]  # fmt: skip
     # Joints that the file never gives say nothing of a frame.
     given = np.maximum(measured.any(0).sum(-1), 1)
     quality = measured.sum(-1) / given * confidence
@@ -116,9 +109,27 @@ def motion_from_joints(
             source=source,
             source_sha256=sha256,
             tracker="file",
-            notes=(*ours, *notes, *(DOUBT + sentence for sentence in odd)),
+            notes=(
+                "joints read from a file; rotations are not known",
+                *_repairs(impossible, estimated & known[..., None]),
+                *notes,
+                *(DOUBT + sentence for sentence in odd),
+            ),
         ),
     )
+
+
+def _repairs(
+    impossible: Bool[np.ndarray, "T 2"], estimated: Bool[np.ndarray, "T 2 21"]
+) -> Iterator[str]:
+    """Yield what was left out of the file's hands, and which joints of the palm were estimated."""
+    if impossible.any():
+        yield f"{impossible.sum()} hands of no or impossible size count as absent"
+    for point, name in ((slice(0, 1), "wrist"), (slice(1, None), "a knuckle")):
+        made = estimated[..., PALM[point]].any(-1).sum(0)
+        for side, count in zip(SIDES, made, strict=True):
+            if count:
+                yield f"{name} of the {side} hand was estimated from the palm in {count} frames"
 
 
 def _checked(

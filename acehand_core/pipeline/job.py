@@ -94,8 +94,9 @@ def run_job(
             if not _convert_input(path, registry, steps, finished, dataset, outcome):
                 break
     except KeyboardInterrupt as stop:
-        with contextlib.suppress(AcehandError):  # finished episodes are there all the same
-            _finish(dataset, settings)
+        if not settings.dry_run:
+            with contextlib.suppress(AcehandError):  # finished episodes are there all the same
+                dataset.finish()
         raise Interrupted(outcome.report(dataset, time.perf_counter() - started)) from stop
     except BaseException:
         dataset.close()
@@ -103,16 +104,12 @@ def run_job(
 
     release_memory()
     try:
-        _finish(dataset, settings)
+        if not settings.dry_run:
+            dataset.finish()
     except AcehandError as error:
         outcome.failures.append(Failure(str(settings.output), error))
     shutil.rmtree(settings.work_dir, ignore_errors=True)
     return outcome.report(dataset, time.perf_counter() - started)
-
-
-def _finish(dataset: Dataset, settings: JobSettings) -> None:
-    if not settings.dry_run:
-        dataset.finish()
 
 
 def _convert_input(
@@ -301,10 +298,8 @@ def _complete(
                 draw(shown, episode, trajectory, steps.robot, folder, settings.overlay,
                      steps.progress, steps.arm)  # fmt: skip
                 dataset.pictures_done(folder)
-        outcome.dropped.remark(
-            f"{plan.recording.source}: episode {number} was interrupted; made now: "
-            f"{', '.join(names)}"
-        )
+        made_now = f"episode {number} was interrupted; made now: {', '.join(names)}"
+        outcome.dropped.remark(f"{plan.recording.source}: {made_now}")
 
 
 @dataclass(frozen=True, slots=True)
