@@ -65,6 +65,8 @@ CameraPoses = Float[np.ndarray, "T 4 4"]  # T_world_camera
 Hands = Literal["both", "left", "right"]
 Existing = Literal["refuse", "append", "overwrite", "resume"]  # what to do with a dataset
 Latency = Literal["off", "on", "ahead"]  # of the hand, from command to motion
+TurnsMode = Literal["off", "rotation"]  # whether trackers find out how the camera turns
+CameraMotionMode = Literal["off", "rotation", "full"]  # the same, and where it is
 
 # Images.
 ImageRgb = UInt8[np.ndarray, "H W 3"]

@@ -109,6 +109,7 @@ class WorkParameters:
         low=0.0,
         high=0.35,
     )
+    camera_motion: str = like(JobSettings, "camera_motion", "rotation")
     overlay: bool = like(JobSettings, "overlay", False)
 
 

@@ -8,9 +8,11 @@ Clips are those of ``acehand synth``, in stores below ``--clips``, and the examp
 Peers, frame to frame with OpenCV: corners followed by optical flow, then the smaller turn of the
 essential matrix (``recoverPose`` often takes the other one where the head hardly moves), or of a
 homography taken as a pure turn. Both on points through the camera's model, so that fisheyes are no
-disadvantage. ``error_deg``: rms over steps, and over
-all spans of a second. A frame is lost where a step is off by more than ``LOST_DEG``: a flagged one
-is marked as broken by the method; a lost step that is not flagged is what must not be.
+disadvantage. ``error_deg``: rms over steps, and over all spans of a second; ``error_deg_again``:
+between frames at least 1.5 s apart that look the same way, where a loop closure takes the drift
+away. ``normalised_error``: rms of the errors of steps by their own standard deviation; 1 is right.
+A frame is lost where a step is off by more than ``LOST_DEG``: a flagged one is broken, or doubtful
+by its standard deviation; a lost step that is not flagged is what must not be.
 """
 
 from __future__ import annotations
@@ -29,11 +31,15 @@ from acehand_core.camera_motion import estimate_rotations, hand_mask
 from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import HandMotion
+from acehand_core.motion.recording import DOUBTFUL_RAD
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.registry import open_recording
 from benchmarks import provenance
 
 LOST_DEG = 3.0
+#: A view is there again after so many seconds, if it is turned by less than this.
+AGAIN_S, AGAIN_DEG = 1.5, 15.0
 EXAMPLE = provenance.ROOT / "examples"
 
 
@@ -48,6 +54,7 @@ class Case:
     grey: list[np.ndarray]
     R_world_camera: np.ndarray
     masks: list[np.ndarray]
+    truth: HandMotion
 
 
 def main() -> None:
@@ -69,9 +76,9 @@ def main() -> None:
             if name == "ours_without_masks" and not arguments.unmasked:
                 continue
             begin = time.process_time()
-            R, broken = method(case)
+            R, broken, sigma = method(case)
             spent = (time.process_time() - begin) / len(case.grey)
-            row[name] = judged(case, R, broken) | {"cpu_ms_per_frame": round(1e3 * spent, 1)}
+            row[name] = judged(case, R, broken, sigma) | {"cpu_ms_per_frame": round(1e3 * spent, 1)}
         rows.append(row)
         print(case.name, {name: row[name]["error_deg"] for name in METHODS if name in row})
     result = {"benchmark": "camera_motion", "clips": rows, "summary": summary(rows)}
@@ -95,31 +102,35 @@ def cases(folder: Path | None) -> Iterable[Case]:
             yield case_of(f"{path.parent.name}/{name}", str(head), clip.motion, pictures)
 
 
-def case_of(name: str, head_motion: str, truth: Any, pictures: Iterable[np.ndarray]) -> Case:
+def case_of(name: str, head_motion: str, truth: HandMotion, pictures: Iterable[np.ndarray]) -> Case:
     """Return a clip with masks from its landmarks."""
     camera = truth.camera
     grey = [cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY) for picture in pictures]
     masks = [hand_mask(hands, camera.width, camera.height) for hands in truth.joints_image]
     R = truth.T_world_camera[:, :3, :3]
-    return Case(name, head_motion, camera, truth.fps, grey, R, masks)
+    return Case(name, head_motion, camera, truth.fps, grey, R, masks, truth)
 
 
-def ours(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """Return rotations and broken flags of the package."""
+#: Rotations, broken flags and, where the method gives one, the standard deviation of each step.
+Result = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+
+
+def ours(case: Case) -> Result:
+    """Return what the package says."""
     made = estimate_rotations(case.grey, case.camera, case.fps, lambda t: case.masks[t])
-    return made.rotations, made.broken
+    return made.rotations, made.broken, made.sigma_rad
 
 
-def ours_without_masks(case: Case) -> tuple[np.ndarray, np.ndarray]:
+def ours_without_masks(case: Case) -> Result:
     """The same, looking at hands as well."""
     made = estimate_rotations(case.grey, case.camera, case.fps)
-    return made.rotations, made.broken
+    return made.rotations, made.broken, made.sigma_rad
 
 
 def frame_to_frame(turn: Callable[[np.ndarray, np.ndarray], np.ndarray | None], masked: bool):
     """Return a method that follows corners from each frame to the next and chains the turns."""
 
-    def method(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    def method(case: Case) -> Result:
         R, broken = [np.eye(3)], [False]
         for t in range(1, len(case.grey)):
             step = None
@@ -136,7 +147,7 @@ def frame_to_frame(turn: Callable[[np.ndarray, np.ndarray], np.ndarray | None], 
                 step = turn(flat[0], flat[1]) if ahead.sum() >= 8 else None
             broken.append(step is None)
             R.append(np.eye(3) if step is None else R[-1] @ step)
-        return np.stack(R), np.array(broken)
+        return np.stack(R), np.array(broken), None
 
     return method
 
@@ -195,17 +206,27 @@ def fastest(case: Case) -> float:
     return round(float(np.degrees(rotations.angle_between(R[:-1], R[1:]).max())), 1)
 
 
-def judged(case: Case, R: np.ndarray, broken: np.ndarray) -> dict[str, Any]:
-    """Return errors over spans without a broken step, and what was lost."""
+def judged(
+    case: Case, R: np.ndarray, broken: np.ndarray, sigma: np.ndarray | None
+) -> dict[str, Any]:
+    """Return errors over spans without a broken step, what was lost, and what is doubtful."""
     second = round(case.fps)
     step, usable = errors(case, R, broken, 1)
     over, whole = errors(case, R, broken, second)
+    normalised, doubtful = None, broken
+    if sigma is not None:
+        doubtful = broken | (sigma > DOUBTFUL_RAD)
+        normalised = rms(step[usable] / np.degrees(np.maximum(sigma[1:][usable], 1e-9)))
     return {
         "error_deg": rms(step[usable]),
         "error_deg_second": rms(over[whole]),
         "seconds": int(whole.sum()),
+        "error_deg_again": again(case, R, broken),
+        "normalised_error": normalised,
         "broken": int(broken.sum()),
-        "lost_not_flagged": int((step[usable] > LOST_DEG).sum()),
+        "doubtful": int(doubtful.sum()),
+        "error_deg_sure": rms(step[~doubtful[1:]]),
+        "lost_not_flagged": int((step[~doubtful[1:]] > LOST_DEG).sum()),
     }
 
 
@@ -218,6 +239,19 @@ def errors(
     exact = np.swapaxes(true[:-lag], 1, 2) @ true[lag:]
     piece = np.cumsum(broken)
     return np.degrees(rotations.angle_between(made, exact)), piece[lag:] == piece[:-lag]
+
+
+def again(case: Case, R: np.ndarray, broken: np.ndarray) -> float | None:
+    """Return the error between frames far apart that look the same way, as after a look away."""
+    true, piece = case.R_world_camera, np.cumsum(broken)
+    off = []
+    for a in range(len(R)):
+        for b in range(a + round(AGAIN_S * case.fps), len(R)):
+            turned = rotations.angle_between(true[a][None], true[b][None])[0]
+            if piece[a] == piece[b] and np.degrees(turned) < AGAIN_DEG:
+                exact = true[a].T @ true[b]
+                off.append(rotations.angle_between((R[a].T @ R[b])[None], exact[None])[0])
+    return rms(np.degrees(off))
 
 
 def rms(values: np.ndarray) -> float | None:
@@ -240,13 +274,24 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
                 "worst_deg": max(steps) if steps else None,
                 "median_deg_second": float(np.median(spans)) if spans else None,
                 "worst_deg_second": max(spans) if spans else None,
+                **{
+                    f"median_{key}": median([row[name][key] for row in of])
+                    for key in ("error_deg_again", "error_deg_sure", "normalised_error")
+                },
                 "broken": sum(row[name]["broken"] for row in of),
+                "doubtful": sum(row[name]["doubtful"] for row in of),
                 "lost_not_flagged": sum(row[name]["lost_not_flagged"] for row in of),
                 "cpu_ms_per_frame": round(
                     float(np.median([row[name]["cpu_ms_per_frame"] for row in of])), 1
                 ),
             }
     return out
+
+
+def median(values: list[float | None]) -> float | None:
+    """Return the median of what is known."""
+    known = [value for value in values if value is not None]
+    return round(float(np.median(known)), 4) if known else None
 
 
 if __name__ == "__main__":

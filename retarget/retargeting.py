@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from jaxtyping import Float
 
+from acehand_core.errors import InputError
 from acehand_core.geometry import frames
 from acehand_core.motion import (
     Calibration,
@@ -262,7 +263,14 @@ def _in_frame(
         pose = hand.result.T_camera_base
         if motion.T_world_camera is not None:
             # In the world: between two trusted frames the camera moves as well.
-            pose = bridged_poses(motion.T_world_camera @ pose, hand.targets.usable)
+            placed = np.isfinite(motion.T_world_camera).all((1, 2))
+            known = hand.targets.usable & placed
+            if not known.any():
+                raise InputError(
+                    "no camera pose is known in any frame that shows a hand, so that its base has "
+                    "no place in the world."
+                )
+            pose = bridged_poses(motion.T_world_camera @ pose, known)
         poses[hand.targets.active, slot] = pose[hand.targets.active]
     return ("camera" if motion.T_world_camera is None else "world"), poses
 

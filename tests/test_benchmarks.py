@@ -131,8 +131,8 @@ def unwritten(result: dict) -> list[str]:
     return out
 
 
-#: Below these, keys are names of robots and the like.
-KEYED_BY_DATA = {("robots",), ("shipped",), ("packages",)}
+#: Below these, keys are names of robots, reasons and the like.
+KEYED_BY_DATA = {("robots",), ("shipped",), ("packages",), ("refused",), ("by_frames",)}
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)

@@ -12,16 +12,18 @@ import cv2
 import numpy as np
 import pytest
 
-from acehand_core.cli import console, retarget
+from acehand_core.cli import console, hands, retarget
 from acehand_core.cli.flags import parse
 from acehand_core.cli.main import main as acehand
 from acehand_core.geometry.cameras import Camera
 from acehand_core.recordings.camera_files import load_camera, read_camera
 from acehand_core.recordings.camera_formats import FORMATS
+from acehand_core.recordings.hands_file import write_hand_motion
 from helpers import camera_samples as samples
 from helpers.bag_samples import SampleBag, pictures
 from helpers.camera_samples import Lens
 from helpers.commands import Acehand
+from helpers.fake_motion import random_motion
 from helpers.video_fixtures import write_video
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs/my_camera.md").read_text("utf-8")
@@ -68,12 +70,16 @@ def test_the_pages_commands(
     """Each in turn; every format is there; what it prints is what the page shows."""
     monkeypatch.chdir(folder)
     lines = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.S)
-             for line in block.splitlines()]  # fmt: skip
+             for line in block.replace("\\\n", " ").splitlines()]  # fmt: skip
     formats, said = set(), {}
     for line in lines:
         program, *words = shlex.split(line)
         if program == "acehand-retarget":
             parse(program, words, retarget.Retarget, console.Common)
+            continue
+        if words[0] == "reconstruct":  # the video shows no hand
+            parse(program, words[1:], hands.Reconstruct, console.Common)
+            write_hand_motion(random_motion(0, 2), Path("hands.parquet"))
             continue
         capsys.readouterr()
         # Two pictures of a camera that stands still are not enough for a proposal.

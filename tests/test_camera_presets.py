@@ -5,24 +5,28 @@ from __future__ import annotations
 import json
 import math
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import av
 import cv2
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from acehand_core.cli import console, retarget
 from acehand_core.cli.flags import parse
 from acehand_core.errors import CalibrationError, InputError
 from acehand_core.geometry.cameras import Camera
+from acehand_core.lerobot.dataset import LeRobotWriter, read_provenance
 from acehand_core.pipeline.settings import JobSettings
-from acehand_core.recordings.camera_presets import PRESETS, preset_camera
+from acehand_core.recordings.camera_presets import PRESETS, preset_camera, presets_for
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.recordings.registry import open_recording
+from acehand_core.recordings.registry import Registry, open_recording
+from acehand_core.self_calibration.estimate import Estimate, Finding
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
-from helpers.commands import Acehand, hands_file
+from helpers.commands import Acehand, Run, hands_file
 from helpers.video_fixtures import numbered_image, write_video
 
 APPLE = "com.apple.quicktime.camera.focal_length.35mm_equivalent"
@@ -154,17 +158,21 @@ def test_without_a_camera_the_note_names_what_to_give(tmp_path: Path) -> None:
     tracker = MediaPipeTracker(TrackerSettings())
     notes = tracker._provenance(recording, Camera.nominal(96, 64)).notes
     (note,) = [note for note in notes if "60 degrees" in note]
-    for name in ("--camera-preset", "--camera", "acehand camera estimate"):
+    for name in ("--camera-preset", "--camera", "--camera-estimate"):
         assert name in note
+    # Of 3:2 pictures: those whose pictures may be cropped; Aria's are square.
+    assert "this shape webcam, logitech_c920, phone)" in note
+    square = presets_for(1408, 1408)
+    assert "aria" in square and "gopro_wide" not in square
 
 
 # Metadata.
 
 
-def phone_video(path: Path, size: tuple[int, int], millimetres: str) -> Path:
-    """A video with Apple's key, which PyAV writes where it is asked to."""
+def phone_video(path: Path, size: tuple[int, int], value: str, key: str = APPLE) -> Path:
+    """A video with Apple's key or another, which PyAV writes where it is asked to."""
     with av.open(str(path), "w", options={"movflags": "use_metadata_tags"}) as container:
-        container.metadata[APPLE] = millimetres
+        container.metadata[key] = value
         stream = container.add_stream("libx264", rate=30)
         stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
         for number in range(2):
@@ -193,6 +201,129 @@ def test_a_phones_focal_length(tmp_path: Path) -> None:
     assert not any("35 mm" in note for note in given.notes)
     for text in ("0", "nan", "none", "-26"):
         assert open_recording(phone_video(tmp_path / "c.mov", (96, 64), text)).camera is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("com.apple.quicktime.model", "iPhone 12"), ("com.android.manufacturer", "Google")],
+)
+def test_a_phone_that_does_not_say_its_focal_length(tmp_path: Path, key: str, value: str) -> None:
+    recording = open_recording(phone_video(tmp_path / "a.mov", (640, 360), value, key))
+    assert recording.camera == preset_camera("phone", 640, 360)
+    (note,) = [note for note in recording.notes if value in note]
+    assert "no focal length" in note and "camera preset phone" in note
+    raw = open_recording(tmp_path / "a.mov", camera_metadata=False)
+    assert raw.camera is None and raw.notes == ()
+
+
+def estimated(camera: Camera | None) -> Estimate:
+    """What the pictures are made to say: a camera +- 2 %, or that lines are too few."""
+    findings = tuple(
+        Finding(name, "pinhole", 0.8, 0.02, 3, np.ones(801), "") for name in ("motion", "lines")
+    )
+    reason = "" if camera else "lines: there are too few straight lines"
+    picture = np.zeros((8, 8, 3), np.uint8)
+    return Estimate(camera, 0.02, findings, reason, picture, np.zeros((0, 4)), None)
+
+
+@pytest.fixture
+def estimates(monkeypatch: pytest.MonkeyPatch):
+    """Replace the estimator: it says what is put in, and counts its calls."""
+
+    class Stub:
+        calls = 0
+        camera: Camera | None = Camera("pinhole", 640, 480, 512.0, 512.0, 319.5, 239.5)
+
+        def __call__(self, recording, progress, thorough=True) -> Estimate:
+            self.calls += 1
+            progress("tracks", 1, 2)
+            return estimated(self.camera)
+
+    stub = Stub()
+    monkeypatch.setattr("acehand_core.self_calibration.estimate.estimate", stub)
+    return stub
+
+
+def test_a_camera_of_the_pictures(tmp_path: Path, estimates) -> None:
+    video = write_video(tmp_path / "v.mp4", frames=2, size=(640, 480))
+    assert open_recording(video).camera is None and estimates.calls == 0
+    shown: list[str] = []
+    options = RecordingOptions(camera_estimate=True, work_dir=tmp_path / "work")
+
+    def opened(options: RecordingOptions):
+        return Registry().open(video, options, lambda stage, *_: shown.append(stage)).recording
+
+    found = opened(options)
+    assert found.camera == estimates.camera and shown == ["camera, tracks"]
+    (note,) = found.notes
+    # 0.8 widths: 2 atan(0.5 / 0.8) = 64.0 degrees.
+    for text in ("estimated", "fx = fy = 512.0 px +- 2.0 %", "motion 64.0, lines 64.0"):
+        assert text in note
+
+    # The same pictures again: what was kept. Another part of them: estimated anew.
+    again = opened(options)
+    assert (again.camera, again.notes) == (found.camera, found.notes) and estimates.calls == 1
+    opened(replace(options, duration_s=0.03))
+    assert estimates.calls == 2
+
+    # What the user or the file says goes first.
+    given = opened(replace(options, camera_preset="webcam"))
+    assert given.camera == preset_camera("webcam", 640, 480) and estimates.calls == 2
+    phone = phone_video(tmp_path / "a.mov", (640, 360), "26")
+    said = Registry().open(phone, options).recording
+    assert said.camera is not None and said.camera.fx != 512 and estimates.calls == 2
+
+
+def test_pictures_that_give_no_camera(tmp_path: Path, estimates) -> None:
+    """The reason is a note; a phone's preset is then taken, and a bent lens is undistorted."""
+    estimates.camera = None
+    refused = open_recording(write_video(tmp_path / "v.mp4", frames=2), camera_estimate=True)
+    assert refused.camera is None
+    assert refused.notes == ("--camera-estimate proposes no camera: lines: there are too few "
+                             "straight lines",)  # fmt: skip
+    video = phone_video(tmp_path / "a.mov", (640, 480), "iPhone 12", "com.apple.quicktime.model")
+    phone = open_recording(video, camera_estimate=True)
+    assert phone.camera == preset_camera("phone", 640, 480) and len(phone.notes) == 2
+    estimates.camera = Camera("kannala_brandt", 640, 480, 300.0, 300.0, 319.5, 239.5, (0.0,) * 4)
+    bent = open_recording(video, camera_estimate=True)
+    assert bent.camera is not None and bent.camera.model == "pinhole" and bent.camera.fx == 300
+    assert "undistorted" in bent.processing and "estimated" in bent.notes[0]
+    with pytest.raises(InputError, match="--camera-estimate"):
+        open_recording(hands_file(tmp_path / "h.npz"), camera_estimate=True)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_has_the_camera_of_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, estimates
+) -> None:
+    """Its second episode is interrupted: the camera is kept, though it would now be another."""
+    video = write_video(tmp_path / "v.mp4", frames=12, size=(640, 480))
+    hands = hands_file(tmp_path / "h.npz", 12)
+    monkeypatch.setattr("acehand_core.pipeline.job.max_episode_frames", lambda fps: 6)
+    out = tmp_path / "out"
+    usual = ("--tracker", hands, "--output", out, "--no-overlay")
+    flags = (*usual, "--camera-estimate")
+    with monkeypatch.context() as patch:
+        add = LeRobotWriter.add_episode
+
+        def interrupted(writer: LeRobotWriter, *arguments: object) -> int:
+            if writer.total_episodes == 1:
+                raise KeyboardInterrupt
+            return add(writer, *arguments)
+
+        patch.setattr(LeRobotWriter, "add_episode", interrupted)
+        assert Run(capsys, video, *flags).code == 130
+    assert estimates.calls == 1
+    estimates.camera = None
+    other = Run(capsys, video, *usual, "--resume")
+    assert other.code == 2 and "--camera-estimate" in other.messages
+    assert Run(capsys, video, *flags, "--resume").code == 0
+    assert estimates.calls == 1 and len(read_provenance(out)) == 2
+    tables = [pq.read_table(file) for file in out.glob("data/*/*.parquet")]
+    cameras = np.concatenate([t["observation.camera"].to_pylist() for t in tables])
+    np.testing.assert_allclose(cameras[:, :2], 512.0)
+    assert len(cameras) == 12
+    assert not list(tmp_path.glob(".*work*"))
 
 
 def exif(millimetres: int) -> bytes:

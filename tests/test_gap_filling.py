@@ -189,7 +189,7 @@ KNOWN = CameraMotion.from_poses(AWAY)
     replace(KNOWN, broken=np.arange(COUNT) == 45),
     replace(KNOWN, broken=np.arange(COUNT) == GAP.start),
     replace(KNOWN, broken=np.arange(COUNT) == GAP.stop),
-    replace(KNOWN, sigma_rad=np.full(COUNT, np.radians(1.0))),
+    replace(KNOWN, sigma_rad=np.full(COUNT, np.radians(4.0))),
     CameraMotion.from_poses(turned_only(there_and_back(np.radians(4.9)))),
 ], ids=["broken", "broken first", "broken last", "unsure", "calm"])  # fmt: skip
 def test_otherwise_a_gap_is_filled_as_it_was(motion):
@@ -337,7 +337,8 @@ class Black:
 def track(monkeypatch, poses):
     tracker = MediaPipeTracker(LENGTH)
     slots = [(None, d) for d in detections(AWAY)[0]]
-    monkeypatch.setattr(tracker, "_detect", lambda recording, progress: slots)
+    motion = None if poses is None else CameraMotion.from_poses(poses)
+    monkeypatch.setattr(tracker, "_detect", lambda *_: (slots, motion, ""))
     return tracker.track(
         Recording("clip", None, STAMPS, 30.0, 1280, 720, Black(), PINHOLE, T_world_camera=poses)
     )

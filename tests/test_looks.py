@@ -20,7 +20,7 @@ from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import open_recording
 from acehand_core.trackers.mediapipe import detector, redetection
 from acehand_core.trackers.mediapipe.detector import Detector, SegmentCache
-from acehand_core.trackers.mediapipe.redetection import assign_slots
+from acehand_core.trackers.mediapipe.linking import assign_slots
 from acehand_core.trackers.mediapipe.tracker import cache_key
 from acehand_core.types import no_progress
 from helpers.fake_hands import detection

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acehand_core.trackers.mediapipe import redetection
-from acehand_core.trackers.mediapipe.redetection import assign_slots, without_duplicates
+from acehand_core.trackers.mediapipe import linking
+from acehand_core.trackers.mediapipe.linking import assign_slots, without_duplicates
 from helpers.fake_hands import detection
 
 LEFT, RIGHT = (180.0, 220.0), (460.0, 220.0)
@@ -65,8 +65,8 @@ def test_duplicates_are_removed_and_the_surer_stays():
     for order in ([sure, doubtful], [doubtful, sure]):
         kept = without_duplicates(order)
         assert len(kept) == 1 and kept[0] is sure
-    near = detection((RIGHT[0] + 60 * (redetection.DUPLICATE_DISTANCE - 0.01), RIGHT[1]), 0.7)
-    beside = detection((RIGHT[0] + 60 * (redetection.DUPLICATE_DISTANCE + 0.01), RIGHT[1]), 0.7)
+    near = detection((RIGHT[0] + 60 * (linking.DUPLICATE_DISTANCE - 0.01), RIGHT[1]), 0.7)
+    beside = detection((RIGHT[0] + 60 * (linking.DUPLICATE_DISTANCE + 0.01), RIGHT[1]), 0.7)
     assert len(without_duplicates([sure, near])) == 1
     assert len(without_duplicates([sure, beside])) == 2
 
@@ -201,7 +201,7 @@ def test_nothing_is_invented_and_nothing_is_used_twice(seed, count, crowd):
         assert right is None or any(right is d for d in detections)
         if left is not None and right is not None:
             assert left is not right
-            assert redetection.distance(left, right) > redetection.DUPLICATE_DISTANCE
+            assert linking.distance(left, right) > linking.DUPLICATE_DISTANCE
 
 
 def test_mirrored_clips_have_mirrored_slots():

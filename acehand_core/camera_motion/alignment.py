@@ -12,8 +12,9 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float
 
+from acehand_core.camera_motion.lens import Lens
 from acehand_core.camera_motion.pose import Matrix3
-from acehand_core.camera_motion.tracks import Grey, Mask
+from acehand_core.camera_motion.tracks import Grey
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 
@@ -23,7 +24,11 @@ _WIDTHS = (40, 80, 160)
 _REACH_DEG, _STEP_DEG = 30.0, 3.0
 #: Brightness differences above this are not the camera's doing.
 _SCALE = 12.0
-_MOST_PIXELS = 1500
+_MOST_PIXELS, _SEARCHED_PIXELS = 1500, 400
+#: Share of the pixels that must be in both pictures.
+_LEAST_SHARED = 0.25
+#: A round turns by so much at most, and the last one by so little, rad.
+_STRIDE, _CLOSE = np.radians([6.0, 0.03])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Small:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """``R_before_after``; how alike the two pictures then are (correlation, 0 to 1), and how sure.
+    """``R_before_after``, and how alike the two pictures then are (correlation, 0 to 1).
 
     ``overlap``: share of the pixels of the first frame that the second shows as well.
     """
@@ -44,33 +49,37 @@ class Turn:
     R: Matrix3
     likeness: float
     overlap: float
-    sigma: float
 
 
 class Aligner:
     """Finds turns between frames of one camera."""
 
-    def __init__(self, camera: Camera) -> None:
-        self._cameras = []
+    def __init__(self, camera: Camera | Lens) -> None:
+        self._lens = camera
+        self._sizes: list[tuple[int, int]] = []
         self._rays, self._slopes = [], []
         for width in _WIDTHS:
             width = min(width, camera.width)
-            small = camera.rescaled(width, max(1, round(camera.height * width / camera.width)))
-            grid = np.stack(np.meshgrid(np.arange(small.width), np.arange(small.height)), -1)
-            rays = small.unproject(grid.reshape(-1, 2).astype(float))
-            self._cameras.append(small)
+            self._sizes.append((width, max(1, round(camera.height * width / camera.width))))
+            grid = np.stack(np.meshgrid(*(np.arange(s) for s in self._sizes[-1])), -1)
+            here = grid.reshape(-1, 2).astype(float)
+            scale = np.array([camera.width, camera.height]) / self._sizes[-1]
+            rays = camera.unproject((here + 0.5) * scale - 0.5)
             self._rays.append(rays)
             # How a pixel moves as its bearing is turned about each axis.
-            step = 1e-4
-            turned = [small.project(rays @ rotations.exp(step * axis).T) for axis in np.eye(3)]
-            here = grid.reshape(-1, 2)
-            self._slopes.append(np.stack([(there - here) / step for there in turned], -1))
+            step = 1e-3
+            turned = [self._project(rays @ rotations.exp(step * e).T, -1) for e in np.eye(3)]
+            back = [self._project(rays @ rotations.exp(-step * e).T, -1) for e in np.eye(3)]
+            self._slopes.append((np.stack(turned, -1) - np.stack(back, -1)) / (2 * step))
 
-    def shrink(self, grey: Grey, usable: Mask) -> Small:
-        """Return the small pictures of a frame."""
+    def _project(self, rays: Float[np.ndarray, "N 3"], level: int) -> Float[np.ndarray, "N 2"]:
+        scale = np.array(self._sizes[level]) / (self._lens.width, self._lens.height)
+        return np.asarray((self._lens.project(rays) + 0.5) * scale - 0.5)
+
+    def shrink(self, grey: Grey, usable: Bool[np.ndarray, "_ _"]) -> Small:
+        """Return the small pictures of a frame; ``usable`` may be of a size of its own."""
         pictures, masks = [], []
-        for camera in self._cameras:
-            size = (camera.width, camera.height)
+        for size in self._sizes:
             small = cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
             pictures.append(cv2.GaussianBlur(small, (0, 0), 1.0).astype(np.float32))
             share = cv2.resize(usable.astype(np.uint8) * 255, size, interpolation=cv2.INTER_AREA)
@@ -89,7 +98,7 @@ class Aligner:
                 return None
             R = found
         result = None
-        for level in range(len(self._cameras)):
+        for level in range(0 if search else 1, len(self._sizes)):
             result = self._refine(before, after, R, level)
             if result is None:
                 return None
@@ -98,30 +107,27 @@ class Aligner:
 
     def _search(self, before: Small, after: Small, start: Matrix3) -> Matrix3 | None:
         """Return the best of many turns about the picture's own axes, at the smallest size."""
-        angles = np.radians(np.arange(-_REACH_DEG, _REACH_DEG + 1e-6, _STEP_DEG))
         picture = before.pictures[0].ravel()
         which = np.flatnonzero(before.usable[0].ravel() & np.isfinite(self._slopes[0]).all((1, 2)))
         if len(which) < 50:
             return None
-        best: tuple[float, Matrix3] | None = None
-        for pitch in angles:
-            for yaw in angles:
-                R = rotations.exp(np.array([pitch, yaw, 0.0]))
-                got = self._correlation(picture, after, R, 0, which)
-                if got is not None and (best is None or got[0] > best[0]):
-                    best = (got[0], R)
-        got = self._correlation(picture, after, start, 0, which)
-        if got is not None and (best is None or got[0] > best[0]):
-            return start
-        return None if best is None else best[1]
+        which = which[:: -(-len(which) // _SEARCHED_PIXELS)]
+        angles = np.radians(np.arange(-_REACH_DEG, _REACH_DEG + 1e-6, _STEP_DEG))
+        pitch, yaw = (a.ravel() for a in np.meshgrid(angles, angles))
+        tries = rotations.exp(np.stack([pitch, yaw, 0 * yaw], -1))
+        likeness = [
+            self._likeness(picture, *self._sample(after, R, 0, which), which)[0]
+            for R in (start, *tries)
+        ]
+        best = int(np.argmax(likeness))
+        return None if np.isneginf(likeness[best]) else (start, *tries)[best]
 
-    def _correlation(
-        self, picture: np.ndarray, after: Small, R: Matrix3, level: int, which: np.ndarray
-    ) -> tuple[float, float] | None:
-        """Return how alike the pictures are if the camera turned by R, and the share in both."""
-        value, ok = self._sample(after, R, level, which)
-        if ok.sum() < 0.25 * len(which):
-            return None
+    def _likeness(
+        self, picture: np.ndarray, value: np.ndarray, ok: np.ndarray, which: np.ndarray
+    ) -> tuple[float, float]:
+        """Return the correlation of pictures, -inf where too little is in both, and its share."""
+        if ok.sum() < _LEAST_SHARED * len(which):
+            return -np.inf, 0.0
         a, b = picture[which[ok]], value[ok]
         a, b = a - a.mean(), b - b.mean()
         return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b) + 1e-9)), float(ok.mean())
@@ -130,10 +136,10 @@ class Aligner:
         self, after: Small, R: Matrix3, level: int, which: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the later picture where pixels of the earlier one are, and which are in it."""
-        camera = self._cameras[level]
-        pixel = camera.project(self._rays[level][which] @ R).astype(np.float32)
+        width, height = self._sizes[level]
+        pixel = self._project(self._rays[level][which] @ R, level).astype(np.float32)
         with np.errstate(invalid="ignore"):
-            ok = np.all((pixel >= 0) & (pixel <= (camera.width - 1, camera.height - 1)), axis=1)
+            ok = np.all((pixel >= 0) & (pixel <= (width - 1, height - 1)), axis=1)
         at = np.where(ok[:, None], pixel, 0)
         x, y = at[None, :, 0], at[None, :, 1]
         value = cv2.remap(after.pictures[level], x, y, cv2.INTER_LINEAR)[0]
@@ -142,41 +148,32 @@ class Aligner:
         return value, ok
 
     def _refine(self, before: Small, after: Small, R: Matrix3, level: int) -> Turn | None:
+        """Return the turn near ``R`` under which brightness agrees best, by Gauss and Newton."""
         picture = before.pictures[level]
-        gx, gy = (
-            cv2.Scharr(picture, cv2.CV_32F, 1, 0) / 32,
-            cv2.Scharr(picture, cv2.CV_32F, 0, 1) / 32,
-        )
-        gradient = np.stack([gx.ravel(), gy.ravel()], -1)
-        steep = (gradient**2).sum(1)
+        slopes = [cv2.Scharr(picture, cv2.CV_32F, *axis).ravel() for axis in ((1, 0), (0, 1))]
+        gradient = np.stack(slopes, -1) / 32
         fine = before.usable[level].ravel() & np.isfinite(self._slopes[level]).all((1, 2))
-        which = np.flatnonzero(fine & (steep > 1.0))
+        which = np.flatnonzero(fine & ((gradient**2).sum(1) > 1.0))
         if len(which) < 60:
             return None
-        if len(which) > _MOST_PIXELS:
-            which = which[:: -(-len(which) // _MOST_PIXELS)]
-        J = np.einsum("ni,nij->nj", gradient[which], self._slopes[level][which])
+        which = which[:: -(-len(which) // _MOST_PIXELS)]
+        J = (gradient[which][:, None] @ self._slopes[level][which])[:, 0]
         value = picture.ravel()[which]
         for _ in range(8):
             there, ok = self._sample(after, R, level, which)
             if ok.sum() < 40:
                 return None
-            r = (there - value)[ok]
             # One of the two may be brighter.
+            r = (there - value)[ok]
             r = r - r.mean()
             r = r - np.average(r, weights=1 / (1 + (r / _SCALE) ** 2))
             weight = 1 / (1 + (r / _SCALE) ** 2) ** 2
-            slope = J[ok]
-            H = (slope * weight[:, None]).T @ slope
-            change = np.linalg.solve(H + 1e-6 * np.trace(H) * np.eye(3), slope.T @ (weight * r))
-            size = np.linalg.norm(change)
-            change *= min(1.0, np.radians(6.0) / max(size, 1e-12))
-            R = rotations.exp(change) @ R
-            if size < np.radians(0.03):
+            weighted = J[ok] * weight[:, None]
+            H = weighted.T @ J[ok]
+            change = np.linalg.solve(H + 1e-6 * np.trace(H) * np.eye(3), weighted.T @ r)
+            size = float(np.linalg.norm(change))
+            R = rotations.exp(change * min(1.0, _STRIDE / max(size, 1e-12))) @ R
+            if size < _CLOSE:
                 break
-        got = self._correlation(picture.ravel(), after, R, level, which)
-        if got is None:
-            return None
-        spread = 1.5 * float(np.median(np.abs(r))) + 0.5
-        sigma = float(np.sqrt(np.trace(np.linalg.inv(H + 1e-9 * np.eye(3)))) * spread)
-        return Turn(R, got[0], got[1], sigma)
+        likeness, overlap = self._likeness(picture.ravel(), there, ok, which)
+        return None if np.isneginf(likeness) else Turn(R, likeness, overlap)

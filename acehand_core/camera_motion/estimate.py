@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 import cv2
 import numpy as np
 
-from acehand_core.camera_motion.bundle import Window
+from acehand_core.camera_motion.averaging import agreed
+from acehand_core.camera_motion.bundle import Done, Window
+from acehand_core.camera_motion.loops import Loops
 from acehand_core.camera_motion.odometry import Odometry
 from acehand_core.camera_motion.tracks import Mask
 from acehand_core.errors import InputError
@@ -23,6 +25,7 @@ def estimate_rotations(
     camera: Camera,
     fps: float,
     mask_of: Callable[[int], Mask | None] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> CameraMotion:
     """Estimate how the camera turned; frames are read once, in order, and not kept.
 
@@ -32,6 +35,7 @@ def estimate_rotations(
         fps: their rate, from which follows how much a head's velocity may change between two.
         mask_of: from the number of a frame to the pixels that are not to be looked at, (H, W),
             because hands, forearms and the like are there; None: all may be.
+        progress: called after each frame with how many are done.
 
     Raises:
         InputError: a picture or mask of another size, or a rate that is not positive.
@@ -40,28 +44,27 @@ def estimate_rotations(
         raise InputError(f"fps {fps}: the rate of the frames must be a positive number.")
     scale = min(1.0, LONGEST_SIDE / max(camera.width, camera.height))
     size = (max(1, round(camera.width * scale)), max(1, round(camera.height * scale)))
-    odometry = Odometry(camera if scale == 1.0 else camera.rescaled(*size))
-    rows = _Rows()
+    odometry = Odometry(camera if scale == 1.0 else camera.rescaled(*size), fps)
+    rows = _Rows(odometry)
     window: Window | None = None
     for number, picture in enumerate(frames):
         mask = mask_of(number) if mask_of is not None else None
-        seen = odometry.step(number, *_prepared(number, picture, mask, camera, size))
+        seen = odometry.step(number, *prepared(number, picture, mask, camera, size))
 
         # Where the step is not known the piece ends, and the next begins.
+        if window is not None and seen.turn is None:
+            rows.take(window.finish())
         if window is None or seen.turn is None:
-            if window is not None:
-                rows.take(window.finish())
             window = Window(fps)
-            rows.broken.append(number > 0)
-        else:
-            rows.broken.append(False)
         rows.take(window.add(seen))
+        if progress is not None:
+            progress(number + 1)
     if window is not None:
         rows.take(window.finish())
     return rows.motion()
 
 
-def _prepared(
+def prepared(
     number: int, picture: np.ndarray, mask: Mask | None, camera: Camera, size: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return a frame in grey and its mask, both of the size that is worked in."""
@@ -85,22 +88,29 @@ def _prepared(
 class _Rows:
     """The result, as frames are done with."""
 
-    def __init__(self) -> None:
-        self.rotations: list[np.ndarray] = []
-        self.inliers: list[int] = []
-        self.sigma: list[float] = []
-        self.broken: list[bool] = []
+    def __init__(self, odometry: Odometry) -> None:
+        self._loops, self._run = Loops(odometry), -1
+        self._rotations: list[np.ndarray] = []
+        self._inliers: list[int] = []
+        self._sigma: list[float] = []
+        self._broken: list[bool] = []
 
-    def take(self, done: list[tuple[np.ndarray, int, float]]) -> None:
-        for rotation, inliers, sigma in done:
-            self.rotations.append(rotation)
-            self.inliers.append(inliers)
-            self.sigma.append(sigma)
+    def take(self, done: list[Done]) -> None:
+        for frame in done:
+            begins = frame.seen.turn is None
+            self._run += begins
+            self._loops.add(frame, self._run)
+            self._rotations.append(frame.pose.R)
+            self._inliers.append(frame.inliers)
+            self._sigma.append(frame.sigma)
+            self._broken.append(begins)
 
     def motion(self) -> CameraMotion:
-        return CameraMotion(
-            np.array(self.rotations).reshape(-1, 3, 3),
-            np.array(self.inliers, int),
-            np.array(self.broken, bool),
-            np.array(self.sigma, float),
-        )
+        R, inliers = np.array(self._rotations).reshape(-1, 3, 3), np.array(self._inliers, int)
+        sigma, begins = np.array(self._sigma, float), np.array(self._broken, bool)
+        empty = begins & np.append(begins[1:], True) & (inliers == 0)
+        broken = begins.copy()
+        broken[:1] = False
+        R, sigma, broken = agreed(R, sigma, broken, empty, self._loops.closures)
+        sigma = np.where(broken, 0.0, sigma)
+        return CameraMotion(R, inliers, broken, sigma)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 
+#: Borders: what never gets brighter than this (grey levels), is grown by this share of the width.
+_BLACK, _BORDER = 18, 0.02
 #: Grown by this share of the hand's length (wrist to middle fingertip when stretched).
 _MARGIN = 0.25
 #: How far a forearm is covered, and half its width, in lengths of the palm (wrist to knuckles).
@@ -51,3 +53,34 @@ def hand_mask(
         arm = np.clip(np.array([*near, *end]), -1e4, 1e4).round().astype(np.int32)
         cv2.fillConvexPoly(mask, cv2.convexHull(arm), 255)
     return np.asarray(mask > 0)
+
+
+class DarkBorder:
+    """What of the pictures stays dark and touches their edge: bars, the outside of a lens.
+
+    Its outline stands still however the camera turns, and so it must not be looked at.
+    """
+
+    def __init__(self) -> None:
+        self._brightest: np.ndarray | None = None
+
+    def add(self, grey: UInt8[np.ndarray, "H W"]) -> Bool[np.ndarray, "H W"]:
+        """Take a picture; return the border as all pictures so far show it."""
+        height, width = grey.shape
+        small = cv2.resize(
+            grey, (max(1, width // 4), max(1, height // 4)), None, 0, 0, cv2.INTER_AREA
+        )
+        bright = cv2.blur(small, (3, 3))
+        if self._brightest is not None:
+            bright = np.maximum(bright, self._brightest)
+        self._brightest = bright
+        dark = (bright < _BLACK).astype(np.uint8)
+        if not dark.any():
+            return np.zeros(grey.shape, bool)
+        # Around it everything is outside.
+        outside = cv2.copyMakeBorder(dark, 1, 1, 1, 1, cv2.BORDER_CONSTANT, value=1)
+        _, labels = cv2.connectedComponents(outside, connectivity=4)
+        border = (labels == labels[0, 0])[1:-1, 1:-1].astype(np.uint8)
+        reach = 2 * max(1, round(_BORDER * width / 4)) + 1
+        border = cv2.dilate(border, np.ones((reach, reach), np.uint8))
+        return np.asarray(cv2.resize(border, (width, height), None, 0, 0, cv2.INTER_NEAREST) > 0)

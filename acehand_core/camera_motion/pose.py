@@ -16,6 +16,13 @@ from acehand_core.geometry import rotations
 Vector = Float[np.ndarray, "3"]
 Matrix3 = Float[np.ndarray, "3 3"]
 Bearings = Float[np.ndarray, "N 3"]
+#: A first guess that so many bearings agree with is good enough.
+_ENOUGH = 0.7
+
+
+def angle(R: Matrix3) -> float:
+    """Return by how much a rotation turns, rad."""
+    return float(np.linalg.norm(rotations.log(R)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,54 +110,62 @@ def fit_pose(
         turn_sigma, step_sigma: how well, in radians and units of the usual distance.
         rounds: of reweighted least squares; the scale of what counts as wrong shrinks with them.
     """
-    R, centre = start.R, start.centre
     across = known @ tangents(seen)
     prior = np.repeat([turn_sigma**-2, step_sigma**-2], 3)
-    scale = 8.0
+    pose, scale = start, 8.0
     for _ in range(rounds):
-        moved = points.places(Pose(R, centre))
-        unit, slope = direction_slopes(across, moved)
-        residual = np.einsum("nij,nj->ni", across, unit - seen)
-
-        # Of the unit direction: with the camera's turn, with its centre, with the distance.
-        by_turn = slope @ rotations.skew(moved)
-        by_centre = -points.inverse_distance[:, None, None] * (slope @ R.T)
-        by_distance = np.einsum("nij,nj->ni", slope, (points.centre_host - centre) @ R)
-
-        # The distance's uncertainty is a covariance of rank one: residuals along it count less.
-        strength = (by_distance**2).sum(1)
-        axis = by_distance / np.sqrt(np.maximum(strength, 1e-300))[:, None]
-        shrink = 1 - 1 / np.sqrt(1 + points.variance * strength)
-        white = np.eye(2) - shrink[:, None, None] * axis[:, :, None] * axis[:, None]
-        J = white @ np.concatenate([by_turn, by_centre], axis=2)
-        r = np.einsum("nij,nj->ni", white, residual)
+        J, r, by_distance, residual = _linearised(points, seen, across, pose)
         size = np.linalg.norm(r, axis=1)
         middle = float(np.partition(size, len(size) // 2)[len(size) // 2])
         scale = max(2.0, min(scale, 1.5 * middle))
         weight = 1 / (1 + (size / scale) ** 2) ** 2  # Geman and McClure's
 
-        weighted = J * weight[:, None, None]
-        H = np.einsum("nki,nkj->ij", weighted, J) + np.diag(prior)
-        g = np.einsum("nki,nk->i", weighted, r)
-        g[:3] += prior[:3] * rotations.log(start.R.T @ R)
-        g[3:] += prior[3:] * (centre - start.centre)
-        change = -np.linalg.solve(H + 1e-6 * np.eye(6), g)
-        R, centre = R @ rotations.exp(change[:3]), centre + change[3:]
+        flat = J.reshape(-1, 6)
+        weighted = flat * np.repeat(weight, 2)[:, None]
+        off = np.concatenate([rotations.log(start.R.T @ pose.R), pose.centre - start.centre])
+        H = weighted.T @ flat + np.diag(prior + 1e-6)
+        change = -np.linalg.solve(H, weighted.T @ r.reshape(-1) + prior * off)
+        pose = Pose(pose.R @ rotations.exp(change[:3]), pose.centre + change[3:])
         if np.abs(change).max() < 3e-5 and scale <= 2.0:
             break
 
     # What the residuals say of the distances, each by itself.
     inliers = size < 4.0
-    variance = 1 / (1 / points.variance + strength)
+    variance = 1 / (1 / points.variance + (by_distance**2).sum(1))
     shift = -variance * (by_distance * residual).sum(1)
     better = np.clip(points.inverse_distance + shift, 0.01, 30.0)
     return PoseFit(
-        Pose(R, centre),
+        pose,
         inliers,
-        np.linalg.inv(H + 1e-6 * np.eye(6)),
+        np.linalg.inv(H),
         np.where(inliers, better, points.inverse_distance),
         np.where(inliers, variance, points.variance),
     )
+
+
+def _linearised(
+    points: Points, seen: Bearings, across: Float[np.ndarray, "N 2 3"], pose: Pose
+) -> tuple[Float[np.ndarray, "N 2 6"], np.ndarray, np.ndarray, np.ndarray]:
+    """Return derivatives of residuals with the pose, and residuals, both whitened.
+
+    Also by the inverse distances (N, 2), and the residuals as they are (N, 2).
+    """
+    moved = points.places(pose)
+    unit, slope = direction_slopes(across, moved)
+    residual = (across @ (unit - seen)[..., None])[..., 0]
+
+    # Of the unit direction: with the camera's turn, with its centre, with the distance.
+    by_turn = slope @ rotations.skew(moved)
+    by_centre = -points.inverse_distance[:, None, None] * (slope @ pose.R.T)
+    by_distance = (slope @ ((points.centre_host - pose.centre) @ pose.R)[..., None])[..., 0]
+
+    # The distance's uncertainty is a covariance of rank one: residuals along it count less.
+    strength = (by_distance**2).sum(1)
+    axis = by_distance / np.sqrt(np.maximum(strength, 1e-300))[:, None]
+    shrink = 1 - 1 / np.sqrt(1 + points.variance * strength)
+    white = np.eye(2) - shrink[:, None, None] * axis[:, :, None] * axis[:, None]
+    J = white @ np.concatenate([by_turn, by_centre], axis=2)
+    return J, (white @ residual[..., None])[..., 0], by_distance, residual
 
 
 def agreed_turn(
@@ -168,10 +183,15 @@ def agreed_turn(
         start: a first guess.
         tries: how many pairs of points are asked; always the same ones for the same numbers.
     """
+    if len(after) < 4:
+        return start
+    across = known @ tangents(after)
+    size = ((across @ (before @ start - after)[..., None])[..., 0] ** 2).sum(1)
+    if (size < 4.0**2).mean() > _ENOUGH:
+        return start
+
     # Corners are asked: what is known least well of a point is still known.
     least = np.linalg.svd(known, compute_uv=False)[:, 1]
-    if len(least) == 0:
-        return start
     clear = np.flatnonzero(least > 0.25 * np.quantile(least, 0.95))
     if len(clear) < 4:
         return start
@@ -182,7 +202,6 @@ def agreed_turn(
     R = _triad(before[i], before[j]) @ np.swapaxes(_triad(after[i], after[j]), 1, 2)
     R = np.concatenate([start[None], R])
 
-    across = known @ tangents(after)
     off = np.einsum("mji,nj->mni", R, before) - after
     r = np.einsum("nij,mnj->mni", across, off)
     s = (r**2).sum(-1) / 4.0**2

@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
+from acehand_core.camera_motion.lens import Lens
 from acehand_core.geometry.cameras import Camera
 
 Grey = UInt8[np.ndarray, "H W"]
@@ -23,6 +24,8 @@ Tensors = Float[np.ndarray, "N 2 2"]
 #: Side of the patch that is followed, levels of the pyramid.
 _SIDE, _LEVELS = 21, 3
 _STOP = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 15, 0.02)
+#: Pixels about the points that are looked at.
+_MARGIN = 60
 #: A point that does not come back to where it began, in pixels across its edge, is lost.
 _BACK_PX = 0.6
 #: The best point of each cell of this size is taken.
@@ -41,7 +44,7 @@ _CORRELATED = 4 * np.pi * _BLUR**2
 
 def noise_of(grey: Grey) -> float:
     """Return the standard deviation of a picture's noise, at least 1, in grey levels."""
-    some = grey[::4].astype(np.int16)
+    some = grey[::8].astype(np.int16)
     second = some[:, 2:] - 2 * some[:, 1:-1] + some[:, :-2]
     return max(1.0, float(np.median(np.abs(second))) / (0.6745 * np.sqrt(6.0)))
 
@@ -87,7 +90,14 @@ def follow(
 
     Also returned: how much each patch differs from its host's, mean grey levels.
     """
-    start, guessed = points.astype(np.float32), guess.astype(np.float32)
+    # Only what lies about the points is looked at: of most keyframes few are left.
+    height, width = frame.shape
+    low = np.floor(np.minimum(points, guess).min(0)).astype(int) - _MARGIN
+    high = np.ceil(np.maximum(points, guess).max(0)).astype(int) + _MARGIN
+    corner = np.clip(low, 0, (width, height)) // 4 * 4
+    part = np.s_[corner[1] : max(high[1], 1), corner[0] : max(high[0], 1)]
+    host, frame = host[part], frame[part]
+    start, guessed = ((at - corner).astype(np.float32) for at in (points, guess))
     options: dict[str, Any] = {
         "winSize": (_SIDE, _SIDE), "criteria": _STOP, "flags": cv2.OPTFLOW_USE_INITIAL_FLOW,
         "minEigThreshold": 1e-6,
@@ -100,15 +110,15 @@ def follow(
     back, found_back, _ = cv2.calcOpticalFlowPyrLK(
         frame, host, there, home.copy(), maxLevel=1, **options
     )
-    height, width = frame.shape
-    ok = (there > 2).all(1) & (there < (width - 3, height - 3)).all(1)
+    where = there + corner.astype(np.float32)
+    ok = (where > 2).all(1) & (where < (width - 3, height - 3)).all(1)
     ok &= (found[:, 0] > 0) & (found_back[:, 0] > 0)
     off = (back - start).astype(float)
     across = np.einsum("ni,nij,nj->n", off, tensor, off)
     ok &= across < _BACK_PX**2 * np.trace(tensor, axis1=1, axis2=2)
     ok &= np.linalg.norm(off, axis=1) < 10 * _BACK_PX
     with np.errstate(invalid="ignore"):  # of points that were not found there is anything
-        return there.astype(float), ok, misfit[:, 0].astype(float)
+        return where.astype(float), ok, misfit[:, 0].astype(float)
 
 
 def new_points(
@@ -142,9 +152,9 @@ def new_points(
     return np.stack([x, y], axis=-1).astype(float)
 
 
-def pixel_per_turn(camera: Camera, bearings: np.ndarray, across: np.ndarray) -> Tensors:
+def pixel_per_turn(camera: Camera | Lens, bearings: np.ndarray, across: np.ndarray) -> Tensors:
     """Return how a pixel moves as its bearing does, along two unit vectors across it."""
-    step = 1e-4
+    step = 1e-3
     here = camera.project(bearings)
     moved = [camera.project(bearings + step * across[:, i]) for i in (0, 1)]
     return np.stack([(there - here) / step for there in moved], axis=-1)

@@ -145,8 +145,8 @@ class Estimate:
     """Propose the focal length of a video from its own pictures.
 
     Two methods must agree: what the camera's motion does to a rigid scene, and straight lines at
-    right angles. Otherwise it says why, and ends with exit code 1. The lens is a pinhole or an
-    equidistant fisheye; the principal point is the middle of the picture.
+    right angles. Otherwise it says why, and ends with exit code 1. A fisheye is recognised, not
+    proposed; the principal point is the middle of the picture.
     """
 
     video: Path = setting(..., "a recording of this camera", metavar="VIDEO", positional=True)

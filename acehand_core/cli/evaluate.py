@@ -13,7 +13,7 @@ from acehand_core.errors import InputError
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import check_values, group, leaves, like, setting
 from acehand_core.trackers.ace_settings import AceSettings
-from acehand_core.types import Hands
+from acehand_core.types import Hands, TurnsMode
 
 if TYPE_CHECKING:
     from acehand_core.evaluation.inputs import GroundTruth
@@ -80,6 +80,9 @@ class Evaluate:
     time: int = setting(0, "time N passes over the first segment", low=0)
     hands: Hands = like(JobSettings, "hands", "both", "which hands to look for")
     hand_length_m: float | None = like(JobSettings, "hand_length_m", None)
+    camera_motion: TurnsMode = like(
+        JobSettings, "camera_motion", "rotation", choices=("off", "rotation")
+    )
     ace: AceSettings = group(AceSettings, "tracker ace")
 
     def __post_init__(self) -> None:
@@ -115,7 +118,9 @@ class Evaluate:
 
     def _check_no_tracker_flags(self) -> None:
         """Raise InputError for a flag of trackers that says something else than its default."""
-        of_trackers = {"keep", "decode_frames", "time", "hands", "hand_length_m", "ace"}
+        of_trackers = {
+            "keep", "decode_frames", "time", "hands", "hand_length_m", "camera_motion", "ace",
+        }  # fmt: skip
         for leaf in leaves(Evaluate):
             if leaf.path[0] in of_trackers and leaf.value(self) != leaf.default:
                 raise InputError(
@@ -143,12 +148,14 @@ class Evaluate:
             hands=self.hands,
             hand_length_m=self.hand_length_m,
             ace=chosen.if_weights,
+            camera_motion=self.camera_motion,
         )
         made = DoNothing() if tracker == DoNothing.name else make_tracker(tracker, settings)
         decoding = Decoding(self.decode_frames, in_windows=self.ace.windows is not None)
         used = {
             "hands": settings.hands,
             "hand_length_m": settings.hand_length_m,
+            "camera_motion": settings.camera_motion,
             "ace": settings.ace,
         }
         return evaluate_tracker(

@@ -9,11 +9,11 @@ from acehand_core.cli import console
 from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.console import OVERWRITE
 from acehand_core.errors import InputError, NoHandError
-from acehand_core.pipeline.settings import JobSettings
+from acehand_core.pipeline.settings import JobSettings, WorldSettings
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.settings import group, like, setting
 from acehand_core.trackers.ace_settings import AceSettings
-from acehand_core.types import Hands, Latency
+from acehand_core.types import CameraMotionMode, Hands, Latency
 
 _TABLE = "HandMotion .parquet, or keypoints (.npz, .npy, .csv, .json, .parquet)"
 
@@ -31,6 +31,8 @@ class Reconstruct:
     overwrite: bool = setting(False, OVERWRITE)
     reading: RecordingOptions = group(RecordingOptions)
     hand_length_m: float | None = like(JobSettings, "hand_length_m", None)
+    camera_motion: CameraMotionMode = like(JobSettings, "camera_motion", "rotation")
+    world: WorldSettings = group(WorldSettings)
     work_dir: Path | None = setting(
         None,
         "keep partial results there; the same command again resumes from them",
@@ -40,6 +42,7 @@ class Reconstruct:
 
     def run(self, terminal: console.Terminal) -> int:
         """Track and write."""
+        from acehand_core.pipeline.world import in_world
         from acehand_core.recordings.hands_file import (
             TABLE_SUFFIXES,
             check_table_path,
@@ -48,6 +51,7 @@ class Reconstruct:
         from acehand_core.trackers.base import TrackerSettings
         from acehand_core.trackers.choose import open_input
 
+        self.world.check_used(self.camera_motion)
         output = self.output or self.input.with_suffix(".hands.parquet")
         check_table_path(output, self.overwrite, TABLE_SUFFIXES)
         settings = TrackerSettings(
@@ -55,11 +59,14 @@ class Reconstruct:
             hand_length_m=self.hand_length_m,
             work_dir=self.work_dir,
             ace=usable_weights(self.ace, self.tracker).if_weights,
+            camera_motion="off" if self.camera_motion == "off" else "rotation",
         )
         recording, tracker = open_input(self.input, self.tracker, settings, self.reading)
         motion = tracker.track(recording, terminal.bars)
         if not motion.known.any():
             raise NoHandError(f"{self.input}: no hand was found in {len(motion)} frames.")
+        if self.camera_motion == "full":
+            motion = in_world(motion, recording, self.world, self.work_dir, terminal.bars)
         write_hand_motion(motion, output, self.overwrite)
         left, right = motion.observed.mean(0)
         console.say(f"{output}: {len(motion)} frames, left {left:.0%}, right {right:.0%}")

@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "camera show": ("what a camera file says, and a picture of it", "camera:Show"),
     "camera presets": ("kinds of cameras by their published fields of view", "camera:Presets"),
     "camera estimate": ("the focal length of a video from its pictures", "camera:Estimate"),
+    "camera motion": ("how the camera of a recording turned", "camera_motion:Motion"),
     "camera convert": ("a camera file of any format as ours", "camera:Convert"),
     "dataset check": ("what is wrong with a dataset", "data:DatasetCheck"),
     "dataset repair": ("keep the whole episodes of a broken dataset", "data:DatasetRepair"),

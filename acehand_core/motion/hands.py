@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from acehand_core.errors import SchemaError
 from acehand_core.geometry.cameras import Camera
@@ -45,7 +45,8 @@ class HandMotion:
     ``joints_camera = hand(global_orient, hand_pose, betas) + translation``: ``translation`` places
     the model's own joints, so the wrist is ``J0(betas) + translation``. A joint that nothing is
     known about is NaN. Where rotations are not known they are NaN and ``hand_model`` is "none".
-    ``T_world_camera`` is NaN in frames whose camera pose is not known. ``joints_image`` is the
+    ``T_world_camera`` is NaN in frames whose camera pose is not known; ``pose_confidence``, 0 to 1,
+    is there where it was estimated from pictures. ``joints_image`` is the
     tracker's own 2D evidence, never a projection.
     """
 
@@ -72,6 +73,7 @@ class HandMotion:
     #: In which frame gap filling wrote a hand: its number in ``FILL_FRAMES`` plus one, 0 where it
     #: did not; None where nothing was known of the camera's motion.
     fill_frame: Int[np.ndarray, "T 2"] | None = None
+    pose_confidence: Float[np.ndarray, "T"] | None = None
 
     def __post_init__(self) -> None:
         check_times(self.timestamps_ns, self.fps)
@@ -101,6 +103,14 @@ class HandMotion:
                 raise SchemaError(
                     f"HandMotion.fill_frame must have shape ({frames}, 2) and numbers from 0 to "
                     f"{len(FILL_FRAMES)}."
+                )
+        sure = self.pose_confidence
+        if sure is not None:
+            if self.T_world_camera is None:
+                raise SchemaError("HandMotion.pose_confidence: there are no camera poses.")
+            if sure.shape != (frames,) or not ((sure >= 0) & (sure <= 1)).all():
+                raise SchemaError(
+                    f"HandMotion.pose_confidence must have shape ({frames},) and lie in 0..1."
                 )
         if self.T_world_camera is not None and len(self.T_world_camera) != frames:
             raise SchemaError(
@@ -167,13 +177,14 @@ class HandMotion:
         rows: slice | Int[np.ndarray, "N"] = index
         if len(index) > 0 and index[0] >= 0 and (np.diff(index) == 1).all():
             rows = slice(int(index[0]), int(index[-1]) + 1)
-        poses, filled_in = self.T_world_camera, self.fill_frame
+        poses, filled_in, sure = self.T_world_camera, self.fill_frame, self.pose_confidence
         return replace(
             self,
             timestamps_ns=timestamps_ns,
             fps=fps,
             fill_frame=None if filled_in is None else filled_in[rows],
             T_world_camera=None if poses is None else poses[rows],
+            pose_confidence=None if sure is None else sure[rows],
             **{name: getattr(self, name)[rows] for name in _PER_FRAME},
         )
 

@@ -1,4 +1,4 @@
-"""A recording, and how its camera turned."""
+"""A recording, the inertial sensor beside its camera, and how that camera turned."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.types import (
     CameraPoses,
     ImageRgb,
+    Rotation,
     TimestampsNs,
 )
 
@@ -39,6 +40,38 @@ class FrameSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Imu:
+    """N samples of an inertial sensor, in its own frame.
+
+    Attributes:
+        timestamps_ns: increasing, on the clock of the recording's frames; a part of a recording, or
+            it at another rate, keeps all of them.
+        angular_velocity: rad/s.
+        specific_force: what an accelerometer shows, m/s^2: at rest it points up. None: there is
+            none.
+        R_camera_imu: takes vectors of the sensor's frame to that of the camera whose pictures the
+            recording shows: turned upright, and turned back where they were mirrored. None: not
+            known.
+        source: the topic or file, for messages.
+    """
+
+    timestamps_ns: Int[np.ndarray, "N"]
+    angular_velocity: Float[np.ndarray, "N 3"]
+    specific_force: Float[np.ndarray, "N 3"] | None
+    R_camera_imu: Rotation | None
+    source: str
+
+    def __post_init__(self) -> None:
+        if len(self.timestamps_ns) < 2 or (np.diff(self.timestamps_ns) <= 0).any():
+            raise SchemaError(
+                f"{self.source}: at least two samples at increasing times are needed."
+            )
+        force = np.zeros(0) if self.specific_force is None else self.specific_force
+        if not (np.isfinite(self.angular_velocity).all() and np.isfinite(force).all()):
+            raise SchemaError(f"{self.source}: a sample of the inertial sensor is not finite.")
+
+
+@dataclass(frozen=True, slots=True)
 class Recording:
     """A recording with T frames. ``frames`` is None where only joints are known.
 
@@ -49,6 +82,7 @@ class Recording:
     messages; ``name`` is what results call it, by default the file's name without its folders.
     ``camera_frame`` is the ROS frame that a bag's pictures name, "" where none is named.
     ``source_timestamps_ns`` are, after resampling, the times of the source's frames that are shown.
+    ``imu`` is the inertial sensor that is fixed to the camera.
     """
 
     source: str
@@ -66,6 +100,7 @@ class Recording:
     name: str = ""
     camera_frame: str = ""
     source_timestamps_ns: Int[np.ndarray, "T"] | None = None
+    imu: Imu | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -79,6 +114,10 @@ class Recording:
 
     def __len__(self) -> int:
         return len(self.timestamps_ns)
+
+
+#: Of rendered clips every step of an estimate that was off by 3 degrees was known worse than this.
+DOUBTFUL_RAD = np.radians(0.9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +162,17 @@ class CameraMotion:
         """The number of each frame's piece, from 0."""
         return np.cumsum(self.broken)
 
+    @property
+    def from_first(self) -> Float[np.ndarray, "T 3 3"]:
+        """R_first_camera: how the camera turned since the first frame of each piece."""
+        first = np.flatnonzero(np.r_[True, self.broken[1:]])[self.piece]
+        return np.asarray(np.swapaxes(self.rotations[first], 1, 2) @ self.rotations)
+
+    @property
+    def doubtful(self) -> Bool[np.ndarray, "T"]:
+        """Steps that may be off by degrees: broken ones, and those known worse than 0.9 degrees."""
+        return self.broken | (self.sigma_rad > DOUBTFUL_RAD)
+
     def between(self, a: int, b: int) -> Float[np.ndarray, "3 3"] | None:
         """Return R_a_b, from the camera frame of frame ``b`` to that of ``a``.
 
@@ -131,6 +181,19 @@ class CameraMotion:
         if self.piece[a] != self.piece[b]:
             return None
         return np.asarray(self.rotations[a].T @ self.rotations[b])
+
+    def transferred(
+        self, camera: Camera, pixels: Float[np.ndarray, "N 2"], a: int, b: int
+    ) -> Float[np.ndarray, "N 2"] | None:
+        """Return where frame ``b`` shows what frame ``a`` shows at some pixels, by the turn alone.
+
+        None where the turn is not known, or where it leaves one of them out of the camera's view.
+        """
+        turn = self.between(b, a)
+        if turn is None:
+            return None
+        there = camera.project(camera.unproject(pixels) @ turn.T)
+        return there if np.isfinite(there).all() else None
 
     def part(self, start: int, stop: int) -> CameraMotion:
         """Return frames ``start`` to ``stop - 1``."""

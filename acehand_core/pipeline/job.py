@@ -28,6 +28,7 @@ from acehand_core.pipeline.dataset import Dataset, release_memory
 from acehand_core.pipeline.pictures import draw
 from acehand_core.pipeline.report import EpisodeReport, Failure, JobReport, episode_report
 from acehand_core.pipeline.settings import JobSettings, Span
+from acehand_core.pipeline.world import in_world
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import at_rate, hands_at, only_hands, part
@@ -343,6 +344,9 @@ class Steps:
             NoHandError: there is none that could be followed.
         """
         motion = only_hands(tracker.track(recording, self.progress), self.settings.hands or "both")
+        if self.settings.camera_motion == "full":
+            work_dir = self.settings.tracking.work_dir
+            motion = in_world(motion, recording, self.settings.world, work_dir, self.progress)
         topic = recording.processing.get("topic")
         if topic is not None:  # which topic and frame of a bag the pictures are of
             said = {"image_topic": topic, "camera_frame": recording.camera_frame}

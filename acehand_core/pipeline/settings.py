@@ -11,10 +11,11 @@ from acehand_core.errors import InputError
 from acehand_core.motion import Recording
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.video_encode import VideoEncoding, even_size
-from acehand_core.settings import file_identity, group, identity_of, setting
+from acehand_core.self_calibration import VERSION
+from acehand_core.settings import file_identity, group, identity_of, numbers, setting
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
-from acehand_core.types import Existing, Hands, Latency
+from acehand_core.types import CameraMotionMode, Existing, Hands, Latency
 from retarget.robots.robot import Robot, find_robot_file, robot_names, split_variant
 from retarget.solve.arm_attachment import ArmSettings
 
@@ -33,6 +34,37 @@ class Span:
     start: int
     stop: int
     task: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSettings:
+    """What the user knows of the world that the pictures do not tell."""
+
+    scene_scale: tuple[float, ...] | None = setting(
+        None,
+        "with --camera-motion full: two pixels of a frame, and how many metres they are apart in "
+        "the scene, instead of the scale by hands",
+        metavar="FRAME,U1,V1,U2,V2,M",
+        parse=numbers,
+    )
+    camera_up: tuple[float, ...] | None = setting(
+        None,
+        "with --camera-motion full: up before the first frame's camera (x right, y down, z ahead), "
+        "instead of by an accelerometer or the table",
+        metavar="X,Y,Z",
+        parse=numbers,
+    )
+
+    def __post_init__(self) -> None:
+        given = (("--scene-scale", self.scene_scale, 6), ("--camera-up", self.camera_up, 3))
+        for flag, value, count in given:
+            if value is not None and len(value) != count:
+                raise InputError(f"{flag}: {len(value)} numbers; {count} are needed.")
+
+    def check_used(self, mode: CameraMotionMode) -> None:
+        """Raise InputError where something is said of a world that is not asked for."""
+        if mode != "full" and (self.scene_scale or self.camera_up):
+            raise InputError("--scene-scale and --camera-up go with --camera-motion full.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +142,14 @@ class JobSettings:
         metavar="M",
         identity="always",
     )
+    camera_motion: CameraMotionMode = setting(
+        "rotation",
+        "what to find out of the camera's motion where the recording has no camera poses: nothing; "
+        "how it turns, so that hands out of sight are filled where they stayed; or also where it "
+        "is, so that base poses are in the world (refused where the pictures do not tell)",
+        identity="always",
+    )
+    world: WorldSettings = group(WorldSettings)
     ace: AceSettings = group(AceSettings, "tracker ace", identity=False)
     task: str | None = setting(
         None,
@@ -143,6 +183,7 @@ class JobSettings:
             raise InputError(f"--fps {self.fps}: a whole number from 1 on is needed.")
         if self.task is not None and not self.task.strip():
             raise InputError("--task is empty; say in a few words what the hands do.")
+        self.world.check_used(self.camera_motion)
         if self.output.absolute().name in ("", ".."):
             raise InputError(f"--output {self.output}: give the name of a folder to make.")
         if self.calibration is not None:
@@ -172,7 +213,9 @@ class JobSettings:
         name, variant = split_variant(self.robot)
         robot = name if name in robot_names() else file_identity(find_robot_file(name))
         mapping = self.reading.keypoints
-        said = {"keypoints": file_identity(mapping)} if mapping else {}
+        said: dict[str, Any] = {"keypoints": file_identity(mapping)} if mapping else {}
+        if self.reading.camera_estimate:  # another version may find another camera
+            said["camera-estimate"] = VERSION
         return (
             identity_of(self)
             | said
@@ -194,7 +237,7 @@ class JobSettings:
         frame: Literal["camera", "world", "none"] = "camera"
         if not tracker.placed:
             frame = "none"
-        elif recording.T_world_camera is not None:
+        elif recording.T_world_camera is not None or self.camera_motion == "full":
             frame = "world"
 
         hand = next(iter(robot.hands.values()))
@@ -224,4 +267,5 @@ class JobSettings:
             hand_length_m=self.hand_length_m,
             ace=self.ace.if_weights,
             work_dir=None if self.dry_run else self.work_dir,
+            camera_motion="off" if self.camera_motion == "off" else "rotation",
         )

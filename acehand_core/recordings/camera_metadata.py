@@ -1,4 +1,4 @@
-"""What a file itself says of the lens that took it: phones, GoPros, photographs.
+"""What a file itself says of the lens that took it: phones, GoPros, photographs, the pictures.
 
 A focal length "by 35 mm film" has the diagonal's angle: the diagonal of that film is 43.27 mm, so
 focal = mm / 43.27 * diagonal of the picture in pixels. A phone's is of its 4:3 sensor; a wider
@@ -7,24 +7,42 @@ video has the sensor's width and less of its height, and stabilisation crops fur
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import av
+import cv2
 import numpy as np
 
+from acehand_core.atomic import atomic_path
 from acehand_core.geometry.cameras import Camera
-from acehand_core.recordings.camera_presets import PRESETS, lens_through
+from acehand_core.motion import Recording
+from acehand_core.recordings.camera_presets import (
+    PRESETS,
+    lens_through,
+    preset_camera,
+    preset_note,
+)
 from acehand_core.recordings.cameras import same_shape
 from acehand_core.recordings.video_index import open_container
+from acehand_core.self_calibration import VERSION
+from acehand_core.types import Progress
 
 #: Diagonal of a picture on 35 mm film, 36 x 24 mm.
 FILM_MM = math.hypot(36, 24)
 _APPLE = "com.apple.quicktime.camera.focal_length.35mm_equivalent"
+#: Keys that only phones write: QuickTime of Apple's, MP4 of Android's camera.
+_PHONE_TAGS = (
+    "com.apple.quicktime.model",
+    "com.android.manufacturer",
+    "com.android.model",
+)
 #: Focal lengths by 35 mm film of lenses that exist; 0 stands for unknown.
 _LENSES_MM = (5.0, 500.0)
 #: A header's boxes are read whole; GoPro's are some kilobytes.
@@ -33,14 +51,42 @@ _MAX_BOX = 1 << 20
 _MAX_DEPTH = 8
 #: How far the lens polynomial that is stored may be from the model made of it, in half diagonals.
 _CLOSE = 0.003
+#: GoPro's types of numbers, as struct spells them.
+_NUMBERS = {"b": "b", "B": "B", "s": "h", "S": "H", "l": "i", "L": "I", "j": "q", "J": "Q",
+            "f": "f", "d": "d"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a file says of its camera. ``camera`` None: of a kind that no model stands for."""
+    """What a file says of its camera.
+
+    ``camera`` None: nothing that can be used. ``assumed``: only its kind is said, and the camera is
+    that kind's preset.
+    """
 
     camera: Camera | None
     note: str
+    assumed: bool = False
+
+
+def descriptions(
+    said: Described | None, estimated: Callable[[], Described] | None
+) -> Iterator[Described]:
+    """Yield what is known of a camera that nobody gave; the last one's counts.
+
+    What a file says of its lens goes before an estimate, an estimate before what its kind has.
+    """
+    if said is not None and not said.assumed:
+        yield said
+        if said.camera is not None:
+            return
+    if estimated is not None:
+        found = estimated()
+        yield found
+        if found.camera is not None:
+            return
+    if said is not None and said.assumed:
+        yield said
 
 
 def described_by_video(path: Path, width: int, height: int) -> Described | None:
@@ -54,7 +100,8 @@ def described_by_video(path: Path, width: int, height: int) -> Described | None:
         VideoError: the file cannot be opened.
     """
     with open_container(path) as container:
-        millimetres = _number(container.metadata.get(_APPLE))
+        tags = {name.lower(): value for name, value in container.metadata.items()}
+    millimetres = _number(tags.get(_APPLE))
     if millimetres is not None:
         across, down = max(width, height), min(width, height)
         sensor = max(across, down * 4 / 3) * 5 / 4  # the diagonal of the 4:3 picture around it
@@ -67,9 +114,59 @@ def described_by_video(path: Path, width: int, height: int) -> Described | None:
         )
 
     values = _gopro_header(path)
-    if values is None or not {"ZFOV", "VFOV"} <= set(values):
-        return None
-    return _gopro(values, width, height)
+    if values is not None and {"ZFOV", "VFOV"} <= set(values):
+        return _gopro(values, width, height)
+    if any(tags.get(name, "").strip() for name in _PHONE_TAGS):
+        made = " ".join(filter(None, (tags.get(name, "").strip() for name in _PHONE_TAGS)))
+        camera = preset_camera("phone", width, height)
+        note = f"the file's metadata name a phone ({made}) and no focal length"
+        return Described(camera, f"{note}: {preset_note('phone', camera)}", assumed=True)
+    return None
+
+
+def described_by_pictures(
+    recording: Recording, work_dir: Path | None, progress: Progress
+) -> Described:
+    """Return the camera that a recording's own pictures give, or why they do not.
+
+    ``work_dir``: where it is kept, so that a second run with the same pictures need not do it
+    again; None: nowhere.
+    """
+    from acehand_core.self_calibration.estimate import estimate, field_of_view
+
+    times = hashlib.sha256(recording.timestamps_ns.tobytes()).hexdigest()
+    key = [VERSION, cv2.__version__, recording.sha256, times, dict(recording.processing)]
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    kept = (
+        None if work_dir is None or recording.sha256 is None else work_dir / f"camera_{name}.json"
+    )
+    if kept is not None and kept.is_file():
+        said = json.loads(kept.read_text("utf-8"))
+        camera = None if said["camera"] is None else Camera.from_json(said["camera"], str(kept))
+        return Described(camera, said["note"])
+
+    def shown(stage: str, done: int, total: int) -> None:
+        progress(f"camera, {stage}", done, total)
+
+    found = estimate(recording, shown, thorough=False)
+    camera, note = found.camera, f"--camera-estimate proposes no camera: {found.reason}"
+    if camera is not None:
+        angles = ", ".join(
+            f"{method.name} {field_of_view(method.focal, method.lens):.1f}"
+            for method in found.findings
+            if method.focal is not None
+        )
+        note = (
+            f"camera estimated from the pictures: {found.findings[0].lens}, fx = fy = "
+            f"{camera.fx:.1f} px +- {100 * found.error:.1f} % (standard error; degrees across by "
+            f"{angles}); distances scale with it"
+        )
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(kept, overwrite=True) as partial:
+            text = json.dumps({"camera": camera and camera.to_json(), "note": note})
+            partial.write_text(text, "utf-8")
+    return Described(camera, note)
 
 
 def described_by_picture(path: Path, width: int, height: int) -> Described | None:
@@ -194,7 +291,7 @@ def _gopro_header(path: Path) -> dict[str, Any] | None:
         file.seek(start)
         data = file.read(end - start)
     values: dict[str, Any] = {}
-    for key, value in _keys(data):
+    for key, value in gpmf_keys(data):
         values.setdefault(key, value)
     return values
 
@@ -216,8 +313,11 @@ def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, i
         start += size
 
 
-def _keys(data: bytes, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield keys and values: text, or numbers as a tuple. What is of another type is left out."""
+def gpmf_keys(data: bytes, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield keys and values: text, or numbers as a tuple; None of one that holds those that follow.
+
+    What is of another type is left out.
+    """
     at = 0
     while at + 8 <= len(data):
         key, kind, size, count = struct.unpack_from(">4sBBH", data, at)
@@ -226,10 +326,11 @@ def _keys(data: bytes, depth: int = 0) -> Iterator[tuple[str, Any]]:
             return
         name, letter = key.decode("latin-1"), chr(kind)
         if kind == 0 and depth < _MAX_DEPTH:
-            yield from _keys(body, depth + 1)
+            yield name, None
+            yield from gpmf_keys(body, depth + 1)
         elif letter in "cF":
             yield name, body.decode("latin-1")
-        elif letter in "fdbBsSlL" and size and len(body) % struct.calcsize(">" + letter) == 0:
-            number = len(body) // struct.calcsize(">" + letter)
-            yield name, struct.unpack(f">{number}{letter}", body)
+        elif letter in _NUMBERS and len(body) % struct.calcsize(">" + _NUMBERS[letter]) == 0:
+            number = len(body) // struct.calcsize(">" + _NUMBERS[letter])
+            yield name, struct.unpack(f">{number}{_NUMBERS[letter]}", body)
         at += 8 + -(-size * count // 4) * 4

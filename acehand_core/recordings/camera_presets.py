@@ -6,6 +6,7 @@ stabilisation in the camera crops further. Sources are named in ``PRESETS`` and 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -177,6 +178,16 @@ def _view_of(name: str, preset: Preset, across: int, down: int) -> tuple[View, f
         f"--camera-preset {name}: the video has {across} x {down} pixels, but this kind's field of "
         f"view is published for {shapes} only. Give a calibration (--camera)."
     )
+
+
+def presets_for(width: int, height: int) -> list[str]:
+    """Return the presets that have a field of view for pictures of a size in pixels."""
+    names = []
+    for name in PRESETS:
+        with contextlib.suppress(CalibrationError):
+            preset_camera(name, width, height)
+            names.append(name)
+    return names
 
 
 def preset_note(name: str, camera: Camera) -> str:

@@ -125,10 +125,11 @@ COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("joints_image", _vector(42), "21 keypoints the tracker saw, source pixels; NaN where none"),
     ("T_world_camera", _vector(16), "camera pose, row-major; null where unknown"),
 )  # fmt: skip
-#: Only where the camera's motion was known; files of before have none either.
-FILL_COLUMN: tuple[str, pa.DataType, str] = (
-    "fill_frame", pa.int8(),
-    "frame in which it was filled: 0 not filled, 1 camera, 2 one that the camera turns in, 3 world",
+#: Only where there is something to say; files of before have none either.
+OPTIONAL_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
+    ("fill_frame", pa.int8(), "in which frame it was filled: 0 not filled, 1 the camera's, "
+     "2 one that the camera turns in, 3 the world"),
+    ("pose_confidence", pa.float64(), "of a camera pose estimated from pictures, 0 to 1"),
 )  # fmt: skip
 #: Arrays of a hand in a frame.
 _ARRAYS: dict[str, tuple[int, ...]] = {
@@ -161,9 +162,13 @@ def to_table(motion: HandMotion) -> pa.Table:
         columns["T_world_camera"] = _fixed(poses, np.isnan(poses).any(1))
 
     fields = [(name, kind) for name, kind, _ in COLUMNS]
-    if motion.fill_frame is not None:
-        fields.append(FILL_COLUMN[:2])
-        columns[FILL_COLUMN[0]] = motion.fill_frame.reshape(-1)
+    given = {"fill_frame": motion.fill_frame, "pose_confidence": None}
+    if motion.pose_confidence is not None:
+        given["pose_confidence"] = np.repeat(motion.pose_confidence, 2)
+    for name, kind, _ in OPTIONAL_COLUMNS:
+        if (values := given[name]) is not None:
+            fields.append((name, kind))
+            columns[name] = values.reshape(-1)
 
     header = {
         "format": FORMAT,
@@ -224,8 +229,7 @@ def _checked_columns(file: pq.ParquetFile, path: Path) -> list[tuple[str, pa.Dat
     """Return the columns that the file has. Raises SchemaError where one is not as it must be."""
     schema = file.schema_arrow
     columns = [(name, kind) for name, kind, _ in COLUMNS]
-    if FILL_COLUMN[0] in schema.names:
-        columns.append(FILL_COLUMN[:2])
+    columns += [(name, kind) for name, kind, _ in OPTIONAL_COLUMNS if name in schema.names]
     for name, kind in columns:
         if name not in schema.names:
             raise SchemaError(f"{path}: column {name!r} is missing from the hand motion.")
@@ -288,7 +292,8 @@ def _motion(values: dict[str, np.ndarray], header: dict[str, Any], where: str) -
         name: values[name].reshape(-1, 2, *_ARRAYS.get(name, ())) for name in (*_SCALARS, *_ARRAYS)
     }
     poses, camera = values["T_world_camera"], header["camera"]
-    provenance, filled_in = header["provenance"], values.get(FILL_COLUMN[0])
+    filled_in, sure = (values.get(name) for name, _, _ in OPTIONAL_COLUMNS)
+    provenance = header["provenance"]
     lists = {name: tuple(provenance[name]) for name in ("licenses", "notes")}
     return HandMotion(
         **arrays,
@@ -302,6 +307,7 @@ def _motion(values: dict[str, np.ndarray], header: dict[str, Any], where: str) -
         T_world_camera=poses.reshape(-1, 4, 4)[::2] if len(poses) else None,
         placed=bool(header["placed"]),
         fill_frame=None if filled_in is None else filled_in.reshape(-1, 2),
+        pose_confidence=None if sure is None else sure[::2],
     )
 
 

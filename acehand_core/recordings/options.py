@@ -17,7 +17,8 @@ class RecordingOptions:
 
     A camera file is rescaled to the video; a distorted video is undistorted to pinhole.
     ``keypoints`` and ``hands`` are for files of hands; the latter is which of them are read, also
-    the side of a single one that has no side.
+    the side of a single one that has no side. ``work_dir`` is where an estimated camera is kept for
+    a second run; None: nowhere.
     """
 
     intrinsics: str | None = setting(
@@ -45,11 +46,22 @@ class RecordingOptions:
     camera_metadata: bool = setting(
         True, "without a camera, do not use what the file itself says of its lens"
     )
+    camera_estimate: bool = setting(
+        False,
+        "without a camera, take the focal length that the pictures themselves give, where two "
+        "methods agree on it (docs/my_camera.md)",
+    )
     camera_poses: Path | None = setting(
         None,
         "table of camera poses; base poses are then in the world frame",
         metavar="FILE",
         identity="always",
+    )
+    imu: Path | None = setting(
+        None,
+        "the gyroscope on the camera: EuRoC's data.csv, a table, or the GoPro video it was in "
+        "(docs/my_camera.md)",
+        metavar="FILE",
     )
     mirrored: bool = setting(
         False, "a selfie video; it is turned back on reading, and stored so", identity="always"
@@ -77,6 +89,7 @@ class RecordingOptions:
     )
     bag: BagOptions = group(BagOptions, "bags")
     hands: Hands = "both"
+    work_dir: Path | None = None
 
     def __post_init__(self) -> None:
         if sum(g is not None for g in (self.intrinsics, self.camera, self.camera_preset)) > 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +25,9 @@ from acehand_core.recordings.camera_files import read_camera
 from acehand_core.recordings.camera_metadata import (
     Described,
     described_by_picture,
+    described_by_pictures,
     described_by_video,
+    descriptions,
 )
 from acehand_core.recordings.camera_presets import preset_camera, preset_note
 from acehand_core.recordings.hands_file import (
@@ -33,11 +36,12 @@ from acehand_core.recordings.hands_file import (
     read_motion_file,
     refuse_flags,
 )
+from acehand_core.recordings.inertial import read_imu, with_gopro_imu
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import EXTENSIONS, frames_between, open_video, videos_in
 from acehand_core.settings import identity_of
-from acehand_core.types import Progress
+from acehand_core.types import Progress, no_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,9 @@ class HandsFile(RecordingFormat):
             "--intrinsics": options.intrinsics is not None,
             "--camera": options.camera is not None,
             "--camera-preset": options.camera_preset is not None,
+            "--camera-estimate": options.camera_estimate,
             "--mirrored": options.mirrored,
+            "--imu": options.imu is not None,
         }
         refuse_flags(path, given)
 
@@ -160,6 +166,8 @@ class LeRobotEpisode(RecordingFormat):
         return lerobot_video.episode_sha256(path, options.video_key, self._videos)
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
+        if options.imu is not None:
+            raise InputError(f"{path}: --imu does not apply to an episode of a dataset.")
         return Opened(
             lerobot_video.open_episode(path, options.video_key, options.mirrored, self._videos)
         )
@@ -242,7 +250,8 @@ class VideoFile(RecordingFormat):
         return videos_in(folder)
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
-        return Opened(open_video(path, mirrored=options.mirrored))
+        recording = open_video(path, mirrored=options.mirrored)
+        return Opened(recording if options.imu else with_gopro_imu(recording, path))
 
     def described(self, path: Path, recording: Recording) -> Described | None:
         return described_by_video(path, recording.width, recording.height)
@@ -322,6 +331,9 @@ class Registry:
         self._refuse_options_of_others(path, kind, options)
         opened = kind.open(path, options, progress)
         recording = opened.recording
+        if options.imu is not None:
+            imu = read_imu(options.imu, recording.timestamps_ns)
+            recording = replace(recording, imu=imu)
         bounds = frames_between(
             str(path), recording.timestamps_ns, recording.fps, options.start_s, options.duration_s
         )
@@ -334,15 +346,22 @@ class Registry:
             named = f"camera {found.name} of a {found.format}" if len(found.names) > 1 else ""
             notes = (note for note in (named, found.note) if note)
             recording = replace(recording, notes=(*recording.notes, *notes))
+            if recording.imu is not None and recording.imu.R_camera_imu is None:
+                mounted = replace(recording.imu, R_camera_imu=found.R_camera_imu)
+                recording = replace(recording, imu=mounted)
         elif options.intrinsics is not None:
             camera = cameras.parse_intrinsics(options.intrinsics, *size)
         elif options.camera_preset is not None:
             camera = preset_camera(options.camera_preset, *size)
             note = preset_note(options.camera_preset, camera)
             recording = replace(recording, notes=(*recording.notes, note))
-        elif options.camera_metadata and recording.camera is None:
-            described = kind.described(path, recording)
-            if described is not None:
+        elif recording.camera is None:
+            said = kind.described(path, recording) if options.camera_metadata else None
+            estimated = None
+            if options.camera_estimate and recording.frames is not None:
+                work_dir, shown = options.work_dir, progress or no_progress
+                estimated = partial(described_by_pictures, recording, work_dir, shown)
+            for described in descriptions(said, estimated):
                 camera = described.camera
                 recording = replace(recording, notes=(*recording.notes, described.note))
         if camera is not None:
@@ -388,7 +407,7 @@ def open_recording(
     """
     if not isinstance(given.get("intrinsics", ""), str | None):
         given["intrinsics"] = ",".join(str(float(number)) for number in given["intrinsics"])
-    for name in ("camera", "camera_poses"):
+    for name in ("camera", "camera_poses", "imu"):
         if isinstance(given.get(name), str):
             given[name] = Path(given[name])
     for name in ("start_s", "duration_s", "frame_rate"):

@@ -22,6 +22,8 @@ Lens = Literal["pinhole", "equidistant"]
 Homogeneous = Float[np.ndarray, "N 4"]
 #: Steps for the first focal length, and for each after it, which begins at its neighbour's scene.
 _FIRST, _NEXT = 60, 25
+#: What the noise is multiplied with before the first focal length is adjusted.
+_AT_FIRST = (16.0, 6.0, 2.5)
 #: A step that lowers the misfit by less than this share ends the adjustment.
 _GAIN = 2e-5
 #: Points nearer than this, in units of the first depths, count as this near.
@@ -45,7 +47,11 @@ def profile(
         noise_px: standard deviation of a sighting.
     """
     middle = len(focals) // 2
+    # At first everything counts, then what is off counts less and less: otherwise a scene that
+    # fits some of the tracks well, and not the others, is never left again.
     start = _Scene.begun(tracks, focals[middle], lens, noise_px)
+    for times in _AT_FIRST:
+        start.adjust(focals[middle], _FIRST // 3, times * noise_px)
     misfits = np.full(len(focals), np.inf)
     misfits[middle] = start.adjust(focals[middle], _FIRST)
     # Outwards from the middle, and back again from the ends: of two valleys the deeper counts.
@@ -94,8 +100,17 @@ class _Scene:
         given = self._pixels, self._seen, self._lens, self._noise
         return _Scene(*given, self._R, self._t, self._points)
 
-    def adjust(self, focal: float, steps: int) -> float:
-        """Adjust by up to so many steps of Levenberg and Marquardt; return the misfit."""
+    def adjust(self, focal: float, steps: int, noise_px: float | None = None) -> float:
+        """Adjust by up to so many steps of Levenberg and Marquardt; return the misfit.
+
+        ``noise_px``: another standard deviation of a sighting, for this adjustment only.
+        """
+        if noise_px is not None:
+            usual, self._noise = self._noise, noise_px
+            misfit = self.adjust(focal, steps)
+            self._noise = usual
+            return misfit
+
         misfit = self._misfit(focal, self._R, self._t, self._points)
         self._damping = min(self._damping, 1e-2)
         for _ in range(steps):

@@ -1,9 +1,14 @@
-"""Corners followed through a recording, seen again in keyframes where the picture has moved on."""
+"""Corners followed through a recording, seen again in keyframes where the picture has moved on.
+
+A corner is followed from frame to frame and then put where the picture that it was found in shows
+it, so that errors do not add up; one that looks another there is given up.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -12,15 +17,22 @@ from jaxtyping import Bool, Float, UInt8
 #: Pixels of a followed corner in every keyframe, NaN where it was not there.
 Tracks = Float[np.ndarray, "K N 2"]
 Gray = UInt8[np.ndarray, "H W"]
+#: What a keyframe sees: pixels (2,) by the corner's name.
+_Seen = dict[int, np.ndarray]
 _CORNERS, _APART = 350, 10
-#: How far a corner followed there and back may be from where it began.
-_BACK_PX = 0.7
+#: Smoothing of pictures, in pixels.
+_SMOOTH_PX = 0.8
+#: How far a corner may be from where it began once it is followed there and back: by way of the
+#: frame before, by way of the picture it was found in; and how far the latter moves it at most.
+_BACK_PX, _HOST_BACK_PX, _HOST_MOVES_PX = 2.1, 0.5, 2.0
 #: A keyframe is where corners have moved so far since the last, in widths of the picture.
-_STEP = 0.04
-#: Keyframes of one window, and how many of them a corner must be seen in.
-_KEYFRAMES, _SEEN = 12, 4
-#: A window of fewer corners says nothing.
-_FEWEST = 20
+_STEP = 0.02
+#: Keyframes of a window, new ones before the next, and the fewest of one.
+_KEYFRAMES, _NEW, _FEW = 14, 7, 5
+#: In how many keyframes of a window a corner must be seen; of more than so many the longest count.
+_SEEN, _MOST = 3, 120
+#: A window of fewer corners says nothing, and a keyframe that shares fewer begins another stretch.
+_FEWEST, _SHARED = 20, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,97 +44,125 @@ class Window:
 
 
 def windows(pictures: Iterable[Gray]) -> Iterator[Window]:
-    """Yield windows of keyframes; none of a camera that stands still."""
-    follower = _Follower()
+    """Yield windows of keyframes that overlap by half; none of a camera that stands still."""
+    follower, stretch, new = _Follower(), list[tuple[int, _Seen]](), 0
     for number, picture in enumerate(pictures):
-        follower.add(number, picture)
-        if len(follower.keyframes) == _KEYFRAMES:
-            yield from follower.window()
-            follower = _Follower()
-            follower.add(number, picture)
-    if len(follower.keyframes) >= _SEEN:
-        yield from follower.window()
+        seen = follower.follow(picture)
+        if stretch and len(seen.keys() & stretch[-1][1].keys()) < _SHARED:
+            yield from _window(stretch, new)
+            stretch, new = [], 0
+        if stretch and not _moved(stretch[-1][1], seen, picture.shape[1]):
+            continue
+        stretch = [*stretch, (number, follower.with_more(number))][-_KEYFRAMES:]
+        new += 1
+        if len(stretch) == _KEYFRAMES and new >= _NEW:
+            yield from _window(stretch, new)
+            new = 0
+    yield from _window(stretch, new)
+
+
+def _moved(before: _Seen, after: _Seen, width: int) -> bool:
+    steps = [np.linalg.norm(after[name] - before[name]) for name in after.keys() & before.keys()]
+    return bool(np.median(steps) > _STEP * width)
+
+
+def _window(stretch: list[tuple[int, _Seen]], new: int) -> Iterator[Window]:
+    """Yield the window of keyframes, of which so many are new; none that adds or says little."""
+    if len(stretch) < _FEW or (len(stretch) == _KEYFRAMES and new < _NEW // 2):
+        return
+    counts: dict[int, int] = {}
+    for _, pixels in stretch:
+        for name in pixels:
+            counts[name] = counts.get(name, 0) + 1
+    names = sorted((n for n, count in counts.items() if count >= _SEEN), key=lambda n: -counts[n])
+    if len(names) < _FEWEST:
+        return
+    tracks = np.full((len(stretch), min(len(names), _MOST), 2), np.nan)
+    for row, (_, pixels) in enumerate(stretch):
+        for column, name in enumerate(names[:_MOST]):
+            if name in pixels:
+                tracks[row, column] = pixels[name]
+    yield Window(tuple(number for number, _ in stretch), tracks)
 
 
 class _Follower:
-    """Corners from one picture to the next."""
+    """Corners from one picture to the next. ``host``: the keyframe a corner was found in."""
 
     def __init__(self) -> None:
-        self.keyframes: list[tuple[int, dict[int, np.ndarray]]] = []
-        self._before: Gray | None = None
-        self._at = np.zeros((0, 2), np.float32)
-        self._names = np.zeros(0, int)
+        self._picture: Gray | None = None
+        self._at, self._host_at = np.zeros((0, 2), np.float32), np.zeros((0, 2), np.float32)
+        self._names, self._host = np.zeros(0, int), np.zeros(0, int)
+        self._hosts: dict[int, Gray] = {}
         self._next = 0
 
-    def add(self, number: int, picture: Gray) -> None:
-        """Follow the corners into a picture; make it a keyframe where they have moved enough."""
-        if self._before is not None and len(self._at):
-            there, kept = _followed(self._before, picture, self._at)
-            back, kept_back = _followed(picture, self._before, there)
-            kept &= kept_back & (np.linalg.norm(back - self._at, axis=-1) < _BACK_PX)
+    def follow(self, picture: Gray) -> _Seen:
+        """Return where the corners are in the next picture."""
+        before = self._picture
+        picture = np.asarray(cv2.GaussianBlur(picture, (0, 0), _SMOOTH_PX), np.uint8)
+        self._picture = picture
+        if before is not None and len(self._at):
+            there, kept = _there_and_back(before, picture, self._at, self._at, _BACK_PX, level=4)
             height, width = picture.shape
-            kept &= ((there > 2) & (there < (width - 3, height - 3))).all(axis=-1)
-            self._at, self._names = there[kept], self._names[kept]
-        self._before = picture
-        if self._moved(picture.shape[1]):
-            self._renew(picture)
-            pixels = zip(self._names.tolist(), self._at.astype(float), strict=True)
-            self.keyframes.append((number, dict(pixels)))
+            kept &= ((there > 3) & (there < (width - 4, height - 4))).all(axis=-1)
+            self._pick(there, kept)
 
-    def _moved(self, width: int) -> bool:
-        if not self.keyframes:
-            return True
-        last = self.keyframes[-1][1]
-        pairs = [
-            (last[n], p) for n, p in zip(self._names.tolist(), self._at, strict=True) if n in last
-        ]
-        if len(pairs) < 20:
-            return True  # nearly everything is new
-        steps = np.linalg.norm([after - before for before, after in pairs], axis=-1)
-        return bool(np.median(steps) > _STEP * width)
+            there, kept = self._at.copy(), np.zeros(len(self._at), bool)
+            for host in np.unique(self._host).tolist():
+                of = np.flatnonzero(self._host == host)
+                there[of], kept[of] = _there_and_back(
+                    self._hosts[host], picture, self._host_at[of], self._at[of], _HOST_BACK_PX, 1
+                )
+            kept &= np.linalg.norm(there - self._at, axis=-1) < _HOST_MOVES_PX
+            self._pick(there, kept)
+        return self._seen()
 
-    def _renew(self, picture: Gray) -> None:
-        """Find new corners where there are none."""
+    def with_more(self, number: int) -> _Seen:
+        """Find new corners where there are none; this picture is their host."""
+        picture, wanted = self._picture, _CORNERS - len(self._at)
+        assert picture is not None
         mask = np.full(picture.shape, 255, np.uint8)
         for x, y in self._at.tolist():
             cv2.circle(mask, (round(x), round(y)), _APART, 0, -1)
-        wanted = _CORNERS - len(self._at)
-        new = (
-            None
-            if wanted <= 0
-            else cv2.goodFeaturesToTrack(picture, wanted, 0.005, _APART, mask=mask)
-        )
-        if new is None:
-            return
-        new = new.reshape(-1, 2)
-        names = np.arange(self._next, self._next + len(new))
-        self._next += len(new)
-        self._at = np.concatenate([self._at, new]).astype(np.float32)
-        self._names = np.concatenate([self._names, names])
+        found = None
+        if wanted > 0:
+            found = cv2.goodFeaturesToTrack(picture, wanted, 0.005, _APART, mask=mask)
+        corners = np.zeros((0, 2), np.float32) if found is None else found.reshape(-1, 2)
+        count = len(corners)
+        self._at = np.concatenate([self._at, corners])
+        self._host_at = np.concatenate([self._host_at, corners])
+        self._names = np.concatenate([self._names, np.arange(self._next, self._next + count)])
+        self._host = np.concatenate([self._host, np.full(count, number)])
+        self._next += count
+        used = set(self._host.tolist())
+        hosts = self._hosts | {number: picture}
+        self._hosts = {host: shown for host, shown in hosts.items() if host in used}
+        return self._seen()
 
-    def window(self) -> Iterator[Window]:
-        """Yield the keyframes with the corners that enough of them see; none of too few corners."""
-        counts: dict[int, int] = {}
-        for _, pixels in self.keyframes:
-            for name in pixels:
-                counts[name] = counts.get(name, 0) + 1
-        names = [name for name, count in counts.items() if count >= _SEEN]
-        if len(names) < _FEWEST:
-            return
-        tracks = np.full((len(self.keyframes), len(names), 2), np.nan)
-        for row, (_, pixels) in enumerate(self.keyframes):
-            for column, name in enumerate(names):
-                if name in pixels:
-                    tracks[row, column] = pixels[name]
-        yield Window(tuple(number for number, _ in self.keyframes), tracks)
+    def _seen(self) -> _Seen:
+        return dict(zip(self._names.tolist(), self._at.astype(float), strict=True))
+
+    def _pick(self, at: np.ndarray, kept: np.ndarray) -> None:
+        self._at, self._host_at = at[kept], self._host_at[kept]
+        self._names, self._host = self._names[kept], self._host[kept]
 
 
-def _followed(
-    before: Gray, after: Gray, at: Float[np.ndarray, "N 2"]
+def _there_and_back(
+    before: Gray,
+    after: Gray,
+    at: Float[np.ndarray, "N 2"],
+    guess: Float[np.ndarray, "N 2"],
+    back_px: float,
+    level: int,
 ) -> tuple[Float[np.ndarray, "N 2"], Bool[np.ndarray, "N"]]:
-    """Return where corners of one picture are in another, and which were found."""
-    # What stands in for the result is not looked at.
-    there, found, _ = cv2.calcOpticalFlowPyrLK(
-        before, after, at, at.copy(), winSize=(21, 21), maxLevel=4
-    )
-    return np.asarray(there, np.float32), np.asarray(found)[:, 0] > 0
+    """Return where points of one picture are in another, and which came back from there."""
+    options: dict[str, Any] = {
+        "winSize": (21, 21), "maxLevel": level, "flags": cv2.OPTFLOW_USE_INITIAL_FLOW,
+    }  # fmt: skip
+    there, found, _ = cv2.calcOpticalFlowPyrLK(before, after, at, guess.copy(), **options)
+    # Back with the guess's own shift, so that a wrong point has no help to come home.
+    home = there if guess is at else at + (there - guess)
+    back, found_back, _ = cv2.calcOpticalFlowPyrLK(after, before, there, home.copy(), **options)
+    kept = (found[:, 0] > 0) & (found_back[:, 0] > 0)
+    with np.errstate(invalid="ignore"):  # what was not found may be anywhere
+        kept &= np.linalg.norm(back - at, axis=-1) < back_px
+    return np.asarray(there, np.float32), kept

@@ -16,7 +16,7 @@ from typing import Literal, Protocol, runtime_checkable
 from acehand_core.errors import InputError, MissingDependencyError, nearest
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.trackers.ace_settings import AceSettings
-from acehand_core.types import Hands, Progress, no_progress
+from acehand_core.types import Hands, Progress, TurnsMode, no_progress
 
 ENTRY_POINT_GROUP = "acehand.trackers"
 
@@ -36,6 +36,7 @@ class TrackerSettings:
             input and settings resumes from them.
         ace: weights and settings of the ace tracker, or None.
         keypoints: how a file of keypoints as tracker is written: a mapping or a preset.
+        camera_motion: what to find out of the camera's motion where the recording has no poses.
     """
 
     hands: Hands = "both"
@@ -44,6 +45,7 @@ class TrackerSettings:
     work_dir: Path | None = None
     ace: AceSettings | None = None
     keypoints: str | None = None
+    camera_motion: TurnsMode = "rotation"
 
     def __post_init__(self) -> None:
         low, high = HAND_LENGTHS_M

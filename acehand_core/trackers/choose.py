@@ -13,7 +13,7 @@ from acehand_core.recordings.registry import HandsFile, Opened, Registry, format
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker
 from acehand_core.trackers.files import FileTracker
-from acehand_core.types import Hands, Progress, no_progress
+from acehand_core.types import Hands, Progress, TurnsMode, no_progress
 
 
 def choose_tracker(name: str, settings: TrackerSettings) -> Tracker:
@@ -42,6 +42,7 @@ def open_tracked(
             "--intrinsics": reading.intrinsics is not None,
             "--camera": reading.camera is not None,
             "--camera-preset": reading.camera_preset is not None,
+            "--camera-estimate": reading.camera_estimate,
             "--mirrored": reading.mirrored,
             "--hand-length": settings.hand_length_m is not None,
         }
@@ -51,7 +52,8 @@ def open_tracked(
     settings = replace(settings, keypoints=reading.keypoints)
     if format_of(path) is not HandsFile and format_of(Path(tracker)) is HandsFile:
         reading = replace(reading, keypoints=None)
-    opened = registry.open(path, replace(reading, hands=settings.hands), progress)
+    reading = replace(reading, hands=settings.hands, work_dir=settings.work_dir)
+    opened = registry.open(path, reading, progress)
     chosen: Tracker
 
     if opened.hands is not None:
@@ -92,6 +94,7 @@ def track(
     hands: Hands = "both",
     hand_length: float | None = None,
     weights: Path | str | None = None,
+    camera_motion: TurnsMode = "rotation",
     progress: Progress = no_progress,
 ) -> HandMotion:
     """Return the motion of both hands of a recording.
@@ -103,6 +106,7 @@ def track(
         hand_length: wrist to middle fingertip in metres; fixes the scale that a single camera
             cannot know.
         weights: of the model, for the ace tracker.
+        camera_motion: what to find out of it where the recording has no camera poses.
         progress: called with (stage, done, total).
 
     Raises:
@@ -113,7 +117,9 @@ def track(
         tracker = recording.source  # a file of hands
     if isinstance(tracker, str | Path):
         ace = None if weights is None else AceSettings(weights=Path(weights))
-        settings = TrackerSettings(hands=hands, hand_length_m=hand_length, ace=ace)
+        settings = TrackerSettings(
+            hands=hands, hand_length_m=hand_length, ace=ace, camera_motion=camera_motion
+        )
         tracker = choose_tracker(str(tracker), settings)
 
     motion = tracker.track(recording, progress)

@@ -25,8 +25,9 @@ from acehand_core.types import CameraPoses
 
 #: A camera that turns by less than this across a gap makes no difference to it.
 MIN_TURN_RAD = np.radians(5.0)
-#: A turn across a gap that is known no better than this is not known.
-MAX_SIGMA_RAD = np.radians(3.0)
+#: A turn across a gap that is known no better than this is not known. (Up to it the calmer frame
+#: decides: a turn that is wrong by more than the head's makes no path calm.)
+MAX_SIGMA_RAD = np.radians(15.0)
 #: What the turn's uncertainty takes from the quality of filled frames.
 HALF_TRUST_RAD, BROKEN_TRUST = np.radians(5.0), 0.5
 #: A hand's path is looked at for so long before and after a gap, and its speed there counts as the

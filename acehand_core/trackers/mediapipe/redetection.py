@@ -1,10 +1,8 @@
-"""Detection over the whole recording: which detection is whose hand, and where to look again.
+"""Detection over the whole recording, and where to look again.
 
-A forward pass covers the recording. Duplicates are removed, detections are linked to tracks by
-where they are, and each track takes the side that its frames vote for: a single frame's label may
-flip, a track's labels rarely do. Then, only where a slot is empty next to a sighting, the gap is
-looked at again: forwards and backwards with lower thresholds, and in enlarged crops around the last
-and the next sighting.
+A forward pass covers the recording. ``linking`` says whose hand each detection is. Then, only where
+a slot is empty next to a sighting, the gap is looked at again: forwards and backwards with lower
+thresholds, and in enlarged crops around the last and the next sighting.
 """
 
 from __future__ import annotations
@@ -13,144 +11,17 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import cv2
 import numpy as np
 from jaxtyping import UInt8
-from scipy.optimize import linear_sum_assignment
 
 from acehand_core.motion import FrameSource
 from acehand_core.trackers.mediapipe.detector import Detection, Detector, SegmentCache
+from acehand_core.trackers.mediapipe.linking import Slots, Turned, distance, unturned
 from acehand_core.types import ImageRgb, Progress
-
-#: Two detections closer than this share of their size are one hand. (The duplicates of a real
-#: clip lie within 0.6; clasped hands measured on renders stay beyond 1.)
-DUPLICATE_DISTANCE = 0.75
-#: A hand moves less than this share of its size per frame, and a track survives this many misses.
-LINK_DISTANCE = 0.9
-LINK_GROWTH = 0.15
-MAX_MISSES = 8
-#: What a label that contradicts the track's last frames adds to the distance: it decides where two
-#: hands cross, and is too little to break a track that is alone.
-OTHER_SIDE, MEMORY = 0.4, 15
-#: Shorter tracks are noise unless the network is sure.
-MIN_TRACK = 3
-SURE = 0.9
-CERTAIN = 0.85
-
-Slots = list[list[Detection | None]]  # (T, 2)
-
-
-def distance(a: Detection, b: Detection) -> float:
-    """Return the mean landmark distance over the mean size."""
-    gap = np.linalg.norm(a.pixels - b.pixels, axis=1).mean()
-    return float(gap / max(0.5 * (a.size + b.size), 1e-6))
-
-
-def without_duplicates(detections: Sequence[Detection]) -> list[Detection]:
-    """Keep the surer of detections that lie on one hand."""
-    kept: list[Detection] = []
-    for detection in sorted(detections, key=lambda d: -d.confidence):
-        if all(distance(detection, other) > DUPLICATE_DISTANCE for other in kept):
-            kept.append(detection)
-    return kept
-
-
-@dataclass(slots=True)
-class _Track:
-    frames: list[int] = field(default_factory=list)
-    detections: list[Detection] = field(default_factory=list)
-
-    def add(self, frame: int, detection: Detection) -> None:
-        self.frames.append(frame)
-        self.detections.append(detection)
-
-    @property
-    def evidence(self) -> float:
-        """Log odds of a right hand, summed over frames; each frame's vote is bounded."""
-        p = np.clip([d.p_right for d in self.detections], 0.03, 0.97)
-        return float(np.sum(np.log(p / (1 - p))))
-
-    @property
-    def p_right(self) -> float:
-        """Probability of a right hand, averaged over the last frames."""
-        return float(np.mean([d.p_right for d in self.detections[-MEMORY:]]))
-
-    @property
-    def certainty(self) -> float:
-        """Mean probability of the side that the track as a whole votes for."""
-        right = np.mean([d.p_right for d in self.detections])
-        return float(right if self.evidence > 0 else 1 - right)
-
-    @property
-    def sure(self) -> bool:
-        """Whether the network is sure of every one of several detections."""
-        return min(d.confidence for d in self.detections) > SURE and len(self.frames) > 1
-
-    def distance(self, frame: int, detection: Detection) -> float:
-        """Distance of a detection from where the track is expected."""
-        last = self.detections[-1].pixels
-        step = frame - self.frames[-1]
-        if len(self.frames) > 1 and self.frames[-1] - self.frames[-2] <= 2:
-            velocity = last.mean(0) - self.detections[-2].pixels.mean(0)
-            # Half the velocity: enough to follow, too little to run away in a gap.
-            last = last + 0.5 * velocity / (self.frames[-1] - self.frames[-2]) * min(step, 3)
-        gap = np.linalg.norm(last - detection.pixels, axis=1).mean()
-        return float(gap / max(0.5 * (self.detections[-1].size + detection.size), 1e-6))
-
-
-def assign_slots(frames: Sequence[Sequence[Detection]]) -> Slots:
-    """Return per frame the left and the right hand (or None)."""
-    tracks = _link([without_duplicates(detections) for detections in frames])
-    if len(frames) >= MIN_TRACK:
-        tracks = [t for t in tracks if len(t.frames) >= MIN_TRACK or t.sure]
-
-    slots: Slots = [[None, None] for _ in frames]
-    # The clearest evidence chooses first; a later track takes what is left of its side.
-    for track in sorted(tracks, key=lambda t: -abs(t.evidence)):
-        side = int(track.evidence > 0)
-        taken = np.array([slots[frame][side] is not None for frame in track.frames])
-        other_free = all(slots[frame][1 - side] is None for frame in track.frames)
-        # A hand surely of the taken side is somebody else's; an uncertain one is the other hand.
-        if taken.mean() > 0.5 and other_free and track.certainty < CERTAIN:
-            side, taken = 1 - side, np.zeros(len(taken), bool)
-        if (~taken).sum() < MIN_TRACK <= len(track.frames):
-            continue
-        for frame, detection, busy in zip(track.frames, track.detections, taken, strict=True):
-            if not busy:
-                slots[frame][side] = detection
-
-    return slots
-
-
-def _link(frames: Sequence[Sequence[Detection]]) -> list[_Track]:
-    """Link detections of neighbouring frames by place (Hungarian assignment)."""
-    done: list[_Track] = []
-    active: list[_Track] = []
-    for frame, detections in enumerate(frames):
-        done += [t for t in active if frame - t.frames[-1] > MAX_MISSES + 1]
-        active = [t for t in active if frame - t.frames[-1] <= MAX_MISSES + 1]
-        unused = set(range(len(detections)))
-        if active and detections:
-            cost = np.array([[t.distance(frame, d) for d in detections] for t in active])
-            reach = np.array([LINK_DISTANCE + LINK_GROWTH * (frame - t.frames[-1]) for t in active])
-            other_side = np.array(
-                [[abs(t.p_right - d.p_right) for d in detections] for t in active]
-            )
-            cost = np.where(cost <= reach[:, None], cost + OTHER_SIDE * other_side, 1e3)
-            for row, column in zip(*linear_sum_assignment(cost), strict=True):
-                if cost[row, column] < 1e3:
-                    active[row].add(frame, detections[column])
-                    unused.discard(int(column))
-        for index in sorted(unused):
-            track = _Track()
-            track.add(frame, detections[index])
-            active.append(track)
-
-    return done + active
-
 
 #: Frames of one forward segment. Fixed, so that a result does not depend on the machine.
 SEGMENT_FRAMES = 320
@@ -246,7 +117,11 @@ def find_gaps(slots: Slots) -> list[Gap]:
 
 
 def look_again(
-    frames: FrameSource, gaps: Sequence[Gap], fps: float, progress: Progress
+    frames: FrameSource,
+    gaps: Sequence[Gap],
+    fps: float,
+    progress: Progress,
+    turned: Turned = unturned,
 ) -> Iterator[tuple[int, Detection]]:
     """Yield (frame, detection) of hands that the forward pass lost."""
     if not gaps:
@@ -258,9 +133,9 @@ def look_again(
             progress("look again", index, len(gaps))
             seen: dict[int, Detection] = {}
             for walk in _walks(gap, reach):
-                seen.update(_follow(walk, frames, moving, gap.slot))
+                seen.update(_follow(walk, frames, moving, gap.slot, turned))
             for walk in _walks(gap, reach):
-                seen.update(_crops(walk, frames, still, gap.slot, seen))
+                seen.update(_crops(walk, frames, still, gap.slot, seen, turned))
             yield from seen.items()
         progress("look again", len(gaps), len(gaps))
 
@@ -273,6 +148,11 @@ class _Walk:
     stop: int
     backwards: bool
     sighting: Detection
+
+    @property
+    def sighted(self) -> int:
+        """The frame of the sighting."""
+        return self.stop if self.backwards else self.start - 1
 
     def images(self, frames: FrameSource, run_up: int) -> Iterator[tuple[int, bool, ImageRgb]]:
         """Yield (frame, inside the gap, image) in walking order."""
@@ -300,41 +180,48 @@ def _walks(gap: Gap, reach: int) -> Iterator[_Walk]:
 
 
 def _follow(
-    walk: _Walk, frames: FrameSource, detector: Detector, slot: int
+    walk: _Walk, frames: FrameSource, detector: Detector, slot: int, turned: Turned
 ) -> Iterator[tuple[int, Detection]]:
     """Track into the gap from its edge; the last sighting moves along."""
     detector.reset()
-    last, misses = walk.sighting, 0
+    last, at, misses = walk.sighting, walk.sighted, 0
     look = "backward" if walk.backwards else "forward again"
     for frame, inside, image in walk.images(frames, RUN_UP):
-        match = _expected(detector(image, look), last, slot, misses)
+        found = detector(image, look)
         if not inside:
             continue
+        match = _expected(found, [last, turned(last, at, frame)], slot, misses)
         if match is None:
             misses += 1
             if misses >= GIVE_UP:
                 return
             continue
-        last, misses = match, 0
+        last, at, misses = match, frame, 0
         yield frame, match
 
 
 def _crops(
-    walk: _Walk, frames: FrameSource, detector: Detector, slot: int, seen: dict[int, Detection]
+    walk: _Walk,
+    frames: FrameSource,
+    detector: Detector,
+    slot: int,
+    seen: dict[int, Detection],
+    turned: Turned,
 ) -> Iterator[tuple[int, Detection]]:
     """Look at an enlarged crop around the last sighting where the other walks saw nothing."""
-    last, misses = walk.sighting, 0
+    last, at, misses = walk.sighting, walk.sighted, 0
     for frame, _, image in walk.images(frames, 0):
         if frame in seen:
-            last, misses = seen[frame], 0
+            last, at, misses = seen[frame], frame, 0
             continue
 
-        crop, scale, corner = _crop(image, last)
+        in_room = turned(last, at, frame)
+        crop, scale, corner = _crop(image, in_room or last)
         hands = [
             replace(d, pixels=(d.pixels + 0.5) / scale - 0.5 + corner)
             for d in detector(crop, "crop")
         ]
-        match = _expected(hands, last, slot, misses)
+        match = _expected(hands, [last, in_room], slot, misses)
 
         if match is None:
             misses += 1
@@ -342,7 +229,7 @@ def _crops(
                 return
             continue
 
-        last, misses = match, 0
+        last, at, misses = match, frame, 0
         yield frame, match
 
 
@@ -363,14 +250,24 @@ def _crop(
 
 
 def _expected(
-    detections: Sequence[Detection], last: Detection, slot: int, misses: int
+    detections: Sequence[Detection], places: Sequence[Detection | None], slot: int, misses: int
 ) -> Detection | None:
-    """Return the detection that continues ``last``: near, as large, not of the other side."""
+    """Return the detection that continues a hand: near, as large, not of the other side.
+
+    ``places``: where it is expected.
+    """
+
+    def off(found: Detection) -> float:
+        return min(distance(found, place) for place in places if place is not None)
+
+    def alike(found: Detection) -> bool:
+        return any(0.5 < found.size / place.size < 2.0 for place in places if place is not None)
+
     near = [
         d
         for d in detections
-        if distance(d, last) < EXPECTED + 0.1 * misses
-        and 0.5 < d.size / last.size < 2.0
+        if off(d) < EXPECTED + 0.1 * misses
+        and alike(d)
         and (d.p_right if slot else 1 - d.p_right) > 0.3
     ]
-    return min(near, key=lambda d: distance(d, last), default=None)
+    return min(near, key=off, default=None)

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from acehand_core.camera_motion import from_gyroscope, recorded_rotations
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import CameraMotion, HandModelName, HandMotion, Recording
 from acehand_core.provenance import Provenance
+from acehand_core.recordings.camera_presets import presets_for
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import detector, redetection
 from acehand_core.trackers.mediapipe.detector import SegmentCache
-from acehand_core.trackers.mediapipe.reconstruct import HandTrack, reconstruct
-from acehand_core.trackers.mediapipe.redetection import Slots, assign_slots
+from acehand_core.trackers.mediapipe.linking import (
+    Slots,
+    Turned,
+    assign_slots,
+    by_turn,
+    is_worn,
+    unturned,
+)
+from acehand_core.trackers.mediapipe.reconstruct import MAX_FILL_S, HandTrack, reconstruct
 from acehand_core.types import SIDES, Progress, no_progress
 
 VERSION = "0.10.14"
@@ -37,9 +47,10 @@ class MediaPipeTracker:
                 f"{recording.source}: the mediapipe tracker needs a video; this input has none."
             )
         camera = recording.camera or Camera.nominal(recording.width, recording.height)
-        slots = self._detect(recording, progress)
+        slots, motion, note = self._detect(recording, camera, progress)
+        if note:
+            recording = replace(recording, notes=(*recording.notes, note))
         poses = recording.T_world_camera
-        motion = None if poses is None else CameraMotion.from_poses(poses)
         tracks = []
         for slot, side in enumerate(SIDES):
             enabled = self._settings.hands in ("both", side)
@@ -49,25 +60,73 @@ class MediaPipeTracker:
                     detections, side, camera, recording.timestamps_ns, self._settings, motion, poses
                 )
             )
-        return self._assemble(recording, camera, tracks, turned=motion is not None)
+        return self._assemble(recording, camera, tracks, motion)
 
-    def _detect(self, recording: Recording, progress: Progress) -> Slots:
-        """Look at the recording, then again where a hand was lost."""
+    def _detect(
+        self, recording: Recording, camera: Camera, progress: Progress
+    ) -> tuple[Slots, CameraMotion | None, str]:
+        """Look at the recording, then again where a hand was lost.
+
+        Returns:
+            The hands of every frame, how the camera turned, and what is to be said of that.
+        """
         assert recording.frames is not None
         cache = SegmentCache(self._settings.work_dir, cache_key(recording))
         detections = redetection.forward_pass(recording.frames, progress, cache)
         slots = assign_slots(detections)
+        motion, note = self._camera_motion(recording, camera, slots, progress)
+        turned: Turned = unturned
+        worn = False
+        if motion is not None:
+            turned, worn = by_turn(camera, motion), is_worn(motion)
+            slots = assign_slots(detections, turned, worn)
+
         gaps = redetection.find_gaps(slots)
         if not gaps:
-            return slots
+            return slots, motion, note
         for frame, detection in redetection.look_again(
-            recording.frames, gaps, recording.fps, progress
+            recording.frames, gaps, recording.fps, progress, turned
         ):
             detections[frame].append(detection)
-        return assign_slots(detections)
+        return assign_slots(detections, turned, worn), motion, note
+
+    def _camera_motion(
+        self, recording: Recording, camera: Camera, slots: Slots, progress: Progress
+    ) -> tuple[CameraMotion | None, str]:
+        """Return how the camera turned, and a note; None where nobody knows, wants, or needs it."""
+        if recording.T_world_camera is not None:
+            return CameraMotion.from_poses(recording.T_world_camera), ""
+        if self._settings.camera_motion == "off":
+            return None, ""
+
+        # Where hands are seen all the time, nothing depends on it.
+        wanted = np.zeros(len(recording), bool)
+        for gap in redetection.find_gaps(slots):
+            last, first = recording.timestamps_ns[[gap.stop - 1, gap.start]]
+            # Another look may make a gap shorter.
+            short = (last - first) * 1e-9 <= 2 * MAX_FILL_S
+            if short and gap.before is not None and gap.after is not None:
+                wanted[gap.start : gap.stop] = True
+        if not wanted.any():
+            return None, ""
+        landmarks = np.full((len(recording), len(SIDES), 21, 2), np.nan)
+        for frame, pair in enumerate(slots):
+            for slot, hand in enumerate(pair):
+                if hand is not None:
+                    landmarks[frame, slot] = hand.pixels
+        work_dir = self._settings.work_dir
+        motion = recorded_rotations(recording, camera, landmarks, wanted, work_dir, progress)
+        if recording.imu is None:
+            return motion, ""
+        measured = from_gyroscope(recording.imu, recording.timestamps_ns, motion)
+        return measured.motion, measured.note
 
     def _assemble(
-        self, recording: Recording, camera: Camera, tracks: list[HandTrack], turned: bool
+        self,
+        recording: Recording,
+        camera: Camera,
+        tracks: list[HandTrack],
+        motion: CameraMotion | None,
     ) -> HandMotion:
         def both(name: str) -> np.ndarray:
             return np.stack([getattr(track, name) for track in tracks], axis=1)
@@ -75,6 +134,9 @@ class MediaPipeTracker:
         joints, observed, filled = both("joints"), both("observed"), both("filled")
         known = observed | filled
         inside = camera.contains(camera.project(joints)).mean(-1)
+        lost_turns = 0
+        if motion is not None and recording.T_world_camera is None:
+            lost_turns = int((filled.any(axis=1) & motion.broken).sum())
         return HandMotion(
             timestamps_ns=recording.timestamps_ns,
             fps=recording.fps,
@@ -92,23 +154,30 @@ class MediaPipeTracker:
             hand_model="acehand",
             camera=camera,
             T_world_camera=recording.T_world_camera,
-            provenance=self._provenance(recording, camera),
-            fill_frame=both("fill_frame") if turned else None,
+            provenance=self._provenance(recording, camera, lost_turns),
+            fill_frame=None if motion is None else both("fill_frame"),
         )
 
-    def _provenance(self, recording: Recording, camera: Camera) -> Provenance:
+    def _provenance(self, recording: Recording, camera: Camera, lost_turns: int = 0) -> Provenance:
         settings, notes = self._settings, list(recording.notes)
         if recording.camera is None:
             notes.append(
                 "no intrinsics given: a pinhole of 60 degrees across the longer side is assumed "
                 f"(fx = fy = {camera.fx:.1f} px); distances scale with it. Head-mounted cameras "
-                "see more: give --camera-preset, --camera, or what acehand camera estimate finds"
+                "see more: give --camera, or --camera-preset (for pictures of this shape "
+                f"{', '.join(presets_for(recording.width, recording.height))}), or try "
+                "--camera-estimate"
             )
 
         if settings.hand_length_m is None:
             notes.append(
                 "no hand length given: hands have the length of a mean adult hand; "
                 "distances scale with it"
+            )
+        if lost_turns:
+            notes.append(
+                f"the camera's turn is not known in {lost_turns} frames in which a hand was filled "
+                "in (cuts, blur, nothing to see): as if it had not turned"
             )
         return Provenance(
             source=recording.name,
@@ -120,6 +189,9 @@ class MediaPipeTracker:
                 "hands": settings.hands,
                 "hand_length_m": settings.hand_length_m,
                 "placement": settings.placement,
+                "camera_motion": "poses"
+                if recording.T_world_camera is not None
+                else settings.camera_motion,
             },
             notes=tuple(notes),
         )
