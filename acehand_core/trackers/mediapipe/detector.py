@@ -1,10 +1,11 @@
-"""MediaPipe Hands (0.10.14, legacy solution: its models are in the wheel) as a function of images.
+"""Hands in the pictures of a sequence, by MediaPipe's two networks (``networks``).
 
-Its handedness labels assume a mirrored, selfie image. Recordings are not mirrored, so the labels
-are swapped here, once.
+As in MediaPipe's own graph a hand that was seen in one picture is looked for in the next one where
+it was, and palms are searched only while there is room for another hand. Its handedness labels
+assume a mirrored, selfie image; recordings are not mirrored.
 
 Partial results of a long detection pass are kept, so that an interrupted run resumes where it
-stopped. A segment's key is a hash of the pictures (file and how it was read), the library and the
+stopped. A segment's key is a hash of the pictures (file and how it was read), the networks and the
 detector's settings: never of a name.
 """
 
@@ -13,44 +14,48 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from jaxtyping import Float
 
-from acehand_core.errors import InputError, MissingDependencyError, OutputError
+from acehand_core.errors import InputError, OutputError
 from acehand_core.files.safe_files import safe_load_npz
+from acehand_core.trackers.mediapipe.networks import Crop, Look, crop_of, hand_networks
 from acehand_core.types import ImageRgb
 
-#: Wider images are shrunk first: the networks look at 192 and 224 pixels.
-MAX_SIDE = 1280
-MODEL_COMPLEXITY = 1
 MAX_HANDS = 2
-#: Thresholds of the first look at a recording.
+#: Thresholds of the first look at a recording: of a palm, and of a hand in its crop.
 DETECTION_CONFIDENCE = TRACKING_CONFIDENCE = 0.5
+#: A palm in a crop that overlaps a known hand's by this share is that hand's.
+SAME_HAND = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
     """One hand seen in one frame.
 
-    ``pixels`` are in the source image, integer coordinates at pixel centres; ``world`` metres in
-    the axes of the crop. ``p_right`` is the network's probability of a right hand; ``look`` names
-    the pass that saw it.
+    Attributes:
+        pixels: of the source image, integer coordinates at pixel centres.
+        world: metres from the middle of the hand, in the axes of the image (x right, y down).
+        p_right: the network's probability of a right hand.
+        look: the pass that saw it.
+        presence: how sure the network is that there is a hand, 0 to 1.
+        covariance: of each landmark over several crops, px^2; None where there was one crop.
     """
 
     pixels: Float[np.ndarray, "21 2"]
     world: Float[np.ndarray, "21 3"]
     p_right: float
     look: str
+    presence: float = 1.0
+    covariance: Float[np.ndarray, "21 2 2"] | None = None
 
     @property
     def confidence(self) -> float:
-        """How sure the network is of the side: the only score it gives."""
+        """How sure the network is of the side."""
         return max(self.p_right, 1 - self.p_right)
 
     @property
@@ -61,7 +66,7 @@ class Detection:
 
 
 class Detector:
-    """One MediaPipe graph. Not thread-safe: give each thread its own."""
+    """Follows hands from picture to picture. Not thread-safe: give each thread its own."""
 
     def __init__(
         self,
@@ -71,66 +76,39 @@ class Detector:
         tracking_confidence: float = TRACKING_CONFIDENCE,
         max_hands: int = MAX_HANDS,
     ) -> None:
-        hands = _import_hands()
-        self._graph = hands.Hands(
-            static_image_mode=still,
-            max_num_hands=max_hands,
-            model_complexity=MODEL_COMPLEXITY,
-            min_detection_confidence=detection_confidence,
-            min_tracking_confidence=tracking_confidence,
-        )
-
-    def __enter__(self) -> Detector:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._graph.close()
+        self._networks = hand_networks()
+        self._still, self._max_hands = still, max_hands
+        self._palm_confidence, self._hand_confidence = detection_confidence, tracking_confidence
+        self._crops: list[Crop] = []
 
     def reset(self) -> None:
         """Forget the hands of the last image: the next one starts a new sequence."""
-        self._graph.reset()
+        self._crops = []
 
     def __call__(self, image: ImageRgb, look: str) -> list[Detection]:
         """Return the hands in an image; pixels are those of ``image``."""
-        height, width = image.shape[:2]
-        shrink = max(height, width) / MAX_SIDE
-        if shrink > 1:
-            size = (round(width / shrink), round(height / shrink))
-            image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+        image = np.ascontiguousarray(image)
+        seen = [self._networks.look(image, crop) for crop in self._crops]
+        seen = [hand for hand in seen if hand.presence >= self._hand_confidence]
+        if len(seen) < self._max_hands:
+            seen += self._new_hands(image, seen)
+        self._crops = [] if self._still else [crop_of(hand.pixels) for hand in seen]
+        return [Detection(s.pixels, s.world, s.p_right, look, s.presence) for s in seen]
 
-        result = self._graph.process(np.ascontiguousarray(image))
-        detections = []
-        for points, world, handedness in zip(
-            result.multi_hand_landmarks or (),
-            result.multi_hand_world_landmarks or (),
-            result.multi_handedness or (),
-            strict=True,
-        ):
-            # Normalised coordinates run over pixel edges; labels are those of a mirrored image.
-            pixels = _array(points)[:, :2] * [width, height] - 0.5
-            label = handedness.classification[0]
-            score = float(np.clip(label.score, 0.5, 1.0))
-            p_right = score if label.label == "Left" else 1 - score
-            detections.append(Detection(pixels, _array(world), p_right, look))
-        return detections
-
-
-def _array(landmarks: Any) -> Float[np.ndarray, "21 3"]:
-    return np.array([(p.x, p.y, p.z) for p in landmarks.landmark])
-
-
-def _import_hands() -> Any:
-    # protobuf 4 announces its own future on every graph; nothing here can act on it.
-    warnings.filterwarnings("ignore", message=".*SymbolDatabase.GetPrototype.*")
-    try:
-        import mediapipe.python.solutions.hands as hands
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"The mediapipe tracker cannot start: {error}. In the checkout: "
-            "pip install '.[mediapipe]' && pip install --no-deps mediapipe==0.10.14; "
-            "or bring your own hands with --tracker FILE."
-        ) from error
-    return hands
+    def _new_hands(self, image: ImageRgb, seen: list[Look]) -> list[Look]:
+        """Return hands whose palms are found beside those that are known."""
+        known = [crop_of(hand.pixels) for hand in seen]
+        fresh = []
+        for palm in self._networks.palms(image, self._palm_confidence):
+            if len(known) == self._max_hands:
+                break
+            if any(palm.crop.overlap(crop) > SAME_HAND for crop in known):
+                continue
+            hand = self._networks.look(image, palm.crop)
+            if hand.presence >= self._hand_confidence:
+                known.append(crop_of(hand.pixels))
+                fresh.append(hand)
+        return fresh
 
 
 class SegmentCache:
@@ -150,11 +128,12 @@ class SegmentCache:
         try:
             data = safe_load_npz(path)
             flat = [
-                Detection(pixels, world, float(p_right), str(look))
-                for pixels, world, p_right, look in zip(
-                    data["pixels"], data["world"], data["p_right"], data["look"], strict=True
+                Detection(pixels, world, float(p_right), str(look), float(presence))
+                for pixels, world, p_right, look, presence in zip(
+                    data["pixels"], data["world"], data["p_right"], data["look"],
+                    data["presence"], strict=True,
                 )
-            ]
+            ]  # fmt: skip
             ends = np.cumsum(data["count"])
             if len(ends) != stop - start or ends[-1] != len(flat):
                 return None
@@ -184,6 +163,7 @@ class SegmentCache:
                     world=np.array([d.world for d in flat]).reshape(-1, 21, 3),
                     p_right=np.array([d.p_right for d in flat]),
                     look=np.array([d.look for d in flat], dtype="U16"),
+                    presence=np.array([d.presence for d in flat]),
                 )
             partial.replace(path)
         except OSError as error:

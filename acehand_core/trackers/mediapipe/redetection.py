@@ -63,31 +63,31 @@ def forward_pass(frames: FrameSource, progress: Progress, cache: SegmentCache) -
 
     def work(jobs: Iterator[tuple[int, int]]) -> None:
         nonlocal done
-        with Detector() as detector:
-            while not stop.is_set():
-                with lock:
-                    job = next(jobs, None)
-                if job is None:
-                    return
+        detector = Detector()
+        while not stop.is_set():
+            with lock:
+                job = next(jobs, None)
+            if job is None:
+                return
 
-                result = cache.get(*job)
-                if result is None:
-                    detector.reset()
-                    result = []
-                    for image in frames.read(*job):
-                        if stop.is_set():
-                            return
-                        result.append(detector(image, "forward"))
-                        with lock:
-                            done += 1
-                            progress("track", done, count)
-                    cache.put(*job, result)
-                else:
+            result = cache.get(*job)
+            if result is None:
+                detector.reset()
+                result = []
+                for image in frames.read(*job):
+                    if stop.is_set():
+                        return
+                    result.append(detector(image, "forward"))
                     with lock:
-                        done += job[1] - job[0]
+                        done += 1
                         progress("track", done, count)
+                cache.put(*job, result)
+            else:
+                with lock:
+                    done += job[1] - job[0]
+                    progress("track", done, count)
 
-                detections[job[0] : job[1]] = result
+            detections[job[0] : job[1]] = result
 
     jobs = iter(segments)
     workers = min(len(segments), os.cpu_count() or 1)
@@ -128,16 +128,16 @@ def look_again(
         return
     reach = max(GIVE_UP, round(REACH_S * fps))
     low = partial(Detector, detection_confidence=LOW_CONFIDENCE, tracking_confidence=LOW_CONFIDENCE)
-    with low() as moving, low(still=True) as still:
-        for index, gap in enumerate(gaps):
-            progress("look again", index, len(gaps))
-            seen: dict[int, Detection] = {}
-            for walk in _walks(gap, reach):
-                seen.update(_follow(walk, frames, moving, gap.slot, turned))
-            for walk in _walks(gap, reach):
-                seen.update(_crops(walk, frames, still, gap.slot, seen, turned))
-            yield from seen.items()
-        progress("look again", len(gaps), len(gaps))
+    moving, still = low(), low(still=True)
+    for index, gap in enumerate(gaps):
+        progress("look again", index, len(gaps))
+        seen: dict[int, Detection] = {}
+        for walk in _walks(gap, reach):
+            seen.update(_follow(walk, frames, moving, gap.slot, turned))
+        for walk in _walks(gap, reach):
+            seen.update(_crops(walk, frames, still, gap.slot, seen, turned))
+        yield from seen.items()
+    progress("look again", len(gaps), len(gaps))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,9 @@ from acehand_core.trackers.mediapipe.linking import (
     is_worn,
     unturned,
 )
+from acehand_core.trackers.mediapipe.networks import VERSION
 from acehand_core.trackers.mediapipe.reconstruct import MAX_FILL_S, HandTrack, reconstruct
 from acehand_core.types import SIDES, Progress, no_progress
-
-VERSION = "0.10.14"
-
 
 class MediaPipeTracker:
     """Tracks both hands of a video on a CPU, without weights of ours."""
@@ -206,11 +204,10 @@ def cache_key(recording: Recording) -> dict[str, Any]:
         "frames": [len(times), int(times[0]), int(times[-1])],
         "size": [recording.width, recording.height],
         "mediapipe": VERSION,
+        "runtime": "openvino",
         "detector": {
             "detection_confidence": detector.DETECTION_CONFIDENCE,
             "tracking_confidence": detector.TRACKING_CONFIDENCE,
             "max_hands": detector.MAX_HANDS,
-            "model_complexity": detector.MODEL_COMPLEXITY,
-            "max_side": detector.MAX_SIDE,
         },
     }

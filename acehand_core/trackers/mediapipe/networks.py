@@ -1,0 +1,324 @@
+"""MediaPipe's two hand networks, run directly: palms in a picture, and landmarks in a crop.
+
+The networks are the two files ``palm_detection_full`` and ``hand_landmark_full`` of MediaPipe
+0.10.14, which OpenVINO reads as they are. What stands around them there (anchors, thresholds, how a
+crop is placed) is done here: "MediaPipe Hands: On-device Real-time Hand Tracking" (Zhang et al.,
+2020) and the package's own graph descriptions say how.
+
+Crops are squares that may be turned and mirrored. Picture coordinates are pixels, integer at pixel
+centres.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core.atomic import atomic_path
+from acehand_core.errors import InputError, MissingDependencyError
+from acehand_core.types import ImageRgb
+
+VERSION = "0.10.14"
+#: Where the wheel has the networks, and the SHA-256 of each.
+PALM = "palm_detection/palm_detection_full.tflite"
+LANDMARKS = "hand_landmark/hand_landmark_full.tflite"
+SHA256 = {
+    PALM: "1b14e9422c6ad006cde6581a46c8b90dd573c07ab7f3934b5589e7cea3f89a54",
+    LANDMARKS: "11c272b891e1a99ab034208e23937a8008388cf11ed2a9d776ed3d01d0ba00e3",
+}
+_IN_WHEEL = "mediapipe/modules/"
+
+PALM_PIXELS, CROP_PIXELS = 192, 224
+#: Two palms that overlap by this share (intersection over union) are one.
+SAME_PALM = 0.3
+#: A hand reaches this far beyond the box of its palm, and of its landmarks; and along the hand.
+_PALM_SCALE, _PALM_SHIFT = 2.6, -0.5
+_HAND_SCALE, _HAND_SHIFT = 2.0, -0.1
+#: Landmarks that place the next crop: all but the fingers' ends.
+_STEADY = [0, 1, 2, 3, 5, 6, 9, 10, 13, 14, 17, 18]
+_INDEX, _MIDDLE, _RING = 5, 9, 13
+
+
+@dataclass(frozen=True, slots=True)
+class Crop:
+    """A square of a picture: centre and side in pixels, turned clockwise by ``angle`` rad.
+
+    Where ``mirrored`` the crop is shown to the network left to right.
+    """
+
+    x: float
+    y: float
+    side: float
+    angle: float
+    mirrored: bool = False
+
+    def to_picture(self, points: Float[np.ndarray, "*n 2"]) -> Float[np.ndarray, "*n 2"]:
+        """Return points of the picture; given as shares of the side from the upper left corner."""
+        centred = (points - 0.5) * self.side
+        if self.mirrored:
+            centred = centred * [-1.0, 1.0]
+        return centred @ _turn(self.angle).T + [self.x, self.y]
+
+    def picture(self, image: ImageRgb, pixels: int = CROP_PIXELS) -> ImageRgb:
+        """Cut the square out of a picture; what lies outside is black."""
+        if self.side > 2 * pixels:
+            # Sampling alone would alias: the surroundings are made smaller first.
+            reach = self.side * np.sqrt(0.5) + 2
+            left, top = (max(int(c - reach), 0) for c in (self.x, self.y))
+            right, bottom = (max(int(c + reach), 0) for c in (self.x, self.y))
+            part = image[top:bottom, left:right]
+            if min(part.shape[:2]) > 1:
+                part = part[: part.shape[0] // 2 * 2, : part.shape[1] // 2 * 2]
+                half = cv2.resize(part, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+                x, y = (self.x - left) / 2 - 0.25, (self.y - top) / 2 - 0.25
+                return replace(self, x=x, y=y, side=self.side / 2).picture(half, pixels)
+        corners = np.array([[0.5, 0.5], [pixels - 0.5, 0.5], [0.5, pixels - 0.5]]) / pixels
+        matrix = cv2.getAffineTransform(
+            np.array([[0, 0], [pixels - 1, 0], [0, pixels - 1]], np.float32),
+            self.to_picture(corners).astype(np.float32),
+        )
+        flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+        return cv2.warpAffine(image, matrix, (pixels, pixels), flags=flags)
+
+    def overlap(self, other: Crop) -> float:
+        """Return intersection over union of the two, as if neither were turned."""
+        half = (self.side + other.side) / 2
+        wide = min(half - abs(self.x - other.x), self.side, other.side)
+        high = min(half - abs(self.y - other.y), self.side, other.side)
+        shared = max(wide, 0.0) * max(high, 0.0)
+        return shared / (self.side**2 + other.side**2 - shared)
+
+
+@dataclass(frozen=True, slots=True)
+class Palm:
+    """A palm that was found: the crop that shows its hand, and how sure the network is, 0 to 1."""
+
+    crop: Crop
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the landmark network says of one crop.
+
+    Attributes:
+        pixels: in the picture.
+        world: metres from the middle of the hand, in the picture's axes (x right, y down).
+        p_right: probability of a right hand.
+        presence: how sure it is that there is a hand, 0 to 1.
+    """
+
+    pixels: Float[np.ndarray, "21 2"]
+    world: Float[np.ndarray, "21 3"]
+    p_right: float
+    presence: float
+
+
+class HandNetworks:
+    """Both networks, compiled once for all threads of the process.
+
+    Raises MissingDependencyError where the runtime or the networks' files are missing, InputError
+    where a file is not the one of MediaPipe 0.10.14.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import openvino
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"The mediapipe tracker cannot start: {error}. In the checkout: "
+                "pip install '.[mediapipe]' && acehand weights hands; "
+                "or bring your own hands with --tracker FILE."
+            ) from error
+        core = openvino.Core()
+        # One thread to a picture, as many pictures at a time as there are processors; no bfloat16,
+        # so that machines that have it say the same as those that do not.
+        threads = os.cpu_count() or 1
+        options = {
+            "NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_PRECISION_HINT": "f32",
+        }  # fmt: skip
+        self._palm, self._landmarks = (
+            core.compile_model(core.read_model(_checked(name)), "CPU", options)
+            for name in (PALM, LANDMARKS)
+        )
+
+    def palms(
+        self, image: ImageRgb, confidence: float = 0.5, around: Crop | None = None
+    ) -> list[Palm]:
+        """Return the palms of a picture, the surest first.
+
+        Args:
+            confidence: of palms that are looked at, 0 to 1.
+            around: the part of the picture to look at; None: all of it.
+        """
+        height, width = image.shape[:2]
+        if around is None:
+            around = Crop((width - 1) / 2, (height - 1) / 2, max(width, height), 0.0)
+        boxes, scores = _infer(self._palm, around.picture(image, PALM_PIXELS))
+        score = 1 / (1 + np.exp(-np.clip(scores.reshape(-1), -100, 100)))
+        sure = score >= confidence
+        # Each row: centre and size of the box, then seven points; all from the anchor.
+        points = boxes[0, sure].reshape(-1, 9, 2) / PALM_PIXELS
+        points[:, [0, *range(2, 9)]] += _anchors()[sure][:, None]
+        return [
+            Palm(_palm_crop(points, around), float(score))
+            for points, score in _without_overlap(points, score[sure])
+        ]
+
+    def look(self, image: ImageRgb, crop: Crop) -> Look:
+        """Return the landmarks of the hand in a crop, whether or not there is one."""
+        landmarks, presence, handedness, world = _infer(self._landmarks, crop.picture(image))
+        pixels = crop.to_picture(landmarks.reshape(21, 3)[:, :2].astype(float) / CROP_PIXELS)
+        world = world.reshape(21, 3).astype(float)
+        # MediaPipe calls this the probability of "Left": it takes pictures to be mirrored.
+        p_right = float(handedness.item())
+        if crop.mirrored:
+            world, p_right = world * [-1.0, 1.0, 1.0], 1 - p_right
+        world[:, :2] = world[:, :2] @ _turn(crop.angle).T
+        return Look(pixels, world, p_right, float(presence.item()))
+
+
+@lru_cache(maxsize=1)
+def hand_networks() -> HandNetworks:
+    """Return the networks of this process. Raises as ``HandNetworks``."""
+    return HandNetworks()
+
+
+def crop_of(pixels: Float[np.ndarray, "21 2"]) -> Crop:
+    """Return the crop in which to look for a hand whose landmarks were here a moment ago."""
+    towards = (pixels[_INDEX] + pixels[_RING]) / 4 + pixels[_MIDDLE] / 2 - pixels[0]
+    angle = float(np.arctan2(towards[0], -towards[1]))
+    turn = _turn(angle)
+    steady = pixels[_STEADY]
+    upright = steady @ turn
+    low, high = upright.min(0), upright.max(0)
+    size = high - low
+    centre = turn @ ((low + high) / 2 + [0.0, _HAND_SHIFT * size[1]])
+    return Crop(*centre.tolist(), max(_HAND_SCALE * float(size.max()), 1.0), angle)
+
+
+def _palm_crop(points: Float[np.ndarray, "9 2"], around: Crop) -> Crop:
+    """Return the crop of the hand that a palm belongs to: box, and wrist and middle knuckle."""
+    (centre, wrist, knuckle), size = around.to_picture(points[[0, 2, 4]]), points[1] * around.side
+    towards = knuckle - wrist
+    angle = float(np.arctan2(towards[0], -towards[1]))
+    centre = centre + _turn(angle) @ [0.0, _PALM_SHIFT * size[1]]
+    return Crop(*centre.tolist(), max(_PALM_SCALE * float(size.max()), 1.0), angle)
+
+
+def _without_overlap(
+    points: Float[np.ndarray, "N 9 2"], score: Float[np.ndarray, "N"]
+) -> list[tuple[Float[np.ndarray, "9 2"], float]]:
+    """Merge what lies on one palm, weighted by how sure each is; the surest palm first."""
+    low, high = points[:, 0] - points[:, 1] / 2, points[:, 0] + points[:, 1] / 2
+    area = np.prod(high - low, axis=1)
+    merged = []
+    left = np.argsort(-score)
+    while len(left):
+        first = left[0]
+        sides = np.minimum(high[left], high[first]) - np.maximum(low[left], low[first])
+        shared = np.prod(np.maximum(sides, 0), axis=1)
+        same = shared > SAME_PALM * (area[left] + area[first] - shared)
+        same[0] = True
+        group = left[same]
+        merged.append((np.average(points[group], axis=0, weights=score[group]), score[first]))
+        left = left[~same]
+    return merged
+
+
+@lru_cache(maxsize=1)
+def _anchors() -> Float[np.ndarray, "2016 2"]:
+    """Return the anchors' centres, shares of the picture: two a cell of 8 pixels, six of 16."""
+    grids = []
+    for cells, count in ((24, 2), (12, 6)):
+        middle = (np.arange(cells) + 0.5) / cells
+        y, x = np.meshgrid(middle, middle, indexing="ij")
+        grids.append(np.repeat(np.stack([x.ravel(), y.ravel()], axis=1), count, axis=0))
+    return np.concatenate(grids)
+
+
+def _infer(model: Any, picture: ImageRgb) -> list[np.ndarray]:
+    request = model.create_infer_request()
+    request.infer([np.ascontiguousarray(picture[None], np.float32) / 255])
+    return [np.array(output.data) for output in request.output_tensors]
+
+
+def _turn(angle: float) -> Float[np.ndarray, "2 2"]:
+    c, s = np.cos(angle), np.sin(angle)
+    return np.array([[c, -s], [s, c]])
+
+
+# --- files ---
+
+
+def folder() -> Path:
+    """Return where ``unpack`` puts the networks: ``$ACEHAND_HAND_NETWORKS``, or the user's cache."""
+    named = os.environ.get("ACEHAND_HAND_NETWORKS")
+    if named:
+        return Path(named)
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "acehand" / f"mediapipe-{VERSION}"
+
+
+def installed() -> Path | None:
+    """Return the folder that has both networks: ``folder()``, or an installed mediapipe package."""
+    places = [folder()]
+    package = importlib.util.find_spec("mediapipe")
+    if package is not None and package.submodule_search_locations:
+        places.append(Path(package.submodule_search_locations[0]) / "modules")
+    return next((p for p in places if all((p / name).is_file() for name in SHA256)), None)
+
+
+def unpack(wheel: Path) -> list[Path]:
+    """Write the networks of MediaPipe's wheel to ``folder()``; only those two files are read.
+
+    Raises InputError where it is no such wheel, or the networks in it are not the known ones.
+    """
+    written = []
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            contents = {name: archive.read(_IN_WHEEL + name) for name in SHA256}
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{wheel}: not a wheel of mediapipe {VERSION} with its hand networks ({error})."
+        ) from error
+    for name, content in contents.items():
+        _check(wheel / name, content)
+        path = folder() / name
+        with atomic_path(path, overwrite=True) as partial:
+            partial.write_bytes(content)
+        written.append(path)
+    return written
+
+
+def _checked(name: str) -> Path:
+    """Return a network's file. Raises MissingDependencyError, or InputError where it is another."""
+    found = installed()
+    if found is None:
+        raise MissingDependencyError(
+            "The mediapipe tracker needs the hand networks of MediaPipe: acehand weights hands "
+            "fetches them once; or bring your own hands with --tracker FILE."
+        )
+    _check(found / name, (found / name).read_bytes())
+    return found / name
+
+
+def _check(path: Path, content: bytes) -> None:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != SHA256[f"{path.parent.name}/{path.name}"]:
+        raise InputError(
+            f"{path}: not the network of mediapipe {VERSION} (its SHA-256 is {digest}). "
+            "acehand weights hands fetches the right one."
+        )
