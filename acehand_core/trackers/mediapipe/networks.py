@@ -15,7 +15,6 @@ import hashlib
 import importlib.util
 import os
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
