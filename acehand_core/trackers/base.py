@@ -37,7 +37,7 @@ class TrackerSettings:
         ace: weights and settings of the ace tracker, or None.
         keypoints: how a file of keypoints as tracker is written: a mapping or a preset.
         camera_motion: what to find out of the camera's motion where the recording has no poses.
-        quality: of the mediapipe tracker, against its time: how many crops of each hand it looks at.
+        quality: of the mediapipe tracker against its time: in how many crops it sees each hand.
     """
 
     hands: Hands = "both"

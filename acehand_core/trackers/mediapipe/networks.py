@@ -14,6 +14,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import subprocess
+import sys
+import tempfile
 import zipfile
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -132,6 +135,8 @@ class HandNetworks:
     """
 
     def __init__(self) -> None:
+        # openvino would tell its makers that it was imported; it runs as well without what does so.
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
         try:
             import openvino
         except ImportError as error:
@@ -140,6 +145,14 @@ class HandNetworks:
                 "pip install '.[mediapipe]' && acehand weights hands; "
                 "or bring your own hands with --tracker FILE."
             ) from error
+        found = installed()
+        if found is None:
+            raise MissingDependencyError(
+                "The mediapipe tracker needs MediaPipe's hand networks: acehand weights hands "
+                "fetches them, once; or bring your own hands with --tracker FILE."
+            )
+        check(found)
+
         core = openvino.Core()
         # One thread to a picture, as many pictures at a time as there are processors; no bfloat16,
         # so that machines that have it say the same as those that do not.
@@ -149,7 +162,7 @@ class HandNetworks:
             "INFERENCE_PRECISION_HINT": "f32",
         }  # fmt: skip
         self._palm, self._landmarks = (
-            core.compile_model(core.read_model(_checked(name)), "CPU", options)
+            core.compile_model(core.read_model(found / name), "CPU", options)
             for name in (PALM, LANDMARKS)
         )
 
@@ -205,7 +218,8 @@ def crop_of(pixels: Float[np.ndarray, "21 2"]) -> Crop:
     low, high = upright.min(0), upright.max(0)
     size = high - low
     centre = turn @ ((low + high) / 2 + [0.0, _HAND_SHIFT * size[1]])
-    return Crop(*centre.tolist(), max(_HAND_SCALE * float(size.max()), 1.0), angle)
+    side = max(_HAND_SCALE * float(size.max()), 1.0)
+    return Crop(float(centre[0]), float(centre[1]), side, angle)
 
 
 def _palm_crop(points: Float[np.ndarray, "9 2"], around: Crop) -> Crop:
@@ -214,7 +228,8 @@ def _palm_crop(points: Float[np.ndarray, "9 2"], around: Crop) -> Crop:
     towards = knuckle - wrist
     angle = float(np.arctan2(towards[0], -towards[1]))
     centre = centre + _turn(angle) @ [0.0, _PALM_SHIFT * size[1]]
-    return Crop(*centre.tolist(), max(_PALM_SCALE * float(size.max()), 1.0), angle)
+    side = max(_PALM_SCALE * float(size.max()), 1.0)
+    return Crop(float(centre[0]), float(centre[1]), side, angle)
 
 
 def _without_overlap(
@@ -263,7 +278,7 @@ def _turn(angle: float) -> Float[np.ndarray, "2 2"]:
 
 
 def folder() -> Path:
-    """Return where ``unpack`` puts the networks: ``$ACEHAND_HAND_NETWORKS``, or the user's cache."""
+    """Return where the networks are kept: ``$ACEHAND_HAND_NETWORKS``, or the user's cache."""
     named = os.environ.get("ACEHAND_HAND_NETWORKS")
     if named:
         return Path(named)
@@ -280,12 +295,33 @@ def installed() -> Path | None:
     return next((p for p in places if all((p / name).is_file() for name in SHA256)), None)
 
 
-def unpack(wheel: Path) -> list[Path]:
+def download() -> None:
+    """Let pip download MediaPipe's wheel, and ``unpack`` it.
+
+    The networks are the same in every wheel, so one is taken that exists, whatever this Python is.
+    Raises MissingDependencyError where pip cannot.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        command = [
+            sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+            "--no-deps", "--only-binary=:all:", "--python-version", "3.12",
+            "--platform", "manylinux_2_17_x86_64", "--dest", place, f"mediapipe=={VERSION}",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        wheels = list(Path(place).glob("*.whl"))
+        if done.returncode != 0 or not wheels:
+            raise MissingDependencyError(
+                f"pip could not download mediapipe {VERSION}: {done.stderr.strip() or 'no wheel'} "
+                "Fetch its wheel elsewhere and give it: acehand weights hands --wheel FILE."
+            )
+        unpack(wheels[0])
+
+
+def unpack(wheel: Path) -> None:
     """Write the networks of MediaPipe's wheel to ``folder()``; only those two files are read.
 
     Raises InputError where it is no such wheel, or the networks in it are not the known ones.
     """
-    written = []
     try:
         with zipfile.ZipFile(wheel) as archive:
             contents = {name: archive.read(_IN_WHEEL + name) for name in SHA256}
@@ -293,31 +329,24 @@ def unpack(wheel: Path) -> list[Path]:
         raise InputError(
             f"{wheel}: not a wheel of mediapipe {VERSION} with its hand networks ({error})."
         ) from error
+
     for name, content in contents.items():
-        _check(wheel / name, content)
-        path = folder() / name
-        with atomic_path(path, overwrite=True) as partial:
+        _check_content(wheel, name, content)
+    for name, content in contents.items():
+        with atomic_path(folder() / name, overwrite=True) as partial:
             partial.write_bytes(content)
-        written.append(path)
-    return written
 
 
-def _checked(name: str) -> Path:
-    """Return a network's file. Raises MissingDependencyError, or InputError where it is another."""
-    found = installed()
-    if found is None:
-        raise MissingDependencyError(
-            "The mediapipe tracker needs the hand networks of MediaPipe: acehand weights hands "
-            "fetches them once; or bring your own hands with --tracker FILE."
-        )
-    _check(found / name, (found / name).read_bytes())
-    return found / name
+def check(place: Path) -> None:
+    """Raise InputError where the networks in a folder are not those of MediaPipe 0.10.14."""
+    for name in SHA256:
+        _check_content(place, name, (place / name).read_bytes())
 
 
-def _check(path: Path, content: bytes) -> None:
+def _check_content(place: Path, name: str, content: bytes) -> None:
     digest = hashlib.sha256(content).hexdigest()
-    if digest != SHA256[f"{path.parent.name}/{path.name}"]:
+    if digest != SHA256[name]:
         raise InputError(
-            f"{path}: not the network of mediapipe {VERSION} (its SHA-256 is {digest}). "
+            f"{place}: {name} is not that of mediapipe {VERSION} (its SHA-256 is {digest}). "
             "acehand weights hands fetches the right one."
         )
