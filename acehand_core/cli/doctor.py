@@ -108,7 +108,15 @@ def examine() -> list[Piece]:
         Piece(name, needed, _version(name, module, needed), adds, get)
         for name, module, needed, adds, get in _PACKAGES
     ]
-    pieces.append(Piece("hand networks", True, _hand_networks(), "--tracker mediapipe", _MEDIAPIPE))
+    pieces.append(
+        Piece(
+            "hand networks",
+            True,
+            _hand_networks(),
+            "--tracker mediapipe: what finds hands",
+            "acehand weights hands",
+        )
+    )
     pieces.append(
         Piece(
             "OpenGL", False, _opengl(), "pictures of the robot",
@@ -138,7 +146,11 @@ def _version(distribution: str, module: str, needed: bool) -> str | None:
     the others may be slow to load, so they are only looked for.
     """
     try:
-        if needed:
+        if module == "openvino":
+            from acehand_core.trackers.mediapipe.networks import openvino
+
+            openvino()
+        elif needed:
             importlib.import_module(module)
         elif importlib.util.find_spec(module) is None:
             return None

@@ -12,6 +12,7 @@ centres.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -21,11 +22,12 @@ import zipfile
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cv2
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError, MissingDependencyError
@@ -72,7 +74,9 @@ class Crop:
             centred = centred * [-1.0, 1.0]
         return centred @ _turn(self.angle).T + [self.x, self.y]
 
-    def picture(self, image: ImageRgb, pixels: int = CROP_PIXELS) -> ImageRgb:
+    def picture(
+        self, image: ImageRgb, pixels: int = CROP_PIXELS
+    ) -> UInt8[np.ndarray, "side side 3"]:
         """Cut the square out of a picture; what lies outside is black."""
         if self.side > 2 * pixels:
             # Sampling alone would alias: the surroundings are made smaller first.
@@ -135,10 +139,8 @@ class HandNetworks:
     """
 
     def __init__(self) -> None:
-        # openvino would tell its makers that it was imported; it runs as well without what does so.
-        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
         try:
-            import openvino
+            runtime = openvino()
         except ImportError as error:
             raise MissingDependencyError(
                 f"The mediapipe tracker cannot start: {error}. In the checkout: "
@@ -153,7 +155,7 @@ class HandNetworks:
             )
         check(found)
 
-        core = openvino.Core()
+        core = runtime.Core()
         # One thread to a picture, as many pictures at a time as there are processors; no bfloat16,
         # so that machines that have it say the same as those that do not.
         threads = os.cpu_count() or 1
@@ -177,7 +179,7 @@ class HandNetworks:
         """
         height, width = image.shape[:2]
         if around is None:
-            around = Crop((width - 1) / 2, (height - 1) / 2, max(width, height), 0.0)
+            around = Crop((width - 1) / 2, (height - 1) / 2, float(max(width, height)), 0.0)
         boxes, scores = _infer(self._palm, around.picture(image, PALM_PIXELS))
         score = 1 / (1 + np.exp(-np.clip(scores.reshape(-1), -100, 100)))
         sure = score >= confidence
@@ -200,6 +202,14 @@ class HandNetworks:
             world, p_right = world * [-1.0, 1.0, 1.0], 1 - p_right
         world[:, :2] = world[:, :2] @ _turn(crop.angle).T
         return Look(pixels, world, p_right, float(presence.item()))
+
+
+def openvino() -> ModuleType:
+    """Import OpenVINO. Raises ImportError."""
+    # It would tell its makers so, over the net, and mark the user's home; it runs as well without
+    # the package that does it.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    return importlib.import_module("openvino")
 
 
 @lru_cache(maxsize=1)
@@ -247,7 +257,9 @@ def _without_overlap(
         same = shared > SAME_PALM * (area[left] + area[first] - shared)
         same[0] = True
         group = left[same]
-        merged.append((np.average(points[group], axis=0, weights=score[group]), score[first]))
+        merged.append(
+            (np.average(points[group], axis=0, weights=score[group]), float(score[first]))
+        )
         left = left[~same]
     return merged
 
@@ -263,7 +275,7 @@ def _anchors() -> Float[np.ndarray, "2016 2"]:
     return np.concatenate(grids)
 
 
-def _infer(model: Any, picture: ImageRgb) -> list[np.ndarray]:
+def _infer(model: Any, picture: UInt8[np.ndarray, "side side 3"]) -> list[np.ndarray]:
     request = model.create_infer_request()
     request.infer([np.ascontiguousarray(picture[None], np.float32) / 255])
     return [np.array(output.data) for output in request.output_tensors]
