@@ -36,7 +36,7 @@ LEAST_PRESENCE, SAME = 0.3, 0.75
 class Variant:
     """How a crop differs from the upright one around a hand: turned (degrees), scaled, mirrored."""
 
-    degrees: float = 0.0
+    degrees: float | int = 0
     scale: float = 1.0
     mirrored: bool = False
 
