@@ -51,6 +51,7 @@ from benchmarks.tracking.score import (
     measures,
     same_hands,
 )
+from benchmarks.tracking.worst import Found, write_worst
 
 #: Measures whose ratio to those of another commit is given.
 RATIOS = (
@@ -72,11 +73,14 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true", help="leave MediaPipe out")
     parser.add_argument("--before", type=Path, help="result of another commit to compare with")
     parser.add_argument("--hands", type=Path, help="keep how far off each hand is, for another run")
+    parser.add_argument("--worst", type=Path, help="picture of the 20 hands furthest off (.png)")
     parser.add_argument("--hands-before", type=Path, help="what another commit kept so")
     provenance.add_output(parser)
     arguments = parser.parse_args()
     modes = () if arguments.no_peer else peer.MODES
-    rendered, found = rendered_clips(arguments.clips, arguments.quality, modes)
+    rendered, found, tracks = rendered_clips(arguments.clips, arguments.quality, modes)
+    if arguments.worst:
+        write_worst(tracks, arguments.worst, 20)
     result: dict[str, Any] = {
         "benchmark": "tracker",
         "rendered": rendered,
@@ -112,13 +116,19 @@ def main() -> None:
 
 def rendered_clips(
     stores: list[Path], kinds: list[str], modes: tuple[peer.Mode, ...]
-) -> tuple[list[dict[str, Any]], dict[str, list[Errors]]]:
-    """Return the measures of every method, over all clips and of each, and its hands' errors."""
+) -> tuple[list[dict[str, Any]], dict[str, list[Errors]], list[Found]]:
+    """Return the measures of every method, over all clips and of each, and its hands' errors.
+
+    And the hands of the last quality themselves.
+    """
     found: dict[str, list[tuple[Case, Compared, float]]] = {}
+    tracks: list[Found] = []
     for case in cases(stores):
         for name, motion, seconds in tracked(case, kinds, modes):
             spent = seconds / len(motion)
             found.setdefault(name, []).append((case, Compared.of(motion, case.truth), spent))
+            if name == kinds[-1]:
+                tracks.append((case, motion, found[name][-1][1]))
             one = measures([found[name][-1][1]])
             said = ("joints_mm", "wrist_mm", "palm_deg", "over_30", "recall_mostly_seen")
             print(case.store, case.name, name, {key: one[key] for key in said}, flush=True)
@@ -131,7 +141,8 @@ def rendered_clips(
         }
         for name, rows in found.items()
     ]
-    return table, {name: [errors_of(row[1]) for row in rows] for name, rows in found.items()}
+    errors = {name: [errors_of(row[1]) for row in rows] for name, rows in found.items()}
+    return table, errors, tracks
 
 
 def tracked(
