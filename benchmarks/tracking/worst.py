@@ -14,8 +14,8 @@ from acehand_core.motion import HandMotion
 from benchmarks.tracking.clips import Case
 from benchmarks.tracking.score import Compared
 
-#: Two hands of one clip and side are at least so many frames apart.
-APART = 15
+#: Two hands of one clip and side are at least so many frames apart; a clip has at most so many.
+APART, OF_ONE_CLIP = 15, 4
 SIDE, COLUMNS = 300, 5
 
 Found = tuple[Case, HandMotion, Compared]
@@ -37,7 +37,7 @@ def write_worst(found: Sequence[Found], path: Path, count: int) -> None:
             (number, slot) == (other[1], other[3]) and abs(frame - other[2]) < APART
             for other in chosen
         )
-        if not near:
+        if not near and sum(other[1] == number for other in chosen) < OF_ONE_CLIP:
             chosen.append((off, number, frame, slot))
         if len(chosen) == count:
             break
@@ -60,10 +60,9 @@ def _drawn(found: Found, frame: int, slot: int) -> np.ndarray:
         cv2.line(image, points[parent], points[child], (255, 255, 255), 2, cv2.LINE_AA, 4)
     draw_skeleton(image, tracked)
 
-    both = np.concatenate([true, tracked])
-    both = both[np.isfinite(both).all(1)]
-    low, high = both.min(0), both.max(0)
-    reach = 0.65 * float((high - low).max()) + 10
+    known = tracked[np.isfinite(tracked).all(1)]
+    low, high = known.min(0), known.max(0)
+    reach = float((high - low).max()) + 10
     middle = (low + high) / 2
     scale = SIDE / (2 * reach)
     shift = SIDE / 2 - scale * middle
