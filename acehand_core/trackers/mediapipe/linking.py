@@ -44,10 +44,13 @@ ALIKE = 0.3
 #: What a forearm straight from one side says, against log odds of labels; and how much agreement of
 #: forearms and labels elsewhere it takes to know which side.
 ARM, SURE_VIEW = 3.0, 4.0
-#: What a camera that turns by so much says of that, in the same measure.
-WORN, WORN_TURN_RAD = 0.6, np.radians(10.0)
+#: A camera that turns by so much is worn: then forearms are the wearer's, and say as much more.
+WORN_TURN_RAD, WORN_ARM = np.radians(10.0), 5.0
 #: What a hand says of one at the same place a moment before or after; in hand sizes, and frames.
 PLACE, NEAR, NEAR_FRAMES = 4.0, 3.0, 30.0
+
+#: Of more than two hands at once one that is this much less like the wearer's is somebody else's.
+OTHERS = 1.5
 
 Slots = list[list[Detection | None]]  # (T, 2)
 #: From a hand in frame ``a`` to the same one in frame ``b``, if only the camera turned; or None.
@@ -117,6 +120,13 @@ class _Track:
         return float(np.mean([v[0] / max(float(np.linalg.norm(v)), 1e-6) for v in away]))
 
     @property
+    def nearness_to_wearer(self) -> float:
+        """How much a hand is as the wearer's are: its forearm from below, and large."""
+        away = [d.pixels[0] - d.pixels[list(KNUCKLES[1:])].mean(0) for d in self.detections]
+        down = np.mean([v[1] / max(float(np.linalg.norm(v)), 1e-6) for v in away])
+        return float(down + np.log2(max(np.median([d.size for d in self.detections]), 1e-6)))
+
+    @property
     def p_right(self) -> float:
         """Probability of a right hand, averaged over the last frames."""
         return float(np.mean([d.p_right for d in self.detections[-MEMORY:]]))
@@ -177,6 +187,7 @@ def assign_slots(
     tracks = _link([without_duplicates(detections) for detections in frames], turned)
     if len(frames) >= MIN_TRACK:
         tracks = [t for t in tracks if len(t.frames) >= MIN_TRACK or t.sure]
+    tracks = _of_the_wearer(tracks, len(frames))
 
     slots: Slots = [[None, None] for _ in frames]
     # The clearest evidence chooses first; a later track takes what is left of its side.
@@ -201,6 +212,46 @@ def assign_slots(
     return slots
 
 
+def frames_with_others(frames: Sequence[Sequence[Detection]], slots: Slots) -> int:
+    """Return in how many frames hands are seen beside the two in the slots."""
+    count = 0
+    for detections, pair in zip(frames, slots, strict=True):
+        taken = [hand for hand in pair if hand is not None]
+        count += len(without_duplicates(detections)) > 2 and any(
+            all(distance(d, hand) > DUPLICATE_DISTANCE for hand in taken) for d in detections
+        )
+    return count
+
+
+def _of_the_wearer(tracks: Sequence[_Track], count: int) -> list[_Track]:
+    """Leave out other people's hands where more than two are seen at once."""
+    order = sorted(tracks, key=lambda t: -t.nearness_to_wearer)
+    at_once = np.zeros(count, int)
+    for track in tracks:
+        at_once[track.frames] += 1
+    kept: list[_Track] = []
+    nearest = np.full(count, -np.inf)
+    nearer = np.zeros(count, int)
+    for track in order:
+        crowd = at_once[track.frames] > 2
+        own = track.nearness_to_wearer
+        left_out = (nearer[track.frames] >= 2) | (own < nearest[track.frames] - OTHERS)
+        if crowd.any() and left_out[crowd].mean() > 0.5:
+            continue
+        kept.append(track)
+        nearer[track.frames] += 1
+        nearest[track.frames] = np.maximum(nearest[track.frames], own)
+    return [track for track in tracks if any(track is k for k in kept)]
+
+
+def seems_opposite(frames: Sequence[Sequence[Detection]]) -> bool:
+    """Whether labels and forearms tell of somebody who faces the camera.
+
+    So they do as well where the labels of both hands are wrong: whether the camera is worn decides.
+    """
+    return _view(_link([without_duplicates(detections) for detections in frames], unturned)) < 0
+
+
 def _with_arms(tracks: Sequence[_Track], worn: bool) -> Float[np.ndarray, "N"]:
     """Return the evidence of each track for a right hand, with what its forearm adds.
 
@@ -208,12 +259,17 @@ def _with_arms(tracks: Sequence[_Track], worn: bool) -> Float[np.ndarray, "N"]:
     the left: which it is, the labels of both hands say over the whole recording.
     """
     labels = np.array([track.evidence for track in tracks])
+    arms = np.array([track.arm * track.votes for track in tracks])
+    return labels + arms * (WORN_ARM if worn else ARM * np.tanh(_view(tracks)))
+
+
+def _view(tracks: Sequence[_Track]) -> float:
+    """Return whose view the hands are in by their labels: positive the wearer's, 0 nobody knows."""
+    labels = np.array([track.evidence for track in tracks])
     arms = np.array([track.arm for track in tracks])
-    votes = np.array([track.votes for track in tracks])
     # Arms that come from one side for both hands say nothing.
-    agree = [(labels * arms)[which].sum() for which in (labels > 0, labels < 0)]
-    said = min(agree, key=abs) / SURE_VIEW if agree[0] * agree[1] > 0 else 0.0
-    return labels + ARM * np.tanh(said + WORN * worn) * arms * votes
+    agree = [float((labels * arms)[which].sum()) for which in (labels > 0, labels < 0)]
+    return min(agree, key=abs) / SURE_VIEW if agree[0] * agree[1] > 0 else 0.0
 
 
 def _link(frames: Sequence[Sequence[Detection]], turned: Turned) -> list[_Track]:
