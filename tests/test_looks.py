@@ -587,7 +587,7 @@ def test_a_hand_that_jumps_is_found_around_where_it_was(network):
     class Narrow(Network):
         def look(self, image, crop):
             frame = self.called("look", image, crop)
-            near = [(s, plain) for s, plain in self.seen(frame) if inside(s, crop, 0.1)]
+            near = [(s, plain) for s, plain in self.seen(frame) if inside(s, crop, 0.15)]
             seen, plain = near[0] if near else (detection(), 0.0)
             return Look(seen.pixels, WORLD, seen.p_right, float(plain))
 

@@ -101,10 +101,12 @@ class Detector:
         fresh = search.new_hands(
             self._networks, image, self._squares(image, seen), seen, self._max_hands - len(seen)
         )
-        # After one frame, two more, four more: up to the longest pause.
-        missing = len(seen) + len(fresh) < self._most
-        longest = round((SEARCH_MISSING_S if missing else SEARCH_EVERY_S) * self._fps)
-        self._wait = max(1, min(2 ** min(self._searches, 10), longest))
+        known = len(seen) + len(fresh)
+        pause = round((SEARCH_MISSING_S if known < self._most else SEARCH_EVERY_S) * self._fps)
+        if known < WANTED_HANDS:
+            # After one frame, two more, four more: up to the longest pause.
+            pause = min(2 ** min(self._searches, 10), pause)
+        self._wait = max(1, pause)
         self._searches += 1
         return fresh
 
