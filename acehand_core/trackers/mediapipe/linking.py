@@ -49,8 +49,9 @@ WORN_TURN_RAD, WORN_ARM = np.radians(10.0), 5.0
 #: What a hand says of one at the same place a moment before or after; in hand sizes, and frames.
 PLACE, NEAR, NEAR_FRAMES = 4.0, 3.0, 30.0
 
-#: Of more than two hands at once one that is this much less like the wearer's is somebody else's.
-OTHERS = 1.5
+#: Of more than two hands at once one that is this much less like the wearer's is somebody else's,
+#: where it is so in this share of its frames: something false, for a moment, tells of nothing.
+OTHERS, OTHERS_SHARE = 1.5, 0.25
 
 Slots = list[list[Detection | None]]  # (T, 2)
 #: From a hand in frame ``a`` to the same one in frame ``b``, if only the camera turned; or None.
@@ -120,7 +121,7 @@ class _Track:
         return float(np.mean([v[0] / max(float(np.linalg.norm(v)), 1e-6) for v in away]))
 
     @property
-    def nearness_to_wearer(self) -> float:
+    def wearer_likeness(self) -> float:
         """How much a hand is as the wearer's are: its forearm from below, and large."""
         away = [d.pixels[0] - d.pixels[list(KNUCKLES[1:])].mean(0) for d in self.detections]
         down = np.mean([v[1] / max(float(np.linalg.norm(v)), 1e-6) for v in away])
@@ -225,22 +226,23 @@ def frames_with_others(frames: Sequence[Sequence[Detection]], slots: Slots) -> i
 
 def _of_the_wearer(tracks: Sequence[_Track], count: int) -> list[_Track]:
     """Leave out other people's hands where more than two are seen at once."""
-    order = sorted(tracks, key=lambda t: -t.nearness_to_wearer)
+    order = sorted(tracks, key=lambda t: -t.wearer_likeness)
     at_once = np.zeros(count, int)
     for track in tracks:
         at_once[track.frames] += 1
     kept: list[_Track] = []
-    nearest = np.full(count, -np.inf)
-    nearer = np.zeros(count, int)
+    best = np.full(count, -np.inf)
+    better = np.zeros(count, int)
     for track in order:
         crowd = at_once[track.frames] > 2
-        own = track.nearness_to_wearer
-        left_out = (nearer[track.frames] >= 2) | (own < nearest[track.frames] - OTHERS)
-        if crowd.any() and left_out[crowd].mean() > 0.5:
+        own = track.wearer_likeness
+        left_out = (better[track.frames] >= 2) | (own < best[track.frames] - OTHERS)
+        share = OTHERS_SHARE * len(track.frames)
+        if (left_out & crowd).sum() > max(share, 0.5 * crowd.sum()):
             continue
         kept.append(track)
-        nearer[track.frames] += 1
-        nearest[track.frames] = np.maximum(nearest[track.frames], own)
+        better[track.frames] += 1
+        best[track.frames] = np.maximum(best[track.frames], own)
     return [track for track in tracks if any(track is k for k in kept)]
 
 
