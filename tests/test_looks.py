@@ -9,6 +9,7 @@ import os
 import threading
 from dataclasses import dataclass, field, replace
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from acehand_core.errors import OutputError
 from acehand_core.motion import FrameSource
+from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import open_recording
 from acehand_core.trackers.mediapipe import detector, redetection, search, segments
@@ -25,6 +27,7 @@ from acehand_core.trackers.mediapipe.networks import Crop, HandNetworks, Look, P
 from acehand_core.trackers.mediapipe.segments import SegmentCache
 from acehand_core.trackers.mediapipe.tracker import cache_key
 from acehand_core.types import no_progress
+from helpers.example_video import TRUTH, example_frames
 from helpers.fake_hands import detection
 from helpers.video_fixtures import write_video
 
@@ -518,6 +521,52 @@ def test_gaps_are_the_empty_runs_beside_a_sighting(seen):
         empty = {t for t, pair in enumerate(seen) if not pair[slot]}
         # A hand that was never seen has no gap.
         assert covered[slot] == (empty if len(empty) < len(seen) else set())
+
+
+# --- the real networks -------------------------------------------------------------------------
+
+
+def small_hands(frame):
+    """The rendered example at a quarter of its size in a grey picture; and where hands are."""
+    image = example_frames(1, frame)[0]
+    small = cv2.resize(image, None, fx=0.25, fy=0.25, interpolation=cv2.INTER_AREA)
+    picture = np.full_like(image, 110)
+    picture[340:460, 30:190] = small
+    truth = read_hand_motion(TRUTH)
+    pixels = truth.camera.project(truth.joints_camera[frame])
+    return picture, (pixels + 0.5) * 0.25 - 0.5 + [30, 340]
+
+
+def test_small_hands_are_found_in_tiles():
+    picture, truth = small_hands(0)
+    assert Detector(FPS, "fast")(picture, "forward") == []
+    found = Detector(FPS, "balanced")(picture, "forward")
+    assert len(found) == 2
+    for true in truth:
+        off = [np.linalg.norm(hand.pixels - true, axis=1).mean() / hand.size for hand in found]
+        assert min(off) < 0.3
+
+
+@pytest.mark.parametrize("frame", [0, 60])
+def test_a_repeated_still_gives_what_one_picture_gives(frame):
+    class Still(Frames):
+        def __init__(self, count, picture):
+            super().__init__(count)
+            self.picture = picture
+
+        def at(self, index):
+            return self.picture
+
+    for picture in (example_frames(1, frame)[0], small_hands(frame)[0]):
+        one, eight = (
+            assign_slots(
+                redetection.forward_pass(Still(count, picture), FPS, no_progress, NO_CACHE)
+            )
+            for count in (1, 8)
+        )
+        seen = [[hand is not None for hand in pair] for pair in eight]
+        assert seen == [[hand is not None for hand in one[0]]] * 8
+        assert any(seen[0])
 
 
 # --- second looks ------------------------------------------------------------------------------
