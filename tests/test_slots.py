@@ -11,7 +11,7 @@ from acehand_core.trackers.mediapipe import linking
 from acehand_core.trackers.mediapipe.linking import (
     assign_slots,
     frames_with_others,
-    seems_opposite,
+    side_by_view,
     without_duplicates,
 )
 from helpers.fake_hands import detection
@@ -302,7 +302,8 @@ def test_labels_that_are_all_wrong_do_not_outvote_a_worn_camera():
 
 
 @pytest.mark.parametrize(
-    ("labels", "opposite"), [((0.05, 0.95), False), ((0.95, 0.05), True), ((0.95, 0.9), False)]
+    ("labels", "unclear"), [((0.05, 0.95), False), ((0.95, 0.05), True), ((0.95, 0.9), True)]
 )
-def test_labels_and_forearms_tell_whether_somebody_faces_the_camera(labels, opposite):
-    assert seems_opposite(seen_from(130, 50, labels)) == opposite
+def test_where_sides_depend_on_whether_the_camera_is_worn(labels, unclear):
+    frames = [[] for _ in range(5)] + seen_from(130, 50, labels)
+    assert side_by_view(frames).tolist() == [False] * 5 + [unclear] * 30

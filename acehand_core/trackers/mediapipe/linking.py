@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.optimize import linear_sum_assignment
 
 from acehand_core.geometry import rotations
@@ -246,12 +246,14 @@ def _of_the_wearer(tracks: Sequence[_Track], count: int) -> list[_Track]:
     return [track for track in tracks if any(track is k for k in kept)]
 
 
-def seems_opposite(frames: Sequence[Sequence[Detection]]) -> bool:
-    """Whether labels and forearms tell of somebody who faces the camera.
-
-    So they do as well where the labels of both hands are wrong: whether the camera is worn decides.
-    """
-    return _view(_link([without_duplicates(detections) for detections in frames], unturned)) < 0
+def side_by_view(frames: Sequence[Sequence[Detection]]) -> Bool[np.ndarray, "T"]:
+    """Return in which frames hands are on other sides if the camera is worn than if it stands."""
+    stands, worn = (assign_slots(frames, worn=which) for which in (False, True))
+    differ = [
+        any(a is not b for a, b in zip(*pairs, strict=True))
+        for pairs in zip(stands, worn, strict=True)
+    ]
+    return np.array(differ, bool)
 
 
 def _with_arms(tracks: Sequence[_Track], worn: bool) -> Float[np.ndarray, "N"]:

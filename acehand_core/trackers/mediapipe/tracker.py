@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from acehand_core.camera_motion import from_gyroscope, recorded_rotations
 from acehand_core.errors import InputError
@@ -22,7 +23,7 @@ from acehand_core.trackers.mediapipe.linking import (
     by_turn,
     frames_with_others,
     is_worn,
-    seems_opposite,
+    side_by_view,
     unturned,
 )
 from acehand_core.trackers.mediapipe.networks import VERSION
@@ -31,6 +32,8 @@ from acehand_core.trackers.mediapipe.refinement import refine
 from acehand_core.trackers.mediapipe.segments import SegmentCache
 from acehand_core.types import SIDES, Progress, no_progress
 
+#: So many frames tell whether a camera is worn.
+WORN_FRAMES = 300
 _OTHERS = (
     "more than two hands are in view in {} of {} frames: those are followed that are nearest, with "
     "forearms from below, as the wearer's are; the others are left out"
@@ -89,8 +92,8 @@ class MediaPipeTracker:
             recording.frames, recording.fps, progress, cache, quality
         )
         slots = assign_slots(detections)
-        whose = seems_opposite(detections)
-        motion, note = self._camera_motion(recording, camera, slots, whose, progress)
+        unclear = side_by_view(detections)
+        motion, note = self._camera_motion(recording, camera, slots, unclear, progress)
         turned: Turned = unturned
         worn = False
         if motion is not None:
@@ -111,13 +114,13 @@ class MediaPipeTracker:
         recording: Recording,
         camera: Camera,
         slots: Slots,
-        whose: bool,
+        unclear: Bool[np.ndarray, "T"],
         progress: Progress,
     ) -> tuple[CameraMotion | None, str]:
         """Return how the camera turned, and a note; None where nobody knows, wants, or needs it.
 
         Args:
-            whose: whether it must tell whose hands they are.
+            unclear: frames in which a hand's side depends on whether the camera is worn.
         """
         if recording.T_world_camera is not None:
             return CameraMotion.from_poses(recording.T_world_camera), ""
@@ -125,7 +128,7 @@ class MediaPipeTracker:
             return None, ""
 
         # Where hands are seen all the time, nothing else depends on it.
-        wanted = np.full(len(recording), whose)
+        wanted = unclear & (np.cumsum(unclear) <= WORN_FRAMES)
         for gap in redetection.find_gaps(slots):
             last, first = recording.timestamps_ns[[gap.stop - 1, gap.start]]
             # Another look may make a gap shorter.
