@@ -111,10 +111,13 @@ class Detector:
         return fresh
 
     def _squares(self, image: ImageRgb, seen: list[Look]) -> list[Crop]:
-        """Return what to search: all at first, then the whole picture and one square at a time."""
+        """Return what to search: everywhere where a hand is lost or none was seen yet.
+
+        Else the whole picture and one of its squares in turn.
+        """
         if len(seen) >= WANTED_HANDS:
             return [search.whole(image)]
         parts = search.squares(image, self._quality)
-        if self._searches > 0 and parts:
+        if self._searches > 0 and len(seen) >= self._most and parts:
             parts = [parts[self._searches % len(parts)]]
         return [search.whole(image), *parts]
