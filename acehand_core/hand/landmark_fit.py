@@ -21,12 +21,17 @@ from acehand_core.types import Side
 
 #: Noise of a landmark, as a share of the palm's apparent length. The thumb's base is the vaguest.
 PIXEL_SIGMA = 0.02
+#: Crops err alike: a landmark is off by this many times what they differ by.
+SPREAD_FACTOR = 3.0
+#: A landmark that is off by more standard deviations loses its say (Geman and McClure's loss).
+OUTLIER_SIGMAS = 4.0
 KEYPOINT_WEIGHTS = np.array([0.6, 0.3, 0.8, *[1.0] * 18])
 #: Noise of a bone's direction (unit vectors). MediaPipe flattens hands that reach away from the
 #: camera by 20 to 30 degrees, so beside pixels a direction only decides what they leave open.
 DIRECTION_SIGMA = {"alone": 0.5, "beside pixels": 1.0}
 #: Pull towards a relaxed hand, radians.
 ANGLE_SIGMA = 0.5
+SPREAD_SIGMA, COMMON_SIGMA, FLEX_SIGMA = 0.5, 0.0, 0.5
 #: Betas are standard deviations; the prior is that of the population. Landmarks err alike in every
 #: frame of a clip, so however many frames there are they count as one.
 SHAPE_FRAMES = 80
@@ -50,19 +55,46 @@ class Evidence:
 
     bearing: Bearings
     direction: Float[np.ndarray, "N 20 3"]
+    spread: Float[np.ndarray, "N 21 2 2"] | None = None
+    offset: Float[np.ndarray, "21 3"] | None = None
 
     @classmethod
-    def from_landmarks(cls, bearing: Bearings, world: Keypoints) -> Evidence:
+    def from_landmarks(
+        cls,
+        bearing: Bearings,
+        world: Keypoints,
+        spread: Float[np.ndarray, "N 21 2 2"] | None = None,
+        offset: Float[np.ndarray, "21 3"] | None = None,
+    ) -> Evidence:
         """Turn the crop's frame to the camera's: the network sees a hand along its own ray."""
         centre = np.concatenate([bearing.mean(1), np.ones((len(bearing), 1))], axis=1)
         centre /= np.linalg.norm(centre, axis=1, keepdims=True)
         to_camera = rotations.between(np.broadcast_to([0.0, 0.0, 1.0], centre.shape), centre)
         bones = (world[:, _CHILDREN] - world[:, _PARENTS]) @ np.swapaxes(to_camera, 1, 2)
-        return cls(bearing, bones / np.linalg.norm(bones, axis=-1, keepdims=True))
+        direction = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
+        return cls(bearing, direction, spread, offset)
 
     def rows(self, index: np.ndarray) -> Evidence:
         """Return the evidence of some frames."""
-        return Evidence(self.bearing[index], self.direction[index])
+        spread = None if self.spread is None else self.spread[index]
+        return Evidence(self.bearing[index], self.direction[index], spread, self.offset)
+
+    def landmarks(self, side: Side, rest: Float[np.ndarray, "21 3"]) -> Float[np.ndarray, "21 3"]:
+        """Return where landmarks lie from the keypoints of the unturned hand, metres."""
+        if self.offset is None:
+            return np.zeros((21, 3))
+        length = np.linalg.norm(rest[12] - rest[0])
+        offset = self.offset @ articulation.ANATOMICAL_TO_MODEL.T * length
+        return offset * articulation.MIRROR if side == "left" else offset
+
+    def whitening(self) -> Float[np.ndarray, "N 21 2 2"]:
+        """Return what takes errors of bearings to standard deviations."""
+        own = (PIXEL_SIGMA * self.scale)[:, None] ** 2 / KEYPOINT_WEIGHTS
+        covariance = own[..., None, None] * np.eye(2)
+        if self.spread is not None:
+            covariance = covariance + SPREAD_FACTOR**2 * self.spread
+        lower = np.linalg.cholesky(covariance)
+        return np.linalg.inv(lower)
 
     @property
     def scale(self) -> Float[np.ndarray, "N"]:
@@ -102,7 +134,8 @@ def articulate(evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"]) 
     """Fit orientation and angles to bone directions alone; the wrist is left at the origin."""
     # The rotation (N, 3, 3) that turns the rest palm's bones to the seen ones.
     palm = np.flatnonzero(np.isin(_CHILDREN, PALM))
-    bones = rest[_CHILDREN[palm]] - rest[_PARENTS[palm]]
+    seen = rest + evidence.landmarks(side, rest)
+    bones = seen[_CHILDREN[palm]] - seen[_PARENTS[palm]]
     bones = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
     orient = rotations.project_to_rotation(
         np.einsum("nki,kj->nij", evidence.direction[:, palm], bones)
@@ -219,9 +252,11 @@ class _Problem:
     ) -> None:
         self._evidence, self._side, self._rest = evidence, side, rest
         self._orient, self._use_pixels = orient, use_pixels
-        bones = rest[_CHILDREN] - rest[_PARENTS]
+        self._offset = evidence.landmarks(side, rest)
+        seen = rest + self._offset
+        bones = seen[_CHILDREN] - seen[_PARENTS]
         self._bone_length = np.linalg.norm(bones, axis=-1)[None, :, None]
-        self._sigma = PIXEL_SIGMA * evidence.scale
+        self._whitening = evidence.whitening()
 
     def pose(self, x: np.ndarray) -> Pose:
         wrist = np.exp(x[:, 5:6]) * np.concatenate([x[:, 3:5], np.ones((len(x), 1))], axis=1)
@@ -231,7 +266,7 @@ class _Problem:
         count = len(x)
         turn = rotations.exp(x[:, :3]) @ self._orient[rows]
         chain, d_chain = articulation.keypoints_with_jacobian(x[:, 6:], self._side, self._rest)
-        arms = chain @ np.swapaxes(turn, 1, 2)
+        arms = (chain + self._offset) @ np.swapaxes(turn, 1, 2)
         d_points = np.zeros((count, 21, 3, 28))
         d_points[..., :3] = -rotations.skew(arms) @ rotations.left_jacobian(x[:, :3])[:, None]
         d_points[..., 6:] = turn[:, None] @ d_chain
@@ -248,19 +283,33 @@ class _Problem:
             d_points[:, :, 0, 3] = d_points[:, :, 1, 4] = depth[:, None]
             d_points[..., 5] = wrist[:, None]
             residual, d_point = _pixel_residual(
-                arms + wrist[:, None], self._evidence.bearing[rows], self._sigma[rows]
+                arms + wrist[:, None], self._evidence.bearing[rows], self._whitening[rows]
             )
             residuals.append(residual)
             jacobians.append(d_point @ d_points)
 
         residuals = [r.reshape(count, -1) for r in residuals]
         jacobians = [j.reshape(count, -1, 28) for j in jacobians]
-        residuals.append((x[:, 6:] - articulation.comfortable()) / ANGLE_SIGMA)
+        pull = _angle_pull()
+        residuals.append((x[:, 6:] - articulation.comfortable()) @ pull.T)
         prior = np.zeros((22, 28))
-        prior[:, 6:] = np.eye(22) / ANGLE_SIGMA
+        prior[:, 6:] = pull
         jacobians.append(np.broadcast_to(prior, (count, 22, 28)))
 
         return np.concatenate(residuals, axis=1), np.concatenate(jacobians, axis=1)
+
+
+def _angle_pull() -> Float[np.ndarray, "22 22"]:
+    """Return what takes angles from those of a relaxed hand to standard deviations."""
+    covariance = np.zeros((22, 22))
+    names = [freedom.name for freedom in articulation.freedoms()]
+    for i, name in enumerate(names):
+        covariance[i, i] = (SPREAD_SIGMA if "spread" in name and "thumb" not in name else ANGLE_SIGMA) ** 2
+    for part in ("mcp", "pip", "dip"):
+        rows = [names.index(f"{finger}_{part}_flex") for finger in ("index", "middle", "ring", "pinky")]
+        covariance[np.ix_(rows, rows)] = COMMON_SIGMA**2
+        covariance[rows, rows] += FLEX_SIGMA**2
+    return np.linalg.inv(np.linalg.cholesky(covariance))
 
 
 def _start(pose: Pose) -> np.ndarray:
@@ -279,14 +328,22 @@ def _solve(problem: _Problem, start: np.ndarray, iterations: int) -> Solution:
 
 
 def _pixel_residual(
-    points: np.ndarray, bearing: np.ndarray, sigma: np.ndarray
+    points: np.ndarray, bearing: np.ndarray, whitening: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weighted bearing residuals (N, 21, 2) and their derivative by the point (N, 21, 2, 3)."""
     z = np.maximum(points[..., 2], 1e-2)
     predicted = points[..., :2] / z[..., None]
-    weight = np.sqrt(KEYPOINT_WEIGHTS) / sigma[:, None]
-    residual = weight[..., None] * (predicted - bearing)
+    residual = (whitening @ (predicted - bearing)[..., None])[..., 0]
     d_point = np.zeros((*points.shape[:2], 2, 3))
     d_point[..., 0, 0] = d_point[..., 1, 1] = 1 / z
     d_point[..., :, 2] = -predicted / z[..., None]
-    return residual, weight[..., None, None] * d_point
+    d_point = whitening @ d_point
+    # The square of what is returned is Geman and McClure's loss.
+    q = np.sum(residual**2, axis=-1)[..., None] / OUTLIER_SIGMAS**2
+    root = 1 / np.sqrt(1 + q)
+    along = residual[..., None, :] @ d_point
+    d_point = root[..., None] * (
+        d_point
+        - residual[..., None] * along / (OUTLIER_SIGMAS**2 * (1 + q))[..., None]
+    )
+    return root * residual, d_point

@@ -46,6 +46,7 @@ class TrackerSettings:
     ace: AceSettings | None = None
     keypoints: str | None = None
     camera_motion: TurnsMode = "rotation"
+    palm_calibration: float = 0.6
 
     def __post_init__(self) -> None:
         low, high = HAND_LENGTHS_M

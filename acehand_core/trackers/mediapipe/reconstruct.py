@@ -33,6 +33,11 @@ MIN_WEIGHT = 0.05
 #: Quality of a filled frame beside a sighting, and the frames over which it falls by e.
 FILLED_QUALITY, FILLED_DECAY = 0.4, 10.0
 MIN_DEPTH_M = 0.1
+#: Where the network's wrist and thumb base lie from the hand model's, as shares of the hand's
+#: length: distal, dorsal, radial.
+LANDMARK_OFFSET = np.zeros((21, 3))
+LANDMARK_OFFSET[0] = 0.06, 0.0, -0.01
+LANDMARK_OFFSET[1] = 0.03, -0.04, 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +100,14 @@ def reconstruct(
         T_world_camera: where it was, if that is to be trusted; only with ``motion``.
     """
     track = HandTrack.absent(len(detections))
-    sightings = _sightings(detections, camera)
+    sightings = _sightings(detections, camera, settings.palm_calibration)
     if sightings is None:
         return track
     pose, betas = _fit(sightings, side, camera, settings)
     rest = CapsuleHand().rest_keypoints(side, betas)
 
     # Rms distance of fitted and seen bearings over the palm's apparent length.
-    keypoints = pose.keypoints(side, rest)
+    keypoints = pose.keypoints(side, rest) + _offsets(pose, sightings, side, rest)
     z = np.maximum(keypoints[..., 2:], 1e-2)
     error = np.sum((keypoints[..., :2] / z - sightings.evidence.bearing) ** 2, axis=-1)
     misfit = np.sqrt(error.mean(1)) / sightings.evidence.scale
@@ -120,7 +125,9 @@ def reconstruct(
     return track
 
 
-def _sightings(detections: Sequence[Detection | None], camera: Camera) -> _Sightings | None:
+def _sightings(
+    detections: Sequence[Detection | None], camera: Camera, palm_calibration: float
+) -> _Sightings | None:
     """Collect the detections whose landmarks all lie inside the camera's field of view."""
     seen = [(frame, d) for frame, d in enumerate(detections) if d is not None]
     if not seen:
@@ -137,8 +144,36 @@ def _sightings(detections: Sequence[Detection | None], camera: Camera) -> _Sight
         np.array(frames)[inside],
         pixels[inside],
         np.array([d.confidence for d in hands])[inside],
-        Evidence.from_landmarks(bearing[inside], world[inside]),
+        Evidence.from_landmarks(
+            bearing[inside],
+            world[inside],
+            _spread(camera, [d for d, i in zip(hands, inside, strict=True) if i]),
+            palm_calibration * LANDMARK_OFFSET,
+        ),
     )
+
+
+def _spread(camera: Camera, hands: Sequence[Detection]) -> Float[np.ndarray, "N 21 2 2"] | None:
+    """Return the covariances over the crops as those of bearings; zero where there was one crop."""
+    if all(d.covariance is None for d in hands):
+        return None
+    pixels = np.stack([d.pixels for d in hands])
+    zero = np.zeros((21, 2, 2))
+    covariance = np.stack([zero if d.covariance is None else d.covariance for d in hands])
+    columns = [
+        (pnp.bearings(camera, pixels + step) - pnp.bearings(camera, pixels - step))
+        for step in 0.5 * np.eye(2)
+    ]
+    by_pixel = np.nan_to_num(np.stack(columns, axis=-1))
+    return by_pixel @ covariance @ np.swapaxes(by_pixel, -1, -2)
+
+
+def _offsets(
+    pose: Pose, sightings: _Sightings, side: Side, rest: Float[np.ndarray, "21 3"]
+) -> Float[np.ndarray, "N 21 3"]:
+    """Return where landmarks lie from the joints, camera axes."""
+    offset = sightings.evidence.landmarks(side, rest)
+    return offset @ np.swapaxes(pose.global_orient, 1, 2)
 
 
 def _fit(
@@ -166,7 +201,7 @@ def _place(
     settings: TrackerSettings,
 ) -> Pose:
     """Place articulated hands, wrists at the origin, before the camera by the chosen PnP."""
-    canonical = pose.keypoints(side, rest)
+    canonical = pose.keypoints(side, rest) + _offsets(pose, sightings, side, rest)
     depth = pnp.weak_perspective_depth(canonical, sightings.pixels, camera)
     depth = np.maximum(depth, MIN_DEPTH_M)
     wrist = pnp.mixed_pnp(canonical, depth, sightings.pixels, camera).translation
@@ -174,6 +209,9 @@ def _place(
         return Pose(pose.global_orient, pose.angles, wrist)
     bearing, weights = sightings.evidence.bearing, landmark_fit.KEYPOINT_WEIGHTS
     turn, wrist = pnp.rigid_pnp(canonical, bearing, wrist, np.tile(weights, (len(wrist), 1)))
+    # The solver turns about the wrist's landmark.
+    off = canonical[:, 0]
+    wrist = wrist + off - (turn @ off[..., None])[..., 0]
     return Pose(turn @ pose.global_orient, pose.angles, wrist)
 
 
