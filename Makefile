@@ -59,13 +59,14 @@ $(VENV)/bin/python:
 # The main job: no torch, no ROS.
 $(VENV)/.core: pyproject.toml setup.py constraints.txt | $(VENV)/bin/python
 	$(PIP) $(PINNED) --editable '.[mediapipe]'
-	$(PIP) $(PINNED) --no-deps mediapipe
+	$(BIN)/acehand weights hands
 	touch $@
 
 # Everything the tests compare with. torch first: unpinned, others would bring another build.
 $(VENV)/.full: $(VENV)/.core
 	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
 	$(PIP) $(PINNED) --editable '.[$(EXTRAS)]'
+	$(PIP) $(PINNED) --no-deps mediapipe
 	touch $@
 
 # lerobot first and by its own bounds: what comes after must fit in beside it, unpinned.
@@ -73,14 +74,14 @@ $(LEROBOT_VENV)/.done: pyproject.toml setup.py
 	$(LEROBOT_PYTHON) -m venv $(LEROBOT_VENV)
 	$(LEROBOT_VENV)/bin/python -m pip install --quiet '$(LEROBOT)' pytest
 	$(LEROBOT_VENV)/bin/python -m pip install --quiet '$(LEROBOT)' --editable '.[mediapipe]'
-	$(LEROBOT_VENV)/bin/python -m pip install --quiet $(PINNED) --no-deps mediapipe
+	$(LEROBOT_VENV)/bin/acehand weights hands
 	touch $@
 
 .venv-lowest/.done: pyproject.toml setup.py constraints-lowest.txt
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --constraint constraints-lowest.txt \
 		--editable '.[mediapipe,ros]' beartype hypothesis pytest
-	.venv-lowest/bin/python -m pip install --quiet $(PINNED) --no-deps mediapipe
+	.venv-lowest/bin/acehand weights hands
 	touch $@
 
 clean:

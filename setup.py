@@ -18,7 +18,7 @@ def files(folder: str, pattern: str) -> list[str]:
 setup(
     name="acehand",
     version="0.1.0",
-    python_requires=">=3.11,<3.13",
+    python_requires=">=3.11,<3.14",
     packages=find_packages(include=["acehand_core*", "acehand_ros*", "retarget*", "robots*"]),
     package_data={
         "acehand_core.evaluation": ["*.json"],

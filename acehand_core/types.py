@@ -67,6 +67,7 @@ Existing = Literal["refuse", "append", "overwrite", "resume"]  # what to do with
 Latency = Literal["off", "on", "ahead"]  # of the hand, from command to motion
 TurnsMode = Literal["off", "rotation"]  # whether trackers find out how the camera turns
 CameraMotionMode = Literal["off", "rotation", "full"]  # the same, and where it is
+Quality = Literal["fast", "balanced", "best"]  # of tracking, against its time
 
 # Images.
 ImageRgb = UInt8[np.ndarray, "H W 3"]

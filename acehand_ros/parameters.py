@@ -110,6 +110,7 @@ class WorkParameters:
         high=0.35,
     )
     camera_motion: str = like(JobSettings, "camera_motion", "rotation")
+    quality: str = like(JobSettings, "quality", "balanced")
     overlay: bool = like(JobSettings, "overlay", False)
 
 

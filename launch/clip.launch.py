@@ -16,8 +16,8 @@ SHOWN = launching.pick(
     CLIP_RECORDER,
     (
         "image_topic", "image_type", "camera_info_topic", "output_dir", "duration", "robot",
-        "hands", "tracker", "weights", "task", "device", "hand_length", "camera_motion", "overlay",
-        "autostart", "record_at_start", "exit_when_done",
+        "hands", "tracker", "weights", "task", "device", "hand_length", "camera_motion", "quality",
+        "overlay", "autostart", "record_at_start", "exit_when_done",
     ),
 )  # fmt: skip
 

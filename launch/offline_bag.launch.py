@@ -16,7 +16,7 @@ SHOWN = launching.pick(
     (
         "bag", "output_dir", "robot", "hands", "tracker", "weights", "device", "image_topic",
         "camera_info_topic", "bag_output", "task", "episodes", "episode_topic", "world_frame",
-        "hand_length", "camera_motion", "existing", "overlay", "storage", "mesh",
+        "hand_length", "camera_motion", "quality", "existing", "overlay", "storage", "mesh",
     ),
 )  # fmt: skip
 PLAY = ("play", "false", "replay the result when it is done", ("true", "false"))

@@ -51,21 +51,29 @@ def test_nothing_installed() -> None:
     report = json.loads(done.stdout)
     assert report["ready"] is False
     missing = {piece["name"] for piece in report["pieces"] if piece["found"] is None}
-    assert {"numpy", "tqdm", "jaxtyping", "scipy", "mediapipe", "OpenGL"} <= missing
+    assert {"numpy", "tqdm", "jaxtyping", "scipy", "openvino", "hand networks", "OpenGL"} <= missing
     assert "The main job cannot run" in done.stderr
 
 
 def test_a_package_that_does_not_load_is_missing(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    """mediapipe is there, but what it needs is not."""
+    """It is there, but what it needs is not."""
     load = importlib.import_module
 
     def broken(name: str):
-        if name.startswith("mediapipe"):
-            raise ImportError("no absl")
+        if name in ("openvino", "piqp"):
+            raise ImportError("libtbb.so.12: cannot open shared object file")
         return load(name)
 
     monkeypatch.setattr(importlib, "import_module", broken)
-    assert found(capsys)["mediapipe"] is None
+    assert found(capsys)["openvino"] is None and found(capsys)["piqp"] is None
+
+
+def test_other_hand_networks_are_missing(capsys, monkeypatch, tmp_path) -> None:
+    for name in ("palm_detection/palm_detection_full", "hand_landmark/hand_landmark_full"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / f"{name}.tflite").write_bytes(b"another")
+    monkeypatch.setenv("ACEHAND_HAND_NETWORKS", str(tmp_path))
+    assert found(capsys)["hand networks"] is None
 
 
 def test_what_reads_bags(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,13 +92,3 @@ def test_what_trains_and_what_runs_on_a_robot_stack(capsys) -> None:
     there = found(capsys)
     for name, module in (("accelerate", "accelerate"), ("hydra-core", "hydra"), ("rclpy", "rclpy")):
         assert (there[name] is not None) == (importlib.util.find_spec(module) is not None)
-
-
-def test_a_protobuf_that_is_too_new_is_missing(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    version = importlib.metadata.version
-
-    def newer(name: str) -> str:
-        return "5.29.0" if name == "protobuf" else version(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", newer)
-    assert found(capsys)["protobuf"] is None

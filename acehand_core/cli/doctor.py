@@ -33,7 +33,7 @@ class Piece:
 
 
 _HERE = "pip install . in the checkout"
-_MEDIAPIPE = "pip install '.[mediapipe]' && pip install --no-deps mediapipe==0.10.14"
+_MEDIAPIPE = "pip install '.[mediapipe]' && acehand weights hands"
 _ACE = "pip install torch==2.13.0 && pip install '.[ace]'"
 _TRAIN = "pip install torch==2.13.0 && pip install '.[ace,train]'"
 
@@ -50,13 +50,8 @@ _PACKAGES = (
     ("tqdm", "tqdm", True, "progress bars", _HERE),
     ("tyro", "tyro", True, "the commands' flags", _HERE),
     ("jaxtyping", "jaxtyping", True, "array types", _HERE),
-    ("absl-py", "absl", True, "what mediapipe needs", _MEDIAPIPE),
-    ("attrs", "attr", True, "what mediapipe needs", _MEDIAPIPE),
-    ("flatbuffers", "flatbuffers", True, "what mediapipe needs", _MEDIAPIPE),
-    ("matplotlib", "matplotlib", True, "what mediapipe needs", _MEDIAPIPE),
-    ("protobuf", "google.protobuf", True, "what mediapipe needs (below 5)", _MEDIAPIPE),
-    ("mediapipe", "mediapipe.python.solutions.hands", True,
-     "--tracker mediapipe, which needs no weights of ours", _MEDIAPIPE),
+    ("openvino", "openvino", True, "--tracker mediapipe, which needs no weights of ours",
+     _MEDIAPIPE),
     ("torch", "torch", False, "what the model, dex-retargeting and smplx need",
      "pip install torch==2.13.0"),
     ("diffusers", "diffusers", False, "--tracker ace: video encoder and transformer", _ACE),
@@ -115,6 +110,15 @@ def examine() -> list[Piece]:
     ]
     pieces.append(
         Piece(
+            "hand networks",
+            True,
+            _hand_networks(),
+            "--tracker mediapipe: what finds hands",
+            "acehand weights hands",
+        )
+    )
+    pieces.append(
+        Piece(
             "OpenGL", False, _opengl(), "pictures of the robot",
             "apt-get install libegl1 libgl1-mesa-dri (MUJOCO_GL unset or egl)",
         )
@@ -142,7 +146,11 @@ def _version(distribution: str, module: str, needed: bool) -> str | None:
     the others may be slow to load, so they are only looked for.
     """
     try:
-        if needed:
+        if module == "openvino":
+            from acehand_core.trackers.mediapipe.networks import openvino
+
+            openvino()
+        elif needed:
             importlib.import_module(module)
         elif importlib.util.find_spec(module) is None:
             return None
@@ -152,8 +160,23 @@ def _version(distribution: str, module: str, needed: bool) -> str | None:
         version = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return "installed"
-    too_new = distribution == "protobuf" and int(version.split(".")[0]) >= 5
-    return None if too_new else version
+    return version
+
+
+def _hand_networks() -> str | None:
+    """Return the version of the networks of the mediapipe tracker."""
+    from acehand_core.errors import InputError
+
+    try:
+        from acehand_core.trackers.mediapipe import networks
+
+        found = networks.installed()
+        if found is None:
+            return None
+        networks.check(found)
+        return f"mediapipe {networks.VERSION}"
+    except (ImportError, InputError):
+        return None
 
 
 def _opengl() -> str | None:

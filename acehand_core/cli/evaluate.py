@@ -13,7 +13,7 @@ from acehand_core.errors import InputError
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import check_values, group, leaves, like, setting
 from acehand_core.trackers.ace_settings import AceSettings
-from acehand_core.types import Hands, TurnsMode
+from acehand_core.types import Hands, Quality, TurnsMode
 
 if TYPE_CHECKING:
     from acehand_core.evaluation.inputs import GroundTruth
@@ -83,6 +83,7 @@ class Evaluate:
     camera_motion: TurnsMode = like(
         JobSettings, "camera_motion", "rotation", choices=("off", "rotation")
     )
+    quality: Quality = like(JobSettings, "quality", "balanced")
     ace: AceSettings = group(AceSettings, "tracker ace")
 
     def __post_init__(self) -> None:
@@ -119,7 +120,8 @@ class Evaluate:
     def _check_no_tracker_flags(self) -> None:
         """Raise InputError for a flag of trackers that says something else than its default."""
         of_trackers = {
-            "keep", "decode_frames", "time", "hands", "hand_length_m", "camera_motion", "ace",
+            "keep", "decode_frames", "time", "hands", "hand_length_m", "camera_motion",
+            "quality", "ace",
         }  # fmt: skip
         for leaf in leaves(Evaluate):
             if leaf.path[0] in of_trackers and leaf.value(self) != leaf.default:
@@ -149,6 +151,7 @@ class Evaluate:
             hand_length_m=self.hand_length_m,
             ace=chosen.if_weights,
             camera_motion=self.camera_motion,
+            quality=self.quality,
         )
         made = DoNothing() if tracker == DoNothing.name else make_tracker(tracker, settings)
         decoding = Decoding(self.decode_frames, in_windows=self.ace.windows is not None)
@@ -156,6 +159,7 @@ class Evaluate:
             "hands": settings.hands,
             "hand_length_m": settings.hand_length_m,
             "camera_motion": settings.camera_motion,
+            "quality": settings.quality,
             "ace": settings.ace,
         }
         return evaluate_tracker(

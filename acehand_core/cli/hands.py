@@ -13,7 +13,7 @@ from acehand_core.pipeline.settings import JobSettings, WorldSettings
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.settings import group, like, setting
 from acehand_core.trackers.ace_settings import AceSettings
-from acehand_core.types import CameraMotionMode, Hands, Latency
+from acehand_core.types import CameraMotionMode, Hands, Latency, Quality
 
 _TABLE = "HandMotion .parquet, or keypoints (.npz, .npy, .csv, .json, .parquet)"
 
@@ -32,6 +32,7 @@ class Reconstruct:
     reading: RecordingOptions = group(RecordingOptions)
     hand_length_m: float | None = like(JobSettings, "hand_length_m", None)
     camera_motion: CameraMotionMode = like(JobSettings, "camera_motion", "rotation")
+    quality: Quality = like(JobSettings, "quality", "balanced")
     world: WorldSettings = group(WorldSettings)
     work_dir: Path | None = setting(
         None,
@@ -60,6 +61,7 @@ class Reconstruct:
             work_dir=self.work_dir,
             ace=usable_weights(self.ace, self.tracker).if_weights,
             camera_motion="off" if self.camera_motion == "off" else "rotation",
+            quality=self.quality,
         )
         recording, tracker = open_input(self.input, self.tracker, settings, self.reading)
         motion = tracker.track(recording, terminal.bars)

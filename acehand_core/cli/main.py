@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "bag convert": ("a bag into a dataset and, if wanted, another bag", "bag:Convert"),
     "bag write": ("a dataset or a table of hands into a bag", "bag:Write"),
     "weights fetch": ("download released weights into the hub's cache", "weights:Fetch"),
+    "weights hands": ("fetch the two networks of the mediapipe tracker", "weights:Hands"),
     "weights convert": ("write weights in another layout", "weights:Convert"),
     "weights export": ("the weights of a training run at a checkpoint", "weights:Export"),
     "weights inspect": ("what a file or folder of weights holds", "weights:Inspect"),

@@ -62,6 +62,35 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class Hands:
+    """Fetch the two networks of the mediapipe tracker (Apache-2.0), once; nothing else is asked of
+    the net afterwards."""
+
+    wheel: Path | None = setting(
+        None,
+        "MediaPipe's wheel, where this computer has no way to PyPI",
+        metavar="FILE",
+        default_text="pip downloads it, whatever this Python",
+    )
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Fetch, unpack and check them; where they are there already, say where."""
+        from acehand_core.trackers.mediapipe import networks
+
+        folder = networks.installed() if self.wheel is None else None
+        if folder is None:
+            if self.wheel is not None:
+                networks.unpack(self.wheel)
+            else:
+                networks.download()
+            folder = networks.folder()
+        networks.check(folder)
+        console.say(f"the hand networks of mediapipe {networks.VERSION}: {folder}")
+        terminal.print_json({"folder": str(folder), "version": networks.VERSION})
+        return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
 class Convert:
     """Write weights in another layout."""
 

@@ -15,7 +15,7 @@ from acehand_core.self_calibration import VERSION
 from acehand_core.settings import file_identity, group, identity_of, numbers, setting
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
-from acehand_core.types import CameraMotionMode, Existing, Hands, Latency
+from acehand_core.types import CameraMotionMode, Existing, Hands, Latency, Quality
 from retarget.robots.robot import Robot, find_robot_file, robot_names, split_variant
 from retarget.solve.arm_attachment import ArmSettings
 
@@ -150,6 +150,12 @@ class JobSettings:
         identity="always",
     )
     world: WorldSettings = group(WorldSettings)
+    quality: Quality = setting(
+        "balanced",
+        "of the mediapipe tracker, against its time: in how many crops the landmark network sees "
+        "each hand again (0, 4 or 12)",
+        identity="always",
+    )
     ace: AceSettings = group(AceSettings, "tracker ace", identity=False)
     task: str | None = setting(
         None,
@@ -268,4 +274,5 @@ class JobSettings:
             ace=self.ace.if_weights,
             work_dir=None if self.dry_run else self.work_dir,
             camera_motion="off" if self.camera_motion == "off" else "rotation",
+            quality=self.quality,
         )

@@ -16,7 +16,7 @@ from typing import Literal, Protocol, runtime_checkable
 from acehand_core.errors import InputError, MissingDependencyError, nearest
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.trackers.ace_settings import AceSettings
-from acehand_core.types import Hands, Progress, TurnsMode, no_progress
+from acehand_core.types import Hands, Progress, Quality, TurnsMode, no_progress
 
 ENTRY_POINT_GROUP = "acehand.trackers"
 
@@ -37,6 +37,7 @@ class TrackerSettings:
         ace: weights and settings of the ace tracker, or None.
         keypoints: how a file of keypoints as tracker is written: a mapping or a preset.
         camera_motion: what to find out of the camera's motion where the recording has no poses.
+        quality: of the mediapipe tracker against its time: in how many crops it sees each hand.
     """
 
     hands: Hands = "both"
@@ -46,7 +47,8 @@ class TrackerSettings:
     ace: AceSettings | None = None
     keypoints: str | None = None
     camera_motion: TurnsMode = "rotation"
-    palm_calibration: float = 0.6
+    quality: Quality = "balanced"
+    palm_calibration: float = 0.5
 
     def __post_init__(self) -> None:
         low, high = HAND_LENGTHS_M

@@ -13,7 +13,7 @@ from acehand_core.recordings.registry import HandsFile, Opened, Registry, format
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker
 from acehand_core.trackers.files import FileTracker
-from acehand_core.types import Hands, Progress, TurnsMode, no_progress
+from acehand_core.types import Hands, Progress, Quality, TurnsMode, no_progress
 
 
 def choose_tracker(name: str, settings: TrackerSettings) -> Tracker:
@@ -95,6 +95,7 @@ def track(
     hand_length: float | None = None,
     weights: Path | str | None = None,
     camera_motion: TurnsMode = "rotation",
+    quality: Quality = "balanced",
     progress: Progress = no_progress,
 ) -> HandMotion:
     """Return the motion of both hands of a recording.
@@ -107,6 +108,7 @@ def track(
             cannot know.
         weights: of the model, for the ace tracker.
         camera_motion: what to find out of it where the recording has no camera poses.
+        quality: of the mediapipe tracker, against its time.
         progress: called with (stage, done, total).
 
     Raises:
@@ -118,8 +120,9 @@ def track(
     if isinstance(tracker, str | Path):
         ace = None if weights is None else AceSettings(weights=Path(weights))
         settings = TrackerSettings(
-            hands=hands, hand_length_m=hand_length, ace=ace, camera_motion=camera_motion
-        )
+            hands=hands, hand_length_m=hand_length, ace=ace, camera_motion=camera_motion,
+            quality=quality,
+        )  # fmt: skip
         tracker = choose_tracker(str(tracker), settings)
 
     motion = tracker.track(recording, progress)

@@ -12,18 +12,22 @@ centres.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import os
+import subprocess
+import sys
+import tempfile
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cv2
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError, MissingDependencyError
@@ -70,7 +74,9 @@ class Crop:
             centred = centred * [-1.0, 1.0]
         return centred @ _turn(self.angle).T + [self.x, self.y]
 
-    def picture(self, image: ImageRgb, pixels: int = CROP_PIXELS) -> ImageRgb:
+    def picture(
+        self, image: ImageRgb, pixels: int = CROP_PIXELS
+    ) -> UInt8[np.ndarray, "side side 3"]:
         """Cut the square out of a picture; what lies outside is black."""
         if self.side > 2 * pixels:
             # Sampling alone would alias: the surroundings are made smaller first.
@@ -134,14 +140,22 @@ class HandNetworks:
 
     def __init__(self) -> None:
         try:
-            import openvino
+            runtime = openvino()
         except ImportError as error:
             raise MissingDependencyError(
                 f"The mediapipe tracker cannot start: {error}. In the checkout: "
                 "pip install '.[mediapipe]' && acehand weights hands; "
                 "or bring your own hands with --tracker FILE."
             ) from error
-        core = openvino.Core()
+        found = installed()
+        if found is None:
+            raise MissingDependencyError(
+                "The mediapipe tracker needs MediaPipe's hand networks: acehand weights hands "
+                "fetches them, once; or bring your own hands with --tracker FILE."
+            )
+        check(found)
+
+        core = runtime.Core()
         # One thread to a picture, as many pictures at a time as there are processors; no bfloat16,
         # so that machines that have it say the same as those that do not.
         threads = os.cpu_count() or 1
@@ -150,7 +164,7 @@ class HandNetworks:
             "INFERENCE_PRECISION_HINT": "f32",
         }  # fmt: skip
         self._palm, self._landmarks = (
-            core.compile_model(core.read_model(_checked(name)), "CPU", options)
+            core.compile_model(core.read_model(found / name), "CPU", options)
             for name in (PALM, LANDMARKS)
         )
 
@@ -165,7 +179,7 @@ class HandNetworks:
         """
         height, width = image.shape[:2]
         if around is None:
-            around = Crop((width - 1) / 2, (height - 1) / 2, max(width, height), 0.0)
+            around = Crop((width - 1) / 2, (height - 1) / 2, float(max(width, height)), 0.0)
         boxes, scores = _infer(self._palm, around.picture(image, PALM_PIXELS))
         score = 1 / (1 + np.exp(-np.clip(scores.reshape(-1), -100, 100)))
         sure = score >= confidence
@@ -190,6 +204,14 @@ class HandNetworks:
         return Look(pixels, world, p_right, float(presence.item()))
 
 
+def openvino() -> ModuleType:
+    """Import OpenVINO. Raises ImportError."""
+    # It would tell its makers so, over the net, and mark the user's home; it runs as well without
+    # the package that does it.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    return importlib.import_module("openvino")
+
+
 @lru_cache(maxsize=1)
 def hand_networks() -> HandNetworks:
     """Return the networks of this process. Raises as ``HandNetworks``."""
@@ -206,7 +228,8 @@ def crop_of(pixels: Float[np.ndarray, "21 2"]) -> Crop:
     low, high = upright.min(0), upright.max(0)
     size = high - low
     centre = turn @ ((low + high) / 2 + [0.0, _HAND_SHIFT * size[1]])
-    return Crop(*centre.tolist(), max(_HAND_SCALE * float(size.max()), 1.0), angle)
+    side = max(_HAND_SCALE * float(size.max()), 1.0)
+    return Crop(float(centre[0]), float(centre[1]), side, angle)
 
 
 def _palm_crop(points: Float[np.ndarray, "9 2"], around: Crop) -> Crop:
@@ -215,7 +238,8 @@ def _palm_crop(points: Float[np.ndarray, "9 2"], around: Crop) -> Crop:
     towards = knuckle - wrist
     angle = float(np.arctan2(towards[0], -towards[1]))
     centre = centre + _turn(angle) @ [0.0, _PALM_SHIFT * size[1]]
-    return Crop(*centre.tolist(), max(_PALM_SCALE * float(size.max()), 1.0), angle)
+    side = max(_PALM_SCALE * float(size.max()), 1.0)
+    return Crop(float(centre[0]), float(centre[1]), side, angle)
 
 
 def _without_overlap(
@@ -233,7 +257,9 @@ def _without_overlap(
         same = shared > SAME_PALM * (area[left] + area[first] - shared)
         same[0] = True
         group = left[same]
-        merged.append((np.average(points[group], axis=0, weights=score[group]), score[first]))
+        merged.append(
+            (np.average(points[group], axis=0, weights=score[group]), float(score[first]))
+        )
         left = left[~same]
     return merged
 
@@ -249,7 +275,7 @@ def _anchors() -> Float[np.ndarray, "2016 2"]:
     return np.concatenate(grids)
 
 
-def _infer(model: Any, picture: ImageRgb) -> list[np.ndarray]:
+def _infer(model: Any, picture: UInt8[np.ndarray, "side side 3"]) -> list[np.ndarray]:
     request = model.create_infer_request()
     request.infer([np.ascontiguousarray(picture[None], np.float32) / 255])
     return [np.array(output.data) for output in request.output_tensors]
@@ -264,7 +290,7 @@ def _turn(angle: float) -> Float[np.ndarray, "2 2"]:
 
 
 def folder() -> Path:
-    """Return where ``unpack`` puts the networks: ``$ACEHAND_HAND_NETWORKS``, or the user's cache."""
+    """Return where the networks are kept: ``$ACEHAND_HAND_NETWORKS``, or the user's cache."""
     named = os.environ.get("ACEHAND_HAND_NETWORKS")
     if named:
         return Path(named)
@@ -281,12 +307,33 @@ def installed() -> Path | None:
     return next((p for p in places if all((p / name).is_file() for name in SHA256)), None)
 
 
-def unpack(wheel: Path) -> list[Path]:
+def download() -> None:
+    """Let pip download MediaPipe's wheel, and ``unpack`` it.
+
+    The networks are the same in every wheel, so one is taken that exists, whatever this Python is.
+    Raises MissingDependencyError where pip cannot.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        command = [
+            sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+            "--no-deps", "--only-binary=:all:", "--python-version", "3.12",
+            "--platform", "manylinux_2_17_x86_64", "--dest", place, f"mediapipe=={VERSION}",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        wheels = list(Path(place).glob("*.whl"))
+        if done.returncode != 0 or not wheels:
+            raise MissingDependencyError(
+                f"pip could not download mediapipe {VERSION}: {done.stderr.strip() or 'no wheel'} "
+                "Fetch its wheel elsewhere and give it: acehand weights hands --wheel FILE."
+            )
+        unpack(wheels[0])
+
+
+def unpack(wheel: Path) -> None:
     """Write the networks of MediaPipe's wheel to ``folder()``; only those two files are read.
 
     Raises InputError where it is no such wheel, or the networks in it are not the known ones.
     """
-    written = []
     try:
         with zipfile.ZipFile(wheel) as archive:
             contents = {name: archive.read(_IN_WHEEL + name) for name in SHA256}
@@ -294,31 +341,24 @@ def unpack(wheel: Path) -> list[Path]:
         raise InputError(
             f"{wheel}: not a wheel of mediapipe {VERSION} with its hand networks ({error})."
         ) from error
+
     for name, content in contents.items():
-        _check(wheel / name, content)
-        path = folder() / name
-        with atomic_path(path, overwrite=True) as partial:
+        _check_content(wheel, name, content)
+    for name, content in contents.items():
+        with atomic_path(folder() / name, overwrite=True) as partial:
             partial.write_bytes(content)
-        written.append(path)
-    return written
 
 
-def _checked(name: str) -> Path:
-    """Return a network's file. Raises MissingDependencyError, or InputError where it is another."""
-    found = installed()
-    if found is None:
-        raise MissingDependencyError(
-            "The mediapipe tracker needs the hand networks of MediaPipe: acehand weights hands "
-            "fetches them once; or bring your own hands with --tracker FILE."
-        )
-    _check(found / name, (found / name).read_bytes())
-    return found / name
+def check(place: Path) -> None:
+    """Raise InputError where the networks in a folder are not those of MediaPipe 0.10.14."""
+    for name in SHA256:
+        _check_content(place, name, (place / name).read_bytes())
 
 
-def _check(path: Path, content: bytes) -> None:
+def _check_content(place: Path, name: str, content: bytes) -> None:
     digest = hashlib.sha256(content).hexdigest()
-    if digest != SHA256[f"{path.parent.name}/{path.name}"]:
+    if digest != SHA256[name]:
         raise InputError(
-            f"{path}: not the network of mediapipe {VERSION} (its SHA-256 is {digest}). "
+            f"{place}: {name} is not that of mediapipe {VERSION} (its SHA-256 is {digest}). "
             "acehand weights hands fetches the right one."
         )

@@ -7,10 +7,7 @@ thresholds, and in enlarged crops around the last and the next sighting.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,12 +16,11 @@ import numpy as np
 from jaxtyping import UInt8
 
 from acehand_core.motion import FrameSource
-from acehand_core.trackers.mediapipe.detector import Detection, Detector, SegmentCache
+from acehand_core.trackers.mediapipe.detector import Detection, Detector
 from acehand_core.trackers.mediapipe.linking import Slots, Turned, distance, unturned
+from acehand_core.trackers.mediapipe.segments import Frames, PerFrame, SegmentCache, in_segments
 from acehand_core.types import ImageRgb, Progress
 
-#: Frames of one forward segment. Fixed, so that a result does not depend on the machine.
-SEGMENT_FRAMES = 320
 LOW_CONFIDENCE = 0.3
 #: A look walks at most this far into a gap and gives up after this many frames without the hand.
 REACH_S = 3.0
@@ -35,8 +31,6 @@ CROP_SIZES = 3.5  # side of a crop over the hand's rms size
 CROP_PIXELS = 448
 #: A second look must land this close to where the hand is expected, in hand sizes.
 EXPECTED = 1.6
-
-Frames = list[list[Detection]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,54 +46,12 @@ class Gap:
 
 def forward_pass(frames: FrameSource, progress: Progress, cache: SegmentCache) -> Frames:
     """Detect hands in every frame, in segments that run side by side."""
-    count = len(frames)
-    pieces = max(1, -(-count // SEGMENT_FRAMES))
-    edges = np.linspace(0, count, pieces + 1).round().astype(int)
-    segments = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
-    detections: Frames = [[] for _ in range(count)]
-    stop = threading.Event()
-    lock = threading.Lock()
-    done = 0
 
-    def work(jobs: Iterator[tuple[int, int]]) -> None:
-        nonlocal done
+    def follower() -> PerFrame:
         detector = Detector()
-        while not stop.is_set():
-            with lock:
-                job = next(jobs, None)
-            if job is None:
-                return
+        return lambda frame, image: detector(image, "forward")
 
-            result = cache.get(*job)
-            if result is None:
-                detector.reset()
-                result = []
-                for image in frames.read(*job):
-                    if stop.is_set():
-                        return
-                    result.append(detector(image, "forward"))
-                    with lock:
-                        done += 1
-                        progress("track", done, count)
-                cache.put(*job, result)
-            else:
-                with lock:
-                    done += job[1] - job[0]
-                    progress("track", done, count)
-
-            detections[job[0] : job[1]] = result
-
-    jobs = iter(segments)
-    workers = min(len(segments), os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(work, jobs) for _ in range(workers)]
-        try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-        finally:
-            stop.set()
-    for future in futures:
-        future.result()
-    return detections
+    return in_segments(frames, follower, "track", progress, cache)
 
 
 def find_gaps(slots: Slots) -> list[Gap]:

@@ -15,7 +15,6 @@ from acehand_core.provenance import Provenance
 from acehand_core.recordings.camera_presets import presets_for
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import detector, redetection
-from acehand_core.trackers.mediapipe.detector import SegmentCache
 from acehand_core.trackers.mediapipe.linking import (
     Slots,
     Turned,
@@ -26,7 +25,10 @@ from acehand_core.trackers.mediapipe.linking import (
 )
 from acehand_core.trackers.mediapipe.networks import VERSION
 from acehand_core.trackers.mediapipe.reconstruct import MAX_FILL_S, HandTrack, reconstruct
+from acehand_core.trackers.mediapipe.refinement import refine
+from acehand_core.trackers.mediapipe.segments import SegmentCache
 from acehand_core.types import SIDES, Progress, no_progress
+
 
 class MediaPipeTracker:
     """Tracks both hands of a video on a CPU, without weights of ours."""
@@ -46,6 +48,10 @@ class MediaPipeTracker:
             )
         camera = recording.camera or Camera.nominal(recording.width, recording.height)
         slots, motion, note = self._detect(recording, camera, progress)
+        slots = refine(
+            recording.frames, slots, self._settings.quality, progress, self._settings.work_dir,
+            cache_key(recording),
+        )  # fmt: skip
         if note:
             recording = replace(recording, notes=(*recording.notes, note))
         poses = recording.T_world_camera
@@ -187,6 +193,7 @@ class MediaPipeTracker:
                 "hands": settings.hands,
                 "hand_length_m": settings.hand_length_m,
                 "placement": settings.placement,
+                "quality": settings.quality,
                 "camera_motion": "poses"
                 if recording.T_world_camera is not None
                 else settings.camera_motion,
