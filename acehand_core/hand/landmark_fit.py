@@ -20,18 +20,15 @@ from acehand_core.hand.skeleton import BONES, PALM
 from acehand_core.types import Side
 
 #: Noise of a landmark, as a share of the palm's apparent length. The thumb's base is the vaguest.
-PIXEL_SIGMA = 0.02
+PIXEL_SIGMA = 0.015
 #: Crops err alike: a landmark is off by this many times what they differ by.
-SPREAD_FACTOR = 3.0
-#: A landmark that is off by more standard deviations loses its say (Geman and McClure's loss).
-OUTLIER_SIGMAS = 4.0
+SPREAD_FACTOR = 0.6
 KEYPOINT_WEIGHTS = np.array([0.6, 0.3, 0.8, *[1.0] * 18])
 #: Noise of a bone's direction (unit vectors). MediaPipe flattens hands that reach away from the
 #: camera by 20 to 30 degrees, so beside pixels a direction only decides what they leave open.
 DIRECTION_SIGMA = {"alone": 0.5, "beside pixels": 1.0}
 #: Pull towards a relaxed hand, radians.
-ANGLE_SIGMA = 0.5
-SPREAD_SIGMA, COMMON_SIGMA, FLEX_SIGMA = 0.5, 0.0, 0.5
+ANGLE_SIGMA = 0.4
 #: Betas are standard deviations; the prior is that of the population. Landmarks err alike in every
 #: frame of a clip, so however many frames there are they count as one.
 SHAPE_FRAMES = 80
@@ -141,7 +138,7 @@ def articulate(evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"]) 
         np.einsum("nki,kj->nij", evidence.direction[:, palm], bones)
     )
 
-    problem = _Problem(evidence, side, rest, orient, use_pixels=False)
+    problem = FrameProblem(evidence, side, rest, orient, use_pixels=False)
     start = np.zeros((len(orient), 28))
     start[:, 6:] = articulation.comfortable()
     pose = problem.pose(_solve(problem, start, iterations=12).x)
@@ -161,8 +158,8 @@ def refine(
     With ``try_relaxed`` each frame also starts from a relaxed hand, and the better end is kept:
     where a wrong direction has bent a finger the wrong way, pixels alone cannot bend it back.
     """
-    problem = _Problem(evidence, side, rest, pose.global_orient, use_pixels=True)
-    start = _start(pose)
+    problem = FrameProblem(evidence, side, rest, pose.global_orient, use_pixels=True)
+    start = problem.start(pose)
     solution = _solve(problem, start, iterations)
     if try_relaxed:
         start[:, 6:] = articulation.comfortable()
@@ -204,11 +201,11 @@ def _shape_step(
     Poses held still would freeze the size and slow down the rest: they are eliminated.
     """
     model = CapsuleHand()
-    rows, start = np.arange(len(pose.angles)), _start(pose)
+    rows, start = np.arange(len(pose.angles)), FrameProblem.start(pose)
 
     def residuals(shape: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         at = model.rest_keypoints(side, shape)
-        return _Problem(evidence, side, at, pose.global_orient, use_pixels=True)(start, rows)
+        return FrameProblem(evidence, side, at, pose.global_orient, use_pixels=True)(start, rows)
 
     residual, by_pose = residuals(betas)
     by_shape = np.stack(
@@ -235,12 +232,14 @@ def _shape_step(
     return np.clip(betas + step, -limit, limit)
 
 
-class _Problem:
+class FrameProblem:
     """Residuals and Jacobian of N independent frames in 28 unknowns each.
 
     Unknowns: rotation vector on top of the start (3), bearing and log depth of the wrist (3),
     angles (22). Log depth keeps the hand before the camera and makes steps relative.
     """
+
+    UNKNOWNS = 28
 
     def __init__(
         self,
@@ -259,8 +258,27 @@ class _Problem:
         self._whitening = evidence.whitening()
 
     def pose(self, x: np.ndarray) -> Pose:
+        """Return the poses of all N frames."""
         wrist = np.exp(x[:, 5:6]) * np.concatenate([x[:, 3:5], np.ones((len(x), 1))], axis=1)
-        return Pose(rotations.exp(x[:, :3]) @ self._orient, x[:, 6:], wrist)
+        return Pose(self.orient(x), x[:, 6:], wrist)
+
+    def orient(self, x: np.ndarray) -> np.ndarray:
+        """Return the orientations (N, 3, 3)."""
+        return rotations.exp(x[:, :3]) @ self._orient
+
+    @staticmethod
+    def start(pose: Pose) -> np.ndarray:
+        """Return the unknowns of a pose whose orientation is the problem's own."""
+        z = np.maximum(pose.wrist[:, 2:], 1e-3)
+        turn = np.zeros((len(z), 3))
+        return np.concatenate([turn, pose.wrist[:, :2] / z, np.log(z), pose.angles], axis=1)
+
+    @staticmethod
+    def limits() -> tuple[np.ndarray, np.ndarray]:
+        """Return the lowest and highest unknowns, (28,) each."""
+        low, high = articulation.limits()
+        free = np.array([*[np.inf] * 5, 5.0])  # log depth: 7 mm to 148 m
+        return np.concatenate([-free, low]), np.concatenate([free, high])
 
     def __call__(self, x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         count = len(x)
@@ -290,41 +308,16 @@ class _Problem:
 
         residuals = [r.reshape(count, -1) for r in residuals]
         jacobians = [j.reshape(count, -1, 28) for j in jacobians]
-        pull = _angle_pull()
-        residuals.append((x[:, 6:] - articulation.comfortable()) @ pull.T)
+        residuals.append((x[:, 6:] - articulation.comfortable()) / ANGLE_SIGMA)
         prior = np.zeros((22, 28))
-        prior[:, 6:] = pull
+        prior[:, 6:] = np.eye(22) / ANGLE_SIGMA
         jacobians.append(np.broadcast_to(prior, (count, 22, 28)))
 
         return np.concatenate(residuals, axis=1), np.concatenate(jacobians, axis=1)
 
 
-def _angle_pull() -> Float[np.ndarray, "22 22"]:
-    """Return what takes angles from those of a relaxed hand to standard deviations."""
-    covariance = np.zeros((22, 22))
-    names = [freedom.name for freedom in articulation.freedoms()]
-    for i, name in enumerate(names):
-        covariance[i, i] = (SPREAD_SIGMA if "spread" in name and "thumb" not in name else ANGLE_SIGMA) ** 2
-    for part in ("mcp", "pip", "dip"):
-        rows = [names.index(f"{finger}_{part}_flex") for finger in ("index", "middle", "ring", "pinky")]
-        covariance[np.ix_(rows, rows)] = COMMON_SIGMA**2
-        covariance[rows, rows] += FLEX_SIGMA**2
-    return np.linalg.inv(np.linalg.cholesky(covariance))
-
-
-def _start(pose: Pose) -> np.ndarray:
-    """Return the unknowns (N, 28) of a pose whose orientation is the problem's own."""
-    z = np.maximum(pose.wrist[:, 2:], 1e-3)
-    turn = np.zeros((len(z), 3))
-    return np.concatenate([turn, pose.wrist[:, :2] / z, np.log(z), pose.angles], axis=1)
-
-
-def _solve(problem: _Problem, start: np.ndarray, iterations: int) -> Solution:
-    low, high = articulation.limits()
-    free = np.array([*[np.inf] * 5, 5.0])  # log depth: 7 mm to 148 m
-    return solve(
-        problem, start, np.concatenate([-free, low]), np.concatenate([free, high]), iterations
-    )
+def _solve(problem: FrameProblem, start: np.ndarray, iterations: int) -> Solution:
+    return solve(problem, start, *problem.limits(), iterations)
 
 
 def _pixel_residual(
@@ -337,13 +330,4 @@ def _pixel_residual(
     d_point = np.zeros((*points.shape[:2], 2, 3))
     d_point[..., 0, 0] = d_point[..., 1, 1] = 1 / z
     d_point[..., :, 2] = -predicted / z[..., None]
-    d_point = whitening @ d_point
-    # The square of what is returned is Geman and McClure's loss.
-    q = np.sum(residual**2, axis=-1)[..., None] / OUTLIER_SIGMAS**2
-    root = 1 / np.sqrt(1 + q)
-    along = residual[..., None, :] @ d_point
-    d_point = root[..., None] * (
-        d_point
-        - residual[..., None] * along / (OUTLIER_SIGMAS**2 * (1 + q))[..., None]
-    )
-    return root * residual, d_point
+    return residual, whitening @ d_point

@@ -14,13 +14,14 @@ from jaxtyping import Bool, Float, Int
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation, landmark_fit
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.clip_fit import ClipFit, HalfGain, fit_clip
 from acehand_core.hand.landmark_fit import Evidence, Pose
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import FILL_FRAMES, CameraMotion
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.trackers.mediapipe import pnp
+from acehand_core.trackers.mediapipe import doubt, pnp
 from acehand_core.trackers.mediapipe.detector import Detection
-from acehand_core.trackers.mediapipe.gaps import smooth_and_fill, trust_in_motion
+from acehand_core.trackers.mediapipe.gaps import room_turns, smooth_and_fill, trust_in_motion
 from acehand_core.trackers.mediapipe.smoothing import spans
 from acehand_core.types import CameraPoses, Side, TimestampsNs
 
@@ -28,6 +29,11 @@ from acehand_core.types import CameraPoses, Side, TimestampsNs
 MAX_FILL_S = 1.5
 #: Landmarks that no possible hand explains (rms over the palm's apparent length) are no sighting.
 MAX_MISFIT = 0.25
+#: A frame has half its say where its landmarks misfit by this much. (Those that the solver bends
+#: a hand to are often wrong altogether: of one with half of it a frame has a quarter.)
+HALF_TRUST_MISFIT = 0.03
+#: How smooth a hand is in a frame that is known as well as the median one.
+HALF_GAIN_HZ = HalfGain(bearing=8.0, depth=2.0, orient=2.5, angle=2.5)
 #: Weakest weight of a sighting in smoothing.
 MIN_WEIGHT = 0.05
 #: Quality of a filled frame beside a sighting, and the frames over which it falls by e.
@@ -53,6 +59,7 @@ class HandTrack:
     observed: Bool[np.ndarray, "T"]
     filled: Bool[np.ndarray, "T"]
     quality: Float[np.ndarray, "T"]
+    sigma: Float[np.ndarray, "T 21 2"]  # m, as ``HandMotion.joint_sigma``
     fill_frame: Int[np.ndarray, "T"]  # number in ``FILL_FRAMES`` plus one where filled, else 0
 
     @classmethod
@@ -65,7 +72,8 @@ class HandTrack:
         never = np.zeros(frames, bool)
         return cls(
             unknown(3, 3), unknown(15, 3, 3), unknown(3), unknown(21, 3), unknown(21, 2),
-            np.zeros(10), never, never.copy(), np.zeros(frames), np.zeros(frames, np.int8),
+            np.zeros(10), never, never.copy(), np.zeros(frames), unknown(21, 2),
+            np.zeros(frames, np.int8),
         )  # fmt: skip
 
 
@@ -76,12 +84,14 @@ class _Sightings:
     frames: Int[np.ndarray, "N"]
     pixels: Float[np.ndarray, "N 21 2"]
     confidence: Float[np.ndarray, "N"]
+    presence: Float[np.ndarray, "N"]
     evidence: Evidence
 
-    def rows(self, keep: Bool[np.ndarray, "N"]) -> _Sightings:
+    def rows(self, keep: np.ndarray) -> _Sightings:
         return _Sightings(
-            self.frames[keep], self.pixels[keep], self.confidence[keep], self.evidence.rows(keep)
-        )
+            self.frames[keep], self.pixels[keep], self.confidence[keep], self.presence[keep],
+            self.evidence.rows(keep),
+        )  # fmt: skip
 
 
 def reconstruct(
@@ -114,11 +124,22 @@ def reconstruct(
     keep = misfit < MAX_MISFIT
     if not keep.any():
         return track
-    sightings, pose = sightings.rows(keep), pose.rows(keep)
+    sightings, pose, misfit = sightings.rows(keep), pose.rows(keep), misfit[keep]
+
     sure = np.clip((sightings.confidence - 0.5) / 0.4, 0.2, 1.0)
+    trust = sure / (1 + (misfit / HALF_TRUST_MISFIT) ** 2) ** 2
+    fit = _fit_together(sightings, pose, trust, side, rest, timestamps_ns, motion)
+    turn_sigma = doubt.turn_sigma(fit)
+    keep = (turn_sigma < doubt.MAX_TURN_SIGMA_RAD) & (sightings.presence > doubt.MIN_PRESENCE)
+    if not keep.any():
+        return track
+    sigma = doubt.joint_sigma(fit, side, rest, settings.hand_length_m is not None)[keep]
+    quality = sure * (1 - misfit / MAX_MISFIT) / (1 + (turn_sigma / doubt.HALF_QUALITY_RAD) ** 2)
+    sightings, pose = sightings.rows(keep), fit.pose.rows(keep)
     track.pixels[sightings.frames] = sightings.pixels
     track.observed[sightings.frames] = True
-    track.quality[sightings.frames] = sure * (1 - misfit[keep] / MAX_MISFIT)
+    track.quality[sightings.frames] = quality[keep]
+    track.sigma[sightings.frames] = sigma
     track.betas[:] = betas
     _write_spans(track, pose, side, rest, timestamps_ns, motion, T_world_camera)
 
@@ -144,6 +165,7 @@ def _sightings(
         np.array(frames)[inside],
         pixels[inside],
         np.array([d.confidence for d in hands])[inside],
+        np.array([d.presence for d in hands])[inside],
         Evidence.from_landmarks(
             bearing[inside],
             world[inside],
@@ -190,6 +212,37 @@ def _fit(
     if settings.placement == "mixed":
         return _place(articulated, sightings, side, rest, camera, settings), betas
     return landmark_fit.refine(refined, evidence, side, rest), betas
+
+
+def _fit_together(
+    sightings: _Sightings,
+    pose: Pose,
+    trust: Float[np.ndarray, "N"],
+    side: Side,
+    rest: Float[np.ndarray, "21 3"],
+    timestamps_ns: TimestampsNs,
+    motion: CameraMotion | None,
+) -> ClipFit:
+    """Fit the frames of each appearance of the hand together."""
+    seen = np.zeros(len(timestamps_ns), bool)
+    seen[sightings.frames] = True
+    parts = []
+    for span in spans(seen, timestamps_ns, MAX_FILL_S):
+        rows = np.flatnonzero((sightings.frames >= span.start) & (sightings.frames < span.stop))
+        frames = sightings.frames[rows]
+        turns = np.tile(np.eye(3), (len(frames), 1, 1))
+        if motion is not None:
+            turns = room_turns(motion.part(span.start, span.stop))[frames - span.start]
+        parts.append(
+            fit_clip(
+                pose.rows(rows), sightings.evidence.rows(rows), side, rest,
+                timestamps_ns[frames] * 1e-9, turns, trust[rows], HALF_GAIN_HZ,
+            )
+        )  # fmt: skip
+
+    together = [np.concatenate([getattr(part.pose, name) for part in parts])
+                for name in ("global_orient", "angles", "wrist")]  # fmt: skip
+    return ClipFit(Pose(*together), np.concatenate([part.covariance for part in parts]))
 
 
 def _place(
@@ -245,6 +298,11 @@ def _write_spans(
         distance = np.minimum(gaps - sightings[after - 1], sightings[after] - gaps)
         track.quality[frames[~known]] = FILLED_QUALITY * np.exp(-(distance - 1) / FILLED_DECAY)
         for gap in filled:
+            away = seconds[gap.start : gap.stop]
+            ends = frames[[gap.start - 1, gap.stop]]
+            track.sigma[frames[gap.start : gap.stop]] = doubt.sigma_in_gap(
+                *track.sigma[ends], away - seconds[gap.start - 1], seconds[gap.stop] - away
+            )
             inside = frames[gap.start : gap.stop]
             track.fill_frame[inside] = 1 + FILL_FRAMES.index(gap.frame)
             if turned is not None:
