@@ -45,11 +45,13 @@ class HalfGain:
 class ClipFit:
     """Poses of N frames and the covariances of their 28 unknowns, in the order of ``FrameProblem``.
 
-    Covariances are those of the solve's own noise: of landmarks that err independently.
+    Covariances are those of the solve's own noise, as if landmarks erred independently:
+    ``covariance`` of all frames together, ``alone`` of what each frame's own landmarks tell.
     """
 
     pose: Pose
     covariance: Covariances
+    alone: Covariances
 
 
 def fit_clip(
@@ -80,9 +82,10 @@ def fit_clip(
 
     frames = FrameProblem(evidence, side, rest, pose.global_orient, use_pixels=True)
     system = _system(frames, frames.start(pose), trust)
+    alone = np.linalg.inv(system.own + _FLOOR * np.eye(_SIZE))
     if smoothness is None:
-        return ClipFit(pose, np.linalg.inv(system.own + _FLOOR * np.eye(_SIZE)))
-    return ClipFit(pose, _marginals(*smoothness.normal(system)[:3]))
+        return ClipFit(pose, alone, alone)
+    return ClipFit(pose, _marginals(*smoothness.normal(system)[:3]), alone)
 
 
 @dataclass(frozen=True, slots=True)

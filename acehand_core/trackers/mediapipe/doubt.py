@@ -1,8 +1,8 @@
 """How far a tracked hand may be off, and which sightings are too doubtful to be one.
 
-A solve's own covariance is that of landmarks that err independently from frame to frame. They do
-not: ``SIGMA_FACTOR`` makes up for it, such that intervals hold the truth as often as they say on
-rendered clips (benchmarks/tracker.py states how often).
+A solve's own covariance is that of landmarks that err independently. They err alike from frame to
+frame, less so from joint to joint: two factors make up for it, such that intervals hold the truth
+as often as they say on rendered clips (benchmarks/tracker.py states how often).
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from jaxtyping import Float
 from acehand_core.hand.clip_fit import ClipFit, joint_slopes
 from acehand_core.types import Side
 
-SIGMA_FACTOR = 3.2
+#: Of the covariance of all frames together, and of that of a frame by itself; the less counts.
+TOGETHER_FACTOR, ALONE_FACTOR = 3.2, 1.8
+#: Share of the distance by which a hand of known size lies nearer or farther, all clip long.
+DISTANCE_SIGMA = 0.04
 #: Standard deviation of hands' sizes (``hand.articulation``), where the length is not given.
 SIZE_SIGMA = 0.055
 #: A palm whose orientation is known no better is no sighting, nor one that the network is less
@@ -22,9 +25,9 @@ SIZE_SIGMA = 0.055
 MAX_TURN_SIGMA_RAD, MIN_PRESENCE = np.radians(40.0), 0.6
 #: Half the quality: a palm whose orientation has this standard deviation.
 HALF_QUALITY_RAD = np.radians(25.0)
-#: A hand out of sight for this many seconds is off by this much more, across the line of sight and
-#: along it; in proportion to the time.
-DRIFT_M_S = np.array([0.10, 0.10])
+#: Of a hand out of sight, beyond what the frames around tell, in each direction: what it is off by
+#: between two places. (Hands of rendered clips, withheld for up to 0.8 s.)
+GAP_ACCELERATION_M_S2 = 0.7
 
 
 def joint_sigma(
@@ -41,19 +44,27 @@ def joint_sigma(
     slopes = joint_slopes(fit.pose, side, rest)
     distance = np.linalg.norm(joints, axis=-1)
     ray = joints / distance[..., None]
-    covariance = slopes @ fit.covariance[:, None] @ np.swapaxes(slopes, -1, -2)
-    along = np.einsum("nji,njik,njk->nj", ray, covariance, ray)
-    across = (np.trace(covariance, axis1=2, axis2=3) - along) / 2
-    sigma = SIGMA_FACTOR * np.sqrt(np.maximum(np.stack([across, along], axis=-1), 0))
-    if not known_size:
-        # All of a hand is nearer or farther in proportion to its size.
-        sigma[..., 1] = np.hypot(sigma[..., 1], SIZE_SIGMA * distance)
+
+    def spread(unknowns: Float[np.ndarray, "N 28 28"]) -> Float[np.ndarray, "N 21 2"]:
+        covariance = slopes @ unknowns[:, None] @ np.swapaxes(slopes, -1, -2)
+        along = np.einsum("nji,njik,njk->nj", ray, covariance, ray)
+        across = (np.trace(covariance, axis1=2, axis2=3) - along) / 2
+        return np.sqrt(np.maximum(np.stack([across, along], axis=-1), 0))
+
+    sigma = np.minimum(TOGETHER_FACTOR * spread(fit.covariance), ALONE_FACTOR * spread(fit.alone))
+    # All of a hand is nearer or farther in proportion to its size.
+    common = DISTANCE_SIGMA if known_size else np.hypot(DISTANCE_SIGMA, SIZE_SIGMA)
+    sigma[..., 1] = np.hypot(sigma[..., 1], common * distance)
     return sigma
 
 
 def turn_sigma(fit: ClipFit) -> Float[np.ndarray, "N"]:
     """Return the standard deviation of the palm's orientation, rad: that of the turn's length."""
-    return SIGMA_FACTOR * np.sqrt(np.trace(fit.covariance[:, :3, :3], axis1=1, axis2=2))
+    together, alone = (
+        np.sqrt(np.trace(covariance[:, :3, :3], axis1=1, axis2=2))
+        for covariance in (fit.covariance, fit.alone)
+    )
+    return np.minimum(TOGETHER_FACTOR * together, ALONE_FACTOR * alone)
 
 
 def sigma_in_gap(
@@ -69,6 +80,5 @@ def sigma_in_gap(
     """
     share = (elapsed_s / (elapsed_s + left_s))[:, None, None]
     ends = (1 - share) * before**2 + share * after**2
-    # Both ends hold the hand: the doubt of a bridge, not of a walk.
-    drift = (elapsed_s * left_s / (elapsed_s + left_s))[:, None, None] * 2 * DRIFT_M_S
-    return np.sqrt(ends + drift**2)
+    off = GAP_ACCELERATION_M_S2 / 2 * elapsed_s * left_s
+    return np.sqrt(ends + off[:, None, None] ** 2)
