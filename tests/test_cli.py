@@ -635,7 +635,7 @@ def test_robots_and_doctor(tmp_path: Path, capsys) -> None:
     assert "no model file" in capsys.readouterr().err
     assert acehand(["doctor", "--json"]) == 0
     pieces = json.loads(capsys.readouterr().out)["pieces"]
-    assert {p["name"]: p["found"] for p in pieces}["mediapipe"] == "0.10.14"
+    assert {p["name"]: p["found"] for p in pieces}["hand networks"] == "mediapipe 0.10.14"
     assert all(p["adds"] and p["get"] for p in pieces)
 
 

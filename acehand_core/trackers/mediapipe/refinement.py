@@ -50,8 +50,8 @@ class Variant:
 VARIANTS: dict[Quality, tuple[Variant, ...]] = {
     "fast": (),
     "balanced": (
-        Variant(0, 0.8), Variant(0, 0.9, mirrored=True),
-        Variant(20, 0.9), Variant(-20, 0.8, mirrored=True),
+        Variant(0, 0.9), Variant(0, 0.9, mirrored=True),
+        Variant(20, 0.9), Variant(-20, 0.9, mirrored=True),
     ),
     "best": tuple(
         Variant(degrees, scale, mirrored)

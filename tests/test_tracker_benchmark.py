@@ -1,0 +1,385 @@
+"""Scores of tracked hands: hands that are off by a known amount, all numbers by arithmetic."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from acehand_core.geometry import rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import HandMotion, Recording
+from acehand_core.provenance import Provenance
+from benchmarks import tracker
+from benchmarks.tracking import clips, peer
+from benchmarks.tracking.score import (
+    Compared,
+    Truth,
+    errors_of,
+    measures,
+    palm_frame,
+    same_hands,
+    score,
+)
+
+PINHOLE = Camera("pinhole", 640, 480, 500.0, 500.0, 319.5, 239.5)
+FISHEYE = Camera("kannala_brandt", 640, 480, 250.0, 250.0, 319.5, 239.5, (0.02, -0.01, 0.0, 0.0))
+COUNT = 12
+#: Wrist, then five straight fingers 2 cm apart, four joints each 4 cm apart: 16 cm long.
+FLAT = np.array([[0.0, 0.0, 0.0]] + [
+    [0.02 * finger - 0.04, -0.04 * joint, 0.0] for finger in range(5) for joint in (1, 2, 3, 4)
+])  # fmt: skip
+LENGTH_M = 0.16
+#: On the optical axis, so that depth is z; the left hand 20 cm beside it.
+WRISTS = np.array([[-0.2, 0.05, 0.5], [0.0, 0.0, 0.5]])
+
+
+def hands(joints, camera=PINHOLE, observed=None, filled=None) -> HandMotion:
+    count = len(joints)
+    known = np.isfinite(joints).all((2, 3))
+    filled = np.zeros((count, 2), bool) if filled is None else filled
+    observed = known & ~filled if observed is None else observed
+    turns = np.full((count, 2, 16, 3, 3), np.nan)
+    return HandMotion(
+        timestamps_ns=np.arange(count) * 33_333_333, fps=30.0, presence=known.astype(float),
+        visible=known.astype(float), quality=known.astype(float), observed=observed,
+        filled=filled, global_orient=turns[:, :, 0], hand_pose=turns[:, :, 1:],
+        betas=np.zeros((2, 10)), translation=np.full((count, 2, 3), np.nan), joints_camera=joints,
+        joints_image=camera.project(joints), hand_model="none",
+        provenance=Provenance(source="test", source_sha256=None, tracker="test"), camera=camera,
+    )  # fmt: skip
+
+
+def still(wrists=WRISTS, camera=PINHOLE) -> HandMotion:
+    return hands(np.tile(wrists[:, None] + FLAT, (COUNT, 1, 1, 1)), camera)
+
+
+TRUTH = Truth.of(still())
+
+
+def moved(by, slot=None) -> HandMotion:
+    """The true hands, one of them or both moved."""
+    joints = still().joints_camera.copy()
+    joints[:, slice(None) if slot is None else slot] += by
+    return hands(joints)
+
+
+def test_the_truth_itself_has_no_error():
+    found = score(still(), TRUTH)
+    assert (found["joints_mm"], found["wrist_mm"], found["palm_deg"]) == (0, 0, 0)
+    assert (found["recall"], found["precision"], found["good"], found["over_30"]) == (1, 1, 1, 0)
+    assert (found["hands"], found["true_hands"]) == (2 * COUNT, 2 * COUNT)
+    assert found["jitter"] is None  # nothing moves
+    assert found["covered_68"] is None and found["filled_wrist_mm"] is None
+
+
+def test_moved_hands():
+    deeper = score(moved([0, 0, 0.010], slot=1), TRUTH)
+    only = score(hands(np.where(np.arange(2)[None, :, None, None] == 1,
+                                moved([0, 0, 0.010]).joints_camera, np.nan)), TRUTH)  # fmt: skip
+    assert deeper["wrist_mm"] == 5 and deeper["joints_mm"] == 0  # the other hand is exact
+    assert (only["wrist_mm"], only["wrist_depth_mm"], only["wrist_lateral_mm"]) == (10, 10, 0)
+    assert only["depth_percent"] == 2.0 and only["recall"] == 0.5 and only["precision"] == 1
+    nearer = score(moved([0, 0, -0.010], slot=1), TRUTH)
+    assert nearer["depth_percent"] == -1.0 and nearer["wrist_depth_mm"] == 5
+    aside = score(moved([0.006, 0.008, 0], slot=1), TRUTH)
+    assert (aside["wrist_mm"], aside["wrist_depth_mm"], aside["wrist_lateral_mm"]) == (5, 0, 5)
+    assert aside["wrist_mm_median"] == 5  # of as many hands with 0 as with 10
+
+
+def test_a_finger_alone():
+    joints = still().joints_camera.copy()
+    joints[:, :, 8] += [0, 0, 0.021]
+    found = score(hands(joints), TRUTH)
+    assert found["joints_mm"] == pytest.approx(1.0) and found["wrist_mm"] == 0
+    assert found["palm_deg"] == 0  # wrist and knuckles are where they were
+
+
+@pytest.mark.parametrize(("degrees", "over"), [(14.0, 0.0), (29.0, 0.0), (31.0, 0.5)])
+def test_turned_hands(degrees, over):
+    joints = still().joints_camera.copy()
+    turn = rotations.exp(np.radians(degrees) * np.array([0.0, 0.0, 1.0]))
+    joints[:, 1] = (joints[:, 1] - WRISTS[1]) @ turn.T + WRISTS[1]
+    found = score(hands(joints), TRUTH)
+    assert found["palm_deg"] == pytest.approx(degrees / 2, abs=0.01)
+    assert found["over_30"] == over and found["within_30"] == 1 - over
+
+    # Each joint goes along a chord of the circle about the wrist.
+    chord = 2 * np.sin(np.radians(degrees) / 2) * np.hypot(FLAT[:, 0], FLAT[:, 1])
+    assert found["joints_mm"] == pytest.approx(1e3 * chord.mean() / 2, abs=0.01)
+    assert found["good"] == (0.5 if degrees > 15 or chord.mean() > 0.020 else 1.0)
+    assert found["wrist_mm"] == 0
+
+
+def test_axes_of_a_palm():
+    # Fingers up in the picture, thumb on the left: a right hand from behind, its palm faces away.
+    frame = palm_frame(FLAT)
+    np.testing.assert_allclose(frame[:, 2], [0, 0, 1], atol=1e-12)
+    np.testing.assert_allclose(frame.T @ frame, np.eye(3), atol=1e-12)
+
+
+def test_hands_of_the_wrong_side_and_no_hands():
+    swapped = score(hands(still().joints_camera[:, ::-1]), TRUTH)
+    assert swapped["wrong_side"] == 2 * COUNT and swapped["nothing_there"] == 0
+    assert swapped["precision"] == 0 and swapped["recall"] == 0 and swapped["joints_mm"] is None
+
+    # So it is where each is within a hand's length of the other.
+    near = Truth.of(still(np.array([[-0.06, 0, 0.5], [0.06, 0, 0.5]])))
+    found = score(hands(near.motion.joints_camera[:, ::-1]), near)
+    assert found["wrong_side"] == 2 * COUNT and found["precision"] == 0
+
+    # Hands are 20.6 cm apart and 16 long. Beyond one's own, away from the other:
+    assert score(moved([0.15, 0, 0], slot=1), TRUTH)["precision"] == 1
+    away = score(moved([0.18, 0, 0], slot=1), TRUTH)
+    assert away["precision"] == 0.5 and away["nothing_there"] == COUNT and away["recall"] == 0.5
+    assert away["wrist_mm"] == 0  # of those that are right
+    # What lies twice as far on the same ray is a wrong depth, not a false hand.
+    assert score(hands(2 * still().joints_camera), TRUTH)["precision"] == 1
+
+
+def test_a_hand_where_there_is_none():
+    joints = still().joints_camera.copy()
+    joints[:, 0] = np.nan
+    alone = Truth.of(hands(joints))
+    found = score(still(), alone)
+    assert found["true_hands"] == COUNT and found["nothing_there"] == COUNT
+    assert found["recall"] == 1 and found["precision"] == 0.5
+    both = hands(np.repeat(joints[:, 1:], 2, axis=1))  # the right hand found as left as well
+    assert score(both, alone)["wrong_side"] == COUNT
+    present = np.tile([0.0, 1.0], (COUNT, 1))
+    absent = Truth.of(replace(still(), presence=present))
+    assert score(still(), absent)["nothing_there"] == COUNT
+
+
+def test_recall_counts_what_can_be_seen():
+    seen = np.ones((COUNT, 2, 21), bool)
+    seen[:4, 1, 13:] = False  # 13 of 21
+    seen[4:8, 1, 14:] = False  # 14 of 21: two thirds
+    seen[8:, 1] = False
+    joints = still().joints_camera.copy()
+    joints[:8, 1] = np.nan
+    found = score(hands(joints), Truth.of(still(), seen))
+    assert found["recall"] == pytest.approx(12 / 20)
+    assert found["recall_mostly_seen"] == pytest.approx(12 / 16)
+    assert found["known"] == pytest.approx(16 / 24, abs=1e-4)
+    assert found["good"] == pytest.approx(12 / 20)
+
+
+def test_jitter():
+    time = np.arange(COUNT)[:, None, None, None]
+    base = still().joints_camera
+    pulled = base + 0.001 * time**2 * [1.0, 0, 0]  # 2 mm per frame^2
+    truth = Truth.of(hands(pulled))
+    found = score(hands(base + 0.0015 * time**2 * [1.0, 0, 0]), truth)
+    assert (found["jitter"], found["jitter_error"]) == (1.5, 0.5)
+    steady = score(hands(base + 0.01 * time * [1.0, 0, 0]), truth)
+    assert (steady["jitter"], steady["jitter_error"]) == (0, 1)
+
+    # Fingers alone shake: of 21 joints 20, by 1 mm to either side; of the wrist nothing.
+    shaken = pulled.copy()
+    shaken[:, :, 1:, 1] += 0.001 * (-1) ** time[..., 0]
+    bent = pulled.copy()
+    bent[:, :, 1:, 1] += 0.0005 * time[..., 0] ** 2
+    found = score(hands(shaken), Truth.of(hands(bent)))
+    assert found["jitter_relative"] == pytest.approx(4.0)
+
+    # A gap of a frame takes it and its neighbours out: here all that is wrong.
+    gap = pulled.copy()
+    gap[5, :, :, 0] += 0.003
+    gap[4] = gap[6] = np.nan
+    assert score(hands(gap), truth)["jitter"] == 1
+
+
+@dataclass(frozen=True, slots=True)
+class WithSigma(HandMotion):
+    joint_sigma: np.ndarray | None = None
+
+
+def with_sigma(motion: HandMotion, sigma) -> HandMotion:
+    names = HandMotion.__dataclass_fields__
+    values = {name: getattr(motion, name) for name in names if name != "joint_sigma"}
+    return WithSigma(**values, joint_sigma=np.broadcast_to(sigma, (len(motion), 2, 21)).copy())
+
+
+def test_coverage_of_intervals():
+    rng = np.random.default_rng(0)
+    base = np.tile(still().joints_camera, (50, 1, 1, 1))
+    joints = base + rng.normal(0, 0.005, base.shape)
+    filled = np.zeros(base.shape[:2], bool)
+    filled[:, 0] = True
+    joints[:, 0] = base[:, 0] + 0.010  # of the filled hand each coordinate is off by 1 cm
+    motion, truth = hands(joints, filled=filled), Truth.of(hands(base))
+    found = score(with_sigma(motion, 0.005), truth)
+    for name in ("covered_68", "covered_68_depth", "covered_68_length"):
+        assert found[name] == pytest.approx(0.68, abs=0.01)
+        assert found[name.replace("68", "95")] == pytest.approx(0.95, abs=0.006)
+    assert (found["filled_covered_68"], found["filled_covered_95"]) == (0, 0)
+    # Twice as wide: a normal variable is within 1.98892 deviations with probability 0.9533.
+    found = score(with_sigma(motion, 0.010), truth)
+    assert found["covered_68"] == pytest.approx(0.9533, abs=0.006)
+    assert (found["filled_covered_68"], found["filled_covered_95"]) == (0, 1)
+
+
+def test_subsets():
+    # Hand lengths: 16 cm at 0.5 m with f 500 are 160 px, a third of the picture's 480.
+    def subsets(motion, seen=None):
+        found = score(motion, Truth.of(motion, seen))["subsets"]
+        return {name: row["hands"] for name, row in found.items() if row["hands"]}
+
+    everything = 2 * COUNT
+    assert subsets(still()) == {"mostly_seen": everything, "easy": everything}
+    far = np.array([[-0.2, 0.05, 0.8], [0.0, 0.0, 0.8]])
+    assert subsets(still(far))["far"] == everything  # 100 px
+    close = np.array([[-0.12, 0.05, 0.3], [0.05, 0.05, 0.3]])
+    assert subsets(still(close)) == {"mostly_seen": everything, "close": everything}  # 267 px
+    cut = np.array([[-0.2, 0.05, 0.5], [0.3, 0.0, 0.5]])  # the thumb's x at 559.5, pinky's at 639.5
+    assert subsets(still(cut))["close"] == COUNT and subsets(still(cut))["easy"] == COUNT
+
+    seen = np.ones((COUNT, 2, 21), bool)
+    seen[:, 1, 13:] = False
+    assert subsets(still(), seen) == {"mostly_seen": COUNT, "easy": COUNT, "occluded": COUNT}
+    time = np.arange(COUNT)[:, None, None, None]
+    # 10 and 14 mm per frame of 160 are below and above 8 %; all stays in the picture.
+    drift = np.array([[0.010, 0, 0], [0.014, 0, 0]])[:, None]
+    assert subsets(hands(still().joints_camera + drift * time))["blurred"] == COUNT
+    assert subsets(still(camera=FISHEYE))["fisheye"] == everything
+    assert "fisheye" not in subsets(still())
+
+
+def test_hands_out_of_sight_are_filled():
+    joints = still().joints_camera.copy()
+    joints[5:9, 0, :, 0] -= 1.0
+    truth = Truth.of(hands(joints))
+    filled = np.zeros((COUNT, 2), bool)
+    filled[5:8, 0] = filled[2, 1] = True
+    tracked = joints.copy()
+    tracked[filled, :, 0] += 0.030
+    tracked[8, 0] = np.nan
+    found = score(hands(tracked, filled=filled), truth)
+    assert (found["filled"], found["filled_wrist_mm"], found["filled_joints_mm"]) == (4, 30, 0)
+    assert found["wrist_mm"] == 0 and found["recall"] == 0.95 and found["precision"] == 1
+    assert found["subsets"]["mostly_seen"]["wrist_mm"] == 0  # only those that were observed
+    away = found["subsets"]["out_of_sight"]
+    assert (away["true_hands"], away["hands"], away["wrist_mm"]) == (4, 3, 30)
+    assert away["known"] == 0.75 and away["recall"] is None
+
+
+def test_measures_of_clips_are_those_of_all_their_hands():
+    short = still().joints_camera[:3] + np.array([0, 0, 0.008])
+    pair = [
+        Compared.of(still(), TRUTH),
+        Compared.of(hands(short), Truth.of(hands(still().joints_camera[:3]))),
+    ]
+    assert measures(pair)["wrist_mm"] == pytest.approx(8 * 3 / 15)
+
+
+def test_errors_of_the_same_hands(tmp_path):
+    # One method has both hands, off by 4 and 8 mm, the other only the second, off by 6 and turned.
+    joints = still().joints_camera + np.array([[0, 0, 0.004], [0, 0, 0.008]])[:, None]
+    other = still().joints_camera.copy()
+    turn = rotations.exp(np.radians(40.0) * np.array([0.0, 0.0, 1.0]))
+    other[:, 1] = (other[:, 1] - WRISTS[1]) @ turn.T + WRISTS[1] + [0, 0, 0.006]
+    other[:, 0] = np.nan
+    ours, theirs = (errors_of(Compared.of(hands(j), TRUTH)) for j in (joints, other))
+    tracker.write_hands(tmp_path / "kept.npz", ["a", "b"], [ours, theirs])
+    kept = tracker.read_hands(tmp_path / "kept.npz", ["b"])
+    found = same_hands([ours], kept)
+    assert found["hands"] == COUNT and found["wrist_mm"] == [8, 6]
+    assert found["palm_deg"] == [0, pytest.approx(40)] and found["over_30"] == [0, 1]
+    with pytest.raises(KeyError, match="c/right"):
+        tracker.read_hands(tmp_path / "kept.npz", ["c"])
+
+
+# --- the peer, videos and ratios -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("camera", [PINHOLE, FISHEYE], ids=lambda camera: camera.model)
+def test_the_peer_places_a_hand_as_it_was_seen(camera):
+    bent = FLAT + [[0.0, 0.0, 0.02 * (k % 4)] for k in range(21)]
+    true = bent @ rotations.exp(np.array([0.4, -0.9, 0.3])).T + [0.1, 0.05, 0.4]
+    length = np.linalg.norm(np.diff(true[[0, 9, 10, 11, 12]], axis=0), axis=1).sum()
+    # World landmarks are turned, of another size and origin.
+    world = 0.7 * bent @ rotations.exp(np.array([0.0, 0.0, 1.0])).T + [0.01, 0.02, -0.03]
+    found = peer.place(peer.Found(camera.project(true), world, True, 0.9), camera, float(length))
+    np.testing.assert_allclose(found, true, atol=1e-5)
+    nowhere = peer.Found(np.full((21, 2), np.nan), world, True, 0.9)
+    assert peer.place(nowhere, camera, float(length)) is None
+
+
+def test_of_two_right_hands_the_peer_keeps_the_surer_one(monkeypatch):
+    places = [WRISTS[1] + FLAT, WRISTS[1] + [0.1, 0, 0] + FLAT]
+    seen = [peer.Found(PINHOLE.project(place), FLAT, True, sure)
+            for place, sure in zip(places, (0.9, 0.6), strict=True)]  # fmt: skip
+    monkeypatch.setattr(peer, "_found", lambda recording, mode: iter([seen, [], seen[::-1]]))
+    times = np.arange(3) * 33_333_333
+    recording = Recording("clip", None, times, 30.0, 640, 480, None, PINHOLE)
+    motion = peer.track(recording, LENGTH_M, peer.MODES[0])
+    np.testing.assert_array_equal(motion.observed, [[False, True], [False] * 2, [False, True]])
+    np.testing.assert_allclose(motion.joints_camera[0, 1], places[0], atol=1e-4)
+    np.testing.assert_allclose(motion.joints_camera[2, 1], places[0], atol=1e-4)
+
+
+class Pictures:
+    """Frames of a recording in memory."""
+
+    def __init__(self, images):
+        self.images = images
+
+    def __len__(self):
+        return len(self.images)
+
+    def read(self, start, stop):
+        yield from self.images[start:stop]
+
+    def read_reversed(self, start, stop):
+        yield from self.images[start:stop][::-1]
+
+    def at(self, index):
+        return self.images[index]
+
+
+def test_mirrored_pictures_and_hands():
+    image = np.random.default_rng(0).integers(0, 255, (4, 6, 3), np.uint8)
+    other = np.zeros((4, 6, 3), np.uint8)
+    camera = Camera("pinhole", 6, 4, 5.0, 5.0, 2.0, 1.5)
+    recording = Recording("clip", None, np.array([0, 33_000_000]), 30.0, 6, 4,
+                          Pictures([image, other]), camera)  # fmt: skip
+    turned = clips.mirrored(recording)
+    np.testing.assert_array_equal(next(turned.frames.read(0, 2)), image[:, ::-1])
+    np.testing.assert_array_equal(list(turned.frames.read_reversed(0, 2))[1], image[:, ::-1])
+    np.testing.assert_array_equal(turned.frames.at(0), image[:, ::-1])
+
+    # A point and its mirror image fall on pixels that mirror each other.
+    point, flipped = np.array([[0.1, 0.05, 1.0]]), np.array([[-0.1, 0.05, 1.0]])
+    x, y = camera.project(point)[0]
+    np.testing.assert_allclose(turned.camera.project(flipped)[0], [5 - x, y])
+
+    motion = still()
+    mirror_image = replace(motion, joints_camera=motion.joints_camera[:, ::-1] * [-1.0, 1.0, 1.0])
+    back = tracker.turned_back(mirror_image)
+    np.testing.assert_array_equal(back.joints_camera, motion.joints_camera)
+
+
+def test_misfit_and_jitter_of_a_video():
+    motion = still()
+    away = motion.joints_image + np.array([3.0, 4.0])
+    # 16 cm with f 500 at the distance of the middle of the joints.
+    distance = np.linalg.norm(motion.joints_camera[0].mean(1), axis=-1)
+    expected = (100 * 5 / (LENGTH_M * 500 / distance)).mean()
+    assert tracker.misfit_percent(replace(motion, joints_image=away)) == pytest.approx(expected)
+
+    time = np.arange(COUNT)[:, None, None, None]
+    pulled = motion.joints_camera + 0.001 * time**2 * [1.0, 0, 0]
+    pulled[:, :, 1:] += 0.0005 * time**2 * [0, 0, 1.0]
+    whole, relative = tracker.jitter_mm(hands(pulled))
+    assert whole == pytest.approx((2 + 20 * np.hypot(2, 1)) / 21)
+    assert relative == pytest.approx(20 / 21)
+
+
+def test_ratios():
+    made = {"joints_mm": 8.0, "over_30": None, "recall": 0.9}
+    was = {"joints_mm": 10.0, "over_30": 0.1, "recall": 0.0}
+    rows = [{"method": "fast", "all": made, "rendered_only": made}]
+    (row,) = tracker.compared(rows, {"all": was, "rendered_only": made})
+    assert row["method"] == "fast" and row["all"]["joints_mm"] == 0.8
+    assert row["all"]["over_30"] is None and row["all"]["recall"] is None
+    assert row["rendered_only"]["joints_mm"] == 1.0
