@@ -41,11 +41,11 @@ FILLED_QUALITY, FILLED_DECAY = 0.4, 10.0
 MIN_DEPTH_M = 0.1
 
 #: Where the network's wrist and thumb base lie from the hand model's, as shares of the hand's
-#: length: distal, dorsal, radial. So much of what rendered hands show (wrist 7, 0 and -2 %, thumb
-#: base 3, -2 and 3 %) as also lowers the misfit of a real hand's landmarks; there it is not more.
+#: length: distal, dorsal, radial. Rendered hands show 6, 0 and -2 % (wrist) and 3, -3 and 3 %
+#: (thumb base); this much of it also lowers the misfit of a real hand's landmarks most.
 LANDMARK_OFFSET = np.zeros((21, 3))
-LANDMARK_OFFSET[WRIST] = 0.055, 0.0, -0.005
-LANDMARK_OFFSET[1] = 0.015, -0.01, 0.02
+LANDMARK_OFFSET[WRIST] = 0.045, 0.0, -0.005
+LANDMARK_OFFSET[1] = 0.01, -0.01, 0.015
 
 
 @dataclass(frozen=True, slots=True)
