@@ -23,7 +23,7 @@ PINHOLE = Camera("pinhole", 1280, 720, 900.0, 900.0, 639.5, 359.5)
 FISHEYE = Camera(
     "kannala_brandt", 1280, 1280, 420.0, 420.0, 639.5, 639.5, (0.05, -0.01, 0.002, -0.0005)
 )
-KNOWN_LENGTH = TrackerSettings(hand_length_m=LENGTH)
+KNOWN_LENGTH = TrackerSettings(hand_length_m=LENGTH, palm_calibration=0.0)
 
 
 def stamps(count, fps=30.0):

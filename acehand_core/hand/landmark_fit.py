@@ -20,15 +20,15 @@ from acehand_core.hand.skeleton import BONES, PALM
 from acehand_core.types import Side
 
 #: Noise of a landmark, as a share of the palm's apparent length. The thumb's base is the vaguest.
-PIXEL_SIGMA = 0.015
+PIXEL_SIGMA = 0.02
 #: Crops err alike: a landmark is off by this many times what they differ by.
-SPREAD_FACTOR = 0.6
+SPREAD_FACTOR = 0.8
 KEYPOINT_WEIGHTS = np.array([0.6, 0.3, 0.8, *[1.0] * 18])
 #: Noise of a bone's direction (unit vectors). MediaPipe flattens hands that reach away from the
 #: camera by 20 to 30 degrees, so beside pixels a direction only decides what they leave open.
 DIRECTION_SIGMA = {"alone": 0.5, "beside pixels": 1.0}
 #: Pull towards a relaxed hand, radians.
-ANGLE_SIGMA = 0.4
+ANGLE_SIGMA = 0.5
 #: Betas are standard deviations; the prior is that of the population. Landmarks err alike in every
 #: frame of a clip, so however many frames there are they count as one.
 SHAPE_FRAMES = 80

@@ -14,7 +14,7 @@ from acehand_core.hand.clip_fit import ClipFit, joint_slopes
 from acehand_core.types import Side
 
 #: Of the covariance of all frames together, and of that of a frame by itself; the less counts.
-TOGETHER_FACTOR, ALONE_FACTOR = 3.2, 1.8
+TOGETHER_FACTOR, ALONE_FACTOR = 2.2, 1.3
 #: Share of the distance by which a hand of known size lies nearer or farther, all clip long.
 DISTANCE_SIGMA = 0.04
 #: Standard deviation of hands' sizes (``hand.articulation``), where the length is not given.
@@ -23,8 +23,6 @@ SIZE_SIGMA = 0.055
 #: sure of, over its crops, to be a hand. (On rendered clips the two lose 4 % of the hands whose
 #: palm is within 30 degrees, and more than half of the others.)
 MAX_TURN_SIGMA_RAD, MIN_PRESENCE = np.radians(40.0), 0.6
-#: Half the quality: a palm whose orientation has this standard deviation.
-HALF_QUALITY_RAD = np.radians(25.0)
 #: Of a hand out of sight, beyond what the frames around tell, in each direction: what it is off by
 #: between two places. (Hands of rendered clips, withheld for up to 0.8 s.)
 GAP_ACCELERATION_M_S2 = 0.7

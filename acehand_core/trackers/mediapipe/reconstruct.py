@@ -33,7 +33,7 @@ MAX_MISFIT = 0.25
 #: a hand to are often wrong altogether: of one with half of it a frame has a quarter.)
 HALF_TRUST_MISFIT = 0.03
 #: How smooth a hand is in a frame that is known as well as the median one.
-HALF_GAIN_HZ = HalfGain(bearing=8.0, depth=2.0, orient=2.5, angle=2.5)
+HALF_GAIN_HZ = HalfGain(bearing=8.0, depth=2.0, orient=4.0, angle=4.0)
 #: Weakest weight of a sighting in smoothing.
 MIN_WEIGHT = 0.05
 #: Quality of a filled frame beside a sighting, and the frames over which it falls by e.
@@ -136,8 +136,11 @@ def reconstruct(
     if not keep.any():
         return track
     sigma = doubt.joint_sigma(fit, side, rest, settings.hand_length_m is not None)[keep]
-    quality = sure * (1 - misfit / MAX_MISFIT) / (1 + (turn_sigma / doubt.HALF_QUALITY_RAD) ** 2)
-    sightings, pose = sightings.rows(keep), fit.pose.rows(keep)
+    doubted = 1 / (1 + (turn_sigma / doubt.MAX_TURN_SIGMA_RAD) ** 2)
+    quality = sure * (1 - misfit / MAX_MISFIT) * doubted
+    if settings.placement == "rigid":  # else places are as found by each frame
+        pose = fit.pose
+    sightings, pose = sightings.rows(keep), pose.rows(keep)
     track.pixels[sightings.frames] = sightings.pixels
     track.observed[sightings.frames] = True
     track.quality[sightings.frames] = quality[keep]
