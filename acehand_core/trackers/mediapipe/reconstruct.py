@@ -138,9 +138,11 @@ def reconstruct(
     sigma = doubt.joint_sigma(fit, side, rest, settings.hand_length_m is not None)[keep]
     doubted = 1 / (1 + (turn_sigma / doubt.MAX_TURN_SIGMA_RAD) ** 2)
     quality = sure * (1 - misfit / MAX_MISFIT) * doubted
-    if settings.placement == "rigid":  # else places are as found by each frame
-        pose = fit.pose
-    sightings, pose = sightings.rows(keep), pose.rows(keep)
+    sightings, pose = sightings.rows(keep), fit.pose.rows(keep)
+    if settings.placement == "mixed":
+        mean = CapsuleHand().rest_keypoints(side, np.zeros(10))
+        articulated = landmark_fit.articulate(sightings.evidence, side, mean)
+        pose = _place(articulated, sightings, side, rest, camera, settings)
     track.pixels[sightings.frames] = sightings.pixels
     track.observed[sightings.frames] = True
     track.quality[sightings.frames] = quality[keep]
@@ -214,8 +216,6 @@ def _fit(
     refined = landmark_fit.refine(pose, evidence, side, rest, try_relaxed=True)
     betas = landmark_fit.fit_shape(refined, evidence, side, settings.hand_length_m)
     rest = model.rest_keypoints(side, betas)
-    if settings.placement == "mixed":
-        return _place(articulated, sightings, side, rest, camera, settings), betas
     return landmark_fit.refine(refined, evidence, side, rest), betas
 
 
