@@ -1,4 +1,4 @@
-"""How far hands may be off: what a tracker says of it, what is no sighting, and where it is kept."""
+"""How far hands may be off: what a tracker says of it, what is no sighting, where it is kept."""
 
 from dataclasses import replace
 
@@ -34,9 +34,10 @@ def track(hands, settings=KNOWN_LENGTH, side="right"):
 
 
 def test_intervals_hold_hands_with_noise_of_known_size():
-    """Noise of 3 px where crops differ by 2: at least as often as they say, and not five times as wide.
+    """Noise of 3 px where crops differ by 2: at least as often as they say.
 
-    Real landmarks err alike from frame to frame, which these do not: intervals are too wide here.
+    Real landmarks err alike from frame to frame, which these do not: intervals are too wide here,
+    but not five times as wide.
     """
     hits, rms = [], []
     for seed in range(3):
@@ -86,8 +87,8 @@ def test_it_grows_into_a_gap():
 
 
 def test_bridges_in_numbers():
-    before, after = np.full((21, 2), 0.003), np.full((21, 2), 0.004)
-    found = doubt.sigma_in_gap(before, after, np.array([0.1, 0.2]), np.array([0.3, 0.2]))
+    ends = np.stack([np.full((21, 2), 0.003), np.full((21, 2), 0.004)])
+    found = doubt.sigma_in_gap(ends, np.array([0.1, 0.2]), np.array([0.3, 0.2]))
     # Three quarters and a half of the first variance; 0.35 x 0.03 and 0.35 x 0.04 m.
     expected = [
         np.sqrt(0.75 * 9e-6 + 0.25 * 16e-6 + 0.0105**2),
@@ -167,4 +168,3 @@ def test_it_is_kept_in_the_table(tmp_path):
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises((SchemaError, TypeError), match="joint_sigma"):
         replace(with_sigma(), joint_sigma=wrong)
-

@@ -280,7 +280,10 @@ def _marginals(diagonal: np.ndarray, near: np.ndarray, far: np.ndarray) -> Covar
     own[:, one, one], own[:, two, two] = diagonal[::2], diagonal[1::2]
     own[:, one, two], own[:, two, one] = near[::2], np.swapaxes(near[::2], 1, 2)
     to_next = np.zeros((pairs - 1, 2 * _SIZE, 2 * _SIZE))
-    to_next[:, one, one], to_next[:, two, two] = far[: 2 * pairs - 2 : 2], far[1 : 2 * pairs - 2 : 2]
+    to_next[:, one, one], to_next[:, two, two] = (
+        far[: 2 * pairs - 2 : 2],
+        far[1 : 2 * pairs - 2 : 2],
+    )
     to_next[:, two, one] = near[1 : 2 * pairs - 2 : 2]
 
     inverse, gain = np.linalg.inv(own[:1]), np.empty_like(to_next)

@@ -141,7 +141,7 @@ def articulate(evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"]) 
     problem = FrameProblem(evidence, side, rest, orient, use_pixels=False)
     start = np.zeros((len(orient), 28))
     start[:, 6:] = articulation.comfortable()
-    pose = problem.pose(_solve(problem, start, iterations=12).x)
+    pose = problem.pose(_solve(problem, start, iterations=8).x)
     return Pose(pose.global_orient, pose.angles, np.zeros_like(pose.wrist))
 
 

@@ -163,7 +163,7 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
         FeatureSpec(
             SIGMA_KEY, "float32", (2, 21, 2),
             {"hand": SIDES, "joint": KEYPOINT_NAMES, "direction": ("across", "along")},
-            {"unit": "m", "meaning": "standard deviation of joints_camera across the line of sight, "
+            {"unit": "m", "meaning": "standard deviation of the joints across the line of sight, "
              f"in each of two directions, and along it; {UNKNOWN_SIGMA:.0f} where not known"},
         ),
     ]  # fmt: skip

@@ -66,17 +66,18 @@ def turn_sigma(fit: ClipFit) -> Float[np.ndarray, "N"]:
 
 
 def sigma_in_gap(
-    before: Float[np.ndarray, "21 2"],
-    after: Float[np.ndarray, "21 2"],
+    ends: Float[np.ndarray, "2 21 2"],
     elapsed_s: Float[np.ndarray, "N"],
     left_s: Float[np.ndarray, "N"],
 ) -> Float[np.ndarray, "N 21 2"]:
     """Return standard deviations in filled frames: those of both ends, and more away from them.
 
     Args:
+        ends: of the sightings before and after.
         elapsed_s, left_s: from the sighting before, and to the one after.
     """
     share = (elapsed_s / (elapsed_s + left_s))[:, None, None]
-    ends = (1 - share) * before**2 + share * after**2
+    before, after = ends**2
+    variance = (1 - share) * before + share * after
     off = GAP_ACCELERATION_M_S2 / 2 * elapsed_s * left_s
-    return np.sqrt(ends + off[:, None, None] ** 2)
+    return np.sqrt(variance + off[:, None, None] ** 2)

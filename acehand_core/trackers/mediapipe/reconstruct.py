@@ -216,7 +216,8 @@ def _fit(
     refined = landmark_fit.refine(pose, evidence, side, rest, try_relaxed=True)
     betas = landmark_fit.fit_shape(refined, evidence, side, settings.hand_length_m)
     rest = model.rest_keypoints(side, betas)
-    return landmark_fit.refine(refined, evidence, side, rest), betas
+    # The fit of all frames together goes on from here.
+    return landmark_fit.refine(refined, evidence, side, rest, iterations=3), betas
 
 
 def _fit_together(
@@ -308,7 +309,7 @@ def _write_spans(
             away = seconds[gap.start : gap.stop]
             ends = frames[[gap.start - 1, gap.stop]]
             track.sigma[frames[gap.start : gap.stop]] = doubt.sigma_in_gap(
-                *track.sigma[ends], away - seconds[gap.start - 1], seconds[gap.stop] - away
+                track.sigma[ends], away - seconds[gap.start - 1], seconds[gap.stop] - away
             )
             inside = frames[gap.start : gap.stop]
             track.fill_frame[inside] = 1 + FILL_FRAMES.index(gap.frame)
