@@ -208,6 +208,10 @@ def _shape_step(
         return FrameProblem(evidence, side, at, pose.global_orient, use_pixels=True)(start, rows)
 
     residual, by_pose = residuals(betas)
+    # A frame that fits far worse than most was seen wrongly: it says nothing of the shape.
+    cost = np.sum(residual**2, axis=1)
+    usual = max(float(np.median(cost)), 2.0 * len(KEYPOINT_WEIGHTS))
+    weight = 1 / (1 + cost / (2 * usual)) ** 2
     by_shape = np.stack(
         [(residuals(betas + b)[0] - residual) / _BETA_STEP for b in _BETA_STEP * np.eye(10)], -1
     )
@@ -215,9 +219,9 @@ def _shape_step(
     q, _ = np.linalg.qr(by_pose)
     by_shape = by_shape - q @ (np.swapaxes(q, 1, 2) @ by_shape)
     residual = residual - (q @ (np.swapaxes(q, 1, 2) @ residual[..., None]))[..., 0]
-    normal = np.einsum("nrb,nrc->bc", by_shape, by_shape)
-    gradient = np.einsum("nrb,nr->b", by_shape, residual)
-    share = min(1.0, SHAPE_EVIDENCE_FRAMES / len(rows))
+    normal = np.einsum("n,nrb,nrc->bc", weight, by_shape, by_shape, optimize=True)
+    gradient = np.einsum("n,nrb,nr->b", weight, by_shape, residual, optimize=True)
+    share = min(1.0, SHAPE_EVIDENCE_FRAMES / float(weight.sum()))
     prior = np.ones(10)
     if hand_length_m is not None:
         prior[0] = 0.0  # the size is known: else unusual proportions would share in it

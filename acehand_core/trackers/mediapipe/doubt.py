@@ -8,13 +8,15 @@ as often as they say on rendered clips (benchmarks/tracker.py states how often).
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from acehand_core.hand.clip_fit import ClipFit, joint_slopes
 from acehand_core.types import Side
 
 #: Of the covariance of all frames together, and of that of a frame by itself; the less counts.
 TOGETHER_FACTOR, ALONE_FACTOR = 2.2, 1.3
+#: Where there was one crop only, nothing tells how well a landmark was seen.
+ONE_CROP_FACTOR = 1.4
 #: Share of the distance by which a hand of known size lies nearer or farther, all clip long.
 DISTANCE_SIGMA = 0.04
 #: Standard deviation of hands' sizes (``hand.articulation``), where the length is not given.
@@ -26,6 +28,12 @@ MAX_TURN_SIGMA_RAD, MIN_PRESENCE = np.radians(40.0), 0.6
 #: Of a hand out of sight, beyond what the frames around tell, in each direction: what it is off by
 #: between two places. (Hands of rendered clips, withheld for up to 0.8 s.)
 GAP_ACCELERATION_M_S2 = 0.7
+
+
+def widened(fit: ClipFit, one_crop: Bool[np.ndarray, "N"]) -> ClipFit:
+    """Return the fit with wider covariances in frames whose landmarks are of one crop alone."""
+    factor = np.where(one_crop, ONE_CROP_FACTOR**2, 1.0)[:, None, None]
+    return ClipFit(fit.pose, factor * fit.covariance, factor * fit.alone)
 
 
 def joint_sigma(

@@ -87,12 +87,13 @@ class _Sightings:
     pixels: Float[np.ndarray, "N 21 2"]
     confidence: Float[np.ndarray, "N"]
     presence: Float[np.ndarray, "N"]
+    one_crop: Bool[np.ndarray, "N"]
     evidence: Evidence
 
     def rows(self, keep: np.ndarray) -> _Sightings:
         return _Sightings(
             self.frames[keep], self.pixels[keep], self.confidence[keep], self.presence[keep],
-            self.evidence.rows(keep),
+            self.one_crop[keep], self.evidence.rows(keep),
         )  # fmt: skip
 
 
@@ -131,6 +132,7 @@ def reconstruct(
     sure = np.clip((sightings.confidence - 0.5) / 0.4, 0.2, 1.0)
     trust = sure / (1 + (misfit / HALF_TRUST_MISFIT) ** 2) ** 2
     fit = _fit_together(sightings, pose, trust, side, rest, timestamps_ns, motion)
+    fit = doubt.widened(fit, sightings.one_crop)
     turn_sigma = doubt.turn_sigma(fit)
     keep = (turn_sigma < doubt.MAX_TURN_SIGMA_RAD) & (sightings.presence > doubt.MIN_PRESENCE)
     if not keep.any():
@@ -173,6 +175,7 @@ def _sightings(
         pixels[inside],
         np.array([d.confidence for d in hands])[inside],
         np.array([d.presence for d in hands])[inside],
+        np.array([d.covariance is None for d in hands])[inside],
         Evidence.from_landmarks(
             bearing[inside],
             world[inside],
