@@ -67,6 +67,19 @@ def stored(source: HandMotion) -> dict[str, np.ndarray]:
     return out
 
 
+def test_doubt_of_joints_is_kept_and_never_nan() -> None:
+    """Negative, which no standard deviation is, where nothing is known of it."""
+    source = motion(20, 5)
+    assert (stored(source)["hand.joint_sigma"] == -1).all()
+    sigma = np.random.default_rng(0).uniform(0.001, 0.1, (COUNT, 2, 21, 2))
+    sigma[~source.known] = np.nan
+    found = stored(replace(source, joint_sigma=sigma))["hand.joint_sigma"].reshape(sigma.shape)
+    np.testing.assert_allclose(found[source.known], sigma[source.known], rtol=1e-6)
+    assert (found[~source.known] == -1).all()
+    (feature,) = [f for f in features(LAYOUT) if f.key == "hand.joint_sigma"]
+    assert feature.shape == (84,) and feature.names[:2] == ("left_wrist_across", "left_wrist_along")
+
+
 def test_an_absent_hand_holds_everything() -> None:
     source = motion(20, 5)
     out = stored(source)

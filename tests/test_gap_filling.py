@@ -282,7 +282,9 @@ def detections(poses):
 
 
 ZERO = np.zeros(10)
-LENGTH = TrackerSettings(hand_length_m=CapsuleHand().hand_length(ZERO))
+LENGTH = TrackerSettings(
+    hand_length_m=CapsuleHand().hand_length(ZERO), quality="fast", palm_calibration=0.0
+)
 
 
 def tracked(motion=None, poses=None):
@@ -336,7 +338,7 @@ class Black:
 
 def track(monkeypatch, poses):
     tracker = MediaPipeTracker(LENGTH)
-    slots = [(None, d) for d in detections(AWAY)[0]]
+    slots = [[None, d] for d in detections(AWAY)[0]]
     motion = None if poses is None else CameraMotion.from_poses(poses)
     monkeypatch.setattr(tracker, "_detect", lambda *_: (slots, motion, ""))
     return tracker.track(
@@ -358,7 +360,7 @@ def test_poses_of_a_recording_are_used_and_kept(monkeypatch, tmp_path):
     assert sum(filled_gaps(shown).values()) == 1 and len(shown.fill_frame) == 10
     write_hand_motion(motion, tmp_path / "hands.csv")
     header = (tmp_path / "hands.csv").read_text("utf-8").splitlines()[0]
-    assert header.endswith('"fill_frame"')
+    assert '"fill_frame"' in header.split(",")
 
 
 def test_the_report_of_a_job_counts_them(monkeypatch, tmp_path):

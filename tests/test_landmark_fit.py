@@ -204,7 +204,7 @@ def test_jacobian_against_finite_differences(side, use_pixels):
     truth, keypoints = random_hands(rng, 5, side)
     evidence = evidence_of(keypoints, rng, noise=0.1, degrees=30.0)
     rest = HAND.rest_keypoints(side, rng.normal(size=10))
-    problem = landmark_fit._Problem(evidence, side, rest, truth.global_orient, use_pixels)
+    problem = landmark_fit.FrameProblem(evidence, side, rest, truth.global_orient, use_pixels)
     x = np.concatenate([rng.normal(0, 0.5, (5, 3)), truth.wrist, truth.angles], axis=1)
     rows = np.array([0, 3, 1, 4, 2])
     _, jacobian = problem(x, rows)

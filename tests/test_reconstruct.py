@@ -1,5 +1,7 @@
 """One hand over a clip: hands that are known, seen by a perfect or a poor network."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.clip_fit import HalfGain
 from acehand_core.hand.landmark_fit import Pose
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import gaps
@@ -23,7 +26,7 @@ PINHOLE = Camera("pinhole", 1280, 720, 900.0, 900.0, 639.5, 359.5)
 FISHEYE = Camera(
     "kannala_brandt", 1280, 1280, 420.0, 420.0, 639.5, 639.5, (0.05, -0.01, 0.002, -0.0005)
 )
-KNOWN_LENGTH = TrackerSettings(hand_length_m=LENGTH)
+KNOWN_LENGTH = TrackerSettings(hand_length_m=LENGTH, palm_calibration=0.0)
 
 
 def stamps(count, fps=30.0):
@@ -123,6 +126,7 @@ def test_noise_is_smoothed(monkeypatch):
     off = np.linalg.norm(PINHOLE.project(smooth.joints) - PINHOLE.project(joints), axis=-1)
     assert np.median(off) < 2.5  # of 3.5 px in the landmarks themselves
     monkeypatch.setattr(gaps, "smooth_pose", lambda pose, weights, seconds: pose)
+    monkeypatch.setattr(module, "HALF_GAIN_HZ", HalfGain(300.0, 300.0, 300.0, 300.0))
     rough = track()
 
     def jitter(found):
@@ -149,7 +153,7 @@ def test_a_known_length_sets_the_scale_and_an_unknown_one_the_mean():
 
 def test_mixed_placement_lies_at_the_depth_of_apparent_size():
     _, joints = motion("right", 30)
-    mixed = TrackerSettings(hand_length_m=LENGTH, placement="mixed")
+    mixed = replace(KNOWN_LENGTH, placement="mixed")
     track = reconstruct(seen(joints, PINHOLE, "right"), "right", PINHOLE, stamps(30), mixed)
     assert track.observed.all()
     assert_consistent(track, "right")

@@ -189,15 +189,8 @@ def test_jitter():
     assert score(hands(gap), truth)["jitter"] == 1
 
 
-@dataclass(frozen=True, slots=True)
-class WithSigma(HandMotion):
-    joint_sigma: np.ndarray | None = None
-
-
 def with_sigma(motion: HandMotion, sigma) -> HandMotion:
-    names = HandMotion.__dataclass_fields__
-    values = {name: getattr(motion, name) for name in names if name != "joint_sigma"}
-    return WithSigma(**values, joint_sigma=np.broadcast_to(sigma, (len(motion), 2, 21)).copy())
+    return replace(motion, joint_sigma=np.full((len(motion), 2, 21, 2), sigma))
 
 
 def test_coverage_of_intervals():
@@ -217,6 +210,19 @@ def test_coverage_of_intervals():
     found = score(with_sigma(motion, 0.010), truth)
     assert found["covered_68"] == pytest.approx(0.9533, abs=0.006)
     assert (found["filled_covered_68"], found["filled_covered_95"]) == (0, 1)
+
+
+def test_coverage_where_depth_is_known_less_well():
+    """Errors of 2 mm across the ray and 30 mm along it, each as wide as its interval."""
+    rng = np.random.default_rng(1)
+    base = np.tile(still().joints_camera, (50, 1, 1, 1))
+    ray = base / np.linalg.norm(base, axis=-1, keepdims=True)
+    off = rng.normal(0, 0.002, base.shape)
+    off += (rng.normal(0, 0.030, base.shape[:-1]) - np.sum(off * ray, axis=-1))[..., None] * ray
+    found = score(with_sigma(hands(base + off), [0.002, 0.030]), Truth.of(hands(base)))
+    for name in ("covered_68", "covered_68_depth", "covered_68_length"):
+        assert found[name] == pytest.approx(0.68, abs=0.015)
+        assert found[name.replace("68", "95")] == pytest.approx(0.95, abs=0.008)
 
 
 def test_subsets():

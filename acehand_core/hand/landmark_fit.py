@@ -21,6 +21,8 @@ from acehand_core.types import Side
 
 #: Noise of a landmark, as a share of the palm's apparent length. The thumb's base is the vaguest.
 PIXEL_SIGMA = 0.02
+#: Crops err alike: a landmark is off by this many times what they differ by.
+SPREAD_FACTOR = 0.8
 KEYPOINT_WEIGHTS = np.array([0.6, 0.3, 0.8, *[1.0] * 18])
 #: Noise of a bone's direction (unit vectors). MediaPipe flattens hands that reach away from the
 #: camera by 20 to 30 degrees, so beside pixels a direction only decides what they leave open.
@@ -50,19 +52,46 @@ class Evidence:
 
     bearing: Bearings
     direction: Float[np.ndarray, "N 20 3"]
+    spread: Float[np.ndarray, "N 21 2 2"] | None = None
+    offset: Float[np.ndarray, "21 3"] | None = None
 
     @classmethod
-    def from_landmarks(cls, bearing: Bearings, world: Keypoints) -> Evidence:
+    def from_landmarks(
+        cls,
+        bearing: Bearings,
+        world: Keypoints,
+        spread: Float[np.ndarray, "N 21 2 2"] | None = None,
+        offset: Float[np.ndarray, "21 3"] | None = None,
+    ) -> Evidence:
         """Turn the crop's frame to the camera's: the network sees a hand along its own ray."""
         centre = np.concatenate([bearing.mean(1), np.ones((len(bearing), 1))], axis=1)
         centre /= np.linalg.norm(centre, axis=1, keepdims=True)
         to_camera = rotations.between(np.broadcast_to([0.0, 0.0, 1.0], centre.shape), centre)
         bones = (world[:, _CHILDREN] - world[:, _PARENTS]) @ np.swapaxes(to_camera, 1, 2)
-        return cls(bearing, bones / np.linalg.norm(bones, axis=-1, keepdims=True))
+        direction = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
+        return cls(bearing, direction, spread, offset)
 
     def rows(self, index: np.ndarray) -> Evidence:
         """Return the evidence of some frames."""
-        return Evidence(self.bearing[index], self.direction[index])
+        spread = None if self.spread is None else self.spread[index]
+        return Evidence(self.bearing[index], self.direction[index], spread, self.offset)
+
+    def landmarks(self, side: Side, rest: Float[np.ndarray, "21 3"]) -> Float[np.ndarray, "21 3"]:
+        """Return where landmarks lie from the keypoints of the unturned hand, metres."""
+        if self.offset is None:
+            return np.zeros((21, 3))
+        length = np.linalg.norm(rest[12] - rest[0])
+        offset = self.offset @ articulation.ANATOMICAL_TO_MODEL.T * length
+        return offset * articulation.MIRROR if side == "left" else offset
+
+    def whitening(self) -> Float[np.ndarray, "N 21 2 2"]:
+        """Return what takes errors of bearings to standard deviations."""
+        own = (PIXEL_SIGMA * self.scale)[:, None] ** 2 / KEYPOINT_WEIGHTS
+        covariance = own[..., None, None] * np.eye(2)
+        if self.spread is not None:
+            covariance = covariance + SPREAD_FACTOR**2 * self.spread
+        lower = np.linalg.cholesky(covariance)
+        return np.linalg.inv(lower)
 
     @property
     def scale(self) -> Float[np.ndarray, "N"]:
@@ -102,16 +131,17 @@ def articulate(evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"]) 
     """Fit orientation and angles to bone directions alone; the wrist is left at the origin."""
     # The rotation (N, 3, 3) that turns the rest palm's bones to the seen ones.
     palm = np.flatnonzero(np.isin(_CHILDREN, PALM))
-    bones = rest[_CHILDREN[palm]] - rest[_PARENTS[palm]]
+    seen = rest + evidence.landmarks(side, rest)
+    bones = seen[_CHILDREN[palm]] - seen[_PARENTS[palm]]
     bones = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
     orient = rotations.project_to_rotation(
         np.einsum("nki,kj->nij", evidence.direction[:, palm], bones)
     )
 
-    problem = _Problem(evidence, side, rest, orient, use_pixels=False)
+    problem = FrameProblem(evidence, side, rest, orient, use_pixels=False)
     start = np.zeros((len(orient), 28))
     start[:, 6:] = articulation.comfortable()
-    pose = problem.pose(_solve(problem, start, iterations=12).x)
+    pose = problem.pose(_solve(problem, start, iterations=8).x)
     return Pose(pose.global_orient, pose.angles, np.zeros_like(pose.wrist))
 
 
@@ -128,8 +158,8 @@ def refine(
     With ``try_relaxed`` each frame also starts from a relaxed hand, and the better end is kept:
     where a wrong direction has bent a finger the wrong way, pixels alone cannot bend it back.
     """
-    problem = _Problem(evidence, side, rest, pose.global_orient, use_pixels=True)
-    start = _start(pose)
+    problem = FrameProblem(evidence, side, rest, pose.global_orient, use_pixels=True)
+    start = problem.start(pose)
     solution = _solve(problem, start, iterations)
     if try_relaxed:
         start[:, 6:] = articulation.comfortable()
@@ -171,13 +201,17 @@ def _shape_step(
     Poses held still would freeze the size and slow down the rest: they are eliminated.
     """
     model = CapsuleHand()
-    rows, start = np.arange(len(pose.angles)), _start(pose)
+    rows, start = np.arange(len(pose.angles)), FrameProblem.start(pose)
 
     def residuals(shape: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         at = model.rest_keypoints(side, shape)
-        return _Problem(evidence, side, at, pose.global_orient, use_pixels=True)(start, rows)
+        return FrameProblem(evidence, side, at, pose.global_orient, use_pixels=True)(start, rows)
 
     residual, by_pose = residuals(betas)
+    # A frame that fits far worse than most was seen wrongly: it says nothing of the shape.
+    cost = np.sum(residual**2, axis=1)
+    usual = max(float(np.median(cost)), 2.0 * len(KEYPOINT_WEIGHTS))
+    weight = 1 / (1 + cost / (2 * usual)) ** 2
     by_shape = np.stack(
         [(residuals(betas + b)[0] - residual) / _BETA_STEP for b in _BETA_STEP * np.eye(10)], -1
     )
@@ -185,9 +219,9 @@ def _shape_step(
     q, _ = np.linalg.qr(by_pose)
     by_shape = by_shape - q @ (np.swapaxes(q, 1, 2) @ by_shape)
     residual = residual - (q @ (np.swapaxes(q, 1, 2) @ residual[..., None]))[..., 0]
-    normal = np.einsum("nrb,nrc->bc", by_shape, by_shape)
-    gradient = np.einsum("nrb,nr->b", by_shape, residual)
-    share = min(1.0, SHAPE_EVIDENCE_FRAMES / len(rows))
+    normal = np.einsum("n,nrb,nrc->bc", weight, by_shape, by_shape, optimize=True)
+    gradient = np.einsum("n,nrb,nr->b", weight, by_shape, residual, optimize=True)
+    share = min(1.0, SHAPE_EVIDENCE_FRAMES / float(weight.sum()))
     prior = np.ones(10)
     if hand_length_m is not None:
         prior[0] = 0.0  # the size is known: else unusual proportions would share in it
@@ -202,12 +236,14 @@ def _shape_step(
     return np.clip(betas + step, -limit, limit)
 
 
-class _Problem:
+class FrameProblem:
     """Residuals and Jacobian of N independent frames in 28 unknowns each.
 
     Unknowns: rotation vector on top of the start (3), bearing and log depth of the wrist (3),
     angles (22). Log depth keeps the hand before the camera and makes steps relative.
     """
+
+    UNKNOWNS = 28
 
     def __init__(
         self,
@@ -219,19 +255,40 @@ class _Problem:
     ) -> None:
         self._evidence, self._side, self._rest = evidence, side, rest
         self._orient, self._use_pixels = orient, use_pixels
-        bones = rest[_CHILDREN] - rest[_PARENTS]
+        self._offset = evidence.landmarks(side, rest)
+        seen = rest + self._offset
+        bones = seen[_CHILDREN] - seen[_PARENTS]
         self._bone_length = np.linalg.norm(bones, axis=-1)[None, :, None]
-        self._sigma = PIXEL_SIGMA * evidence.scale
+        self._whitening = evidence.whitening()
 
     def pose(self, x: np.ndarray) -> Pose:
+        """Return the poses of all N frames."""
         wrist = np.exp(x[:, 5:6]) * np.concatenate([x[:, 3:5], np.ones((len(x), 1))], axis=1)
-        return Pose(rotations.exp(x[:, :3]) @ self._orient, x[:, 6:], wrist)
+        return Pose(self.orient(x), x[:, 6:], wrist)
+
+    def orient(self, x: np.ndarray) -> np.ndarray:
+        """Return the orientations (N, 3, 3)."""
+        return rotations.exp(x[:, :3]) @ self._orient
+
+    @staticmethod
+    def start(pose: Pose) -> np.ndarray:
+        """Return the unknowns of a pose whose orientation is the problem's own."""
+        z = np.maximum(pose.wrist[:, 2:], 1e-3)
+        turn = np.zeros((len(z), 3))
+        return np.concatenate([turn, pose.wrist[:, :2] / z, np.log(z), pose.angles], axis=1)
+
+    @staticmethod
+    def limits() -> tuple[np.ndarray, np.ndarray]:
+        """Return the lowest and highest unknowns, (28,) each."""
+        low, high = articulation.limits()
+        free = np.array([*[np.inf] * 5, 5.0])  # log depth: 7 mm to 148 m
+        return np.concatenate([-free, low]), np.concatenate([free, high])
 
     def __call__(self, x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         count = len(x)
         turn = rotations.exp(x[:, :3]) @ self._orient[rows]
         chain, d_chain = articulation.keypoints_with_jacobian(x[:, 6:], self._side, self._rest)
-        arms = chain @ np.swapaxes(turn, 1, 2)
+        arms = (chain + self._offset) @ np.swapaxes(turn, 1, 2)
         d_points = np.zeros((count, 21, 3, 28))
         d_points[..., :3] = -rotations.skew(arms) @ rotations.left_jacobian(x[:, :3])[:, None]
         d_points[..., 6:] = turn[:, None] @ d_chain
@@ -248,7 +305,7 @@ class _Problem:
             d_points[:, :, 0, 3] = d_points[:, :, 1, 4] = depth[:, None]
             d_points[..., 5] = wrist[:, None]
             residual, d_point = _pixel_residual(
-                arms + wrist[:, None], self._evidence.bearing[rows], self._sigma[rows]
+                arms + wrist[:, None], self._evidence.bearing[rows], self._whitening[rows]
             )
             residuals.append(residual)
             jacobians.append(d_point @ d_points)
@@ -263,30 +320,18 @@ class _Problem:
         return np.concatenate(residuals, axis=1), np.concatenate(jacobians, axis=1)
 
 
-def _start(pose: Pose) -> np.ndarray:
-    """Return the unknowns (N, 28) of a pose whose orientation is the problem's own."""
-    z = np.maximum(pose.wrist[:, 2:], 1e-3)
-    turn = np.zeros((len(z), 3))
-    return np.concatenate([turn, pose.wrist[:, :2] / z, np.log(z), pose.angles], axis=1)
-
-
-def _solve(problem: _Problem, start: np.ndarray, iterations: int) -> Solution:
-    low, high = articulation.limits()
-    free = np.array([*[np.inf] * 5, 5.0])  # log depth: 7 mm to 148 m
-    return solve(
-        problem, start, np.concatenate([-free, low]), np.concatenate([free, high]), iterations
-    )
+def _solve(problem: FrameProblem, start: np.ndarray, iterations: int) -> Solution:
+    return solve(problem, start, *problem.limits(), iterations)
 
 
 def _pixel_residual(
-    points: np.ndarray, bearing: np.ndarray, sigma: np.ndarray
+    points: np.ndarray, bearing: np.ndarray, whitening: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weighted bearing residuals (N, 21, 2) and their derivative by the point (N, 21, 2, 3)."""
     z = np.maximum(points[..., 2], 1e-2)
     predicted = points[..., :2] / z[..., None]
-    weight = np.sqrt(KEYPOINT_WEIGHTS) / sigma[:, None]
-    residual = weight[..., None] * (predicted - bearing)
+    residual = (whitening @ (predicted - bearing)[..., None])[..., 0]
     d_point = np.zeros((*points.shape[:2], 2, 3))
     d_point[..., 0, 0] = d_point[..., 1, 1] = 1 / z
     d_point[..., :, 2] = -predicted / z[..., None]
-    return residual, weight[..., None, None] * d_point
+    return residual, whitening @ d_point

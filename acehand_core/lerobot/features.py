@@ -39,8 +39,11 @@ CONFIDENCE_KEY = "observation.hand.confidence"
 #: their normalization cannot subtract from booleans.
 VALID_KEY = "hand.valid"
 ARM_CLEARANCE_KEY = "observation.arm.clearance"
+#: No input of a policy either: what is not known would be one of its numbers.
+SIGMA_KEY = "hand.joint_sigma"
+UNKNOWN_SIGMA = -1.0
 #: What datasets of older versions may lack.
-ADDED_KEYS = (VALID_KEY, ARM_CLEARANCE_KEY)
+ADDED_KEYS = (VALID_KEY, ARM_CLEARANCE_KEY, SIGMA_KEY)
 _AXES = ("x", "y", "z")
 _ROTATION = ("r11", "r21", "r31", "r12", "r22", "r32")
 _BETAS = tuple(f"beta{i}" for i in range(10))
@@ -157,6 +160,12 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
             VALID_KEY, "bool", (2,), SIDES,
             {"meaning": "the hand was seen or tracked, so that its robot hand follows it"},
         ),
+        FeatureSpec(
+            SIGMA_KEY, "float32", (2, 21, 2),
+            {"hand": SIDES, "joint": KEYPOINT_NAMES, "direction": ("across", "along")},
+            {"unit": "m", "meaning": "standard deviation of the joints across the line of sight, "
+             f"in each of two directions, and along it; {UNKNOWN_SIGMA:.0f} where not known"},
+        ),
     ]  # fmt: skip
     if layout.image_size is not None:
         width, height = layout.image_size
@@ -222,6 +231,11 @@ def columns(
         key: np.ascontiguousarray(value, np.float32).reshape(count, -1)
         for key, value in values.items()
     }
+    sigma = np.full((count, 2, 21, 2), np.nan)
+    if motion.joint_sigma is not None:
+        sigma = motion.joint_sigma
+    sigma = np.where(np.isfinite(sigma), sigma, UNKNOWN_SIGMA)
+    values[SIGMA_KEY] = sigma.reshape(count, -1).astype(np.float32)
     values["observation.source_timestamp_ns"] = source_timestamps_ns.astype(np.int64)[:, None]
     values[VALID_KEY] = trajectory.active
     return values

@@ -47,7 +47,9 @@ class HandMotion:
     known about is NaN. Where rotations are not known they are NaN and ``hand_model`` is "none".
     ``T_world_camera`` is NaN in frames whose camera pose is not known; ``pose_confidence``, 0 to 1,
     is there where it was estimated from pictures. ``joints_image`` is the
-    tracker's own 2D evidence, never a projection.
+    tracker's own 2D evidence, never a projection. ``joint_sigma`` are standard deviations of
+    ``joints_camera`` in metres: across the camera's line of sight, in each of the two directions,
+    and along it; NaN where a joint is not known, None where the tracker does not tell.
     """
 
     timestamps_ns: TimestampsNs
@@ -74,6 +76,7 @@ class HandMotion:
     #: did not; None where nothing was known of the camera's motion.
     fill_frame: Int[np.ndarray, "T 2"] | None = None
     pose_confidence: Float[np.ndarray, "T"] | None = None
+    joint_sigma: Float[np.ndarray, "T 2 21 2"] | None = None
 
     def __post_init__(self) -> None:
         check_times(self.timestamps_ns, self.fps)
@@ -112,6 +115,11 @@ class HandMotion:
                 raise SchemaError(
                     f"HandMotion.pose_confidence must have shape ({frames},) and lie in 0..1."
                 )
+        sigma = self.joint_sigma
+        if sigma is not None and (sigma.shape != (frames, 2, 21, 2) or (sigma < 0).any()):
+            raise SchemaError(
+                f"HandMotion.joint_sigma must have shape ({frames}, 2, 21, 2) and be positive."
+            )
         if self.T_world_camera is not None and len(self.T_world_camera) != frames:
             raise SchemaError(
                 f"HandMotion.T_world_camera has {len(self.T_world_camera)} poses for "
@@ -178,6 +186,7 @@ class HandMotion:
         if len(index) > 0 and index[0] >= 0 and (np.diff(index) == 1).all():
             rows = slice(int(index[0]), int(index[-1]) + 1)
         poses, filled_in, sure = self.T_world_camera, self.fill_frame, self.pose_confidence
+        sigma = self.joint_sigma
         return replace(
             self,
             timestamps_ns=timestamps_ns,
@@ -185,6 +194,7 @@ class HandMotion:
             fill_frame=None if filled_in is None else filled_in[rows],
             T_world_camera=None if poses is None else poses[rows],
             pose_confidence=None if sure is None else sure[rows],
+            joint_sigma=None if sigma is None else sigma[rows],
             **{name: getattr(self, name)[rows] for name in _PER_FRAME},
         )
 

@@ -169,6 +169,7 @@ def only_hands(motion: HandMotion, hands: Literal["both", "left", "right"]) -> H
         return motion
     kept = np.array([side == hands for side in SIDES])
     joints = kept[:, None, None]
+    sigma = motion.joint_sigma
     return replace(
         motion,
         joints_camera=np.where(joints, motion.joints_camera, np.nan),
@@ -179,6 +180,7 @@ def only_hands(motion: HandMotion, hands: Literal["both", "left", "right"]) -> H
         observed=motion.observed & kept,
         filled=motion.filled & kept,
         fill_frame=None if motion.fill_frame is None else motion.fill_frame * kept,
+        joint_sigma=None if sigma is None else np.where(joints, sigma, np.nan),
     )
 
 

@@ -38,6 +38,8 @@ class TrackerSettings:
         keypoints: how a file of keypoints as tracker is written: a mapping or a preset.
         camera_motion: what to find out of the camera's motion where the recording has no poses.
         quality: of the mediapipe tracker against its time: in how many crops it sees each hand.
+        palm_calibration: how much of the measured difference between the mediapipe tracker's wrist
+            and thumb base and the hand model's is allowed for, 0 (none) to 1.
     """
 
     hands: Hands = "both"
@@ -48,8 +50,13 @@ class TrackerSettings:
     keypoints: str | None = None
     camera_motion: TurnsMode = "rotation"
     quality: Quality = "balanced"
+    palm_calibration: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.palm_calibration <= 1:
+            raise InputError(
+                f"A palm calibration of {self.palm_calibration}; valid: 0 (none) to 1."
+            )
         low, high = HAND_LENGTHS_M
         if self.hand_length_m is not None and not low <= self.hand_length_m <= high:
             raise InputError(

@@ -23,7 +23,7 @@ mm (joints) and 15 degrees (palm); ``within_30``: that are right and within 30 d
 
 ``covered_68`` and ``covered_95``: share of coordinates x, y, z of joints whose error is within the
 interval of that probability by the motion's ``joint_sigma``; ``_depth`` along the true joint's ray,
-``_length`` length of the whole error (three such coordinates); None of a motion without it.
+``_length`` the whole error, in standard deviations of each direction; None of a motion without it.
 """
 
 from __future__ import annotations
@@ -284,14 +284,17 @@ def _accelerations(
 def _spread(
     motion: HandMotion, off: JointsCamera, true: JointsCamera
 ) -> Float[np.ndarray, "T 2 21 5"] | None:
-    sigma = getattr(motion, "joint_sigma", None)
-    if sigma is None:
+    if motion.joint_sigma is None:
         return None
+    across, along = np.moveaxis(motion.joint_sigma, -1, 0)
     ray = true / np.linalg.norm(true, axis=-1, keepdims=True)
-    depth, length = np.sum(off * ray, axis=-1), np.linalg.norm(off, axis=-1)
-    parts = np.concatenate([off, depth[..., None], length[..., None]], axis=-1)
+    depth = np.sum(off * ray, axis=-1)
+    aside = np.linalg.norm(off - depth[..., None] * ray, axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.abs(parts) / sigma[..., None])
+        axes = np.sqrt(across[..., None] ** 2 * (1 - ray**2) + along[..., None] ** 2 * ray**2)
+        length = np.hypot(aside / across, depth / along)
+        parts = np.stack([np.abs(depth) / along, length], axis=-1)
+        return np.concatenate([np.abs(off) / axes, parts], axis=-1)
 
 
 def _coverage(clips: Sequence[Compared], which: str) -> dict[str, float | None]:

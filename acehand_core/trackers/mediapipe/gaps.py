@@ -77,7 +77,7 @@ def smooth_and_fill(
     in_camera = smooth_pose(pose, weights, seconds)
     if motion is None:
         return in_camera, gaps
-    turns = _turns(motion)
+    turns = room_turns(motion)
     if (turns == turns[0]).all():
         return in_camera, gaps
     in_room = smooth_turning_pose(pose, turns, weights, seconds)
@@ -87,7 +87,7 @@ def smooth_and_fill(
     return blended(in_camera, in_room, weights, seconds, motion, T_world_camera, gaps), gaps
 
 
-def _turns(motion: CameraMotion) -> Float[np.ndarray, "T 3 3"]:
+def room_turns(motion: CameraMotion) -> Float[np.ndarray, "T 3 3"]:
     """Return what takes vectors of the camera frame to one that it turns in, over all frames.
 
     A step that is not known counts as none.

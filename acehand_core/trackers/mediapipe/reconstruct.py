@@ -14,13 +14,14 @@ from jaxtyping import Bool, Float, Int
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation, landmark_fit
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.clip_fit import ClipFit, HalfGain, fit_clip
 from acehand_core.hand.landmark_fit import Evidence, Pose
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import FILL_FRAMES, CameraMotion
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.trackers.mediapipe import pnp
+from acehand_core.trackers.mediapipe import doubt, pnp
 from acehand_core.trackers.mediapipe.detector import Detection
-from acehand_core.trackers.mediapipe.gaps import smooth_and_fill, trust_in_motion
+from acehand_core.trackers.mediapipe.gaps import room_turns, smooth_and_fill, trust_in_motion
 from acehand_core.trackers.mediapipe.smoothing import spans
 from acehand_core.types import CameraPoses, Side, TimestampsNs
 
@@ -28,11 +29,23 @@ from acehand_core.types import CameraPoses, Side, TimestampsNs
 MAX_FILL_S = 1.5
 #: Landmarks that no possible hand explains (rms over the palm's apparent length) are no sighting.
 MAX_MISFIT = 0.25
+#: A frame has half its say where its landmarks misfit by this much. (Those that the solver bends
+#: a hand to are often wrong altogether: of one with half of it a frame has a quarter.)
+HALF_TRUST_MISFIT = 0.03
+#: How smooth a hand is in a frame that is known as well as the median one.
+HALF_GAIN_HZ = HalfGain(bearing=8.0, depth=2.0, orient=4.0, angle=4.0)
 #: Weakest weight of a sighting in smoothing.
 MIN_WEIGHT = 0.05
 #: Quality of a filled frame beside a sighting, and the frames over which it falls by e.
 FILLED_QUALITY, FILLED_DECAY = 0.4, 10.0
 MIN_DEPTH_M = 0.1
+
+#: Where the network's wrist and thumb base lie from the hand model's, as shares of the hand's
+#: length: distal, dorsal, radial. Rendered hands show 4, 0 and -1 % (wrist) and 2, -4 and 3 %
+#: (thumb base); this much of it also lowers the misfit of a real hand's landmarks most, by 9 %.
+LANDMARK_OFFSET = np.zeros((21, 3))
+LANDMARK_OFFSET[WRIST] = 0.03, 0.0, -0.005
+LANDMARK_OFFSET[1] = 0.01, -0.01, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +61,7 @@ class HandTrack:
     observed: Bool[np.ndarray, "T"]
     filled: Bool[np.ndarray, "T"]
     quality: Float[np.ndarray, "T"]
+    sigma: Float[np.ndarray, "T 21 2"]  # m, as ``HandMotion.joint_sigma``
     fill_frame: Int[np.ndarray, "T"]  # number in ``FILL_FRAMES`` plus one where filled, else 0
 
     @classmethod
@@ -60,7 +74,8 @@ class HandTrack:
         never = np.zeros(frames, bool)
         return cls(
             unknown(3, 3), unknown(15, 3, 3), unknown(3), unknown(21, 3), unknown(21, 2),
-            np.zeros(10), never, never.copy(), np.zeros(frames), np.zeros(frames, np.int8),
+            np.zeros(10), never, never.copy(), np.zeros(frames), unknown(21, 2),
+            np.zeros(frames, np.int8),
         )  # fmt: skip
 
 
@@ -71,12 +86,15 @@ class _Sightings:
     frames: Int[np.ndarray, "N"]
     pixels: Float[np.ndarray, "N 21 2"]
     confidence: Float[np.ndarray, "N"]
+    presence: Float[np.ndarray, "N"]
+    one_crop: Bool[np.ndarray, "N"]
     evidence: Evidence
 
-    def rows(self, keep: Bool[np.ndarray, "N"]) -> _Sightings:
+    def rows(self, keep: np.ndarray) -> _Sightings:
         return _Sightings(
-            self.frames[keep], self.pixels[keep], self.confidence[keep], self.evidence.rows(keep)
-        )
+            self.frames[keep], self.pixels[keep], self.confidence[keep], self.presence[keep],
+            self.one_crop[keep], self.evidence.rows(keep),
+        )  # fmt: skip
 
 
 def reconstruct(
@@ -95,32 +113,51 @@ def reconstruct(
         T_world_camera: where it was, if that is to be trusted; only with ``motion``.
     """
     track = HandTrack.absent(len(detections))
-    sightings = _sightings(detections, camera)
+    sightings = _sightings(detections, camera, settings.palm_calibration)
     if sightings is None:
         return track
     pose, betas = _fit(sightings, side, camera, settings)
     rest = CapsuleHand().rest_keypoints(side, betas)
 
     # Rms distance of fitted and seen bearings over the palm's apparent length.
-    keypoints = pose.keypoints(side, rest)
+    keypoints = pose.keypoints(side, rest) + _offsets(pose, sightings, side, rest)
     z = np.maximum(keypoints[..., 2:], 1e-2)
     error = np.sum((keypoints[..., :2] / z - sightings.evidence.bearing) ** 2, axis=-1)
     misfit = np.sqrt(error.mean(1)) / sightings.evidence.scale
     keep = misfit < MAX_MISFIT
     if not keep.any():
         return track
-    sightings, pose = sightings.rows(keep), pose.rows(keep)
+    sightings, pose, misfit = sightings.rows(keep), pose.rows(keep), misfit[keep]
+
     sure = np.clip((sightings.confidence - 0.5) / 0.4, 0.2, 1.0)
+    trust = sure / (1 + (misfit / HALF_TRUST_MISFIT) ** 2) ** 2
+    fit = _fit_together(sightings, pose, trust, side, rest, timestamps_ns, motion)
+    fit = doubt.widened(fit, sightings.one_crop)
+    turn_sigma = doubt.turn_sigma(fit)
+    keep = (turn_sigma < doubt.MAX_TURN_SIGMA_RAD) & (sightings.presence > doubt.MIN_PRESENCE)
+    if not keep.any():
+        return track
+    sigma = doubt.joint_sigma(fit, side, rest, settings.hand_length_m is not None)[keep]
+    doubted = 1 / (1 + (turn_sigma / doubt.MAX_TURN_SIGMA_RAD) ** 2)
+    quality = sure * (1 - misfit / MAX_MISFIT) * doubted
+    sightings, pose = sightings.rows(keep), fit.pose.rows(keep)
+    if settings.placement == "mixed":
+        mean = CapsuleHand().rest_keypoints(side, np.zeros(10))
+        articulated = landmark_fit.articulate(sightings.evidence, side, mean)
+        pose = _place(articulated, sightings, side, rest, camera, settings)
     track.pixels[sightings.frames] = sightings.pixels
     track.observed[sightings.frames] = True
-    track.quality[sightings.frames] = sure * (1 - misfit[keep] / MAX_MISFIT)
+    track.quality[sightings.frames] = quality[keep]
+    track.sigma[sightings.frames] = sigma
     track.betas[:] = betas
     _write_spans(track, pose, side, rest, timestamps_ns, motion, T_world_camera)
 
     return track
 
 
-def _sightings(detections: Sequence[Detection | None], camera: Camera) -> _Sightings | None:
+def _sightings(
+    detections: Sequence[Detection | None], camera: Camera, palm_calibration: float
+) -> _Sightings | None:
     """Collect the detections whose landmarks all lie inside the camera's field of view."""
     seen = [(frame, d) for frame, d in enumerate(detections) if d is not None]
     if not seen:
@@ -137,8 +174,38 @@ def _sightings(detections: Sequence[Detection | None], camera: Camera) -> _Sight
         np.array(frames)[inside],
         pixels[inside],
         np.array([d.confidence for d in hands])[inside],
-        Evidence.from_landmarks(bearing[inside], world[inside]),
+        np.array([d.presence for d in hands])[inside],
+        np.array([d.covariance is None for d in hands])[inside],
+        Evidence.from_landmarks(
+            bearing[inside],
+            world[inside],
+            _spread(camera, [d for d, i in zip(hands, inside, strict=True) if i]),
+            palm_calibration * LANDMARK_OFFSET,
+        ),
     )
+
+
+def _spread(camera: Camera, hands: Sequence[Detection]) -> Float[np.ndarray, "N 21 2 2"] | None:
+    """Return the covariances over the crops as those of bearings; zero where there was one crop."""
+    if all(d.covariance is None for d in hands):
+        return None
+    pixels = np.stack([d.pixels for d in hands])
+    zero = np.zeros((21, 2, 2))
+    covariance = np.stack([zero if d.covariance is None else d.covariance for d in hands])
+    columns = [
+        (pnp.bearings(camera, pixels + step) - pnp.bearings(camera, pixels - step))
+        for step in 0.5 * np.eye(2)
+    ]
+    by_pixel = np.nan_to_num(np.stack(columns, axis=-1))
+    return by_pixel @ covariance @ np.swapaxes(by_pixel, -1, -2)
+
+
+def _offsets(
+    pose: Pose, sightings: _Sightings, side: Side, rest: Float[np.ndarray, "21 3"]
+) -> Float[np.ndarray, "N 21 3"]:
+    """Return where landmarks lie from the joints, camera axes."""
+    offset = sightings.evidence.landmarks(side, rest)
+    return offset @ np.swapaxes(pose.global_orient, 1, 2)
 
 
 def _fit(
@@ -152,9 +219,41 @@ def _fit(
     refined = landmark_fit.refine(pose, evidence, side, rest, try_relaxed=True)
     betas = landmark_fit.fit_shape(refined, evidence, side, settings.hand_length_m)
     rest = model.rest_keypoints(side, betas)
-    if settings.placement == "mixed":
-        return _place(articulated, sightings, side, rest, camera, settings), betas
-    return landmark_fit.refine(refined, evidence, side, rest), betas
+    # The fit of all frames together goes on from here.
+    return landmark_fit.refine(refined, evidence, side, rest, iterations=3), betas
+
+
+def _fit_together(
+    sightings: _Sightings,
+    pose: Pose,
+    trust: Float[np.ndarray, "N"],
+    side: Side,
+    rest: Float[np.ndarray, "21 3"],
+    timestamps_ns: TimestampsNs,
+    motion: CameraMotion | None,
+) -> ClipFit:
+    """Fit the frames of each appearance of the hand together."""
+    seen = np.zeros(len(timestamps_ns), bool)
+    seen[sightings.frames] = True
+    parts = []
+    for span in spans(seen, timestamps_ns, MAX_FILL_S):
+        rows = np.flatnonzero((sightings.frames >= span.start) & (sightings.frames < span.stop))
+        frames = sightings.frames[rows]
+        turns = np.tile(np.eye(3), (len(frames), 1, 1))
+        if motion is not None:
+            turns = room_turns(motion.part(span.start, span.stop))[frames - span.start]
+        parts.append(
+            fit_clip(
+                pose.rows(rows), sightings.evidence.rows(rows), side, rest,
+                timestamps_ns[frames] * 1e-9, turns, trust[rows], HALF_GAIN_HZ,
+            )
+        )  # fmt: skip
+
+    together = [np.concatenate([getattr(part.pose, name) for part in parts])
+                for name in ("global_orient", "angles", "wrist")]  # fmt: skip
+    covariance, alone = (np.concatenate([getattr(part, name) for part in parts])
+                         for name in ("covariance", "alone"))  # fmt: skip
+    return ClipFit(Pose(*together), covariance, alone)
 
 
 def _place(
@@ -166,7 +265,7 @@ def _place(
     settings: TrackerSettings,
 ) -> Pose:
     """Place articulated hands, wrists at the origin, before the camera by the chosen PnP."""
-    canonical = pose.keypoints(side, rest)
+    canonical = pose.keypoints(side, rest) + _offsets(pose, sightings, side, rest)
     depth = pnp.weak_perspective_depth(canonical, sightings.pixels, camera)
     depth = np.maximum(depth, MIN_DEPTH_M)
     wrist = pnp.mixed_pnp(canonical, depth, sightings.pixels, camera).translation
@@ -174,6 +273,9 @@ def _place(
         return Pose(pose.global_orient, pose.angles, wrist)
     bearing, weights = sightings.evidence.bearing, landmark_fit.KEYPOINT_WEIGHTS
     turn, wrist = pnp.rigid_pnp(canonical, bearing, wrist, np.tile(weights, (len(wrist), 1)))
+    # The solver turns about the wrist's landmark.
+    off = canonical[:, 0]
+    wrist = wrist + off - (turn @ off[..., None])[..., 0]
     return Pose(turn @ pose.global_orient, pose.angles, wrist)
 
 
@@ -207,6 +309,11 @@ def _write_spans(
         distance = np.minimum(gaps - sightings[after - 1], sightings[after] - gaps)
         track.quality[frames[~known]] = FILLED_QUALITY * np.exp(-(distance - 1) / FILLED_DECAY)
         for gap in filled:
+            away = seconds[gap.start : gap.stop]
+            ends = frames[[gap.start - 1, gap.stop]]
+            track.sigma[frames[gap.start : gap.stop]] = doubt.sigma_in_gap(
+                track.sigma[ends], away - seconds[gap.start - 1], seconds[gap.stop] - away
+            )
             inside = frames[gap.start : gap.stop]
             track.fill_frame[inside] = 1 + FILL_FRAMES.index(gap.frame)
             if turned is not None:

@@ -184,6 +184,7 @@ class MediaPipeTracker:
             T_world_camera=recording.T_world_camera,
             provenance=self._provenance(recording, camera, lost_turns),
             fill_frame=None if motion is None else both("fill_frame"),
+            joint_sigma=both("sigma"),
         )
 
     def _provenance(self, recording: Recording, camera: Camera, lost_turns: int = 0) -> Provenance:
@@ -217,6 +218,7 @@ class MediaPipeTracker:
                 "hands": settings.hands,
                 "hand_length_m": settings.hand_length_m,
                 "placement": settings.placement,
+                "palm_calibration": settings.palm_calibration,
                 "quality": settings.quality,
                 "camera_motion": "poses"
                 if recording.T_world_camera is not None

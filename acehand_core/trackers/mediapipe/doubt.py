@@ -1,0 +1,91 @@
+"""How far a tracked hand may be off, and which sightings are too doubtful to be one.
+
+A solve's own covariance is that of landmarks that err independently. They err alike from frame to
+frame, less so from joint to joint: two factors make up for it, such that intervals hold the truth
+as often as they say on rendered clips (benchmarks/tracker.py states how often).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from acehand_core.hand.clip_fit import ClipFit, joint_slopes
+from acehand_core.types import Side
+
+#: Of the covariance of all frames together, and of that of a frame by itself; the less counts.
+TOGETHER_FACTOR, ALONE_FACTOR = 2.2, 1.3
+#: Where there was one crop only, nothing tells how well a landmark was seen.
+ONE_CROP_FACTOR = 1.4
+#: Share of the distance by which a hand of known size lies nearer or farther, all clip long.
+DISTANCE_SIGMA = 0.04
+#: Standard deviation of hands' sizes (``hand.articulation``), where the length is not given.
+SIZE_SIGMA = 0.055
+#: A palm whose orientation is known no better is no sighting, nor one that the network is less
+#: sure of, over its crops, to be a hand. (On rendered clips the two lose 4 % of the hands whose
+#: palm is within 30 degrees, and more than half of the others.)
+MAX_TURN_SIGMA_RAD, MIN_PRESENCE = np.radians(40.0), 0.6
+#: Of a hand out of sight, beyond what the frames around tell, in each direction: what it is off by
+#: between two places. (Hands of rendered clips, withheld for up to 0.8 s.)
+GAP_ACCELERATION_M_S2 = 0.7
+
+
+def widened(fit: ClipFit, one_crop: Bool[np.ndarray, "N"]) -> ClipFit:
+    """Return the fit with wider covariances in frames whose landmarks are of one crop alone."""
+    factor = np.where(one_crop, ONE_CROP_FACTOR**2, 1.0)[:, None, None]
+    return ClipFit(fit.pose, factor * fit.covariance, factor * fit.alone)
+
+
+def joint_sigma(
+    fit: ClipFit,
+    side: Side,
+    rest: Float[np.ndarray, "21 3"],
+    known_size: bool,
+) -> Float[np.ndarray, "N 21 2"]:
+    """Return standard deviations of joints in metres.
+
+    Across the line of sight, in each of the two directions, and along it.
+    """
+    joints = fit.pose.keypoints(side, rest)
+    slopes = joint_slopes(fit.pose, side, rest)
+    distance = np.linalg.norm(joints, axis=-1)
+    ray = joints / distance[..., None]
+
+    def spread(unknowns: Float[np.ndarray, "N 28 28"]) -> Float[np.ndarray, "N 21 2"]:
+        covariance = slopes @ unknowns[:, None] @ np.swapaxes(slopes, -1, -2)
+        along = np.einsum("nji,njik,njk->nj", ray, covariance, ray)
+        across = (np.trace(covariance, axis1=2, axis2=3) - along) / 2
+        return np.sqrt(np.maximum(np.stack([across, along], axis=-1), 0))
+
+    sigma = np.minimum(TOGETHER_FACTOR * spread(fit.covariance), ALONE_FACTOR * spread(fit.alone))
+    # All of a hand is nearer or farther in proportion to its size.
+    common = DISTANCE_SIGMA if known_size else np.hypot(DISTANCE_SIGMA, SIZE_SIGMA)
+    sigma[..., 1] = np.hypot(sigma[..., 1], common * distance)
+    return sigma
+
+
+def turn_sigma(fit: ClipFit) -> Float[np.ndarray, "N"]:
+    """Return the standard deviation of the palm's orientation, rad: that of the turn's length."""
+    together, alone = (
+        np.sqrt(np.trace(covariance[:, :3, :3], axis1=1, axis2=2))
+        for covariance in (fit.covariance, fit.alone)
+    )
+    return np.minimum(TOGETHER_FACTOR * together, ALONE_FACTOR * alone)
+
+
+def sigma_in_gap(
+    ends: Float[np.ndarray, "2 21 2"],
+    elapsed_s: Float[np.ndarray, "N"],
+    left_s: Float[np.ndarray, "N"],
+) -> Float[np.ndarray, "N 21 2"]:
+    """Return standard deviations in filled frames: those of both ends, and more away from them.
+
+    Args:
+        ends: of the sightings before and after.
+        elapsed_s, left_s: from the sighting before, and to the one after.
+    """
+    share = (elapsed_s / (elapsed_s + left_s))[:, None, None]
+    before, after = ends**2
+    variance = (1 - share) * before + share * after
+    off = GAP_ACCELERATION_M_S2 / 2 * elapsed_s * left_s
+    return np.sqrt(variance + off[:, None, None] ** 2)

@@ -1,0 +1,196 @@
+"""All frames of a hand together: hands that are known, noise of known size, and linear algebra."""
+
+import numpy as np
+import pytest
+
+from acehand_core.geometry import rotations
+from acehand_core.hand import articulation, clip_fit, landmark_fit
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.clip_fit import HalfGain, fit_clip, joint_slopes
+from acehand_core.hand.landmark_fit import Evidence, Pose
+from acehand_core.hand.skeleton import BONES
+
+HAND = CapsuleHand()
+REST = HAND.rest_keypoints("right", np.zeros(10))
+PARENTS, CHILDREN = np.array(BONES).T
+CALM = HalfGain(bearing=8.0, depth=2.0, orient=4.0, angle=4.0)
+FREE = HalfGain(bearing=300.0, depth=300.0, orient=300.0, angle=300.0)
+
+
+def moving(count=40, fps=30.0):
+    """A hand that turns, moves and bends slowly."""
+    t = (np.arange(count) / fps)[:, None]
+    rest = articulation.comfortable()
+    angles = rest + 0.15 * np.sin(2 * t + 0.7 * np.arange(22))
+    orient = rotations.exp(np.sin(1.5 * t) * np.array([0.3, 0.4, 0.2])) @ rotations.exp(
+        np.array([-1.2, 0.3, 0.2])
+    )
+    wrist = np.concatenate([0.1 * np.sin(t), 0.05 * np.cos(t), 0.5 + 0.03 * np.sin(t)], axis=1)
+    pose = Pose(orient, angles, wrist)
+    return pose, pose.keypoints("right", REST), t[:, 0]
+
+
+def evidence_of(keypoints, rng=None, pixels=0.0, directions=0.0):
+    bearing = keypoints[..., :2] / keypoints[..., 2:]
+    bones = keypoints[:, CHILDREN] - keypoints[:, PARENTS]
+    direction = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
+    if rng is None:
+        return Evidence(bearing, direction)
+    scale = Evidence(bearing, direction).scale[:, None, None]
+    return Evidence(
+        bearing + pixels * scale * rng.normal(size=bearing.shape),
+        direction + directions * rng.normal(size=direction.shape),
+    )
+
+
+def together(pose, evidence, seconds, half_gain=CALM, trust=None, turns=None, **options):
+    count = len(seconds)
+    trust = np.ones(count) if trust is None else trust
+    turns = np.tile(np.eye(3), (count, 1, 1)) if turns is None else turns
+    return fit_clip(pose, evidence, "right", REST, seconds, turns, trust, half_gain, **options)
+
+
+def error_mm(pose, keypoints):
+    return 1e3 * np.linalg.norm(pose.keypoints("right", REST) - keypoints, axis=-1)
+
+
+def test_a_slow_hand_comes_back_and_noise_does_not():
+    rng = np.random.default_rng(0)
+    truth, keypoints, seconds = moving()
+    evidence = evidence_of(keypoints, rng, pixels=0.03, directions=0.3)
+    rough = landmark_fit.refine(truth, evidence, "right", REST)
+    calm = together(rough, evidence, seconds).pose
+    assert np.median(error_mm(calm, keypoints)) < 0.6 * np.median(error_mm(rough, keypoints))
+    # Where nothing is halved nothing is gained: each frame's own landmarks decide.
+    same = together(rough, evidence, seconds, half_gain=FREE).pose
+    np.testing.assert_allclose(error_mm(same, keypoints), error_mm(rough, keypoints), atol=0.5)
+
+
+def test_a_frame_that_is_not_trusted_is_as_its_neighbours():
+    truth, keypoints, seconds = moving()
+    wrong = keypoints.copy()
+    wrong[20] = wrong[20, 0] + (wrong[20] - wrong[20, 0]) @ rotations.exp(np.array([1.0, 0.5, 0.0]))
+    evidence = evidence_of(wrong)
+    pose = landmark_fit.refine(truth, evidence, "right", REST)
+    trust = np.ones(len(seconds))
+    turned = []
+    for trust[20] in (1.0, 1e-4):
+        found = together(pose, evidence, seconds, trust=trust, iterations=30).pose
+        angle = rotations.angle_between(found.global_orient[20:21], truth.global_orient[20:21])
+        turned.append(np.degrees(angle[0]))
+    assert turned[1] < 5 < turned[0]
+
+
+def test_what_is_smooth_in_the_room_stays_so_though_the_camera_shakes():
+    """The camera turns to and fro by 8 degrees at 7 Hz; the hand moves slowly in the room."""
+    truth, _, seconds = moving()
+    shake = np.sin(2 * np.pi * 7 * seconds)[:, None] * np.array([0.1, 0.1, 0.02])
+    turns = rotations.exp(shake)
+    back = np.swapaxes(turns, 1, 2)
+    seen = Pose(back @ truth.global_orient, truth.angles, (back @ truth.wrist[..., None])[..., 0])
+    keypoints = seen.keypoints("right", REST)
+    evidence = evidence_of(keypoints)
+    # The pull towards a relaxed hand apart, which is the same for all.
+    pose = landmark_fit.refine(seen, evidence, "right", REST, iterations=20)
+    told, untold = (
+        together(pose, evidence, seconds, turns=t, iterations=20).pose for t in (turns, None)
+    )
+    away = [np.linalg.norm(p.wrist - pose.wrist, axis=1).mean() for p in (told, untold)]
+    assert away[0] < 0.2 * away[1]
+
+
+def test_intervals_hold_as_often_as_they_say(monkeypatch):
+    """Hands and noise drawn from what the solve assumes: two thirds within one deviation."""
+    monkeypatch.setattr(landmark_fit, "SPREAD_FACTOR", 1.0)
+    monkeypatch.setattr(landmark_fit, "PIXEL_SIGMA", 1e-5)
+    monkeypatch.setattr(landmark_fit, "ANGLE_SIGMA", 0.2)
+    rng = np.random.default_rng(1)
+    count = 160
+    drawn = articulation.comfortable() + 0.2 * rng.normal(size=(count, 22))
+    angles = np.clip(drawn, *articulation.limits())
+    wrist = np.array([0.02, -0.03, 0.5]) + 0.03 * rng.normal(size=(count, 3))
+    truth = Pose(rotations.exp(rng.uniform(-1, 1, (count, 3))), angles, wrist)
+    keypoints = truth.keypoints("right", REST)
+    exact = evidence_of(keypoints)
+    # Each landmark of each frame has an ellipse of its own.
+    root = 0.004 * rng.uniform(0.3, 1.0, (count, 21, 1, 1)) * rng.normal(size=(count, 21, 2, 2))
+    root = root + 0.002 * np.eye(2)
+    noise = (root @ rng.normal(size=(count, 21, 2, 1)))[..., 0]
+    bone = rng.normal(size=exact.direction.shape)  # of one unit, as DIRECTION_SIGMA says
+    spread = root @ np.swapaxes(root, -1, -2)
+    evidence = Evidence(exact.bearing + noise, exact.direction + bone, spread)
+    found = landmark_fit.refine(truth, evidence, "right", REST, iterations=30)
+
+    shares = []
+    for first in range(0, count, 2):  # two frames: nothing links them
+        rows = np.arange(first, first + 2)
+        fit = together(found.rows(rows), evidence.rows(rows), np.array([0.0, 1.0]))
+        np.testing.assert_array_equal(fit.covariance, fit.alone)
+        slopes = joint_slopes(fit.pose, "right", REST)
+        covariance = slopes @ fit.covariance[:, None] @ np.swapaxes(slopes, -1, -2)
+        sigma = np.sqrt(np.einsum("njkk->njk", covariance))
+        shares.append(np.abs(fit.pose.keypoints("right", REST) - keypoints[rows]) / sigma)
+    shares = np.concatenate(shares)
+    assert 0.62 < (shares < 1).mean() < 0.74  # 0.683 of a normal distribution
+    assert 0.92 < (shares < 1.96).mean() < 0.98  # 0.95
+    for axis in range(3):
+        assert 0.60 < (shares[..., axis] < 1).mean() < 0.76
+
+
+def test_slopes_of_joints_against_finite_differences():
+    truth, keypoints, _ = moving(4)
+    frames = landmark_fit.FrameProblem(
+        evidence_of(keypoints), "right", REST, truth.global_orient, use_pixels=True
+    )
+    x, slopes = frames.start(truth), joint_slopes(truth, "right", REST)
+    for unknown in range(28):
+        step = 1e-6 * np.eye(28)[unknown]
+        ends = [frames.pose(x + s).keypoints("right", REST) for s in (step, -step)]
+        np.testing.assert_allclose(
+            slopes[..., unknown], (ends[0] - ends[1]) / 2e-6, atol=1e-8, rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize("count", [3, 4, 7])
+def test_blocks_of_the_inverse_and_steps_against_the_whole_matrix(count):
+    rng = np.random.default_rng(count)
+    size = 28
+    # A banded matrix is that of a sum over three frames at a time.
+    whole = np.zeros((count * size, count * size))
+    for first in range(count - 2):
+        part = slice(first * size, (first + 3) * size)
+        root = rng.normal(size=(3 * size, 3 * size))
+        whole[part, part] += root @ root.T + np.eye(3 * size)
+
+    def blocks(reach):
+        return np.stack(
+            [
+                whole[k * size : (k + 1) * size, (k + reach) * size : (k + reach + 1) * size]
+                for k in range(count - reach)
+            ]
+        )
+
+    inverse = np.linalg.inv(whole)
+    expected = np.stack(
+        [inverse[k * size : (k + 1) * size, k * size : (k + 1) * size] for k in range(count)]
+    )
+    found = clip_fit._marginals(blocks(0), blocks(1), blocks(2))
+    np.testing.assert_allclose(found, expected, atol=1e-8, rtol=1e-6)
+
+    gradient = rng.normal(size=(count, size))
+    resting = rng.random((count, size)) < 0.2
+    free = ~resting.ravel()
+    step = np.zeros(count * size)
+    step[free] = np.linalg.solve(whole[np.ix_(free, free)], -gradient.ravel()[free])
+    found = clip_fit._step(blocks(0), blocks(1), blocks(2), gradient, resting, 0.0)
+    np.testing.assert_allclose(found.ravel(), step, atol=1e-9, rtol=1e-6)
+
+
+def test_angles_stay_within_their_limits():
+    rng = np.random.default_rng(2)
+    truth, keypoints, seconds = moving()
+    evidence = evidence_of(keypoints + 0.05 * rng.normal(size=keypoints.shape) * [1, 1, 0])
+    low, high = articulation.limits()
+    found = together(truth, evidence, seconds).pose
+    assert (found.angles >= low).all() and (found.angles <= high).all()
+    assert np.isfinite(found.keypoints("right", REST)).all()
