@@ -20,11 +20,11 @@ from jaxtyping import Float, Float32, Int, UInt8
 from acehand_core.drawing.overlay import (
     HAND_COLOURS,
     draw_skeleton,
-    facing_triangles,
     hand_vertices,
-    paint_mesh,
+    lit,
     subpixels,
 )
+from acehand_core.drawing.raster import seen_mesh
 from acehand_core.errors import InputError, nearest
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
@@ -82,13 +82,11 @@ def mesh_layer(
     size = (view.camera.height, view.camera.width)
     rgba = np.zeros((*size, 4), np.uint8)
     depth = np.full(size, np.inf, np.float32)
-    colours = np.zeros((*size, 3), np.uint8)
-    paint_mesh(colours, seen, pixels, faces, colour)
-    triangles, _, depths = facing_triangles(seen, pixels, faces)
-    for index in np.argsort(-depths):
-        cv2.fillConvexPoly(depth, triangles[index], float(depths[index]), cv2.LINE_8, 4)
-    rgba[..., :3] = colours
-    rgba[..., 3] = np.where(np.isfinite(depth), round(255 * opacity), 0)
+    mesh = seen_mesh(seen, pixels, faces, *size[::-1])
+    if mesh.places.size:
+        depth[mesh.part] = np.append(mesh.depths, np.float32(np.inf))[mesh.places]
+        rgba[mesh.part][..., :3] = lit(mesh, colour)
+        rgba[..., 3] = np.where(np.isfinite(depth), round(255 * opacity), 0)
     return Layer(rgba, depth)
 
 
