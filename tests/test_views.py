@@ -163,7 +163,7 @@ def test_the_sheet_shows_where_the_hands_are(placed, spread, tmp_path) -> None:
 def test_missing_opengl_is_said(placed, monkeypatch):
     motion, trajectory = placed
 
-    def no_gl(*_, **__):
+    def no_gl(*_):
         raise MissingDependencyError("no OpenGL")
 
     monkeypatch.setattr("acehand_core.drawing.contact_sheet.RobotRenderer", no_gl)

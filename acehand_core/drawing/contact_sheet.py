@@ -20,7 +20,7 @@ from acehand_core.drawing.overlay import (
     write_png,
 )
 from acehand_core.drawing.panels import NOT_PLACED, Panels
-from acehand_core.drawing.robot_view import IN_VIDEOS, RobotRenderer
+from acehand_core.drawing.robot_view import RobotRenderer
 from acehand_core.drawing.video import ahead, write_video
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames
@@ -229,7 +229,10 @@ class SourceView:
         if motion.camera is not None and trajectory.T_frame_base is not None:
             camera = motion.camera.rescaled(width, height)
             self._camera = replace(camera, model="pinhole", distortion=())
-        self._renderer = RobotRenderer(robot, width, height, tessellation=IN_VIDEOS)
+        depths = self._poses[..., 2, 3][trajectory.active]
+        nearest = max(float(depths.min(initial=np.inf)), 1e-3)
+        largest = self._camera.fx / nearest
+        self._renderer = RobotRenderer(robot, width, height, None, largest)
         self._backdrop = np.full((height, width, 3), _BACKDROP, np.uint8)
 
     def __enter__(self) -> SourceView:

@@ -44,9 +44,10 @@ _VISUAL_GROUP = 2
 _HAND_GROUPS: Mapping[Side, int] = {"left": 3, "right": 4}
 #: Degrees; narrow, so that the near side does not bulge.
 _PORTRAIT_FOV = 20.0
-#: Slices and stacks of round shapes: MuJoCo's own, and with far fewer triangles, for hands that are
-#: a part of the picture.
-_IN_PORTRAITS, IN_VIDEOS = (28, 16), (20, 6)
+#: Slices and stacks of round shapes: MuJoCo's own, and a quarter of the triangles for hands whose
+#: fingers are so small (px of radius, for a finger of 8 mm) that the outline is the same to 0.5 px.
+_SMOOTH, _COARSE = (28, 16), (20, 6)
+_SMALL_FINGER, _FINGER_M = 15.0, 0.008
 #: MuJoCo warns about hands attached without one.
 _PREFIX = "hand:"
 
@@ -60,11 +61,11 @@ class RobotRenderer:
         width: int,
         height: int,
         arm: Arm | None = None,
-        tessellation: tuple[int, int] = _IN_PORTRAITS,
+        pixels_per_metre: float = np.inf,
     ) -> None:
         """Compile the scene, with both arms if there is one, and open an OpenGL context.
 
-        ``tessellation``: slices and stacks of round shapes.
+        ``pixels_per_metre``: how large hands are shown at most; small ones are drawn faster.
 
         Raises:
             MissingDependencyError: no OpenGL; the message names the packages.
@@ -75,8 +76,8 @@ class RobotRenderer:
         self._scale = 2 if 2 * max(width, height) <= _MAX_BUFFER else 1
         size = width * self._scale, height * self._scale
         self._model = _build_scene(self._mujoco, robot, arm, *size)
-        quality = self._model.vis.quality
-        quality.numslices, quality.numstacks = tessellation
+        quality, small = self._model.vis.quality, pixels_per_metre * _FINGER_M < _SMALL_FINGER
+        quality.numslices, quality.numstacks = _COARSE if small else _SMOOTH
         self._data = self._mujoco.MjData(self._model)
         self._qpos, self._visuals = {}, {}
         for side, hand in robot.hands.items():

@@ -16,7 +16,7 @@ class ResizingSource(Protocol):
     """A frame source that can make its pictures in another size at once."""
 
     def read_resized(self, start: int, stop: int, width: int, height: int) -> Iterator[ImageRgb]:
-        """Yield frames ``start`` to ``stop - 1``."""
+        """Yield frames ``start`` to ``stop - 1``; each array is the caller's own."""
         ...
 
 
@@ -24,11 +24,11 @@ def resized(recording: Recording, size: tuple[int, int]) -> Iterator[ImageRgb]:
     """Yield all frames of a recording in a size (width, height), each the caller's own."""
     source = recording.frames
     assert source is not None
-    if size == (recording.width, recording.height):
-        for image in source.read(0, len(recording)):
-            yield image if image.flags.writeable else image.copy()
-    elif isinstance(source, ResizingSource):
+    if isinstance(source, ResizingSource):
         yield from source.read_resized(0, len(recording), *size)
-    else:
-        for image in source.read(0, len(recording)):
+        return
+    for image in source.read(0, len(recording)):
+        if (image.shape[1], image.shape[0]) == size:
+            yield image.copy()
+        else:
             yield cv2.resize(image, size, interpolation=cv2.INTER_AREA)

@@ -86,7 +86,7 @@ class VideoFrames:
             yield convert(frame)
 
     def read_resized(self, start: int, stop: int, width: int, height: int) -> Iterator[ImageRgb]:
-        """Yield what ``read`` does in another size; much cheaper than resizing its pictures."""
+        """Yield what ``read`` does in any size; much cheaper than resizing its pictures."""
         convert = _Converter(self._index, (width, height))
         for frame in self.decode(start, stop):
             yield convert(frame)
@@ -155,7 +155,7 @@ class _Converter:
         width, height = size or (index.width, index.height)
         turned = index.rotation % 180 == 90
         self._size = (height, width) if turned else (width, height)
-        self._resizes = size is not None
+        self._resizes = (width, height) != (index.width, index.height)
 
     def __call__(self, frame: av.VideoFrame) -> ImageRgb:
         width, height = self._size
