@@ -24,7 +24,7 @@ from acehand_core.types import ImageRgb
 #: Pictures that wait for the next thread, at most.
 _WAITING = 4
 #: Half the work of the preset for datasets, with no larger error; files are a third larger.
-_ENCODING = VideoEncoding(preset="ultrafast", crf=24, gop=30)
+OVERLAY_ENCODING = VideoEncoding(preset="ultrafast", crf=24, gop=30)
 
 Item = TypeVar("Item")
 
@@ -53,7 +53,7 @@ def write_video(
     frames = DrawnFrames(len(recording))
     drawn = replace(recording, width=size[0], height=size[1], camera=None, frames=frames)
     with ThreadPoolExecutor(1, "encode") as pool:
-        encoded = pool.submit(encode_video, drawn, path, round(fps), _ENCODING)
+        encoded = pool.submit(encode_video, drawn, path, round(fps), OVERLAY_ENCODING)
         try:
             for picture in pictures:
                 if not frames.put(picture, encoded):
