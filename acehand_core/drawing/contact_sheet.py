@@ -122,13 +122,14 @@ class EpisodePictures:
                 picture = self._beside_hands(panel, frame)
                 if frame in chosen:
                     thumbs.append(self._thumb(picture, frame))
+                if frame == chosen[-1]:  # the last one: before the video is whole
+                    self._write_thumbs(thumbs, sheet)
                 put_caption(picture, self._caption(frame))
                 yield picture
                 progress("overlay", frame + 1, count)
 
         width = self._size[0] * self._across
         write_video(self._recording, pictures(), (width, self._size[1]), self._motion.fps, overlay)
-        self._write_thumbs(thumbs, sheet)
 
     def write_contact_sheet(self, path: Path) -> None:
         """Write frames spread over the episode as one picture, cut to where the hands are."""
