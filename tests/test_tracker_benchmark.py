@@ -1,6 +1,6 @@
 """Scores of tracked hands: hands that are off by a known amount, all numbers by arithmetic."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
