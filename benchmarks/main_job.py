@@ -1,19 +1,28 @@
 """Time the main job as its user sees it: process start to exit, without and with overlay.
 
-The peer is one plain MediaPipe pass over the same frames (one thread, no second look), measured in
-the same run: the job does that and everything else.
+The peers are measured in the same run: one plain MediaPipe pass over the same frames (one thread,
+no second look), as the job does that and everything else; and for the overlay, decoding the video
+and encoding it in the size of the overlay, with nothing drawn.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from fractions import Fraction
 from pathlib import Path
 
+import av
+
+from acehand_core.drawing.contact_sheet import picture_size
+from acehand_core.drawing.video import OVERLAY_ENCODING
+from acehand_core.recordings.video import VideoFrames, open_video
+from acehand_core.recordings.video_encode import even_size
 from benchmarks import provenance
 
 ROOT = provenance.ROOT
@@ -30,42 +39,54 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3, help="timed runs of each; the median counts")
     provenance.add_output(parser)
     arguments = parser.parse_args()
-    plain, report = timed_job(arguments.video, arguments.runs, "--no-overlay")
-    overlay, _ = timed_job(arguments.video, 1, "--overlay")
+    plain, plain_cpu, report = timed_job(arguments.video, arguments.runs, "--no-overlay")
+    overlay, overlay_cpu, _ = timed_job(arguments.video, arguments.runs, "--overlay")
     peer, frames, seconds = mediapipe_alone(arguments.video)
+    encoded = encoded_alone(arguments.video)
     result = {
         "input": arguments.video.name,
         "frames": frames,
         "clip_s": round(seconds, 2),
         "no_overlay_s": round(plain, 2),
+        "overlay_s": round(overlay, 2),
         "overlay_adds_s": round(overlay - plain, 2),
+        "overlay_adds_cpu_s": round(overlay_cpu - plain_cpu, 2),
         "mediapipe_alone_s": round(peer, 2),
+        "encoded_alone_s": round(encoded, 2),
         "ratio_to_clip": round(plain / seconds, 3),
         "ratio_to_mediapipe_alone": round(plain / peer, 3),
+        "ratio_of_overlay_to_encoded_alone": round((overlay - plain) / encoded, 3),
         "episode": {**report["episodes"][0], "source": arguments.video.name},
     }
     provenance.publish(run, result, arguments.output)
     return 0
 
 
-def timed_job(video: Path, runs: int, *flags: str) -> tuple[float, dict]:
-    """Return the median wall time of the command and its last JSON."""
-    times, report = [], {}
+def timed_job(video: Path, runs: int, *flags: str) -> tuple[float, float, dict]:
+    """Return the median wall and CPU times of the command and its last JSON."""
+    times, cpu_times, report = [], [], {}
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "acehand_core.cli.retarget", str(video), "--robot",
                        "inspire", "--task", "benchmark", "--json", "--quiet", *flags,
                        "--output", str(Path(folder) / "out")]  # fmt: skip
-            started = time.perf_counter()
+            started, used = time.perf_counter(), cpu_of_children()
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
             times.append(time.perf_counter() - started)
+            cpu_times.append(cpu_of_children() - used)
             report = json.loads(done.stdout.splitlines()[-1])
-    return sorted(times)[len(times) // 2], report
+    middle = runs // 2
+    return sorted(times)[middle], sorted(cpu_times)[middle], report
+
+
+def cpu_of_children() -> float:
+    """Return the seconds of CPU time of the programs that were run and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def mediapipe_alone(video: Path) -> tuple[float, int, float]:
     """Return the time of one pass of MediaPipe, the number of frames and the clip's length."""
-    from acehand_core.recordings.video import open_video
     from acehand_core.trackers.mediapipe.detector import Detector
 
     recording = open_video(video)
@@ -77,6 +98,27 @@ def mediapipe_alone(video: Path) -> tuple[float, int, float]:
         for image in images:
             detector(image, "peer")
         return time.perf_counter() - started, len(recording), len(recording) / recording.fps
+
+
+def encoded_alone(video: Path) -> float:
+    """Return the time of decoding a video and encoding it in the overlay's size, nothing drawn."""
+    recording = open_video(video)
+    width, height = picture_size(recording)
+    frames, started = recording.frames, time.perf_counter()
+    assert isinstance(frames, VideoFrames)
+    with tempfile.TemporaryDirectory() as folder, av.open(f"{folder}/alone.mp4", "w") as container:
+        options = {"preset": OVERLAY_ENCODING.preset or "", "crf": str(OVERLAY_ENCODING.crf)}
+        stream = container.add_stream("libx264", rate=round(recording.fps), options=options)
+        stream.width, stream.height = even_size(2 * width, height)
+        stream.pix_fmt, stream.codec_context.gop_size = "yuv420p", OVERLAY_ENCODING.gop
+        stream.codec_context.max_b_frames = 0
+        for index, frame in enumerate(frames.decode(0, len(recording))):
+            sized = frame.reformat(width=stream.width, height=stream.height, format="yuv420p")
+            sized.pts, sized.time_base = index, Fraction(1, round(recording.fps))
+            sized.pict_type = 0
+            container.mux(stream.encode(sized))
+        container.mux(stream.encode())
+    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def example() -> tuple:
     assert frames is not None and truth.camera is not None
     slots: Slots = []
     for image in frames.read(0, 60):
-        slots.append(assign_slots([Detector(still=True)(image, "still")])[0])
+        slots.append(assign_slots([Detector(fps=30.0)(image, "still")])[0])
     return frames, slots, truth.camera.project(truth.joints_camera[:60])
 
 

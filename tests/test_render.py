@@ -15,6 +15,8 @@ from acehand_core.drawing.robot_sheet import robot_sheet
 from acehand_core.drawing.robot_view import RobotRenderer, composite, portrait
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.geometry.cameras import Camera
+from helpers.retarget_samples import motion_of, moving_hands
+from retarget.retargeting import retarget_motion
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
 
@@ -138,6 +140,15 @@ def test_only_the_given_hands_are_drawn(robot, renderer):
     assert not renderer.render(CAMERA, {}, {}).any()
 
 
+def test_a_hand_that_was_drawn_before_is_not_in_the_way(robot, renderer):
+    joints = {side: robot.hand(side).expand(np.zeros(6)) for side in ("left", "right")}
+    left = {"left": joints["left"]}, {"left": at()}
+    with RobotRenderer(robot, CAMERA.width, CAMERA.height) as other:
+        alone = other.render(CAMERA, *left)
+    both = renderer.render(CAMERA, joints, {"left": at(), "right": at(z=-0.1)})
+    assert (both != alone).any() and np.array_equal(renderer.render(CAMERA, *left), alone)
+
+
 @pytest.mark.parametrize("pose", [at(z=-1.5), at(x=5.0)], ids=["behind", "beside"])
 def test_a_hand_out_of_view_leaves_nothing(robot, renderer, pose):
     joints = robot.hand("right").expand(np.zeros(6))
@@ -147,6 +158,47 @@ def test_a_hand_out_of_view_leaves_nothing(robot, renderer, pose):
 def test_a_hand_around_the_camera_is_drawn(robot, renderer):
     joints = robot.hand("right").expand(np.zeros(6))
     assert renderer.render(CAMERA, {"right": joints}, {"right": at(z=-0.45)})[..., 3].any()
+
+
+@pytest.mark.parametrize("active", [(True, True), (False, True), (False, False)])
+def test_painting_a_frame_is_laying_its_picture_over(robot, renderer, active):
+    motion = motion_of(moving_hands(2), camera=CAMERA)
+    whole = retarget_motion(motion, robot, base_limits=None)
+    trajectory = dataclasses.replace(whole, active=np.array([active, active]))
+    frame = 1, trajectory.T_frame_base[1]
+    below = np.random.default_rng(0).integers(0, 255, (240, 320, 3), np.uint8)
+    wanted = composite(renderer.render_frame(CAMERA, trajectory, *frame)[0], below)
+    painted = below.copy()
+    renderer.paint_frame(painted, CAMERA, trajectory, *frame)
+    assert (painted != below).any() == any(active)
+    assert np.abs(painted.astype(int) - wanted).max() <= 2  # of rounding at edges
+
+
+@pytest.mark.parametrize("group", range(6))
+def test_only_visual_shapes_are_drawn(ball, tmp_path, group):
+    """Whatever group the others are in: files of others have them in any."""
+    file = tmp_path / "right.xml"
+    more = f'<geom size="0.05" pos="0.03 0 0" group="{group}"/><site'
+    file.write_text(file.read_text().replace("<site", more))
+    with RobotRenderer(load_robot(tmp_path), CAMERA.width, CAMERA.height) as opened:
+        picture = opened.render(CAMERA, {"right": np.zeros(1)}, {"right": FACING})
+    radius = 280 * (0.05 if group == 2 else 0.004) / 0.47
+    assert (picture[..., 3] / 255).sum() == pytest.approx(np.pi * radius**2, rel=0.3)
+
+
+def test_small_hands_have_the_same_outline_with_fewer_triangles(robot):
+    joints = {"right": robot.hand("right").expand(np.zeros(6))}
+    poses = {"right": at()}  # 600 px per metre: fingers of 5 px
+    pictures = []
+    for scale in (np.inf, 600.0):
+        with RobotRenderer(robot, CAMERA.width, CAMERA.height, None, scale) as opened:
+            pictures.append(opened.render(CAMERA, joints, poses).astype(int))
+            assert opened._model.vis.quality.numslices == (28 if scale > 1e4 else 20)
+    fine, coarse = (picture[..., 3] for picture in pictures)
+    assert coarse.sum() == pytest.approx(fine.sum(), rel=0.02)
+    assert (np.abs(fine - coarse) > 128).sum() <= 4, "no pixel of the outline is half off"
+    both = (fine == 255) & (coarse == 255)
+    assert np.abs(pictures[0] - pictures[1])[both, :3].mean() < 4
 
 
 def test_composite_mixes_by_alpha():

@@ -1,12 +1,19 @@
 """Which detection is whose hand: clips made of known hands with false labels and false hands."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acehand_core.trackers.mediapipe import linking
-from acehand_core.trackers.mediapipe.linking import assign_slots, without_duplicates
+from acehand_core.trackers.mediapipe.linking import (
+    assign_slots,
+    frames_with_others,
+    side_by_view,
+    without_duplicates,
+)
 from helpers.fake_hands import detection
 
 LEFT, RIGHT = (180.0, 220.0), (460.0, 220.0)
@@ -223,3 +230,80 @@ def test_mirrored_clips_have_mirrored_slots():
         ]
 
     assert slots_of(True) == [pair[::-1] for pair in slots_of(False)]
+
+
+# --- other people ------------------------------------------------------------------------------
+
+
+def pointing(centre, p_right, forearm, size=60.0, seed=None):
+    """A hand whose forearm comes from an angle: 0 from the right, 90 from below, -90 from above."""
+    hand = detection(centre, p_right, size, seed=seed)
+    c, s = np.cos(np.radians(forearm)), np.sin(np.radians(forearm))
+    middle = hand.pixels.mean(0)
+    return replace(hand, pixels=(hand.pixels - middle) @ np.array([[c, s], [-s, c]]) + middle)
+
+
+@pytest.mark.parametrize("labels", [(0.05, 0.95), (0.4, 0.6), (0.7, 0.97)])
+def test_the_hands_of_somebody_opposite_are_left_out(labels):
+    """Whose labels are surer. Where the wearer's hands are gone theirs do not take the slots."""
+    left = [pointing(LEFT, labels[0], 110, seed=t) if t < 20 else None for t in range(30)]
+    right = [pointing(RIGHT, labels[1], 70, seed=t) if t < 20 else None for t in range(30)]
+    theirs = [
+        [pointing((420, 60), 0.02, -70, 50, seed=t), pointing((220, 60), 0.98, -110, 50, seed=t)]
+        for t in range(30)
+    ]
+    frames = [
+        [*other, *(d for d in own if d is not None)]
+        for other, own in zip(theirs, zip(left, right, strict=True), strict=True)
+    ]
+    assert_slots(frames, left, right)
+    assert frames_with_others(frames, assign_slots(frames)) == 20
+
+
+def test_the_hands_of_somebody_beside_are_left_out():
+    """Their forearms come from below too; they are further away."""
+    left = track(lambda t: pointing(LEFT, 0.3, 110, 80, seed=t), 20)
+    right = track(lambda t: pointing(RIGHT, 0.7, 70, 80, seed=t), 20)
+    other = track(lambda t: pointing((600, 200), 0.02, 110, 40, seed=t), 20)
+    frames = [list(three) for three in zip(other, left, right, strict=True)]
+    assert_slots(frames, left, right)
+
+
+def test_a_short_false_hand_is_nobody():
+    left, right = track(still(LEFT, 0.05), 40), track(still(RIGHT, 0.95), 40)
+    frames = [list(pair) for pair in zip(left, right, strict=True)]
+    for t in range(20, 24):
+        frames[t].append(pointing((320.0, 400.0), 0.95, 90, 200, seed=t))  # large, from below
+    assert_slots(frames, left, right)
+
+
+# --- whose view it is --------------------------------------------------------------------------
+
+
+def seen_from(below_left, below_right, labels):
+    """Frames of two hands whose forearms come from these angles; labels of the first, second."""
+    return [
+        [pointing(LEFT, labels[0], below_left, seed=t), pointing(RIGHT, labels[1], below_right,
+         seed=t + 99)]
+        for t in range(30)
+    ]  # fmt: skip
+
+
+def test_labels_that_are_all_wrong_do_not_outvote_a_worn_camera():
+    """Forearms from the lower left and right, and the network is sure of the other sides."""
+    frames = seen_from(130, 50, (0.95, 0.05))
+    found = assign_slots(frames, worn=True)
+    assert all(pair[0] is left and pair[1] is right
+               for pair, (left, right) in zip(found, frames, strict=True))  # fmt: skip
+    # Of a camera that stands it is somebody opposite.
+    found = assign_slots(frames)
+    assert all(pair[1] is left and pair[0] is right
+               for pair, (left, right) in zip(found, frames, strict=True))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("labels", "unclear"), [((0.05, 0.95), False), ((0.95, 0.05), True), ((0.95, 0.9), True)]
+)
+def test_where_sides_depend_on_whether_the_camera_is_worn(labels, unclear):
+    frames = [[] for _ in range(5)] + seen_from(130, 50, labels)
+    assert side_by_view(frames).tolist() == [False] * 5 + [unclear] * 30

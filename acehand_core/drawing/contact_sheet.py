@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +18,17 @@ from acehand_core.drawing.overlay import (
     put_caption,
     shrunk,
     write_png,
-    write_video,
 )
 from acehand_core.drawing.panels import NOT_PLACED, Panels
-from acehand_core.drawing.robot_view import RobotRenderer, composite
+from acehand_core.drawing.robot_view import RobotRenderer
+from acehand_core.drawing.video import ahead, write_video
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import BONES
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
+from acehand_core.recordings.resized import resized
 from acehand_core.types import SIDES, ImageRgb, Picture, Progress
 from retarget.robots.robot import Robot
 
@@ -69,8 +71,8 @@ class EpisodePictures:
         arms: RobotPicture | None = None,
     ) -> None:
         self._recording, self._trajectory = recording, trajectory
-        self._beside = [view for view in (robot, arms) if view is not None]
-        self._size, self._across = picture_size(recording), 1 + len(self._beside)
+        self._views = [view for view in (robot, arms) if view is not None]
+        self._size, self._across = picture_size(recording), 1 + len(self._views)
         camera = motion.camera.rescaled(*self._size) if motion.camera else None
         scale = np.array(self._size) / [recording.width, recording.height]
         self._motion = replace(
@@ -88,64 +90,89 @@ class EpisodePictures:
 
     def picture(self, image: ImageRgb | None, frame: int) -> Picture:
         """Return one frame: source with hands, robot beside it, then its arms from outside."""
-        width, height = self._size
         if image is None:
-            image = np.full((height, width, 3), _BACKDROP, np.uint8)
+            image = np.full((*self._size[::-1], 3), _BACKDROP, np.uint8)
         elif (image.shape[1], image.shape[0]) != self._size:
             image = cv2.resize(image, self._size, interpolation=cv2.INTER_AREA)
-        if self._outside is not None:
-            painted = self._outside.draw("third", frame)
         else:
-            painted = self._paint(image, frame)
-        return np.hstack([painted, *(view(frame) for view in self._beside)])
+            image = image.copy()
+        return self._beside_hands(self._hands(image, frame), frame)
 
-    def write_overlay(self, path: Path, progress: Progress) -> None:
-        """Write every frame as a video."""
-        assert self._recording.frames is not None
-        images = self._recording.frames.read(0, len(self))
-        count = len(self)
+    def _hands(self, image: ImageRgb, frame: int) -> ImageRgb:
+        """Draw the hands of a frame into its picture, or all anew; return that."""
+        if self._outside is not None:
+            return self._outside.draw("third", frame)
+        self._paint(image, frame)
+        return image
+
+    def _beside_hands(self, hands: ImageRgb, frame: int) -> Picture:
+        return np.hstack([hands, *(view(frame) for view in self._views)])
+
+    def write(self, sheet: Path, overlay: Path, progress: Progress) -> None:
+        """Write every frame as a video and the contact sheet, of one pass over the frames.
+
+        Hands are drawn beside the robot and the encoding. OpenGL stays in the caller's thread.
+        """
+        images = enumerate(resized(self._recording, self._size))
+        hands = ahead((self._hands(image, frame) for frame, image in images))
+        count, chosen, thumbs = len(self), self._chosen(), []
 
         def pictures() -> Iterator[Picture]:
-            for frame, image in enumerate(images):
-                picture = self.picture(image, frame)
+            for frame, panel in enumerate(hands):
+                picture = self._beside_hands(panel, frame)
+                if frame in chosen:
+                    thumbs.append(self._thumb(picture, frame))
+                if frame == chosen[-1]:  # the last one: before the video is whole
+                    self._write_thumbs(thumbs, sheet)
                 put_caption(picture, self._caption(frame))
                 yield picture
                 progress("overlay", frame + 1, count)
 
         width = self._size[0] * self._across
-        write_video(self._recording, pictures(), (width, self._size[1]), self._motion.fps, path)
+        write_video(self._recording, pictures(), (width, self._size[1]), self._motion.fps, overlay)
 
     def write_contact_sheet(self, path: Path) -> None:
         """Write frames spread over the episode as one picture, cut to where the hands are."""
-        count = min(SHEET_COLUMNS * SHEET_ROWS, len(self))
-        chosen = np.unique(np.linspace(0, len(self) - 1, count).round().astype(int)).tolist()
-        frames, width = self._recording.frames, self._size[0]
-        left, top, right, bottom = self._region(chosen)
+        source, thumbs = self._recording.frames, []
+        for frame in self._chosen():
+            image = source.at(frame) if source is not None else None
+            thumbs.append(self._thumb(self.picture(image, frame), frame))
+        self._write_thumbs(thumbs, path)
 
-        thumbs = []
-        for frame in chosen:
-            picture = self.picture(frames.at(frame) if frames is not None else None, frame)
-            panels = [
-                picture[top:bottom, x + left : x + right] for x in range(0, picture.shape[1], width)
-            ]
-            thumb = shrunk(np.hstack(panels), THUMB_WIDTH * self._across)
-            put_caption(thumb, self._caption(frame))
-            if right - left < width:
-                self._mark_region(thumb, (left, top, right, bottom))
-            thumbs.append(thumb)
-        verdict = self._trajectory.verdict
+    def _chosen(self) -> list[int]:
+        """Return the frames on the contact sheet."""
+        count = min(SHEET_COLUMNS * SHEET_ROWS, len(self))
+        return np.unique(np.linspace(0, len(self) - 1, count).round().astype(int)).tolist()
+
+    def _thumb(self, picture: Picture, frame: int) -> Picture:
+        """Return a frame's picture for the contact sheet."""
+        left, top, right, bottom = self._region
+        width = self._size[0]
+        panels = [
+            picture[top:bottom, x + left : x + right] for x in range(0, picture.shape[1], width)
+        ]
+        thumb = shrunk(np.hstack(panels), THUMB_WIDTH * self._across)
+        put_caption(thumb, self._caption(frame))
+        if right - left < width:
+            self._mark_region(thumb)
+        return thumb
+
+    def _write_thumbs(self, thumbs: Sequence[Picture], path: Path) -> None:
+        left, _, right, _ = self._region
+        width, verdict = self._size[0], self._trajectory.verdict
         status = verdict.status if verdict else "not judged"
         title = f"{Path(self._recording.source).name}   {len(self)} frames   {status}"
         if right - left < width:
             title += f"   cropped to {(right - left) / width:.0%} of the width"
         write_png(contact_sheet(thumbs, min(SHEET_COLUMNS, len(thumbs)), title), path)
 
-    def _region(self, chosen: Sequence[int]) -> tuple[int, int, int, int]:
-        """Return left, top, right and bottom of the part of a panel that these frames show.
+    @functools.cached_property
+    def _region(self) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom of the part of a panel that the contact sheet shows.
 
         It has the panel's proportions, and no fewer pixels than a thumbnail.
         """
-        motion, size = self._motion, np.array(self._size)
+        motion, size, chosen = self._motion, np.array(self._size), self._chosen()
         joints = motion.joints_image[chosen]
         if motion.camera is not None and motion.placed:
             joints = motion.camera.project(motion.joints_camera[chosen])
@@ -162,11 +189,11 @@ class EpisodePictures:
         corner = np.clip(np.round((low + high - cut) / 2).astype(int), 0, size - cut)
         return (*corner.tolist(), *(corner + cut).tolist())
 
-    def _mark_region(self, thumb: Picture, region: tuple[int, int, int, int]) -> None:
+    def _mark_region(self, thumb: Picture) -> None:
         """Draw into a corner which part of the whole picture a thumbnail shows."""
         size = np.array(self._size) * _MARKER_WIDTH // self._size[0]
         corner = np.array([THUMB_WIDTH, thumb.shape[0]]) - size - 4
-        cut = np.array(region).reshape(2, 2) * _MARKER_WIDTH // self._size[0] + corner
+        cut = np.array(self._region).reshape(2, 2) * _MARKER_WIDTH // self._size[0] + corner
         cv2.rectangle(thumb, corner.tolist(), (corner + size).tolist(), _FRAME, 1)
         cv2.rectangle(thumb, cut[0].tolist(), cut[1].tolist(), _FRAME, -1)
 
@@ -203,7 +230,10 @@ class SourceView:
         if motion.camera is not None and trajectory.T_frame_base is not None:
             camera = motion.camera.rescaled(width, height)
             self._camera = replace(camera, model="pinhole", distortion=())
-        self._renderer = RobotRenderer(robot, width, height)
+        depths = self._poses[..., 2, 3][trajectory.active]
+        nearest = max(float(depths.min(initial=np.inf)), 1e-3)
+        largest = self._camera.fx / nearest
+        self._renderer = RobotRenderer(robot, width, height, None, largest)
         self._backdrop = np.full((height, width, 3), _BACKDROP, np.uint8)
 
     def __enter__(self) -> SourceView:
@@ -214,9 +244,9 @@ class SourceView:
 
     def __call__(self, frame: int) -> ImageRgb:
         """Return the picture of one frame; absent hands are not drawn."""
-        poses = self._poses[frame]
-        shown = self._renderer.render_frame(self._camera, self._trajectory, frame, poses)
-        return composite(shown[0], self._backdrop)
+        picture, poses = self._backdrop.copy(), self._poses[frame]
+        self._renderer.paint_frame(picture, self._camera, self._trajectory, frame, poses)
+        return picture
 
 
 def _camera_poses(motion: HandMotion, trajectory: RobotTrajectory) -> np.ndarray:

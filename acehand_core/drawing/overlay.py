@@ -6,8 +6,8 @@ come in as arrays and may be missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
@@ -15,18 +15,18 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from acehand_core.atomic import atomic_path
+from acehand_core.drawing.raster import SeenMesh, seen_mesh
 from acehand_core.errors import OutputError
 from acehand_core.hand.shape import HandModel
 from acehand_core.hand.skeleton import BONES, FINGERS
-from acehand_core.motion import HandMotion, Recording
-from acehand_core.recordings.video_encode import VideoEncoding, encode_video
+from acehand_core.motion import HandMotion
 from acehand_core.types import SIDES, ImageRgb, Picture
 
 #: RGB: left blue, right orange; readable to most colour-blind eyes.
 HAND_COLOURS = {"left": (86, 156, 233), "right": (236, 140, 54)}
 FINGER_COLOURS = ((230, 85, 85), (240, 175, 60), (110, 200, 90), (80, 170, 230), (180, 110, 220))
 _MESH_OPACITY = 0.55
-_LIGHT = np.array([0.3, -0.5, -0.8]) / np.linalg.norm([0.3, -0.5, -0.8])
+_LIGHT = (np.array([0.3, -0.5, -0.8]) / np.linalg.norm([0.3, -0.5, -0.8])).astype(np.float32)
 _SHADES = 32
 _TEXT = (245, 245, 245)
 _PANEL = (24, 26, 30)
@@ -41,26 +41,28 @@ class Painter:
     model: HandModel | None
     opacity: float = _MESH_OPACITY
 
-    def __call__(self, image: ImageRgb, frame: int) -> ImageRgb:
-        """Return the image with mesh and skeleton of both hands."""
-        painted = image.copy()
+    def __call__(self, image: ImageRgb, frame: int) -> None:
+        """Draw mesh and skeleton of both hands into an image."""
         slots = [s for s in (0, 1) if self.motion.known[frame, s]]
         # The farther hand first, so that the nearer one covers it.
         for slot in sorted(slots, key=lambda s: -self.motion.joints_camera[frame, s, 0, 2]):
-            self._mesh(painted, frame, slot)
+            self._mesh(image, frame, slot)
         for slot in slots:
-            self._skeleton(painted, frame, slot)
-        return painted
+            self._skeleton(image, frame, slot)
 
     def _mesh(self, image: ImageRgb, frame: int, slot: int) -> None:
         motion, camera = self.motion, self.motion.camera
         if self.model is None or camera is None or not motion.placed:
             return
         vertices = hand_vertices(self.model, motion, frame, slot)
-        layer, faces = image.copy(), self.model.faces(SIDES[slot])
-        paint_mesh(layer, vertices, camera.project(vertices), faces, HAND_COLOURS[SIDES[slot]])
+        size, faces = (image.shape[1], image.shape[0]), self.model.faces(SIDES[slot])
+        mesh = seen_mesh(vertices, camera.project(vertices), faces, *size)
         opacity = self.opacity * (1.0 if motion.observed[frame, slot] else 0.5)
-        cv2.addWeighted(layer, opacity, image, 1 - opacity, 0, dst=image)
+        if mesh.places.size:
+            below = image[mesh.part]
+            layer = lit(mesh, HAND_COLOURS[SIDES[slot]])
+            mixed = cv2.addWeighted(layer, opacity, below, 1 - opacity, 0)
+            cv2.copyTo(mixed, (mesh.places < len(mesh.depths)).astype(np.uint8), below)
 
     def _skeleton(self, image: ImageRgb, frame: int, slot: int) -> None:
         motion = self.motion
@@ -78,33 +80,13 @@ def hand_vertices(
     return model.vertices(SIDES[slot], *pose) + motion.translation[frame, slot]
 
 
-def paint_mesh(
-    image: ImageRgb,
-    vertices: Float[np.ndarray, "V 3"],
-    pixels: Float[np.ndarray, "V 2"],
-    faces: Int[np.ndarray, "F 3"],
-    colour: tuple[int, int, int],
-) -> None:
-    """Paint a lit mesh into ``image``, far triangles first; back faces are left out."""
-    triangles, normals, depths = facing_triangles(vertices, pixels, faces)
-    length = np.maximum(np.linalg.norm(normals, axis=1), 1e-12)
-    light = 0.45 + 0.55 * np.clip(normals @ _LIGHT / length, 0, 1)
-    shade = np.clip(light * _SHADES, 0, _SHADES).astype(int)
-    palette = [tuple(int(c * s / _SHADES) for c in colour) for s in range(_SHADES + 1)]
-    for index in np.argsort(-depths):
-        cv2.fillConvexPoly(image, triangles[index], palette[shade[index]], cv2.LINE_8, 4)
-
-
-def facing_triangles(
-    vertices: Float[np.ndarray, "V 3"],
-    pixels: Float[np.ndarray, "V 2"],
-    faces: Int[np.ndarray, "F 3"],
-) -> tuple[Int[np.ndarray, "M 3 2"], Float[np.ndarray, "M 3"], Float[np.ndarray, "M"]]:
-    """Return the triangles that face the camera: corners (``subpixels``), normals, mean depths."""
-    corners = vertices[faces]
-    normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
-    seen = np.isfinite(pixels[faces]).all((1, 2)) & (np.sum(normals * corners[:, 0], axis=1) < 0)
-    return subpixels(pixels)[faces[seen]], normals[seen], corners[seen][..., 2].mean(1)
+def lit(mesh: SeenMesh, colour: tuple[int, int, int]) -> ImageRgb:
+    """Return the picture of a mesh in the part that it covers, black where there is none of it."""
+    light = 0.45 + 0.55 * np.clip(mesh.normals @ _LIGHT, 0, 1)
+    shade = np.clip(light * _SHADES, 0, _SHADES).astype(np.uint8)
+    palette = np.zeros((256, 1, 3), np.uint8)
+    palette[: _SHADES + 1, 0] = np.arange(_SHADES + 1)[:, None] * colour // _SHADES
+    return cv2.applyColorMap(np.append(shade, np.uint8(255))[mesh.places], palette)
 
 
 def subpixels(pixels: Float[np.ndarray, "N 2"]) -> Int[np.ndarray, "N 2"]:
@@ -178,42 +160,6 @@ def write_png(image: ImageRgb, path: Path) -> None:
         raise OutputError(f"{path}: the picture could not be encoded.")
     with atomic_path(path, overwrite=True) as partial:
         partial.write_bytes(data.tobytes())
-
-
-def write_video(
-    recording: Recording,
-    pictures: Iterable[ImageRgb],
-    size: tuple[int, int],
-    fps: float,
-    path: Path,
-) -> None:
-    """Encode one picture of ``size`` (width, height) per frame of a recording."""
-    frames = DrawnFrames(pictures, len(recording))
-    drawn = replace(recording, width=size[0], height=size[1], camera=None, frames=frames)
-    encode_video(drawn, path, round(fps), VideoEncoding(gop=30))
-
-
-class DrawnFrames:
-    """A FrameSource over pictures made one after another: they can be read once, in order."""
-
-    def __init__(self, pictures: Iterable[ImageRgb], count: int) -> None:
-        self._pictures, self._count = iter(pictures), count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield the next ``stop - start`` pictures."""
-        for _ in range(start, stop):
-            yield next(self._pictures)
-
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Pictures made on the way cannot be read backwards."""
-        raise NotImplementedError("Pictures made one after another are read forwards only.")
-
-    def at(self, index: int) -> ImageRgb:
-        """Pictures made on the way cannot be read again."""
-        raise NotImplementedError("Pictures made one after another are read forwards only.")
 
 
 assert len(FINGER_COLOURS) == len(FINGERS)

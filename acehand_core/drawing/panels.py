@@ -20,11 +20,11 @@ from jaxtyping import Float, Float32, Int, UInt8
 from acehand_core.drawing.overlay import (
     HAND_COLOURS,
     draw_skeleton,
-    facing_triangles,
     hand_vertices,
-    paint_mesh,
+    lit,
     subpixels,
 )
+from acehand_core.drawing.raster import seen_mesh
 from acehand_core.errors import InputError, nearest
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
@@ -82,29 +82,35 @@ def mesh_layer(
     size = (view.camera.height, view.camera.width)
     rgba = np.zeros((*size, 4), np.uint8)
     depth = np.full(size, np.inf, np.float32)
-    colours = np.zeros((*size, 3), np.uint8)
-    paint_mesh(colours, seen, pixels, faces, colour)
-    triangles, _, depths = facing_triangles(seen, pixels, faces)
-    for index in np.argsort(-depths):
-        cv2.fillConvexPoly(depth, triangles[index], float(depths[index]), cv2.LINE_8, 4)
-    rgba[..., :3] = colours
-    rgba[..., 3] = np.where(np.isfinite(depth), round(255 * opacity), 0)
+    mesh = seen_mesh(seen, pixels, faces, *size[::-1])
+    if mesh.places.size:
+        depth[mesh.part] = np.append(mesh.depths, np.float32(np.inf))[mesh.places]
+        rgba[mesh.part][..., :3] = lit(mesh, colour)
+        rgba[..., 3] = np.where(np.isfinite(depth), round(255 * opacity), 0)
     return Layer(rgba, depth)
 
 
 def stack(background: ImageRgb, layers: Sequence[Layer]) -> ImageRgb:
     """Return the layers over a picture, in every pixel from the farthest to the nearest."""
+    stacked = background.copy()
     if not layers:
-        return background.copy()
-    depths = np.stack([layer.depth for layer in layers])
-    stacked = background.astype(np.float32)
-    order = np.argsort(-depths, axis=0, kind="stable")
-    colours = np.stack([layer.rgba for layer in layers])
-    for place in order:
-        top = np.take_along_axis(colours, place[None, ..., None], axis=0)[0]
+        return stacked
+    shown = np.any([layer.rgba[..., 3] > 0 for layer in layers], axis=0)
+    rows, columns = (np.flatnonzero(shown.any(axis=axis)) for axis in (1, 0))
+    if not len(rows):
+        return stacked
+
+    part = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    mixed = background[part].astype(np.float32)
+    colours = np.stack([layer.rgba[part] for layer in layers])
+    if len(layers) > 1:
+        order = np.argsort([-layer.depth[part] for layer in layers], axis=0, kind="stable")
+        colours = np.take_along_axis(colours, order[..., None], axis=0)
+    for top in colours:
         alpha = top[..., 3:].astype(np.float32) / 255
-        stacked += alpha * (top[..., :3] - stacked)
-    return np.clip(stacked + 0.5, 0, 255).astype(np.uint8)
+        mixed += alpha * (top[..., :3] - mixed)
+    stacked[part] = np.clip(mixed + 0.5, 0, 255)
+    return stacked
 
 
 def outside_view(
@@ -252,6 +258,7 @@ class Panels:
         camera = motion.camera.rescaled(width, height) if motion.camera else None
         self._motion, self._robot = motion, robot
         self._size = (width, height)
+        self._backdrop = np.full((height, width, 3), _BACKDROP, np.uint8)
         self._camera = camera or Camera.nominal(width, height)
         self._pinhole = replace(self._camera, model="pinhole", distortion=())
         self._model = CapsuleHand() if motion.hand_model == "acehand" else None
@@ -302,8 +309,7 @@ class Panels:
                 f"valid: {', '.join(OUTSIDE_PANELS)}."
             )
         eye = View(self._pinhole, np.linalg.inv(self._poses[frame]))
-        width, height = self._size
-        backdrop = np.full((height, width, 3), _BACKDROP, np.uint8)
+        backdrop = self._backdrop.copy()
 
         if panel in ("head", "robot-head"):
             layers = self._robots(eye, frame) if panel == "robot-head" else self._hands(eye, frame)
@@ -328,9 +334,7 @@ class Panels:
         return self._with_skeleton(stack(image, layers), eye, frame, panel == "mesh")
 
     def _outside(self, panel: Panel, frame: int) -> ImageRgb:
-        width, height = self._size
-        image = np.full((height, width, 3), _BACKDROP, np.uint8)
-        view = self._third
+        image, view = self._backdrop.copy(), self._third
         draw_lines(image, view, self._ground, _GROUND)
         if self._has_place:
             draw_lines(image, view, camera_lines(self._camera, self._poses[frame]), _FRUSTUM)

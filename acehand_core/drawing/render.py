@@ -18,7 +18,7 @@ from jaxtyping import Float32
 from acehand_core.atomic import check_free
 from acehand_core.drawing.arm_view import arm_room, robot_layer
 from acehand_core.drawing.contact_sheet import picture_size
-from acehand_core.drawing.overlay import header, put_caption, shrunk, write_png, write_video
+from acehand_core.drawing.overlay import header, put_caption, shrunk, write_png
 from acehand_core.drawing.panels import (
     NOT_PLACED,
     OUTSIDE_PANELS,
@@ -33,6 +33,7 @@ from acehand_core.drawing.render_inputs import (
     robot_of,
 )
 from acehand_core.drawing.robot_view import RobotRenderer
+from acehand_core.drawing.video import write_video
 from acehand_core.errors import InputError
 from acehand_core.motion import Recording
 from acehand_core.recordings.selection import only_hands

@@ -8,6 +8,7 @@ needs no OpenGL; making a ``RobotRenderer`` does.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,14 @@ _NEAR, _FAR = 0.02, 20.0
 #: Larger pictures are rendered without supersampling: the buffers would be too big.
 _MAX_BUFFER = 4096
 _VISUAL_GROUP = 2
+#: The groups of hands in the compiled scene, so that one can be left out.
+_HAND_GROUPS: Mapping[Side, int] = {"left": 3, "right": 4}
 #: Degrees; narrow, so that the near side does not bulge.
 _PORTRAIT_FOV = 20.0
+#: Slices and stacks of round shapes: MuJoCo's own, and a quarter of the triangles for hands whose
+#: fingers are so small (px of radius, for a finger of 8 mm) that the outline is the same to 0.5 px.
+_SMOOTH, _COARSE = (28, 16), (20, 6)
+_SMALL_FINGER, _FINGER_M = 15.0, 0.008
 #: MuJoCo warns about hands attached without one.
 _PREFIX = "hand:"
 
@@ -48,8 +55,17 @@ _PREFIX = "hand:"
 class RobotRenderer:
     """Draws the hands of one robot into pictures of one size; a context manager."""
 
-    def __init__(self, robot: Robot, width: int, height: int, arm: Arm | None = None) -> None:
+    def __init__(
+        self,
+        robot: Robot,
+        width: int,
+        height: int,
+        arm: Arm | None = None,
+        pixels_per_metre: float = np.inf,
+    ) -> None:
         """Compile the scene, with both arms if there is one, and open an OpenGL context.
+
+        ``pixels_per_metre``: how large hands are shown at most; small ones are drawn faster.
 
         Raises:
             MissingDependencyError: no OpenGL; the message names the packages.
@@ -60,6 +76,8 @@ class RobotRenderer:
         self._scale = 2 if 2 * max(width, height) <= _MAX_BUFFER else 1
         size = width * self._scale, height * self._scale
         self._model = _build_scene(self._mujoco, robot, arm, *size)
+        quality, small = self._model.vis.quality, pixels_per_metre * _FINGER_M < _SMALL_FINGER
+        quality.numslices, quality.numstacks = _COARSE if small else _SMOOTH
         self._data = self._mujoco.MjData(self._model)
         self._qpos, self._visuals = {}, {}
         for side, hand in robot.hands.items():
@@ -84,6 +102,9 @@ class RobotRenderer:
         for groups in ("geomgroup", "sitegroup", "jointgroup", "tendongroup", "actuatorgroup"):
             getattr(self._options, groups)[:] = 0
         self._options.geomgroup[_VISUAL_GROUP] = 1
+        self._model.geom_group[self._model.geom_group != _VISUAL_GROUP] = 0
+        for side, geoms in self._visuals.items():
+            self._model.geom_group[geoms] = _HAND_GROUPS[side]
 
     def __enter__(self) -> RobotRenderer:
         return self
@@ -132,22 +153,14 @@ class RobotRenderer:
         Metres. At edges the depth is that of the nearest part of the pixel. ``arms``: where the
         arms' shapes are, before the camera.
         """
-        self._check(camera, joints, T_camera_base)
         picture = np.zeros((self.height, self.width, 4), np.uint8)
         depth = np.full((self.height, self.width), np.inf, np.float32)
-        for side, angles in joints.items():
-            self._place(side, angles, T_camera_base[side])
-        for side in self._hands.keys() - joints.keys():
-            self._model.body(f"{side}_mount").pos[:] = (0, 0, -10)  # behind the camera
-        self._mujoco.mj_kinematics(self._model, self._data)
-        self._mujoco.mj_camlight(self._model, self._data)
-        own = [] if self._arms is None else self._arms.place(self._data, arms or {})
-        box = self._covered(camera, [*(self._visuals[side] for side in joints), *own])
-        if box is None:
-            return picture, depth
-        left, top, right, bottom = box
-        inside = np.s_[top:bottom, left:right]
-        picture[inside], depth[inside] = self._draw(camera, box)
+        self._check(camera, joints, T_camera_base)
+        box = self._arrange(camera, joints, T_camera_base, arms or {})
+        if box is not None:
+            colours, cover, near = self._draw(camera, box)
+            picture[_part(box)] = _straight(colours, cover)
+            depth[_part(box)] = _nearest_metres(near, self._scale)
         return picture, depth
 
     def render_frame(
@@ -162,13 +175,29 @@ class RobotRenderer:
 
         ``with_arms``: and the arms that carry them, red where they collide.
         """
-        shown = [(slot, side) for slot, side in enumerate(SIDES) if trajectory.active[frame, slot]]
-        joints = {side: trajectory.joints[frame, slot] for slot, side in shown}
-        poses = {side: T_camera_base[slot] for slot, side in shown}
+        joints, poses = _active(trajectory, frame, T_camera_base)
         arms: Mapping[Side, Places] = {}
         if with_arms and self._arms is not None:
             arms = self._arms.of(self._model, trajectory, frame, T_camera_base)
         return self.render_with_depth(camera, joints, poses, arms)
+
+    def paint_frame(
+        self,
+        picture: ImageRgb,
+        camera: Camera,
+        trajectory: RobotTrajectory,
+        frame: int,
+        T_camera_base: Float[np.ndarray, "2 4 4"],
+    ) -> None:
+        """Lay the hands that are active in one frame over a picture of this renderer's size."""
+        joints, poses = _active(trajectory, frame, T_camera_base)
+        self._check(camera, joints, poses)
+        box = self._arrange(camera, joints, poses, {})
+        if box is not None:
+            colours, cover, _ = self._draw(camera, box)
+            inside = picture[_part(box)]
+            clear = cv2.cvtColor(255 - cover, cv2.COLOR_GRAY2RGB)
+            inside[:] = cv2.add(colours, cv2.multiply(inside, clear, scale=1 / 255))
 
     def portrait(self, side: Side, joints: JointVector) -> ImageRgb:
         """Return one hand on a plain backdrop, seen before its palm from the thumb's side."""
@@ -243,6 +272,23 @@ class RobotRenderer:
             if not (np.isfinite(angles).all() and np.isfinite(poses[side]).all()):
                 raise InputError(f"The {side} hand's angles or pose are not finite.")
 
+    def _arrange(
+        self,
+        camera: Camera,
+        joints: Mapping[Side, np.ndarray],
+        poses: Mapping[Side, np.ndarray],
+        arms: Mapping[Side, Places],
+    ) -> _Box | None:
+        """Place what is to be drawn; return the pixels that it may cover, or None."""
+        for side, angles in joints.items():
+            self._place(side, angles, poses[side])
+        for side, group in _HAND_GROUPS.items():
+            self._options.geomgroup[group] = side in joints
+        self._mujoco.mj_kinematics(self._model, self._data)
+        self._mujoco.mj_camlight(self._model, self._data)
+        own = [] if self._arms is None else self._arms.place(self._data, arms)
+        return self._covered(camera, [*(self._visuals[side] for side in joints), *own])
+
     def _place(self, side: Side, joints: np.ndarray, pose: np.ndarray) -> None:
         mount = self._model.body(f"{side}_mount")
         mount.pos[:] = pose[:3, 3]
@@ -272,8 +318,13 @@ class RobotRenderer:
         right, bottom = np.clip(np.ceil(pixels.max(axis=0)) + 1, 0, size).astype(int).tolist()
         return (left, top, right, bottom) if left < right and top < bottom else None
 
-    def _draw(self, camera: Camera, box: _Box) -> tuple[np.ndarray, np.ndarray]:
-        """Return the pixels (h, w, 4) of one box of the image, and their depths (h, w)."""
+    def _draw(self, camera: Camera, box: _Box) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return one box of the image.
+
+        Colours (h, w, 3) times the share of each pixel that is covered, that share (h, w) as 0 to
+        255, and OpenGL's depths: upwards, ``scale`` times as large, from 0 at the near to 1 at the
+        far clipping distance.
+        """
         mujoco, scale = self._mujoco, self._scale
         mujoco.mjv_updateScene(self._model, self._data, self._options, None, mujoco.MjvCamera(),
                                mujoco.mjtCatBit.mjCAT_ALL, self._scene)  # fmt: skip
@@ -295,12 +346,13 @@ class RobotRenderer:
         self._gl.make_current()
         mujoco.mjr_render(view, self._scene, self._context)
         mujoco.mjr_readPixels(rgb, depth, view, self._context)
-        solid = (depth < 1)[::-1]
-        near = depth[::-1].reshape(bottom - top, scale, right - left, scale).min(axis=(1, 3))
-        with np.errstate(divide="ignore"):
-            metres = np.where(near < 1, _NEAR / (1 - near * (1 - _NEAR / _FAR)), np.inf)
-
-        return _average(rgb[::-1], solid, scale), metres.astype(np.float32)
+        # The clear colour is black, so the mean is the hand's colour times its share of the block.
+        size, solid = (right - left, bottom - top), (depth < 1).view(np.uint8) * np.uint8(255)
+        colours, cover = (
+            cv2.flip(cv2.resize(image, size, interpolation=cv2.INTER_AREA), 0)
+            for image in (rgb, solid)
+        )
+        return colours, cover, depth
 
 
 def portrait(
@@ -325,18 +377,35 @@ def composite(picture: ImageRgba, background: ImageRgb) -> ImageRgb:
     return result
 
 
-def _average(rgb: np.ndarray, solid: np.ndarray, scale: int) -> np.ndarray:
-    """Average blocks of ``scale`` x ``scale``; only solid pixels give colour."""
-    alpha: np.ndarray = solid.astype(np.uint8) * 255
-    if scale > 1:
-        size = (rgb.shape[1] // scale, rgb.shape[0] // scale)
-        rgb = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA)
-        alpha = cv2.resize(alpha, size, interpolation=cv2.INTER_AREA)
-        # The clear colour is black, so the mean is the hand's colour times its share of the block.
-        edge = (alpha > 0) & (alpha < 255)
-        straight = rgb[edge].astype(np.uint16) * 255 // alpha[edge, None]
-        rgb[edge] = np.minimum(straight, 255)
-    return np.dstack([rgb, alpha])
+def _active(
+    trajectory: RobotTrajectory, frame: int, T_camera_base: Float[np.ndarray, "2 4 4"]
+) -> tuple[dict[Side, JointVector], dict[Side, RigidTransform]]:
+    """Return joints and base poses of the hands that are active in a frame."""
+    shown = [(slot, side) for slot, side in enumerate(SIDES) if trajectory.active[frame, slot]]
+    joints = {side: trajectory.joints[frame, slot] for slot, side in shown}
+    return joints, {side: T_camera_base[slot] for slot, side in shown}
+
+
+def _part(box: _Box) -> tuple[slice, slice]:
+    left, top, right, bottom = box
+    return slice(top, bottom), slice(left, right)
+
+
+def _nearest_metres(depth: np.ndarray, scale: int) -> np.ndarray:
+    """Return the least distances in blocks of ``scale`` x ``scale`` of what ``_draw`` returns."""
+    blocks = [depth[row::scale, column::scale] for row, column in np.ndindex(scale, scale)]
+    near = functools.reduce(np.minimum, blocks)[::-1]
+    with np.errstate(divide="ignore"):
+        metres = np.where(near < 1, _NEAR / (1 - near * (1 - _NEAR / _FAR)), np.inf)
+    return metres.astype(np.float32)
+
+
+def _straight(colours: np.ndarray, cover: np.ndarray) -> np.ndarray:
+    """Return RGBA whose colours are not multiplied with the alpha."""
+    edge = (cover > 0) & (cover < 255)
+    straight = colours[edge].astype(np.uint16) * 255 // cover[edge, None]
+    colours[edge] = np.minimum(straight, 255)
+    return np.dstack([colours, cover])
 
 
 def _build_scene(

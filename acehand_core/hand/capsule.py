@@ -63,6 +63,19 @@ def _template(side: Side) -> tuple[np.ndarray, np.ndarray]:
     return place(articulation.Proportions()), gradients
 
 
+def _rest_vertices(side: Side, betas: Betas) -> Vertices:
+    mesh = _mesh(side)
+    return mesh.vertices + np.tensordot(betas, mesh.shape_directions, axes=1)
+
+
+@functools.lru_cache(maxsize=4)  # of a recording every frame has the same betas
+def _skin(side: Side, betas: bytes) -> Float[np.ndarray, "V 64"]:
+    """Return, per vertex, its 16 weights times its homogeneous rest position."""
+    rest = _rest_vertices(side, np.frombuffer(betas))
+    homogeneous = np.concatenate([rest, np.ones((len(rest), 1))], axis=1)
+    return (_mesh(side).weights[:, :, None] * homogeneous[:, None, :]).reshape(len(rest), 64)
+
+
 class CapsuleHand:
     """The default ``HandModel``, named "acehand"."""
 
@@ -87,8 +100,7 @@ class CapsuleHand:
 
     def rest_vertices(self, side: Side, betas: Betas) -> Vertices:
         """Return the mesh of the flat hand in metres; linear in betas."""
-        mesh = _mesh(side)
-        return mesh.vertices + np.tensordot(betas, mesh.shape_directions, axes=1)
+        return _rest_vertices(side, betas)
 
     def vertices(
         self, side: Side, global_orient: GlobalOrient, hand_pose: HandPose, betas: Betas
@@ -110,22 +122,20 @@ class CapsuleHand:
 
         shape = np.broadcast_to(betas, (*batch, 10)).reshape(-1, 10)
         if betas.ndim == 1:
-            flat = self._skin(side, betas) @ bones.transpose(1, 0, 2).reshape(64, -1)
+            skin = _skin(side, betas.astype(float).tobytes())
+            flat = skin @ bones.transpose(1, 0, 2).reshape(64, -1)
             skinned = flat.reshape(len(flat), -1, 3).transpose(1, 0, 2)
         else:
-            rows = [self._skin(side, b) @ bone for b, bone in zip(shape, bones, strict=True)]
+            rows = [
+                _skin(side, row.astype(float).tobytes()) @ bone
+                for row, bone in zip(shape, bones, strict=True)
+            ]
             if rows:
                 skinned = np.stack(rows)
             else:
                 skinned = np.empty((0, *self.rest_vertices(side, betas).shape))
 
         return skinned.reshape(*batch, -1, 3)
-
-    def _skin(self, side: Side, betas: Float[np.ndarray, "10"]) -> Float[np.ndarray, "V 64"]:
-        """Return, per vertex, its 16 weights times its homogeneous rest position."""
-        rest = self.rest_vertices(side, betas)
-        homogeneous = np.concatenate([rest, np.ones((len(rest), 1))], axis=1)
-        return (_mesh(side).weights[:, :, None] * homogeneous[:, None, :]).reshape(len(rest), 64)
 
     def faces(self, side: Side) -> Faces:
         """Return the triangles, counter-clockwise seen from outside."""

@@ -89,9 +89,8 @@ def draw(
             progress(f"no pictures of the robot: {error}", 0, 0)
             draw = arms = None
         pictures = EpisodePictures(view, motion, trajectory, draw, arms)
-        files = [folder / SHEET]
-        pictures.write_contact_sheet(files[0])
-        if overlay and view.frames is not None:
-            files.append(folder / OVERLAY)
-            pictures.write_overlay(files[1], progress)
-    return files
+        if not overlay or view.frames is None:
+            pictures.write_contact_sheet(folder / SHEET)
+            return [folder / SHEET]
+        pictures.write(folder / SHEET, folder / OVERLAY, progress)
+        return [folder / SHEET, folder / OVERLAY]

@@ -12,7 +12,7 @@ from typing import Any
 
 import av
 import numpy as np
-from av.video.reformatter import VideoReformatter
+from av.video.reformatter import Interpolation, VideoReformatter
 from jaxtyping import Int
 
 from acehand_core.errors import InputError
@@ -85,6 +85,12 @@ class VideoFrames:
         for frame in self.decode(start, stop):
             yield convert(frame)
 
+    def read_resized(self, start: int, stop: int, width: int, height: int) -> Iterator[ImageRgb]:
+        """Yield what ``read`` does in any size; much cheaper than resizing its pictures."""
+        convert = _Converter(self._index, (width, height))
+        for frame in self.decode(start, stop):
+            yield convert(frame)
+
     def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
         """Yield frames ``stop - 1`` down to ``start`` in bounded memory."""
         self._check(start, stop)
@@ -138,18 +144,27 @@ class VideoFrames:
 
 
 class _Converter:
-    """Turns decoded frames into upright RGB; not for use by two threads at once."""
+    """Turns decoded frames into upright RGB of a size (width, height), by default their own.
 
-    def __init__(self, index: VideoIndex) -> None:
+    Not for use by two threads at once.
+    """
+
+    def __init__(self, index: VideoIndex, size: tuple[int, int] | None = None) -> None:
         self._index = index
-        self._reformatter = VideoReformatter()
+        self._reformatter, self._resizer = VideoReformatter(), VideoReformatter()
+        width, height = size or (index.width, index.height)
         turned = index.rotation % 180 == 90
-        self._size = (index.height, index.width) if turned else (index.width, index.height)
+        self._size = (height, width) if turned else (width, height)
+        self._resizes = (width, height) != (index.width, index.height)
 
     def __call__(self, frame: av.VideoFrame) -> ImageRgb:
         width, height = self._size
+        options = rgb_options(frame)
+        if self._resizes and frame.format.name.startswith("yuv"):  # three times as fast as with RGB
+            area: dict[str, Any] = {"interpolation": Interpolation.AREA, **_ONE_THREAD}
+            frame = self._resizer.reformat(frame, width=width, height=height, **area)
         rgb = self._reformatter.reformat(
-            frame, width=width, height=height, **rgb_options(frame), **_ONE_THREAD
+            frame, width=width, height=height, **options, **_ONE_THREAD
         )
         image = np.rot90(rgb.to_ndarray(), self._index.rotation // 90)
         image = image[:, ::-1] if self._index.mirrored else image

@@ -267,9 +267,13 @@ def _frames(source: FrameSource, recording: Recording) -> Iterator[av.VideoFrame
     """Yield upright yuv420p frames of even size, converting as little as possible."""
     if not isinstance(source, DecodedSource):
         width, height = even_size(recording.width, recording.height)
+        rgb = av.VideoFrame(width, height, "rgb24")  # one for all: new memory is slow to fill
+        rows = np.frombuffer(memoryview(rgb.planes[0]), np.uint8).reshape(height, -1)[
+            :, : 3 * width
+        ]
         for image in source.read(0, len(recording)):
-            rgb = np.ascontiguousarray(image[:height, :width])
-            frame = av.VideoFrame.from_ndarray(rgb, format="rgb24").reformat(
+            rows[:] = image[:height, :width].reshape(height, -1)
+            frame = rgb.reformat(
                 format="yuv420p", dst_colorspace=Colorspace.ITU709, dst_color_range=ColorRange.MPEG
             )
             frame.colorspace, frame.color_range = Colorspace.ITU709, ColorRange.MPEG

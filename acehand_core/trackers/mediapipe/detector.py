@@ -1,8 +1,9 @@
 """Hands in the pictures of a sequence, by MediaPipe's two networks (``networks``).
 
 As in MediaPipe's own graph a hand that was seen in one picture is looked for in the next one where
-it was, and palms are searched only while there is room for another hand. Its handedness labels
-assume a mirrored, selfie image; recordings are not mirrored.
+it was. Palms are searched now and then only (``search``), since a search takes as long as following
+a hand: one that comes into view is found up to a second late, and followed back from there
+(``redetection``).
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from acehand_core.trackers.mediapipe import search
 from acehand_core.trackers.mediapipe.networks import Crop, Look, crop_of, hand_networks
-from acehand_core.types import ImageRgb
+from acehand_core.types import ImageRgb, Quality
 
-MAX_HANDS = 2
-#: Thresholds of the first look at a recording: of a palm, and of a hand in its crop.
-DETECTION_CONFIDENCE = TRACKING_CONFIDENCE = 0.5
-#: A palm in a crop that overlaps a known hand's by this share is that hand's.
-SAME_HAND = 0.5
+#: Hands that are followed, other people's too; and those that are searched for thoroughly.
+MAX_HANDS, WANTED_HANDS = 4, 2
+#: Longest pause between searches: while fewer hands are seen than were before, or none, and else.
+SEARCH_MISSING_S, SEARCH_EVERY_S = 0.25, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,46 +56,68 @@ class Detection:
 
 
 class Detector:
-    """Follows hands from picture to picture. Not thread-safe: give each thread its own."""
+    """Follows hands from picture to picture, and searches for others now and then.
+
+    Not thread-safe: give each thread its own.
+    """
 
     def __init__(
-        self,
-        *,
-        still: bool = False,
-        detection_confidence: float = DETECTION_CONFIDENCE,
-        tracking_confidence: float = TRACKING_CONFIDENCE,
-        max_hands: int = MAX_HANDS,
+        self, fps: float, quality: Quality = "balanced", max_hands: int = MAX_HANDS
     ) -> None:
         self._networks = hand_networks()
-        self._still, self._max_hands = still, max_hands
-        self._palm_confidence, self._hand_confidence = detection_confidence, tracking_confidence
-        self._crops: list[Crop] = []
+        self._quality, self._max_hands = quality, max_hands
+        self._fps = fps
+        self.reset()
 
     def reset(self) -> None:
         """Forget the hands of the last image: the next one starts a new sequence."""
-        self._crops = []
+        self._crops: list[Crop] = []
+        self._most = 1
+        self._changed()
 
     def __call__(self, image: ImageRgb, look: str) -> list[Detection]:
         """Return the hands in an image; pixels are those of ``image``."""
         image = np.ascontiguousarray(image)
-        seen = [self._networks.look(image, crop) for crop in self._crops]
-        seen = [hand for hand in seen if hand.presence >= self._hand_confidence]
-        if len(seen) < self._max_hands:
+        seen: list[Look] = []
+        for crop in self._crops:
+            hand = search.followed(self._networks, image, crop)
+            if hand is None or any(search.apart(hand, s) < search.SAME_HAND for s in seen):
+                self._changed()
+            else:
+                seen.append(hand)
+        if self._wait <= 0 and len(seen) < self._max_hands:
             seen += self._new_hands(image, seen)
-        self._crops = [] if self._still else [crop_of(hand.pixels) for hand in seen]
+        self._wait -= 1
+        self._most = max(self._most, min(len(seen), WANTED_HANDS))
+        self._crops = [crop_of(hand.pixels) for hand in seen]
         return [Detection(s.pixels, s.world, s.p_right, look, s.presence) for s in seen]
 
+    def _changed(self) -> None:
+        """Search at once: at the beginning, and where a hand was lost."""
+        self._wait, self._searches = 0, 0
+
     def _new_hands(self, image: ImageRgb, seen: list[Look]) -> list[Look]:
-        """Return hands whose palms are found beside those that are known."""
-        known = [crop_of(hand.pixels) for hand in seen]
-        fresh = []
-        for palm in self._networks.palms(image, self._palm_confidence):
-            if len(known) == self._max_hands:
-                break
-            if any(palm.crop.overlap(crop) > SAME_HAND for crop in known):
-                continue
-            hand = self._networks.look(image, palm.crop)
-            if hand.presence >= self._hand_confidence:
-                known.append(crop_of(hand.pixels))
-                fresh.append(hand)
+        """Search, and say when to search again."""
+        fresh = search.new_hands(
+            self._networks, image, self._squares(image, seen), seen, self._max_hands - len(seen)
+        )
+        known = len(seen) + len(fresh)
+        pause = round((SEARCH_MISSING_S if known < self._most else SEARCH_EVERY_S) * self._fps)
+        if known < WANTED_HANDS:
+            # After one frame, two more, four more: up to the longest pause.
+            pause = min(2 ** min(self._searches, 10), pause)
+        self._wait = max(1, pause)
+        self._searches += 1
         return fresh
+
+    def _squares(self, image: ImageRgb, seen: list[Look]) -> list[Crop]:
+        """Return what to search: everywhere where a hand is lost or none was seen yet.
+
+        Else the whole picture and one of its squares in turn.
+        """
+        if len(seen) >= WANTED_HANDS:
+            return [search.whole(image)]
+        parts = search.squares(image, self._quality)
+        if self._searches > 0 and len(seen) >= self._most and parts:
+            parts = [parts[self._searches % len(parts)]]
+        return [search.whole(image), *parts]

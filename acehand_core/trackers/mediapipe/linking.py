@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.optimize import linear_sum_assignment
 
 from acehand_core.geometry import rotations
@@ -44,10 +44,14 @@ ALIKE = 0.3
 #: What a forearm straight from one side says, against log odds of labels; and how much agreement of
 #: forearms and labels elsewhere it takes to know which side.
 ARM, SURE_VIEW = 3.0, 4.0
-#: What a camera that turns by so much says of that, in the same measure.
-WORN, WORN_TURN_RAD = 0.6, np.radians(10.0)
+#: A camera that turns by so much is worn: then forearms are the wearer's, and say as much more.
+WORN_TURN_RAD, WORN_ARM = np.radians(10.0), 5.0
 #: What a hand says of one at the same place a moment before or after; in hand sizes, and frames.
 PLACE, NEAR, NEAR_FRAMES = 4.0, 3.0, 30.0
+
+#: Of more than two hands at once one that is this much less like the wearer's is somebody else's,
+#: where it is so in this share of its frames: something false, for a moment, tells of nothing.
+OTHERS, OTHERS_SHARE = 1.5, 0.25
 
 Slots = list[list[Detection | None]]  # (T, 2)
 #: From a hand in frame ``a`` to the same one in frame ``b``, if only the camera turned; or None.
@@ -117,6 +121,13 @@ class _Track:
         return float(np.mean([v[0] / max(float(np.linalg.norm(v)), 1e-6) for v in away]))
 
     @property
+    def wearer_likeness(self) -> float:
+        """How much a hand is as the wearer's are: its forearm from below, and large."""
+        away = [d.pixels[0] - d.pixels[list(KNUCKLES[1:])].mean(0) for d in self.detections]
+        down = np.mean([v[1] / max(float(np.linalg.norm(v)), 1e-6) for v in away])
+        return float(down + np.log2(max(np.median([d.size for d in self.detections]), 1e-6)))
+
+    @property
     def p_right(self) -> float:
         """Probability of a right hand, averaged over the last frames."""
         return float(np.mean([d.p_right for d in self.detections[-MEMORY:]]))
@@ -177,6 +188,7 @@ def assign_slots(
     tracks = _link([without_duplicates(detections) for detections in frames], turned)
     if len(frames) >= MIN_TRACK:
         tracks = [t for t in tracks if len(t.frames) >= MIN_TRACK or t.sure]
+    tracks = _of_the_wearer(tracks, len(frames))
 
     slots: Slots = [[None, None] for _ in frames]
     # The clearest evidence chooses first; a later track takes what is left of its side.
@@ -201,6 +213,49 @@ def assign_slots(
     return slots
 
 
+def frames_with_others(frames: Sequence[Sequence[Detection]], slots: Slots) -> int:
+    """Return in how many frames hands are seen beside the two in the slots."""
+    count = 0
+    for detections, pair in zip(frames, slots, strict=True):
+        taken = [hand for hand in pair if hand is not None]
+        count += len(without_duplicates(detections)) > 2 and any(
+            all(distance(d, hand) > DUPLICATE_DISTANCE for hand in taken) for d in detections
+        )
+    return count
+
+
+def _of_the_wearer(tracks: Sequence[_Track], count: int) -> list[_Track]:
+    """Leave out other people's hands where more than two are seen at once."""
+    order = sorted(tracks, key=lambda t: -t.wearer_likeness)
+    at_once = np.zeros(count, int)
+    for track in tracks:
+        at_once[track.frames] += 1
+    kept: list[_Track] = []
+    best = np.full(count, -np.inf)
+    better = np.zeros(count, int)
+    for track in order:
+        crowd = at_once[track.frames] > 2
+        own = track.wearer_likeness
+        left_out = (better[track.frames] >= 2) | (own < best[track.frames] - OTHERS)
+        share = OTHERS_SHARE * len(track.frames)
+        if (left_out & crowd).sum() > max(share, 0.5 * crowd.sum()):
+            continue
+        kept.append(track)
+        better[track.frames] += 1
+        best[track.frames] = np.maximum(best[track.frames], own)
+    return [track for track in tracks if any(track is k for k in kept)]
+
+
+def side_by_view(frames: Sequence[Sequence[Detection]]) -> Bool[np.ndarray, "T"]:
+    """Return in which frames hands are on other sides if the camera is worn than if it stands."""
+    stands, worn = (assign_slots(frames, worn=which) for which in (False, True))
+    differ = [
+        any(a is not b for a, b in zip(*pairs, strict=True))
+        for pairs in zip(stands, worn, strict=True)
+    ]
+    return np.array(differ, bool)
+
+
 def _with_arms(tracks: Sequence[_Track], worn: bool) -> Float[np.ndarray, "N"]:
     """Return the evidence of each track for a right hand, with what its forearm adds.
 
@@ -208,12 +263,17 @@ def _with_arms(tracks: Sequence[_Track], worn: bool) -> Float[np.ndarray, "N"]:
     the left: which it is, the labels of both hands say over the whole recording.
     """
     labels = np.array([track.evidence for track in tracks])
+    arms = np.array([track.arm * track.votes for track in tracks])
+    return labels + arms * (WORN_ARM if worn else ARM * np.tanh(_view(tracks)))
+
+
+def _view(tracks: Sequence[_Track]) -> float:
+    """Return whose view the hands are in by their labels: positive the wearer's, 0 nobody knows."""
+    labels = np.array([track.evidence for track in tracks])
     arms = np.array([track.arm for track in tracks])
-    votes = np.array([track.votes for track in tracks])
     # Arms that come from one side for both hands say nothing.
-    agree = [(labels * arms)[which].sum() for which in (labels > 0, labels < 0)]
-    said = min(agree, key=abs) / SURE_VIEW if agree[0] * agree[1] > 0 else 0.0
-    return labels + ARM * np.tanh(said + WORN * worn) * arms * votes
+    agree = [float((labels * arms)[which].sum()) for which in (labels > 0, labels < 0)]
+    return min(agree, key=abs) / SURE_VIEW if agree[0] * agree[1] > 0 else 0.0
 
 
 def _link(frames: Sequence[Sequence[Detection]], turned: Turned) -> list[_Track]:

@@ -46,8 +46,8 @@ class Variant:
         return replace(crop, side=crop.side * self.scale, angle=angle, mirrored=self.mirrored)
 
 
-#: Crops of the size that MediaPipe follows hands with. Tighter ones would shut out another hand that
-#: is near, and put wrists further out: by 3 % of the hand's length at 0.9 of the side.
+#: Crops of the size that MediaPipe follows hands with. Tighter ones would shut out another hand
+#: that is near, and put wrists further out: by 3 % of the hand's length at 0.9 of the side.
 VARIANTS: dict[Quality, tuple[Variant, ...]] = {
     "fast": (),
     "balanced": (

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from acehand_core.camera_motion import from_gyroscope, recorded_rotations
 from acehand_core.errors import InputError
@@ -14,13 +15,15 @@ from acehand_core.motion import CameraMotion, HandModelName, HandMotion, Recordi
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.camera_presets import presets_for
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.trackers.mediapipe import detector, redetection
+from acehand_core.trackers.mediapipe import detector, redetection, search
 from acehand_core.trackers.mediapipe.linking import (
     Slots,
     Turned,
     assign_slots,
     by_turn,
+    frames_with_others,
     is_worn,
+    side_by_view,
     unturned,
 )
 from acehand_core.trackers.mediapipe.networks import VERSION
@@ -28,6 +31,13 @@ from acehand_core.trackers.mediapipe.reconstruct import MAX_FILL_S, HandTrack, r
 from acehand_core.trackers.mediapipe.refinement import refine
 from acehand_core.trackers.mediapipe.segments import SegmentCache
 from acehand_core.types import SIDES, Progress, no_progress
+
+#: So many frames tell whether a camera is worn.
+WORN_FRAMES = 300
+_OTHERS = (
+    "more than two hands are in view in {} of {} frames: those are followed that are nearest, with "
+    "forearms from below, as the wearer's are; the others are left out"
+)
 
 
 class MediaPipeTracker:
@@ -72,39 +82,53 @@ class MediaPipeTracker:
         """Look at the recording, then again where a hand was lost.
 
         Returns:
-            The hands of every frame, how the camera turned, and what is to be said of that.
+            The hands of every frame, how the camera turned, and what is to be said of both.
         """
         assert recording.frames is not None
-        cache = SegmentCache(self._settings.work_dir, cache_key(recording))
-        detections = redetection.forward_pass(recording.frames, progress, cache)
+        quality = self._settings.quality
+        key = {**cache_key(recording), "quality": quality}
+        cache = SegmentCache(self._settings.work_dir, key)
+        detections = redetection.forward_pass(
+            recording.frames, recording.fps, progress, cache, quality
+        )
         slots = assign_slots(detections)
-        motion, note = self._camera_motion(recording, camera, slots, progress)
+        unclear = side_by_view(detections)
+        motion, note = self._camera_motion(recording, camera, slots, unclear, progress)
         turned: Turned = unturned
         worn = False
         if motion is not None:
             turned, worn = by_turn(camera, motion), is_worn(motion)
             slots = assign_slots(detections, turned, worn)
 
-        gaps = redetection.find_gaps(slots)
-        if not gaps:
-            return slots, motion, note
-        for frame, detection in redetection.look_again(
-            recording.frames, gaps, recording.fps, progress, turned
-        ):
+        again = redetection.look_again(recording.frames, detections, slots, progress, turned)
+        for frame, detection in again:
             detections[frame].append(detection)
-        return assign_slots(detections, turned, worn), motion, note
+        slots = assign_slots(detections, turned, worn)
+        others = frames_with_others(detections, slots)
+        if others:
+            note = "; ".join(filter(None, [note, _OTHERS.format(others, len(recording))]))
+        return slots, motion, note
 
     def _camera_motion(
-        self, recording: Recording, camera: Camera, slots: Slots, progress: Progress
+        self,
+        recording: Recording,
+        camera: Camera,
+        slots: Slots,
+        unclear: Bool[np.ndarray, "T"],
+        progress: Progress,
     ) -> tuple[CameraMotion | None, str]:
-        """Return how the camera turned, and a note; None where nobody knows, wants, or needs it."""
+        """Return how the camera turned, and a note; None where nobody knows, wants, or needs it.
+
+        Args:
+            unclear: frames in which a hand's side depends on whether the camera is worn.
+        """
         if recording.T_world_camera is not None:
             return CameraMotion.from_poses(recording.T_world_camera), ""
         if self._settings.camera_motion == "off":
             return None, ""
 
-        # Where hands are seen all the time, nothing depends on it.
-        wanted = np.zeros(len(recording), bool)
+        # Where hands are seen all the time, nothing else depends on it.
+        wanted = unclear & (np.cumsum(unclear) <= WORN_FRAMES)
         for gap in redetection.find_gaps(slots):
             last, first = recording.timestamps_ns[[gap.stop - 1, gap.start]]
             # Another look may make a gap shorter.
@@ -214,9 +238,9 @@ def cache_key(recording: Recording) -> dict[str, Any]:
         "size": [recording.width, recording.height],
         "mediapipe": VERSION,
         "runtime": "openvino",
-        "detector": {
-            "detection_confidence": detector.DETECTION_CONFIDENCE,
-            "tracking_confidence": detector.TRACKING_CONFIDENCE,
-            "max_hands": detector.MAX_HANDS,
+        # All their settings are constants of these modules.
+        "settings": {
+            module.__name__: {name: value for name, value in vars(module).items() if name.isupper()}
+            for module in (detector, search)
         },
     }
