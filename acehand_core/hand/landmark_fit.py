@@ -47,7 +47,10 @@ class Evidence:
     """Landmarks of one hand in N frames, all of them known.
 
     ``bearing`` are (x/z, y/z) of the landmarks; ``direction`` unit bone vectors in camera axes,
-    already turned to the ray on which the hand was seen.
+    already turned to the ray on which the hand was seen. ``spread`` are covariances of the bearings
+    over several looks, None where there was one. ``offset`` is where the network's landmarks lie
+    from the hand model's keypoints that move with the palm: distal, dorsal, radial, as shares of
+    the hand's length.
     """
 
     bearing: Bearings
