@@ -33,6 +33,7 @@ class Reconstruct:
     hand_length_m: float | None = like(JobSettings, "hand_length_m", None)
     camera_motion: CameraMotionMode = like(JobSettings, "camera_motion", "rotation")
     quality: Quality = like(JobSettings, "quality", "balanced")
+    palm_calibration: float = like(JobSettings, "palm_calibration", 1.0)
     world: WorldSettings = group(WorldSettings)
     work_dir: Path | None = setting(
         None,
@@ -62,6 +63,7 @@ class Reconstruct:
             ace=usable_weights(self.ace, self.tracker).if_weights,
             camera_motion="off" if self.camera_motion == "off" else "rotation",
             quality=self.quality,
+            palm_calibration=self.palm_calibration,
         )
         recording, tracker = open_input(self.input, self.tracker, settings, self.reading)
         motion = tracker.track(recording, terminal.bars)

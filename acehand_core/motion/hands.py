@@ -199,6 +199,11 @@ class HandMotion:
         )
 
     @property
+    def doubtful(self) -> PerHandFlag:
+        """True where a hand was seen, but so that nothing is trusted of it."""
+        return self.observed & (self.quality == 0)
+
+    @property
     def known(self) -> PerHandFlag:
         """True where a hand was measured or filled."""
         return self.observed | self.filled

@@ -156,6 +156,14 @@ class JobSettings:
         "each hand again (0, 4 or 12)",
         identity="always",
     )
+    palm_calibration: float = setting(
+        1.0,
+        "of the mediapipe tracker: how much of the measured difference between the network's wrist "
+        "and thumb base and the hand model's is allowed for",
+        low=0.0,
+        high=1.0,
+        identity="always",
+    )
     ace: AceSettings = group(AceSettings, "tracker ace", identity=False)
     task: str | None = setting(
         None,
@@ -275,4 +283,5 @@ class JobSettings:
             work_dir=None if self.dry_run else self.work_dir,
             camera_motion="off" if self.camera_motion == "off" else "rotation",
             quality=self.quality,
+            palm_calibration=self.palm_calibration,
         )

@@ -3,22 +3,22 @@
 A tracked hand counts where it is observed, not filled. It is *right* where the true hand of its own
 side is the nearest one and its middle (mean of the 21 joints) lies, as seen from the camera and at
 the true hand's distance, within one hand's length of that hand's; *wrong side* where that holds for
-the other hand, else *nothing there*. Errors are those of right hands; the others show in
-``precision``.
+the other hand, else *nothing there*. ``doubtful``: share of right hands whose quality is 0; the
+others are *kept*. Errors are those of kept hands; wrong ones show in ``precision``.
 
 ``joints_mm``: mean distance of the 21 joints, wrists laid on each other. ``wrist_mm``: distance of
 wrists, ``wrist_depth_mm`` the part along the true wrist's ray without sign, ``depth_percent`` with
 sign over the distance, ``wrist_lateral_mm`` the part across. ``palm_deg``: angle between palms, by
-wrist and knuckles of index and pinky on both sides; ``over_30``: share of right hands above 30
+wrist and knuckles of index and pinky on both sides; ``over_30``: share of kept hands above 30
 degrees. ``jitter``: mean length of the second difference of joints from frame to frame over that of
-the true joints, camera frame, where a hand is right in three frames on end; ``jitter_relative`` the
+the true joints, camera frame, where a hand is kept in three frames on end; ``jitter_relative`` the
 same of joints less the wrist; ``jitter_error`` that of the error, over the true joints' own.
 
 ``recall``: share right of the true hands of which at least one joint is seen (in the picture, with
 nothing before it, where the truth tells); ``recall_mostly_seen``: of those with at least 2/3 of the
 joints seen; ``known``: share observed or filled of all true hands. ``precision``: share right of
-all tracked hands that count. ``good``: share of hands with a joint seen that are right, within 20
-mm (joints) and 15 degrees (palm); ``within_30``: that are right and within 30 degrees.
+all tracked hands that count. ``good``: share of hands with a joint seen that are kept, within 20
+mm (joints) and 15 degrees (palm); ``within_30``: that are kept and within 30 degrees.
 ``filled_*``: filled hands.
 
 ``covered_68`` and ``covered_95``: share of coordinates x, y, z of joints whose error is within the
@@ -86,6 +86,7 @@ class Compared:
 
     present: PerHandFlag
     right: PerHandFlag
+    kept: PerHandFlag
     wrong_side: PerHandFlag
     nothing_there: PerHandFlag
     known: PerHandFlag
@@ -116,6 +117,7 @@ class Compared:
         return cls(
             present=truth.present,
             right=right,
+            kept=right & (motion.quality > 0),
             wrong_side=wrong_side,
             nothing_there=motion.observed & ~right & ~wrong_side,
             known=motion.known & truth.present,
@@ -129,7 +131,7 @@ class Compared:
             distance_mm=1e3 * np.linalg.norm(true[:, :, 0], axis=-1),
             lateral_mm=1e3 * np.linalg.norm(off[:, :, 0] - depth[..., None] * ray, axis=-1),
             palm_deg=np.where(np.isfinite(depth), np.degrees(np.arccos(cosine)), np.nan),
-            accelerations=_accelerations(joints, true, right),
+            accelerations=_accelerations(joints, true, right & (motion.quality > 0)),
             spread=_spread(motion, off, true),
         )
 
@@ -146,9 +148,10 @@ def measures(clips: Sequence[Compared]) -> dict[str, Any]:
         return np.concatenate([getattr(clip, name).ravel() for clip in clips])
 
     right, wrong, nothing = flat("right"), flat("wrong_side"), flat("nothing_there")
+    kept = flat("kept")
     accelerations = np.concatenate([clip.accelerations.reshape(-1, 5) for clip in clips])
     moved = np.nansum(accelerations, axis=0)
-    out = _of_hands(flat, flat("present"), right)
+    out = _of_hands(flat, flat("present"), kept)
     out |= {
         "jitter": _ratio(moved[0], moved[1]),
         "jitter_relative": _ratio(moved[2], moved[3]),
@@ -163,7 +166,7 @@ def measures(clips: Sequence[Compared]) -> dict[str, Any]:
         "filled_joints_mm": _mean(flat("joints_mm")[filled]),
         "filled_wrist_mm": _mean(flat("wrist_mm")[filled]),
     }
-    out |= _coverage(clips, "right") | {
+    out |= _coverage(clips, "kept") | {
         f"filled_{name}": value
         for name, value in _coverage(clips, "filled").items()
         if name in ("covered_68", "covered_95")
@@ -172,14 +175,14 @@ def measures(clips: Sequence[Compared]) -> dict[str, Any]:
     for name in clips[0].subsets:
         chosen = np.concatenate([clip.subsets[name].ravel() for clip in clips])
         # Nobody sees what is out of sight: there filled hands count.
-        counted = flat("known") if name == "out_of_sight" else right
+        counted = flat("known") if name == "out_of_sight" else kept
         out["subsets"][name] = _of_hands(flat, chosen, counted)
     return out
 
 
 def errors_of(clip: Compared) -> Errors:
     """Return what ``same_hands`` takes of a clip."""
-    return {name: getattr(clip, name) for name in ("right", *_ERRORS)}
+    return {name: getattr(clip, name) for name in ("kept", *_ERRORS)}
 
 
 def same_hands(ours: Sequence[Errors], theirs: Sequence[Errors]) -> dict[str, Any]:
@@ -187,7 +190,7 @@ def same_hands(ours: Sequence[Errors], theirs: Sequence[Errors]) -> dict[str, An
 
     Who keeps fewer hands keeps easier ones; here both have the same.
     """
-    both = [a["right"] & b["right"] for a, b in zip(ours, theirs, strict=True)]
+    both = [a["kept"] & b["kept"] for a, b in zip(ours, theirs, strict=True)]
     out: dict[str, Any] = {"hands": int(sum(flags.sum() for flags in both))}
     for name in _ERRORS:
         pair = [
@@ -313,7 +316,7 @@ def _of_hands(
     flat: Callable[[str], np.ndarray], chosen: np.ndarray, counted: np.ndarray
 ) -> dict[str, Any]:
     """Return the measures of the chosen true hands, errors of those that are also counted."""
-    hands, right = chosen & counted, chosen & flat("right")
+    hands, right, kept = chosen & counted, chosen & flat("right"), chosen & flat("kept")
     in_sight, mostly = chosen & flat("in_sight"), chosen & flat("mostly_seen")
     joints, wrist, palm = (flat(name)[hands] for name in ("joints_mm", "wrist_mm", "palm_deg"))
     depth = flat("depth_mm")[hands]
@@ -329,10 +332,11 @@ def _of_hands(
         "depth_percent": _mean(100 * depth / flat("distance_mm")[hands]),
         "palm_deg": _mean(palm), "palm_deg_median": _median(palm),
         "over_30": _share(palm > TURNED_DEG, np.ones(len(palm), bool)),
+        "doubtful": _share(right & ~kept, right),
         "recall": _share(right, in_sight),
         "recall_mostly_seen": _share(right & mostly, mostly),
-        "good": _share(right & good & in_sight, in_sight),
-        "within_30": _share(right & turned & in_sight, in_sight),
+        "good": _share(kept & good & in_sight, in_sight),
+        "within_30": _share(kept & turned & in_sight, in_sight),
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation, landmark_fit
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.clip_fit import ClipFit, HalfGain, fit_clip
+from acehand_core.hand.clip_fit import HalfGain, fit_clip
 from acehand_core.hand.landmark_fit import Evidence, Pose
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import FILL_FRAMES, CameraMotion
@@ -34,6 +34,9 @@ MAX_MISFIT = 0.25
 HALF_TRUST_MISFIT = 0.03
 #: How smooth a hand is in a frame that is known as well as the median one.
 HALF_GAIN_HZ = HalfGain(bearing=8.0, depth=2.0, orient=4.0, angle=4.0)
+#: Sightings that are fitted together, and neighbours on either side that are fitted with them but
+#: left to their own part: some 40 kB each.
+TOGETHER, SHARED = 900, 60
 #: Weakest weight of a sighting in smoothing.
 MIN_WEIGHT = 0.05
 #: Quality of a filled frame beside a sighting, and the frames over which it falls by e.
@@ -131,24 +134,21 @@ def reconstruct(
 
     sure = np.clip((sightings.confidence - 0.5) / 0.4, 0.2, 1.0)
     trust = sure / (1 + (misfit / HALF_TRUST_MISFIT) ** 2) ** 2
-    fit = _fit_together(sightings, pose, trust, side, rest, timestamps_ns, motion)
-    fit = doubt.widened(fit, sightings.one_crop)
-    turn_sigma = doubt.turn_sigma(fit)
-    keep = (turn_sigma < doubt.MAX_TURN_SIGMA_RAD) & (sightings.presence > doubt.MIN_PRESENCE)
-    if not keep.any():
-        return track
-    sigma = doubt.joint_sigma(fit, side, rest, settings.hand_length_m is not None)[keep]
-    doubted = 1 / (1 + (turn_sigma / doubt.MAX_TURN_SIGMA_RAD) ** 2)
-    quality = sure * (1 - misfit / MAX_MISFIT) * doubted
-    sightings, pose = sightings.rows(keep), fit.pose.rows(keep)
+    known_size = settings.hand_length_m is not None
+    fit = _fit_together(sightings, pose, trust, side, rest, timestamps_ns, motion, known_size)
+    pose, turn_sigma = fit.pose, fit.turn_sigma
+    known = (turn_sigma < doubt.MAX_TURN_SIGMA_RAD) & (sightings.presence > doubt.MIN_PRESENCE)
+    certain = 1 / (1 + (turn_sigma / doubt.MAX_TURN_SIGMA_RAD) ** 2)
     if settings.placement == "mixed":
         mean = CapsuleHand().rest_keypoints(side, np.zeros(10))
         articulated = landmark_fit.articulate(sightings.evidence, side, mean)
         pose = _place(articulated, sightings, side, rest, camera, settings)
     track.pixels[sightings.frames] = sightings.pixels
     track.observed[sightings.frames] = True
-    track.quality[sightings.frames] = quality[keep]
-    track.sigma[sightings.frames] = sigma
+    # A doubtful hand was seen, but nothing is trusted of it.
+    quality = sure * (1 - misfit / MAX_MISFIT) * certain
+    track.quality[sightings.frames] = np.where(known, quality, 0.0)
+    track.sigma[sightings.frames] = fit.sigma
     track.betas[:] = betas
     _write_spans(track, pose, side, rest, timestamps_ns, motion, T_world_camera)
 
@@ -223,6 +223,15 @@ def _fit(
     return landmark_fit.refine(refined, evidence, side, rest, iterations=3), betas
 
 
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """Poses of N sightings, standard deviations of joints (m) and of the palm's orientation."""
+
+    pose: Pose
+    sigma: Float[np.ndarray, "N 21 2"]
+    turn_sigma: Float[np.ndarray, "N"]
+
+
 def _fit_together(
     sightings: _Sightings,
     pose: Pose,
@@ -231,29 +240,37 @@ def _fit_together(
     rest: Float[np.ndarray, "21 3"],
     timestamps_ns: TimestampsNs,
     motion: CameraMotion | None,
-) -> ClipFit:
-    """Fit the frames of each appearance of the hand together."""
+    known_size: bool,
+) -> _Together:
+    """Fit the frames of each appearance of the hand together; long ones in parts that overlap."""
     seen = np.zeros(len(timestamps_ns), bool)
     seen[sightings.frames] = True
-    parts = []
+    parts: list[_Together] = []
     for span in spans(seen, timestamps_ns, MAX_FILL_S):
-        rows = np.flatnonzero((sightings.frames >= span.start) & (sightings.frames < span.stop))
-        frames = sightings.frames[rows]
-        turns = np.tile(np.eye(3), (len(frames), 1, 1))
-        if motion is not None:
-            turns = room_turns(motion.part(span.start, span.stop))[frames - span.start]
-        parts.append(
-            fit_clip(
+        in_span = np.flatnonzero((sightings.frames >= span.start) & (sightings.frames < span.stop))
+        for begin in range(0, len(in_span), TOGETHER):
+            before = min(begin, SHARED)
+            rows = in_span[begin - before : begin + TOGETHER + SHARED]
+            frames = sightings.frames[rows]
+            turns = np.tile(np.eye(3), (len(frames), 1, 1))
+            if motion is not None:
+                part = motion.part(int(frames[0]), int(frames[-1]) + 1)
+                turns = room_turns(part)[frames - frames[0]]
+            fit = fit_clip(
                 pose.rows(rows), sightings.evidence.rows(rows), side, rest,
                 timestamps_ns[frames] * 1e-9, turns, trust[rows], HALF_GAIN_HZ,
-            )
-        )  # fmt: skip
+            )  # fmt: skip
+            fit = doubt.widened(fit, sightings.one_crop[rows])
 
-    together = [np.concatenate([getattr(part.pose, name) for part in parts])
-                for name in ("global_orient", "angles", "wrist")]  # fmt: skip
-    covariance, alone = (np.concatenate([getattr(part, name) for part in parts])
-                         for name in ("covariance", "alone"))  # fmt: skip
-    return ClipFit(Pose(*together), covariance, alone)
+            own = np.arange(before, min(before + TOGETHER, len(rows)))
+            sigma = doubt.joint_sigma(fit, side, rest, known_size)
+            parts.append(_Together(fit.pose.rows(own), sigma[own], doubt.turn_sigma(fit)[own]))
+
+    joined = [np.concatenate([getattr(part.pose, name) for part in parts])
+              for name in ("global_orient", "angles", "wrist")]  # fmt: skip
+    sigma, turn_sigma = (np.concatenate([getattr(part, name) for part in parts])
+                         for name in ("sigma", "turn_sigma"))  # fmt: skip
+    return _Together(Pose(*joined), sigma, turn_sigma)
 
 
 def _place(
