@@ -14,6 +14,7 @@ from acehand_core.recordings.hands_file import read_hand_motion, write_hand_moti
 from acehand_core.recordings.selection import only_hands
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import doubt
+from acehand_core.trackers.mediapipe import reconstruct as reconstruct_module
 from acehand_core.trackers.mediapipe.reconstruct import LANDMARK_OFFSET, reconstruct
 from helpers.fake_motion import random_motion
 from test_reconstruct import KNOWN_LENGTH, LENGTH, PINHOLE, motion, seen, stamps
@@ -97,19 +98,46 @@ def test_bridges_in_numbers():
     np.testing.assert_allclose(found[:, 3, 1], expected, rtol=1e-12)
 
 
-def test_a_hand_that_the_network_doubts_is_no_sighting():
+def test_a_hand_that_the_network_doubts_is_doubtful():
+    """It was seen, so it is observed; nothing is trusted of it."""
     _, joints, hands = sightings(40)
     hands[20] = replace(hands[20], presence=0.4)
     found = track(hands)
-    assert not found.observed[20] and found.filled[20] and found.observed.sum() == 39
+    doubtful = found.observed & (found.quality == 0)
+    assert found.observed.all() and np.flatnonzero(doubtful).tolist() == [20]
     assert 1e3 * np.linalg.norm(found.joints[20] - joints[20], axis=-1).max() < 20
 
 
-def test_a_palm_turned_anyhow_is_no_sighting():
+def test_a_palm_turned_anyhow_is_doubtful():
     """Crops that differ by half the hand, all through: nothing tells how its palm is turned."""
     _, _, hands = sightings(10)
     lost = [replace(hand, covariance=100**2 * np.tile(np.eye(2), (21, 1, 1))) for hand in hands]
-    assert track(hands).observed.all() and not track(lost).observed.any()
+    sure, lost = track(hands), track(lost)
+    assert sure.observed.all() and (sure.quality > 0).all()
+    assert lost.observed.all() and (lost.quality == 0).all()
+
+
+def test_which_hands_are_doubtful():
+    motion = random_motion(frames=30)
+    quality = motion.quality.copy()
+    quality[::2] = 0.0
+    doubtful = replace(motion, quality=quality).doubtful
+    assert doubtful[::2].sum() == motion.observed[::2].sum() > 0
+    assert not doubtful[1::2][motion.quality[1::2] > 0].any()
+    assert not doubtful[~motion.observed].any()
+
+
+@pytest.mark.parametrize("together", [20, 45])
+def test_a_long_appearance_is_fitted_in_parts(together, monkeypatch):
+    """As all frames together, to a fraction of a millimetre, and each frame once."""
+    _, _, hands = sightings(100, 1.0)
+    hands[50:57] = [None] * 7
+    whole = track(hands)
+    monkeypatch.setattr(reconstruct_module, "TOGETHER", together)
+    parts = track(hands)
+    assert np.array_equal(parts.observed, whole.observed)
+    assert 1e3 * np.linalg.norm(parts.joints - whole.joints, axis=-1).max() < 1.0
+    np.testing.assert_allclose(parts.sigma, whole.sigma, rtol=0.2)
 
 
 def displaced(side, count=30):

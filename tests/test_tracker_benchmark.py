@@ -269,6 +269,18 @@ def test_hands_out_of_sight_are_filled():
     assert away["known"] == 0.75 and away["recall"] is None
 
 
+def test_doubtful_hands_are_found_but_not_kept():
+    """A quarter of the left hands is doubtful and 50 mm off."""
+    joints = still().joints_camera.copy()
+    joints[:3, 0, :, 2] += 0.050
+    tracked = hands(joints)
+    tracked.quality[:3, 0] = 0.0
+    found = score(tracked, TRUTH)
+    assert found["recall"] == 1 and found["precision"] == 1 and found["wrist_mm"] == 0
+    assert found["doubtful"] == 0.125 and found["good"] == found["within_30"] == 0.875
+    assert found["hands"] == 2 * COUNT - 3
+
+
 def test_measures_of_clips_are_those_of_all_their_hands():
     short = still().joints_camera[:3] + np.array([0, 0, 0.008])
     pair = [
@@ -291,7 +303,7 @@ def test_errors_of_the_same_hands(tmp_path):
     found = same_hands([ours], kept)
     assert found["hands"] == COUNT and found["wrist_mm"] == [8, 6]
     assert found["palm_deg"] == [0, pytest.approx(40)] and found["over_30"] == [0, 1]
-    with pytest.raises(KeyError, match="c/right"):
+    with pytest.raises(KeyError, match="c/kept"):
         tracker.read_hands(tmp_path / "kept.npz", ["c"])
 
 
