@@ -18,6 +18,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
+import numpy as np
 
 from acehand_core.drawing.contact_sheet import picture_size
 from acehand_core.drawing.video import OVERLAY_ENCODING
@@ -87,16 +88,16 @@ def cpu_of_children() -> float:
 
 def mediapipe_alone(video: Path) -> tuple[float, int, float]:
     """Return the time of one pass of MediaPipe, the number of frames and the clip's length."""
-    from acehand_core.trackers.mediapipe.detector import Detector
+    import mediapipe.python.solutions.hands as hands
 
     recording = open_video(video)
     assert recording.frames is not None
-    with Detector() as detector:
+    with hands.Hands(max_num_hands=2, model_complexity=1) as peer:
         images = recording.frames.read(0, len(recording))
-        detector(next(images), "peer")  # the networks load with the first image
+        peer.process(next(images))  # the networks load with the first image
         started = time.perf_counter()
         for image in images:
-            detector(image, "peer")
+            peer.process(np.ascontiguousarray(image))
         return time.perf_counter() - started, len(recording), len(recording) / recording.fps
 
 
