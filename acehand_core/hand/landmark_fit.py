@@ -262,7 +262,8 @@ class FrameProblem:
         seen = rest + self._offset
         bones = seen[_CHILDREN] - seen[_PARENTS]
         self._bone_length = np.linalg.norm(bones, axis=-1)[None, :, None]
-        self._whitening = evidence.whitening()
+        # Directions alone may come without landmarks.
+        self._whitening = evidence.whitening() if use_pixels else np.zeros((len(orient), 21, 2, 2))
 
     def pose(self, x: np.ndarray) -> Pose:
         """Return the poses of all N frames."""

@@ -258,7 +258,8 @@ def _fit_together(
                 turns = room_turns(part)[frames - frames[0]]
             fit = fit_clip(
                 pose.rows(rows), sightings.evidence.rows(rows), side, rest,
-                timestamps_ns[frames] * 1e-9, turns, trust[rows], HALF_GAIN_HZ,
+                (timestamps_ns[frames] - timestamps_ns[frames[0]]) * 1e-9, turns, trust[rows],
+                HALF_GAIN_HZ,
             )  # fmt: skip
             fit = doubt.widened(fit, sightings.one_crop[rows])
 
