@@ -89,7 +89,9 @@ class Evidence:
 
     def whitening(self) -> Float[np.ndarray, "N 21 2 2"]:
         """Return what takes errors of bearings to standard deviations."""
-        own = (PIXEL_SIGMA * self.scale)[:, None] ** 2 / KEYPOINT_WEIGHTS
+        # A hand that is a point in the picture would have no noise.
+        scale = np.maximum(self.scale, 1e-6)
+        own = (PIXEL_SIGMA * scale)[:, None] ** 2 / KEYPOINT_WEIGHTS
         covariance = own[..., None, None] * np.eye(2)
         if self.spread is not None:
             covariance = covariance + SPREAD_FACTOR**2 * self.spread
@@ -262,8 +264,7 @@ class FrameProblem:
         seen = rest + self._offset
         bones = seen[_CHILDREN] - seen[_PARENTS]
         self._bone_length = np.linalg.norm(bones, axis=-1)[None, :, None]
-        # Directions alone may come without landmarks.
-        self._whitening = evidence.whitening() if use_pixels else np.zeros((len(orient), 21, 2, 2))
+        self._whitening = evidence.whitening()
 
     def pose(self, x: np.ndarray) -> Pose:
         """Return the poses of all N frames."""

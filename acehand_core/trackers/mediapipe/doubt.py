@@ -1,8 +1,8 @@
-"""How far a tracked hand may be off, and which sightings are too doubtful to be one.
+"""How far a tracked hand may be off, and which hands are doubtful.
 
 A solve's own covariance is that of landmarks that err independently. They err alike from frame to
-frame, less so from joint to joint: two factors make up for it, such that intervals hold the truth
-as often as they say on rendered clips (benchmarks/tracker.py states how often).
+frame, less so from joint to joint: two factors make up for it on the rendered clips that they were
+chosen on. On others intervals are too narrow (docs/tracking.md says by how much).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ONE_CROP_FACTOR = 1.4
 DISTANCE_SIGMA = 0.04
 #: Standard deviation of hands' sizes (``hand.articulation``), where the length is not given.
 SIZE_SIGMA = 0.055
-#: A palm whose orientation is known no better is no sighting, nor one that the network is less
-#: sure of, over its crops, to be a hand. (On rendered clips the two lose 4.5 % of the hands within
-#: 15 degrees and 20 mm, and two thirds of those that are turned by over 30 degrees.)
+#: A hand is doubtful where its palm's orientation is known no better, or the network is less sure,
+#: over its crops, that it is one. (On the rendered clips that this was chosen on so are 5 % of the
+#: hands within 15 degrees and 20 mm, and three quarters of those turned by over 30 degrees.)
 MAX_TURN_SIGMA_RAD, MIN_PRESENCE = np.radians(40.0), 0.6
 #: Of a hand out of sight, beyond what the frames around tell, in each direction: what it is off by
 #: between two places. (Hands of rendered clips, withheld for up to 0.8 s.)
