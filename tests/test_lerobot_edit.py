@@ -18,6 +18,8 @@ import pytest
 
 from acehand_core.errors import InputError, OutputError, SchemaError, VideoError
 from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.combine import merge_datasets
+from acehand_core.lerobot.dataset import create
 from acehand_core.lerobot.edit import change_task, remove_episodes
 from acehand_core.lerobot.repair import plan_repair, repair
 from helpers import lerobot_samples as samples
@@ -372,3 +374,173 @@ def test_episodes_whose_rows_are_misplaced_are_whole(shared: Path, dataset: Path
     assert_is(shared, dataset, [0, 2, 3], ["wave", "let go"])
     aside = shared / ".unreferenced"
     assert ((aside / DATA.format(0)).read_bytes(), (aside / VIDEO.format(0)).read_bytes()) == before
+
+
+# Several datasets as one, one as several
+
+
+def write_some(root: Path, numbers: Sequence[int]) -> Path:
+    """A dataset of some of the ``FOUR``, with a report beside each episode."""
+    with create(root, samples.FPS, samples.FEATURES, samples.ROBOT) as writer:
+        for number in numbers:
+            samples.add(writer, *FOUR[number], seed=number)
+    for place, number in enumerate(numbers):
+        folder = root / "acehand" / f"episode_{place:06d}"
+        folder.mkdir(parents=True)
+        (folder / "report.json").write_text(json.dumps({"episode_index": place}))
+        (folder / "contact_sheet.png").write_bytes(b"sheet %d" % number)
+        (folder / "hand_motion.parquet").write_bytes(b"hands %d" % number)
+    return root
+
+
+def test_merged_datasets_are_as_if_written_in_one_go(dataset: Path, tmp_path: Path, capsys) -> None:
+    first, second = write_some(tmp_path / "a", [0, 1]), write_some(tmp_path / "b", [2, 3])
+    before = samples.snapshot(first) | {f"b/{k}": v for k, v in samples.snapshot(second).items()}
+    run = Acehand(capsys, "dataset", "merge", first, second, "--output", tmp_path / "both")
+    assert run.code == 0 and (run.json["episodes"], run.json["frames"]) == (4, 34)
+    assert f"{second}: now episodes 2 to 3" in run.err
+    both = tmp_path / "both"
+    assert_is(both, dataset, [0, 1, 2, 3], ["wave", "grasp a cup", "let go"])
+    samples.assert_holds(both, FOUR, [0, 1, 2, 3])
+    for k in range(4):
+        assert (both / VIDEO.format(k)).read_bytes() == (dataset / VIDEO.format(k)).read_bytes()
+        folder = both / "acehand" / f"episode_{k:06d}"
+        assert json.loads((folder / "report.json").read_text()) == {"episode_index": k}
+        assert (folder / "contact_sheet.png").read_bytes() == b"sheet %d" % k
+        record = json.loads(pq.read_schema(both / DATA.format(k)).metadata[b"acehand.provenance"])
+        assert record == {"source": f"{k}.mp4"}
+
+    # Sources stay as they are and share no file with it; it can be added to.
+    now = samples.snapshot(first) | {f"b/{k}": v for k, v in samples.snapshot(second).items()}
+    assert now == before and samples.names_in(tmp_path) == ["a", "b", "both"]
+    assert all(path.stat().st_nlink == 1 for path in both.rglob("*") if path.is_file())
+    shutil.rmtree(both / "acehand")
+    samples.append(both)
+    samples.assert_holds(both, [*FOUR, samples.MORE], [0, 1, 2, 3, 3])
+
+
+def test_sources_that_share_files_are_merged_without_coding_anew(
+    shared: Path, dataset: Path, tmp_path: Path
+) -> None:
+    other = write_some(tmp_path / "b", [3, 0])
+    merger = merge_datasets([other, shared], tmp_path / "both", hard_links=True)
+    assert [entry["first"] for entry in merger.sources] == [0, 2]
+    assert_is(tmp_path / "both", dataset, [3, 0, 0, 1, 2, 3], ["let go", "wave", "grasp a cup"])
+    linked = tmp_path / "both" / VIDEO.format(2)
+    assert linked.samefile(shared / VIDEO.format(0))
+    # Row files hold many episodes: readers open each of them.
+    assert [p.name for p in (tmp_path / "both").glob("meta/episodes/*/*")] == ["file-000.parquet"]
+
+
+def test_a_merge_depends_on_the_order_of_its_sources_alone(tmp_path: Path) -> None:
+    parts = [write_some(tmp_path / name, [k]) for k, name in enumerate("xyz")]
+    merge_datasets(parts, tmp_path / "one")
+    moved = [shutil.copytree(part, tmp_path / "elsewhere" / part.name) for part in parts]
+    merge_datasets(moved, tmp_path / "two", hard_links=True)
+    assert samples.snapshot(tmp_path / "one") == samples.snapshot(tmp_path / "two")
+
+
+def test_datasets_that_do_not_fit_are_not_merged(own: Path, dataset: Path, tmp_path: Path) -> None:
+    info = own / "meta/info.json"
+    info.write_text(info.read_text().replace('"robot_type": "inspire"', '"robot_type": "leap"'))
+    for sources, message in (
+        ([dataset, own], "data does not fit .*: robot_type is 'leap', the dataset has 'inspire'"),
+        ([dataset, dataset], "is named twice"),
+        ([dataset, tmp_path], "not a LeRobot dataset"),
+        ([], "nothing to merge"),
+    ):
+        with pytest.raises(InputError, match=message):
+            merge_datasets(sources, tmp_path / "both")
+    with pytest.raises(OutputError, match="exists"):
+        merge_datasets([dataset], own)
+    assert samples.names_in(tmp_path) == ["data"]
+
+
+def test_a_full_disk_leaves_no_merged_dataset(dataset: Path, tmp_path: Path) -> None:
+    other = write_some(tmp_path / "b", [1])
+    steps: list[str] = []
+    merge_datasets([dataset, other], tmp_path / "trial", on_step=steps.append)
+    shutil.rmtree(tmp_path / "trial")
+    for at in range(len(steps) - 1):  # the last one finds no old dataset to remove
+        seen: list[str] = []
+
+        def full(step: str, seen: list[str] = seen, at: int = at) -> None:
+            seen.append(step)
+            if len(seen) == at + 1:
+                raise OSError(28, "No space left on device")
+
+        with pytest.raises(OutputError, match="No space left on device"):
+            merge_datasets([dataset, other], tmp_path / "both", on_step=full)
+        assert samples.names_in(tmp_path) == ["b"]
+
+
+def test_a_dataset_per_task(dataset: Path, tmp_path: Path, capsys) -> None:
+    run = Acehand(capsys, "dataset", "split", dataset, "--output", tmp_path / "tasks")
+    assert run.code == 0
+    assert {p["name"]: p["episodes"] for p in run.json["parts"]} == {
+        "wave": [0, 2], "grasp-a-cup": [1], "let-go": [3]
+    }  # fmt: skip
+    assert samples.names_in(tmp_path / "tasks") == ["grasp-a-cup", "let-go", "wave"]
+    assert_is(tmp_path / "tasks" / "wave", dataset, [0, 2], ["wave"])
+
+
+def test_shares_keep_recordings_together(tmp_path: Path, capsys) -> None:
+    root = tmp_path / "data"
+    with create(root, samples.FPS, samples.FEATURES, samples.ROBOT) as writer:
+        for number in range(20):  # of ten recordings, two episodes each
+            video = samples.video(writer.scratch_video(samples.EGO), 3, number)
+            record = {"job": {"input_sha256": f"{number // 2:064x}"}}
+            writer.add_episode(samples.columns(3, number), "wave", {samples.EGO: video}, record)
+    drawn = []
+    for seed in (0, 0, 1):
+        output = tmp_path / f"parts-{len(drawn)}"
+        share = ["--shares", "train=0.8,test=0.2", "--seed", seed, "--output", output]
+        run = Acehand(capsys, "dataset", "split", root, *share)
+        parts = {part["name"]: part["episodes"] for part in run.json["parts"]}
+        assert sorted(parts["train"] + parts["test"]) == list(range(20))
+        assert len(parts["test"]) == 4
+        assert not {k // 2 for k in parts["train"]} & {k // 2 for k in parts["test"]}
+        assert check_dataset(output / "test", decode_all=True) == []
+        drawn.append(parts["test"])
+    assert drawn[0] == drawn[1] != drawn[2]
+
+    for shares, message in (
+        ("train=0.8", "sum to 1"),
+        ("train=1.1,test=-0.1", "above 0"),
+        ("train=0.999,test=0.001", "no episode would be in test"),
+    ):
+        run = Acehand(
+            capsys, "dataset", "split", root, "--shares", shares, "--output", tmp_path / "no"
+        )
+        assert run.code == 2 and message in run.err and not (tmp_path / "no").exists()
+    for wrong in ("train:0.8", "../train=0.5,test=0.5"):
+        with pytest.raises(SystemExit):
+            Acehand(capsys, "dataset", "split", root, "--shares", wrong, "--output", tmp_path)
+        assert "is not NAME=SHARE" in capsys.readouterr().err
+
+
+def test_what_a_dataset_holds(own: Path, capsys) -> None:
+    report = own / "acehand/episode_000001/report.json"
+    report.write_text(json.dumps({"episode_index": 1, "verdict": "pass"}))
+    run = Acehand(capsys, "dataset", "info", own)
+    assert run.code == 0
+    said = run.json
+    assert (said["episodes"], said["frames"], said["fps"], said["robot"]) == (4, 34, 30, "inspire")
+    assert said["seconds"] == pytest.approx(34 / 30)
+    assert said["tasks"]["wave"] == {"episodes": 2, "frames": 18}
+    assert said["verdicts"] == {"unknown": 3, "pass": 1}
+    assert said["videos"][samples.EGO] == {"width": 64, "height": 48, "codec": "h264"}
+    assert said["bytes"] == sum(len(content) for content in samples.snapshot(own).values())
+
+
+def test_statistics_of_a_feature_are_exact(shared: Path, capsys) -> None:
+    run = Acehand(capsys, "dataset", "stats", shared, "--feature", "observation.state")
+    values = samples.expected(FOUR)["observation.state"].astype(float)
+    assert list(run.json["stats"]) == [*samples.STATE]
+    for entry, name in enumerate(samples.STATE):
+        stats = run.json["stats"][name]
+        assert stats["q10"] == pytest.approx(np.quantile(values[:, entry], 0.1), rel=1e-12)
+        assert stats["std"] == pytest.approx(values[:, entry].std(), rel=1e-12)
+        assert stats["max"] == values[:, entry].max()
+    run = Acehand(capsys, "dataset", "stats", shared, "--feature", "observation.stat")
+    assert run.code == 2 and "observation.state" in run.err

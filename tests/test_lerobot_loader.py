@@ -19,6 +19,8 @@ import pytest
 from acehand_core.cli import retarget
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.combine import merge_datasets
+from acehand_core.lerobot.dataset import create
 from acehand_core.lerobot.edit import change_task, remove_episodes
 from acehand_core.lerobot.repair import repair
 from helpers import lerobot_samples as samples
@@ -51,6 +53,12 @@ def test_the_real_loader_reads_whatever_a_writer_leaves(
     change_task(edited, "greet", old="wave")
     change_task(edited, "wave", [0, 2])
     shutil.copy(folder / "finished.npz", folder / "edited.npz")
+    # And merged of two.
+    with create(tmp_path / "last", samples.FPS, samples.FEATURES, samples.ROBOT) as writer:
+        samples.add(writer, *samples.MORE, seed=len(samples.EPISODES))
+    first = samples.write(tmp_path / "first")
+    merge_datasets([first, tmp_path / "last"], folder / "merged")
+    shutil.copy(folder / "finished.npz", folder / "merged.npz")
 
     kept = tmp_path / "kept"
     kept.mkdir()

@@ -1,17 +1,14 @@
-"""``acehand data`` (datasets into clips, clips into lists of segments) and ``acehand dataset``."""
+"""``acehand data``: datasets into clips, clips into lists of segments."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from acehand_core.cli import console
 from acehand_core.cli.console import OVERWRITE
-from acehand_core.errors import InputError
 from acehand_core.settings import check_values, setting
 
 Split = Literal["train", "val", "test"]
@@ -168,128 +165,4 @@ class Segments:
             f"{summary['name']} {summary['sha256'][:12]}"
         )
         terminal.print_json({**summary, "output": str(self.output)})
-        return console.EXIT_OK
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetCheck:
-    """Check a LeRobot dataset."""
-
-    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Name the problems; exit code 0 only without any."""
-        return _check(self.folder, (), terminal)
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetRepair:
-    """Finish what a killed writer left, and keep the whole episodes of a broken LeRobot dataset.
-
-    It says what it will do. Where episodes would be lost it asks, and needs --yes where nobody can
-    answer. Their files are kept in DATASET/.unreferenced.
-    """
-
-    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-    yes: bool = setting(False, "go on without asking where episodes are lost")
-    dry_run: bool = setting(False, "say what would be done, and change nothing")
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Repair, then name the problems that are left; exit code 0 only without any."""
-        from acehand_core.lerobot.repair import Plan, plan_repair, repair
-
-        def said(plan: Plan) -> None:
-            for line in plan.steps:
-                console.say(f"to do: {line}")
-            for line in plan.lost:
-                console.say(f"lost: {line}")
-
-        def agree(plan: Plan) -> bool:
-            said(plan)
-            if not plan.lost or self.yes:
-                return True
-            if sys.stdin.isatty():
-                console.say(
-                    f"{len(plan.lost)} would go to {self.folder}/.unreferenced. Repair? [y/N]"
-                )
-                return sys.stdin.readline().strip().lower() in ("y", "yes")
-            raise InputError(
-                f"{self.folder}: not repaired, for episodes would be lost: {'; '.join(plan.lost)}. "
-                "--yes repairs it all the same; their files are kept in .unreferenced."
-            )
-
-        if self.dry_run:
-            plan = plan_repair(self.folder)
-            said(plan)
-            if not plan.steps:
-                console.say(f"{self.folder}: nothing to repair")
-            terminal.print_json({"to_do": plan.steps, "lost": plan.lost})
-            return console.EXIT_SOME_FAILED if plan.steps else console.EXIT_OK
-        done = repair(self.folder, agree)
-        for line in done:
-            console.say(f"repaired: {line}")
-        return _check(self.folder, done, terminal)
-
-
-def _check(folder: Path, repaired: Sequence[str], terminal: console.Terminal) -> int:
-    """Name the problems of a dataset; return the exit code."""
-    from acehand_core.lerobot.check import check_dataset
-
-    problems = [str(problem) for problem in check_dataset(folder)]
-    for problem in problems:
-        console.say(f"problem: {problem}")
-    if not problems:
-        console.say(f"{folder}: no problem found")
-    terminal.print_json({"repaired": [*repaired], "problems": problems})
-    return console.EXIT_SOME_FAILED if problems else console.EXIT_OK
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetRemove:
-    """Remove episodes of a LeRobot dataset; later ones are numbered anew."""
-
-    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-    episodes: tuple[int, ...] = setting(..., "their numbers", metavar="EPISODE", positional=True)
-    delete: bool = setting(
-        False, "delete them, in place of keeping them as a dataset in DATASET/.unreferenced"
-    )
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Remove them and say what is left."""
-        from acehand_core.lerobot.edit import remove_episodes
-
-        removal = remove_episodes(self.folder, self.episodes, delete=self.delete)
-        for entry in removal.removed:
-            console.say(
-                f"removed episode {entry['episode']}: {entry['frames']} frames, "
-                f"{', '.join(entry['tasks'])}"
-            )
-        if removal.set_aside is not None:
-            console.say(f"kept as a dataset: {self.folder / removal.set_aside}")
-        console.say(f"{self.folder}: {removal.episodes} episodes, {removal.frames} frames")
-        terminal.print_json({"dataset": str(self.folder), **removal.to_json()})
-        return console.EXIT_OK
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetTask:
-    """Give episodes of a LeRobot dataset another task."""
-
-    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-    task: str = setting(..., "the new task")
-    episodes: tuple[int, ...] = setting(
-        (), "their numbers", metavar="EPISODE", positional=True, default_text="all"
-    )
-    old: str | None = setting(None, "only where this was the task", flag="from", metavar="TEXT")
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Rename and say which tasks there are."""
-        from acehand_core.lerobot.edit import change_task
-
-        change = change_task(self.folder, self.task, self.episodes, old=self.old)
-        numbers = ", ".join(map(str, change.episodes)) or "none"
-        console.say(f"{self.folder}: changed the task of episodes: {numbers}")
-        for task in change.tasks:
-            console.say(f"  - {task}")
-        terminal.print_json({"dataset": str(self.folder), **change.to_json()})
         return console.EXIT_OK

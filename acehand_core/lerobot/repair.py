@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from acehand_core.atomic import DirectoryLock, abandoned, output_errors
 from acehand_core.errors import AcehandError, InputError, SchemaError
 from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.assemble import Row, link, write_episodes
 from acehand_core.lerobot.check import (
     check_info,
     check_rows,
@@ -23,7 +24,7 @@ from acehand_core.lerobot.check import (
     unusable,
 )
 from acehand_core.lerobot.check_files import late_frames
-from acehand_core.lerobot.edit import SET_ASIDE, Row, Selection, link, replace_dataset, unused_files
+from acehand_core.lerobot.edit import SET_ASIDE, replace_dataset, unused_files
 from acehand_core.lerobot.stats import (
     are_provisional,
     dataset_stats,
@@ -215,7 +216,7 @@ class _Found:
         """Keep the whole episodes, put the rest aside; return what was done. Raises OSError."""
 
         def fill(base: Path, step: Step) -> None:
-            Selection(self.root, self.info, self.rows, self.tasks).write(base, step)
+            write_episodes(base, self.info, self.root, self.rows, self.tasks, step)
             for name in self.aside:
                 source, target = self.root / name, self._place(name)
                 step(f"set aside {name}")

@@ -1,0 +1,254 @@
+"""``acehand dataset``: what a LeRobot dataset holds, what is wrong with it, and changing it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from acehand_core.cli import console
+from acehand_core.errors import InputError
+from acehand_core.settings import setting
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """Say what a LeRobot dataset holds."""
+
+    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Print counts, tasks, verdicts, sources and sizes."""
+        from acehand_core.lerobot.summary import summarize
+
+        summary = summarize(self.folder)
+        console.say(
+            f"{self.folder}: {summary.episodes} episodes of {summary.recordings} recordings, "
+            f"{summary.frames} frames at {summary.fps} fps, {summary.seconds / 60:.1f} minutes, "
+            f"{summary.bytes / 1e6:.1f} MB, robot {summary.robot}"
+        )
+        for task, counts in summary.tasks.items():
+            console.say(
+                f"  task {task!r}: {counts['episodes']} episodes, {counts['frames']} frames"
+            )
+        for what, counted in (("verdict", summary.verdicts), ("tracker", summary.trackers)):
+            console.say(f"  {what}: {', '.join(f'{n} {name}' for name, n in counted.items())}")
+        for key, video in summary.videos.items():
+            console.say(f"  video {key}: {video['width']} x {video['height']}, {video['codec']}")
+        for text in summary.licenses:
+            console.say(f"  licence: {text}")
+        terminal.print_json(summary.to_json())
+        return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Exact statistics of a feature over all frames of a LeRobot dataset, entry by entry."""
+
+    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    feature: str = setting("action", "which feature", metavar="KEY")
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Print them as a table."""
+        from acehand_core.lerobot.summary import exact_quantiles
+
+        stats = exact_quantiles(self.folder, self.feature)
+        wide = max(map(len, stats))
+        columns = next(iter(stats.values()))
+        console.say(f"{'':<{wide}} " + " ".join(f"{name:>10}" for name in columns))
+        for name, values in stats.items():
+            console.say(f"{name:<{wide}} " + " ".join(f"{v:>10.4g}" for v in values.values()))
+        terminal.print_json({"dataset": str(self.folder), "feature": self.feature, "stats": stats})
+        return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Make one LeRobot dataset of several; they stay as they are."""
+
+    folders: tuple[Path, ...] = setting(
+        ..., "the datasets, in the order of their episodes", metavar="DATASET", positional=True
+    )
+    output: Path = setting(..., "where the merged dataset is written", metavar="DIR")
+    hard_links: bool = setting(
+        False, "videos and files beside episodes are linked, not copied: no space is needed, but "
+        "who changes such a file in place changes both"
+    )  # fmt: skip
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Merge them and say which episodes came from where."""
+        from acehand_core.lerobot.combine import merge_datasets
+
+        merger = merge_datasets(
+            self.folders, self.output, hard_links=self.hard_links, progress=terminal.bars
+        )
+        for source in merger.sources:
+            last = source["first"] + source["episodes"] - 1
+            console.say(f"{source['dataset']}: now episodes {source['first']} to {last}")
+        console.say(f"{self.output}: {merger.episodes} episodes, {merger.frames} frames")
+        terminal.print_json({"dataset": str(self.output), **merger.to_json()})
+        return console.EXIT_OK
+
+
+def parse_shares(text: str) -> dict[str, float]:
+    """Return {"train": 0.9, "test": 0.1} of "train=0.9,test=0.1". Raises ValueError."""
+    shares = {}
+    for entry in text.split(","):
+        name, equals, share = entry.strip().partition("=")
+        if not equals or not name or set(name) & set("/\\:") or name.startswith("."):
+            raise ValueError(f"{entry!r} is not NAME=SHARE, as in train=0.9,test=0.1")
+        shares[name] = float(share)
+    return shares
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Make several LeRobot datasets of one, which stays as it is; one folder each in the output."""
+
+    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    output: Path = setting(..., "where the folders are written", metavar="DIR")
+    shares: dict[str, float] | None = setting(
+        None, "draw episodes, those of one recording together, e.g. train=0.9,test=0.1",
+        default_text="one dataset per task", metavar="NAME=SHARE,...", parse=parse_shares,
+    )  # fmt: skip
+    seed: int = setting(0, "of the draw", low=0)
+    hard_links: bool = setting(False, "as of acehand dataset merge")
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Split it and say which episodes went where."""
+        from acehand_core.lerobot.combine import by_shares, by_task, split_dataset
+
+        shares = self.shares
+        choose = by_shares(self.folder.resolve(), shares, self.seed) if shares else by_task
+        parts = split_dataset(self.folder, self.output, choose, hard_links=self.hard_links)
+        for part in parts:
+            console.say(
+                f"{self.output / part.name}: {len(part.episodes)} episodes, {part.frames} frames"
+            )
+        terminal.print_json({"dataset": str(self.folder), "parts": [asdict(p) for p in parts]})
+        return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Check a LeRobot dataset."""
+
+    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Name the problems; exit code 0 only without any."""
+        return _check(self.folder, (), terminal)
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Finish what a killed writer left, and keep the whole episodes of a broken LeRobot dataset.
+
+    It says what it will do. Where episodes would be lost it asks, and needs --yes where nobody can
+    answer. Their files are kept in DATASET/.unreferenced.
+    """
+
+    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    yes: bool = setting(False, "go on without asking where episodes are lost")
+    dry_run: bool = setting(False, "say what would be done, and change nothing")
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Repair, then name the problems that are left; exit code 0 only without any."""
+        from acehand_core.lerobot.repair import Plan, plan_repair, repair
+
+        def said(plan: Plan) -> None:
+            for line in plan.steps:
+                console.say(f"to do: {line}")
+            for line in plan.lost:
+                console.say(f"lost: {line}")
+
+        def agree(plan: Plan) -> bool:
+            said(plan)
+            if not plan.lost or self.yes:
+                return True
+            if sys.stdin.isatty():
+                console.say(
+                    f"{len(plan.lost)} would go to {self.folder}/.unreferenced. Repair? [y/N]"
+                )
+                return sys.stdin.readline().strip().lower() in ("y", "yes")
+            raise InputError(
+                f"{self.folder}: not repaired, for episodes would be lost: {'; '.join(plan.lost)}. "
+                "--yes repairs it all the same; their files are kept in .unreferenced."
+            )
+
+        if self.dry_run:
+            plan = plan_repair(self.folder)
+            said(plan)
+            if not plan.steps:
+                console.say(f"{self.folder}: nothing to repair")
+            terminal.print_json({"to_do": plan.steps, "lost": plan.lost})
+            return console.EXIT_SOME_FAILED if plan.steps else console.EXIT_OK
+        done = repair(self.folder, agree)
+        for line in done:
+            console.say(f"repaired: {line}")
+        return _check(self.folder, done, terminal)
+
+
+def _check(folder: Path, repaired: Sequence[str], terminal: console.Terminal) -> int:
+    """Name the problems of a dataset; return the exit code."""
+    from acehand_core.lerobot.check import check_dataset
+
+    problems = [str(problem) for problem in check_dataset(folder)]
+    for problem in problems:
+        console.say(f"problem: {problem}")
+    if not problems:
+        console.say(f"{folder}: no problem found")
+    terminal.print_json({"repaired": [*repaired], "problems": problems})
+    return console.EXIT_SOME_FAILED if problems else console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove episodes of a LeRobot dataset; later ones are numbered anew."""
+
+    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    episodes: tuple[int, ...] = setting(..., "their numbers", metavar="EPISODE", positional=True)
+    delete: bool = setting(
+        False, "delete them, in place of keeping them as a dataset in DATASET/.unreferenced"
+    )
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Remove them and say what is left."""
+        from acehand_core.lerobot.edit import remove_episodes
+
+        removal = remove_episodes(self.folder, self.episodes, delete=self.delete)
+        for entry in removal.removed:
+            console.say(
+                f"removed episode {entry['episode']}: {entry['frames']} frames, "
+                f"{', '.join(entry['tasks'])}"
+            )
+        if removal.set_aside is not None:
+            console.say(f"kept as a dataset: {self.folder / removal.set_aside}")
+        console.say(f"{self.folder}: {removal.episodes} episodes, {removal.frames} frames")
+        terminal.print_json({"dataset": str(self.folder), **removal.to_json()})
+        return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Give episodes of a LeRobot dataset another task."""
+
+    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    task: str = setting(..., "the new task")
+    episodes: tuple[int, ...] = setting(
+        (), "their numbers", metavar="EPISODE", positional=True, default_text="all"
+    )
+    old: str | None = setting(None, "only where this was the task", flag="from", metavar="TEXT")
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Rename and say which tasks there are."""
+        from acehand_core.lerobot.edit import change_task
+
+        change = change_task(self.folder, self.task, self.episodes, old=self.old)
+        numbers = ", ".join(map(str, change.episodes)) or "none"
+        console.say(f"{self.folder}: changed the task of episodes: {numbers}")
+        for task in change.tasks:
+            console.say(f"  - {task}")
+        terminal.print_json({"dataset": str(self.folder), **change.to_json()})
+        return console.EXIT_OK

@@ -1,0 +1,240 @@
+"""Several LeRobot v3 datasets as one, and one as several; what they are made of stays as it is."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from acehand_core.atomic import DirectoryLock, output_errors, sync
+from acehand_core.errors import InputError, OutputError
+from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.assemble import Assembly, Row, link
+from acehand_core.lerobot.dataset import JOB, dataset_differences
+from acehand_core.lerobot.edit import opened
+from acehand_core.lerobot.transaction import Step, clean_siblings, publish
+from acehand_core.types import Progress, no_progress
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Merger:
+    """What ``merge_datasets`` made: where the episodes of each source are now, and how many."""
+
+    sources: tuple[dict[str, Any], ...]
+    episodes: int
+    frames: int
+    tasks: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``acehand dataset merge --json`` prints."""
+        return asdict(self)
+
+
+def merge_datasets(
+    sources: Sequence[Path],
+    output: Path,
+    *,
+    hard_links: bool = False,
+    progress: Progress = no_progress,
+    on_step: Step | None = None,
+) -> Merger:
+    """Make one dataset of the episodes of several, in the order given.
+
+    Its bytes depend on the sources and their order alone. What lies in a source beside its episodes
+    (its README.md, what was set aside) is left there.
+
+    Args:
+        hard_links: videos and files beside episodes become hard links, where the file system has
+            them, in place of copies: who changes one inside a source then changes it in both.
+        on_step: for tests, called with a name before everything that touches the disk.
+
+    Raises:
+        InputError: there is no source, one is none or comes twice, or they do not fit together
+            (each difference is named). SchemaError: one needs the repair first.
+        OutputError: ``output`` exists or cannot be written, or a source is in use.
+    """
+    if not sources:
+        raise InputError("There is nothing to merge; name the datasets.")
+    roots, output = [source.resolve() for source in sources], output.absolute()
+    if twice := [root for root, count in Counter(roots).items() if count > 1]:
+        raise InputError(f"{twice[0]} is named twice; its episodes would be in there twice.")
+    place = link if hard_links else _copy
+    with output_errors(output):
+        return _new_folder(
+            output, lambda base, step: _merge(roots, base, place, progress, step), on_step
+        )
+
+
+def _merge(
+    roots: Sequence[Path],
+    base: Path,
+    place: Callable[[Path, Path], None],
+    progress: Progress,
+    step: Step,
+) -> Merger:
+    """Write the merged dataset to a folder."""
+    assembly: Assembly | None = None
+    shared: dict[str, Any] = {}
+    said = []
+    for number, root in enumerate(roots):
+        progress("merge", number, len(roots))
+        with opened(root) as (info, rows, tasks):
+            if assembly is None:
+                shared = info
+                assembly = Assembly(base, info, step, renumber=True, place=place)
+            if differences := dataset_differences(info, shared):
+                raise InputError(
+                    f"{root} does not fit {roots[0]}, here called the dataset: "
+                    f"{'; '.join(differences)}."
+                )
+            first = assembly.episodes
+            assembly.add(root, rows, tasks)
+            said.append({"dataset": str(root), "first": first, "episodes": len(rows)})
+
+    assert assembly is not None
+    assembly.finish()
+    progress("merge", len(roots), len(roots))
+    return Merger(tuple(said), assembly.episodes, assembly.frames, assembly.tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the datasets that ``split_dataset`` made. ``episodes``: their numbers before."""
+
+    name: str
+    episodes: tuple[int, ...]
+    frames: int
+    tasks: tuple[str, ...]
+
+
+def split_dataset(
+    root: Path,
+    output: Path,
+    choose: Callable[[Sequence[Row]], Mapping[str, Sequence[int]]],
+    *,
+    hard_links: bool = False,
+    on_step: Step | None = None,
+) -> tuple[Part, ...]:
+    """Make a dataset ``output/NAME`` of each part of one, which stays as it is.
+
+    Args:
+        choose: returns, of the rows of meta/episodes, the numbers of each part's episodes by name:
+            ``by_task``, ``by_shares`` or another.
+        hard_links, on_step: as of ``merge_datasets``.
+
+    Raises:
+        InputError: there is no such dataset, or a part would have no episode. SchemaError: it needs
+            the repair first. OutputError: ``output`` exists or cannot be written.
+    """
+    root, output = root.resolve(), output.absolute()
+    with output_errors(output), opened(root) as (info, rows, tasks):
+        chosen = choose(rows)
+        if empty := [name for name, numbers in chosen.items() if not numbers]:
+            raise InputError(
+                f"{root}: no episode would be in {', '.join(empty)}; of {len(rows)} episodes "
+                "make fewer parts, or larger ones."
+            )
+
+        def fill(base: Path, step: Step) -> tuple[Part, ...]:
+            parts = []
+            for name, numbers in chosen.items():
+                wanted = [row for row in rows if row["episode_index"] in numbers]
+                place = link if hard_links else _copy
+                assembly = Assembly(base / name, info, step, renumber=True, place=place)
+                assembly.add(root, wanted, tasks)
+                assembly.finish()
+                kept = tuple(row["episode_index"] for row in wanted)
+                parts.append(Part(name, kept, assembly.frames, assembly.tasks))
+            return tuple(parts)
+
+        return _new_folder(output, fill, on_step)
+
+
+def by_task(rows: Sequence[Row]) -> dict[str, list[int]]:
+    """Return the numbers of episodes by task; a task's name as one that a folder can have."""
+    parts: dict[str, list[int]] = {}
+    names: dict[str, str] = {}
+    for row in rows:
+        task = row["tasks"][0]
+        if task not in names:
+            plain = re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")[:60] or "task"
+            taken = [*names.values()]
+            names[task] = next(
+                name
+                for name in itertools.chain([plain], (f"{plain}-{n}" for n in itertools.count(2)))
+                if name not in taken
+            )
+        parts.setdefault(names[task], []).append(row["episode_index"])
+    return parts
+
+
+def by_shares(
+    root: Path, shares: Mapping[str, float], seed: int
+) -> Callable[[Sequence[Row]], dict[str, list[int]]]:
+    """Return what draws episodes for parts of these shares, e.g. {"train": 0.9, "test": 0.1}.
+
+    Episodes of one recording go to the same part: what a policy was trained on is not to be what it
+    is tested on. Raises InputError where shares are not above 0 or do not sum to 1.
+    """
+    if min(shares.values(), default=0) <= 0 or abs(sum(shares.values()) - 1) > 1e-6:
+        said = ", ".join(f"{name}={share:g}" for name, share in shares.items())
+        raise InputError(f"Shares of {said} have to be above 0 and to sum to 1.")
+
+    def draw(rows: Sequence[Row]) -> dict[str, list[int]]:
+        recordings: dict[str, list[int]] = defaultdict(list)
+        for row in rows:
+            job = (layout.read_record(root, row) or {}).get(JOB, {})
+            origin = job.get("input_sha256") or f"episode {row['episode_index']}"
+            recordings[origin].append(row["episode_index"])
+        drawn = [*recordings.values()]
+        np.random.default_rng(seed).shuffle(drawn)
+
+        parts: dict[str, list[int]] = {name: [] for name in shares}
+        for numbers in drawn:
+            lacking = {name: share * len(rows) - len(parts[name]) for name, share in shares.items()}
+            parts[max(lacking, key=lambda name: lacking[name])] += numbers
+        return parts
+
+    return draw
+
+
+def _new_folder(
+    output: Path, fill: Callable[[Path, Step], Made], on_step: Step | None = None
+) -> Made:
+    """Let ``fill`` write a folder that then appears as ``output``; on failure nothing is there.
+
+    Raises OutputError where ``output`` exists, OSError.
+    """
+    if output.exists():
+        raise OutputError(f"{output} exists; choose a folder that does not.")
+    step = on_step or (lambda name: None)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    clean_siblings(output)
+    base = output.with_name(f".{output.name}.partial-{os.getpid()}")
+    step("begin")
+    base.mkdir()
+    with DirectoryLock(base):
+        try:
+            made = fill(base, step)
+            for path in base.rglob("*"):
+                sync(path)
+            publish(base, output, step)
+        except BaseException:
+            shutil.rmtree(base, ignore_errors=True)
+            raise
+    return made
+
+
+def _copy(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(path, target)
