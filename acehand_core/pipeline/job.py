@@ -186,8 +186,8 @@ class _Outcome:
 class _Plan:
     """What is to do of one span of an input.
 
-    ``view`` is the recording at the dataset's rate; ``jobs`` the episodes to make of it, and
-    ``unfinished`` those of the dataset, by number, that lack files beside their data.
+    ``view`` is the recording at the dataset's rate and size; ``jobs`` the episodes to make of it,
+    and ``unfinished`` those of the dataset, by number, that lack files beside their data.
     """
 
     recording: Recording
@@ -216,6 +216,8 @@ def _plan(
         cut = (cut[0] + float(first) / 1e9, float(last - first) / 1e9 + 1 / recording.fps)
 
     view, _ = at_rate(recording, fps)
+    if fit := settings.fit_of(recording):
+        view = fit.recording(view)
     limit = max_episode_frames(fps)
     shaping = steps.shaping(fps) | {"task": span.task or settings.task}
     jobs = [
@@ -352,6 +354,8 @@ class Steps:
             said = {"image_topic": topic, "camera_frame": recording.camera_frame}
             kept = {**motion.provenance.settings, **said}
             motion = replace(motion, provenance=replace(motion.provenance, settings=kept))
+        if fit := self.settings.fit_of(recording):
+            motion = fit.hands(motion)
         release_memory()
 
         if all(hand_targets(motion, side) is None for side in SIDES):

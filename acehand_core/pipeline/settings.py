@@ -10,18 +10,28 @@ from typing import TYPE_CHECKING, Any, Literal
 from acehand_core.errors import InputError
 from acehand_core.motion import Recording
 from acehand_core.recordings.options import RecordingOptions
+from acehand_core.recordings.resized import Fit
 from acehand_core.recordings.video_encode import VideoEncoding, even_size
 from acehand_core.self_calibration import VERSION
 from acehand_core.settings import file_identity, group, identity_of, numbers, setting
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
-from acehand_core.types import CameraMotionMode, Existing, Hands, Latency, Quality
+from acehand_core.types import CameraMotionMode, Existing, Hands, ImageFit, Latency, Quality
 from retarget.robots.robot import Robot, find_robot_file, robot_names, split_variant
 from retarget.solve.arm_attachment import ArmSettings
 
 if TYPE_CHECKING:
     from acehand_core.lerobot.features import Layout
     from retarget.solve.arm import Arm
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Return (width, height) of "1280x720". Raises ValueError."""
+    width, by, height = text.lower().partition("x")
+    if not by:
+        raise ValueError(f"{text!r} is not WIDTHxHEIGHT, as in 1280x720")
+    return int(width), int(height)
+
 
 #: What hands do where nobody says it.
 TASK = "hand motion"
@@ -177,6 +187,17 @@ class JobSettings:
         identity="always",
         default_text="the source's",
     )
+    image_size: tuple[int, int] | None = setting(
+        None,
+        "size of the dataset's pictures, so that recordings of other sizes fit in: both even",
+        metavar="WxH",
+        default_text="the first recording's",
+        parse=parse_size,
+    )
+    image_fit: ImageFit = setting(
+        "letterbox",
+        "with --image-size, pictures of another shape get black bars, or are cut off",
+    )
     existing: Existing = setting(
         "refuse",
         "where the dataset exists",
@@ -197,6 +218,10 @@ class JobSettings:
             raise InputError(f"--fps {self.fps}: a whole number from 1 on is needed.")
         if self.task is not None and not self.task.strip():
             raise InputError("--task is empty; say in a few words what the hands do.")
+        if (size := self.image_size) and (min(size) < 16 or size[0] % 2 or size[1] % 2):
+            raise InputError(
+                f"--image-size {size[0]}x{size[1]}: even numbers of at least 16 pixels are needed."
+            )
         self.world.check_used(self.camera_motion)
         if self.output.absolute().name in ("", ".."):
             raise InputError(f"--output {self.output}: give the name of a folder to make.")
@@ -206,6 +231,14 @@ class JobSettings:
             if not retargeter_named(self.method).calibrates:
                 raise InputError(f"--calibration goes with --method trajectory, not {self.method}.")
         _ = self.tracking  # its values are checked on construction
+
+    def fit_of(self, recording: Recording) -> Fit | None:
+        """Return how a recording's pictures are brought to ``image_size``; None: they stay."""
+        source = recording.width, recording.height
+        if recording.frames is None or self.image_size in (None, even_size(*source)):
+            return None
+        assert self.image_size is not None
+        return Fit(source, self.image_size, self.image_fit)
 
     def task_of(self, span: Span, recording: Recording) -> str:
         """Return the task of an episode: the span's, the wanted, the recording's, or ``TASK``."""
@@ -254,6 +287,7 @@ class JobSettings:
         elif recording.T_world_camera is not None or self.camera_motion == "full":
             frame = "world"
 
+        size = self.image_size or even_size(recording.width, recording.height)
         hand = next(iter(robot.hands.values()))
         ahead = hand.latency_s if self.latency == "ahead" else 0.0
         return Layout(
@@ -262,7 +296,7 @@ class JobSettings:
             hand.command_joints,
             frame,
             tracker.hand_model,
-            even_size(recording.width, recording.height) if recording.frames else None,
+            size if recording.frames else None,
             hand.controller.unit,
             arm.joint_names if arm else (),
             ahead,
