@@ -228,7 +228,7 @@ def palm_sigma(sigma: Float[np.ndarray, "T 21 2"]) -> Float[np.ndarray, "T 21"]:
         sigma: ``HandMotion.joint_sigma`` of one hand, metres across the line of sight and along it.
     """
     variance = sigma**2
-    own = variance - variance.min(axis=1, keepdims=True)
+    own = variance - np.fmin.reduce(variance, axis=1, keepdims=True)
     across, along = np.moveaxis(own + own[:, PALM].mean(axis=1, keepdims=True), -1, 0)
     out: Float[np.ndarray, "T 21"] = np.sqrt((2 * across + along) / 3)
     return out
