@@ -17,6 +17,8 @@ takes the result of another commit and adds what has become of its numbers: ``ra
 hands that are right in both, ours first: ``same_hands_peer`` beside the best peer, and, with what
 another commit has kept with ``--hands``, ``same_hands_before``.
 
+``--retarget inspire`` adds what tracking costs a robot (``tracking/robot_tips.py``).
+
 Of real videos: ``misfit_percent``, rms distance of projected joints from the tracker's own 2D
 evidence, over the hand's length at its distance; ``jitter_mm``, mean length of the second
 difference of joints from frame to frame, and ``jitter_relative_mm`` of joints less the wrist;
@@ -30,7 +32,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -43,6 +45,7 @@ from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 from benchmarks import provenance
 from benchmarks.tracking import peer
 from benchmarks.tracking.clips import Case, cases, mirrored, videos
+from benchmarks.tracking.robot_tips import RobotTips, tip_measures
 from benchmarks.tracking.score import (
     Compared,
     Errors,
@@ -52,12 +55,13 @@ from benchmarks.tracking.score import (
     same_hands,
 )
 from benchmarks.tracking.worst import Found, write_worst
+from retarget.robots.robot import Robot, load_robot
 
 #: Measures whose ratio to those of another commit is given.
 RATIOS = (
     "joints_mm", "wrist_mm", "wrist_depth_mm", "wrist_lateral_mm", "palm_deg", "over_30", "jitter",
     "jitter_relative", "jitter_error", "recall", "recall_mostly_seen", "precision", "good",
-    "within_30", "filled_joints_mm", "filled_wrist_mm", "cpu_s_per_frame",
+    "within_30", "filled_joints_mm", "filled_wrist_mm", "excess_tips_mm", "cpu_s_per_frame",
 )  # fmt: skip
 
 
@@ -71,6 +75,7 @@ def main() -> None:
     parser.add_argument("--quality", nargs="+", default=qualities(), help="default: all there are")
     parser.add_argument("--videos", type=Path, nargs="*", help="without truth; default: those here")
     parser.add_argument("--no-peer", action="store_true", help="leave MediaPipe out")
+    parser.add_argument("--retarget", metavar="ROBOT", help="also compare a robot's fingertips")
     parser.add_argument("--before", type=Path, help="result of another commit to compare with")
     parser.add_argument("--hands", type=Path, help="keep how far off each hand is, for another run")
     parser.add_argument("--worst", type=Path, help="picture of the 20 hands furthest off (.png)")
@@ -78,7 +83,8 @@ def main() -> None:
     provenance.add_output(parser)
     arguments = parser.parse_args()
     modes = () if arguments.no_peer else peer.MODES
-    rendered, found, tracks = rendered_clips(arguments.clips, arguments.quality, modes)
+    robot = load_robot(arguments.retarget) if arguments.retarget else None
+    rendered, found, tracks = rendered_clips(arguments.clips, arguments.quality, modes, robot)
     if arguments.worst:
         write_worst(tracks, arguments.worst, 20)
     result: dict[str, Any] = {
@@ -115,33 +121,34 @@ def main() -> None:
 
 
 def rendered_clips(
-    stores: list[Path], kinds: list[str], modes: tuple[peer.Mode, ...]
+    stores: list[Path], kinds: list[str], modes: tuple[peer.Mode, ...], robot: Robot | None
 ) -> tuple[list[dict[str, Any]], dict[str, list[Errors]], list[Found]]:
     """Return the measures of every method, over all clips and of each, and its hands' errors.
 
-    And the hands of the last quality themselves.
+    And the hands of the last quality themselves. ``robot`` is one that follows all hands.
     """
-    found: dict[str, list[tuple[Case, Compared, float]]] = {}
+    found: dict[str, list[_Clip]] = {}
     tracks: list[Found] = []
     for case in cases(stores):
         for name, motion, seconds in tracked(case, kinds, modes):
-            spent = seconds / len(motion)
-            found.setdefault(name, []).append((case, Compared.of(motion, case.truth), spent))
+            compared = Compared.of(motion, case.truth)
+            tips = None if robot is None else RobotTips.of(motion, case.truth, robot)
+            found.setdefault(name, []).append(_Clip(case, compared, seconds / len(motion), tips))
             if name == kinds[-1]:
-                tracks.append((case, motion, found[name][-1][1]))
-            one = measures([found[name][-1][1]])
+                tracks.append((case, motion, compared))
+            one = measures([compared])
             said = ("joints_mm", "wrist_mm", "palm_deg", "over_30", "recall_mostly_seen")
             print(case.store, case.name, name, {key: one[key] for key in said}, flush=True)
     table = [
         {
             "method": name,
             "all": _row(rows),
-            "rendered_only": _row([row for row in rows if row[0].store != "example"]),
-            "clips": [{"store": r[0].store, "clip": r[0].name} | _row([r]) for r in rows],
+            "rendered_only": _row([row for row in rows if row.case.store != "example"]),
+            "clips": [{"store": r.case.store, "clip": r.case.name} | _row([r]) for r in rows],
         }
         for name, rows in found.items()
     ]
-    errors = {name: [errors_of(row[1]) for row in rows] for name, rows in found.items()}
+    errors = {name: [row.errors() for row in rows] for name, rows in found.items()}
     return table, errors, tracks
 
 
@@ -260,11 +267,27 @@ def compared(rendered: list[dict[str, Any]], other: dict[str, Any]) -> list[dict
     return rows
 
 
-def _row(rows: list[tuple[Case, Compared, float]]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Clip:
+    """What was found in one clip, with CPU time per frame; ``tips`` where a robot follows."""
+
+    case: Case
+    compared: Compared
+    seconds: float
+    tips: RobotTips | None
+
+    def errors(self) -> Errors:
+        more = {} if self.tips is None else {"excess_tips_mm": self.tips.excess}
+        return errors_of(self.compared) | more
+
+
+def _row(rows: list[_Clip]) -> dict[str, Any]:
     if not rows:
         return {key: None for key in RATIOS}
-    spent = float(np.mean([seconds for _, _, seconds in rows]))
-    return measures([found for _, found, _ in rows]) | {"cpu_s_per_frame": spent}
+    out = measures([row.compared for row in rows])
+    if followed := [row.tips for row in rows if row.tips is not None]:
+        out |= tip_measures(followed)
+    return out | {"cpu_s_per_frame": float(np.mean([row.seconds for row in rows]))}
 
 
 def _of(settings: TrackerSettings, quality: str) -> TrackerSettings:

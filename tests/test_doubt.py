@@ -10,6 +10,7 @@ from acehand_core.errors import InputError, SchemaError
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import HandMotion
+from acehand_core.pipeline.report import how_well_known, said
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.recordings.selection import only_hands
 from acehand_core.trackers.base import TrackerSettings
@@ -17,6 +18,7 @@ from acehand_core.trackers.mediapipe import doubt
 from acehand_core.trackers.mediapipe import reconstruct as reconstruct_module
 from acehand_core.trackers.mediapipe.reconstruct import LANDMARK_OFFSET, reconstruct
 from helpers.fake_motion import random_motion
+from helpers.retarget_samples import motion_of, moving_hands
 from test_reconstruct import KNOWN_LENGTH, LENGTH, PINHOLE, motion, seen, stamps
 
 HAND = CapsuleHand()
@@ -196,3 +198,22 @@ def test_it_is_kept_in_the_table(tmp_path):
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises((SchemaError, TypeError), match="joint_sigma"):
         replace(with_sigma(), joint_sigma=wrong)
+
+
+def test_a_report_says_how_well_fingertips_are_known() -> None:
+    """Ten known hands: one filled, five doubtful, of which no number counts."""
+    joints = moving_hands(10, sides=("right",))
+    quality, filled = np.tile([0.0, 1.0], (10, 1)), np.zeros((10, 2), bool)
+    quality[:5, 1], filled[5, 1] = 0, True
+    sigma = np.full((10, 2, 21, 2), [0.5, 0.9])
+    sigma[6:, 1, [4, 8, 12, 16, 20]] = [0.0061, 0.0274]
+    made = motion_of(
+        joints, quality=quality, filled=filled, observed=(quality >= 0) & [False, True] & ~filled,
+        joint_sigma=sigma,
+    )  # fmt: skip
+    known = how_well_known(made)
+    assert known == {"doubtful_share": 0.5, "tip_sigma_mm": {"across": 6.1, "along": 27.4}}
+    words = "; fingertips +-6 mm across the line of sight, +-27 along it; 50.0% doubtful"
+    assert said(known) == words
+    nobody = how_well_known(motion_of(joints))
+    assert nobody == {"doubtful_share": 0.0, "tip_sigma_mm": None} and said(nobody) == ""

@@ -18,6 +18,7 @@ from acehand_core.drawing.video import ahead, write_video
 from acehand_core.errors import OutputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.skeleton import TIPS, WRIST
 from acehand_core.motion import Recording
 from acehand_core.recordings.video import open_video
 from helpers.retarget_samples import motion_of, moving_hands
@@ -161,3 +162,82 @@ def test_a_hand_is_mixed_with_what_is_below_it(observed: bool) -> None:
     below = (shares[1] - shares[0])[covered] / 200
     np.testing.assert_allclose(below, 1 - 0.55 * (1.0 if observed else 0.5), atol=0.01)
     assert (shares[1][~covered] == 200).all()
+
+
+def one_hand(quality: float, sigma_m: float):
+    """The right hand, half a metre before a camera of 500 pixels per radian, and its motion."""
+    camera = Camera("pinhole", 640, 480, 500.0, 500.0, 319.5, 239.5)
+    joints = moving_hands(1, sides=("right",))
+    known = np.array([[False, True]])
+    return motion_of(
+        joints, camera=camera, quality=quality * known.astype(float),
+        joint_sigma=np.full((1, 2, 21, 2), [sigma_m, 9.0]),
+    ), camera.project(joints[0, 1])  # fmt: skip
+
+
+def drawn(motion) -> np.ndarray:
+    image = np.zeros((480, 640, 3), np.uint8)
+    Painter(motion, None)(image, 0)
+    return image.astype(int)
+
+
+def test_circles_are_as_wide_as_joints_may_be_off_across_the_line_of_sight() -> None:
+    motion, pixels = one_hand(0.8, 0.012)
+    changed = np.argwhere((drawn(motion) != drawn(replace(motion, joint_sigma=None))).any(-1))
+    circled = [WRIST, *TIPS]
+    away = np.linalg.norm(motion.joints_camera[0, 1, circled], axis=-1)
+    radii = 500.0 * 0.012 / away
+    assert 9 < radii.min() < radii.max() < 14
+
+    distance = np.linalg.norm(changed[:, None, ::-1] - pixels[circled], axis=-1)
+    off = np.abs(distance - radii)
+    assert off.min(1).max() < 1.8  # nothing else is drawn
+    assert ((off < 1.5).sum(0) > 2 * np.pi * radii / 2).all()  # and of each most of it
+
+
+def test_a_doubtful_hand_is_dashed_and_has_neither_mesh_nor_circles() -> None:
+    known, pixels = one_hand(0.8, 0.012)
+    doubtful, _ = one_hand(0.0, 0.012)
+    start, end = pixels[[9, 10]]  # no other bone crosses it
+    assert np.linalg.norm(end - start) > 40
+
+    def along(motion, share: float) -> bool:
+        column, row = np.round(start + share * (end - start)).astype(int)
+        return bool(drawn(motion)[row - 1 : row + 2, column - 1 : column + 2].any())
+
+    shares = (0.1, 0.3, 0.5, 0.7, 0.9)
+    assert [along(doubtful, share) for share in shares] == [True, False, True, False, True]
+    assert all(along(known, share) for share in shares)
+    without = drawn(replace(doubtful, joint_sigma=None))
+    assert np.array_equal(drawn(doubtful), without)
+
+    turned = {"global_orient": (1, 2, 3, 3), "hand_pose": (1, 2, 15, 3, 3)}
+    meshes = replace(
+        doubtful, hand_model="acehand", translation=np.full((1, 2, 3), [0.0, 0.0, 0.5]),
+        **{name: np.broadcast_to(np.eye(3), shape).copy() for name, shape in turned.items()},
+    )  # fmt: skip
+    image = np.zeros((480, 640, 3), np.uint8)
+    Painter(meshes, CapsuleHand())(image, 0)
+    assert np.array_equal(image, without)
+
+
+def test_captions_say_how_far_fingertips_may_be_off(tmp_path: Path) -> None:
+    source = recording(Images([numbered_image(i) for i in range(COUNT)]))
+    motion = replace(motion_of(moving_hands(COUNT), camera=Camera.nominal(96, 64)), fps=30.0)
+    trajectory = retarget_motion(motion, load_robot("inspire"), unchecked=True)
+    sigma = np.full((COUNT, 2, 21, 2), np.nan)
+    sigma[..., TIPS, :] = 0.004, 0.021
+    motion.quality[:, 0] = 0.0
+    sure = EpisodePictures(source, replace(motion, joint_sigma=sigma), trajectory, None)
+    assert sure._caption(3) == "3   left doubtful   right 1.00 +-4/21 mm"
+    assert EpisodePictures(source, motion, trajectory, None)._caption(3).endswith("right 1.00")
+
+    # The legend is a line of its own above the sheet.
+    heights = []
+    for name, pictures in (
+        ("with.png", sure),
+        ("without.png", EpisodePictures(source, motion, trajectory, None)),
+    ):
+        pictures.write_contact_sheet(tmp_path / name)
+        heights.append(len(cv2.imread(str(tmp_path / name))))
+    assert heights[0] - heights[1] == 24

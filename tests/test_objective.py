@@ -85,17 +85,23 @@ def slow_cost(hand, tree, targets, calibration, weights, commands):
             goal = calibration.scale * calibration.rotation @ human + calibration.translation
             goal = goal + calibration.finger_offsets[finger]
             distance = np.linalg.norm(points[frame, k] - goal) / weights.length_m
-            total += pull * targets.weight[frame] * distance**2
-        total += targets.weight[frame] * slow_directions(hand, tree, targets, calibration, weights,
-                                                         points[frame], frame)  # fmt: skip
+            total += pull * share_of(targets, frame, keypoint) * distance**2
+        total += slow_directions(hand, tree, targets, calibration, weights, points[frame], frame)
     tips = tree.points(hand.expand(commands), hand.tip_names)
     human = targets.joints_hand[1, 8] - targets.joints_hand[1, 4]
     most = calibration.scale * calibration.rotation @ human * 2 / 3  # 40 mm
     apart = tips[:2, 1] - tips[:2, 0]
     # The wanted vector grows, and the pull fades with the square, from 30 to 45 mm.
-    for gap, closing, weight in ((apart[0], 1, 1.0), (apart[1] - most, 1 / 9, 0.3)):
-        total += weights.pinch * closing * weight * np.sum((gap / weights.length_m) ** 2)
+    for frame, gap, closing in ((0, apart[0], 1), (1, apart[1] - most, 1 / 9)):
+        # Shares of 1 / (1 + v) stand for variances v, and those of two tips add up.
+        shares = np.ones(2) if targets.share is None else targets.share[frame, [4, 8]]
+        pull = weights.pinch * targets.weight[frame] / (1 + np.sum(1 / shares - 1))
+        total += pull * closing * np.sum((gap / weights.length_m) ** 2)
     return total
+
+
+def share_of(targets, frame, keypoint):
+    return targets.weight[frame] * (1 if targets.share is None else targets.share[frame, keypoint])
 
 
 def slow_directions(hand, tree, targets, calibration, weights, points, frame):
@@ -107,12 +113,21 @@ def slow_directions(hand, tree, targets, calibration, weights, points, frame):
         if np.isfinite(human).all():
             wanted = calibration.rotation @ human / np.linalg.norm(human)
             robot = points[place[end]] - points[place[start]]
-            total += weights.direction * np.sum((robot / np.linalg.norm(robot) - wanted) ** 2)
+            off = np.sum((robot / np.linalg.norm(robot) - wanted) ** 2)
+            total += weights.direction * share_of(targets, frame, end) * off
     return total
 
 
 def test_value(hand, tree, targets, objective, commands):
     residual, _ = objective(commands)
+    expected = slow_cost(hand, tree, targets, CALIBRATION, WEIGHTS, commands)
+    assert np.sum(residual**2) == pytest.approx(expected, rel=1e-12)
+
+
+def test_value_where_joints_are_known_unequally(hand, tree, targets, commands):
+    share = np.random.default_rng(1).uniform(0.02, 1, (6, 21))
+    targets = dataclasses.replace(targets, share=share)
+    residual, _ = PoseObjective(hand, tree, targets, CALIBRATION, WEIGHTS)(commands)
     expected = slow_cost(hand, tree, targets, CALIBRATION, WEIGHTS, commands)
     assert np.sum(residual**2) == pytest.approx(expected, rel=1e-12)
 

@@ -234,6 +234,16 @@ def test_weak_perspective_depth_of_a_flat_facing_hand_is_exact():
     np.testing.assert_allclose(depth, translation[:, 2], rtol=1e-9)
 
 
+def test_weak_perspective_depth_is_that_of_the_origin():
+    """Of a flat hand that faces the camera, 5 cm behind the origin."""
+    rng = np.random.default_rng(5)
+    joints = right_hands(rng, 20) * [1, 1, 0] + [0, 0, 0.05]
+    translation = placed(rng, 20)
+    anchors = PINHOLE.project(joints + translation[:, None])
+    depth = pnp.weak_perspective_depth(joints, anchors, PINHOLE)
+    np.testing.assert_allclose(depth, translation[:, 2], rtol=1e-9)
+
+
 def test_weak_perspective_depth_of_any_hand_is_a_start():
     rng = np.random.default_rng(6)
     joints, translation = right_hands(rng, 300), placed(rng, 300)

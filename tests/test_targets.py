@@ -115,6 +115,29 @@ def test_weight_is_the_quality():
     assert hand_targets(motion_of(moving_hands(5), quality=np.zeros((5, 2))), "left") is None
 
 
+def test_joints_count_by_how_well_they_are_known_in_the_palm():
+    """Millimetres by hand: a share of 1 / (1 + v / 25), v the mean variance of three directions."""
+    common = np.tile([3.0, 40.0], (5, 21, 1))  # of the hand's place: says nothing of its fingers
+    sigma = common.copy()
+    sigma[1, 8, 1] = np.hypot(40, 15)  # v = 15^2 / 3 = 75
+    sigma[2, 8, 0] = np.hypot(3, 10)  # v = 2 * 10^2 / 3
+    sigma[3, [0, 5, 9, 13, 17], 1] = np.hypot(40, 15)  # the whole palm, so all fingers with it
+    sigma[4, 8] = 900.0
+    motion = motion_of(moving_hands(5), joint_sigma=1e-3 * np.stack([common, sigma], axis=1))
+    assert hand_targets(motion, "left").share == pytest.approx(np.ones((5, 21)))
+    share = hand_targets(motion, "right").share
+    assert share[0] == pytest.approx(np.ones(21))
+    assert share[1:3, 8] == pytest.approx([1 / 4, 1 / (1 + 200 / 75)])
+    assert share[1:3, :8] == pytest.approx(np.ones((2, 8)))
+    assert share[3, [4, 8]] == pytest.approx([1 / 4] * 2)
+    assert share[3, 9] == pytest.approx(1 / 7)
+    assert share[4, 8] == 0.02
+
+
+def test_joints_count_alike_where_nobody_tells_how_well_they_are_known():
+    assert hand_targets(motion_of(moving_hands(5)), "right").share is None
+
+
 def test_a_span_of_quality_0_is_bridged():
     """A hand that travels and turns evenly: nothing of the frames themselves is used."""
     turn = np.linspace(0, 1, 20)[:, None]

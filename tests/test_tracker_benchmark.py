@@ -11,6 +11,7 @@ from acehand_core.motion import HandMotion, Recording
 from acehand_core.provenance import Provenance
 from benchmarks import tracker
 from benchmarks.tracking import clips, peer
+from benchmarks.tracking.robot_tips import RobotTips, tip_measures
 from benchmarks.tracking.score import (
     Compared,
     Truth,
@@ -20,6 +21,8 @@ from benchmarks.tracking.score import (
     same_hands,
     score,
 )
+from helpers.retarget_samples import motion_of, moving_hands
+from retarget.robots.robot import load_robot
 
 PINHOLE = Camera("pinhole", 640, 480, 500.0, 500.0, 319.5, 239.5)
 FISHEYE = Camera("kannala_brandt", 640, 480, 250.0, 250.0, 319.5, 239.5, (0.02, -0.01, 0.0, 0.0))
@@ -305,6 +308,47 @@ def test_errors_of_the_same_hands(tmp_path):
     assert found["palm_deg"] == [0, pytest.approx(40)] and found["over_30"] == [0, 1]
     with pytest.raises(KeyError, match="c/kept"):
         tracker.read_hands(tmp_path / "kept.npz", ["c"])
+
+
+def test_a_robot_that_follows_the_truth_has_no_excess():
+    joints = moving_hands(12)
+    pixels = PINHOLE.project(joints)
+    true = motion_of(joints, camera=PINHOLE, joints_image=pixels)
+    robot, truth = load_robot("inspire"), Truth.of(true)
+    farther = replace(true, joints_camera=joints + np.array([0.01, 0.0, 0.1]))
+    same = RobotTips.of(farther, truth, robot)
+    assert np.abs(same.excess).max() < 1e-6 and 1 < same.by_truth.mean() < 20
+
+    # A hand that stays open while the true one closes; the other is not found.
+    stiff, known = joints.copy(), np.tile([False, True], (12, 1))
+    stiff[:, 1] = joints[-1:, 1]
+    stiff[:, 0] = np.nan
+    made = replace(true, joints_camera=stiff, observed=known, quality=known.astype(float))
+    found = RobotTips.of(made, truth, robot)
+    assert np.isnan(found.excess[:, 0]).all() and found.in_sight.all()
+    assert np.isfinite(found.excess[:, 1]).all() and found.excess[:, 1].mean() > 1
+
+
+def test_tips_of_a_robot_by_hand():
+    flags = np.ones((2, 2), bool)
+    unknown = np.nan
+    one = RobotTips(np.array([[4, 6], [unknown] * 2]), np.array([[9, 7], [unknown] * 2]), flags)
+    two = RobotTips(np.full((1, 2), 5.0), np.full((1, 2), 14.0), flags[:1])
+    assert tip_measures([one, two]) == {
+        "tips_mm": 11.0, "true_tips_mm": 5.0, "excess_tips_mm": 6.0, "followed": 4 / 6,
+    }  # fmt: skip
+    none = RobotTips(np.full((1, 2), unknown), np.full((1, 2), unknown), flags[:1])
+    assert tip_measures([none])["excess_tips_mm"] is None and tip_measures([none])["followed"] == 0
+
+    # Over the hands followed in both: 5 and 1 mm against 2 and 3.
+    errors = errors_of(
+        Compared.of(hands(still().joints_camera[:2]), Truth.of(hands(still().joints_camera[:2])))
+    )
+    theirs = np.array([[2.0, 3.0], [50.0, 60.0]])
+    found = same_hands(
+        [errors | {"excess_tips_mm": one.excess}], [errors | {"excess_tips_mm": theirs}]
+    )
+    assert found["excess_tips_mm"] == [3.0, 2.5]
 
 
 # --- the peer, videos and ratios -----------------------------------------------------------------

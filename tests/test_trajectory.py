@@ -242,6 +242,25 @@ def test_a_frame_of_low_quality_counts_less(right, right_tree):
     assert error[1] < 0.5 * error[0]
 
 
+def test_a_fingertip_that_is_known_badly_bends_no_finger(right, right_tree):
+    """The index, for five frames, is where it is not; its share says so."""
+    commands = open_commands(right, 60)
+    targets = robot_targets(right, right_tree, commands)
+    joints, share = targets.joints_hand.copy(), np.ones((60, 21))
+    joints[28:33, 6:9] += 0.03
+    share[28:33, 6:9] = 0.02
+    error = []
+    for known in (None, share):
+        bent = dataclasses.replace(targets, joints_hand=joints, share=known)
+        solved = solve(right, right_tree, bent)
+        assert_within_limits(right, solved)
+        error.append(np.abs(solved - commands).max(0))
+    index = right.command_names.index("index")
+    assert error[1][index] < 0.5 * error[0][index]
+    others = np.delete(error[1], index)
+    assert others.max() < 0.02
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_as_cheap_as_a_slow_independent_solver(right, right_tree, seed):
     """Twelve noisy frames: SLSQP on the same cost, with rates as constraints, from two starts."""

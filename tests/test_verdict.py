@@ -80,6 +80,34 @@ def test_frames_of_confidence_0_are_always_said_and_count_as_filled(
     assert_verdict(verdict, status, f"{count}.0% of the right hand's frames have confidence 0")
 
 
+@pytest.mark.parametrize(
+    ("count", "status"), [(20, "pass"), (25, "warn"), (50, "warn"), (55, "fail")]
+)
+def test_fingertips_that_are_hardly_known_count(motion, trajectory, count, status):
+    """Of the right hand's, in ``count`` of 100 frames, all are known to 31 mm per direction."""
+    sigma = np.full((COUNT, 2, 21, 2), 0.05)  # of the hand's place: no fingertip is off in its palm
+    sigma[:count, 1, [4, 8, 12, 16, 20]] = np.hypot(0.05, 0.031)
+    sigma[count:, 1, [4, 8, 12, 16, 20]] = np.hypot(0.05, 0.029)
+    verdict = judge(dataclasses.replace(motion, joint_sigma=sigma), trajectory)
+    said = f"{count}% of the right human fingertips are not known to 30 mm"
+    assert_verdict(verdict, status, *([] if status == "pass" else [said]))
+
+
+def test_fingertips_of_frames_that_are_not_followed_do_not_count_twice(motion, trajectory):
+    quality, filled = np.ones((COUNT, 2)), np.zeros((COUNT, 2), bool)
+    quality[:15, 1], filled[15:20, 1] = 0, True
+    sigma = np.full((COUNT, 2, 21, 2), 0.001)
+    sigma[:20, 1, 4:] = 0.5
+    unsure = dataclasses.replace(
+        motion,
+        quality=quality,
+        filled=filled,
+        observed=motion.observed & ~filled,
+        joint_sigma=sigma,
+    )
+    assert_verdict(judge(unsure, trajectory), "pass", "15.0% of the right hand's frames")
+
+
 def test_no_hand_fails(motion, trajectory):
     empty = dataclasses.replace(trajectory, active=np.zeros((COUNT, 2), bool), replay=(None, None))
     assert_verdict(judge(motion, empty), "fail", "no hand was found")

@@ -44,6 +44,7 @@ class Reconstruct:
 
     def run(self, terminal: console.Terminal) -> int:
         """Track and write."""
+        from acehand_core.pipeline.report import how_well_known, said
         from acehand_core.pipeline.world import in_world
         from acehand_core.recordings.hands_file import (
             TABLE_SUFFIXES,
@@ -73,12 +74,15 @@ class Reconstruct:
             motion = in_world(motion, recording, self.world, self.work_dir, terminal.bars)
         write_hand_motion(motion, output, self.overwrite)
         left, right = motion.observed.mean(0)
-        console.say(f"{output}: {len(motion)} frames, left {left:.0%}, right {right:.0%}")
+        known = how_well_known(motion)
+        seen = f"left {left:.0%}, right {right:.0%}{said(known)}"
+        console.say(f"{output}: {len(motion)} frames, {seen}")
         terminal.print_json(
             {
                 "output": str(output),
                 "frames": len(motion),
                 "coverage": {"left": left, "right": right},
+                **known,
             }
         )
         return console.EXIT_OK

@@ -59,11 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def summarise(report: JobReport, terminal: console.Terminal) -> None:
     """Say on standard error how each input went; one line each with ``--quiet``."""
+    from acehand_core.pipeline.report import said
+
     quiet = terminal.quiet
     for episode in report.episodes:
         coverage = episode.json["coverage"]
         seen = ", ".join(f"{side} {share:.0%}" for side, share in coverage.items())
-        console.say(f"{episode.source}: {episode.verdict} ({seen})")
+        console.say(f"{episode.source}: {episode.verdict} ({seen}{said(episode.json)})")
         for reason in () if quiet else episode.reasons:
             console.say(f"  - {reason}")
 

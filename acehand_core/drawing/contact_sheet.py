@@ -13,6 +13,7 @@ import numpy as np
 from acehand_core.datasets.clips.schema import Clip
 from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.drawing.overlay import (
+    LEGEND,
     Painter,
     contact_sheet,
     put_caption,
@@ -26,7 +27,7 @@ from acehand_core.errors import InputError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.skeleton import BONES
+from acehand_core.hand.skeleton import BONES, TIPS
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.recordings.resized import resized
 from acehand_core.types import SIDES, ImageRgb, Picture, Progress
@@ -125,6 +126,8 @@ class EpisodePictures:
                 if frame == chosen[-1]:  # the last one: before the video is whole
                     self._write_thumbs(thumbs, sheet)
                 put_caption(picture, self._caption(frame))
+                if self._motion.joint_sigma is not None:
+                    put_caption(picture, LEGEND, below=True)
                 yield picture
                 progress("overlay", frame + 1, count)
 
@@ -164,6 +167,8 @@ class EpisodePictures:
         title = f"{Path(self._recording.source).name}   {len(self)} frames   {status}"
         if right - left < width:
             title += f"   cropped to {(right - left) / width:.0%} of the width"
+        if self._motion.joint_sigma is not None:
+            title += f"\n{LEGEND}"
         write_png(contact_sheet(thumbs, min(SHEET_COLUMNS, len(thumbs)), title), path)
 
     @functools.cached_property
@@ -201,10 +206,19 @@ class EpisodePictures:
         motion = self._motion
         words = []
         for slot, side in enumerate(SIDES):
+            quality = motion.quality[frame, slot]
+            if motion.observed[frame, slot] and quality == 0:
+                words.append(f"{side} doubtful")
+                continue
             if motion.observed[frame, slot]:
-                words.append(f"{side} {motion.quality[frame, slot]:.2f}")
+                words.append(f"{side} {quality:.2f}")
             elif motion.filled[frame, slot]:
                 words.append(f"{side} filled")
+            else:
+                continue
+            if motion.joint_sigma is not None:
+                across, along = 1e3 * np.median(motion.joint_sigma[frame, slot, TIPS], axis=0)
+                words[-1] += f" +-{across:.0f}/{along:.0f} mm"
         if self._outside is not None:
             words.append(NOT_PLACED)
         arms = [arm for arm in self._trajectory.arms if arm is not None]

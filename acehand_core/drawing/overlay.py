@@ -18,7 +18,7 @@ from acehand_core.atomic import atomic_path
 from acehand_core.drawing.raster import SeenMesh, seen_mesh
 from acehand_core.errors import OutputError
 from acehand_core.hand.shape import HandModel
-from acehand_core.hand.skeleton import BONES, FINGERS
+from acehand_core.hand.skeleton import BONES, FINGERS, TIPS, WRIST
 from acehand_core.motion import HandMotion
 from acehand_core.types import SIDES, ImageRgb, Picture
 
@@ -31,11 +31,21 @@ _SHADES = 32
 _TEXT = (245, 245, 245)
 _PANEL = (24, 26, 30)
 _HEADER = 30
+#: Parts of a bone that are drawn of a doubtful hand.
+_DASHES = ((0.0, 0.2), (0.4, 0.6), (0.8, 1.0))
+#: Joints around which a circle says how far they may be off.
+_CIRCLED = (WRIST, *TIPS)
+#: What pictures of hands with known standard deviations mean.
+LEGEND = "circle: +-1 sd   +-mm: fingertips across/along sight   dashed: doubtful   pale: filled in"
 
 
 @dataclass(frozen=True, slots=True)
 class Painter:
-    """Draws one recording's hands; ``model`` is None where there is no mesh to draw."""
+    """Draws one recording's hands; ``model`` is None where there is no mesh to draw.
+
+    A doubtful hand is drawn in dashed bones only. Around wrist and fingertips of others is a circle
+    whose radius is the standard deviation across the line of sight, where that is known.
+    """
 
     motion: HandMotion
     model: HandModel | None
@@ -52,7 +62,7 @@ class Painter:
 
     def _mesh(self, image: ImageRgb, frame: int, slot: int) -> None:
         motion, camera = self.motion, self.motion.camera
-        if self.model is None or camera is None or not motion.placed:
+        if self.model is None or camera is None or not motion.placed or self._doubtful(frame, slot):
             return
         vertices = hand_vertices(self.model, motion, frame, slot)
         size, faces = (image.shape[1], image.shape[0]), self.model.faces(SIDES[slot])
@@ -65,11 +75,21 @@ class Painter:
             cv2.copyTo(mixed, (mesh.places < len(mesh.depths)).astype(np.uint8), below)
 
     def _skeleton(self, image: ImageRgb, frame: int, slot: int) -> None:
+        motion, dashed = self.motion, self._doubtful(frame, slot)
+        if motion.camera is None or not motion.placed:
+            draw_skeleton(image, motion.joints_image[frame, slot], dashed)
+            return
+        joints = motion.joints_camera[frame, slot]
+        pixels = motion.camera.project(joints)
+        draw_skeleton(image, pixels, dashed)
+        if motion.joint_sigma is not None and not dashed:
+            per_radian = (motion.camera.fx + motion.camera.fy) / 2
+            across = motion.joint_sigma[frame, slot, :, 0] / np.linalg.norm(joints, axis=-1)
+            draw_circles(image, pixels, per_radian * across)
+
+    def _doubtful(self, frame: int, slot: int) -> bool:
         motion = self.motion
-        if motion.camera is not None and motion.placed:
-            draw_skeleton(image, motion.camera.project(motion.joints_camera[frame, slot]))
-        else:
-            draw_skeleton(image, motion.joints_image[frame, slot])
+        return bool(motion.observed[frame, slot] and motion.quality[frame, slot] == 0)
 
 
 def hand_vertices(
@@ -97,24 +117,47 @@ def subpixels(pixels: Float[np.ndarray, "N 2"]) -> Int[np.ndarray, "N 2"]:
     return (np.clip(np.nan_to_num(pixels), -8000, 8000) * 16).round().astype(np.int32)
 
 
-def draw_skeleton(image: ImageRgb, pixels: Float[np.ndarray, "21 2"]) -> None:
-    """Draw the bones that are known, one colour per finger."""
+def draw_skeleton(image: ImageRgb, pixels: Float[np.ndarray, "21 2"], dashed: bool = False) -> None:
+    """Draw the bones that are known, one colour per finger; ``dashed`` with hollow joints."""
     width = max(1, round(max(image.shape[:2]) / 640))
     finite = np.isfinite(pixels).all(1)
     points = subpixels(pixels).tolist()
-    for parent, child in BONES:
-        if finite[parent] and finite[child]:
+    bones = [bone for bone in BONES if finite[list(bone)].all()]
+    if dashed:
+        start, end = (pixels[[bone[i] for bone in bones]] for i in (0, 1))
+        for low, high in _DASHES:
+            ends = (subpixels(start + share * (end - start)).tolist() for share in (low, high))
+            for first, last, (_, child) in zip(*ends, bones, strict=True):
+                colour = FINGER_COLOURS[(child - 1) // 4]
+                cv2.line(image, first, last, colour, width, cv2.LINE_AA, 4)
+    else:
+        for parent, child in bones:
             colour = FINGER_COLOURS[(child - 1) // 4]
             cv2.line(image, points[parent], points[child], colour, width, cv2.LINE_AA, 4)
     for joint in np.flatnonzero(finite):
         colour = FINGER_COLOURS[(joint - 1) // 4] if joint else _TEXT
-        cv2.circle(image, points[joint], 16 * (width + 1), colour, -1, cv2.LINE_AA, 4)
+        filling = 1 if dashed else -1
+        cv2.circle(image, points[joint], 16 * (width + 1), colour, filling, cv2.LINE_AA, 4)
 
 
-def put_caption(image: ImageRgb, text: str) -> None:
-    """Write one line into the upper left corner of a picture."""
+def draw_circles(
+    image: ImageRgb, pixels: Float[np.ndarray, "21 2"], radius: Float[np.ndarray, "21"]
+) -> None:
+    """Draw circles (radius in pixels) around wrist and fingertips of a hand."""
+    points, largest = subpixels(pixels), max(image.shape[:2])
+    for joint in _CIRCLED:
+        if np.isfinite(pixels[joint]).all() and 0 < radius[joint] < largest:
+            colour = FINGER_COLOURS[(joint - 1) // 4] if joint else _TEXT
+            size = round(16 * radius[joint])
+            cv2.circle(image, points[joint].tolist(), size, colour, 1, cv2.LINE_AA, 4)
+
+
+def put_caption(image: ImageRgb, text: str, below: bool = False) -> None:
+    """Write one line into the upper left corner of a picture, or a smaller one along its foot."""
     size = max(0.4, image.shape[0] / 1100)
     left, bottom = round(12 * size), round(32 * size)
+    if below:
+        size, bottom = 0.8 * size, image.shape[0] - round(12 * size)
     for shift, colour in ((1, _PANEL), (0, _TEXT)):  # a shadow, readable on any picture
         place = (left + shift, bottom + shift)
         cv2.putText(image, text, place, cv2.FONT_HERSHEY_SIMPLEX, size, colour, 1, cv2.LINE_AA)
@@ -132,14 +175,16 @@ def header(labels: Sequence[str], width: int, gap: int = 0) -> Picture:
 
 
 def contact_sheet(pictures: Sequence[ImageRgb], columns: int, title: str) -> Picture:
-    """Return pictures of one size in a grid below a title line."""
+    """Return pictures of one size in a grid below a title of one or more lines."""
     height, width = pictures[0].shape[:2]
     rows = -(-len(pictures) // columns)
-    gap, head = 6, 40
+    lines = title.splitlines()
+    gap, head = 6, 16 + 24 * len(lines)
     sheet = np.empty((head + rows * (height + gap), columns * (width + gap) + gap, 3), np.uint8)
     sheet[:] = _PANEL
-    place = (gap + 4, 27)
-    cv2.putText(sheet, title, place, cv2.FONT_HERSHEY_SIMPLEX, 0.6, _TEXT, 1, cv2.LINE_AA)
+    for row, line in enumerate(lines):
+        place = (gap + 4, 27 + 24 * row)
+        cv2.putText(sheet, line, place, cv2.FONT_HERSHEY_SIMPLEX, 0.6, _TEXT, 1, cv2.LINE_AA)
     for index, picture in enumerate(pictures):
         row, column = divmod(index, columns)
         top, left = head + row * (height + gap), gap + column * (width + gap)

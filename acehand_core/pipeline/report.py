@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from acehand_core import errors
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import OutputError
-from acehand_core.hand.skeleton import FINGERS, finger_keypoints
+from acehand_core.hand.skeleton import FINGERS, TIPS, finger_keypoints
 from acehand_core.motion import (
     FILL_FRAMES,
     ArmMotion,
@@ -108,7 +108,6 @@ def episode_report(
     reports = [report for report in trajectory.replay if report is not None]
     verdict = trajectory.verdict
     assert verdict is not None
-    known = max(int(motion.known.sum()), 1)
     entry = {
         "source": source,
         "frames": len(motion),
@@ -118,7 +117,8 @@ def episode_report(
             side: _number(motion.observed[:, slot].mean(), 4) for slot, side in enumerate(SIDES)
         },
         "finger_coverage": {side: _finger_coverage(motion, s) for s, side in enumerate(SIDES)},
-        "filled_share": _number(motion.filled.sum() / known, 4),
+        "filled_share": _number(motion.filled.sum() / max(int(motion.known.sum()), 1), 4),
+        **how_well_known(motion),
         "reprojection_px": _spread(reprojection_px(motion), ("median", "p95")),
         "tip_error_mm": _spread(error_mm, ("mean", "p95")),
         "flexion_deg": {
@@ -159,6 +159,32 @@ def filled_gaps(motion: HandMotion) -> dict[str, int] | None:
     before = np.concatenate([np.zeros((1, 2), int), motion.fill_frame[:-1]])
     begun = motion.fill_frame[motion.fill_frame != before]
     return {frame: int((begun == n).sum()) for n, frame in enumerate(FILL_FRAMES, start=1)}
+
+
+def how_well_known(motion: HandMotion) -> dict[str, Any]:
+    """Return the share of known hands that are doubtful, and how far fingertips may be off.
+
+    ``tip_sigma_mm``: medians of standard deviations across the line of sight and along it, of hands
+    that are followed; None where the tracker does not tell.
+    """
+    share = motion.doubtful.sum() / max(int(motion.known.sum()), 1)
+    out: dict[str, Any] = {"doubtful_share": _number(share, 4), "tip_sigma_mm": None}
+    followed = motion.observed & (motion.quality > 0)
+    if motion.joint_sigma is not None and followed.any():
+        across, along = 1e3 * np.nanmedian(motion.joint_sigma[followed][:, TIPS], axis=(0, 1))
+        out["tip_sigma_mm"] = {"across": _number(across, 1), "along": _number(along, 1)}
+    return out
+
+
+def said(known: Mapping[str, Any]) -> str:
+    """Return ``how_well_known`` in words that follow others; "" where there is nothing to say."""
+    words = ""
+    if (sigma := known["tip_sigma_mm"]) is not None:
+        words = f"; fingertips +-{sigma['across']:.0f} mm across the line of sight, "
+        words += f"+-{sigma['along']:.0f} along it"
+    if known["doubtful_share"]:
+        words += f"; {known['doubtful_share']:.1%} doubtful"
+    return words
 
 
 def _finger_coverage(motion: HandMotion, slot: int) -> dict[str, float]:

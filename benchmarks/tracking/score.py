@@ -188,7 +188,8 @@ def errors_of(clip: Compared) -> Errors:
 def same_hands(ours: Sequence[Errors], theirs: Sequence[Errors]) -> dict[str, Any]:
     """Return the errors of two methods, ours first, over the hands that are right in both.
 
-    Who keeps fewer hands keeps easier ones; here both have the same.
+    Who keeps fewer hands keeps easier ones; here both have the same. What a robot's fingertips are
+    off by, where both tell it, is over the hands that are followed in both.
     """
     both = [a["kept"] & b["kept"] for a, b in zip(ours, theirs, strict=True)]
     out: dict[str, Any] = {"hands": int(sum(flags.sum() for flags in both))}
@@ -199,6 +200,12 @@ def same_hands(ours: Sequence[Errors], theirs: Sequence[Errors]) -> dict[str, An
         ]
         out[name] = [_mean(values) for values in pair]
     out["over_30"] = [_mean(values > TURNED_DEG, 4) for values in pair]  # of palms, the last
+    if all("excess_tips_mm" in clip for clip in (*ours, *theirs)):
+        pair = [
+            np.concatenate([clip["excess_tips_mm"] for clip in clips]) for clips in (ours, theirs)
+        ]
+        followed = np.isfinite(pair[0] + pair[1])
+        out["excess_tips_mm"] = [_mean(values[followed]) for values in pair]
     return out
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from acehand_core.hand.skeleton import TIPS
 from acehand_core.motion import HandMotion, ReplayReport, RobotTrajectory, Verdict
 from acehand_core.types import SIDES
 from retarget.robots.parameters import read_yaml
+from retarget.solve.targets import palm_sigma
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Gate:
 #: accepting retargeted clips; the warn limits are ours.
 GATES = {
     "filled": Gate(0.20, 0.50),
+    "uncertain_tips": Gate(0.20, 0.50),
     "far_tips": Gate(0.15, 0.35),
     "flexion_deg": Gate(20.0, 40.0),
     "tracking_rad": Gate(0.10, 0.30),
@@ -103,6 +106,13 @@ def _hand_findings(
         reason = f"{guess}, {share[0]:.0%} are filled in" if share[0] else guess
     exceeded = _gate(gates, "filled", sum(share), reason)
     yield from exceeded or ([("note", reason)] if share[1] else [])
+
+    seen = motion.observed[:, slot] & (motion.quality[:, slot] > 0) & active
+    if motion.joint_sigma is not None and seen.any():
+        sigma = palm_sigma(motion.joint_sigma[seen, slot])[:, TIPS]
+        vague = float((sigma > FAR_TIP_M).mean())
+        reason = f"{vague:.0%} of the {side} human fingertips are not known to 30 mm in the palm"
+        yield from _gate(gates, "uncertain_tips", vague, reason)
 
     error = trajectory.tip_error_m[active, slot]
     error = error[np.isfinite(error)]

@@ -100,21 +100,25 @@ def calibrate(
 ) -> Calibration:
     """Fit scale, rotation and translation of one hand over the recording, and its fingers.
 
-    Frames count by their weight; those without any, and filled ones, are left out.
+    Frames count by their weight, joints by their share; filled frames are left out.
     """
     seen = np.flatnonzero(targets.measured)
     chosen = seen[np.unique(np.linspace(0, len(seen) - 1, MAX_FRAMES).round().astype(int))]
-    sample = _still(targets.side, targets.joints_hand[chosen], targets.weight[chosen])
+    share = None if targets.share is None else targets.share[chosen]
+    sample = _still(targets.side, targets.joints_hand[chosen], targets.weight[chosen], share)
     start = for_subject(robot_calibration(hand, tree), sample)
     share = np.clip((tip_motion(sample) / MOVING_M) ** 3, LEAST, 1.0)
     return fit(hand, tree, sample, weights, start, HAND_SPREAD * float(share))
 
 
 def _still(
-    side: Side, joints: Float[np.ndarray, "N 21 3"], weight: Float[np.ndarray, "N"]
+    side: Side,
+    joints: Float[np.ndarray, "N 21 3"],
+    weight: Float[np.ndarray, "N"],
+    share: Float[np.ndarray, "N 21"] | None = None,
 ) -> HandTargets:
     """Return frames without their order in time, and without a place before a camera."""
-    return HandTargets(side, joints, weight, np.ones(len(joints), bool), None)
+    return HandTargets(side, joints, weight, np.ones(len(joints), bool), None, share=share)
 
 
 def for_subject(robot: Calibration, targets: HandTargets) -> Calibration:
@@ -279,14 +283,16 @@ def fit(
     Args:
         hand, tree: the robot hand.
         targets: frames to fit to. Only how their weights compare counts: a tracker that is modest
-            throughout is calibrated alike.
+            throughout is calibrated alike. One that tells how far joints may be off (``share``)
+            leaves more to the start.
         weights: of the objective; its pinches and contacts are left out.
         start: what every parameter is pulled to.
         spread: how firmly.
         first: where the fit begins, if not there.
     """
     count = len(targets.weight)
-    targets = _still(targets.side, targets.joints_hand, targets.weight / targets.weight.mean())
+    weight = targets.weight / targets.weight.mean()
+    targets = _still(targets.side, targets.joints_hand, weight, targets.share)
     limits = CommandLimits.of(hand, 1.0).without_rate()
 
     # Pinches and contact are wishes on top: they must not bend what all frames share.

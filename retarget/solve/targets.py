@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Shaped
 from scipy import ndimage
 
 from acehand_core.geometry import frames, rotations
-from acehand_core.hand.skeleton import FINGERS, KNUCKLES, TIPS, WRIST, finger_keypoints
+from acehand_core.hand.skeleton import FINGERS, KNUCKLES, PALM, TIPS, WRIST, finger_keypoints
 from acehand_core.motion import Calibration, HandMotion
 from acehand_core.types import SIDES, Side
 from retarget.robots.hand_spec import HandSpec
@@ -30,6 +30,9 @@ STEADY_FRAME_RAD = np.radians(20.0)
 JOINT_GAP_S = 0.5
 #: Frames that show how a finger's joints move together, and by how much noise that is damped.
 LEARNING_FRAMES, LEARNING_DAMPING_M = 30, 0.001
+#: A joint known this well relative to the palm (standard deviation per direction) counts half as
+#: much as one that is known exactly; no joint counts less than the share.
+HALF_SHARE_M, LEAST_SHARE = 0.005, 0.02
 #: A robot's finger without anything to follow in a greater share of the frames is named.
 UNSEEN_SHARE = 0.05
 
@@ -55,7 +58,8 @@ class HandTargets:
     identity. A single joint that is NaN weighs nothing; the others count as always. Where it is
     there (``active``) but nothing of it can be trusted, the first two hold as well, and
     ``T_camera_hand`` is on the way between its neighbours. ``T_camera_hand`` is None without a
-    placement. ``filled`` marks frames that gap filling wrote; None: there are none.
+    placement. ``filled`` marks frames that gap filling wrote; None: there are none. ``share``, 0 to
+    1, is what each joint counts beside the frame's weight, by how well it is known; None: alike.
     """
 
     side: Side
@@ -64,6 +68,7 @@ class HandTargets:
     active: Bool[np.ndarray, "T"]
     T_camera_hand: Float[np.ndarray, "T 4 4"] | None
     filled: Bool[np.ndarray, "T"] | None = None
+    share: Float[np.ndarray, "T 21"] | None = None
 
     @property
     def usable(self) -> Bool[np.ndarray, "T"]:
@@ -85,6 +90,10 @@ class HandTargets:
     def tips_of(self, fingers: Sequence[str]) -> Float[np.ndarray, "T K 3"]:
         """Return the tips of the named fingers: a robot may have fewer than five."""
         return self.joints_hand[:, [finger_keypoints(finger)[-1] for finger in fingers]]
+
+    def share_of(self, rows: slice, joints: Sequence[int]) -> Float[np.ndarray, "N K"] | float:
+        """Return what the named joints count in some frames."""
+        return 1.0 if self.share is None else self.share[rows][:, list(joints)]
 
 
 def finger_bases(joints: Float[np.ndarray, "T 21 3"]) -> Float[np.ndarray, "T 5 3"]:
@@ -187,7 +196,7 @@ def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
     local[usable] = frames.apply(frames.inverse(poses[usable]), joints[usable])
     _fill_short_gaps(local, usable, motion.fps)
     _estimate_from_fingers(local)
-    filled = motion.filled[:, slot]
+    filled, sigma = motion.filled[:, slot], motion.joint_sigma
 
     return HandTargets(
         side=side,
@@ -196,7 +205,33 @@ def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
         active=active,
         T_camera_hand=poses if motion.placed else None,
         filled=filled if filled.any() else None,
+        share=None if sigma is None else _shares(palm_sigma(sigma[:, slot])),
     )
+
+
+def _shares(sigma: Float[np.ndarray, "T 21"]) -> Float[np.ndarray, "T 21"]:
+    """Return what joints count that are known so well in the palm (m); NaN: hardly anything."""
+    share = 1 / (1 + (sigma / HALF_SHARE_M) ** 2)
+    return np.maximum(np.nan_to_num(share), LEAST_SHARE)
+
+
+def palm_sigma(sigma: Float[np.ndarray, "T 21 2"]) -> Float[np.ndarray, "T 21"]:
+    """Return standard deviations of joints in the palm, metres per direction (rms of three).
+
+    What all joints are off by alike, mostly along the line of sight, moves the hand and no
+    fingertip in its palm. As much is taken off each variance as even the joint that is known best
+    has. What is left to a joint and, on average, to wrist and knuckles adds up, as if they erred
+    independently. It is too much where the whole palm is turned: standard deviations of single
+    joints do not tell a hand that is turned from fingers that are bent.
+
+    Args:
+        sigma: ``HandMotion.joint_sigma`` of one hand, metres across the line of sight and along it.
+    """
+    variance = sigma**2
+    own = variance - np.fmin.reduce(variance, axis=1, keepdims=True)
+    across, along = np.moveaxis(own + own[:, PALM].mean(axis=1, keepdims=True), -1, 0)
+    out: Float[np.ndarray, "T 21"] = np.sqrt((2 * across + along) / 3)
+    return out
 
 
 def _fill_short_gaps(

@@ -223,6 +223,7 @@ def _alone(objective: PoseObjective, frames: Int[np.ndarray, "N"]) -> Window:
         active=targets.active[frames],
         T_camera_hand=None,
         filled=None,
+        share=None if targets.share is None else targets.share[frames],
     )
     if near is not None:
         near = CommandTarget(near.commands[frames], near.weight[frames])

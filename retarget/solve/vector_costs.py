@@ -76,9 +76,12 @@ class KeypointCost(VectorCost):
             terms.append(VectorTerm(frame, None, pull * per_metre, finger))
         return terms
 
-    def human(self, rows: slice) -> tuple[Float[np.ndarray, "T M 3"], float]:
+    def human(
+        self, rows: slice
+    ) -> tuple[Float[np.ndarray, "T M 3"], float | Float[np.ndarray, "T M"]]:
         """Return the keypoints, from the wrist."""
-        return self.problem.targets.joints_hand[rows][:, self.problem.hand.target_keypoints], 1.0
+        targets, keypoints = self.problem.targets, self.problem.hand.target_keypoints
+        return targets.joints_hand[rows][:, keypoints], targets.share_of(rows, keypoints)
 
 
 class DirectionCost(VectorCost):
@@ -112,7 +115,9 @@ class DirectionCost(VectorCost):
             terms.append(VectorTerm(end, start, pull))
         return terms
 
-    def human(self, rows: slice) -> tuple[Float[np.ndarray, "T M 3"], float]:
+    def human(
+        self, rows: slice
+    ) -> tuple[Float[np.ndarray, "T M 3"], float | Float[np.ndarray, "T M"]]:
         """Return the human's last links, as long as the robot's."""
         joints = self.problem.targets.joints_hand[rows]
         vectors = np.empty((len(joints), len(self._lengths), 3))
@@ -122,7 +127,7 @@ class DirectionCost(VectorCost):
             vectors[:, term] = joints[:, end] - joints[:, start]
             size = np.linalg.norm(vectors[:, term], axis=-1, keepdims=True)
             vectors[:, term] *= length / np.where(size > 0, size, np.nan)
-        return vectors, 1.0
+        return vectors, self.problem.targets.share_of(rows, [end for _, end in self._links()])
 
 
 class PinchCost(VectorCost):
@@ -140,8 +145,15 @@ class PinchCost(VectorCost):
         self, rows: slice
     ) -> tuple[Float[np.ndarray, "T M 3"], float | Float[np.ndarray, "T M"]]:
         """Return the wanted vectors, pulled to as far as the pinch is closed."""
-        pinches = self.problem.pinches
-        return pinches.vector[rows], pinches.closing[rows]
+        pinches, hand = self.problem.pinches, self.problem.hand
+        tips = [finger_keypoints(finger)[-1] for finger in hand.fingers]
+        fingers, thumb = (
+            self.problem.targets.share_of(rows, joints)
+            for joints in ([tips[k] for k in pinches.fingers], tips[:1])
+        )
+        # Variances add up; a share of 1 / (1 + v) is one of a variance v.
+        both = 1 / (1 / fingers + 1 / thumb - 1)
+        return pinches.vector[rows], pinches.closing[rows] * both
 
 
 class VectorCosts(Cost):

@@ -96,9 +96,10 @@ def mixed_pnp(
 def weak_perspective_depth(
     joints: Joints, anchors: Float[np.ndarray, "N K 2"], camera: Camera
 ) -> Float[np.ndarray, "N"]:
-    """Return the depth at which the hand is as large as its 2D evidence (closed form).
+    """Return the depth of the origin at which the hand is as large as its 2D evidence.
 
-    The ratio of the spreads of joints and bearings about their means; a start for the full solve.
+    The ratio of the spreads of joints and bearings about their means is the depth of the joints'
+    middle; a start for the full solve.
     """
     bearing = bearings(camera, anchors)
     valid = np.isfinite(bearing).all(-1, keepdims=True)
@@ -107,7 +108,9 @@ def weak_perspective_depth(
     seen = np.where(valid, bearing, 0.0)
     flat = np.where(valid, flat - flat.sum(1, keepdims=True) / count, 0.0)
     seen = np.where(valid, seen - seen.sum(1, keepdims=True) / count, 0.0)
-    return np.sum(flat * seen, axis=(1, 2)) / np.maximum(np.sum(seen**2, axis=(1, 2)), 1e-12)
+    middle = np.sum(np.where(valid[..., 0], joints[..., 2], 0.0), axis=1) / count[:, 0, 0]
+    spread = np.maximum(np.sum(seen**2, axis=(1, 2)), 1e-12)
+    return np.sum(flat * seen, axis=(1, 2)) / spread - middle
 
 
 def rigid_pnp(

@@ -140,9 +140,8 @@ def reconstruct(
     known = (turn_sigma < doubt.MAX_TURN_SIGMA_RAD) & (sightings.presence > doubt.MIN_PRESENCE)
     certain = 1 / (1 + (turn_sigma / doubt.MAX_TURN_SIGMA_RAD) ** 2)
     if settings.placement == "mixed":
-        mean = CapsuleHand().rest_keypoints(side, np.zeros(10))
-        articulated = landmark_fit.articulate(sightings.evidence, side, mean)
-        pose = _place(articulated, sightings, side, rest, camera, settings)
+        held = Pose(pose.global_orient, pose.angles, np.zeros_like(pose.wrist))
+        pose = _place(held, sightings, side, rest, camera, settings)
     track.pixels[sightings.frames] = sightings.pixels
     track.observed[sightings.frames] = True
     # A doubtful hand was seen, but nothing is trusted of it.
