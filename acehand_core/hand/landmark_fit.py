@@ -305,7 +305,7 @@ class FrameProblem:
         bones[..., :3] = (by_turn[:, _CHILDREN] - by_turn[:, _PARENTS]) / scale
         bones[:, moved - 1, :, 6 + angle] = np.swapaxes(bent[:, 1] / scale[:, moved - 1, 0], 0, 1)
 
-        if self._use_pixels:
+        if by_point is not None:
             pixels = jacobian[:, 60:102].reshape(-1, 21, 2, self.UNKNOWNS)
             pixels[..., :3] = by_point @ by_turn
             depth = np.exp(x[:, 5])[:, None, None]
