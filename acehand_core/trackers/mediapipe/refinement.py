@@ -1,4 +1,4 @@
-"""Each hand looked at in several crops: a better mean, and how far the crops disagree.
+"""Each hand seen in several crops: a better mean, and how far the crops disagree.
 
 The landmark network answers differently when its crop is turned, mirrored or of another size. Where
 it is sure, little; where it guesses, a lot. The mean is better than any one of the answers, and
@@ -46,13 +46,14 @@ class Variant:
         return replace(crop, side=crop.side * self.scale, angle=angle, mirrored=self.mirrored)
 
 
+#: A hand was found in a crop like this: what was seen there counts, it is not looked at again.
+AS_FOUND = Variant()
 #: Crops of the size that MediaPipe follows hands with. Tighter ones would shut out another hand
 #: that is near, and put wrists further out: by 3 % of the hand's length at 0.9 of the side.
+#: Half of them are mirrored, else a hand and its mirror image would be seen differently.
 VARIANTS: dict[Quality, tuple[Variant, ...]] = {
     "fast": (),
-    "balanced": (
-        Variant(0), Variant(0, mirrored=True), Variant(20), Variant(-20, mirrored=True),
-    ),
+    "balanced": (AS_FOUND, Variant(mirrored=True)),
     "best": tuple(
         Variant(degrees, scale, mirrored)
         for mirrored in (False, True)
@@ -106,7 +107,12 @@ def _refined(
     networks: HandNetworks, image: ImageRgb, hand: Detection, variants: Sequence[Variant]
 ) -> Detection:
     crop = crop_of(hand.pixels)
-    looks = [networks.look(image, variant.of(crop)) for variant in variants]
+    looks = [
+        Look(hand.pixels, hand.world, hand.p_right, hand.presence)
+        if variant == AS_FOUND
+        else networks.look(image, variant.of(crop))
+        for variant in variants
+    ]
     looks = [look for look in looks if look.presence > LEAST_PRESENCE]
     if len(looks) < 2:
         return hand
