@@ -21,7 +21,7 @@ import functools
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, FINGERS, TREE_PARENTS, TREE_TO_KEYPOINT
@@ -230,9 +230,37 @@ def _axes(side: Side) -> np.ndarray:
     )
 
 
+@functools.cache
+def moves() -> tuple[Int[np.ndarray, "50"], Int[np.ndarray, "50"], Int[np.ndarray, "50"]]:
+    """Return which angles move which keypoints: of each such pair the angle, the keypoint, and the
+    keypoint of the joint that the angle turns.
+    """
+    pairs = []
+    for index, freedom in enumerate(freedoms()):
+        base = TREE_TO_KEYPOINT[freedom.joint + 1]
+        tip = base + 3 - freedom.joint % 3
+        pairs += [(index, point, base) for point in range(base + 1, tip + 1)]
+    angle, keypoint, joint = np.array(pairs).T
+    return angle, keypoint, joint
+
+
+@functools.cache
+def _crosses(side: Side) -> tuple[np.ndarray, np.ndarray]:
+    """Return the matrices of the cross product with each axis (22, 3, 3), and their squares."""
+    cross = rotations.skew(_axes(side))
+    return cross, cross @ cross
+
+
+def _turns(angles: Angles, side: Side) -> Float[np.ndarray, "*batch 22 3 3"]:
+    """Return the rotation about its axis by each angle (Rodrigues)."""
+    cross, twice = _crosses(side)
+    sine, cosine = np.sin(angles)[..., None, None], np.cos(angles)[..., None, None]
+    return np.eye(3) + sine * cross + (1 - cosine) * twice
+
+
 def angles_to_pose(angles: Angles, side: Side) -> HandPose:
     """Return the rotations of the 15 finger joints relative to their parents."""
-    single = rotations.exp(angles[..., None] * _axes(side))
+    single = _turns(angles, side)
     pose = np.broadcast_to(np.eye(3), (*angles.shape[:-1], 15, 3, 3)).copy()
     for index, freedom in enumerate(freedoms()):
         pose[..., freedom.joint, :, :] = pose[..., freedom.joint, :, :] @ single[..., index, :, :]
@@ -249,7 +277,7 @@ def chain(
     """
     count = len(angles)
     offset = np.broadcast_to(rest - rest[..., :1, :], (count, 21, 3))
-    single = rotations.exp(angles[..., None] * _axes(side))
+    single = _turns(angles, side)
     world = np.empty((count, 16, 3, 3))
     world[:, 0] = np.eye(3)
     points = np.zeros((count, 21, 3))
@@ -283,13 +311,11 @@ def keypoints_with_jacobian(
     through a joint moves a point by ``axis x (point - joint)``.
     """
     points, _, axes_world = chain(angles, side, rest)
-    jacobian = np.zeros((len(angles), 21, 3, NUM_ANGLES))
-    for index, freedom in enumerate(freedoms()):
-        base = TREE_TO_KEYPOINT[freedom.joint + 1]
-        tip = base + 3 - freedom.joint % 3
-        arms = points[:, base + 1 : tip + 1] - points[:, base : base + 1]
-        jacobian[:, base + 1 : tip + 1, :, index] = np.cross(axes_world[:, index, None], arms)
-    return points, jacobian
+    angle, keypoint, joint = moves()
+    turned = np.cross(axes_world[:, angle], points[:, keypoint] - points[:, joint])
+    jacobian = np.zeros((len(angles), 21, NUM_ANGLES, 3))
+    jacobian[:, keypoint, angle] = turned
+    return points, np.swapaxes(jacobian, 2, 3)
 
 
 def pose_keypoints(

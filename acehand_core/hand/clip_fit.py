@@ -17,6 +17,7 @@ from scipy.linalg import LinAlgError, solveh_banded
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.landmark_fit import Evidence, FrameProblem, Pose
+from acehand_core.hand.pose_fit import quadratic
 from acehand_core.types import Side
 
 _SIZE = FrameProblem.UNKNOWNS
@@ -100,15 +101,11 @@ class _System:
 
 
 def _system(frames: FrameProblem, x: np.ndarray, trust: np.ndarray) -> _System:
-    residual, jacobian = frames(x, np.arange(len(x)))
-    transposed = np.swapaxes(jacobian, 1, 2) * trust[:, None, None]
+    cost, gradient, own = quadratic(*frames(x, np.arange(len(x))))
     return _System(
-        x,
-        frames.orient(x),
-        float(np.sum(trust[:, None] * residual**2)),
-        (transposed @ residual[..., None])[..., 0],
-        transposed @ jacobian,
-    )
+        x, frames.orient(x), float(trust @ cost), trust[:, None] * gradient,
+        trust[:, None, None] * own,
+    )  # fmt: skip
 
 
 def _solve(
@@ -240,25 +237,27 @@ def _step(
 ) -> np.ndarray:
     """Return the damped step (N, 28); what rests at a bound does not move."""
     count, free = len(diagonal), ~resting
-    diagonal = diagonal * (free[:, :, None] & free[:, None, :])
-    at = np.einsum("nii->ni", diagonal)  # a view
+    # Of each frame's unknowns the columns of the matrix, as rows: with its own unknowns, with
+    # those of the next frame, and of the one after that.
+    columns, moving = np.zeros((count, _SIZE, 3 * _SIZE)), np.zeros((count, 3 * _SIZE), bool)
+    for reach, blocks in enumerate((diagonal, near, far)):
+        part = slice(reach * _SIZE, (reach + 1) * _SIZE)
+        columns[: count - reach, :, part] = blocks
+        moving[: count - reach, part] = free[reach:]
+    columns *= free[:, :, None] & moving[:, None]
+    at = np.einsum("nii->ni", columns[..., :_SIZE])  # a view
     at += damping * at
     at[resting] = 1.0
+
     # The lower band, where (i, j) stands at [i - j, j].
-    band = np.zeros((3 * _SIZE, count * _SIZE))
-    i, j = np.indices((_SIZE, _SIZE))
-    for reach, blocks in enumerate((diagonal, near, far)):
-        rows, columns = free[: count - reach], free[reach:]
-        below = np.swapaxes(blocks, 1, 2)
-        if reach:
-            below = below * (columns[:, :, None] & rows[:, None, :])
-        at_column = np.arange(count - reach)[:, None] * _SIZE
-        kept = (i >= j) | (reach > 0)
-        band[(reach * _SIZE + i - j)[kept], at_column + j[kept]] = below[:, kept]
+    band = np.zeros((count, _SIZE, 3 * _SIZE))
+    for j in range(_SIZE):
+        band[:, j, : 3 * _SIZE - j] = columns[:, j, j:]
     try:
         step = solveh_banded(
-            band, np.where(resting, 0.0, -gradient).ravel(), lower=True, check_finite=False
-        )
+            band.reshape(-1, 3 * _SIZE).T, np.where(resting, 0.0, -gradient).ravel(),
+            overwrite_ab=True, lower=True, check_finite=False,
+        )  # fmt: skip
     except LinAlgError:
         return np.zeros((count, _SIZE))
     return step.reshape(count, _SIZE)

@@ -208,18 +208,17 @@ def _shape_step(
     model = CapsuleHand()
     rows, start = np.arange(len(pose.angles)), FrameProblem.start(pose)
 
-    def residuals(shape: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def problem(shape: np.ndarray) -> FrameProblem:
         at = model.rest_keypoints(side, shape)
-        return FrameProblem(evidence, side, at, pose.global_orient, use_pixels=True)(start, rows)
+        return FrameProblem(evidence, side, at, pose.global_orient, use_pixels=True)
 
-    residual, by_pose = residuals(betas)
+    residual, by_pose = problem(betas)(start, rows)
     # A frame that fits far worse than most was seen wrongly: it says nothing of the shape.
     cost = np.sum(residual**2, axis=1)
     usual = max(float(np.median(cost)), 2.0 * len(KEYPOINT_WEIGHTS))
     weight = 1 / (1 + cost / (2 * usual)) ** 2
-    by_shape = np.stack(
-        [(residuals(betas + b)[0] - residual) / _BETA_STEP for b in _BETA_STEP * np.eye(10)], -1
-    )
+    stepped = (problem(betas + b).residuals(start, rows) for b in _BETA_STEP * np.eye(10))
+    by_shape = np.stack([(other - residual) / _BETA_STEP for other in stepped], -1)
     # Project onto the complement of each frame's pose.
     q, _ = np.linalg.qr(by_pose)
     by_shape = by_shape - q @ (np.swapaxes(q, 1, 2) @ by_shape)
@@ -264,12 +263,12 @@ class FrameProblem:
         seen = rest + self._offset
         bones = seen[_CHILDREN] - seen[_PARENTS]
         self._bone_length = np.linalg.norm(bones, axis=-1)[None, :, None]
+        self._direction_sigma = DIRECTION_SIGMA["beside pixels" if use_pixels else "alone"]
         self._whitening = evidence.whitening()
 
     def pose(self, x: np.ndarray) -> Pose:
         """Return the poses of all N frames."""
-        wrist = np.exp(x[:, 5:6]) * np.concatenate([x[:, 3:5], np.ones((len(x), 1))], axis=1)
-        return Pose(self.orient(x), x[:, 6:], wrist)
+        return Pose(self.orient(x), x[:, 6:], np.exp(x[:, 5:6]) * _ray(x))
 
     def orient(self, x: np.ndarray) -> np.ndarray:
         """Return the orientations (N, 3, 3)."""
@@ -290,39 +289,64 @@ class FrameProblem:
         return np.concatenate([-free, low]), np.concatenate([free, high])
 
     def __call__(self, x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        count = len(x)
-        turn = rotations.exp(x[:, :3]) @ self._orient[rows]
-        chain, d_chain = articulation.keypoints_with_jacobian(x[:, 6:], self._side, self._rest)
-        arms = (chain + self._offset) @ np.swapaxes(turn, 1, 2)
-        d_points = np.zeros((count, 21, 3, 28))
-        d_points[..., :3] = -rotations.skew(arms) @ rotations.left_jacobian(x[:, :3])[:, None]
-        d_points[..., 6:] = turn[:, None] @ d_chain
-        direction = self._evidence.direction[rows]
-        bones = (arms[:, _CHILDREN] - arms[:, _PARENTS]) / self._bone_length
-        d_bones = (d_points[:, _CHILDREN] - d_points[:, _PARENTS]) / self._bone_length[..., None]
-        sigma = DIRECTION_SIGMA["beside pixels" if self._use_pixels else "alone"]
-        residuals = [(bones - direction) / sigma]
+        """Return residuals (n, M) of some of the frames and their derivatives (n, M, 28)."""
+        turn, points, axes = self._turned(x, rows)
+        arms = points + self._offset @ np.swapaxes(turn, 1, 2)
+        residuals, by_point = self._residuals(x, rows, arms)
+        by_turn = -rotations.skew(arms) @ rotations.left_jacobian(x[:, :3])[:, None]
+        jacobian = np.zeros((*residuals.shape, self.UNKNOWNS))
 
-        jacobians = [d_bones / sigma]
-        if self._use_pixels:
-            depth = np.exp(x[:, 5])
-            wrist = depth[:, None] * np.concatenate([x[:, 3:5], np.ones((count, 1))], axis=1)
-            d_points[:, :, 0, 3] = d_points[:, :, 1, 4] = depth[:, None]
-            d_points[..., 5] = wrist[:, None]
-            residual, d_point = _pixel_residual(
-                arms + wrist[:, None], self._evidence.bearing[rows], self._whitening[rows]
+        # An angle turns the keypoints beyond its joint; a bone with its far end, by itself.
+        angle, moved, joint = articulation.moves()
+        near = np.stack([joint, _PARENTS[moved - 1]])
+        bent = _cross(axes[:, None, angle], points[:, None, moved] - points[:, near])
+        bones = jacobian[:, :60].reshape(-1, 20, 3, self.UNKNOWNS)
+        scale = self._bone_length[..., None] * self._direction_sigma
+        bones[..., :3] = (by_turn[:, _CHILDREN] - by_turn[:, _PARENTS]) / scale
+        bones[:, moved - 1, :, 6 + angle] = np.swapaxes(bent[:, 1] / scale[:, moved - 1, 0], 0, 1)
+
+        if by_point is not None:
+            pixels = jacobian[:, 60:102].reshape(-1, 21, 2, self.UNKNOWNS)
+            pixels[..., :3] = by_point @ by_turn
+            depth = np.exp(x[:, 5])[:, None, None]
+            pixels[..., 3:5] = depth[..., None] * by_point[..., :2]
+            # The wrist is at depth times (x, y, 1).
+            pixels[..., 5] = depth * (by_point @ _ray(x)[:, None, :, None])[..., 0]
+            pixels[:, moved, :, 6 + angle] = np.swapaxes(
+                (by_point[:, moved] @ bent[:, 0, ..., None])[..., 0], 0, 1
             )
-            residuals.append(residual)
-            jacobians.append(d_point @ d_points)
 
-        residuals = [r.reshape(count, -1) for r in residuals]
-        jacobians = [j.reshape(count, -1, 28) for j in jacobians]
-        residuals.append((x[:, 6:] - articulation.comfortable()) / ANGLE_SIGMA)
-        prior = np.zeros((22, 28))
-        prior[:, 6:] = np.eye(22) / ANGLE_SIGMA
-        jacobians.append(np.broadcast_to(prior, (count, 22, 28)))
+        jacobian[:, -22:, 6:] = np.eye(22) / ANGLE_SIGMA
+        return residuals, jacobian
 
-        return np.concatenate(residuals, axis=1), np.concatenate(jacobians, axis=1)
+    def residuals(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return what a call does, without the derivatives."""
+        turn, points, _ = self._turned(x, rows)
+        return self._residuals(x, rows, points + self._offset @ np.swapaxes(turn, 1, 2))[0]
+
+    def _turned(self, x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return orientations, and from the wrist keypoints and axes of the angles as turned."""
+        turn = rotations.exp(x[:, :3]) @ self._orient[rows]
+        points, _, axes = articulation.chain(x[:, 6:], self._side, self._rest)
+        to_camera = np.swapaxes(turn, 1, 2)
+        return turn, points @ to_camera, axes @ to_camera
+
+    def _residuals(
+        self, x: np.ndarray, rows: np.ndarray, arms: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return residuals of landmarks ``arms`` (n, 21, 3) from the wrist, and those of pixels by
+        the landmark (n, 21, 2, 3).
+        """
+        bones = (arms[:, _CHILDREN] - arms[:, _PARENTS]) / self._bone_length
+        parts, by_point = [(bones - self._evidence.direction[rows]) / self._direction_sigma], None
+        if self._use_pixels:
+            points = arms + (np.exp(x[:, 5:6]) * _ray(x))[:, None]
+            residual, by_point = _pixel_residual(
+                points, self._evidence.bearing[rows], self._whitening[rows]
+            )
+            parts.append(residual)
+        parts.append((x[:, 6:] - articulation.comfortable()) / ANGLE_SIGMA)
+        return np.concatenate([part.reshape(len(x), -1) for part in parts], axis=1), by_point
 
 
 def _solve(problem: FrameProblem, start: np.ndarray, iterations: int) -> Solution:
@@ -333,10 +357,21 @@ def _pixel_residual(
     points: np.ndarray, bearing: np.ndarray, whitening: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weighted bearing residuals (N, 21, 2) and their derivative by the point (N, 21, 2, 3)."""
-    z = np.maximum(points[..., 2], 1e-2)
-    predicted = points[..., :2] / z[..., None]
+    z = np.maximum(points[..., 2:], 1e-2)
+    predicted = points[..., :2] / z
     residual = (whitening @ (predicted - bearing)[..., None])[..., 0]
-    d_point = np.zeros((*points.shape[:2], 2, 3))
-    d_point[..., 0, 0] = d_point[..., 1, 1] = 1 / z
-    d_point[..., :, 2] = -predicted / z[..., None]
-    return residual, whitening @ d_point
+    by_bearing = whitening / z[..., None]
+    return residual, np.concatenate([by_bearing, -by_bearing @ predicted[..., None]], axis=-1)
+
+
+def _ray(x: np.ndarray) -> np.ndarray:
+    """Return (x/z, y/z, 1) of the wrists (n, 3)."""
+    return np.concatenate([x[:, 3:5], np.ones((len(x), 1))], axis=1)
+
+
+def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the cross product over the last axis; NumPy's takes three times as long."""
+    out = np.empty(np.broadcast_shapes(a.shape, b.shape))
+    for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+        out[..., i] = a[..., j] * b[..., k] - a[..., k] * b[..., j]
+    return out

@@ -79,7 +79,7 @@ def _solve_block(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Improve ``x`` in place; return the cost and which rows converged."""
     active = np.arange(len(x))
-    cost, gradient, hessian = _quadratic(*residuals_and_jacobian(x, first + active))
+    cost, gradient, hessian = quadratic(*residuals_and_jacobian(x, first + active))
 
     damping = np.full(len(x), 1e-3)
     for _ in range(iterations):
@@ -88,7 +88,7 @@ def _solve_block(
         bounds = low[active], high[active]
         step = _step(x[active], gradient[active], hessian[active], damping[active], *bounds)
         trial = np.clip(x[active] + step, *bounds)
-        new_cost, new_gradient, new_hessian = _quadratic(
+        new_cost, new_gradient, new_hessian = quadratic(
             *residuals_and_jacobian(trial, first + active)
         )
         gain = cost[active] - new_cost
@@ -107,7 +107,7 @@ def _solve_block(
     return cost, converged
 
 
-def _quadratic(residuals: np.ndarray, jacobian: np.ndarray) -> tuple[np.ndarray, ...]:
+def quadratic(residuals: np.ndarray, jacobian: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return the cost, half its gradient, and half the Gauss-Newton Hessian."""
     transposed = np.swapaxes(jacobian, 1, 2)
     cost = np.einsum("nm,nm->n", residuals, residuals)

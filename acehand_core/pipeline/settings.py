@@ -163,7 +163,7 @@ class JobSettings:
     quality: Quality = setting(
         "balanced",
         "of the mediapipe tracker, against its time: in how many crops the landmark network sees "
-        "each hand again (0, 4 or 12), and how thoroughly hands are searched for",
+        "each hand again (0, 1 to 3, or 12), and how thoroughly hands are searched for",
         identity="always",
     )
     palm_calibration: float = setting(

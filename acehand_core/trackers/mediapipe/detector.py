@@ -51,8 +51,7 @@ class Detection:
     @property
     def size(self) -> float:
         """Rms distance of the landmarks from their mean, pixels."""
-        centred = self.pixels - self.pixels.mean(0)
-        return float(np.sqrt(np.mean(np.sum(centred**2, axis=1))))
+        return search.size(self.pixels)
 
 
 class Detector:

@@ -1,4 +1,4 @@
-"""Each hand looked at in several crops: a better mean, and how far the crops disagree.
+"""Each hand seen in several crops: a better mean, and how far the crops disagree.
 
 The landmark network answers differently when its crop is turned, mirrored or of another size. Where
 it is sure, little; where it guesses, a lot. The mean is better than any one of the answers, and
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from acehand_core.motion import FrameSource
+from acehand_core.trackers.mediapipe import search
 from acehand_core.trackers.mediapipe.detector import Detection
 from acehand_core.trackers.mediapipe.linking import Slots, distance
 from acehand_core.trackers.mediapipe.networks import (
@@ -46,12 +47,15 @@ class Variant:
         return replace(crop, side=crop.side * self.scale, angle=angle, mirrored=self.mirrored)
 
 
+#: A hand was found in a crop like this: what was seen there counts, it is not looked at again.
+AS_FOUND = Variant()
 #: Crops of the size that MediaPipe follows hands with. Tighter ones would shut out another hand
 #: that is near, and put wrists further out: by 3 % of the hand's length at 0.9 of the side.
+#: Half of them are mirrored, else a hand and its mirror image would be seen differently.
 VARIANTS: dict[Quality, tuple[Variant, ...]] = {
     "fast": (),
     "balanced": (
-        Variant(0), Variant(0, mirrored=True), Variant(20), Variant(-20, mirrored=True),
+        AS_FOUND, Variant(mirrored=True), Variant(20), Variant(-20, mirrored=True),
     ),
     "best": tuple(
         Variant(degrees, scale, mirrored)
@@ -59,6 +63,10 @@ VARIANTS: dict[Quality, tuple[Variant, ...]] = {
         for degrees, scale in ((0, 0.93), (0, 1.07), (12, 1.0), (-12, 1.0), (24, 1.0), (-24, 1.0))
     ),
 }  # fmt: skip
+
+#: Where the first two looks are no further apart (``search.apart``) the others are left out. On a
+#: real video so are those of six hands in seven; what they would add there is little.
+AGREED: dict[Quality, float] = {"fast": 0.0, "balanced": 0.05, "best": 0.0}
 
 
 def refine(
@@ -85,14 +93,16 @@ def refine(
 
     def look(frame: int, image: ImageRgb) -> list[Detection]:
         hands = [hand for hand in slots[frame] if hand is not None]
-        return [_refined(networks, image, hand, variants) for hand in hands]
+        return [_refined(networks, image, hand, variants, AGREED[quality]) for hand in hands]
 
     places = hashlib.sha256()
     for pair in slots:
         for hand in pair:
             places.update(b"-" if hand is None else hand.pixels.tobytes())
     crops = [[v.degrees, v.scale, v.mirrored] for v in variants]
-    cache = SegmentCache(work_dir, {**key, "crops": crops, "hands": places.hexdigest()})
+    cache = SegmentCache(
+        work_dir, {**key, "crops": crops, "agreed": AGREED[quality], "hands": places.hexdigest()}
+    )
     found = in_segments(frames, lambda: look, "refine", progress, cache)
 
     refined: Slots = []
@@ -103,11 +113,22 @@ def refine(
 
 
 def _refined(
-    networks: HandNetworks, image: ImageRgb, hand: Detection, variants: Sequence[Variant]
+    networks: HandNetworks,
+    image: ImageRgb,
+    hand: Detection,
+    variants: Sequence[Variant],
+    agreed: float,
 ) -> Detection:
     crop = crop_of(hand.pixels)
-    looks = [networks.look(image, variant.of(crop)) for variant in variants]
-    looks = [look for look in looks if look.presence > LEAST_PRESENCE]
+    looks: list[Look] = []
+    for variant in variants:
+        if len(looks) == 2 and search.apart(*looks) < agreed:
+            break
+        look = Look(hand.pixels, hand.world, hand.p_right, hand.presence)
+        if variant != AS_FOUND:
+            look = networks.look(image, variant.of(crop))
+        if look.presence > LEAST_PRESENCE:
+            looks.append(look)
     if len(looks) < 2:
         return hand
     found = merged(looks, hand)
