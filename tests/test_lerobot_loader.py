@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,9 @@ from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.combine import merge_datasets
 from acehand_core.lerobot.dataset import create
 from acehand_core.lerobot.edit import change_task, remove_episodes
+from acehand_core.lerobot.format import HANDS
 from acehand_core.lerobot.repair import repair
+from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from helpers import lerobot_samples as samples
 from helpers.commands import run_helper
 from helpers.example_video import EXAMPLE
@@ -82,10 +85,11 @@ def test_the_real_loader_reads_what_the_main_job_writes(tmp_path: Path) -> None:
     two = [str(EXAMPLE), "--output", str(folder / "two"), "--no-overlay", "-q"]
     assert retarget.main([*two, "--duration", "1", "--task", "first"]) == 0
     assert retarget.main([*two, "--start", "2", "--append", "--task", "second"]) == 0
-    hands = folder / "two" / "acehand" / "episode_000001" / "hand_motion.parquet"
+    hands = _with_doubtful(folder / "two" / "acehand" / "episode_000001" / HANDS, tmp_path)
     joints = [str(hands), "--output", str(folder / "joints"), "-q"]
     assert retarget.main(joints) == 0
     assert retarget.main([*joints, "--append", "--task", "again"]) == 0
+    _expect_doubt(hands, folder / "joints.npz", ["hand motion", "again"])
     shared = Path(os.environ.get("ACEHAND_SHARED", HERE.parent.parent / "shared"))
     video = shared / "data" / "human_hand_video.mp4"
     if video.is_file():
@@ -109,6 +113,35 @@ def test_both_live_in_one_environment(tmp_path: Path) -> None:
         pytest.skip("acehand is not installed beside lerobot")
     report = _run_there(["test_side_by_side.py"], tmp_path / "cache")
     assert "skipped" not in report, report
+
+
+def _with_doubtful(table: Path, folder: Path) -> Path:
+    """Return a table like this one in which a hand is doubtful for a while."""
+    motion = read_hand_motion(table)
+    assert motion.joint_sigma is not None and motion.observed[5:10, 1].all()
+    quality = motion.quality.copy()
+    quality[5:10, 1] = 0.0
+    write_hand_motion(replace(motion, quality=quality), folder / HANDS)
+    return folder / HANDS
+
+
+def _expect_doubt(table: Path, path: Path, tasks: list[str]) -> None:
+    """Leave what the real loader must find of how far joints may be off, read with pyarrow."""
+    columns = pq.read_table(table).to_pydict()  # a row per frame and hand
+    sigma = np.array(columns["joint_sigma"], np.float32).reshape(-1, 2 * 21 * 2)
+    assert (sigma > 0).any() and len(sigma) > 10
+    keys = ("quality", "observed", "filled")
+    flags = {key: np.array(columns[key]).reshape(-1, 2) for key in keys}
+    every = {
+        "hand.joint_sigma": np.where(np.isnan(sigma), np.float32(-1), sigma),
+        "hand.valid": flags["observed"] | flags["filled"],
+        "observation.hand.confidence": flags["quality"].astype(np.float32),
+    }
+    np.savez(
+        path,
+        task=np.repeat(tasks, len(sigma)),
+        **{key: np.tile(value, (len(tasks), 1)) for key, value in every.items()},
+    )
 
 
 def _check_edited(edited: Path) -> None:

@@ -23,6 +23,7 @@ from acehand_core.bags.messages import (
     PlainMessage,
     frame_messages,
     latched_messages,
+    quality_status,
     with_frame_prefix,
 )
 from acehand_core.cli import console
@@ -48,7 +49,7 @@ from acehand_core.types import SIDES
 from acehand_ros import clips, launching, offline_bag
 from acehand_ros.messages import in_namespace, live_topic
 from acehand_ros.options import clip_options, offline_options
-from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG, PLAYER, as_parameters
+from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG, PLAYER, as_parameters, check
 from acehand_ros.playback import Playback, PlayerSettings, at_rate, choose_episode, rest_of
 from acehand_ros.status import diagnostics, job_diagnostics, report_values
 from acehand_ros.timeline import Timeline
@@ -287,6 +288,22 @@ def test_the_player_leaves_descriptions_to_others_and_tells_quality_where_it_is(
     assert verdict["name"] == "acehand: verdict"
 
 
+def test_a_hand_is_said_to_be_followed_only_where_it_is() -> None:
+    demonstration, _ = next(iter(load_demonstrations(TRUTH)))
+    quality, observed = demonstration.motion.quality.copy(), demonstration.motion.observed.copy()
+    quality[3, 1] = quality[4, 0] = 0.0
+    observed[4, 0] = False
+    motion = replace(demonstration.motion, quality=quality, observed=observed)
+    seen = replace(demonstration, motion=motion)
+    found = [
+        [(status["level"], status["message"]) for status in quality_status(seen, index)]
+        for index in (2, 3, 4)
+    ]
+    followed = (0, "followed")
+    doubtful, absent = (1, "doubtful; not followed"), (1, "absent; not commanded")
+    assert found == [[followed, followed], [followed, doubtful], [absent, followed]]
+
+
 def test_pause_seek_and_close_in_time(demonstration: Demonstration) -> None:
     outlet = Collected()
     player = playback(demonstration, outlet, paused=True)
@@ -359,6 +376,28 @@ def test_options_of_offline_bag(tmp_path: Path) -> None:
     options = offline_options(given | more)
     assert options.bag_output is None and options.job.hand_length_m == 0.19
     assert options.job.reading.bag.image_topic == "/a" and options.job.existing == "append"
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [("camera_motion", ("off", "rotation", "full")), ("quality", ("fast", "balanced", "best"))],
+)
+@pytest.mark.parametrize("node", [OFFLINE_BAG, CLIP_RECORDER])
+def test_what_the_tracker_is_told(node, name: str, choices: tuple[str, ...]) -> None:
+    """Choices as docs/formats.md has them; of full motion the tracker itself needs the turns."""
+    given = values(node) | {"bag": "in.mcap", "output_dir": "out"}
+    for choice in choices:
+        check(node, {name: choice})
+        if node is OFFLINE_BAG:
+            job = offline_options(given | {name: choice}).job
+        else:
+            job = clip_options(given | {name: choice}, Path("clip"), Path("bag"), "").job
+        assert getattr(job, name) == choice
+        told = "rotation" if choice == "full" else choice
+        assert getattr(job.tracking, name) == told
+    for wrong in ("ful", "fasst", ""):
+        with pytest.raises(InputError, match=rf"{name}: '{wrong}'; .*{choices[0]}"):
+            check(node, {name: wrong})
 
 
 @pytest.mark.parametrize(

@@ -261,9 +261,18 @@ def diagnostics_messages(demo: Demonstration) -> list[PlainMessage]:
 
 
 def quality_status(demo: Demonstration, index: int) -> list[dict[str, Any]]:
-    """Return the diagnostic status of each hand at one frame."""
+    """Return the diagnostic status of each hand at one frame.
+
+    A doubtful hand was seen, but the robot passes over it to where it is sure again.
+    """
     status = []
     for slot, side in enumerate(SIDES):
+        level, message = _OK, "followed"
+        if not demo.known[index, slot]:
+            level, message = _WARN, "absent; not commanded"
+        elif demo.motion is not None and demo.motion.doubtful[index, slot]:
+            level, message = _WARN, "doubtful; not followed"
+
         values: dict[str, Any] = {"confidence": round(float(demo.confidence[index, slot]), 4)}
         if demo.motion is not None:
             values |= {
@@ -271,11 +280,10 @@ def quality_status(demo: Demonstration, index: int) -> list[dict[str, Any]]:
                 "observed": bool(demo.motion.observed[index, slot]),
                 "filled": bool(demo.motion.filled[index, slot]),
             }
-        present = bool(demo.known[index, slot])
         status.append({
-            "level": _OK if present else _WARN,
+            "level": level,
             "name": f"acehand: {side} hand",
-            "message": "followed" if present else "absent; not commanded",
+            "message": message,
             "hardware_id": demo.robot,
             "values": key_values(values),
         })  # fmt: skip

@@ -68,7 +68,7 @@ def test_every_frame_comes_out_in_its_place(dataset, expected):
                 height, width, _ = dataset.features[key]["shape"]
                 assert item[key].shape == (3, height, width)
                 assert item[key].dtype == torch.float32 and 0 <= item[key].min() <= 1
-                if expected is not None:
+                if expected is not None and "gray" in expected:
                     grey = item[key].mean().item() * 255
                     assert abs(grey - expected["gray"][seen]) < 4, f"frame {seen} of {key}"
             seen += 1

@@ -147,7 +147,10 @@ def test_a_killed_recorder_loses_no_clip(node: Any, start: Start, tmp_path: Path
     assert 4 <= frames <= 6
 
 
-@pytest.mark.parametrize("parameters", [{"device": "cuda"}, {"duration": -1.0}])
+@pytest.mark.parametrize(
+    "parameters",
+    [{"device": "cuda"}, {"duration": -1.0}, {"quality": "fasst"}, {"camera_motion": "ful"}],
+)
 def test_bad_parameters_end_the_node(start: Start, parameters: dict[str, Any]) -> None:
     code, output = start("clip_recorder", **parameters).wait(60)
     assert code == 2, output

@@ -15,6 +15,8 @@ from ros_process import Launched, Process, spin_until, trigger
 from acehand_core.bags.messages import PlainMessage
 from acehand_core.bags.writer import BagWriter
 from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.format import HANDS, episode_folder
+from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.video import open_video
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two_hands.mp4"
@@ -154,8 +156,11 @@ def test_what_is_wrong_is_said_and_is_the_exit_code(
     topic = start("offline_bag", bag=bag, output_dir=tmp_path / "b", image_topic="/wrong")
     (tmp_path / "taken").mkdir()
     taken = start("offline_bag", bag=bag, output_dir=tmp_path / "taken")
+    fast = start("offline_bag", bag=bag, output_dir=tmp_path / "c", quality="fasst")
+    turns = start("offline_bag", bag=bag, output_dir=tmp_path / "d", camera_motion="ful")
     for process, code, sentence in (
         (missing, 2, "none"), (topic, 2, "/wrong"), (taken, 4, "use existing:=append"),
+        (fast, 2, "quality: 'fasst'; "), (turns, 2, "camera_motion: 'ful'; "),
     ):  # fmt: skip
         ended, output = process.wait(120)
         assert ended == code, output
@@ -166,10 +171,28 @@ def test_what_is_wrong_is_said_and_is_the_exit_code(
 def test_the_launch_file(launch: Callable[..., Launched], bag: Path, tmp_path: Path) -> None:
     """``ros2 launch`` of the colcon-installed package finishes by itself."""
     made = tmp_path / "data"
-    code, output = launch("offline_bag", bag=bag, output_dir=made, task=12, mesh=False).wait(240)
+    given = {"task": 12, "mesh": False, "quality": "fast", "camera_motion": "off"}
+    code, output = launch("offline_bag", bag=bag, output_dir=made, **given).wait(240)
     assert code == 0, output
     assert "process has finished cleanly" in output
     assert list(check_dataset(made)) == []
+    provenance = read_hand_motion(made / episode_folder(0) / HANDS).provenance
+    told = {name: provenance.settings[name] for name in ("quality", "camera_motion")}
+    assert told == {"quality": "fast", "camera_motion": "off"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "valid"),
+    [("quality", "fasst", "balanced"), ("camera_motion", "ful", "rotation")],
+)
+def test_the_launch_file_refuses_what_is_no_choice(
+    launch: Callable[..., Launched], bag: Path, tmp_path: Path, name: str, value: str, valid: str
+) -> None:
+    given = {"bag": bag, "output_dir": tmp_path / "data", name: value}
+    code, output = launch("offline_bag", **given).wait(60)
+    assert code == 1, output
+    assert f'"{name}" provided value "{value}"' in output and f"'{valid}'" in output
+    assert "Traceback" not in output and not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(
