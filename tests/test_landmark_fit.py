@@ -296,6 +296,30 @@ def test_shape_of_one_frame():
 # --- evidence ----------------------------------------------------------------------------------
 
 
+def test_landmarks_err_by_angles_wherever_the_hand_is_seen():
+    """Rays turned by small random angles, 10 and 65 degrees off the axis: whitened, all are alike."""
+    rng = np.random.default_rng(13)
+    _, keypoints = random_hands(rng, 1, "right")
+    arms = keypoints[0] - keypoints[0].mean(0)
+    scales = []
+    for degrees in (10.0, 65.0):
+        towards = rotations.exp(np.radians(degrees) * np.array([0.6, -0.8, 0.0]))
+        # The same hand in the same view, half a metre away.
+        ray = (arms + [0.0, 0.0, 0.5]) @ towards.T
+        one = Evidence(ray[None, :, :2] / ray[None, :, 2:], np.zeros((1, 20, 3)))
+        scales.append(one.scale[0])
+        turned = rotations.exp(1e-3 * rng.normal(size=(4000, 21, 3))) @ ray[None, ..., None]
+        error = turned[..., :2, 0] / turned[..., 2:, 0] - one.bearing
+        white = (one.whitening() @ error[..., None])[..., 0]
+        sigma = landmark_fit.PIXEL_SIGMA * scales[-1] / np.sqrt(landmark_fit.KEYPOINT_WEIGHTS)
+        expected = (1e-3 / sigma) ** 2
+        for axis in (0, 1):
+            np.testing.assert_allclose(white[..., axis].var(0), expected, rtol=0.12)
+        across = (white[..., 0] * white[..., 1]).mean(0)
+        np.testing.assert_allclose(across / expected, 0, atol=0.1)
+    np.testing.assert_allclose(scales[0], scales[1], rtol=1e-6)
+
+
 @settings(max_examples=20, deadline=None)
 @given(seed=SEEDS)
 def test_directions_are_seen_along_the_hands_own_ray(seed):
@@ -316,10 +340,10 @@ def test_directions_are_seen_along_the_hands_own_ray(seed):
 
 
 def test_scale_is_the_palms_apparent_length():
-    """Facing the camera, at one metre, bearings are metres."""
+    """Facing the camera, the wrist at one metre on the axis: chords of the rays' angles."""
     rest = HAND.rest_keypoints("right", ZERO)
     flat = (rest - rest[0]) @ np.array([[1.0, 0, 0], [0, 0, 1], [0, 1, 0]]) * [1, 1, 0] + [0, 0, 1]
-    palm = np.linalg.norm((flat - flat[0])[[5, 9, 13, 17]], axis=-1)
+    palm = 2 * np.sin(np.arctan(np.linalg.norm((flat - flat[0])[[5, 9, 13, 17]], axis=-1)) / 2)
     scale = evidence_of(flat[None]).scale
     np.testing.assert_allclose(scale, [np.sqrt(np.mean(palm**2))], rtol=1e-12)
     np.testing.assert_allclose(evidence_of(3 * flat[None]).scale, scale, rtol=1e-12)

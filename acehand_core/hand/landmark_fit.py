@@ -67,8 +67,7 @@ class Evidence:
         offset: Float[np.ndarray, "21 3"] | None = None,
     ) -> Evidence:
         """Turn the crop's frame to the camera's: the network sees a hand along its own ray."""
-        centre = np.concatenate([bearing.mean(1), np.ones((len(bearing), 1))], axis=1)
-        centre /= np.linalg.norm(centre, axis=1, keepdims=True)
+        centre = rays(bearing.mean(1))
         to_camera = rotations.between(np.broadcast_to([0.0, 0.0, 1.0], centre.shape), centre)
         bones = (world[:, _CHILDREN] - world[:, _PARENTS]) @ np.swapaxes(to_camera, 1, 2)
         direction = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
@@ -88,11 +87,17 @@ class Evidence:
         return offset * articulation.MIRROR if side == "left" else offset
 
     def whitening(self) -> Float[np.ndarray, "N 21 2 2"]:
-        """Return what takes errors of bearings to standard deviations."""
+        """Return what takes errors of bearings to standard deviations.
+
+        Landmarks err by angles, the same in all directions; a bearing far from the optical axis
+        grows faster than its angle, along the radius most.
+        """
         # A hand that is a point in the picture would have no noise.
         scale = np.maximum(self.scale, 1e-6)
         own = (PIXEL_SIGMA * scale)[:, None] ** 2 / KEYPOINT_WEIGHTS
-        covariance = own[..., None, None] * np.eye(2)
+        outer = self.bearing[..., :, None] * self.bearing[..., None, :]
+        stretch = np.sum(self.bearing**2, axis=-1)[..., None, None] + 1
+        covariance = own[..., None, None] * stretch * (np.eye(2) + outer)
         if self.spread is not None:
             covariance = covariance + SPREAD_FACTOR**2 * self.spread
         lower = np.linalg.cholesky(covariance)
@@ -100,9 +105,16 @@ class Evidence:
 
     @property
     def scale(self) -> Float[np.ndarray, "N"]:
-        """Apparent length of the palm in bearing units: wrist to the four knuckles, rms."""
-        arms = self.bearing[:, PALM[1:]] - self.bearing[:, :1]
-        return np.sqrt(np.mean(np.sum(arms**2, axis=-1), axis=1))
+        """Apparent length of the palm, rad: wrist to the four knuckles, rms."""
+        ray = rays(self.bearing[:, PALM])
+        return np.sqrt(np.mean(np.sum((ray[:, 1:] - ray[:, :1]) ** 2, axis=-1), axis=1))
+
+
+def rays(bearing: Float[np.ndarray, "*batch 2"]) -> Float[np.ndarray, "*batch 3"]:
+    """Return unit vectors of bearings (x/z, y/z)."""
+    ray = np.concatenate([bearing, np.ones_like(bearing[..., :1])], axis=-1)
+    unit: Float[np.ndarray, "*batch 3"] = ray / np.linalg.norm(ray, axis=-1, keepdims=True)
+    return unit
 
 
 #: Frames whose keypoints are found together.

@@ -122,10 +122,10 @@ def reconstruct(
     pose, betas = _fit(sightings, side, camera, settings)
     rest = CapsuleHand().rest_keypoints(side, betas)
 
-    # Rms distance of fitted and seen bearings over the palm's apparent length.
+    # Rms angle between fitted and seen landmarks over the palm's apparent length.
     keypoints = pose.keypoints(side, rest) + _offsets(pose, sightings, side, rest)
-    z = np.maximum(keypoints[..., 2:], 1e-2)
-    error = np.sum((keypoints[..., :2] / z - sightings.evidence.bearing) ** 2, axis=-1)
+    fitted = keypoints / np.linalg.norm(keypoints, axis=-1, keepdims=True)
+    error = np.sum((fitted - landmark_fit.rays(sightings.evidence.bearing)) ** 2, axis=-1)
     misfit = np.sqrt(error.mean(1)) / sightings.evidence.scale
     keep = misfit < MAX_MISFIT
     if not keep.any():
