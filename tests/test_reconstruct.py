@@ -17,7 +17,7 @@ from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import gaps
 from acehand_core.trackers.mediapipe import reconstruct as module
 from acehand_core.trackers.mediapipe.detector import Detection
-from acehand_core.trackers.mediapipe.reconstruct import reconstruct
+from acehand_core.trackers.mediapipe.reconstruct import reconstruct, reconstruct_hands
 
 HAND = CapsuleHand()
 ZERO = np.zeros(10)
@@ -305,3 +305,22 @@ def test_any_detections_give_a_consistent_track(seed, count):
     track = reconstruct(detections, "right", PINHOLE, times, TrackerSettings())
     assert_consistent(track, "right")
     assert not track.observed[[d is None for d in detections]].any()
+
+
+def test_both_hands_have_one_shape():
+    """Found apart, noise gives each hand one of its own."""
+    hands = {}
+    for side, seed in (("left", 1), ("right", 2)):
+        _, joints = motion(side, 12)
+        hands[side] = seen(joints, PINHOLE, side, np.random.default_rng(seed), 6.0)
+    both = reconstruct_hands(hands, PINHOLE, stamps(12), KNOWN_LENGTH)
+    alone = {
+        side: reconstruct(hand, side, PINHOLE, stamps(12), KNOWN_LENGTH)
+        for side, hand in hands.items()
+    }
+    np.testing.assert_array_equal(both["left"].betas, both["right"].betas)
+    assert np.abs(alone["left"].betas - alone["right"].betas).max() > 0.1
+    assert HAND.hand_length(both["left"].betas) == pytest.approx(LENGTH, abs=1e-3)
+    for side in hands:
+        assert both[side].observed.all()
+        assert_consistent(both[side], side)

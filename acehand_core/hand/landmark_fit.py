@@ -7,6 +7,7 @@ over a clip. Orientation, placement and angles of every frame are solved at once
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -187,33 +188,63 @@ def refine(
 
 
 def fit_shape(
-    pose: Pose,
-    evidence: Evidence,
-    side: Side,
+    hands: Sequence[tuple[Pose, Evidence, Side]],
     hand_length_m: float | None,
     rounds: int = 4,
 ) -> Float[np.ndarray, "10"]:
-    """Fit the one shape of a hand to pixels in frames spread over the recording.
+    """Fit the one shape of a person's hands to pixels in frames spread over the recording.
 
     Alternates poses and betas. A single camera cannot know the size: without ``hand_length_m`` the
     size stays that of the mean adult hand.
+
+    Args:
+        hands: poses and evidence of one hand, or of both, which are mirror images.
     """
     model = CapsuleHand()
-    count = len(pose.angles)
-    chosen = np.unique(np.linspace(0, count - 1, min(count, SHAPE_FRAMES)).astype(int))
-    pose, evidence = pose.rows(chosen), evidence.rows(chosen)
+    chosen = []
+    for pose, evidence, side in hands:
+        count = len(pose.angles)
+        rows = np.unique(np.linspace(0, count - 1, min(count, SHAPE_FRAMES)).astype(int))
+        chosen.append((pose.rows(rows), evidence.rows(rows), side))
     betas = np.zeros(10)
     for _ in range(rounds):
-        betas = _shape_step(pose, evidence, side, betas, hand_length_m)
-        rest = model.rest_keypoints(side, betas)
-        pose = refine(pose, evidence, side, rest, iterations=4)
+        betas = _shape_step(chosen, betas, hand_length_m)
+        chosen = [
+            (refine(pose, seen, side, model.rest_keypoints(side, betas), iterations=4), seen, side)
+            for pose, seen, side in chosen
+        ]
     return betas
 
 
 def _shape_step(
-    pose: Pose, evidence: Evidence, side: Side, betas: np.ndarray, hand_length_m: float | None
+    hands: Sequence[tuple[Pose, Evidence, Side]], betas: np.ndarray, hand_length_m: float | None
 ) -> np.ndarray:
-    """One Gauss-Newton step on betas, with the pose of every frame free to follow.
+    """One Gauss-Newton step on betas, with the pose of every frame free to follow."""
+    model = CapsuleHand()
+    normal, gradient, frames = np.zeros((10, 10)), np.zeros(10), 0.0
+    for pose, evidence, side in hands:
+        by_hand = _shape_equations(pose, evidence, side, betas)
+        normal, gradient = normal + by_hand[0], gradient + by_hand[1]
+        frames += by_hand[2]
+    share = min(1.0, SHAPE_EVIDENCE_FRAMES / frames)
+    prior = np.ones(10)
+    if hand_length_m is not None:
+        prior[0] = 0.0  # the size is known: else unusual proportions would share in it
+    normal, gradient = normal * share + np.diag(prior), gradient * share + prior * betas
+    if hand_length_m is not None:
+        length = model.hand_length(betas)
+        slope = np.array([model.hand_length(betas + b) - length for b in np.eye(10)]) / 5e-4
+        normal += np.outer(slope, slope)
+        gradient += slope * (length - hand_length_m) / 5e-4
+    step = np.linalg.solve(normal, -gradient)
+    limit = np.where(prior, 3.0, np.inf)
+    return np.clip(betas + step, -limit, limit)
+
+
+def _shape_equations(
+    pose: Pose, evidence: Evidence, side: Side, betas: np.ndarray
+) -> tuple[Float[np.ndarray, "10 10"], Float[np.ndarray, "10"], float]:
+    """Return the normal equations of betas by one hand, and the sum of its frames' weights.
 
     Poses held still would freeze the size and slow down the rest: they are eliminated.
     """
@@ -238,19 +269,7 @@ def _shape_step(
     residual = residual - (q @ (np.swapaxes(q, 1, 2) @ residual[..., None]))[..., 0]
     normal = np.einsum("n,nrb,nrc->bc", weight, by_shape, by_shape, optimize=True)
     gradient = np.einsum("n,nrb,nr->b", weight, by_shape, residual, optimize=True)
-    share = min(1.0, SHAPE_EVIDENCE_FRAMES / float(weight.sum()))
-    prior = np.ones(10)
-    if hand_length_m is not None:
-        prior[0] = 0.0  # the size is known: else unusual proportions would share in it
-    normal, gradient = normal * share + np.diag(prior), gradient * share + prior * betas
-    if hand_length_m is not None:
-        length = model.hand_length(betas)
-        slope = np.array([model.hand_length(betas + b) - length for b in np.eye(10)]) / 5e-4
-        normal += np.outer(slope, slope)
-        gradient += slope * (length - hand_length_m) / 5e-4
-    step = np.linalg.solve(normal, -gradient)
-    limit = np.where(prior, 3.0, np.inf)
-    return np.clip(betas + step, -limit, limit)
+    return normal, gradient, float(weight.sum())
 
 
 class FrameProblem:

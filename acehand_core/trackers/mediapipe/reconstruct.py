@@ -1,11 +1,11 @@
-"""One hand over the whole recording: from detections to shape, poses, smoothing and filled gaps.
+"""Hands over the whole recording: from detections to shape, poses, smoothing and filled gaps.
 
 ``smoothing`` has the smoother, ``gaps`` in which frame it fills a gap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,13 +115,70 @@ def reconstruct(
         motion: how the camera turned; None: hands are smoothed and filled in the camera frame.
         T_world_camera: where it was, if that is to be trusted; only with ``motion``.
     """
-    track = HandTrack.absent(len(detections))
-    sightings = _sightings(detections, camera, settings.palm_calibration)
-    if sightings is None:
-        return track
-    pose, betas = _fit(sightings, side, camera, settings)
-    rest = CapsuleHand().rest_keypoints(side, betas)
+    hands = {side: detections}
+    return reconstruct_hands(hands, camera, timestamps_ns, settings, motion, T_world_camera)[side]
 
+
+def reconstruct_hands(
+    detections: Mapping[Side, Sequence[Detection | None]],
+    camera: Camera,
+    timestamps_ns: TimestampsNs,
+    settings: TrackerSettings,
+    motion: CameraMotion | None = None,
+    T_world_camera: CameraPoses | None = None,
+) -> dict[Side, HandTrack]:
+    """Return one hand or both of a person, of one shape; arguments as of ``reconstruct``."""
+    tracks = {side: HandTrack.absent(len(timestamps_ns)) for side in detections}
+    seen = {
+        side: sightings
+        for side, hand in detections.items()
+        if (sightings := _sightings(hand, camera, settings.palm_calibration)) is not None
+    }
+    if not seen:
+        return tracks
+    poses, betas = _fit(seen, camera, settings)
+
+    fitted: dict[Side, _Fitted] = {}
+    for side, sightings in seen.items():
+        rest = CapsuleHand().rest_keypoints(side, betas)
+        hand = _fit_frames(sightings, poses[side], side, rest, timestamps_ns, camera, motion,
+                           settings)  # fmt: skip
+        if hand is not None:
+            fitted[side] = hand
+
+    for side, hand in fitted.items():
+        track, frames = tracks[side], hand.sightings.frames
+        track.pixels[frames] = hand.sightings.pixels
+        track.observed[frames] = True
+        track.quality[frames] = hand.quality
+        track.sigma[frames] = hand.sigma
+        track.betas[:] = betas
+        rest = CapsuleHand().rest_keypoints(side, betas)
+        _write_spans(track, hand.pose, side, rest, timestamps_ns, motion, T_world_camera)
+    return tracks
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """Poses of the N sightings that a hand explains, their quality, and as ``HandTrack.sigma``."""
+
+    sightings: _Sightings
+    pose: Pose
+    quality: Float[np.ndarray, "N"]
+    sigma: Float[np.ndarray, "N 21 2"]
+
+
+def _fit_frames(
+    sightings: _Sightings,
+    pose: Pose,
+    side: Side,
+    rest: Float[np.ndarray, "21 3"],
+    timestamps_ns: TimestampsNs,
+    camera: Camera,
+    motion: CameraMotion | None,
+    settings: TrackerSettings,
+) -> _Fitted | None:
+    """Fit all frames of a hand of known shape; None where no hand explains any of them."""
     # Rms angle between fitted and seen landmarks over the palm's apparent length.
     keypoints = pose.keypoints(side, rest) + _offsets(pose, sightings, side, rest)
     fitted = keypoints / np.linalg.norm(keypoints, axis=-1, keepdims=True)
@@ -129,7 +186,7 @@ def reconstruct(
     misfit = np.sqrt(error.mean(1)) / sightings.evidence.scale
     keep = misfit < MAX_MISFIT
     if not keep.any():
-        return track
+        return None
     sightings, pose, misfit = sightings.rows(keep), pose.rows(keep), misfit[keep]
 
     sure = np.clip((sightings.confidence - 0.5) / 0.4, 0.2, 1.0)
@@ -143,16 +200,10 @@ def reconstruct(
         mean = CapsuleHand().rest_keypoints(side, np.zeros(10))
         articulated = landmark_fit.articulate(sightings.evidence, side, mean)
         pose = _place(articulated, sightings, side, rest, camera, settings)
-    track.pixels[sightings.frames] = sightings.pixels
-    track.observed[sightings.frames] = True
-    # A doubtful hand was seen, but nothing is trusted of it.
-    quality = sure * (1 - misfit / MAX_MISFIT) * certain
-    track.quality[sightings.frames] = np.where(known, quality, 0.0)
-    track.sigma[sightings.frames] = fit.sigma
-    track.betas[:] = betas
-    _write_spans(track, pose, side, rest, timestamps_ns, motion, T_world_camera)
 
-    return track
+    # A doubtful hand was seen, but nothing is trusted of it.
+    quality = np.where(known, sure * (1 - misfit / MAX_MISFIT) * certain, 0.0)
+    return _Fitted(sightings, pose, quality, fit.sigma)
 
 
 def _sightings(
@@ -209,18 +260,24 @@ def _offsets(
 
 
 def _fit(
-    sightings: _Sightings, side: Side, camera: Camera, settings: TrackerSettings
-) -> tuple[Pose, Float[np.ndarray, "10"]]:
-    """Fit one shape, then every pose with it; the first round with the mean hand."""
-    model, evidence = CapsuleHand(), sightings.evidence
-    rest = model.rest_keypoints(side, np.zeros(10))
-    articulated = landmark_fit.articulate(evidence, side, rest)
-    pose = _place(articulated, sightings, side, rest, camera, settings)
-    refined = landmark_fit.refine(pose, evidence, side, rest, try_relaxed=True)
-    betas = landmark_fit.fit_shape(refined, evidence, side, settings.hand_length_m)
-    rest = model.rest_keypoints(side, betas)
-    # The fit of all frames together goes on from here.
-    return landmark_fit.refine(refined, evidence, side, rest, iterations=3), betas
+    seen: Mapping[Side, _Sightings], camera: Camera, settings: TrackerSettings
+) -> tuple[dict[Side, Pose], Float[np.ndarray, "10"]]:
+    """Fit one shape to the hands, then every pose with it; the first round with the mean hand."""
+    model, poses = CapsuleHand(), {}
+    for side, sightings in seen.items():
+        evidence = sightings.evidence
+        rest = model.rest_keypoints(side, np.zeros(10))
+        articulated = landmark_fit.articulate(evidence, side, rest)
+        pose = _place(articulated, sightings, side, rest, camera, settings)
+        poses[side] = landmark_fit.refine(pose, evidence, side, rest, try_relaxed=True)
+
+    hands = [(poses[side], sightings.evidence, side) for side, sightings in seen.items()]
+    betas = landmark_fit.fit_shape(hands, settings.hand_length_m)
+    for side, sightings in seen.items():
+        rest = model.rest_keypoints(side, betas)
+        # The fit of all frames together goes on from here.
+        poses[side] = landmark_fit.refine(poses[side], sightings.evidence, side, rest, iterations=3)
+    return poses, betas
 
 
 @dataclass(frozen=True, slots=True)
