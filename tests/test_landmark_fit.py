@@ -245,7 +245,7 @@ def test_shape_is_recovered_from_exact_evidence(seed, side, no_priors):
 
 
 def test_both_hands_tell_one_shape(no_priors):
-    """Of the left hand there are two noisy frames; the right one, its mirror image, is seen well."""
+    """Of the left hand there are two noisy frames; the right one is seen well."""
     rng = np.random.default_rng(3)
     betas = rng.normal(size=10)
     shown, keypoints = random_hands(rng, 30, "right", betas, reach=0.6)

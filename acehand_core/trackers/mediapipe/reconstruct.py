@@ -318,10 +318,12 @@ def _fit_together(
                 (timestamps_ns[frames] - timestamps_ns[frames[0]]) * 1e-9, turns, trust[rows],
                 HALF_GAIN_HZ,
             )  # fmt: skip
-            fit = doubt.widened(fit, sightings.one_crop[rows])
+            one_crop = sightings.one_crop[rows]
+            fit = doubt.widened(fit, one_crop)
+            apart = doubt.disagreement(sightings.evidence.rows(rows), one_crop)
 
             own = np.arange(before, min(before + TOGETHER, len(rows)))
-            sigma = doubt.joint_sigma(fit, side, rest, known_size)
+            sigma = doubt.joint_sigma(fit, side, rest, apart, known_size)
             parts.append(_Together(fit.pose.rows(own), sigma[own], doubt.turn_sigma(fit)[own]))
 
     joined = [np.concatenate([getattr(part.pose, name) for part in parts])
