@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -15,6 +15,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation, landmark_fit
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.clip_fit import HalfGain, fit_clip
+from acehand_core.hand.contact import PlacedHand, shifts_apart
 from acehand_core.hand.landmark_fit import Evidence, Pose
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import FILL_FRAMES, CameraMotion
@@ -127,7 +128,7 @@ def reconstruct_hands(
     motion: CameraMotion | None = None,
     T_world_camera: CameraPoses | None = None,
 ) -> dict[Side, HandTrack]:
-    """Return one hand or both of a person, of one shape; arguments as of ``reconstruct``."""
+    """Return one hand or both of a person, of one shape, not through each other."""
     tracks = {side: HandTrack.absent(len(timestamps_ns)) for side in detections}
     seen = {
         side: sightings
@@ -138,13 +139,18 @@ def reconstruct_hands(
         return tracks
     poses, betas = _fit(seen, camera, settings)
 
-    fitted: dict[Side, _Fitted] = {}
-    for side, sightings in seen.items():
-        rest = CapsuleHand().rest_keypoints(side, betas)
-        hand = _fit_frames(sightings, poses[side], side, rest, timestamps_ns, camera, motion,
-                           settings)  # fmt: skip
-        if hand is not None:
-            fitted[side] = hand
+    rests = {side: CapsuleHand().rest_keypoints(side, betas) for side in seen}
+    fitted = {
+        side: hand
+        for side, sightings in seen.items()
+        if (hand := _fit_frames(sightings, poses[side], side, rests[side], timestamps_ns, camera,
+                                motion, settings)) is not None
+    }  # fmt: skip
+    shifts = shifts_apart({
+        side: PlacedHand(hand.sightings.frames, hand.pose.keypoints(side, rests[side]),
+                         hand.sigma[:, WRIST])
+        for side, hand in fitted.items()
+    })  # fmt: skip
 
     for side, hand in fitted.items():
         track, frames = tracks[side], hand.sightings.frames
@@ -153,8 +159,8 @@ def reconstruct_hands(
         track.quality[frames] = hand.quality
         track.sigma[frames] = hand.sigma
         track.betas[:] = betas
-        rest = CapsuleHand().rest_keypoints(side, betas)
-        _write_spans(track, hand.pose, side, rest, timestamps_ns, motion, T_world_camera)
+        pose = replace(hand.pose, wrist=hand.pose.wrist + shifts[side])
+        _write_spans(track, pose, side, rests[side], timestamps_ns, motion, T_world_camera)
     return tracks
 
 
@@ -184,8 +190,7 @@ def _fit_frames(
     fitted = keypoints / np.linalg.norm(keypoints, axis=-1, keepdims=True)
     error = np.sum((fitted - landmark_fit.rays(sightings.evidence.bearing)) ** 2, axis=-1)
     misfit = np.sqrt(error.mean(1)) / sightings.evidence.scale
-    keep = misfit < MAX_MISFIT
-    if not keep.any():
+    if not (keep := misfit < MAX_MISFIT).any():
         return None
     sightings, pose, misfit = sightings.rows(keep), pose.rows(keep), misfit[keep]
 
@@ -255,8 +260,7 @@ def _offsets(
     pose: Pose, sightings: _Sightings, side: Side, rest: Float[np.ndarray, "21 3"]
 ) -> Float[np.ndarray, "N 21 3"]:
     """Return where landmarks lie from the joints, camera axes."""
-    offset = sightings.evidence.landmarks(side, rest)
-    return offset @ np.swapaxes(pose.global_orient, 1, 2)
+    return sightings.evidence.landmarks(side, rest) @ np.swapaxes(pose.global_orient, 1, 2)
 
 
 def _fit(
@@ -275,7 +279,6 @@ def _fit(
     betas = landmark_fit.fit_shape(hands, settings.hand_length_m)
     for side, sightings in seen.items():
         rest = model.rest_keypoints(side, betas)
-        # The fit of all frames together goes on from here.
         poses[side] = landmark_fit.refine(poses[side], sightings.evidence, side, rest, iterations=3)
     return poses, betas
 
