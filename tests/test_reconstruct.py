@@ -12,6 +12,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.clip_fit import HalfGain
+from acehand_core.hand.contact import GIVE_M, overlap
 from acehand_core.hand.landmark_fit import Pose
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import gaps
@@ -324,3 +325,25 @@ def test_both_hands_have_one_shape():
     for side in hands:
         assert both[side].observed.all()
         assert_consistent(both[side], side)
+
+
+def test_hands_that_a_network_sees_in_one_place_do_not_pass_through_each_other():
+    """Landmarks of two hands whose middle knuckles are 6 cm apart: their fingers cross."""
+    _, left = motion("left", 12)
+    right = left * [-1.0, 1.0, 1.0]
+    right = right - right[:, 9:10] + left[:, 9:10] + [0.06, 0.0, 0.0]
+    hands = {
+        side: seen(joints, PINHOLE, side) for side, joints in (("left", left), ("right", right))
+    }
+    assert overlap(left, right).min() > GIVE_M
+    found = reconstruct_hands(hands, PINHOLE, stamps(12), KNOWN_LENGTH)
+    apart = {
+        side: reconstruct(hand, side, PINHOLE, stamps(12), KNOWN_LENGTH).joints
+        for side, hand in hands.items()
+    }
+    before = overlap(apart["left"], apart["right"])
+    assert before.min() > GIVE_M + 0.002
+    after = overlap(found["left"].joints, found["right"].joints)
+    assert np.median(after) < GIVE_M + 0.002 and (after < before).all()
+    for side in hands:
+        assert_consistent(found[side], side)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -146,21 +146,21 @@ def reconstruct_hands(
         if (hand := _fit_frames(sightings, poses[side], side, rests[side], timestamps_ns, camera,
                                 motion, settings)) is not None
     }  # fmt: skip
-    shifts = shifts_apart({
-        side: PlacedHand(hand.sightings.frames, hand.pose.keypoints(side, rests[side]),
-                         hand.sigma[:, WRIST])
-        for side, hand in fitted.items()
-    })  # fmt: skip
-
     for side, hand in fitted.items():
         track, frames = tracks[side], hand.sightings.frames
-        track.pixels[frames] = hand.sightings.pixels
-        track.observed[frames] = True
-        track.quality[frames] = hand.quality
-        track.sigma[frames] = hand.sigma
+        track.pixels[frames], track.observed[frames] = hand.sightings.pixels, True
+        track.quality[frames], track.sigma[frames] = hand.quality, hand.sigma
         track.betas[:] = betas
-        pose = replace(hand.pose, wrist=hand.pose.wrist + shifts[side])
-        _write_spans(track, pose, side, rests[side], timestamps_ns, motion, T_world_camera)
+        _write_spans(track, hand.pose, side, rests[side], timestamps_ns, motion, T_world_camera)
+    # Smoothing would bring them together again.
+    known = {side: np.flatnonzero(tracks[side].observed | tracks[side].filled) for side in fitted}
+    placed = {
+        side: PlacedHand(rows, tracks[side].joints[rows], tracks[side].sigma[rows, WRIST])
+        for side, rows in known.items()
+    }
+    for side, shift in shifts_apart(placed).items():
+        tracks[side].joints[known[side]] += shift[:, None]
+        tracks[side].translation[known[side]] += shift
     return tracks
 
 
