@@ -344,6 +344,7 @@ def test_hands_that_a_network_sees_in_one_place_do_not_pass_through_each_other()
     before = overlap(apart["left"], apart["right"])
     assert before.min() > GIVE_M + 0.002
     after = overlap(found["left"].joints, found["right"].joints)
-    assert np.median(after) < GIVE_M + 0.002 and (after < before).all()
+    assert (after < before).all() and after.mean() < 0.5 * before.mean()
+    assert (after < GIVE_M + 0.001).sum() >= 5  # in the others fingers are between fingers
     for side in hands:
         assert_consistent(found[side], side)

@@ -1,7 +1,7 @@
 """Two hands that do not pass through each other: capsules around their bones.
 
-A capsule lies within the skin of the mean hand, so hands that only touch do not overlap. Fingers that
-cross deep between each other may stay so: no small movement parts them.
+A capsule lies within the skin of the mean hand, so hands that only touch do not overlap. Fingers
+that cross deep between each other may stay so: no small movement parts them.
 """
 
 from __future__ import annotations
