@@ -167,7 +167,7 @@ def test_a_left_hand_is_the_mirror_image_of_a_right_one():
     np.testing.assert_allclose(poses["left"].angles, poses["right"].angles, atol=1e-5)
     np.testing.assert_allclose(poses["left"].wrist, poses["right"].wrist * MIRROR, atol=1e-6)
     shapes = [
-        landmark_fit.fit_shape(poses[side], evidence, side, 0.19)
+        landmark_fit.fit_shape([(poses[side], evidence, side)], 0.19)
         for side, evidence in (("right", right), ("left", mirrored(right)))
     ]
     np.testing.assert_allclose(*shapes, atol=1e-4)
@@ -236,12 +236,30 @@ def test_shape_is_recovered_from_exact_evidence(seed, side, no_priors):
     evidence = evidence_of(keypoints)
     pose = fit(evidence, side, truth.wrist)
     start = form_mm(ZERO, betas, side)
-    free = landmark_fit.fit_shape(pose, evidence, side, None, rounds=6)
+    free = landmark_fit.fit_shape([(pose, evidence, side)], None, rounds=6)
     assert form_mm(free, betas, side) < 0.25 * start
-    found = landmark_fit.fit_shape(pose, evidence, side, HAND.hand_length(betas), rounds=6)
+    found = landmark_fit.fit_shape([(pose, evidence, side)], HAND.hand_length(betas), rounds=6)
     rest = HAND.rest_keypoints(side, found), HAND.rest_keypoints(side, betas)
     gap = 1e3 * np.linalg.norm((rest[0] - rest[0][0]) - (rest[1] - rest[1][0]), axis=-1)
     assert gap.mean() < 0.25 * start
+
+
+def test_both_hands_tell_one_shape(no_priors):
+    """Of the left hand there are two noisy frames; the right one is seen well."""
+    rng = np.random.default_rng(3)
+    betas = rng.normal(size=10)
+    shown, keypoints = random_hands(rng, 30, "right", betas, reach=0.6)
+    one = evidence_of(keypoints)
+    few, other = random_hands(rng, 2, "left", betas, reach=0.2)
+    two = evidence_of(other, rng, 0.05)
+    right, left = (fit(one, "right", shown.wrist), one), (fit(two, "left", few.wrist), two)
+    hands = [(*right, "right"), (*left, "left")]
+    length = HAND.hand_length(betas)
+    errors = [
+        form_mm(landmark_fit.fit_shape(some, length, rounds=6), betas, "left")
+        for some in (hands, hands[1:])
+    ]
+    assert errors[0] < 0.4 * errors[1]
 
 
 def test_many_frames_do_not_outvote_the_population():
@@ -255,7 +273,7 @@ def test_many_frames_do_not_outvote_the_population():
     for count in (3, 60):
         few = evidence_of(short[:count])
         pose = fit(few, "right", truth.wrist[:count])
-        sizes.append(np.linalg.norm(landmark_fit.fit_shape(pose, few, "right", None)))
+        sizes.append(np.linalg.norm(landmark_fit.fit_shape([(pose, few, "right")], None)))
     assert 0.3 < sizes[1] < 1.5 * sizes[0] < 6
 
 
@@ -266,7 +284,7 @@ def test_a_given_hand_length_is_kept(length, side, noise):
     betas = np.clip(rng.normal(size=10), -1.5, 1.5)
     truth, keypoints = random_hands(rng, 16, side, betas, reach=0.6)
     evidence = evidence_of(keypoints, rng, noise, degrees=10.0)
-    found = landmark_fit.fit_shape(fit(evidence, side, truth.wrist), evidence, side, length)
+    found = landmark_fit.fit_shape([(fit(evidence, side, truth.wrist), evidence, side)], length)
     assert abs(HAND.hand_length(found) - length) < 1e-3
     assert np.isfinite(found).all() and np.abs(found[1:]).max() <= 3
 
@@ -278,7 +296,7 @@ def test_without_a_length_the_hand_is_of_mean_size():
     near, far = evidence_of(keypoints), evidence_of(2 * keypoints)
     lengths = [
         HAND.hand_length(
-            landmark_fit.fit_shape(fit(e, "right", truth.wrist * scale), e, "right", None)
+            landmark_fit.fit_shape([(fit(e, "right", truth.wrist * scale), e, "right")], None)
         )
         for e, scale in ((near, 1.0), (far, 2.0))
     ]
@@ -289,11 +307,35 @@ def test_shape_of_one_frame():
     rng = np.random.default_rng(12)
     truth, keypoints = random_hands(rng, 1, "left", reach=0.5)
     evidence = evidence_of(keypoints)
-    betas = landmark_fit.fit_shape(fit(evidence, "left", truth.wrist), evidence, "left", 0.18)
+    betas = landmark_fit.fit_shape([(fit(evidence, "left", truth.wrist), evidence, "left")], 0.18)
     assert HAND.hand_length(betas) == pytest.approx(0.18, abs=1e-3)
 
 
 # --- evidence ----------------------------------------------------------------------------------
+
+
+def test_landmarks_err_by_angles_wherever_the_hand_is_seen():
+    """Rays turned by small random angles, near the axis and 65 degrees off it, whitened."""
+    rng = np.random.default_rng(13)
+    _, keypoints = random_hands(rng, 1, "right")
+    arms = keypoints[0] - keypoints[0].mean(0)
+    scales = []
+    for degrees in (10.0, 65.0):
+        towards = rotations.exp(np.radians(degrees) * np.array([0.6, -0.8, 0.0]))
+        # The same hand in the same view, half a metre away.
+        ray = (arms + np.array([0.0, 0.0, 0.5])) @ towards.T
+        one = Evidence(ray[None, :, :2] / ray[None, :, 2:], np.zeros((1, 20, 3)))
+        scales.append(one.scale[0])
+        turned = rotations.exp(1e-3 * rng.normal(size=(4000, 21, 3))) @ ray[None, ..., None]
+        error = turned[..., :2, 0] / turned[..., 2:, 0] - one.bearing
+        white = (one.whitening() @ error[..., None])[..., 0]
+        sigma = landmark_fit.PIXEL_SIGMA * scales[-1] / np.sqrt(landmark_fit.KEYPOINT_WEIGHTS)
+        expected = (1e-3 / sigma) ** 2
+        for axis in (0, 1):
+            np.testing.assert_allclose(white[..., axis].var(0), expected, rtol=0.12)
+        across = (white[..., 0] * white[..., 1]).mean(0)
+        np.testing.assert_allclose(across / expected, 0, atol=0.1)
+    np.testing.assert_allclose(scales[0], scales[1], rtol=1e-6)
 
 
 @settings(max_examples=20, deadline=None)
@@ -316,10 +358,10 @@ def test_directions_are_seen_along_the_hands_own_ray(seed):
 
 
 def test_scale_is_the_palms_apparent_length():
-    """Facing the camera, at one metre, bearings are metres."""
+    """Facing the camera, the wrist at one metre on the axis: chords of the rays' angles."""
     rest = HAND.rest_keypoints("right", ZERO)
     flat = (rest - rest[0]) @ np.array([[1.0, 0, 0], [0, 0, 1], [0, 1, 0]]) * [1, 1, 0] + [0, 0, 1]
-    palm = np.linalg.norm((flat - flat[0])[[5, 9, 13, 17]], axis=-1)
+    palm = 2 * np.sin(np.arctan(np.linalg.norm((flat - flat[0])[[5, 9, 13, 17]], axis=-1)) / 2)
     scale = evidence_of(flat[None]).scale
     np.testing.assert_allclose(scale, [np.sqrt(np.mean(palm**2))], rtol=1e-12)
     np.testing.assert_allclose(evidence_of(3 * flat[None]).scale, scale, rtol=1e-12)

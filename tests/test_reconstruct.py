@@ -12,12 +12,13 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.clip_fit import HalfGain
+from acehand_core.hand.contact import GIVE_M, overlap
 from acehand_core.hand.landmark_fit import Pose
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import gaps
 from acehand_core.trackers.mediapipe import reconstruct as module
 from acehand_core.trackers.mediapipe.detector import Detection
-from acehand_core.trackers.mediapipe.reconstruct import reconstruct
+from acehand_core.trackers.mediapipe.reconstruct import reconstruct, reconstruct_hands
 
 HAND = CapsuleHand()
 ZERO = np.zeros(10)
@@ -318,3 +319,45 @@ def test_any_detections_give_a_consistent_track(seed, count):
     track = reconstruct(detections, "right", PINHOLE, times, TrackerSettings())
     assert_consistent(track, "right")
     assert not track.observed[[d is None for d in detections]].any()
+
+
+def test_both_hands_have_one_shape():
+    """Found apart, noise gives each hand one of its own."""
+    hands = {}
+    for side, seed in (("left", 1), ("right", 2)):
+        _, joints = motion(side, 12)
+        hands[side] = seen(joints, PINHOLE, side, np.random.default_rng(seed), 6.0)
+    both = reconstruct_hands(hands, PINHOLE, stamps(12), KNOWN_LENGTH)
+    alone = {
+        side: reconstruct(hand, side, PINHOLE, stamps(12), KNOWN_LENGTH)
+        for side, hand in hands.items()
+    }
+    np.testing.assert_array_equal(both["left"].betas, both["right"].betas)
+    assert np.abs(alone["left"].betas - alone["right"].betas).max() > 0.1
+    assert HAND.hand_length(both["left"].betas) == pytest.approx(LENGTH, abs=1e-3)
+    for side in hands:
+        assert both[side].observed.all()
+        assert_consistent(both[side], side)
+
+
+def test_hands_that_a_network_sees_in_one_place_do_not_pass_through_each_other():
+    """Landmarks of two hands whose middle knuckles are 6 cm apart: their fingers cross."""
+    _, left = motion("left", 12)
+    right = left * [-1.0, 1.0, 1.0]
+    right = right - right[:, 9:10] + left[:, 9:10] + [0.06, 0.0, 0.0]
+    hands = {
+        side: seen(joints, PINHOLE, side) for side, joints in (("left", left), ("right", right))
+    }
+    assert overlap(left, right).min() > GIVE_M
+    found = reconstruct_hands(hands, PINHOLE, stamps(12), KNOWN_LENGTH)
+    apart = {
+        side: reconstruct(hand, side, PINHOLE, stamps(12), KNOWN_LENGTH).joints
+        for side, hand in hands.items()
+    }
+    before = overlap(apart["left"], apart["right"])
+    assert before.min() > GIVE_M + 0.002
+    after = overlap(found["left"].joints, found["right"].joints)
+    assert (after < before).all() and after.mean() < 0.5 * before.mean()
+    assert (after < GIVE_M + 0.001).sum() >= 5  # in the others fingers are between fingers
+    for side in hands:
+        assert_consistent(found[side], side)

@@ -7,6 +7,7 @@ over a clip. Orientation, placement and angles of every frame are solved at once
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,8 +68,7 @@ class Evidence:
         offset: Float[np.ndarray, "21 3"] | None = None,
     ) -> Evidence:
         """Turn the crop's frame to the camera's: the network sees a hand along its own ray."""
-        centre = np.concatenate([bearing.mean(1), np.ones((len(bearing), 1))], axis=1)
-        centre /= np.linalg.norm(centre, axis=1, keepdims=True)
+        centre = rays(bearing.mean(1))
         to_camera = rotations.between(np.broadcast_to([0.0, 0.0, 1.0], centre.shape), centre)
         bones = (world[:, _CHILDREN] - world[:, _PARENTS]) @ np.swapaxes(to_camera, 1, 2)
         direction = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
@@ -88,11 +88,17 @@ class Evidence:
         return offset * articulation.MIRROR if side == "left" else offset
 
     def whitening(self) -> Float[np.ndarray, "N 21 2 2"]:
-        """Return what takes errors of bearings to standard deviations."""
+        """Return what takes errors of bearings to standard deviations.
+
+        Landmarks err by angles, the same in all directions; a bearing far from the optical axis
+        grows faster than its angle, along the radius most.
+        """
         # A hand that is a point in the picture would have no noise.
         scale = np.maximum(self.scale, 1e-6)
         own = (PIXEL_SIGMA * scale)[:, None] ** 2 / KEYPOINT_WEIGHTS
-        covariance = own[..., None, None] * np.eye(2)
+        outer = self.bearing[..., :, None] * self.bearing[..., None, :]
+        stretch = np.sum(self.bearing**2, axis=-1)[..., None, None] + 1
+        covariance = own[..., None, None] * stretch * (np.eye(2) + outer)
         if self.spread is not None:
             covariance = covariance + SPREAD_FACTOR**2 * self.spread
         lower = np.linalg.cholesky(covariance)
@@ -100,9 +106,16 @@ class Evidence:
 
     @property
     def scale(self) -> Float[np.ndarray, "N"]:
-        """Apparent length of the palm in bearing units: wrist to the four knuckles, rms."""
-        arms = self.bearing[:, PALM[1:]] - self.bearing[:, :1]
-        return np.sqrt(np.mean(np.sum(arms**2, axis=-1), axis=1))
+        """Apparent length of the palm, rad: wrist to the four knuckles, rms."""
+        ray = rays(self.bearing[:, PALM])
+        return np.sqrt(np.mean(np.sum((ray[:, 1:] - ray[:, :1]) ** 2, axis=-1), axis=1))
+
+
+def rays(bearing: Float[np.ndarray, "*batch 2"]) -> Float[np.ndarray, "*batch 3"]:
+    """Return unit vectors of bearings (x/z, y/z)."""
+    ray = np.concatenate([bearing, np.ones_like(bearing[..., :1])], axis=-1)
+    unit: Float[np.ndarray, "*batch 3"] = ray / np.linalg.norm(ray, axis=-1, keepdims=True)
+    return unit
 
 
 #: Frames whose keypoints are found together.
@@ -175,33 +188,63 @@ def refine(
 
 
 def fit_shape(
-    pose: Pose,
-    evidence: Evidence,
-    side: Side,
+    hands: Sequence[tuple[Pose, Evidence, Side]],
     hand_length_m: float | None,
     rounds: int = 4,
 ) -> Float[np.ndarray, "10"]:
-    """Fit the one shape of a hand to pixels in frames spread over the recording.
+    """Fit the one shape of a person's hands to pixels in frames spread over the recording.
 
     Alternates poses and betas. A single camera cannot know the size: without ``hand_length_m`` the
     size stays that of the mean adult hand.
+
+    Args:
+        hands: poses and evidence of one hand, or of both, which are mirror images.
     """
     model = CapsuleHand()
-    count = len(pose.angles)
-    chosen = np.unique(np.linspace(0, count - 1, min(count, SHAPE_FRAMES)).astype(int))
-    pose, evidence = pose.rows(chosen), evidence.rows(chosen)
+    chosen = []
+    for pose, evidence, side in hands:
+        count = len(pose.angles)
+        rows = np.unique(np.linspace(0, count - 1, min(count, SHAPE_FRAMES)).astype(int))
+        chosen.append((pose.rows(rows), evidence.rows(rows), side))
     betas = np.zeros(10)
     for _ in range(rounds):
-        betas = _shape_step(pose, evidence, side, betas, hand_length_m)
-        rest = model.rest_keypoints(side, betas)
-        pose = refine(pose, evidence, side, rest, iterations=4)
+        betas = _shape_step(chosen, betas, hand_length_m)
+        chosen = [
+            (refine(pose, seen, side, model.rest_keypoints(side, betas), iterations=4), seen, side)
+            for pose, seen, side in chosen
+        ]
     return betas
 
 
 def _shape_step(
-    pose: Pose, evidence: Evidence, side: Side, betas: np.ndarray, hand_length_m: float | None
+    hands: Sequence[tuple[Pose, Evidence, Side]], betas: np.ndarray, hand_length_m: float | None
 ) -> np.ndarray:
-    """One Gauss-Newton step on betas, with the pose of every frame free to follow.
+    """One Gauss-Newton step on betas, with the pose of every frame free to follow."""
+    model = CapsuleHand()
+    normal, gradient, frames = np.zeros((10, 10)), np.zeros(10), 0.0
+    for pose, evidence, side in hands:
+        by_hand = _shape_equations(pose, evidence, side, betas)
+        normal, gradient = normal + by_hand[0], gradient + by_hand[1]
+        frames += by_hand[2]
+    share = min(1.0, SHAPE_EVIDENCE_FRAMES / frames)
+    prior = np.ones(10)
+    if hand_length_m is not None:
+        prior[0] = 0.0  # the size is known: else unusual proportions would share in it
+    normal, gradient = normal * share + np.diag(prior), gradient * share + prior * betas
+    if hand_length_m is not None:
+        length = model.hand_length(betas)
+        slope = np.array([model.hand_length(betas + b) - length for b in np.eye(10)]) / 5e-4
+        normal += np.outer(slope, slope)
+        gradient += slope * (length - hand_length_m) / 5e-4
+    step = np.linalg.solve(normal, -gradient)
+    limit = np.where(prior, 3.0, np.inf)
+    return np.clip(betas + step, -limit, limit)
+
+
+def _shape_equations(
+    pose: Pose, evidence: Evidence, side: Side, betas: np.ndarray
+) -> tuple[Float[np.ndarray, "10 10"], Float[np.ndarray, "10"], float]:
+    """Return the normal equations of betas by one hand, and the sum of its frames' weights.
 
     Poses held still would freeze the size and slow down the rest: they are eliminated.
     """
@@ -225,19 +268,7 @@ def _shape_step(
     residual = residual - (q @ (np.swapaxes(q, 1, 2) @ residual[..., None]))[..., 0]
     normal = np.einsum("n,nrb,nrc->bc", weight, by_shape, by_shape, optimize=True)
     gradient = np.einsum("n,nrb,nr->b", weight, by_shape, residual, optimize=True)
-    share = min(1.0, SHAPE_EVIDENCE_FRAMES / float(weight.sum()))
-    prior = np.ones(10)
-    if hand_length_m is not None:
-        prior[0] = 0.0  # the size is known: else unusual proportions would share in it
-    normal, gradient = normal * share + np.diag(prior), gradient * share + prior * betas
-    if hand_length_m is not None:
-        length = model.hand_length(betas)
-        slope = np.array([model.hand_length(betas + b) - length for b in np.eye(10)]) / 5e-4
-        normal += np.outer(slope, slope)
-        gradient += slope * (length - hand_length_m) / 5e-4
-    step = np.linalg.solve(normal, -gradient)
-    limit = np.where(prior, 3.0, np.inf)
-    return np.clip(betas + step, -limit, limit)
+    return normal, gradient, float(weight.sum())
 
 
 class FrameProblem:

@@ -1,8 +1,8 @@
 """How far a tracked hand may be off, and which hands are doubtful.
 
-A solve's own covariance is that of landmarks that err independently. They err alike from frame to
-frame, less so from joint to joint: two factors make up for it on the rendered clips that they were
-chosen on. On others intervals are too narrow (docs/tracking.md says by how much).
+A solve's own covariance is that of landmarks that err independently. They err alike: from frame to
+frame, and all of a hand together, by a shift and by a scale, of which the crops tell by how far
+they disagree. How much each counts was chosen on rendered clips (docs/tracking.md).
 """
 
 from __future__ import annotations
@@ -11,14 +11,22 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from acehand_core.hand.clip_fit import ClipFit, joint_slopes
+from acehand_core.hand.landmark_fit import Evidence
+from acehand_core.hand.skeleton import PALM
 from acehand_core.types import Side
 
 #: Of the covariance of all frames together, and of that of a frame by itself; the less counts.
 TOGETHER_FACTOR, ALONE_FACTOR = 2.2, 1.3
 #: Where there was one crop only, nothing tells how well a landmark was seen.
 ONE_CROP_FACTOR = 1.4
-#: Share of the distance by which a hand of known size lies nearer or farther, all clip long.
-DISTANCE_SIGMA = 0.04
+#: Of the solve's standard deviations of joints that share which is not common to all of them:
+#: across the line of sight and along it.
+OWN_ACROSS, OWN_ALONG = 0.85, 1.15
+#: What is common to a hand: a shift across, as a multiple of what crops differ by, and a share of
+#: the distance, as a multiple of that over the palm's apparent length.
+SHIFT_FACTOR, SCALE_FACTOR = 1.4, 1.8
+#: What crops would differ by, over the palm's apparent length, where there was one: the median.
+ONE_CROP_DISAGREEMENT = 0.035
 #: Standard deviation of hands' sizes (``hand.articulation``), where the length is not given.
 SIZE_SIGMA = 0.055
 #: A hand is doubtful where its palm's orientation is known no better, or the network is less sure,
@@ -36,15 +44,31 @@ def widened(fit: ClipFit, one_crop: Bool[np.ndarray, "N"]) -> ClipFit:
     return ClipFit(fit.pose, factor * fit.covariance, factor * fit.alone)
 
 
+def disagreement(evidence: Evidence, one_crop: Bool[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
+    """Return by how much the crops of each frame differ, rms over the landmarks.
+
+    Standard deviation in one direction, as a share of the palm's apparent length.
+    """
+    if evidence.spread is None:
+        return np.full(len(one_crop), ONE_CROP_DISAGREEMENT)
+    variance = np.trace(evidence.spread, axis1=-2, axis2=-1).mean(1) / 2
+    apart = np.sqrt(variance) / np.maximum(evidence.scale, 1e-6)
+    return np.where(one_crop, ONE_CROP_DISAGREEMENT, apart)
+
+
 def joint_sigma(
     fit: ClipFit,
     side: Side,
     rest: Float[np.ndarray, "21 3"],
+    apart: Float[np.ndarray, "N"],
     known_size: bool,
 ) -> Float[np.ndarray, "N 21 2"]:
     """Return standard deviations of joints in metres.
 
     Across the line of sight, in each of the two directions, and along it.
+
+    Args:
+        apart: as ``disagreement``.
     """
     joints = fit.pose.keypoints(side, rest)
     slopes = joint_slopes(fit.pose, side, rest)
@@ -57,10 +81,13 @@ def joint_sigma(
         across = (np.trace(covariance, axis1=2, axis2=3) - along) / 2
         return np.sqrt(np.maximum(np.stack([across, along], axis=-1), 0))
 
-    sigma = np.minimum(TOGETHER_FACTOR * spread(fit.covariance), ALONE_FACTOR * spread(fit.alone))
+    own = np.minimum(TOGETHER_FACTOR * spread(fit.covariance), ALONE_FACTOR * spread(fit.alone))
+    palm = np.sqrt(np.mean(np.sum((rest[list(PALM[1:])] - rest[PALM[0]]) ** 2, axis=-1)))
+    shift = SHIFT_FACTOR * apart * palm
     # All of a hand is nearer or farther in proportion to its size.
-    common = DISTANCE_SIGMA if known_size else np.hypot(DISTANCE_SIGMA, SIZE_SIGMA)
-    sigma[..., 1] = np.hypot(sigma[..., 1], common * distance)
+    scale = np.hypot(SCALE_FACTOR * apart, 0.0 if known_size else SIZE_SIGMA)
+    common = np.stack(np.broadcast_arrays(shift[:, None], scale[:, None] * distance), axis=-1)
+    sigma: Float[np.ndarray, "N 21 2"] = np.hypot([OWN_ACROSS, OWN_ALONG] * own, common)
     return sigma
 
 

@@ -1,11 +1,11 @@
-"""One hand over the whole recording: from detections to shape, poses, smoothing and filled gaps.
+"""Hands over the whole recording: from detections to shape, poses, smoothing and filled gaps.
 
 ``smoothing`` has the smoother, ``gaps`` in which frame it fills a gap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation, landmark_fit
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.clip_fit import HalfGain, fit_clip
+from acehand_core.hand.contact import PlacedHand, shifts_apart
 from acehand_core.hand.landmark_fit import Evidence, Pose
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import FILL_FRAMES, CameraMotion
@@ -115,21 +116,82 @@ def reconstruct(
         motion: how the camera turned; None: hands are smoothed and filled in the camera frame.
         T_world_camera: where it was, if that is to be trusted; only with ``motion``.
     """
-    track = HandTrack.absent(len(detections))
-    sightings = _sightings(detections, camera, settings.palm_calibration)
-    if sightings is None:
-        return track
-    pose, betas = _fit(sightings, side, camera, settings)
-    rest = CapsuleHand().rest_keypoints(side, betas)
+    hands = {side: detections}
+    return reconstruct_hands(hands, camera, timestamps_ns, settings, motion, T_world_camera)[side]
 
-    # Rms distance of fitted and seen bearings over the palm's apparent length.
+
+def reconstruct_hands(
+    detections: Mapping[Side, Sequence[Detection | None]],
+    camera: Camera,
+    timestamps_ns: TimestampsNs,
+    settings: TrackerSettings,
+    motion: CameraMotion | None = None,
+    T_world_camera: CameraPoses | None = None,
+) -> dict[Side, HandTrack]:
+    """Return one hand or both of a person, of one shape, not through each other."""
+    tracks = {side: HandTrack.absent(len(timestamps_ns)) for side in detections}
+    seen = {
+        side: sightings
+        for side, hand in detections.items()
+        if (sightings := _sightings(hand, camera, settings.palm_calibration)) is not None
+    }
+    if not seen:
+        return tracks
+    poses, betas = _fit(seen, camera, settings)
+
+    rests = {side: CapsuleHand().rest_keypoints(side, betas) for side in seen}
+    fitted = {
+        side: hand
+        for side, sightings in seen.items()
+        if (hand := _fit_frames(sightings, poses[side], side, rests[side], timestamps_ns, camera,
+                                motion, settings)) is not None
+    }  # fmt: skip
+    for side, hand in fitted.items():
+        track, frames = tracks[side], hand.sightings.frames
+        track.pixels[frames], track.observed[frames] = hand.sightings.pixels, True
+        track.quality[frames], track.sigma[frames] = hand.quality, hand.sigma
+        track.betas[:] = betas
+        _write_spans(track, hand.pose, side, rests[side], timestamps_ns, motion, T_world_camera)
+    # Smoothing would bring them together again.
+    known = {side: np.flatnonzero(tracks[side].observed | tracks[side].filled) for side in fitted}
+    placed = {
+        side: PlacedHand(rows, tracks[side].joints[rows], tracks[side].sigma[rows, WRIST])
+        for side, rows in known.items()
+    }
+    for side, shift in shifts_apart(placed).items():
+        tracks[side].joints[known[side]] += shift[:, None]
+        tracks[side].translation[known[side]] += shift
+    return tracks
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """Poses of the N sightings that a hand explains, their quality, and as ``HandTrack.sigma``."""
+
+    sightings: _Sightings
+    pose: Pose
+    quality: Float[np.ndarray, "N"]
+    sigma: Float[np.ndarray, "N 21 2"]
+
+
+def _fit_frames(
+    sightings: _Sightings,
+    pose: Pose,
+    side: Side,
+    rest: Float[np.ndarray, "21 3"],
+    timestamps_ns: TimestampsNs,
+    camera: Camera,
+    motion: CameraMotion | None,
+    settings: TrackerSettings,
+) -> _Fitted | None:
+    """Fit all frames of a hand of known shape; None where no hand explains any of them."""
+    # Rms angle between fitted and seen landmarks over the palm's apparent length.
     keypoints = pose.keypoints(side, rest) + _offsets(pose, sightings, side, rest)
-    z = np.maximum(keypoints[..., 2:], 1e-2)
-    error = np.sum((keypoints[..., :2] / z - sightings.evidence.bearing) ** 2, axis=-1)
+    fitted = keypoints / np.linalg.norm(keypoints, axis=-1, keepdims=True)
+    error = np.sum((fitted - landmark_fit.rays(sightings.evidence.bearing)) ** 2, axis=-1)
     misfit = np.sqrt(error.mean(1)) / sightings.evidence.scale
-    keep = misfit < MAX_MISFIT
-    if not keep.any():
-        return track
+    if not (keep := misfit < MAX_MISFIT).any():
+        return None
     sightings, pose, misfit = sightings.rows(keep), pose.rows(keep), misfit[keep]
 
     sure = np.clip((sightings.confidence - 0.5) / 0.4, 0.2, 1.0)
@@ -142,16 +204,10 @@ def reconstruct(
     if settings.placement == "mixed":
         held = Pose(pose.global_orient, pose.angles, np.zeros_like(pose.wrist))
         pose = _place(held, sightings, side, rest, camera, settings)
-    track.pixels[sightings.frames] = sightings.pixels
-    track.observed[sightings.frames] = True
-    # A doubtful hand was seen, but nothing is trusted of it.
-    quality = sure * (1 - misfit / MAX_MISFIT) * certain
-    track.quality[sightings.frames] = np.where(known, quality, 0.0)
-    track.sigma[sightings.frames] = fit.sigma
-    track.betas[:] = betas
-    _write_spans(track, pose, side, rest, timestamps_ns, motion, T_world_camera)
 
-    return track
+    # A doubtful hand was seen, but nothing is trusted of it.
+    quality = np.where(known, sure * (1 - misfit / MAX_MISFIT) * certain, 0.0)
+    return _Fitted(sightings, pose, quality, fit.sigma)
 
 
 def _sightings(
@@ -203,23 +259,27 @@ def _offsets(
     pose: Pose, sightings: _Sightings, side: Side, rest: Float[np.ndarray, "21 3"]
 ) -> Float[np.ndarray, "N 21 3"]:
     """Return where landmarks lie from the joints, camera axes."""
-    offset = sightings.evidence.landmarks(side, rest)
-    return offset @ np.swapaxes(pose.global_orient, 1, 2)
+    return sightings.evidence.landmarks(side, rest) @ np.swapaxes(pose.global_orient, 1, 2)
 
 
 def _fit(
-    sightings: _Sightings, side: Side, camera: Camera, settings: TrackerSettings
-) -> tuple[Pose, Float[np.ndarray, "10"]]:
-    """Fit one shape, then every pose with it; the first round with the mean hand."""
-    model, evidence = CapsuleHand(), sightings.evidence
-    rest = model.rest_keypoints(side, np.zeros(10))
-    articulated = landmark_fit.articulate(evidence, side, rest)
-    pose = _place(articulated, sightings, side, rest, camera, settings)
-    refined = landmark_fit.refine(pose, evidence, side, rest, try_relaxed=True)
-    betas = landmark_fit.fit_shape(refined, evidence, side, settings.hand_length_m)
-    rest = model.rest_keypoints(side, betas)
-    # The fit of all frames together goes on from here.
-    return landmark_fit.refine(refined, evidence, side, rest, iterations=3), betas
+    seen: Mapping[Side, _Sightings], camera: Camera, settings: TrackerSettings
+) -> tuple[dict[Side, Pose], Float[np.ndarray, "10"]]:
+    """Fit one shape to the hands, then every pose with it; the first round with the mean hand."""
+    model, poses = CapsuleHand(), {}
+    for side, sightings in seen.items():
+        evidence = sightings.evidence
+        rest = model.rest_keypoints(side, np.zeros(10))
+        articulated = landmark_fit.articulate(evidence, side, rest)
+        pose = _place(articulated, sightings, side, rest, camera, settings)
+        poses[side] = landmark_fit.refine(pose, evidence, side, rest, try_relaxed=True)
+
+    hands = [(poses[side], sightings.evidence, side) for side, sightings in seen.items()]
+    betas = landmark_fit.fit_shape(hands, settings.hand_length_m)
+    for side, sightings in seen.items():
+        rest = model.rest_keypoints(side, betas)
+        poses[side] = landmark_fit.refine(poses[side], sightings.evidence, side, rest, iterations=3)
+    return poses, betas
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +320,12 @@ def _fit_together(
                 (timestamps_ns[frames] - timestamps_ns[frames[0]]) * 1e-9, turns, trust[rows],
                 HALF_GAIN_HZ,
             )  # fmt: skip
-            fit = doubt.widened(fit, sightings.one_crop[rows])
+            one_crop = sightings.one_crop[rows]
+            fit = doubt.widened(fit, one_crop)
+            apart = doubt.disagreement(sightings.evidence.rows(rows), one_crop)
 
             own = np.arange(before, min(before + TOGETHER, len(rows)))
-            sigma = doubt.joint_sigma(fit, side, rest, known_size)
+            sigma = doubt.joint_sigma(fit, side, rest, apart, known_size)
             parts.append(_Together(fit.pose.rows(own), sigma[own], doubt.turn_sigma(fit)[own]))
 
     joined = [np.concatenate([getattr(part.pose, name) for part in parts])

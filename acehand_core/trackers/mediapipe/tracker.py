@@ -16,6 +16,7 @@ from acehand_core.provenance import Provenance
 from acehand_core.recordings.camera_presets import presets_for
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import detector, redetection, search
+from acehand_core.trackers.mediapipe.detector import Detection
 from acehand_core.trackers.mediapipe.linking import (
     Slots,
     Turned,
@@ -27,10 +28,10 @@ from acehand_core.trackers.mediapipe.linking import (
     unturned,
 )
 from acehand_core.trackers.mediapipe.networks import VERSION
-from acehand_core.trackers.mediapipe.reconstruct import MAX_FILL_S, HandTrack, reconstruct
+from acehand_core.trackers.mediapipe.reconstruct import MAX_FILL_S, HandTrack, reconstruct_hands
 from acehand_core.trackers.mediapipe.refinement import refine
 from acehand_core.trackers.mediapipe.segments import SegmentCache
-from acehand_core.types import SIDES, Progress, no_progress
+from acehand_core.types import SIDES, Progress, Side, no_progress
 
 #: So many frames tell whether a camera is worn.
 WORN_FRAMES = 300
@@ -65,15 +66,15 @@ class MediaPipeTracker:
         if note:
             recording = replace(recording, notes=(*recording.notes, note))
         poses = recording.T_world_camera
-        tracks = []
-        for slot, side in enumerate(SIDES):
-            enabled = self._settings.hands in ("both", side)
-            detections = [pair[slot] if enabled else None for pair in slots]
-            tracks.append(
-                reconstruct(
-                    detections, side, camera, recording.timestamps_ns, self._settings, motion, poses
-                )
-            )
+        enabled = [side for side in SIDES if self._settings.hands in ("both", side)]
+        detections: dict[Side, list[Detection | None]] = {
+            side: [pair[slot] if side in enabled else None for pair in slots]
+            for slot, side in enumerate(SIDES)
+        }
+        found = reconstruct_hands(
+            detections, camera, recording.timestamps_ns, self._settings, motion, poses
+        )
+        tracks = [found[side] for side in SIDES]
         return self._assemble(recording, camera, tracks, motion)
 
     def _detect(
