@@ -50,13 +50,15 @@ class Evidence:
     already turned to the ray on which the hand was seen. ``spread`` are covariances of the bearings
     over several looks, None where there was one. ``offset`` is where the network's landmarks lie
     from the hand model's keypoints that move with the palm: distal, dorsal, radial, as shares of
-    the hand's length.
+    the hand's length. ``direction_sigma`` is the noise of each direction, by which bones of any
+    length are weighed; None: ``DIRECTION_SIGMA``.
     """
 
     bearing: Bearings
     direction: Float[np.ndarray, "N 20 3"]
     spread: Float[np.ndarray, "N 21 2 2"] | None = None
     offset: Float[np.ndarray, "21 3"] | None = None
+    direction_sigma: Float[np.ndarray, "N 20"] | None = None
 
     @classmethod
     def from_landmarks(
@@ -77,7 +79,8 @@ class Evidence:
     def rows(self, index: np.ndarray) -> Evidence:
         """Return the evidence of some frames."""
         spread = None if self.spread is None else self.spread[index]
-        return Evidence(self.bearing[index], self.direction[index], spread, self.offset)
+        sigma = None if self.direction_sigma is None else self.direction_sigma[index]
+        return Evidence(self.bearing[index], self.direction[index], spread, self.offset, sigma)
 
     def landmarks(self, side: Side, rest: Float[np.ndarray, "21 3"]) -> Float[np.ndarray, "21 3"]:
         """Return where landmarks lie from the keypoints of the unturned hand, metres."""
@@ -300,10 +303,14 @@ class FrameProblem:
         direction = self._evidence.direction[rows]
         bones = (arms[:, _CHILDREN] - arms[:, _PARENTS]) / self._bone_length
         d_bones = (d_points[:, _CHILDREN] - d_points[:, _PARENTS]) / self._bone_length[..., None]
-        sigma = DIRECTION_SIGMA["beside pixels" if self._use_pixels else "alone"]
+        sigma: np.ndarray | float = DIRECTION_SIGMA[
+            "beside pixels" if self._use_pixels else "alone"
+        ]
+        if self._evidence.direction_sigma is not None:
+            sigma = self._evidence.direction_sigma[rows, :, None]
         residuals = [(bones - direction) / sigma]
 
-        jacobians = [d_bones / sigma]
+        jacobians = [d_bones / np.asarray(sigma)[..., None]]
         if self._use_pixels:
             depth = np.exp(x[:, 5])
             wrist = depth[:, None] * np.concatenate([x[:, 3:5], np.ones((count, 1))], axis=1)

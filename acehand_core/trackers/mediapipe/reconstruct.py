@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -19,7 +19,7 @@ from acehand_core.hand.landmark_fit import Evidence, Pose
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import FILL_FRAMES, CameraMotion
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.trackers.mediapipe import doubt, pnp
+from acehand_core.trackers.mediapipe import doubt, pnp, prior
 from acehand_core.trackers.mediapipe.detector import Detection
 from acehand_core.trackers.mediapipe.gaps import room_turns, smooth_and_fill, trust_in_motion
 from acehand_core.trackers.mediapipe.smoothing import spans
@@ -119,6 +119,9 @@ def reconstruct(
     sightings = _sightings(detections, camera, settings.palm_calibration)
     if sightings is None:
         return track
+    if settings.prior == "on":
+        found = _expected(sightings, side, timestamps_ns, motion)
+        sightings = replace(sightings, evidence=prior.merged(sightings.evidence, found))
     pose, betas = _fit(sightings, side, camera, settings)
     rest = CapsuleHand().rest_keypoints(side, betas)
 
@@ -183,6 +186,34 @@ def _sightings(
             palm_calibration * LANDMARK_OFFSET,
         ),
     )
+
+
+def _expected(
+    sightings: _Sightings,
+    side: Side,
+    timestamps_ns: TimestampsNs,
+    motion: CameraMotion | None,
+) -> prior.Directions:
+    """Return the bone directions that the network expects in the sightings."""
+    evidence, frames = sightings.evidence, len(timestamps_ns)
+    seen = np.zeros(frames, bool)
+    seen[sightings.frames] = True
+    bearing, sigma = np.zeros((frames, 21, 2)), None
+    bearing[sightings.frames] = evidence.bearing
+    if evidence.spread is not None:
+        sigma = np.zeros((frames, 21))
+        sigma[sightings.frames] = np.sqrt(np.trace(evidence.spread, axis1=2, axis2=3) / 2)
+
+    direction, spread = np.zeros((frames, 20, 3)), np.ones((frames, 20))
+    for span in spans(seen, timestamps_ns, MAX_FILL_S):
+        turns = np.tile(np.eye(3), (span.stop - span.start, 1, 1))
+        if motion is not None:
+            turns = room_turns(motion.part(span.start, span.stop))
+        rows = slice(span.start, span.stop)
+        noise = None if sigma is None else sigma[rows]
+        found = prior.directions(bearing[rows], noise, seen[rows], turns, side)
+        direction[rows], spread[rows] = found.direction, found.sigma
+    return prior.Directions(direction[sightings.frames], spread[sightings.frames])
 
 
 def _spread(camera: Camera, hands: Sequence[Detection]) -> Float[np.ndarray, "N 21 2 2"] | None:

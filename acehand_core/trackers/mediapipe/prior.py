@@ -1,0 +1,141 @@
+"""Bone directions that a small network of ours expects behind 2D landmarks over time.
+
+It saw joints of generated motions alone, projected and spoilt in many ways
+(``training.hand_prior``): no picture and no landmark network had a part in it. docs/hand_prior.md
+says what it is worth.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from acehand_core.geometry import rotations
+from acehand_core.hand.articulation import MIRROR
+from acehand_core.hand.landmark_fit import DIRECTION_SIGMA, Evidence
+from acehand_core.types import Side
+
+#: What the network is told of a frame: 21 landmarks (x, y), their noise, and five more numbers
+#: (``features``). What it says: 20 directions and the logarithms of their standard deviations.
+FEATURES, BONES = 42 + 21 + 7, 20
+DILATIONS = (1, 2, 4, 8, 16)
+#: Its errors last: a frame counts as if they were so many times as large.
+SIGMA_FACTOR = 2.0
+_ASSET = "hand_prior.npz"
+
+Weights = Mapping[str, Float[np.ndarray, "..."]]
+
+
+@dataclass(frozen=True, slots=True)
+class Directions:
+    """Unit bone directions in camera axes and their standard deviations (radians, each way)."""
+
+    direction: Float[np.ndarray, "T 20 3"]
+    sigma: Float[np.ndarray, "T 20"]
+
+
+@functools.cache
+def weights() -> Weights:
+    """Return the network's weights."""
+    with resources.as_file(resources.files(__package__) / "assets" / _ASSET) as path:
+        return {k: v.astype(np.float32) for k, v in np.load(path, allow_pickle=False).items()}
+
+
+def features(
+    bearing: Float[np.ndarray, "T 21 2"],
+    sigma: Float[np.ndarray, "T 21"] | None,
+    known: Bool[np.ndarray, "T"],
+    turns: Float[np.ndarray, "T 3 3"],
+) -> tuple[Float[np.ndarray, "T 70"], Float[np.ndarray, "T 3 3"]]:
+    """Return what the network is told of a right hand, and what takes its axes to the camera's.
+
+    Args:
+        bearing: (x/z, y/z) of the landmarks; anything where the hand is not known.
+        sigma: their standard deviations; None where there was one crop only.
+        known: in which frames, at least one.
+        turns: take vectors of the camera frame to one in which the camera turns.
+    """
+    frames = np.arange(len(bearing))
+    seen = np.flatnonzero(known)
+    centre = bearing[seen].mean(1)
+    ray = np.stack([np.interp(frames, seen, column) for column in centre.T] + [0 * frames + 1.0], 1)
+    ray /= np.linalg.norm(ray, axis=1, keepdims=True)
+    R_camera_ray = rotations.between(np.broadcast_to([0.0, 0.0, 1.0], ray.shape), ray)
+
+    # The hand as a camera that looks at its middle sees it, at a size of one.
+    there = np.where(known[:, None, None], bearing, centre[:1])
+    points = np.concatenate([there, np.ones((*there.shape[:2], 1))], axis=-1) @ R_camera_ray
+    flat = points[..., :2] / np.maximum(points[..., 2:], 0.05)
+    flat = flat - flat.mean(1, keepdims=True)
+    size = np.maximum(np.sqrt(np.sum(flat**2, axis=-1).mean(-1)), 1e-6)
+
+    out = np.zeros((len(bearing), FEATURES))
+    out[:, :42] = (flat / size[:, None, None]).reshape(-1, 42)
+    if sigma is not None:
+        out[:, 42:63] = np.log(np.clip(sigma / size[:, None], 0.003, 0.5)) + 3.5
+        out[:, 64] = 1.0
+    out[:, 63] = 1.0
+    out[:, 65] = 2 * (np.log(size) + 2.3)
+    out[~known] = 0.0
+    R_room_ray = turns @ R_camera_ray
+    out[1:, 66:69] = 5 * rotations.log(np.swapaxes(R_room_ray[:-1], 1, 2) @ R_room_ray[1:])
+    return out, R_camera_ray
+
+
+def answer(
+    told: Float[np.ndarray, "T 70"], w: Weights
+) -> tuple[Float[np.ndarray, "T 20 3"], Float[np.ndarray, "T 20"]]:
+    """Return directions in the axes of the hand's ray, and their standard deviations.
+
+    A perceptron of each frame, then residual blocks of a convolution over time of three frames that
+    lie ``DILATIONS`` apart, and one of each frame.
+    """
+    x = np.maximum(told.astype(np.float32) @ w["a.weight"].T + w["a.bias"], 0)
+    x = x @ w["b.weight"].T + w["b.bias"]
+    for number, apart in enumerate(DILATIONS):
+        conv = w[f"blocks.{number}.conv.weight"]
+        padded = np.pad(np.maximum(x, 0), ((apart, apart), (0, 0)))
+        hidden = w[f"blocks.{number}.conv.bias"] + sum(
+            padded[k * apart : k * apart + len(x)] @ conv[:, :, k].T for k in range(3)
+        )
+        x = x + np.maximum(hidden, 0) @ w[f"blocks.{number}.out.weight"][:, :, 0].T
+        x = x + w[f"blocks.{number}.out.bias"]
+    said = np.maximum(x, 0) @ w["o.weight"].T + w["o.bias"]
+    direction = said[:, : 3 * BONES].reshape(-1, BONES, 3)
+    direction = direction / np.maximum(np.linalg.norm(direction, axis=-1, keepdims=True), 1e-6)
+    return direction.astype(float), np.exp(np.clip(said[:, 3 * BONES :], -5, 1)).astype(float)
+
+
+def directions(
+    bearing: Float[np.ndarray, "T 21 2"],
+    sigma: Float[np.ndarray, "T 21"] | None,
+    known: Bool[np.ndarray, "T"],
+    turns: Float[np.ndarray, "T 3 3"],
+    side: Side,
+    w: Weights | None = None,
+) -> Directions:
+    """Return the bones of a hand in all frames; arguments as of ``features``, of either hand."""
+    flip = MIRROR if side == "left" else np.ones(3)
+    told, R_camera_ray = features(bearing * flip[:2], sigma, known, turns * flip[:, None] * flip)
+    unit, spread = answer(told, weights() if w is None else w)
+    return Directions(unit @ np.swapaxes(R_camera_ray, 1, 2) * flip, spread)
+
+
+def merged(evidence: Evidence, found: Directions) -> Evidence:
+    """Return the evidence whose directions are those of both, by how well each is known.
+
+    The sum of two squares about two vectors is, but for a constant, one about their weighted mean.
+    """
+    world = DIRECTION_SIGMA["beside pixels"] ** -2
+    own = (SIGMA_FACTOR * found.sigma) ** -2
+    mean = world * evidence.direction + own[..., None] * found.direction
+    return replace(
+        evidence,
+        direction=mean / (world + own)[..., None],
+        direction_sigma=(world + own) ** -0.5,
+    )
