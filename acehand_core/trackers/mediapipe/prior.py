@@ -68,8 +68,7 @@ def features(
     R_camera_ray = rotations.between(np.broadcast_to([0.0, 0.0, 1.0], ray.shape), ray)
 
     # The hand as a camera that looks at its middle sees it, at a size of one.
-    there = np.where(known[:, None, None], bearing, centre[:1])
-    points = np.concatenate([there, np.ones((*there.shape[:2], 1))], axis=-1) @ R_camera_ray
+    points = np.concatenate([bearing, np.ones((*bearing.shape[:2], 1))], axis=-1) @ R_camera_ray
     flat = points[..., :2] / np.maximum(points[..., 2:], 0.05)
     flat = flat - flat.mean(1, keepdims=True)
     size = np.maximum(np.sqrt(np.sum(flat**2, axis=-1).mean(-1)), 1e-6)

@@ -95,7 +95,7 @@ def _told(
     """Return the batch; some stretches have one crop only, or a camera of unknown motion."""
     count, frames = known.shape
     told, direction = np.empty((count, frames, FEATURES)), np.empty_like(bones)
-    one_crop, blind = rng.random(count) < 0.25, rng.random(count) < 0.15
+    one_crop, blind = rng.random((2, count)) < np.array([[0.25], [0.15]])
     turns = np.swapaxes(views.R_camera_world, 2, 3).copy()
     turns[blind] = np.eye(3)
     for i in range(count):

@@ -137,8 +137,11 @@ def _tensors(
         told.append(batch.told)
         true.append(batch.direction)
         known.append(batch.known)
-    floats = (torch.from_numpy(np.concatenate(part).astype(np.float32)) for part in (told, true))
-    return *floats, torch.from_numpy(np.concatenate(known))
+    return (
+        torch.from_numpy(np.concatenate(told).astype(np.float32)),
+        torch.from_numpy(np.concatenate(true).astype(np.float32)),
+        torch.from_numpy(np.concatenate(known)),
+    )
 
 
 def _round(
@@ -163,7 +166,8 @@ def _round(
         turned, turned_true = rolled(told[rows], true[rows], angle)
 
         optimiser.zero_grad()
-        loss(*network(turned), turned_true).backward()
+        direction, log_sigma = network(turned)
+        loss(direction, log_sigma, turned_true).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimiser.step()
         if not config.context:

@@ -161,9 +161,7 @@ def _posture(rng: np.random.Generator) -> Float[np.ndarray, "22"]:
         finger = [freedom.joint // 3 for freedom in freedoms]
         bent = rng.beta(1.2, 1.5, 5)[finger] * rng.uniform(0.6, 1.2) + rng.normal(0, 0.12, 22)
         sideways = articulation.comfortable() + rng.normal(0, 0.2, 22) * (high - low)
-        flexes = np.array(
-            [freedom.kind == "flex" or "flex" in freedom.name for freedom in freedoms]
-        )
+        flexes = np.array([freedom.kind == "flex" for freedom in freedoms])
         angles = np.where(flexes, low + (high - low) * np.clip(bent, 0, 1), sideways)
     return np.clip(angles + rng.normal(0, 0.08, 22), low, high)
 
