@@ -13,11 +13,16 @@ import numpy as np
 import pytest
 
 from acehand_core.geometry import rotations
+from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation, landmark_fit
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.landmark_fit import Evidence
 from acehand_core.hand.skeleton import BONES
+from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import prior
+from acehand_core.trackers.mediapipe.detector import Detection
+from acehand_core.trackers.mediapipe.reconstruct import reconstruct
+from acehand_core.types import SIDES, Side
 
 ROOT = Path(__file__).resolve().parents[1]
 PARENTS, CHILDREN = (list(column) for column in zip(*BONES, strict=True))
@@ -121,6 +126,30 @@ def test_the_fit_follows_directions_as_well_as_they_are_known() -> None:
         fitted = landmark_fit.refine(pose, evidence, "right", rest)
         off.append(degrees(bones_of(fitted.keypoints("right", rest)), true).mean())
     assert off[0] > off[1] > off[2]
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_hand_whose_3d_landmarks_are_flat_comes_out_better(side: Side) -> None:
+    joints = opening_hand(side)
+    camera = Camera.nominal(640, 480)
+    pixels = camera.project(joints) + np.random.default_rng(0).normal(0, 4.0, (30, 21, 2))
+    flat = (joints - joints.mean(1, keepdims=True)) * [1, 1, 0.3]
+    p_right = 1.0 if side == "right" else 0.0
+    spread = np.tile(np.eye(2), (21, 1, 1))
+    hands: list[Detection | None] = [
+        Detection(p, w, p_right, "forward", covariance=spread)
+        for p, w in zip(pixels, flat, strict=True)
+    ]
+    hands[12:16] = [None] * 4
+    times = np.arange(30) * 33_333_333
+    off = {}
+    for chosen in ("off", "on"):
+        settings = TrackerSettings(hand_length_m=0.187, palm_calibration=0.0, prior=chosen)
+        track = reconstruct(hands, side, camera, times, settings)
+        assert track.observed.sum() == 26 and track.filled.sum() == 4
+        relative = track.joints - track.joints[:, :1] - (joints - joints[:, :1])
+        off[chosen] = 1e3 * np.linalg.norm(relative, axis=-1).mean()
+    assert off["on"] < 0.85 * off["off"]
 
 
 def test_the_weights_are_those_that_the_card_names() -> None:
