@@ -24,6 +24,7 @@ setup(
         "acehand_core.evaluation": ["*.json"],
         "acehand_core.hand": ["assets/*.npz"],
         "acehand_ros": ["config/*", "config/controllers/*.yaml"],
+        "acehand_core.trackers.mediapipe": ["assets/*.npz"],
         "acehand_core.training": ["conf/*.yaml", "conf/*/*.yaml"],
         "retarget": ["*.json"],
         "robots": ["*/*.yaml", "*/*.xml", "*/*.urdf", "*/*.json"],

@@ -42,6 +42,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
+from acehand_core.types import Switch
 from benchmarks import provenance
 from benchmarks.tracking import peer
 from benchmarks.tracking.clips import Case, cases, mirrored, videos
@@ -74,6 +75,7 @@ def main() -> None:
     )
     parser.add_argument("--quality", nargs="+", default=qualities(), help="default: all there are")
     parser.add_argument("--videos", type=Path, nargs="*", help="without truth; default: those here")
+    parser.add_argument("--prior", choices=("off", "on"), default="off", help="of our tracker")
     parser.add_argument("--no-peer", action="store_true", help="leave MediaPipe out")
     parser.add_argument("--retarget", metavar="ROBOT", help="also compare a robot's fingertips")
     parser.add_argument("--before", type=Path, help="result of another commit to compare with")
@@ -84,14 +86,20 @@ def main() -> None:
     arguments = parser.parse_args()
     modes = () if arguments.no_peer else peer.MODES
     robot = load_robot(arguments.retarget) if arguments.retarget else None
-    rendered, found, tracks = rendered_clips(arguments.clips, arguments.quality, modes, robot)
+    rendered, found, tracks = rendered_clips(
+        arguments.clips, arguments.quality, modes, robot, arguments.prior
+    )
     if arguments.worst:
         write_worst(tracks, arguments.worst, 20)
     result: dict[str, Any] = {
         "benchmark": "tracker",
         "rendered": rendered,
         "videos": [
-            {"video": video.name, "quality": quality, **without_truth(video, quality)}
+            {
+                "video": video.name,
+                "quality": quality,
+                **without_truth(video, quality, arguments.prior),
+            }
             for video in videos(arguments.videos)
             for quality in arguments.quality
         ],
@@ -121,7 +129,11 @@ def main() -> None:
 
 
 def rendered_clips(
-    stores: list[Path], kinds: list[str], modes: tuple[peer.Mode, ...], robot: Robot | None
+    stores: list[Path],
+    kinds: list[str],
+    modes: tuple[peer.Mode, ...],
+    robot: Robot | None,
+    prior: Switch = "off",
 ) -> tuple[list[dict[str, Any]], dict[str, list[Errors]], list[Found]]:
     """Return the measures of every method, over all clips and of each, and its hands' errors.
 
@@ -130,7 +142,7 @@ def rendered_clips(
     found: dict[str, list[_Clip]] = {}
     tracks: list[Found] = []
     for case in cases(stores):
-        for name, motion, seconds in tracked(case, kinds, modes):
+        for name, motion, seconds in tracked(case, kinds, modes, prior):
             compared = Compared.of(motion, case.truth)
             tips = None if robot is None else RobotTips.of(motion, case.truth, robot)
             found.setdefault(name, []).append(_Clip(case, compared, seconds / len(motion), tips))
@@ -153,12 +165,12 @@ def rendered_clips(
 
 
 def tracked(
-    case: Case, kinds: list[str], modes: tuple[peer.Mode, ...]
+    case: Case, kinds: list[str], modes: tuple[peer.Mode, ...], prior: Switch = "off"
 ) -> Iterator[tuple[str, HandMotion, float]]:
     """Yield the hands by our tracker, in each quality, and by the peer, with their CPU time."""
     for kind in kinds:
         begin = time.process_time()
-        settings = TrackerSettings(hand_length_m=case.hand_length_m)
+        settings = TrackerSettings(hand_length_m=case.hand_length_m, prior=prior)
         motion = MediaPipeTracker(_of(settings, kind)).track(case.recording)
         yield kind, motion, time.process_time() - begin
     for mode in modes:
@@ -192,12 +204,13 @@ def read_hands(path: Path, names: list[str]) -> list[Errors]:
         return [{key: arrays[f"{name}/{key}"] for key in keys} for name in names]
 
 
-def without_truth(video: Recording, quality: str) -> dict[str, Any]:
+def without_truth(video: Recording, quality: str, prior: Switch = "off") -> dict[str, Any]:
     """Return what can be said of the hands in a video that nobody knows."""
     begin = time.process_time()
-    motion = MediaPipeTracker(_of(TrackerSettings(), quality)).track(video)
+    settings = _of(TrackerSettings(prior=prior), quality)
+    motion = MediaPipeTracker(settings).track(video)
     spent = time.process_time() - begin
-    other = turned_back(MediaPipeTracker(_of(TrackerSettings(), quality)).track(mirrored(video)))
+    other = turned_back(MediaPipeTracker(settings).track(mirrored(video)))
     both = motion.observed & other.observed
     off = 1e3 * np.linalg.norm(motion.joints_camera - other.joints_camera, axis=-1)
     wrists = (m.joints_camera - m.joints_camera[:, :, :1] for m in (motion, other))

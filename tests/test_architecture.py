@@ -38,7 +38,17 @@ ALLOWED = {
     "synthetic": {"motion", "geometry", "files", "hand", "recordings", "datasets"},
     "lerobot": {"motion", "geometry", "files", "hand", "recordings"},
     "model": {"motion", "geometry", "files", "hand", "recordings"},
-    "training": {"motion", "geometry", "files", "hand", "recordings", "datasets", "model"},
+    "training": {
+        "motion",
+        "geometry",
+        "files",
+        "hand",
+        "recordings",
+        "datasets",
+        "model",
+        "synthetic",  # motions that the network of bone directions learns from
+        "trackers",  # that network
+    },
     "trackers": {
         "motion",
         "geometry",

@@ -16,7 +16,15 @@ from acehand_core.self_calibration import VERSION
 from acehand_core.settings import file_identity, group, identity_of, numbers, setting
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
-from acehand_core.types import CameraMotionMode, Existing, Hands, ImageFit, Latency, Quality
+from acehand_core.types import (
+    CameraMotionMode,
+    Existing,
+    Hands,
+    ImageFit,
+    Latency,
+    Quality,
+    Switch,
+)
 from retarget.robots.robot import Robot, find_robot_file, robot_names, split_variant
 from retarget.solve.arm_attachment import ArmSettings
 
@@ -174,6 +182,13 @@ class JobSettings:
         high=1.0,
         identity="always",
     )
+    prior: Switch = setting(
+        "off",
+        "of the mediapipe tracker: count bone directions that a small network of ours expects; it "
+        "learned from generated motions alone, helps on rendered hands, and has turned a real one "
+        "wrongly (docs/hand_prior.md)",
+        identity="always",
+    )
     ace: AceSettings = group(AceSettings, "tracker ace", identity=False)
     task: str | None = setting(
         None,
@@ -318,4 +333,5 @@ class JobSettings:
             camera_motion="off" if self.camera_motion == "off" else "rotation",
             quality=self.quality,
             palm_calibration=self.palm_calibration,
+            prior=self.prior,
         )

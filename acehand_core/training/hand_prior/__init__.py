@@ -1,0 +1,1 @@
+"""Trains the network of ``trackers.mediapipe.prior`` on projected motions; no pictures."""
