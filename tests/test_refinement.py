@@ -96,10 +96,8 @@ def off(slots: Slots, truth: np.ndarray) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize(("quality", "correlated"), [("balanced", 0.25), ("best", 0.3)])
-def test_several_crops_are_nearer_to_the_truth_and_know_their_doubt(
-    example, quality, correlated
-) -> None:
+@pytest.mark.parametrize("quality", ["balanced", "best"])
+def test_several_crops_are_nearer_to_the_truth_and_know_their_doubt(example, quality) -> None:
     frames, slots, truth = example
     before = off(slots, truth)
     found = refine(Part(frames, 60), slots, quality, no_progress, None, {})
@@ -116,7 +114,7 @@ def test_several_crops_are_nearer_to_the_truth_and_know_their_doubt(
     assert all(hand.covariance is not None for hand, _ in seen)
     error = [np.linalg.norm(hand.pixels - at, axis=1) / hand.size for hand, at in seen]
     spread = [np.sqrt(np.trace(hand.covariance, axis1=1, axis2=2)) / hand.size for hand, _ in seen]
-    assert spearmanr(np.concatenate(error), np.concatenate(spread))[0] > correlated
+    assert spearmanr(np.concatenate(error), np.concatenate(spread))[0] > 0.3
 
 
 def test_fast_looks_no_second_time(example) -> None:
