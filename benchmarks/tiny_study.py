@@ -8,7 +8,7 @@ Without --train and --val the clips are made first, as by
     acehand synth --clips 24 --seed 1001 --frames 81 --fast --cameras pinhole --split val \\
         --output RUNS/val
 
-Every run is ``acehand-train experiment=tiny``; an interrupted study goes on with the same command.
+Every run is ``acehand-train experiment=tiny``; an interrupted study resumes with the same command.
 Held-out clips come from other seeds. Scored on frames 0 to 80 of each, per hand and frame, means:
 
     wrist_aligned_mm   21 joints after moving the predicted wrist onto the true one; in view (a
@@ -88,7 +88,7 @@ def parse() -> argparse.Namespace:
 
 
 def made(folder: Path, clips: int, seed: int, frames: int, split: Split) -> Path:
-    """Make a store of small clips, or go on making it."""
+    """Make a store of small clips, or resume making it."""
     options = SynthOptions(128, 96, frames, cameras="pinhole", fast=True)
     report = synth(SynthJob(folder, clips, seed, split=split, options=options,
                             processes=os.cpu_count() or 1))  # fmt: skip

@@ -1,8 +1,8 @@
 """``python -m acehand_core.training.hand_prior run=FOLDER``: trains the network of bone directions.
 
 Settings are those of ``PriorConfig``, given as KEY=VALUE. A round makes fresh stretches and trains
-on them in random order; ``state.pt`` is written after each, and the same command goes on from
-there. ``hand_prior.npz`` and ``result.json`` in the end.
+on them in random order; ``state.pt`` is written after each, and the same command resumes from
+there. In the end it writes ``hand_prior.npz`` and ``result.json``.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def settings_of(overrides: Sequence[str]) -> PriorConfig:
 
 
 def train(config: PriorConfig) -> dict[str, Any]:
-    """Train, or go on training; return what result.json says. Raises InputError."""
+    """Train, or resume a training; return what result.json says. Raises InputError."""
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
     run = Path(config.run)
