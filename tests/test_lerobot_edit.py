@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -544,3 +545,92 @@ def test_statistics_of_a_feature_are_exact(shared: Path, capsys) -> None:
         assert stats["max"] == values[:, entry].max()
     run = Acehand(capsys, "dataset", "stats", shared, "--feature", "observation.stat")
     assert run.code == 2 and "observation.state" in run.err
+
+
+# Rules
+
+
+@pytest.fixture
+def judged(own: Path) -> Path:
+    """The dataset with a verdict and measures beside three of its four episodes."""
+    for number, verdict, px in ((0, "pass", 2.0), (1, "warn", 3.5), (2, "fail", None)):
+        report = {
+            "episode_index": number, "verdict": verdict, "reprojection_px": {"median": px},
+            "reasons": ["x"], "provenance": {"robot": "inspire"},
+        }  # fmt: skip
+        (own / f"acehand/episode_{number:06d}/report.json").write_text(json.dumps(report))
+    return own
+
+
+def filtered(capsys, root: Path, rules: str, *more: object) -> Acehand:
+    file = root.parent / "rules.yaml"
+    file.write_text(rules)
+    return Acehand(capsys, "dataset", "filter", root, "--rules", file, *more)
+
+
+@pytest.mark.parametrize(
+    ("rules", "removed"),
+    [
+        ("verdict: [pass, warn]", {2: "verdict is fail, not one of pass, warn",
+                                   3: "verdict is not known"}),
+        ("verdict: pass", {1: "verdict is warn, not one of pass", 2: "verdict is fail, not one of",
+                           3: "verdict is not known"}),
+        ("reprojection_px.median: {max: 3}", {1: "reprojection_px.median is 3.5, more than 3",
+                                              2: "reprojection_px.median is not known",
+                                              3: "reprojection_px.median is not known"}),
+        ("frames: {min: 7}", {2: "frames is 5, less than 7"}),
+        ("seconds: {min: 0.2, max: 0.4}", {0: "seconds is 0.433333, more than 0.4",
+                                           2: "seconds is 0.166667, less than 0.2"}),
+        ("task: {matches: 'wave|let .*'}", {1: "task is 'grasp a cup', which does not match"}),
+    ],
+)  # fmt: skip
+def test_episodes_that_break_rules_are_removed_with_the_reason(
+    judged: Path, dataset: Path, capsys, rules: str, removed: dict
+) -> None:
+    before = samples.snapshot(judged)
+    dry = filtered(capsys, judged, rules, "--dry-run")
+    assert dry.code == 0 and samples.snapshot(judged) == before
+    run = filtered(capsys, judged, rules)
+    assert run.code == 0 and run.json["removed"] == dry.json["removed"]
+    assert [entry["episode"] for entry in run.json["removed"]] == list(removed)
+    for entry, reason in zip(run.json["removed"], removed.values(), strict=True):
+        assert len(entry["reasons"]) == 1 and entry["reasons"][0].startswith(reason)
+        assert entry["reasons"][0] in run.err
+    kept = [number for number in range(4) if number not in removed]
+    assert_is(judged, dataset, kept, list(dict.fromkeys(FOUR[number][0] for number in kept)))
+
+    # What was removed says why, and both together are the dataset again.
+    aside = judged / run.json["set_aside"]
+    assert json.loads((aside / "removed.json").read_text())["removed"] == run.json["removed"]
+    merge_datasets([judged, aside], judged.parent / "again")
+    again = judged.parent / "again"
+    tasks = list(dict.fromkeys(FOUR[number][0] for number in [*kept, *removed]))
+    assert_is(again, dataset, [*kept, *removed], tasks)
+
+
+def test_nothing_changes_where_all_keep_to_the_rules(judged: Path, capsys) -> None:
+    before = samples.snapshot(judged)
+    run = filtered(capsys, judged, "frames: {min: 1}\ntask: {matches: .*}")
+    assert run.code == 0 and run.json["removed"] == [] and run.json["episodes"] == 4
+    assert samples.snapshot(judged) == before
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ("verdikt: pass", "no episode has 'verdikt'; valid: .*Did you mean 'verdict'?"),
+        ("frames: {least: 3}", "says nothing that is known; valid: matches, max, min"),
+        ("frames: {min: three}", "min is 'three'; give a number"),
+        ("task: {matches: '('}", "is no regular expression"),
+        ("verdict: {max: 3}", None),
+        ("- verdict", "is a mapping"),
+        ("a: [", "not YAML"),
+        ("task: nothing", "no episode would be left"),
+    ],
+)
+def test_rules_that_cannot_be_meant(judged: Path, capsys, rules: str, message: str | None) -> None:
+    before = samples.snapshot(judged)
+    run = filtered(capsys, judged, rules)
+    if message is None:  # a text is never within limits: all would go
+        message = "no episode would be left"
+    assert run.code == 2 and re.search(message, run.err) and samples.snapshot(judged) == before

@@ -6,10 +6,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from acehand_core.cli import console
 from acehand_core.errors import InputError
 from acehand_core.settings import setting
+
+if TYPE_CHECKING:
+    from acehand_core.lerobot.edit import Removal
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,16 +222,42 @@ class Remove:
         from acehand_core.lerobot.edit import remove_episodes
 
         removal = remove_episodes(self.folder, self.episodes, delete=self.delete)
-        for entry in removal.removed:
-            console.say(
-                f"removed episode {entry['episode']}: {entry['frames']} frames, "
-                f"{', '.join(entry['tasks'])}"
-            )
-        if removal.set_aside is not None:
-            console.say(f"kept as a dataset: {self.folder / removal.set_aside}")
-        console.say(f"{self.folder}: {removal.episodes} episodes, {removal.frames} frames")
-        terminal.print_json({"dataset": str(self.folder), **removal.to_json()})
+        _say_removal(self.folder, removal, "removed", terminal)
         return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Remove the episodes of a LeRobot dataset that break rules; later ones are numbered anew."""
+
+    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    rules: Path = setting(..., "file of rules (docs/formats.md)", metavar="YAML")
+    dry_run: bool = setting(False, "say what would be removed, and change nothing")
+    delete: bool = setting(False, "as of acehand dataset remove")
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Remove them, and say why and what is left."""
+        from acehand_core.lerobot.edit import filter_episodes
+        from acehand_core.lerobot.rules import read_rules
+
+        rules = read_rules(self.rules)
+        removal = filter_episodes(self.folder, rules, delete=self.delete, dry_run=self.dry_run)
+        _say_removal(self.folder, removal, "would remove" if self.dry_run else "removed", terminal)
+        return console.EXIT_OK
+
+
+def _say_removal(folder: Path, removal: Removal, verb: str, terminal: console.Terminal) -> None:
+    for entry in removal.removed:
+        console.say(
+            f"{verb} episode {entry['episode']}: {entry['frames']} frames, "
+            f"{', '.join(entry['tasks'])}"
+        )
+        for reason in entry["reasons"]:
+            console.say(f"  - {reason}")
+    if removal.set_aside is not None:
+        console.say(f"kept as a dataset: {folder / removal.set_aside}")
+    console.say(f"{folder}: {removal.episodes} episodes, {removal.frames} frames")
+    terminal.print_json({"dataset": str(folder), **removal.to_json()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "dataset check": ("what is wrong with a dataset", "dataset:Check"),
     "dataset repair": ("keep the whole episodes of a broken dataset", "dataset:Repair"),
     "dataset remove": ("remove episodes of a dataset", "dataset:Remove"),
+    "dataset filter": ("remove episodes that break rules", "dataset:Filter"),
     "dataset task": ("give episodes of a dataset another task", "dataset:Task"),
     "bag info": ("what is in a ROS 2 bag, and what is damaged", "bag:Info"),
     "bag convert": ("a bag into a dataset and, if wanted, another bag", "bag:Convert"),

@@ -21,19 +21,26 @@ from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.assemble import Row, link, write_episodes
 from acehand_core.lerobot.check import check_info, check_rows, read_rows
+from acehand_core.lerobot.rules import Rule, broken_rules
 from acehand_core.lerobot.transaction import STAGING, Step, clean_siblings, publish, recover
 from acehand_core.recordings.lerobot_video import is_dataset
 
 #: Folder of a dataset for what is no longer part of it.
 SET_ASIDE = ".unreferenced"
+#: In a dataset of removed episodes: which they were, and why.
+REMOVED = "removed.json"
+
+#: info.json, the rows of meta/episodes and the tasks of a dataset.
+Content = tuple[dict[str, Any], list[Row], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
     """What ``remove_episodes`` did.
 
-    ``removed`` has the number that each episode had, its frames and tasks. ``set_aside`` is the
-    dataset that they are now, relative to the one that they were removed from; None: deleted.
+    ``removed`` has the number that each episode had, its frames and tasks, and the rules that it
+    broke. ``set_aside`` is the dataset that they are now, relative to the one that they were
+    removed from; None: deleted.
     """
 
     removed: tuple[dict[str, Any], ...]
@@ -60,29 +67,74 @@ def remove_episodes(
             cannot be cut. OutputError: it cannot be written or is in use. Nothing has changed.
     """
     root = root.resolve()
-    with output_errors(root), opened(root) as (info, rows, tasks):
-        there = {row["episode_index"] for row in rows}
+    with output_errors(root), opened(root) as content:
+        there = {row["episode_index"] for row in content[1]}
         if unknown := sorted(set(episodes) - there):
-            raise InputError(f"{root}: no episode {unknown[0]}; it has 0 to {len(rows) - 1}.")
-        kept = [row for row in rows if row["episode_index"] not in episodes]
-        gone = [row for row in rows if row["episode_index"] in episodes]
-        if not kept:
-            raise InputError(f"{root}: no episode would be left; delete the folder instead.")
+            raise InputError(f"{root}: no episode {unknown[0]}; it has 0 to {len(there) - 1}.")
+        return _remove(root, content, dict.fromkeys(episodes, ()), delete, on_step)
 
-        place = None if delete else _free(root / SET_ASIDE / "removed").relative_to(root)
 
-        def fill(base: Path, step: Step) -> None:
-            write_episodes(base, info, root, kept, tasks, step)
-            if place is not None:
-                write_episodes(base / place, info, root, gone, tasks, step)
+def filter_episodes(
+    root: Path,
+    rules: Sequence[Rule],
+    *,
+    delete: bool = False,
+    dry_run: bool = False,
+    on_step: Step | None = None,
+) -> Removal:
+    """Remove the episodes that break rules; ``removed`` has the reasons of each.
 
-        replace_dataset(root, fill, on_step)
+    Arguments and errors as of ``remove_episodes``.
 
-    said = [
-        {"episode": r["episode_index"], "frames": r["length"], "tasks": r["tasks"]} for r in gone
-    ]
+    Args:
+        dry_run: say what would be removed, and change nothing.
+
+    Raises:
+        InputError: also where no episode has an entry that a rule names.
+    """
+    root = root.resolve()
+    with output_errors(root), opened(root) as content:
+        info, rows, _ = content
+        broken = broken_rules(root, info, rows, rules)
+        if broken and not dry_run:
+            return _remove(root, content, broken, delete, on_step)
+        left = [row["length"] for row in rows if row["episode_index"] not in broken]
+        return Removal(_said(rows, broken), len(left), sum(left), None)
+
+
+def _remove(
+    root: Path,
+    content: Content,
+    removed: Mapping[int, Sequence[str]],
+    delete: bool,
+    on_step: Step | None,
+) -> Removal:
+    """Remove episodes, by number with the reasons of each; the caller holds the lock."""
+    info, rows, tasks = content
+    kept = [row for row in rows if row["episode_index"] not in removed]
+    gone = [row for row in rows if row["episode_index"] in removed]
+    if not kept:
+        raise InputError(f"{root}: no episode would be left; delete the folder instead.")
+    place = None if delete else _free(root / SET_ASIDE / "removed").relative_to(root)
+    said = _said(rows, removed)
+
+    def fill(base: Path, step: Step) -> None:
+        write_episodes(base, info, root, kept, tasks, step)
+        if place is not None:
+            write_episodes(base / place, info, root, gone, tasks, step)
+            (base / place / REMOVED).write_bytes(layout.to_json_bytes({"removed": said}))
+
+    replace_dataset(root, fill, on_step)
     frames = sum(row["length"] for row in kept)
-    return Removal(tuple(said), len(kept), frames, None if place is None else place.as_posix())
+    return Removal(said, len(kept), frames, None if place is None else place.as_posix())
+
+
+def _said(rows: Sequence[Row], removed: Mapping[int, Sequence[str]]) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {"episode": row["episode_index"], "frames": row["length"], "tasks": row["tasks"],
+         "reasons": list(removed[row["episode_index"]])}
+        for row in rows if row["episode_index"] in removed
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +196,7 @@ def change_task(
 
 
 @contextlib.contextmanager
-def opened(root: Path) -> Iterator[tuple[dict[str, Any], list[Row], list[str]]]:
+def opened(root: Path) -> Iterator[Content]:
     """Yield info.json, the rows of meta/episodes and the tasks of a dataset that nobody writes to.
 
     Raises InputError, SchemaError, OutputError.

@@ -1,0 +1,137 @@
+"""Which episodes of a dataset keep to rules: limits on what the reports beside them say.
+
+A file of rules (YAML) names entries of ``report.json``, inner ones with a dot, and what each is to
+be::
+
+    verdict: [pass, warn]          # one of these
+    seconds: {min: 1.0}            # frames, seconds and task come of the dataset itself
+    filled_share: {max: 0.2}
+    reprojection_px.median: {max: 4}
+    task: {matches: "pour.*"}      # a regular expression for all of it
+
+An episode is kept where all of them hold. What is not known keeps to no rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.assemble import Row
+
+_KINDS = ("min", "max", "matches")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One entry and what it is to be: one of ``values``, within limits, or of a pattern."""
+
+    entry: str
+    values: tuple[Any, ...] | None = None
+    low: int | float | None = None
+    high: int | float | None = None
+    pattern: str | None = None
+
+    @classmethod
+    def of(cls, entry: str, wanted: Any, where: str) -> Rule:
+        """Check what a file says of an entry. Raises SchemaError."""
+        if isinstance(wanted, list):
+            return cls(entry, values=tuple(wanted))
+        if not isinstance(wanted, Mapping):
+            return cls(entry, values=(wanted,))
+        if not wanted or (unknown := [key for key in wanted if key not in _KINDS]):
+            said = nearest(str(unknown[0]), _KINDS) if wanted else f"valid: {', '.join(_KINDS)}."
+            raise SchemaError(f"{where}: {entry}: {wanted} says nothing that is known; {said}")
+        for key in ("min", "max"):
+            if key in wanted and (isinstance(wanted[key], bool)
+                                  or not isinstance(wanted[key], int | float)):  # fmt: skip
+                raise SchemaError(f"{where}: {entry}: {key} is {wanted[key]!r}; give a number.")
+        pattern = wanted.get("matches")
+        try:
+            re.compile(pattern or "")
+        except (re.error, TypeError) as error:
+            raise SchemaError(
+                f"{where}: {entry}: {pattern!r} is no regular expression: {error}."
+            ) from error
+        return cls(entry, low=wanted.get("min"), high=wanted.get("max"), pattern=pattern)
+
+    def broken_by(self, value: Any) -> str | None:
+        """Return how a value breaks the rule, None where it keeps to it."""
+        name = self.entry
+        if value is None:
+            return f"{name} is not known"
+        if self.values is not None:
+            wanted = ", ".join(map(str, self.values))
+            return None if value in self.values else f"{name} is {value}, not one of {wanted}"
+        if self.pattern is not None and re.fullmatch(self.pattern, str(value)) is None:
+            return f"{name} is {value!r}, which does not match {self.pattern!r}"
+        if self.low is None and self.high is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"{name} is {value!r}, no number"
+        if self.low is not None and value < self.low:
+            return f"{name} is {value:g}, less than {self.low:g}"
+        if self.high is not None and value > self.high:
+            return f"{name} is {value:g}, more than {self.high:g}"
+        return None
+
+
+def read_rules(path: Path) -> tuple[Rule, ...]:
+    """Return the rules of a file. Raises InputError, SchemaError."""
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SchemaError(f"{path}: not YAML: {error}.") from error
+    if not isinstance(content, dict) or not content:
+        raise SchemaError(f"{path}: a file of rules is a mapping, as in 'verdict: [pass, warn]'.")
+    return tuple(Rule.of(str(entry), wanted, str(path)) for entry, wanted in content.items())
+
+
+def broken_rules(
+    root: Path, info: Mapping[str, Any], rows: Sequence[Row], rules: Sequence[Rule]
+) -> dict[int, tuple[str, ...]]:
+    """Return, by number, the episodes that break rules, and how.
+
+    Raises:
+        InputError: no episode has an entry that a rule names. SchemaError: a report is damaged.
+    """
+    said = {row["episode_index"]: _entries(root, info, row) for row in rows}
+    there = {entry for entries in said.values() for entry in entries}
+    for rule in rules:
+        if rule.entry not in there:
+            raise InputError(f"{root}: no episode has {rule.entry!r}; {nearest(rule.entry, there)}")
+
+    broken = {}
+    for number, entries in said.items():
+        reasons = [rule.broken_by(entries.get(rule.entry)) for rule in rules]
+        if found := tuple(reason for reason in reasons if reason is not None):
+            broken[number] = found
+    return broken
+
+
+def _entries(root: Path, info: Mapping[str, Any], row: Row) -> dict[str, Any]:
+    """Return what is known of an episode: its report, flat, and what the dataset itself says."""
+    path = root / layout.episode_folder(row["episode_index"]) / layout.REPORT
+    report = layout.read_json(path) if path.is_file() else {}
+    report.pop("provenance", None)
+    flat: dict[str, Any] = {}
+
+    def add(prefix: str, values: Mapping[str, Any]) -> None:
+        for key, value in values.items():
+            if isinstance(value, Mapping):
+                add(f"{prefix}{key}.", value)
+            elif not isinstance(value, list):
+                flat[f"{prefix}{key}"] = value
+
+    add("", report)
+    own = {"frames": row["length"], "seconds": row["length"] / info["fps"]}
+    return flat | own | {"task": row["tasks"][0]}
