@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from acehand_core.errors import InputError, OutputError, SchemaError, VideoError
 from acehand_core.lerobot.check import check_dataset
@@ -24,7 +25,7 @@ from acehand_core.lerobot.dataset import create
 from acehand_core.lerobot.edit import change_task, remove_episodes
 from acehand_core.lerobot.repair import plan_repair, repair
 from helpers import lerobot_samples as samples
-from helpers.commands import Acehand, run_helper
+from helpers.commands import Acehand, Run, hands_file, run_helper
 
 DATA = "data/chunk-000/file-{:03d}.parquet"
 ROWS = "meta/episodes/chunk-000/file-{:03d}.parquet"
@@ -634,3 +635,41 @@ def test_rules_that_cannot_be_meant(judged: Path, capsys, rules: str, message: s
     if message is None:  # a text is never within limits: all would go
         message = "no episode would be left"
     assert run.code == 2 and re.search(message, run.err) and samples.snapshot(judged) == before
+
+
+# Cards
+
+
+def test_a_card_says_what_is_in_a_dataset(judged: Path, capsys) -> None:
+    run = Acehand(capsys, "dataset", "card", judged)
+    assert run.code == 4 and "README.md exists" in run.err
+    card = ["dataset", "card", judged, "--overwrite"]
+    run = Acehand(capsys, *card, "--license", "cc-by-4.0", "--consent", "All three signed form B.")
+    text = (judged / "README.md").read_text()
+    _, head, body = text.split("---\n", 2)
+    assert run.code == 0 and yaml.safe_load(head) == {
+        "license": "cc-by-4.0", "task_categories": ["robotics"],
+        "tags": ["LeRobot", "acehand", "inspire"],
+        "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
+    }  # fmt: skip
+    assert "4 episodes of 4 recordings, 34 frames at 30 per second" in body
+    assert "| wave | 2 | 18 |" in body and "| let go | 1 | 9 |" in body
+    assert "1 pass, 1 warn, 1 fail, 1 unknown" in body
+    # Of 2.0 and 3.5, the only ones that are known.
+    assert "| fitted joints from 2D evidence, px | 2.15 | 2.75 | 3.35 | 2 |" in body
+    assert "- recordings: cc-by-4.0" in body and body.endswith("All three signed form B.\n")
+    assert check_dataset(judged) == []
+
+    assert Acehand(capsys, *card).code == 0
+    text = (judged / "README.md").read_text()
+    assert "license: other" in text and "Nobody has said whether the people" in text
+
+
+def test_a_card_of_the_main_job_names_tracker_and_licences(tmp_path: Path, capsys) -> None:
+    root = tmp_path / "out"
+    joints = hands_file(tmp_path / "joints.npz")
+    assert Run(capsys, joints, "--output", root, "--task", "a | b").code == 0
+    assert Acehand(capsys, "dataset", "card", root).code == 0
+    text = (root / "README.md").read_text()
+    assert "| a \\| b | 1 | 12 |" in text and "- `--robot inspire`" in text
+    assert "robot model inspire" in text and "robot's fingertips from the human's, mm" in text

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from acehand_core.atomic import atomic_path
 from acehand_core.cli import console
 from acehand_core.errors import InputError
 from acehand_core.settings import setting
@@ -64,6 +65,36 @@ class Stats:
         for name, values in stats.items():
             console.say(f"{name:<{wide}} " + " ".join(f"{v:>10.4g}" for v in values.values()))
         terminal.print_json({"dataset": str(self.folder), "feature": self.feature, "stats": stats})
+        return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Write the card of a LeRobot dataset: what is in it, how it was made, licences, quality."""
+
+    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    license: str | None = setting(
+        None, "the recordings' licence, as the Hugging Face Hub calls it, e.g. cc-by-4.0",
+        metavar="ID", default_text="nobody has said it",
+    )  # fmt: skip
+    consent: str | None = setting(
+        None, "what the people in the recordings agreed to", default_text="nobody has said it"
+    )
+    output: Path | None = setting(
+        None, "where it is written", metavar="FILE", default_text="README.md in the dataset"
+    )
+    overwrite: bool = setting(False, console.OVERWRITE)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Write it."""
+        from acehand_core.lerobot.card import card
+
+        output = self.output or self.folder / "README.md"
+        text = card(self.folder, self.license, self.consent)
+        with atomic_path(output, self.overwrite) as partial:
+            partial.write_text(text, "utf-8")
+        console.say(f"wrote {output}")
+        terminal.print_json({"dataset": str(self.folder), "output": str(output)})
         return console.EXIT_OK
 
 

@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "camera convert": ("a camera file of any format as ours", "camera:Convert"),
     "dataset info": ("what a dataset holds", "dataset:Info"),
     "dataset stats": ("exact statistics of a feature", "dataset:Stats"),
+    "dataset card": ("a card for the Hugging Face Hub", "dataset:Card"),
     "dataset merge": ("several datasets as one", "dataset:Merge"),
     "dataset split": ("one dataset as several", "dataset:Split"),
     "dataset check": ("what is wrong with a dataset", "dataset:Check"),

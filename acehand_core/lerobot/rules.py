@@ -104,7 +104,7 @@ def broken_rules(
     Raises:
         InputError: no episode has an entry that a rule names. SchemaError: a report is damaged.
     """
-    said = {row["episode_index"]: _entries(root, info, row) for row in rows}
+    said = {row["episode_index"]: entries_of(root, info, row) for row in rows}
     there = {entry for entries in said.values() for entry in entries}
     for rule in rules:
         if rule.entry not in there:
@@ -118,7 +118,7 @@ def broken_rules(
     return broken
 
 
-def _entries(root: Path, info: Mapping[str, Any], row: Row) -> dict[str, Any]:
+def entries_of(root: Path, info: Mapping[str, Any], row: Row) -> dict[str, Any]:
     """Return what is known of an episode: its report, flat, and what the dataset itself says."""
     path = root / layout.episode_folder(row["episode_index"]) / layout.REPORT
     report = layout.read_json(path) if path.is_file() else {}
