@@ -652,7 +652,7 @@ def test_a_card_says_what_is_in_a_dataset(judged: Path, capsys) -> None:
         "tags": ["LeRobot", "acehand", "inspire"],
         "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
     }  # fmt: skip
-    assert "4 episodes of 4 recordings, 34 frames at 30 per second" in body
+    assert "4 episodes of 4 recordings, 34 frames at 30 per second, 1.1 seconds." in body
     assert "| wave | 2 | 18 |" in body and "| let go | 1 | 9 |" in body
     assert "1 pass, 1 warn, 1 fail, 1 unknown" in body
     # Of 2.0 and 3.5, the only ones that are known.
@@ -671,5 +671,5 @@ def test_a_card_of_the_main_job_names_tracker_and_licences(tmp_path: Path, capsy
     assert Run(capsys, joints, "--output", root, "--task", "a | b").code == 0
     assert Acehand(capsys, "dataset", "card", root).code == 0
     text = (root / "README.md").read_text()
-    assert "| a \\| b | 1 | 12 |" in text and "- `--robot inspire`" in text
+    assert "| a \\| b | 1 | 12 |" in text and "- robot: `inspire`" in text
     assert "robot model inspire" in text and "robot's fingertips from the human's, mm" in text

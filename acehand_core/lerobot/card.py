@@ -51,12 +51,14 @@ def card(root: Path, license_id: str | None = None, consent: str | None = None) 
         "tags": ["LeRobot", "acehand", *([summary.robot] if summary.robot else [])],
         "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
     }
+    seconds = summary.seconds
+    lasting = f"{seconds / 60:.1f} minutes" if seconds >= 120 else f"{seconds:.1f} seconds"
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {summary.dataset}",
         f"Demonstrations of the robot hand {summary.robot}, made of recordings of human hands by "
         f"acehand: {summary.episodes} episodes of {summary.recordings} recordings, "
-        f"{summary.frames} frames at {summary.fps} per second, {summary.seconds / 60:.1f} minutes.",
+        f"{summary.frames} frames at {summary.fps} per second, {lasting}.",
         "## Tasks",
         _table(("task", "episodes", "frames"), (
             (task, counts["episodes"], counts["frames"]) for task, counts in summary.tasks.items()
@@ -103,7 +105,7 @@ def _making(records: Sequence[Mapping[str, Any]]) -> str:
         for key, value in settings[0].items()
         if value is not None and all(other.get(key) == value for other in settings)
     }
-    lines += [f"- `--{key} {value}`" for key, value in shared.items()]
+    lines += [f"- {key}: `{value}`" for key, value in shared.items()]
     notes = dict.fromkeys(note for record in records for note in record.get("notes", ()))
     return "\n".join([*lines, *(f"- {note}" for note in notes)])
 
