@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import shutil
 from collections import Counter, defaultdict
@@ -14,13 +13,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from acehand_core.atomic import DirectoryLock, output_errors, sync
+from acehand_core.atomic import output_errors
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.assemble import Assembly, Row, link
 from acehand_core.lerobot.dataset import JOB, dataset_differences
 from acehand_core.lerobot.edit import opened
-from acehand_core.lerobot.transaction import Step, clean_siblings, publish
+from acehand_core.lerobot.transaction import Step, built_beside, clean_siblings
 from acehand_core.types import Progress, no_progress
 
 Made = TypeVar("Made")
@@ -220,19 +219,8 @@ def _new_folder(
     step = on_step or (lambda name: None)
     output.parent.mkdir(parents=True, exist_ok=True)
     clean_siblings(output)
-    base = output.with_name(f".{output.name}.partial-{os.getpid()}")
-    step("begin")
-    base.mkdir()
-    with DirectoryLock(base):
-        try:
-            made = fill(base, step)
-            for path in base.rglob("*"):
-                sync(path)
-            publish(base, output, step)
-        except BaseException:
-            shutil.rmtree(base, ignore_errors=True)
-            raise
-    return made
+    with built_beside(output, step) as base:
+        return fill(base, step)
 
 
 def _copy(path: Path, target: Path) -> None:

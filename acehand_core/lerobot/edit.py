@@ -9,20 +9,18 @@ numbers, unused tasks go, as with lerobot's own ``delete_episodes`` and ``modify
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from acehand_core.atomic import DirectoryLock, output_errors, sync
+from acehand_core.atomic import DirectoryLock, output_errors
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.assemble import Row, link, write_episodes
 from acehand_core.lerobot.check import check_info, check_rows, read_rows
 from acehand_core.lerobot.rules import Rule, broken_rules
-from acehand_core.lerobot.transaction import STAGING, Step, clean_siblings, publish, recover
+from acehand_core.lerobot.transaction import STAGING, Step, built_beside, clean_siblings, recover
 from acehand_core.recordings.lerobot_video import is_dataset
 
 #: Folder of a dataset for what is no longer part of it.
@@ -245,30 +243,20 @@ def replace_dataset(
     along as it is. The caller holds the lock of ``root``. Raises OSError.
     """
     step = on_step or (lambda name: None)
-    base = root.with_name(f".{root.name}.partial-{os.getpid()}")
-    step("begin")
-    base.mkdir()
-    with DirectoryLock(base):
-        try:
-            fill(base, step)
-            step("link the rest")
-            theirs = _of_episodes(root)
-            theirs += [layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH, STAGING]
-            for path in sorted(root.rglob("*")):
-                name = path.relative_to(root).as_posix()
-                if f"{name}/".startswith(tuple(f"{t}/" for t in theirs)) or (base / name).exists():
-                    continue
-                (base / name).parent.mkdir(parents=True, exist_ok=True)
-                if path.is_symlink():
-                    (base / name).symlink_to(path.readlink())
-                elif path.is_file():
-                    link(path, base / name)
-            for path in base.rglob("*"):
-                sync(path)
-            publish(base, root, step)
-        except BaseException:
-            shutil.rmtree(base, ignore_errors=True)
-            raise
+    with built_beside(root, step) as base:
+        fill(base, step)
+        step("link the rest")
+        theirs = _of_episodes(root)
+        theirs += [layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH, STAGING]
+        for path in sorted(root.rglob("*")):
+            name = path.relative_to(root).as_posix()
+            if f"{name}/".startswith(tuple(f"{t}/" for t in theirs)) or (base / name).exists():
+                continue
+            (base / name).parent.mkdir(parents=True, exist_ok=True)
+            if path.is_symlink():
+                (base / name).symlink_to(path.readlink())
+            elif path.is_file():
+                link(path, base / name)
 
 
 def _free(path: Path) -> Path:

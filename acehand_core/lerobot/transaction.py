@@ -15,11 +15,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from acehand_core.atomic import abandoned, sync, write_synced
+from acehand_core.atomic import DirectoryLock, abandoned, sync, write_synced
 from acehand_core.errors import SchemaError, UnsafeFileError
 
 STAGING = ".acehand-append"
@@ -167,6 +167,26 @@ def publish(base: Path, root: Path, step: Step) -> None:
         step("publish: remove the old dataset")
         if aside.exists():
             shutil.rmtree(aside)
+
+
+@contextlib.contextmanager
+def built_beside(root: Path, step: Step) -> Iterator[Path]:
+    """Yield a hidden folder beside ``root`` that then takes its place; on failure it is gone.
+
+    Raises OSError.
+    """
+    base = root.with_name(f".{root.name}.partial-{os.getpid()}")
+    step("begin")
+    base.mkdir()
+    with DirectoryLock(base):
+        try:
+            yield base
+            for path in base.rglob("*"):
+                sync(path)
+            publish(base, root, step)
+        except BaseException:
+            shutil.rmtree(base, ignore_errors=True)
+            raise
 
 
 def clean_siblings(root: Path) -> list[str]:
