@@ -12,8 +12,9 @@ from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import CameraMotion, HandMotion, Recording
 from acehand_core.pipeline import world
-from acehand_core.pipeline.job import Steps, run_job
+from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.settings import JobSettings, WorldSettings
+from acehand_core.pipeline.steps import Steps
 from acehand_core.pipeline.world import in_world
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.types import no_progress

@@ -1,0 +1,138 @@
+"""Tracking and retargeting with one run's settings, robot and files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from acehand_core.errors import AcehandError, NoHandError
+from acehand_core.lerobot import format as files
+from acehand_core.motion import Calibration, HandMotion, Recording, RobotTrajectory
+from acehand_core.pipeline.dataset import release_memory
+from acehand_core.pipeline.settings import JobSettings
+from acehand_core.pipeline.world import in_world
+from acehand_core.recordings.hands_file import read_hand_motion
+from acehand_core.recordings.selection import only_hands
+from acehand_core.settings import file_identity
+from acehand_core.trackers.base import Tracker
+from acehand_core.types import SIDES, Progress, Side
+from retarget.replay.simulate import Physics
+from retarget.replay.verdict import GATES, Gates, read_gates
+from retarget.retargeting import retarget_motion
+from retarget.robots.check import refuse_faulty
+from retarget.robots.robot import Robot, load_robot
+from retarget.solve.arm import Arm
+from retarget.solve.arm_attachment import attach_arms
+from retarget.solve.calibration_file import (
+    Fitted,
+    calibration_text,
+    known_calibrations,
+    read_calibrations,
+)
+from retarget.solve.methods import Retargeter, retargeter_named
+from retarget.solve.targets import hand_targets
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Tracking and retargeting with one run's settings, robot and files."""
+
+    settings: JobSettings
+    progress: Progress
+    robot: Robot
+    retargeter: Retargeter
+    arm: Arm | None
+    given: Mapping[Side, Fitted]
+    gates: Gates
+
+    @classmethod
+    def of(cls, settings: JobSettings, progress: Progress) -> Steps:
+        """Load what the settings name. Raises InputError."""
+        robot = load_robot(settings.robot, models=settings.robot_model)
+        hands = robot.hands_to_follow(settings.hands)
+        if not settings.robot_unchecked:
+            refuse_faulty(robot, SIDES if hands == "both" else (hands,))
+        return cls(
+            replace(settings, hands=hands), progress, robot,
+            retargeter=retargeter_named(settings.method, lower_unfollowed=settings.second_pass),
+            arm=settings.arm.load(),
+            given=read_calibrations(settings.calibration, robot) if settings.calibration else {},
+            gates=read_gates(settings.gates) if settings.gates else GATES,
+        )  # fmt: skip
+
+    def shaping(self, fps: int | None) -> dict[str, Any]:
+        """Return the settings that change an episode: see ``JobSettings.shaping``."""
+        models = [file_identity(hand.user_model) for hand in self.robot.hands.values()]
+        return self.settings.shaping(fps) | {"robot-model": models if any(models) else None}
+
+    def track(
+        self, tracker: Tracker, recording: Recording
+    ) -> tuple[HandMotion, dict[Side, Calibration]]:
+        """Return the hands of the whole recording, and the calibrations all episodes share.
+
+        Raises:
+            NoHandError: there is none that could be followed.
+        """
+        motion = only_hands(tracker.track(recording, self.progress), self.settings.hands or "both")
+        if self.settings.camera_motion == "full":
+            work_dir = self.settings.tracking.work_dir
+            motion = in_world(motion, recording, self.settings.world, work_dir, self.progress)
+        topic = recording.processing.get("topic")
+        if topic is not None:  # which topic and frame of a bag the pictures are of
+            said = {"image_topic": topic, "camera_frame": recording.camera_frame}
+            kept = {**motion.provenance.settings, **said}
+            motion = replace(motion, provenance=replace(motion.provenance, settings=kept))
+        if fit := self.settings.fit_of(recording):
+            motion = fit.hands(motion)
+        release_memory()
+
+        if all(hand_targets(motion, side) is None for side in SIDES):
+            known = int(motion.known.any(axis=1).sum())
+            doubt = f" The joints of {known} frames have confidence 0." if known else ""
+            raise NoHandError(
+                f"{recording.source}: no hand was found in {len(motion)} frames.{doubt}"
+            )
+        # Of the whole recording: all its episodes show the same subject.
+        given = {side: fitted.calibration for side, fitted in self.given.items()}
+        return motion, self.retargeter.calibrate(motion, self.robot, given)
+
+    def retarget(
+        self, episode: HandMotion, calibrations: Mapping[Side, Calibration]
+    ) -> RobotTrajectory:
+        """Return the robot's motion, with its verdict and the arms that carry it."""
+        settings = self.settings
+        physics = Physics(latency=settings.latency, second_pass=settings.second_pass)
+        self.progress("retarget", 0, 1)
+        trajectory = retarget_motion(
+            episode, self.robot, self.retargeter, calibrations=calibrations, physics=physics,
+            gates=self.gates, unchecked=settings.robot_unchecked,
+        )  # fmt: skip
+        if self.arm is not None:
+            trajectory = attach_arms(trajectory, self.arm, settings.arm, self.robot)
+        self.progress("retarget", 1, 1)
+        return trajectory
+
+    def stored(self, folder: Path) -> tuple[HandMotion, dict[Side, Calibration]] | None:
+        """Return the hands and calibrations kept beside an episode, None where they are not."""
+        try:
+            motion = read_hand_motion(folder / files.HANDS)
+            if not self.retargeter.calibrates:
+                return motion, {}
+            return motion, known_calibrations(folder / files.CALIBRATION, self.robot)
+        except AcehandError:
+            return None
+
+    def calibration_text(
+        self, calibrations: Mapping[Side, Calibration], recording: Recording
+    ) -> str | None:
+        """Return the file of calibrations, so that other recordings of the subject can use them."""
+        if not self.retargeter.calibrates:
+            return None
+        origin = recording.name, recording.sha256
+        fitted = {
+            side: self.given.get(side, Fitted(calibration, *origin))
+            for side, calibration in calibrations.items()
+        }
+        return calibration_text(self.robot, fitted)
