@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from acehand_core.errors import InputError, nearest
 
@@ -186,6 +186,42 @@ def built(settings: type[SettingsClass], values: Mapping[tuple[str, ...], Any]) 
     made = settings(**arguments)
     check_values(made)
     return made
+
+
+def changed(settings: SettingsClass, values: Mapping[tuple[str, ...], Any]) -> SettingsClass:
+    """Return settings with some values changed, by path. Raises as ``built``."""
+    direct = {path[0]: value for path, value in values.items() if len(path) == 1}
+    for name in {path[0] for path in values if len(path) > 1}:
+        inner = {path[1:]: v for path, v in values.items() if path[0] == name and len(path) > 1}
+        direct[name] = changed(getattr(settings, name), inner)
+    made: Any = replace(settings, **direct)  # type: ignore[type-var]
+    check_values(made)
+    return cast(SettingsClass, made)
+
+
+def value_of(leaf: Leaf, text: str, folder: Path) -> Any:
+    """Return a setting's value as a table has it; files are relative to ``folder``.
+
+    Raises:
+        ValueError: it is not of the setting's type.
+    """
+    if leaf.setting.parse is not None:
+        return leaf.setting.parse(text)
+    kinds = {leaf.type, *get_args(leaf.type)}
+    if bool in kinds:
+        if text.lower() not in (*_TRUE, *_FALSE):
+            raise ValueError(f"{text!r} is neither true nor false")
+        return text.lower() in _TRUE
+    if Path in kinds:
+        return folder / text
+    for kind in (int, float):
+        if kind in kinds:
+            return kind(text)
+    # A tracker or a mapping is a name or a file.
+    return str(folder / text) if (folder / text).is_file() else text
+
+
+_TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
 
 
 def numbers(text: str) -> tuple[float, ...]:

@@ -290,4 +290,4 @@ def calibrate_motion(
     Raises:
         InputError: the robot lacks a hand that the motion has.
     """
-    return TrajectoryRetargeter(weights).calibrate(motion, robot, known or {})
+    return TrajectoryRetargeter(weights).calibrate([motion], robot, known or {})

@@ -106,7 +106,7 @@ ALLOWED = {
 }
 #: Names of the public API, and the modules that they are in.
 API = acehand_core._HOME
-FREE = {"types", "errors", "settings", "atomic", "provenance", "mujoco_gl"}
+FREE = {"types", "errors", "settings", "atomic", "processes", "provenance", "mujoco_gl"}
 FREE |= {"version", "__version__"}
 #: Libraries that a package may import only inside the function that needs them.
 LAZY = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -23,6 +22,7 @@ from acehand_core.errors import InputError
 from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import CameraMotion, Recording
+from acehand_core.processes import thread_count
 from acehand_core.types import Progress, no_progress
 
 #: Counts up with whatever changes the result, so that no older one is taken for it.
@@ -106,7 +106,7 @@ def recorded_rotations(
             cache.put(segment, motion)
         return motion
 
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(thread_count()) as pool:
         futures = [pool.submit(estimated, segment) for segment in segments]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)

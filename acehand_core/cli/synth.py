@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from acehand_core.cli import console
 from acehand_core.errors import InputError
+from acehand_core.processes import thread_count
 from acehand_core.settings import check_values, setting
 
 if TYPE_CHECKING:
@@ -102,6 +102,6 @@ class Synth:
         )
         return SynthJob(
             self.output, self.clips, self.seed, self.first, self.split,
-            options, self.motion, self.processes or os.cpu_count() or 1,
+            options, self.motion, self.processes or thread_count(),
             self.overwrite,
         )  # fmt: skip

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -36,6 +35,7 @@ from acehand_core.evaluation.tracking import (
     track_segments,
 )
 from acehand_core.motion import HandMotion
+from acehand_core.processes import thread_count
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.types import Progress
 
@@ -160,8 +160,7 @@ def evaluate_tracker(
 
 def machine() -> str:
     """Return the class of this machine, for measured times."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{count} cores, {platform.machine()}"
+    return f"{thread_count()} cores, {platform.machine()}"
 
 
 def write_evaluation(value: Mapping[str, Any], path: Path, overwrite: bool = False) -> None:

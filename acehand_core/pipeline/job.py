@@ -107,8 +107,9 @@ def _convert_input(
     settings, dropped = steps.settings, None
     try:
         opened, tracker = open_tracked(
-            path, settings.tracker, settings.tracking, settings.reading, registry, steps.progress
-        )
+            path, settings.tracker, settings.tracking, settings.reading, registry, steps.progress,
+            settings.cache,
+        )  # fmt: skip
         recording, dropped = opened.recording, opened.dropped
         dataset.rate_of(recording)
 

@@ -223,6 +223,13 @@ class JobSettings:
             "resume": "resume an interrupted run: finished episodes and segments are kept",
         },
     )
+    cache: Path | None = setting(
+        None,
+        "keep tracked hands in this folder: a run with other settings of the robot or the dataset "
+        "takes them from there",
+        metavar="DIR",
+        identity="never",
+    )
     overlay: bool = setting(True, "write an overlay video per episode", pair=True, identity="never")
     dry_run: bool = setting(False, "track, retarget and judge, but write nothing", identity="never")
     encoding: VideoEncoding = field(default_factory=VideoEncoding)

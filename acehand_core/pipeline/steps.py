@@ -96,7 +96,7 @@ class Steps:
             )
         # Of the whole recording: all its episodes show the same subject.
         given = {side: fitted.calibration for side, fitted in self.given.items()}
-        return motion, self.retargeter.calibrate(motion, self.robot, given)
+        return motion, self.retargeter.calibrate([motion], self.robot, given)
 
     def retarget(
         self, episode: HandMotion, calibrations: Mapping[Side, Calibration]

@@ -105,13 +105,14 @@ def _ace(settings: TrackerSettings) -> Tracker:
     return AceTracker(settings, settings.ace)
 
 
-_BUILT_IN: dict[str, Callable[[TrackerSettings], Tracker]] = {"ace": _ace, "mediapipe": _mediapipe}
+#: Trackers of this package, by name.
+BUILT_IN: dict[str, Callable[[TrackerSettings], Tracker]] = {"ace": _ace, "mediapipe": _mediapipe}
 
 
 def tracker_names() -> tuple[str, ...]:
     """Return the names that ``--tracker`` takes beside a file, sorted."""
     installed = {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
-    return tuple(sorted({"auto", *_BUILT_IN, *installed}))
+    return tuple(sorted({"auto", *BUILT_IN, *installed}))
 
 
 def resolved_name(name: str, settings: TrackerSettings) -> str:
@@ -132,8 +133,8 @@ def resolved_name(name: str, settings: TrackerSettings) -> str:
 def make_tracker(name: str, settings: TrackerSettings) -> Tracker:
     """Return the tracker of that name (see ``resolved_name``)."""
     name = resolved_name(name, settings)
-    if name in _BUILT_IN:
-        return _BUILT_IN[name](settings)
+    if name in BUILT_IN:
+        return BUILT_IN[name](settings)
     for point in entry_points(group=ENTRY_POINT_GROUP):
         if point.name == name:
             return _installed(point, settings)

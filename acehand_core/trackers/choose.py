@@ -11,7 +11,8 @@ from acehand_core.recordings.hands_file import refuse_flags
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import HandsFile, Opened, Registry, format_of
 from acehand_core.trackers.ace_settings import AceSettings
-from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker
+from acehand_core.trackers.base import BUILT_IN, Tracker, TrackerSettings, make_tracker
+from acehand_core.trackers.cache import CachedTracker
 from acehand_core.trackers.files import FileTracker
 from acehand_core.types import Hands, Progress, Quality, TurnsMode, no_progress
 
@@ -30,8 +31,13 @@ def open_tracked(
     reading: RecordingOptions,
     registry: Registry,
     progress: Progress | None = None,
+    cache: Path | None = None,
 ) -> tuple[Opened, Tracker]:
     """Open an input with the tracker of that name; a file of hands is its own tracker.
+
+    Args:
+        cache: folder in which tracked hands are kept for other runs; only built-in trackers', since
+            nothing tells the versions of others apart.
 
     Raises:
         InputError: it cannot be opened, or a flag was given that has no meaning for it.
@@ -63,6 +69,8 @@ def open_tracked(
 
     if reading.camera_poses is not None:
         _refuse_camera_poses(path, chosen)
+    if cache is not None and chosen.name in BUILT_IN:
+        chosen = CachedTracker(chosen, settings, cache)
     return opened, chosen
 
 

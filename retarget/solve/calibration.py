@@ -25,6 +25,7 @@ import hashlib
 import importlib.resources
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 
 import numpy as np
@@ -60,6 +61,8 @@ CONVERGED = 1e-3
 #: Levenberg-Marquardt: share of the diagonal added in each round.
 DAMPING = 1e-6
 MAX_FRAMES = 160
+#: Of each of several recordings of a subject.
+LEAST_FRAMES = 8
 SOURCE = "canonical poses"
 
 
@@ -102,13 +105,34 @@ def calibrate(
 
     Frames count by their weight, joints by their share; filled frames are left out.
     """
-    seen = np.flatnonzero(targets.measured)
-    chosen = seen[np.unique(np.linspace(0, len(seen) - 1, MAX_FRAMES).round().astype(int))]
-    share = None if targets.share is None else targets.share[chosen]
-    sample = _still(targets.side, targets.joints_hand[chosen], targets.weight[chosen], share)
+    sample = sampled(targets)
     start = for_subject(robot_calibration(hand, tree), sample)
     share = np.clip((tip_motion(sample) / MOVING_M) ** 3, LEAST, 1.0)
     return fit(hand, tree, sample, weights, start, HAND_SPREAD * float(share))
+
+
+def sampled(targets: HandTargets, frames: int = MAX_FRAMES) -> HandTargets:
+    """Return measured frames, evenly chosen and at most as many, without their order in time."""
+    seen = np.flatnonzero(targets.measured)
+    chosen = seen[np.unique(np.linspace(0, len(seen) - 1, frames).round().astype(int))]
+    share = None if targets.share is None else targets.share[chosen]
+    return _still(targets.side, targets.joints_hand[chosen], targets.weight[chosen], share)
+
+
+def together(recordings: Sequence[HandTargets]) -> HandTargets:
+    """Return frames of several recordings of one subject's hand, as many of each, for one fit.
+
+    A recording that does not tell how well joints are known counts them fully.
+    """
+    each = max(LEAST_FRAMES, MAX_FRAMES // len(recordings))
+    samples = [sampled(targets, each) for targets in recordings]
+    shares = [np.ones((len(s.weight), 21)) if s.share is None else s.share for s in samples]
+    return _still(
+        samples[0].side,
+        np.concatenate([s.joints_hand for s in samples]),
+        np.concatenate([s.weight for s in samples]),
+        None if all(s.share is None for s in samples) else np.concatenate(shares),
+    )
 
 
 def _still(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -27,7 +27,7 @@ from retarget.replay.simulate import second_pass
 from retarget.robots.hand_spec import CommandLimits, Commands, HandSpec
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
-from retarget.solve.calibration import calibrate
+from retarget.solve.calibration import calibrate, sampled, together
 from retarget.solve.costs import CommandTarget, Weights
 from retarget.solve.objective import PoseObjective
 from retarget.solve.targets import HandTargets, hand_targets, opening_calibration, opening_targets
@@ -155,9 +155,12 @@ class Retargeter(Protocol):
         ...
 
     def calibrate(
-        self, motion: HandMotion, robot: Robot, known: Mapping[Side, Calibration]
+        self, motions: Iterable[HandMotion], robot: Robot, known: Mapping[Side, Calibration]
     ) -> dict[Side, Calibration]:
-        """Return the calibration of every hand that appears: the known one, else fitted to it."""
+        """Return the calibration of every hand that appears: the known one, else fitted to it.
+
+        ``motions`` are recordings of one subject.
+        """
         ...
 
     def solve(
@@ -185,15 +188,21 @@ class TrajectoryRetargeter:
         """Accept any hand."""
 
     def calibrate(
-        self, motion: HandMotion, robot: Robot, known: Mapping[Side, Calibration]
+        self, motions: Iterable[HandMotion], robot: Robot, known: Mapping[Side, Calibration]
     ) -> dict[Side, Calibration]:
         """Return the calibration of every hand that appears, see ``Retargeter``."""
-        calibrations = dict(known)
-        for side in SIDES:
-            targets = robot_targets(motion, robot, side)
-            if targets is not None and side not in calibrations:
-                calibrations[side] = self._fitted(robot.hand(side), targets)
-        return calibrations
+        shown: dict[Side, list[HandTargets]] = {side: [] for side in SIDES}
+        for motion in motions:
+            for side in SIDES:
+                targets = robot_targets(motion, robot, side)
+                if targets is not None and side not in known:
+                    shown[side].append(sampled(targets))
+        fitted: dict[Side, Calibration] = {
+            side: self._fitted(robot.hand(side), together(samples))
+            for side, samples in shown.items()
+            if samples
+        }
+        return {**known, **fitted}
 
     def solve(
         self, hand: HandSpec, targets: HandTargets, fps: float, calibration: Calibration | None
@@ -239,7 +248,7 @@ class DexRetargeter:
             )
 
     def calibrate(
-        self, motion: HandMotion, robot: Robot, known: Mapping[Side, Calibration]
+        self, motions: Iterable[HandMotion], robot: Robot, known: Mapping[Side, Calibration]
     ) -> dict[Side, Calibration]:
         """Return none."""
         return {}

@@ -31,6 +31,7 @@ from jaxtyping import Float, UInt8
 
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError, MissingDependencyError
+from acehand_core.processes import thread_count
 from acehand_core.types import ImageRgb
 
 VERSION = "0.10.14"
@@ -158,7 +159,7 @@ class HandNetworks:
         core = runtime.Core()
         # One thread to a picture, as many pictures at a time as there are processors; no bfloat16,
         # so that machines that have it say the same as those that do not.
-        threads = os.cpu_count() or 1
+        threads = thread_count()
         options = {
             "NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads,
             "INFERENCE_PRECISION_HINT": "f32",

@@ -21,6 +21,7 @@ import numpy as np
 from acehand_core.errors import InputError, OutputError
 from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.motion import FrameSource
+from acehand_core.processes import thread_count
 from acehand_core.trackers.mediapipe.detector import Detection
 from acehand_core.types import ImageRgb, Progress
 
@@ -82,7 +83,7 @@ def in_segments(
             detections[job[0] : job[1]] = result
 
     jobs = iter(segments)
-    workers = min(len(segments), os.cpu_count() or 1)
+    workers = min(len(segments), thread_count())
     with ThreadPoolExecutor(workers) as pool:
         futures = [pool.submit(work, jobs) for _ in range(workers)]
         try:

@@ -1,0 +1,1 @@
+"""Many recordings into one dataset: many workers, and nothing lost when any of them dies."""

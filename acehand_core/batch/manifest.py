@@ -1,0 +1,132 @@
+"""Which recordings a batch is made of, and what is said of each alone."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from acehand_core.errors import AcehandError, InputError, SchemaError, nearest
+from acehand_core.pipeline.settings import JobSettings
+from acehand_core.recordings.registry import Registry
+from acehand_core.settings import Leaf, changed, leaves, value_of
+
+#: Column that names the recording.
+RECORDING = "recording"
+#: Settings that recordings of one dataset may differ in, beside how they are read.
+_OWN = ("calibration", "camera-motion", "camera-up", "hand-length", "hands", "scene-scale",
+        "subject", "task", "tracker")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One recording of a batch. ``id`` names its folder, and stays when others are added."""
+
+    id: str
+    path: Path
+    settings: JobSettings
+
+
+def own_columns() -> dict[str, Leaf]:
+    """Return the settings that a column may give, by its name: a flag with underscores."""
+    return {
+        leaf.parameter: leaf
+        for leaf in leaves(JobSettings)
+        if leaf.path[0] == "reading" or leaf.flag in _OWN
+    }
+
+
+def read_manifest(path: Path, settings: JobSettings) -> tuple[Entry, ...]:
+    """Return the recordings of a manifest, in its order.
+
+    Args:
+        path: a CSV or Parquet table with a column ``recording``, relative to the table's folder,
+            and a column for each setting that recordings have of their own (``own_columns``); or a
+            folder of recordings. A recording that holds several, such as a LeRobot dataset, stands
+            for all of them.
+        settings: of all recordings; a value in the table goes before them.
+
+    Raises:
+        InputError, SchemaError: it cannot be read, a column or value is not valid, a recording does
+            not exist, or one is listed twice.
+    """
+    rows = _rows(path)
+    columns, registry = own_columns(), Registry()
+    folder = path if path.is_dir() else path.parent
+    entries: dict[str, Entry] = {}
+    for where, row in rows:
+        source = folder / row.pop(RECORDING)
+        values = {}
+        for column, text in row.items():
+            leaf = columns[column]
+            try:
+                values[leaf.path] = value_of(leaf, text, folder)
+            except ValueError as error:
+                raise SchemaError(f"{where}: {column} {text!r}: {error}.") from error
+
+        try:
+            own = changed(settings, values)
+            paths = registry.expand([source])
+        except AcehandError as error:
+            raise InputError(f"{where}: {error}") from error
+        for recording in paths:
+            name = _name(recording, folder, own)
+            if name in entries:
+                raise InputError(f"{where}: {recording} is listed twice with the same start.")
+            entries[name] = Entry(name, recording, own)
+
+    return tuple(entries.values())
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield where each row is and what it says; empty cells are left out."""
+    if path.is_dir():
+        yield str(path), {RECORDING: "."}
+        return
+    if not path.is_file():
+        raise InputError(f"{path}: no such manifest; give a .csv or .parquet, or a folder.")
+
+    try:
+        table = list(_table(path))
+    except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
+        raise SchemaError(f"{path}: is not a readable table: {error}.") from error
+    if not table:
+        raise InputError(f"{path}: has no recording.")
+
+    valid = {RECORDING, *own_columns()}
+    for number, row in enumerate(table):
+        where = f"{path}, row {number + 1}"
+        if None in row:
+            raise SchemaError(f"{where}: has more cells than there are columns.")
+        for column in row:
+            if column not in valid:
+                raise SchemaError(f"{path}: column {column!r}: {nearest(column, valid)}")
+        said = {column: str(value).strip() for column, value in row.items() if value is not None}
+        said = {column: text for column, text in said.items() if text}
+        if RECORDING not in said:
+            raise SchemaError(f"{where}: says no {RECORDING}.")
+        yield where, said
+
+
+def _table(path: Path) -> Iterator[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        yield from pq.read_table(path).to_pylist()
+        return
+    with path.open(newline="", encoding="utf-8-sig") as stream:
+        yield from csv.DictReader(stream, strict=True)
+
+
+def _name(path: Path, folder: Path, settings: JobSettings) -> str:
+    """Return the name of a recording's folder: the same wherever the whole tree is moved to."""
+    place = path.relative_to(folder) if path.is_relative_to(folder) else path.absolute()
+    cut: Mapping[str, Any] = {"at": place.as_posix(), "cut": settings.cut}
+    digest = hashlib.sha256(repr(sorted(cut.items())).encode()).hexdigest()[:8]
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", path.stem).strip("._")[:60] or "recording"
+    return f"{plain}-{digest}"
