@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -37,7 +37,7 @@ class Info:
             console.say(
                 f"  task {task!r}: {counts['episodes']} episodes, {counts['frames']} frames"
             )
-        counts = (
+        counts: tuple[tuple[str, Mapping[str, int]], ...] = (
             ("verdict", summary.verdicts),
             ("subject", summary.subjects),
             ("tracker", summary.trackers),
