@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -37,12 +37,12 @@ class Info:
             console.say(
                 f"  task {task!r}: {counts['episodes']} episodes, {counts['frames']} frames"
             )
-        counts: tuple[tuple[str, Mapping[str, int]], ...] = (
+        counted_by = (
             ("verdict", summary.verdicts),
             ("subject", summary.subjects),
             ("tracker", summary.trackers),
         )
-        for what, counted in counts:
+        for what, counted in counted_by:
             console.say(f"  {what}: {', '.join(f'{n} {name}' for name, n in counted.items())}")
         for key, video in summary.videos.items():
             console.say(f"  video {key}: {video['width']} x {video['height']}, {video['codec']}")
