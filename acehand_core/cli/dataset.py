@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from acehand_core.atomic import atomic_path
 from acehand_core.cli import console
@@ -37,7 +37,12 @@ class Info:
             console.say(
                 f"  task {task!r}: {counts['episodes']} episodes, {counts['frames']} frames"
             )
-        for what, counted in (("verdict", summary.verdicts), ("tracker", summary.trackers)):
+        counted_by = (
+            ("verdict", summary.verdicts),
+            ("subject", summary.subjects),
+            ("tracker", summary.trackers),
+        )
+        for what, counted in counted_by:
             console.say(f"  {what}: {', '.join(f'{n} {name}' for name, n in counted.items())}")
         for key, video in summary.videos.items():
             console.say(f"  video {key}: {video['width']} x {video['height']}, {video['codec']}")
@@ -143,19 +148,25 @@ class Split:
 
     folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
     output: Path = setting(..., "where the folders are written", metavar="DIR")
+    by: Literal["task", "subject", "recording"] | None = setting(
+        None, "a dataset of each task, subject or recording; with --shares what stays together; "
+        "an episode without a subject goes by its recording",
+        default_text="task; with --shares subject, as far as subjects are known",
+    )  # fmt: skip
     shares: dict[str, float] | None = setting(
-        None, "draw episodes, those of one recording together, e.g. train=0.9,test=0.1",
-        default_text="one dataset per task", metavar="NAME=SHARE,...", parse=parse_shares,
+        None, "draw episodes for parts of these shares, e.g. train=0.9,test=0.1",
+        default_text="a dataset of each", metavar="NAME=SHARE,...", parse=parse_shares,
     )  # fmt: skip
     seed: int = setting(0, "of the draw", low=0)
     hard_links: bool = setting(False, "as of acehand dataset merge")
 
     def run(self, terminal: console.Terminal) -> int:
         """Split it and say which episodes went where."""
-        from acehand_core.lerobot.combine import by_shares, by_task, split_dataset
+        from acehand_core.lerobot.combine import by_shares, by_value, split_dataset
 
-        shares = self.shares
-        choose = by_shares(self.folder.resolve(), shares, self.seed) if shares else by_task
+        root, choose = self.folder.resolve(), by_value(self.folder.resolve(), self.by or "task")
+        if self.shares:
+            choose = by_shares(root, self.shares, self.seed, self.by)
         parts = split_dataset(self.folder, self.output, choose, hard_links=self.hard_links)
         for part in parts:
             console.say(

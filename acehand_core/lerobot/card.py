@@ -57,8 +57,8 @@ def card(root: Path, license_id: str | None = None, consent: str | None = None) 
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {summary.dataset}",
         f"Demonstrations of the robot hand {summary.robot}, made of recordings of human hands by "
-        f"acehand: {summary.episodes} episodes of {summary.recordings} recordings, "
-        f"{summary.frames} frames at {summary.fps} per second, {lasting}.",
+        f"acehand: {summary.episodes} episodes of {summary.recordings} recordings"
+        f"{_people(summary)}, {summary.frames} frames at {summary.fps} per second, {lasting}.",
         "## Tasks",
         _table(("task", "episodes", "frames"), (
             (task, counts["episodes"], counts["frames"]) for task, counts in summary.tasks.items()
@@ -73,6 +73,15 @@ def card(root: Path, license_id: str | None = None, consent: str | None = None) 
         consent or NO_CONSENT,
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
+
+
+def _people(summary: Summary) -> str:
+    """Return how many subjects there are; who they are is nobody's business."""
+    known = [name for name in summary.subjects if name != "unknown"]
+    if not known:
+        return ""
+    more = " and others" if "unknown" in summary.subjects else ""
+    return f" of {len(known)} subject{'s' if len(known) > 1 else ''}{more}"
 
 
 def _quality(summary: Summary, entries: Sequence[Mapping[str, Any]]) -> str:
@@ -103,7 +112,9 @@ def _making(records: Sequence[Mapping[str, Any]]) -> str:
     shared = {
         key: value
         for key, value in settings[0].items()
-        if value is not None and all(other.get(key) == value for other in settings)
+        if value is not None
+        and key != "subject"
+        and all(other.get(key) == value for other in settings)
     }
     lines += [f"- {key}: `{value}`" for key, value in shared.items()]
     notes = dict.fromkeys(note for record in records for note in record.get("notes", ()))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 import shutil
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -19,10 +19,15 @@ from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.assemble import Assembly, Row, link
 from acehand_core.lerobot.dataset import JOB, dataset_differences
 from acehand_core.lerobot.edit import opened
+from acehand_core.lerobot.format import read_report
 from acehand_core.lerobot.transaction import Step, built_beside, clean_siblings
 from acehand_core.types import Progress, no_progress
 
 Made = TypeVar("Made")
+#: Numbers of episodes by the name of the part that they go to.
+Choose = Callable[[Sequence[Row]], dict[str, list[int]]]
+#: What episodes that go together share.
+By = Literal["task", "subject", "recording"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ class Part:
 def split_dataset(
     root: Path,
     output: Path,
-    choose: Callable[[Sequence[Row]], Mapping[str, Sequence[int]]],
+    choose: Choose,
     *,
     hard_links: bool = False,
     on_step: Step | None = None,
@@ -128,7 +133,7 @@ def split_dataset(
 
     Args:
         choose: returns, of the rows of meta/episodes, the numbers of each part's episodes by name:
-            ``by_task``, ``by_shares`` or another.
+            ``by_value``, ``by_shares`` or another.
         hard_links, on_step: as of ``merge_datasets``.
 
     Raises:
@@ -159,43 +164,53 @@ def split_dataset(
         return _new_folder(output, fill, on_step)
 
 
-def by_task(rows: Sequence[Row]) -> dict[str, list[int]]:
-    """Return the numbers of episodes by task; a task's name as one that a folder can have."""
-    parts: dict[str, list[int]] = {}
-    names: dict[str, str] = {}
-    for row in rows:
-        task = row["tasks"][0]
-        if task not in names:
-            plain = re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")[:60] or "task"
-            taken = [*names.values()]
-            names[task] = next(
-                name
-                for name in itertools.chain([plain], (f"{plain}-{n}" for n in itertools.count(2)))
-                if name not in taken
-            )
-        parts.setdefault(names[task], []).append(row["episode_index"])
-    return parts
+def by_value(root: Path, by: By) -> Choose:
+    """Return what makes a part of each task, subject or recording, named like it.
+
+    An episode whose subject is not known goes by its recording, one whose recording is not known by
+    itself. What is returned raises InputError where no subject is known at all.
+    """
+
+    def choose(rows: Sequence[Row]) -> dict[str, list[int]]:
+        origins = _origins(root, rows)
+        if by == "subject":
+            _check_subjects(root, origins)
+        parts: dict[str, list[int]] = {}
+        names: dict[tuple[str, str], str] = {}
+        for row, origin in zip(rows, origins, strict=True):
+            key = origin.keys(by)[0]
+            if key not in names:
+                text = origin.input if key[0] == "recording" else key[1]
+                plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or key[0]
+                taken = [*names.values()]
+                numbered = (f"{plain}-{n}" for n in itertools.count(2))
+                names[key] = next(n for n in itertools.chain([plain], numbered) if n not in taken)
+            parts.setdefault(names[key], []).append(row["episode_index"])
+        return parts
+
+    return choose
 
 
 def by_shares(
-    root: Path, shares: Mapping[str, float], seed: int
-) -> Callable[[Sequence[Row]], dict[str, list[int]]]:
+    root: Path, shares: Mapping[str, float], seed: int, together: By | None = None
+) -> Choose:
     """Return what draws episodes for parts of these shares, e.g. {"train": 0.9, "test": 0.1}.
 
-    Episodes of one recording go to the same part: what a policy was trained on is not to be what it
-    is tested on. Raises InputError where shares are not above 0 or do not sum to 1.
+    Episodes of one recording go to the same part, and those of one subject, where it is known: what
+    a policy was trained on is not to be what it is tested on. ``together``: "recording" does not
+    ask for subjects, "subject" raises InputError where none is known, "task" keeps each task's
+    episodes together instead. Raises InputError where shares are not above 0 or do not sum to 1.
     """
     if min(shares.values(), default=0) <= 0 or abs(sum(shares.values()) - 1) > 1e-6:
         said = ", ".join(f"{name}={share:g}" for name, share in shares.items())
         raise InputError(f"Shares of {said} have to be above 0 and to sum to 1.")
 
     def draw(rows: Sequence[Row]) -> dict[str, list[int]]:
-        recordings: dict[str, list[int]] = defaultdict(list)
-        for row in rows:
-            job = (layout.read_record(root, row) or {}).get(JOB, {})
-            origin = job.get("input_sha256") or f"episode {row['episode_index']}"
-            recordings[origin].append(row["episode_index"])
-        drawn = [*recordings.values()]
+        origins = _origins(root, rows)
+        if together == "subject":
+            _check_subjects(root, origins)
+        groups = _joined([origin.keys(together or "subject") for origin in origins])
+        drawn = [[rows[place]["episode_index"] for place in group] for group in groups]
         np.random.default_rng(seed).shuffle(drawn)
 
         parts: dict[str, list[int]] = {name: [] for name in shares}
@@ -205,6 +220,58 @@ def by_shares(
         return parts
 
     return draw
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """What an episode shows. ``recording`` tells inputs apart by content, ``input`` names it."""
+
+    task: str
+    subject: str | None
+    recording: str
+    input: str
+
+    def keys(self, by: By) -> list[tuple[str, str]]:
+        """Return what it shares with the episodes that go where it goes, the first foremost."""
+        if by == "task":
+            return [("task", self.task)]
+        recording = ("recording", self.recording)
+        known = by == "subject" and self.subject is not None
+        return [("subject", str(self.subject)), recording] if known else [recording]
+
+
+def _origins(root: Path, rows: Sequence[Row]) -> list[_Origin]:
+    """Return what each episode shows, by its report and the record in its data file."""
+    origins = []
+    for row in rows:
+        alone = f"episode {row['episode_index']}"
+        job = (layout.read_record(root, row) or {}).get(JOB, {})
+        subject = read_report(root, row["episode_index"]).get("subject")
+        content, name = job.get("input_sha256") or alone, job.get("input") or alone
+        origins.append(_Origin(row["tasks"][0], subject, content, name))
+    return origins
+
+
+def _check_subjects(root: Path, origins: Sequence[_Origin]) -> None:
+    if all(origin.subject is None for origin in origins):
+        raise InputError(
+            f"{root}: no episode has a subject; acehand-retarget --subject NAME records it. "
+            "Valid without: --by task, --by recording."
+        )
+
+
+def _joined(keys: Sequence[Sequence[tuple[str, str]]]) -> list[list[int]]:
+    """Return places in a list as groups in which each shares a key with another, in order."""
+    group_of: dict[tuple[str, str], int] = {}
+    groups: dict[int, list[int]] = {}
+    for place, own in enumerate(keys):
+        touched = sorted({group_of[key] for key in own if key in group_of})
+        first = touched[0] if touched else place
+        members = [p for number in touched for p in groups.pop(number)]
+        groups[first] = sorted([*members, place])
+        for p in groups[first] if len(touched) > 1 else [place]:
+            group_of.update(dict.fromkeys(keys[p], first))
+    return [groups[number] for number in sorted(groups)]
 
 
 def _new_folder(

@@ -318,6 +318,15 @@ def read_record(root: Path, row: Mapping[str, Any]) -> dict[str, Any] | None:
         raise SchemaError(f"{path} cannot be read as parquet: {error}.") from error
 
 
+def read_report(root: Path, number: int) -> dict[str, Any]:
+    """Return what the report beside an episode says; nothing where there is none.
+
+    Raises SchemaError where it cannot be read.
+    """
+    path = root / episode_folder(number) / REPORT
+    return read_json(path) if path.is_file() else {}
+
+
 def video_file(row: Mapping[str, Any], key: str) -> str:
     """Return a video file of an episode, relative to the dataset."""
     return VIDEO_PATH.format(

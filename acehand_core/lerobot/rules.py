@@ -120,8 +120,7 @@ def broken_rules(
 
 def entries_of(root: Path, info: Mapping[str, Any], row: Row) -> dict[str, Any]:
     """Return what is known of an episode: its report, flat, and what the dataset itself says."""
-    path = root / layout.episode_folder(row["episode_index"]) / layout.REPORT
-    report = layout.read_json(path) if path.is_file() else {}
+    report = layout.read_report(root, row["episode_index"])
     report.pop("provenance", None)
     flat: dict[str, Any] = {}
 

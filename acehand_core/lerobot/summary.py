@@ -20,9 +20,10 @@ from acehand_core.lerobot.stats import QUANTILES
 class Summary:
     """A dataset in numbers.
 
-    ``tasks`` has episodes and frames of each task; ``verdicts`` counts episodes, of which
-    "unknown" are those without a report of ours; ``trackers`` and ``licenses`` are as the episodes'
-    records say; ``videos`` has size and codec of each; ``bytes`` the size of everything on disk.
+    ``tasks`` has episodes and frames of each task; ``verdicts`` and ``subjects`` count episodes, of
+    which "unknown" are those whose report does not say; ``trackers`` and ``licenses``
+    are as the episodes' records say; ``videos`` has size and codec of each; ``bytes`` the size of
+    everything on disk.
     """
 
     dataset: str
@@ -34,6 +35,7 @@ class Summary:
     tasks: Mapping[str, Mapping[str, int]]
     verdicts: Mapping[str, int]
     recordings: int
+    subjects: Mapping[str, int]
     trackers: Mapping[str, int]
     licenses: tuple[str, ...]
     features: Mapping[str, str]
@@ -49,14 +51,15 @@ def summarize(root: Path) -> Summary:
     """Return what a dataset holds. Raises InputError, SchemaError, OutputError (in use)."""
     with opened(root.resolve()) as (info, rows, _):
         tasks: dict[str, Counter[str]] = defaultdict(Counter)
-        verdicts, trackers, licenses = Counter[str](), Counter[str](), Counter[str]()
+        verdicts, subjects = Counter[str](), Counter[str]()
+        trackers, licenses = Counter[str](), Counter[str]()
         recordings = set()
         for row in rows:
             for task in row["tasks"]:
                 tasks[task] += Counter(episodes=1, frames=row["length"])
             number = row["episode_index"]
-            report = root / layout.episode_folder(number) / layout.REPORT
-            said = layout.read_json(report) if report.is_file() else {}
+            said = layout.read_report(root, number)
+            subjects[said.get("subject", "unknown")] += 1
             verdicts[said.get("verdict", "unknown")] += 1
             record = layout.read_record(root, row) or {}
             trackers[record.get("tracker", "unknown")] += 1
@@ -80,6 +83,7 @@ def summarize(root: Path) -> Summary:
             tasks={task: dict(counts) for task, counts in tasks.items()},
             verdicts=dict(verdicts),
             recordings=len(recordings),
+            subjects=dict(subjects),
             trackers=dict(trackers),
             licenses=tuple(licenses),
             features={

@@ -287,7 +287,7 @@ class Dataset:
         record = self._record(job, episode, trajectory)
         videos = {} if video is None else {IMAGE_KEY: video}
         number = self._writer.total_episodes
-        report = episode_report(view.source, episode, trajectory, number)
+        report = episode_report(view.source, episode, trajectory, number, _subject(job))
         content = {files.REPORT: _report_bytes(report, view.name, record)}
         if calibration is not None:
             content[files.CALIBRATION] = calibration.encode()
@@ -343,7 +343,7 @@ class Dataset:
             write_hand_motion(episode, folder / files.HANDS)
         if not (folder / files.REPORT).is_file():
             record = self._record(job, episode, trajectory)
-            report = episode_report(job.input, episode, trajectory, number)
+            report = episode_report(job.input, episode, trajectory, number, _subject(job))
             _write(folder / files.REPORT, _report_bytes(report, job.input, record))
         if calibration is not None and not (folder / files.CALIBRATION).is_file():
             _write(folder / files.CALIBRATION, calibration.encode())
@@ -372,6 +372,10 @@ class Dataset:
     ) -> dict[str, Any]:
         record = episode_provenance(episode, trajectory, self.robot.license)
         return record if job is None else {**record, JOB: job.to_json()}
+
+
+def _subject(job: EpisodeJob | None) -> str | None:
+    return None if job is None else job.settings.get("subject")
 
 
 def _report_bytes(report: EpisodeReport, name: str, record: Mapping[str, Any]) -> bytes:

@@ -238,7 +238,8 @@ def _convert(
             trajectory = steps.retarget(episode, calibrations)
             outcome.recorded_s += len(shown) / shown.fps
             if settings.dry_run:
-                report = episode_report(shown.source, episode, trajectory, None)
+                subject = settings.subject
+                report = episode_report(shown.source, episode, trajectory, None, subject)
                 outcome.episodes.append(report)
                 continue
 

@@ -98,9 +98,13 @@ class JobReport:
 
 
 def episode_report(
-    source: str, motion: HandMotion, trajectory: RobotTrajectory, episode_index: int | None
+    source: str,
+    motion: HandMotion,
+    trajectory: RobotTrajectory,
+    episode_index: int | None,
+    subject: str | None = None,
 ) -> EpisodeReport:
-    """Measure one episode made from the input ``source``.
+    """Measure one episode made from the input ``source``, which shows ``subject``.
 
     Values of an absent hand, and of what cannot be known, are None.
     """
@@ -147,6 +151,8 @@ def episode_report(
             for slot, (side, arm) in enumerate(zip(SIDES, trajectory.arms, strict=True))
         }
 
+    if subject is not None:
+        entry["subject"] = subject
     if episode_index is not None:
         entry["episode_index"] = episode_index
     return EpisodeReport(source, episode_index, verdict.status, verdict.reasons, entry)

@@ -196,6 +196,13 @@ class JobSettings:
         identity="always",
         default_text="that of the recording, else 'hand motion'",
     )
+    subject: str | None = setting(
+        None,
+        "who is recorded, best a pseudonym: it is kept with every episode, so that datasets can be "
+        "split by subject",
+        metavar="NAME",
+        default_text="not known",
+    )
     fps: int | None = setting(
         None,
         "rate of the dataset, a whole number",
@@ -240,6 +247,8 @@ class JobSettings:
             raise InputError(f"--fps {self.fps}: a whole number from 1 on is needed.")
         if self.task is not None and not self.task.strip():
             raise InputError("--task is empty; say in a few words what the hands do.")
+        if self.subject is not None and not self.subject.strip():
+            raise InputError("--subject is empty; give a name, or leave it out.")
         if (size := self.image_size) and (min(size) < 16 or size[0] % 2 or size[1] % 2):
             raise InputError(
                 f"--image-size {size[0]}x{size[1]}: even numbers of at least 16 pixels are needed."
