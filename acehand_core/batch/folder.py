@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +37,7 @@ class Result:
         recorded_s: seconds of the recording that are in the episodes.
         episodes: verdict and its reasons of each.
         peak_mb: largest memory of the worker; 0 where it cannot be measured.
-        hands: of the stage ``track``, the file of tracked hands in the cache; "" for none.
+        hands: of the stage ``track``, the file of tracked hands; "" for none.
     """
 
     id: str
@@ -106,9 +106,7 @@ class BatchFolder:
         """Make the folder and write down which recordings there are. Raises OutputError."""
         with output_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-        rows = [
-            {"id": e.id, "path": str(e.path), "subject": e.settings.subject} for e in entries
-        ]
+        rows = [{"id": e.id, "path": str(e.path), "subject": e.settings.subject} for e in entries]
         write_json(self.root / "batch.json", {
             "schema": SCHEMA, "manifest": str(manifest), "recordings": rows,
         })  # fmt: skip
@@ -166,10 +164,10 @@ def write_result(path: Path, result: Result) -> None:
 def read_result(path: Path) -> Result | None:
     """Return a kept result; None where there is none, or it is damaged."""
     try:
-        result = Result(**json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
+        content = json.loads(path.read_text("utf-8"))
+        return Result(**{**content, "episodes": tuple(content["episodes"])})
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    return replace(result, episodes=tuple(result.episodes))
 
 
 def write_json(path: Path, value: Any) -> None:

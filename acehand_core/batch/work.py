@@ -18,7 +18,7 @@ from acehand_core.motion import HandMotion
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import JobReport
 from acehand_core.pipeline.steps import Steps
-from acehand_core.recordings.hands_file import read_hand_motion
+from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import only_hands
 from acehand_core.trackers.cache import CachedTracker
@@ -89,7 +89,10 @@ def _track(task: Task, progress: Progress) -> Result:
     if not motion.observed.any():
         raise NoHandError(f"{recording.source}: no hand was found in {len(motion)} frames.")
     path = tracker.path(recording) if isinstance(tracker, CachedTracker) else None
-    return Result(task.id, "track", "done", task.key, hands=str(path or ""))
+    if path is None:  # hands of a file, or of another package's tracker
+        path = task.folder / f"hands-{task.key[:16]}.parquet"
+        write_hand_motion(motion, path, overwrite=True)
+    return Result(task.id, "track", "done", task.key, hands=str(path))
 
 
 def _calibrate(task: Task, progress: Progress) -> Result:

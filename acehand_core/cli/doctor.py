@@ -72,6 +72,9 @@ _PACKAGES = (
      "pip install '.[ros]'"),
     ("rclpy", "rclpy", False, "ROS 2 nodes and launch files",
      "ROS 2 Jazzy or newer, then source its setup.bash"),
+    ("ray", "ray", False, "acehand batch run --engine ray: many machines", "pip install '.[ray]'"),
+    ("submitit", "submitit", False, "acehand batch run --engine slurm: jobs of Slurm",
+     "pip install '.[slurm]'"),
     ("projectaria-tools", "projectaria_tools", False, "pictures of HOT3D recordings (VRS)",
      "pip install '.[vrs]'"),
 )  # fmt: skip

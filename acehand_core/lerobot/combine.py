@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from acehand_core.atomic import output_errors
+from acehand_core.atomic import DirectoryLock, output_errors
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.assemble import Assembly, Row, link
@@ -21,6 +21,7 @@ from acehand_core.lerobot.dataset import JOB, dataset_differences
 from acehand_core.lerobot.edit import opened
 from acehand_core.lerobot.format import read_report
 from acehand_core.lerobot.transaction import Step, built_beside, clean_siblings
+from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.types import Progress, no_progress
 
 Made = TypeVar("Made")
@@ -49,6 +50,7 @@ def merge_datasets(
     output: Path,
     *,
     hard_links: bool = False,
+    overwrite: bool = False,
     progress: Progress = no_progress,
     on_step: Step | None = None,
 ) -> Merger:
@@ -60,6 +62,7 @@ def merge_datasets(
     Args:
         hard_links: videos and files beside episodes become hard links, where the file system has
             them, in place of copies: who changes one inside a source then changes it in both.
+        overwrite: replace a dataset at ``output``, when the new one is complete.
         on_step: for tests, called with a name before everything that touches the disk.
 
     Raises:
@@ -74,8 +77,14 @@ def merge_datasets(
         raise InputError(f"{twice[0]} is named twice; its episodes would be in there twice.")
     place = link if hard_links else _copy
     with output_errors(output):
+        replaced = overwrite and is_dataset(output)
+        if replaced:
+            DirectoryLock(output).release()  # refused while somebody writes to it
         return _new_folder(
-            output, lambda base, step: _merge(roots, base, place, progress, step), on_step
+            output,
+            lambda base, step: _merge(roots, base, place, progress, step),
+            on_step,
+            replaced,
         )
 
 
@@ -275,13 +284,16 @@ def _joined(keys: Sequence[Sequence[tuple[str, str]]]) -> list[list[int]]:
 
 
 def _new_folder(
-    output: Path, fill: Callable[[Path, Step], Made], on_step: Step | None = None
+    output: Path,
+    fill: Callable[[Path, Step], Made],
+    on_step: Step | None = None,
+    overwrite: bool = False,
 ) -> Made:
     """Let ``fill`` write a folder that then appears as ``output``; on failure nothing is there.
 
     Raises OutputError where ``output`` exists, OSError.
     """
-    if output.exists():
+    if output.exists() and not overwrite:
         raise OutputError(f"{output} exists; choose a folder that does not.")
     step = on_step or (lambda name: None)
     output.parent.mkdir(parents=True, exist_ok=True)

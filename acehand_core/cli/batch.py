@@ -1,0 +1,155 @@
+"""``acehand batch``: many recordings into one dataset, on one machine or many."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from acehand_core.batch.engines import EngineSettings
+from acehand_core.cli import console
+from acehand_core.cli.retarget import with_weights
+from acehand_core.errors import InputError
+from acehand_core.pipeline.settings import JobSettings
+from acehand_core.settings import group, setting
+
+if TYPE_CHECKING:
+    from acehand_core.batch.folder import BatchFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Turn many recordings into one LeRobot dataset; the same command resumes after any end.
+
+    MANIFEST is a CSV or Parquet table with a column "recording" and, where recordings differ,
+    columns named like flags (task, subject, hand_length, camera, ...), or a folder of recordings.
+    What is finished, tracked hands and a page on the progress are in OUTPUT.batch (docs/scale.md).
+
+    exit codes: 0 all done; 1 some recordings failed, the good ones are merged; 2 usage or input
+    error; 3 no hand in any recording; 4 output could not be written; 130 interrupted
+    """
+
+    manifest: Path = setting(..., "recordings", metavar="MANIFEST", positional=True)
+    job: JobSettings = group(JobSettings)
+    batch: EngineSettings = group(EngineSettings, "workers")
+    per_layout: bool = setting(
+        False, "where recordings differ in size or rate, one dataset for each in OUTPUT"
+    )
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Convert, merge and report."""
+        from acehand_core.batch.engines import open_engine
+        from acehand_core.batch.folder import BatchFolder
+        from acehand_core.batch.manifest import read_manifest
+        from acehand_core.batch.run import merge, run_batch
+
+        job = with_weights(self.job)
+        if job.existing in ("append", "resume") or job.dry_run:
+            raise InputError(
+                "acehand batch run always resumes; --append, --resume and --dry-run do not apply."
+            )
+        overwrite = job.existing == "overwrite"
+        entries = read_manifest(self.manifest, replace(job, existing="refuse"))
+        folder = BatchFolder(job.output)
+        report = run_batch(
+            self.manifest, entries, folder, lambda place: open_engine(self.batch, place),
+            terminal.bars, overwrite=overwrite,
+        )  # fmt: skip
+        terminal.bars.close()
+        if "done" in report.counts:
+            merge(folder, per_layout=self.per_layout, overwrite=overwrite, progress=terminal.bars)
+            terminal.bars.close()
+        return _report(folder, terminal)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Say how far a batch is, and what went wrong; also while it runs."""
+
+    output: Path = setting(..., "as given to acehand batch run", metavar="OUTPUT", positional=True)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Report."""
+        from acehand_core.batch.folder import BatchFolder
+
+        _report(BatchFolder(self.output), terminal)
+        return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Let recordings that failed or were quarantined be tried again by acehand batch run."""
+
+    output: Path = setting(..., "as given to acehand batch run", metavar="OUTPUT", positional=True)
+    recordings: tuple[str, ...] = setting(
+        (), "names as in acehand batch status", metavar="RECORDING", positional=True,
+        default_text="all of them",
+    )  # fmt: skip
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Clear their results and say which."""
+        from acehand_core.batch.folder import BatchFolder
+        from acehand_core.batch.run import retry
+
+        again = retry(BatchFolder(self.output), self.recordings)
+        for name in again:
+            console.say(f"will be tried again: {name}")
+        if not again:
+            console.say("no recording failed or was quarantined")
+        terminal.print_json({"output": str(self.output), "again": again})
+        return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Merge what a batch has finished into its output; acehand batch run does so at its end."""
+
+    output: Path = setting(..., "as given to acehand batch run", metavar="OUTPUT", positional=True)
+    per_layout: bool = setting(
+        False, "where recordings differ in size or rate, one dataset for each in OUTPUT"
+    )
+    overwrite: bool = setting(False, console.OVERWRITE)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Merge and say what came of it."""
+        from acehand_core.batch.folder import BatchFolder
+        from acehand_core.batch.run import merge
+
+        made = merge(
+            BatchFolder(self.output), per_layout=self.per_layout, overwrite=self.overwrite,
+            progress=terminal.bars,
+        )  # fmt: skip
+        terminal.bars.close()
+        for one in made:
+            unchanged = " (unchanged)" if one.unchanged else ""
+            console.say(
+                f"{one.dataset}: {one.episodes} episodes of {one.recordings} recordings{unchanged}"
+            )
+        datasets = [{**asdict(one), "dataset": str(one.dataset)} for one in made]
+        terminal.print_json({"output": str(self.output), "datasets": datasets})
+        return console.EXIT_OK
+
+
+def _report(folder: BatchFolder, terminal: console.Terminal) -> int:
+    """Say how far a batch is; return the exit code of a run that ended so."""
+    from acehand_core.batch.run import summary
+
+    said = summary(folder)
+    states = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in said["states"].items())
+    console.say(f"{folder.output}: {said['recordings']} recordings: {states}")
+    verdicts = ", ".join(f"{n} {name}" for name, n in said["verdicts"].items())
+    if verdicts:
+        minutes = said["recorded_seconds"] / 60
+        console.say(f"  {said['episodes']} episodes, {minutes:.1f} minutes: {verdicts}")
+    for problem in said["problems"]:
+        state = problem["state"].replace("_", " ")
+        console.say(f"  {problem['id']}: {state}: {problem['reason']}")
+    states = said["states"]
+    if {"failed", "quarantined"} & states.keys():
+        console.say(f"  acehand batch retry {folder.output} lets those that failed be tried again")
+    console.say(f"  page: {folder.page}")
+    terminal.print_json(said)
+    if "done" not in states:
+        none = set(states) == {"no_hand"}
+        return console.EXIT_NO_HAND if none else console.EXIT_SOME_FAILED
+    return console.EXIT_OK if set(states) == {"done"} else console.EXIT_SOME_FAILED
