@@ -83,7 +83,9 @@ ALLOWED = {
         "drawing",
         "self_calibration",  # its version is part of what a resumed run compares
     },
+    "batch": {"motion", "recordings", "lerobot", "trackers", "retarget", "pipeline"},
     "cli": {
+        "batch",
         "motion",
         "geometry",
         "camera_motion",
@@ -129,6 +131,8 @@ LAZY = {
     "accelerate",
     "tensorboard",
     "wandb",
+    "ray",
+    "submitit",
 }
 
 #: Packages that are torch: they, and ``*_torch.py`` elsewhere, may import it at the top.

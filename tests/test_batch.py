@@ -187,10 +187,13 @@ def test_the_same_command_again_does_nothing(
     assert second.code == 0 and second.json["states"] == {"done": 3}
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
 
-    # With another setting the output would be another one: only if that is wanted.
-    refused = Acehand(capsys, *words, "--latency", "on")
+    # Another setting makes another output of it. One that somebody has changed is kept.
+    assert Acehand(capsys, *words, "--latency", "on").code == 0
+    assert Acehand(capsys, "dataset", "task", output, "--task", "mine").code == 0
+    changed = tree(output)
+    refused = Acehand(capsys, *words)
     assert refused.code == 4 and "--overwrite" in refused.err
-    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+    assert tree(output) == changed
     assert Acehand(capsys, *words, "--latency", "on", "--overwrite").code == 0
 
     # A recording that is added is converted alone.
@@ -200,7 +203,7 @@ def test_the_same_command_again_does_nothing(
     rows[0]["task"], rows[1]["task"], rows[2]["task"] = "pour", "pick", ""
     more = table(hands / "more.csv", rows)
     grown = Acehand(capsys, "batch", "run", more, "--output", output, "--workers", "2",
-                    "--latency", "on", "--overwrite")  # fmt: skip
+                    "--latency", "on")  # fmt: skip
     assert grown.json["states"] == {"done": 4}
     assert log.read_text().count('"start"') == starts
 
@@ -236,13 +239,13 @@ def test_a_changed_setting_of_the_robot_does_not_track_again(
     column = motion.schema.get_field_index("quality")
     kind = motion.field(column)
     pq.write_table(motion.set_column(column, kind, pa.array(quality, kind.type)), kept)
-    assert Acehand(capsys, *words, "--latency", "on", "--overwrite").code == 0
+    assert Acehand(capsys, *words, "--latency", "on").code == 0
     used = pq.read_table(output / "acehand/episode_000000/hand_motion.parquet")
     assert set(used["quality"].to_pylist()) == {0.5}
 
     # Another setting of the tracker is another entry.
     other = (*words[:-1], "balanced")
-    assert Acehand(capsys, *other, "--latency", "on", "--overwrite").code == 0
+    assert Acehand(capsys, *other, "--latency", "on").code == 0
     assert len(list((tmp_path / "out.batch/cache").rglob("*.parquet"))) == 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -76,10 +77,10 @@ def run_batch(
     with DirectoryLock(folder.root):
         run = _Run(folder, {entry.id: entry for entry in entries}, progress)
         first = run.first_tasks()
-        if first and folder.output.exists() and not overwrite:
+        if first and not overwrite and not _as_left(folder):
             raise OutputError(
-                f"{folder.output} exists, and {len(first)} recordings are still to be converted; "
-                "with --overwrite it is replaced when they are."
+                f"{folder.output} exists, and this batch did not leave it so; choose another "
+                "--output, or --overwrite it when the recordings are converted."
             )
         if first:
             engine = open_engine(folder.root / "engine")
@@ -287,11 +288,12 @@ def merge(
 
     Args:
         per_layout: one dataset for each size and rate, in folders of the output.
-        overwrite: replace what is there, if it is a dataset.
+        overwrite: replace a dataset that is there, also one that this batch did not leave so.
 
     Raises:
         InputError: nothing is finished, or recordings of several sizes or rates do not fit into one
-            dataset. OutputError: the output is there, or cannot be written.
+            dataset. OutputError: the output is there and not as the batch left it, or cannot be
+            written.
     """
     finished = [
         (row["id"], result.key)
@@ -316,23 +318,44 @@ def merge(
         )
 
     known = layout.read_json(folder.merged) if folder.merged.is_file() else {}
-    made = []
+    ours, made = _as_left(folder), []
     for kind, names in groups.items():
         target = folder.output / kind.replace(" ", "-") if per_layout else folder.output
         content = [[name, keys[name]] for name in names]
-        there = target.exists()
-        if there and known.get(target.name) == content:
+        before = known.get("datasets", {}).get(target.name)
+        if ours and target.exists() and before == content:
             info = layout.read_json(target / layout.INFO_PATH)
             made.append(Merged(target, len(names), info["total_episodes"], True))
             continue
         sources = [folder.recording(name) / "dataset" for name in names]
         merger = merge_datasets(
-            sources, target, hard_links=True, overwrite=overwrite, progress=progress
+            sources, target, hard_links=True, overwrite=overwrite or ours, progress=progress
         )
-        known[target.name] = content
+        datasets = {**known.get("datasets", {}), target.name: content}
+        known = {"datasets": datasets, "files": _listing(folder.output)}
         write_json(folder.merged, known)
         made.append(Merged(target, len(names), merger.episodes, False))
     return tuple(made)
+
+
+def _as_left(folder: BatchFolder) -> bool:
+    """Whether the output is as the batch left it, or not there: then it may be replaced."""
+    if not folder.output.exists():
+        return True
+    if not folder.merged.is_file():
+        return False
+    return bool(layout.read_json(folder.merged)["files"] == _listing(folder.output))
+
+
+def _listing(root: Path) -> str:
+    """Return a hash of the names, sizes and times of a folder's files."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            stat = path.stat()
+            name = path.relative_to(root).as_posix()
+            digest.update(f"{name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
 
 
 def _layout_of(dataset: Path) -> str:
