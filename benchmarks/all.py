@@ -70,6 +70,12 @@ BENCHMARKS = (
     Benchmark("synth", "synth --clips 8 --frames 21", 1.6),
     Benchmark("overfit", "overfit --draw 11 --steps 1500", 2),
     Benchmark("overfit_kfree", "overfit --draw 11 --kfree --steps 2500", 4),
+    Benchmark("batch", "batch", 10),
+    Benchmark("batch_faults", "batch --faults 50", 5),
+    # Needs Ray, which make test does not install.
+    Benchmark("batch_faults_ray", "batch --faults 50 --engine ray", 6, slow=True),
+    # A video of one's own.
+    Benchmark("batch_cost", "batch --cost VIDEO", 1, slow=True),
     Benchmark("recovery", "recovery --seeds 8", 2),
     # Files of arms are nobody's to pass on; see benchmarks/arms.py.
     Benchmark("arms", "arms --models out/models", 3, slow=True),
