@@ -33,6 +33,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "dataset repair": ("keep the whole episodes of a broken dataset", "dataset:Repair"),
     "dataset remove": ("remove episodes of a dataset", "dataset:Remove"),
     "dataset filter": ("remove episodes that break rules", "dataset:Filter"),
+    "dataset trim": ("cut idle ends, gaps and bad frames off episodes", "dataset_trim:Trim"),
+    "dataset restore": ("bring removed or trimmed episodes back", "dataset_trim:Restore"),
     "dataset task": ("give episodes of a dataset another task", "dataset:Task"),
     "bag info": ("what is in a ROS 2 bag, and what is damaged", "bag:Info"),
     "bag convert": ("a bag into a dataset and, if wanted, another bag", "bag:Convert"),
