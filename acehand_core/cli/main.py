@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "dataset filter": ("remove episodes that break rules", "dataset:Filter"),
     "dataset trim": ("cut idle ends, gaps and bad frames off episodes", "dataset_trim:Trim"),
     "dataset restore": ("bring removed or trimmed episodes back", "dataset_trim:Restore"),
+    "dataset annotate": ("hands beside a dataset's own columns", "dataset_annotate:Annotate"),
     "dataset task": ("give episodes of a dataset another task", "dataset:Task"),
     "bag info": ("what is in a ROS 2 bag, and what is damaged", "bag:Info"),
     "bag convert": ("a bag into a dataset and, if wanted, another bag", "bag:Convert"),

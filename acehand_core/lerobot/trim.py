@@ -144,20 +144,24 @@ def trim_episodes(
         lengths = [stop - start for pieces in whole for start, stop in pieces]
         if not lengths:
             raise InputError(f"{root}: no episode would be left; loosen the rules.")
-        for number in found:
-            if names := layout.missing_files(root, number) if _has_extras(root, number) else ():
-                raise InputError(
-                    f"{root}: episode {number} is unfinished ({', '.join(names)}); run the "
-                    "command that made it again, with --resume, then trim."
-                )
+        for row in rows:
+            if row["episode_index"] in found:
+                _check_finished(root, row)
         aside = None
         if found and not dry_run:
             aside = _trim(root, content, whole, said, beside, delete, progress, on_step)
         return Trimming(said, len(lengths), sum(lengths), aside)
 
 
-def _has_extras(root: Path, number: int) -> bool:
-    return (root / layout.episode_folder(number)).is_dir()
+def _check_finished(root: Path, row: Row) -> None:
+    """Raise InputError where a run that made an episode has not drawn its pictures yet."""
+    number = row["episode_index"]
+    is_ours = (root / layout.EXTRAS).is_dir() and layout.read_record(root, row) is not None
+    if is_ours and (names := layout.missing_files(root, number)):
+        raise InputError(
+            f"{root}: episode {number} is unfinished ({', '.join(names)}); run the command that "
+            "made it again, with --resume, then trim."
+        )
 
 
 def _cuts_of(
