@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "dataset info": ("what a dataset holds", "dataset:Info"),
     "dataset stats": ("exact statistics of a feature", "dataset:Stats"),
     "dataset card": ("a card for the Hugging Face Hub", "dataset:Card"),
+    "dataset push": ("a dataset on the Hugging Face Hub", "dataset_push:Push"),
     "dataset merge": ("several datasets as one", "dataset:Merge"),
     "dataset split": ("one dataset as several", "dataset:Split"),
     "dataset check": ("what is wrong with a dataset", "dataset:Check"),
