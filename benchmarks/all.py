@@ -59,6 +59,8 @@ BENCHMARKS = (
     Benchmark("camera_estimate", "camera_estimate", 30, slow=True),
     Benchmark("train_step", "train_step --clips 2", 0.2),
     Benchmark("bag", "bag", 25),
+    # Needs an environment with lerobot: see benchmarks/dataset.py.
+    Benchmark("dataset", "dataset", 9, slow=True),
     # Its clips are rendered beforehand: see benchmarks/camera_motion.py.
     Benchmark("camera_motion", "camera_motion --clips out/camera_motion", 12, slow=True),
     Benchmark("camera_path", "camera_path --clips out/camera_motion", 15, slow=True),

@@ -33,7 +33,7 @@ class Assembly:
     ``finish`` writes what is true of all of them. With ``renumber`` files are counted anew, too,
     as those of several datasets must be; else they keep their names, as lerobot's own
     ``delete_episodes`` leaves them. ``place`` lets a file that stays as it is appear in the
-    dataset.
+    dataset. ``tasks`` that are known beforehand come first.
     """
 
     def __init__(
@@ -44,13 +44,14 @@ class Assembly:
         *,
         renumber: bool = False,
         place: Callable[[Path, Path], None] | None = None,
+        tasks: Sequence[str] = (),
     ) -> None:
         self._target = target
         self._info = info
         self._step = step
         self._renumber = renumber
         self._place = place or link
-        self._tasks: list[str] = []
+        self._tasks: list[str] = [*tasks]
         self._rows: list[dict[str, Any]] = []
         self._schema: dict[str, pa.Schema] = {}  # of the files of rows
         names = ["data", *(f"videos/{key}" for key in self._video_keys)]

@@ -11,6 +11,7 @@ import yaml
 
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.edit import opened
+from acehand_core.lerobot.features import CONFIDENCE_KEY
 from acehand_core.lerobot.rules import entries_of
 from acehand_core.lerobot.summary import Summary, summarize
 
@@ -43,7 +44,7 @@ def card(root: Path, license_id: str | None = None, consent: str | None = None) 
     summary = summarize(root)
     with opened(root.resolve()) as (info, rows, _):
         entries = [entries_of(root, info, row) for row in rows]
-        records = [layout.read_record(root, row) or {} for row in rows]
+        records = [layout.read_origin(root, row) for row in rows]
 
     head = {
         "license": license_id or "other",
@@ -56,8 +57,7 @@ def card(root: Path, license_id: str | None = None, consent: str | None = None) 
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {summary.dataset}",
-        f"Demonstrations of the robot hand {summary.robot}, made of recordings of human hands by "
-        f"acehand: {summary.episodes} episodes of {summary.recordings} recordings"
+        f"{_kind(summary)}: {summary.episodes} episodes of {summary.recordings} recordings"
         f"{_people(summary)}, {summary.frames} frames at {summary.fps} per second, {lasting}.",
         "## Tasks",
         _table(("task", "episodes", "frames"), (
@@ -73,6 +73,15 @@ def card(root: Path, license_id: str | None = None, consent: str | None = None) 
         consent or NO_CONSENT,
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
+
+
+def _kind(summary: Summary) -> str:
+    """Return whose motion the dataset has."""
+    if "observation.joints.robot" in summary.features:
+        made = "made of recordings of human hands by acehand"
+        return f"Demonstrations of the robot hand {summary.robot}, {made}"
+    found = ", with human hands that acehand found" if CONFIDENCE_KEY in summary.features else ""
+    return f"Episodes of {summary.robot or 'an unnamed robot'}{found}"
 
 
 def _people(summary: Summary) -> str:

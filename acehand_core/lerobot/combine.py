@@ -75,12 +75,12 @@ def merge_datasets(
     roots, output = [source.resolve() for source in sources], output.absolute()
     if twice := [root for root, count in Counter(roots).items() if count > 1]:
         raise InputError(f"{twice[0]} is named twice; its episodes would be in there twice.")
-    place = link if hard_links else _copy
+    place = link if hard_links else copy_file
     with output_errors(output):
         replaced = overwrite and is_dataset(output)
         if replaced:
             DirectoryLock(output).release()  # refused while somebody writes to it
-        return _new_folder(
+        return new_folder(
             output,
             lambda base, step: _merge(roots, base, place, progress, step),
             on_step,
@@ -162,7 +162,7 @@ def split_dataset(
             parts = []
             for name, numbers in chosen.items():
                 wanted = [row for row in rows if row["episode_index"] in numbers]
-                place = link if hard_links else _copy
+                place = link if hard_links else copy_file
                 assembly = Assembly(base / name, info, step, renumber=True, place=place)
                 assembly.add(root, wanted, tasks)
                 assembly.finish()
@@ -170,7 +170,7 @@ def split_dataset(
                 parts.append(Part(name, kept, assembly.frames, assembly.tasks))
             return tuple(parts)
 
-        return _new_folder(output, fill, on_step)
+        return new_folder(output, fill, on_step)
 
 
 def by_value(root: Path, by: By) -> Choose:
@@ -283,7 +283,7 @@ def _joined(keys: Sequence[Sequence[tuple[str, str]]]) -> list[list[int]]:
     return [groups[number] for number in sorted(groups)]
 
 
-def _new_folder(
+def new_folder(
     output: Path,
     fill: Callable[[Path, Step], Made],
     on_step: Step | None = None,
@@ -302,6 +302,7 @@ def _new_folder(
         return fill(base, step)
 
 
-def _copy(path: Path, target: Path) -> None:
+def copy_file(path: Path, target: Path) -> None:
+    """Copy a file to a folder that may not be there yet. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(path, target)

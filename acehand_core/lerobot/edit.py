@@ -113,7 +113,7 @@ def _remove(
     gone = [row for row in rows if row["episode_index"] in removed]
     if not kept:
         raise InputError(f"{root}: no episode would be left; delete the folder instead.")
-    place = None if delete else _free(root / SET_ASIDE / "removed").relative_to(root)
+    place = None if delete else free_name(root / SET_ASIDE / "removed").relative_to(root)
     said = _said(rows, removed)
 
     def fill(base: Path, step: Step) -> None:
@@ -235,12 +235,16 @@ def _of_episodes(root: Path) -> list[str]:
 
 
 def replace_dataset(
-    root: Path, fill: Callable[[Path, Step], None], on_step: Step | None = None
+    root: Path,
+    fill: Callable[[Path, Step], None],
+    on_step: Step | None = None,
+    without: str | None = None,
 ) -> None:
     """Build a dataset beside ``root`` and let it take its place; on failure nothing has changed.
 
     ``fill`` writes the episodes to a folder. What is neither theirs nor in their metadata comes
-    along as it is. The caller holds the lock of ``root``. Raises OSError.
+    along as it is, but for the folder ``without``. The caller holds the lock of ``root``. Raises
+    OSError.
     """
     step = on_step or (lambda name: None)
     with built_beside(root, step) as base:
@@ -248,6 +252,7 @@ def replace_dataset(
         step("link the rest")
         theirs = _of_episodes(root)
         theirs += [layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH, STAGING]
+        theirs += [] if without is None else [without]
         for path in sorted(root.rglob("*")):
             name = path.relative_to(root).as_posix()
             if f"{name}/".startswith(tuple(f"{t}/" for t in theirs)) or (base / name).exists():
@@ -259,7 +264,7 @@ def replace_dataset(
                 link(path, base / name)
 
 
-def _free(path: Path) -> Path:
+def free_name(path: Path) -> Path:
     """Return a name that nothing has: with the first free number behind it."""
     number = 0
     while (numbered := path.with_name(f"{path.name}-{number:03d}")).exists():

@@ -188,19 +188,12 @@ def columns(
         parts.append(trajectory.commands[:, slot])
     state = np.concatenate(parts, axis=1)
 
-    known = motion.known
     placed = trajectory.T_frame_base is not None
     values = {
         "observation.state": state,
         "action": np.concatenate([state[1:], state[-1:]]),
         "observation.joints.robot": trajectory.joints.reshape(count, -1),
         "action.register": trajectory.registers.reshape(count, -1),
-        "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist": _joints(
-            motion
-        ),
-        CONFIDENCE_KEY: trajectory.confidence,
-        "observation.hand.visible": motion.visible,
-        "observation.hand.filled": motion.filled.astype(float),
     }
     arm = next((arm for arm in trajectory.arms if arm is not None), None)
     if arm is not None:
@@ -216,16 +209,47 @@ def columns(
         row = np.zeros(6) if camera is None else np.array(
             [camera.fx, camera.fy, camera.cx, camera.cy, camera.width, camera.height]
         )  # fmt: skip
+        values["observation.camera"] = np.broadcast_to(row, (count, 6))
+    values = {
+        key: np.ascontiguousarray(value, np.float32).reshape(count, -1)
+        for key, value in values.items()
+    }
+    values |= hand_columns(motion, placed, trajectory.confidence, trajectory.active)
+    values["observation.source_timestamp_ns"] = source_timestamps_ns.astype(np.int64)[:, None]
+    return values
+
+
+def hand_features(placed: bool, hand_model: HandModelName) -> tuple[FeatureSpec, ...]:
+    """Return the features of human hands alone; ``placed``: they have a place before the camera."""
+    frame: Literal["camera", "none"] = "camera" if placed else "none"
+    robot = ("of no robot",)  # whose features are left out
+    every = features(Layout(robot, robot, robot, frame, hand_model, None))
+    return tuple(spec for spec in every if spec.key.startswith(("observation.hand.", "hand.")))
+
+
+def hand_columns(
+    motion: HandMotion,
+    placed: bool,
+    confidence: Float[np.ndarray, "T 2"],
+    valid: Bool[np.ndarray, "T 2"],
+) -> dict[str, np.ndarray]:
+    """Return the columns of ``hand_features`` for one episode of T frames, each (T, N)."""
+    count, known = len(motion), motion.known
+    values: dict[str, np.ndarray] = {
+        "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist": _joints(
+            motion
+        ),
+        CONFIDENCE_KEY: confidence,
+        "observation.hand.visible": motion.visible,
+        "observation.hand.filled": motion.filled.astype(float),
+    }
+    if placed:
+        orient, pose = motion.global_orient, motion.hand_pose
         values |= {
-            "observation.hand.global_orient": rotations.to_6d(
-                _held(motion.global_orient, known, np.eye(3))
-            ),
-            "observation.hand.hand_pose": rotations.to_6d(
-                _held(motion.hand_pose, known, np.eye(3))
-            ),
+            "observation.hand.global_orient": rotations.to_6d(_held(orient, known, np.eye(3))),
+            "observation.hand.hand_pose": rotations.to_6d(_held(pose, known, np.eye(3))),
             "observation.hand.betas": np.broadcast_to(motion.betas, (count, 2, 10)),
             "observation.hand.translation": _held(motion.translation, known),
-            "observation.camera": np.broadcast_to(row, (count, 6)),
         }
     values = {
         key: np.ascontiguousarray(value, np.float32).reshape(count, -1)
@@ -235,10 +259,7 @@ def columns(
     if motion.joint_sigma is not None:
         sigma = motion.joint_sigma
     sigma = np.where(np.isfinite(sigma), sigma, UNKNOWN_SIGMA)
-    values[SIGMA_KEY] = sigma.reshape(count, -1).astype(np.float32)
-    values["observation.source_timestamp_ns"] = source_timestamps_ns.astype(np.int64)[:, None]
-    values[VALID_KEY] = trajectory.active
-    return values
+    return values | {SIGMA_KEY: sigma.reshape(count, -1).astype(np.float32), VALID_KEY: valid}
 
 
 def _sided(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -318,6 +318,15 @@ def read_record(root: Path, row: Mapping[str, Any]) -> dict[str, Any] | None:
         raise SchemaError(f"{path} cannot be read as parquet: {error}.") from error
 
 
+def read_origin(root: Path, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an episode's provenance: of its data file, else of the report beside it, else empty.
+
+    Raises SchemaError where one cannot be read.
+    """
+    said = read_record(root, row)
+    return read_report(root, row["episode_index"]).get("provenance", {}) if said is None else said
+
+
 def read_report(root: Path, number: int) -> dict[str, Any]:
     """Return what the report beside an episode says; nothing where there is none.
 

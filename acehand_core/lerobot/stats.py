@@ -72,9 +72,10 @@ def image_stats(path: Path) -> Stats:
     the number of frames looked at. Raises VideoError when the file cannot be decoded.
     """
     try:
-        samples = _sample(path, key_frames=True)
+        keys, frames = _counts(path)
+        samples = _sample(path, key_frames=True, count=keys) if keys >= FEW_KEY_FRAMES else []
         if len(samples) < FEW_KEY_FRAMES:
-            samples = _sample(path, key_frames=False)
+            samples = _sample(path, key_frames=False, count=frames)
     except (OSError, av.FFmpegError) as error:
         raise VideoError(f"{path} cannot be decoded: {error}.") from error
 
@@ -202,9 +203,20 @@ def read_stats(root: Path) -> FeatureStats:
         return {}
 
 
-def _sample(path: Path, key_frames: bool) -> list[np.ndarray]:
+def _counts(path: Path) -> tuple[int, int]:
+    """Return how many key frames and frames a video says it has, without decoding any."""
+    with av.open(f"file:{path}", metadata_errors="ignore") as container:
+        stream = container.streams.video[0]
+        keys = [packet.is_keyframe for packet in container.demux(stream) if packet.size]
+        return sum(keys), len(keys)
+
+
+def _sample(path: Path, key_frames: bool, count: int) -> list[np.ndarray]:
+    """Return some of ``count`` frames that are expected, evenly spread."""
     images: list[np.ndarray] = []
     stride = 1
+    while -(-count // stride) > SAMPLED_FRAMES:
+        stride *= 2
     with av.open(f"file:{path}", metadata_errors="ignore") as container:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
@@ -221,7 +233,7 @@ def _sample(path: Path, key_frames: bool) -> list[np.ndarray]:
                 **rgb_options(frame),
             )
             images.append(small.to_ndarray())
-            if len(images) > SAMPLED_FRAMES:  # thin out, so that memory stays bounded
+            if len(images) > SAMPLED_FRAMES:  # more than were said: memory stays bounded
                 images = images[::2]
                 stride *= 2
 

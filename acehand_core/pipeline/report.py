@@ -117,13 +117,7 @@ def episode_report(
         "frames": len(motion),
         "fps": _whole(motion.fps),
         "tracker": motion.provenance.tracker,
-        "coverage": {
-            side: _number(motion.observed[:, slot].mean(), 4) for slot, side in enumerate(SIDES)
-        },
-        "finger_coverage": {side: _finger_coverage(motion, s) for s, side in enumerate(SIDES)},
-        "filled_share": _number(motion.filled.sum() / max(int(motion.known.sum()), 1), 4),
-        **how_well_known(motion),
-        "reprojection_px": _spread(reprojection_px(motion), ("median", "p95")),
+        **measures_of_hands(motion),
         "tip_error_mm": _spread(error_mm, ("mean", "p95")),
         "flexion_deg": {
             side: _flexion(one) for side, one in zip(SIDES, trajectory.flexion, strict=True)
@@ -142,9 +136,6 @@ def episode_report(
         "reasons": list(verdict.reasons),
     }
 
-    if (gaps := filled_gaps(motion)) is not None:
-        entry["filled_gaps"] = gaps
-
     if any(trajectory.arms):
         entry["arm"] = {
             side: _arm(arm, trajectory.active[:, slot])
@@ -156,6 +147,22 @@ def episode_report(
     if episode_index is not None:
         entry["episode_index"] = episode_index
     return EpisodeReport(source, episode_index, verdict.status, verdict.reasons, entry)
+
+
+def measures_of_hands(motion: HandMotion) -> dict[str, Any]:
+    """Return what an episode's report says of the human hands, whatever the robot does."""
+    measures: dict[str, Any] = {
+        "coverage": {
+            side: _number(motion.observed[:, slot].mean(), 4) for slot, side in enumerate(SIDES)
+        },
+        "finger_coverage": {side: _finger_coverage(motion, s) for s, side in enumerate(SIDES)},
+        "filled_share": _number(motion.filled.sum() / max(int(motion.known.sum()), 1), 4),
+        **how_well_known(motion),
+        "reprojection_px": _spread(reprojection_px(motion), ("median", "p95")),
+    }
+    if (gaps := filled_gaps(motion)) is not None:
+        measures["filled_gaps"] = gaps
+    return measures
 
 
 def filled_gaps(motion: HandMotion) -> dict[str, int] | None:

@@ -59,7 +59,7 @@ def run_helper(name: str, *arguments: object) -> subprocess.CompletedProcess[str
     here = Path(__file__).resolve().parent
     return subprocess.run(
         [sys.executable, str(here / f"{name}.py"), *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": str(here.parents[1])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, here.parents[:2]))},
         capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
 

@@ -1,0 +1,71 @@
+"""``acehand dataset trim`` and ``restore``: frames off episodes, and whole episodes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from acehand_core.cli import console
+from acehand_core.settings import setting
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Cut idle ends, gaps, unsure and blurred frames off the episodes of a LeRobot dataset."""
+
+    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    rules: Path = setting(..., "file of rules (docs/formats.md)", metavar="YAML")
+    dry_run: bool = setting(False, "say what would be cut, and change nothing")
+    delete: bool = setting(
+        False, "do not keep the episodes as they were as a dataset in DATASET/.unreferenced"
+    )
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Trim it, and say what was cut and why."""
+        from acehand_core.lerobot.trim import trim_episodes
+        from acehand_core.lerobot.trim_rules import read_trim_rules
+        from acehand_core.pipeline.trimming import write_beside
+
+        rules = read_trim_rules(self.rules)
+        trimming = trim_episodes(
+            self.folder, rules, write_beside, delete=self.delete, dry_run=self.dry_run,
+            progress=terminal.bars,
+        )  # fmt: skip
+        for entry in trimming.trimmed:
+            kept = " and ".join(f"{start} to {stop - 1}" for start, stop in entry["kept"])
+            would = "would keep" if self.dry_run else "kept"
+            console.say(f"episode {entry['episode']}: {would} {kept or 'none'} "
+                        f"of {entry['frames']} frames")  # fmt: skip
+            for cut in entry["cuts"]:
+                start, stop = cut["frames"]
+                console.say(f"  - frames {start} to {stop - 1}: {cut['reason']}")
+        if trimming.set_aside is not None:
+            console.say(
+                f"episodes as they were: {self.folder / trimming.set_aside}; acehand dataset "
+                f"restore {self.folder} {Path(trimming.set_aside).name} brings them back"
+            )
+        console.say(f"{self.folder}: {trimming.episodes} episodes, {trimming.frames} frames")
+        terminal.print_json({"dataset": str(self.folder), **trimming.to_json()})
+        return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Bring episodes of a LeRobot dataset back that were removed or trimmed."""
+
+    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    name: str = setting(
+        ..., "which of DATASET/.unreferenced, e.g. trimmed-000", metavar="NAME", positional=True
+    )
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Restore them and say which numbers they have."""
+        from acehand_core.lerobot.restore import restore_episodes
+
+        restoring = restore_episodes(self.folder, self.name)
+        console.say(f"restored as episodes: {', '.join(map(str, restoring.restored))}")
+        if restoring.replaced:
+            console.say(f"in place of episodes: {', '.join(map(str, restoring.replaced))}")
+        console.say(f"{self.folder}: {restoring.episodes} episodes, {restoring.frames} frames")
+        terminal.print_json({"dataset": str(self.folder), **restoring.to_json()})
+        return console.EXIT_OK

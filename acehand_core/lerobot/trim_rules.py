@@ -1,0 +1,312 @@
+"""Which frames of an episode are to go: idle ends, gaps, low confidence, blurred pictures.
+
+A file of rules (YAML) has any of these, each with the values that are not its defaults::
+
+    idle: {seconds: 0.5, speed: 0.05, keep: 0.2}   # at both ends: no hand moves
+    gaps: {seconds: 0.5, hands: any}               # any (or both) of the hands not observed
+    confidence: {min: 0.3, hands: any, seconds: 0} # any (or both) of the hands less sure
+    blur: {below: 0.3, seconds: 0.1}               # against the episode's median sharpness
+    min_seconds: 1.0                               # what is shorter after that goes, too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import cv2
+import numpy as np
+import yaml
+from jaxtyping import Bool, Float
+
+from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.lerobot.features import CONFIDENCE_KEY, VALID_KEY
+from acehand_core.motion import Recording
+from acehand_core.types import SIDES
+
+#: Keypoints of both hands; the latter are relative to the wrist.
+JOINTS_KEYS = ("observation.hand.joints_camera", "observation.hand.joints_wrist")
+FILLED_KEY = "observation.hand.filled"
+#: What rules about hands read, as far as it is there.
+HAND_KEYS = (*JOINTS_KEYS, CONFIDENCE_KEY, VALID_KEY, FILLED_KEY)
+#: A hand's speed is that over so long, in seconds: over one frame it would be jitter.
+SPEED_S = 0.25
+#: Pictures are made smaller to this before their sharpness is measured: their longer side in
+#: pixels. Finer detail is mostly noise and coding.
+SHARPNESS_SIDE = 640
+
+AnyOrBoth = Literal["any", "both"]
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Ends longer than ``seconds`` in which no hand is valid and as fast as ``speed`` (m/s).
+
+    ``keep`` seconds of them stay. A hand's speed is the mean of its 21 keypoints'.
+    """
+
+    seconds: int | float = 0.5
+    speed: int | float = 0.05
+    keep: int | float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Stretches longer than ``seconds`` in which a hand is not observed, or both are not.
+
+    Frames that gap filling wrote are not observed. A hand that never appears has no gaps.
+    """
+
+    seconds: int | float = 0.5
+    hands: AnyOrBoth = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """Stretches longer than ``seconds`` in which a valid hand, or each, is less sure than ``min``.
+
+    ``min`` is of the confidence, 0 to 1.
+    """
+
+    min: int | float
+    hands: AnyOrBoth = "any"
+    seconds: int | float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Blur:
+    """Stretches longer than ``seconds`` whose sharpness is less than ``below`` of the median.
+
+    ``video`` is a key; None: the dataset's only one.
+    """
+
+    below: int | float = 0.3
+    seconds: int | float = 0.0
+    video: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrimRules:
+    """What a file of rules says; None: no such rule."""
+
+    idle: Idle | None = None
+    gaps: Gaps | None = None
+    confidence: Confidence | None = None
+    blur: Blur | None = None
+    min_seconds: int | float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Frames ``start`` to ``stop - 1`` of an episode that go, and why."""
+
+    start: int
+    stop: int
+    reason: str
+
+
+_Kind = TypeVar("_Kind", Idle, Gaps, Confidence, Blur)
+_KINDS: Mapping[str, type[Any]] = {
+    "idle": Idle, "gaps": Gaps, "confidence": Confidence, "blur": Blur
+}  # fmt: skip
+
+
+def read_trim_rules(path: Path) -> TrimRules:
+    """Return the rules of a file. Raises InputError, SchemaError."""
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SchemaError(f"{path}: not YAML: {error}.") from error
+    if not isinstance(content, dict) or not content:
+        raise SchemaError(f"{path}: rules are a mapping, as in 'idle: {{seconds: 0.5}}'.")
+
+    known = [*_KINDS, "min_seconds"]
+    for name in content:
+        if name not in known:
+            raise SchemaError(f"{path}: no rule {name!r}; {nearest(str(name), known)}")
+    rules = {name: _rule(_KINDS[name], content[name], f"{path}: {name}")
+             for name in content if name in _KINDS}  # fmt: skip
+    if "min_seconds" in content:
+        rules["min_seconds"] = _number(content["min_seconds"], f"{path}: min_seconds")
+    return TrimRules(**rules)
+
+
+def _rule(kind: type[_Kind], said: Any, where: str) -> _Kind:
+    said = {} if said is None else said
+    if not isinstance(said, Mapping):
+        raise SchemaError(f"{where} is {said!r}; give a mapping, as in {{seconds: 0.5}}.")
+    there = {entry.name: entry for entry in fields(kind)}
+    values: dict[str, Any] = {}
+    for name, value in said.items():
+        if name not in there:
+            raise SchemaError(f"{where}: no entry {name!r}; {nearest(str(name), there)}")
+        if name == "hands" and value not in ("any", "both"):
+            raise SchemaError(f"{where}: hands is {value!r}; valid: any, both.")
+        is_text = name in ("hands", "video")
+        values[name] = str(value) if is_text else _number(value, f"{where}: {name}")
+    for name, entry in there.items():
+        if entry.default is MISSING and name not in values:
+            raise SchemaError(f"{where}: {name} is missing.")
+    return kind(**values)
+
+
+def _number(value: Any, where: str) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
+        raise SchemaError(f"{where} is {value!r}; give a number from 0 on.")
+    return value
+
+
+def find_cuts(
+    rules: TrimRules,
+    columns: Mapping[str, np.ndarray],
+    sharpness: Float[np.ndarray, "T"] | None,
+    frames: int,
+    fps: int | float,
+) -> tuple[list[Cut], list[tuple[int, int]]]:
+    """Return what goes of an episode of T ``frames``, by rule, and the pieces that stay.
+
+    Args:
+        columns: what there is of ``HAND_KEYS``, each (T, ...).
+        sharpness: of its pictures, where there is a rule about blur.
+
+    Raises:
+        InputError: a rule needs a column that is not there.
+    """
+    cuts = [
+        *(_idle(rules.idle, columns, frames, fps) if rules.idle else ()),
+        *(_gaps(rules.gaps, columns, fps) if rules.gaps else ()),
+        *(_unsure(rules.confidence, columns, fps) if rules.confidence else ()),
+    ]
+    if rules.blur and sharpness is not None:
+        low = sharpness < rules.blur.below * np.median(sharpness)
+        share = sharpness / max(float(np.median(sharpness)), 1e-12)
+        cuts += [
+            Cut(start, stop, f"blurred for {_seconds(start, stop, fps)}: sharpness down to "
+                f"{share[start:stop].min():.2f} of the episode's median, less than "
+                f"{rules.blur.below:g}")
+            for start, stop in runs(low) if stop - start > rules.blur.seconds * fps
+        ]  # fmt: skip
+    kept = np.ones(frames, bool)
+    for cut in cuts:
+        kept[cut.start : cut.stop] = False
+
+    pieces = []
+    for start, stop in runs(kept):
+        if stop - start >= rules.min_seconds * fps:
+            pieces.append((start, stop))
+        else:
+            left = f"only {_seconds(start, stop, fps)} would be left"
+            cuts.append(Cut(start, stop, f"{left}, less than {rules.min_seconds:g} s"))
+    return sorted(cuts, key=lambda cut: (cut.start, cut.stop)), pieces
+
+
+def runs(flags: Bool[np.ndarray, "T"]) -> Iterator[tuple[int, int]]:
+    """Yield first frame and the one after the last of each stretch that is true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
+    yield from ((int(a), int(b)) for a, b in list(pairwise(edges))[::2])
+
+
+def sharpness_of(recording: Recording) -> Float[np.ndarray, "T"]:
+    """Return the variance of the Laplacian of each picture of a recording, in grey levels squared.
+
+    It falls with defocus and motion blur, and depends on what is seen and on noise, so it is to be
+    compared within one recording. Raises VideoError.
+    """
+    assert recording.frames is not None
+    values = np.zeros(len(recording))
+    shrink = min(1.0, SHARPNESS_SIDE / max(recording.width, recording.height))
+    for frame, image in enumerate(recording.frames.read(0, len(recording))):
+        grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+        if shrink < 1:
+            grey = cv2.resize(grey, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)
+        values[frame] = cv2.Laplacian(grey, cv2.CV_64F).var()
+    return values
+
+
+def speeds(joints: Float[np.ndarray, "T 2 21 3"], fps: int | float) -> Float[np.ndarray, "T 2"]:
+    """Return the mean speed of each hand's keypoints over ``SPEED_S`` around each frame, m/s."""
+    frames, half = np.arange(len(joints)), max(1, round(SPEED_S * fps / 2))
+    before, after = (frames - half).clip(0), (frames + half).clip(max=len(joints) - 1)
+    moved = np.linalg.norm(joints[after] - joints[before], axis=-1).mean(axis=-1)
+    speed: np.ndarray = moved * fps / np.maximum(after - before, 1)[:, None]
+    return speed
+
+
+def _idle(
+    rule: Idle, columns: Mapping[str, np.ndarray], frames: int, fps: int | float
+) -> Iterator[Cut]:
+    key = next((key for key in JOINTS_KEYS if key in columns), None)
+    if key is None:
+        raise InputError(f"Rule idle needs the feature {' or '.join(JOINTS_KEYS)}.")
+    joints = columns[key].reshape(frames, 2, 21, 3).astype(np.float64)
+    moving = _valid(columns, "idle") & (speeds(joints, fps) >= rule.speed)
+    active: np.ndarray = np.any(moving, axis=1)
+    why = f"no hand is valid and as fast as {rule.speed:g} m/s"
+    if not active.any():
+        yield Cut(0, frames, f"idle throughout: {why}")
+        return
+    first, after = int(np.argmax(active)), frames - int(np.argmax(active[::-1]))
+    kept = round(rule.keep * fps)
+    if first > rule.seconds * fps and first > kept:
+        yield Cut(0, first - kept, f"idle for {_seconds(0, first, fps)} at the start: {why}")
+    if frames - after > rule.seconds * fps and frames - after > kept:
+        said = f"idle for {_seconds(after, frames, fps)} at the end: {why}"
+        yield Cut(after + kept, frames, said)
+
+
+def _gaps(rule: Gaps, columns: Mapping[str, np.ndarray], fps: int | float) -> Iterator[Cut]:
+    valid = _valid(columns, "gaps")
+    observed = valid & ~(columns[FILLED_KEY] > 0) if FILLED_KEY in columns else valid
+    there = np.any(valid, axis=0)
+    for start, stop, sides in _stretches(~observed, there, rule.hands):
+        if stop - start > rule.seconds * fps:
+            yield Cut(start, stop, f"{sides} not observed for {_seconds(start, stop, fps)}")
+
+
+def _unsure(rule: Confidence, columns: Mapping[str, np.ndarray], fps: int | float) -> Iterator[Cut]:
+    valid, confidence = _valid(columns, "confidence"), columns[CONFIDENCE_KEY]
+    low = valid & (confidence < rule.min)
+    if not low.any():
+        return
+    if rule.hands == "both":  # each of those that are there
+        low = np.where((~valid | low).all(axis=1, keepdims=True), low, False)
+    for start, stop, sides in _stretches(low, np.any(valid, axis=0), "any"):
+        if stop - start > rule.seconds * fps:
+            least = confidence[start:stop][valid[start:stop]].min()
+            yield Cut(
+                start, stop, f"{sides} of confidence {least:.2f} within "
+                f"{_seconds(start, stop, fps)}, less than {rule.min:g}",
+            )  # fmt: skip
+
+
+def _stretches(
+    flags: Bool[np.ndarray, "T 2"], there: Bool[np.ndarray, "2"], hands: AnyOrBoth
+) -> Iterator[tuple[int, int, str]]:
+    """Yield stretches where any or each of the hands that are there is flagged, and which it is."""
+    if not there.any():
+        yield 0, len(flags), "both hands"
+        return
+    own = flags[:, there]
+    for start, stop in runs(np.any(own, axis=1) if hands == "any" else np.all(own, axis=1)):
+        sides = [side for slot, side in enumerate(SIDES)
+                 if there[slot] and flags[start:stop, slot].any()]  # fmt: skip
+        yield start, stop, f"{' and '.join(sides)} hand{'s' if len(sides) > 1 else ''}"
+
+
+def _valid(columns: Mapping[str, np.ndarray], rule: str) -> Bool[np.ndarray, "T 2"]:
+    """Return where hands are valid; datasets of older versions have only the confidence."""
+    if CONFIDENCE_KEY not in columns:
+        raise InputError(
+            f"Rule {rule} needs the feature {CONFIDENCE_KEY}; acehand dataset annotate adds it."
+        )
+    valid: np.ndarray = columns.get(VALID_KEY, columns[CONFIDENCE_KEY] > 0).astype(bool)
+    return valid
+
+
+def _seconds(start: int, stop: int, fps: int | float) -> str:
+    return f"{(stop - start) / fps:.2f} s"

@@ -1,0 +1,360 @@
+"""Frames are cut off episodes by rules, in every file alike, and can be brought back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from acehand_core.errors import InputError, OutputError
+from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.repair import repair
+from acehand_core.lerobot.restore import restore_episodes
+from acehand_core.lerobot.trim import trim_episodes
+from acehand_core.lerobot.trim_rules import TrimRules, find_cuts, read_trim_rules, speeds
+from acehand_core.pipeline.trimming import write_beside
+from acehand_core.recordings.hands_file import read_hand_motion
+from helpers import lerobot_samples as samples
+from helpers import trim_samples
+from helpers.commands import Acehand, Run, run_helper
+from helpers.example_video import EXAMPLE
+
+FPS = samples.FPS
+#: Moves from frame 20 to 70 of 90, so it is fast from 18 to 72 (see ``test_idle_ends``); both
+#: hands, the left one gone from 40 to 60 of 100; quiet throughout; sharp, then blurred.
+EPISODES = [
+    (trim_samples.columns(90, (20, 70)), "wave", ()),
+    (trim_samples.columns(100, (0, 100), [("left", 40, 60)], sides=("left", "right")), "stir", ()),
+    (trim_samples.columns(50, (0, 50)), "wave", ()),
+    (trim_samples.columns(64, (0, 64)), "let go", [(30, 41)]),
+]
+RULES = "idle: {seconds: 0.5, speed: 0.05}\ngaps: {seconds: 0.5}\nblur: {below: 0.3}\n"
+#: What they leave: first frame and the one after the last, by hand.
+KEPT = {0: [(18, 73)], 1: [(0, 40), (60, 100)], 3: [(0, 30), (41, 64)]}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Not to be changed."""
+    return trim_samples.write(tmp_path_factory.mktemp("finished") / "data", EPISODES)
+
+
+@pytest.fixture
+def own(dataset: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(dataset, tmp_path / "data")
+
+
+def trim(capsys, root: Path, rules: str, *more: object) -> Acehand:
+    file = root.parent / "rules.yaml"
+    file.write_text(rules)
+    return Acehand(capsys, "dataset", "trim", root, "--rules", file, *more)
+
+
+def rows_of(root: Path) -> list[dict]:
+    files = sorted(root.glob("meta/episodes/*/*.parquet"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
+def data_of(root: Path) -> pa.Table:
+    return pa.concat_tables([pq.read_table(f) for f in sorted(root.glob("data/*/*.parquet"))])
+
+
+def video_of(root: Path, row: dict) -> np.ndarray:
+    key = f"videos/{samples.EGO}"
+    place = f"chunk-{row[f'{key}/chunk_index']:03d}/file-{row[f'{key}/file_index']:03d}.mp4"
+    assert row[f"{key}/from_timestamp"] == 0
+    assert row[f"{key}/to_timestamp"] == pytest.approx(row["length"] / FPS)
+    return trim_samples.decoded(root / "videos" / samples.EGO / place)
+
+
+def assert_trimmed(root: Path, dataset: Path, kept: list[tuple[int, int, int]]) -> None:
+    """Check every number and picture against slices of the dataset: (episode, start, stop)."""
+    assert check_dataset(root, decode_all=True) == []
+    before, after = data_of(dataset), data_of(root)
+    starts = np.cumsum([0, *(len(values["hand.valid"]) for values, _, _ in EPISODES)])
+    wanted = pa.concat_tables([before.slice(starts[e] + a, b - a) for e, a, b in kept])
+    counted = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+    for key in (key for key in before.column_names if key not in counted):
+        assert after[key].equals(wanted[key]), key
+    lengths = [b - a for _, a, b in kept]
+    frames = np.concatenate([np.arange(n) for n in lengths])
+    assert after["frame_index"].to_pylist() == frames.tolist()
+    assert after["index"].to_pylist() == [*range(sum(lengths))]
+    np.testing.assert_array_equal(after["timestamp"].to_numpy(), (frames / FPS).astype("f4"))
+
+    originals = {row["episode_index"]: row for row in rows_of(dataset)}
+    for row, (episode, a, b) in zip(rows_of(root), kept, strict=True):
+        assert row["tasks"] == originals[episode]["tasks"] and row["length"] == b - a
+        source, cut = video_of(dataset, originals[episode])[a:b], video_of(root, row)
+        assert cut.shape == source.shape
+        error = np.abs(cut.astype(int) - source).mean(axis=(1, 2))
+        assert error.max() < 1.5, "another frame would differ by more than 10"
+        if a % 10 == 0:  # a key frame: the pictures are the very same
+            assert (cut == source).all()
+        state = np.array(wanted.slice(row["dataset_from_index"], b - a)["observation.state"]
+                         .to_pylist())  # fmt: skip
+        np.testing.assert_allclose(row["stats/observation.state/mean"], state.mean(axis=0))
+        np.testing.assert_allclose(row["stats/observation.state/max"], state.max(axis=0))
+        mean = np.array(row[f"stats/{samples.EGO}/mean"]).mean()
+        assert mean == pytest.approx(source.mean() / 255, abs=0.02)
+
+
+def test_frames_that_rules_name_go_from_every_file(own: Path, dataset: Path, capsys) -> None:
+    before = samples.snapshot(own)
+    dry = trim(capsys, own, RULES, "--dry-run")
+    assert dry.code == 0 and samples.snapshot(own) == before
+    run = trim(capsys, own, RULES)
+    assert run.code == 0 and run.json["trimmed"] == dry.json["trimmed"]
+    assert (run.json["episodes"], run.json["frames"]) == (6, 55 + 40 + 40 + 50 + 30 + 23)
+    kept = {entry["episode"]: entry["kept"] for entry in run.json["trimmed"]}
+    assert kept == {number: [[*p] for p in pieces] for number, pieces in KEPT.items()}
+    order = [(0, 18, 73), (1, 0, 40), (1, 60, 100), (2, 0, 50), (3, 0, 30), (3, 41, 64)]
+    assert_trimmed(own, dataset, order)
+
+    # Each range has its reason, on the terminal and beside the episodes as they were.
+    reasons = {e["episode"]: [c["reason"] for c in e["cuts"]] for e in run.json["trimmed"]}
+    assert [c["frames"] for c in run.json["trimmed"][0]["cuts"]] == [[0, 18], [73, 90]]
+    assert reasons[0][0].startswith("idle for 0.60 s at the start: no hand is valid and as fast")
+    assert reasons[0][1].startswith("idle for 0.57 s at the end")
+    assert reasons[1] == ["left hand not observed for 0.67 s"]
+    assert reasons[3][0].startswith("blurred for 0.37 s: sharpness down to 0.0")
+    assert all(reason in run.err for own_reasons in reasons.values() for reason in own_reasons)
+    aside = own / run.json["set_aside"]
+    assert json.loads((aside / "removed.json").read_text())["removed"] == run.json["trimmed"]
+    assert check_dataset(aside, decode_all=True) == [] and len(rows_of(aside)) == 3
+
+    # What lies beside an episode, and its provenance, say of what it is a piece.
+    folder = own / "acehand/episode_000002"
+    report = json.loads((folder / "report.json").read_text())
+    assert report["trimmed"] == {"frames": [60, 100], "of": 100, "of_the_whole_episode": []}
+    assert (report["frames"], report["episode_index"]) == (40, 2)
+    (piece,) = json.loads((folder / "trim.json").read_text())["pieces"]
+    assert (piece["episode"], piece["frames"], piece["of"]) == (1, [60, 100], 100)
+    record = pq.read_schema(own / "data/chunk-000/file-002.parquet").metadata
+    record = json.loads(record[b"acehand.provenance"])
+    assert record["source"] == "1" and record["trimmed"] == [piece]
+    assert not (own / "acehand/episode_000003/trim.json").exists()
+    assert samples.names_in(own.parent) == ["data", "rules.yaml"]
+
+    # Once is enough.
+    again = trim(capsys, own, RULES)
+    assert again.json["trimmed"] == [] and again.json["set_aside"] is None
+
+
+def test_trimming_is_the_same_every_time(own: Path, dataset: Path, tmp_path: Path, capsys) -> None:
+    other = shutil.copytree(dataset, tmp_path / "elsewhere" / "other")
+    for root in (own, other):
+        assert trim(capsys, root, RULES).code == 0
+    assert samples.snapshot(own) == samples.snapshot(other)
+
+
+def test_trimmed_episodes_come_back(own: Path, dataset: Path, capsys) -> None:
+    assert trim(capsys, own, RULES).code == 0
+    run = Acehand(capsys, "dataset", "restore", own, "trimmed-00")
+    assert run.code == 2 and "trimmed-000" in run.err
+    run = Acehand(capsys, "dataset", "restore", own, "trimmed-000")
+    assert run.code == 0 and run.json["restored"] == [0, 1, 3]
+    assert run.json["replaced"] == [0, 1, 2, 4, 5]
+    was, now = samples.snapshot(dataset), samples.snapshot(own)
+    assert was.keys() - now.keys() == {
+        f"meta/episodes/chunk-000/file-00{k}.parquet" for k in (1, 2, 3)
+    }
+    assert now.keys() <= was.keys()
+    for name in (name for name in now if not name.startswith("meta/episodes")):
+        if name.endswith("report.json"):
+            assert json.loads(now[name]) == json.loads(was[name])
+        elif name.startswith("data"):
+            tables = [pq.read_table(root / name) for root in (own, dataset)]
+            assert tables[0].equals(tables[1], check_metadata=True)
+        else:
+            assert now[name] == was[name], name
+    assert_trimmed(own, dataset, [(0, 0, 90), (1, 0, 100), (2, 0, 50), (3, 0, 64)])
+
+
+def test_episodes_that_were_removed_and_trimmed_twice_come_back(
+    own: Path, dataset: Path, capsys
+) -> None:
+    assert trim(capsys, own, "gaps: {seconds: 0.5}").code == 0
+    assert Acehand(capsys, "dataset", "remove", own, 0, 3).code == 0
+    # What is left: 1 from 0 to 40 and from 60 to 100, then 3; the first is cut once more.
+    run = trim(capsys, own, "blur: {}\nmin_seconds: 1.2")
+    assert [entry["kept"] for entry in run.json["trimmed"]] == [[]]
+    assert "only 1.00 s would be left, less than 1.2 s" in run.err
+    for name in ("trimmed-001", "removed-000", "trimmed-000"):
+        assert Acehand(capsys, "dataset", "restore", own, name).code == 0, name
+    assert_trimmed(own, dataset, [(0, 0, 90), (1, 0, 100), (2, 0, 50), (3, 0, 64)])
+    assert not list((own / ".unreferenced").rglob("*.*"))
+
+
+def test_idle_ends(dataset: Path) -> None:
+    """The hand goes 1 cm a frame from frame 20 to 70; speeds are over 8 frames, 4 on either side.
+
+    At frame 18 it has gone 2 cm from frame 14 to 22, in 8/30 s: 0.075 m/s; at 17, 0.0375 m/s.
+    """
+    joints = EPISODES[0][0]["observation.hand.joints_camera"].reshape(90, 2, 21, 3)
+    assert speeds(joints, FPS)[[17, 18, 40, 72, 73], 1] == pytest.approx(
+        [0.0375, 0.075, 0.3, 0.075, 0.0375], rel=1e-4
+    )
+    file = dataset.parent / "keep.yaml"
+    file.write_text("idle: {keep: 0.1}")
+    cuts, pieces = find_cuts(read_trim_rules(file), EPISODES[0][0], None, 90, FPS)
+    assert pieces == [(15, 76)] and [(c.start, c.stop) for c in cuts] == [(0, 15), (76, 90)]
+    file.write_text("idle: {seconds: 0.58}")
+    _, pieces = find_cuts(read_trim_rules(file), EPISODES[0][0], None, 90, FPS)
+    assert pieces == [(18, 90)]  # 18 frames are 0.6 s, 17 are 0.567
+    still = trim_samples.columns(60, (60, 60))
+    cuts, pieces = find_cuts(read_trim_rules(file), still, None, 60, FPS)
+    assert pieces == [] and cuts[0].reason.startswith("idle throughout")
+
+
+@pytest.mark.parametrize(
+    ("rule", "wanted"),
+    [
+        ("gaps: {seconds: 0.2}", [(0, 10), (30, 60), (69, 80)]),
+        ("gaps: {seconds: 0.4}", [(0, 10), (30, 80)]),
+        ("gaps: {seconds: 0.2, hands: both}", [(0, 20), (30, 80)]),
+        ("confidence: {min: 0.3}", [(0, 20), (26, 40), (46, 80)]),
+        ("confidence: {min: 0.3, hands: both}", [(0, 20), (23, 80)]),
+        ("confidence: {min: 0.3, seconds: 0.2}", [(0, 80)]),
+    ],
+)
+def test_gaps_and_confidence(tmp_path: Path, rule: str, wanted: list) -> None:
+    """By hand: left absent 10 to 30, right filled in 20 to 30 and left 60 to 69; unsure as said."""
+    if rule.startswith("gaps"):
+        marked = {"absent": [("left", 10, 30)], "filled": [("right", 20, 30), ("left", 60, 69)]}
+    else:  # both for three frames, then the right one alone
+        marked = {"unsure": [("left", 20, 23), ("right", 20, 26), ("right", 40, 46)]}
+    columns = trim_samples.columns(80, (0, 80), sides=("left", "right"), **marked)
+    (tmp_path / "rules.yaml").write_text(rule)
+    _, pieces = find_cuts(read_trim_rules(tmp_path / "rules.yaml"), columns, None, 80, FPS)
+    assert pieces == wanted
+
+
+def test_what_cannot_be_trimmed_is_refused(own: Path, capsys) -> None:
+    before = samples.snapshot(own)
+    for rules, message in (
+        ("idel: {}", "no rule 'idel'; .*Did you mean 'idle'"),
+        ("idle: {speed: fast}", "speed is 'fast'; give a number from 0 on"),
+        ("idle: {spede: 1}", "no entry 'spede'; .*Did you mean 'speed'"),
+        ("gaps: {hands: left}", "hands is 'left'; valid: any, both"),
+        ("confidence: {}", "min is missing"),
+        ("blur: {video: front}", "'front' is not a video"),
+        ("min_seconds: 10", "no episode would be left"),
+        ("- idle", "rules are a mapping"),
+        ("idle: [", "not YAML"),
+    ):
+        run = trim(capsys, own, rules)
+        assert run.code == 2 and samples.snapshot(own) == before, rules
+        assert re.search(message, run.err), run.err
+    (own / "acehand/episode_000000/contact_sheet.png").unlink()
+    run = trim(capsys, own, RULES)
+    assert run.code == 2 and "episode 0 is unfinished" in run.err
+
+    plain = samples.write(own.parent / "plain")
+    run = trim(capsys, plain, "idle: {}")
+    assert run.code == 2 and "needs the feature observation.hand" in run.err
+
+
+def test_a_full_disk_changes_nothing(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text("gaps: {seconds: 0.5}")
+    rules: TrimRules = read_trim_rules(tmp_path / "rules.yaml")
+    trial = shutil.copytree(dataset, tmp_path / "trial" / "data")
+    steps: list[str] = []
+    trim_episodes(trial, rules, write_beside, on_step=steps.append)
+    back: list[str] = []
+    restore_episodes(shutil.copytree(trial, tmp_path / "trial2" / "data"), "trimmed-000",
+                     on_step=back.append)  # fmt: skip
+    assert "cut episode 1" in steps and len(steps) > 10 and len(back) > 10
+
+    def at_each(names: list[str], source: Path, run) -> None:
+        for at, name in enumerate(names):
+            root = shutil.copytree(source, tmp_path / f"{run.__name__}-{at}" / "data")
+            seen: list[str] = []
+
+            def full(step: str, seen: list[str] = seen, at: int = at) -> None:
+                seen.append(step)
+                if len(seen) == at + 1:
+                    raise OSError(28, "No space left on device")
+
+            if name == "publish: remove the old dataset":  # the new one stands
+                run(root, full)
+                continue
+            with pytest.raises(OutputError, match="No space left on device"):
+                run(root, full)
+            assert samples.snapshot(root) == samples.snapshot(source), name
+            assert samples.names_in(root.parent) == ["data"]
+            shutil.rmtree(root.parent)
+
+    def trimmed(root: Path, step) -> None:
+        trim_episodes(root, rules, write_beside, on_step=step)
+
+    def restored(root: Path, step) -> None:
+        restore_episodes(root, "trimmed-000", on_step=step)
+
+    at_each(steps, dataset, trimmed)
+    at_each(back, trial, restored)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="killing a process needs fork")
+def test_a_killed_trim_is_undone_or_finished_by_the_repair(tmp_path: Path) -> None:
+    base = trim_samples.write(tmp_path / "base" / "data", EPISODES[:1])
+    whole = samples.snapshot(base)
+    (tmp_path / "rules.yaml").write_text("idle: {}")
+    done = run_helper("trim_samples", tmp_path, tmp_path / "rules.yaml")
+    assert done.returncode == 0, done.stderr
+    for number, step in enumerate(trim_samples.DEATHS):
+        root = tmp_path / str(number) / "data"
+        repair(root)
+        assert check_dataset(root) == [] and samples.names_in(root.parent) == ["data"], step
+        is_new = step == trim_samples.DEATHS[-1]
+        assert [row["length"] for row in rows_of(root)] == [55 if is_new else 90], step
+        assert is_new or samples.snapshot(root) == whole, step
+
+
+def test_an_episode_of_the_main_job_is_cut_with_all_that_lies_beside_it(
+    tmp_path: Path, capsys
+) -> None:
+    root = tmp_path / "out"
+    assert Run(capsys, EXAMPLE, "--output", root, "--duration", "1.2").code == 0
+    folder = root / "acehand/episode_000000"
+    hands, report = folder / "hand_motion.parquet", json.loads((folder / "report.json").read_text())
+    before, overlay = read_hand_motion(hands), trim_samples.decoded(folder / "overlay.mp4")
+    state = data_of(root)["observation.state"]
+    frames = len(before)
+
+    # The first eight frames blurred, as the cutter sees it: the video itself stays sharp.
+    def sharpness(recording) -> np.ndarray:
+        return np.where(np.arange(len(recording)) < 8, 0.0, 100.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acehand_core.lerobot.trim.sharpness_of", sharpness)
+        run = trim(capsys, root, "blur: {}")
+    assert run.code == 0 and run.json["frames"] == frames - 8
+    assert check_dataset(root, decode_all=True) == []
+    after = read_hand_motion(hands)
+    assert np.array_equal(after.joints_camera, before.joints_camera[8:], equal_nan=True)
+    assert np.array_equal(after.timestamps_ns, before.timestamps_ns[8:])
+    cut = trim_samples.decoded(folder / "overlay.mp4")
+    assert len(cut) == len(overlay) - 8
+    assert np.abs(cut.astype(int) - overlay[8:]).mean() < 2
+    assert np.abs(cut.astype(int) - overlay[:-8]).mean() > 2, "any frames would pass"
+    assert data_of(root)["observation.state"].equals(state.slice(8))
+
+    new = json.loads((folder / "report.json").read_text())
+    assert new["frames"] == frames - 8 and new["verdict"] == report["verdict"]
+    assert new["coverage"]["right"] == pytest.approx(before.observed[8:, 1].mean(), abs=1e-4)
+    assert {"verdict", "physics", "tip_error_mm"} <= {*new["trimmed"]["of_the_whole_episode"]}
+    assert "coverage" not in new["trimmed"]["of_the_whole_episode"]
+
+    # A run that is resumed takes the piece for the episode.
+    resumed = Run(capsys, EXAMPLE, "--output", root, "--duration", "1.2", "--resume")
+    assert resumed.code == 0 and resumed.json["skipped"] and len(rows_of(root)) == 1
+    with pytest.raises(InputError, match="nothing was set aside"):
+        restore_episodes(root.parent / "nothing", "x")
