@@ -22,13 +22,13 @@ WINDOW_S = 0.5
 #: across the line of sight (in each direction) and along it: measured on rendered clips.
 NOISE_ACROSS, NOISE_ALONG = 1.3, 0.7
 #: Only what exceeds so many standard deviations is speed.
-SIGNIFICANT = 2.0
+SIGNIFICANT = 2.5
 #: A window that shows less of its frames than this says nothing.
 _LEAST_SHARE = 0.5
 #: Thumb and another fingertip nearer than this are closed (m).
 CLOSED_M = 0.04
 #: Movement that goes no further than this in all is jitter (m).
-JITTER_PATH_M = 0.03
+JITTER_PATH_M = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Activity:
         speed: m/s of the faster hand, beyond the noise; NaN where it is not judged.
         moving: a hand moves.
         closed: the tip of a thumb is near another fingertip, or fingertips of both hands meet.
-        noise: m/s that count as none: the median of two standard deviations across the line of
-            sight; NaN where no hand was seen.
+        noise: m/s across the line of sight that count as none, ``SIGNIFICANT`` standard deviations,
+            the median of all frames; NaN where no hand was seen.
     """
 
     seconds: Float[np.ndarray, "T"]
@@ -141,7 +141,8 @@ def _slopes(
     """
     count = len(seconds)
     step = float(np.median(np.diff(seconds))) if count > 1 else WINDOW_S
-    reach = min(round(WINDOW_S / 2 / step), count - 1)
+    half = max(WINDOW_S / 2, step) + step / 4
+    reach = min(int(half / step), count - 1)
     known = np.where(usable[..., None], points, 0.0)
     n, t, tt = (np.zeros(usable.shape) for _ in range(3))
     x, tx = np.zeros(points.shape), np.zeros(points.shape)
@@ -149,14 +150,14 @@ def _slopes(
     for lag in range(-reach, reach + 1):
         other = np.clip(frames + lag, 0, count - 1)
         delta = seconds[other] - seconds
-        near = (frames + lag == other) & (np.abs(delta) <= WINDOW_S / 2 + step / 4)
+        near = (frames + lag == other) & (np.abs(delta) <= half)
         counts = usable[other] & (near & (piece[other] == piece))[:, None, None]
         delta = np.where(counts, delta[:, None, None], 0.0)
         n, t, tt = n + counts, t + delta, tt + delta**2
         x += np.where(counts[..., None], known[other], 0.0)
         tx += delta[..., None] * known[other]
 
-    enough = usable & (n >= max(3.0, _LEAST_SHARE * (2 * reach + 1)))
+    enough = usable & (n >= max(2.0, _LEAST_SHARE * (2 * reach + 1)))
     mean = t / np.maximum(n, 1)
     square = np.where(enough, tt - n * mean**2, np.nan)
     return (tx - mean[..., None] * x) / square[..., None], np.sqrt(square)
@@ -190,10 +191,11 @@ def _beyond_noise(
 ) -> Float[np.ndarray, "T 2 6"]:
     """Return speeds, of which only what exceeds the noise in either direction counts."""
     along = (slope * rays).sum(-1)
-    across = (slope**2).sum(-1) - along**2
-    limit = (SIGNIFICANT * noise) ** 2
-    beyond = np.maximum(across - limit[..., 0], 0) + np.maximum(along**2 - limit[..., 1], 0)
-    return np.sqrt(beyond)
+    across = np.sqrt(np.maximum((slope**2).sum(-1) - along**2, 0))
+    limit = SIGNIFICANT * noise
+    return np.hypot(
+        np.maximum(across - limit[..., 0], 0), np.maximum(np.abs(along) - limit[..., 1], 0)
+    )
 
 
 def _of_hands(speed: Float[np.ndarray, "T 2 6"]) -> Float[np.ndarray, "T 2"]:

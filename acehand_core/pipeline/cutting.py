@@ -65,13 +65,13 @@ class CutRules:
         low=0.0,
     )
     speeds: tuple[float, ...] = setting(
-        (0.08, 0.04),
+        (0.06, 0.03),
         "with --split auto: a hand begins to move above the first speed (m/s) and rests below the "
         "second",
         flag="cut-speeds",
         metavar="MOVES,RESTS",
         parse=numbers,
-        default_text="0.08,0.04",
+        default_text="0.06,0.03",
     )
 
     def __post_init__(self) -> None:
@@ -128,7 +128,7 @@ class Cutting:
         """Return what reports say of a demonstration, or of what was left out."""
         seconds, why = self.activity.seconds, asdict(part)
         first, last = why.pop("start"), why.pop("stop") - 1
-        end = float(seconds[last]) + _steps(self.activity)[last]
+        end = float(seconds[last] + _steps(self.activity)[last])
         return {
             "first_frame": first,
             "last_frame": last,
