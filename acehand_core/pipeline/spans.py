@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from acehand_core.pipeline.settings import JobSettings, Span
 from acehand_core.pipeline.steps import Steps
 from acehand_core.recordings.narration import Narrated, Narration, task_of
 from acehand_core.trackers.base import Tracker
+from acehand_core.trackers.files import FileTracker
 from acehand_core.types import Side
 
 #: Hands and the calibrations of the robot to them.
@@ -55,7 +56,11 @@ def find_spans(
         spans: Sequence[Span] = settings.spans_of(recording)
         return Spans(tuple(spans), notes=notes)
     if settings.split == "tasks":
-        return _by_rows(path, recording, told, notes)
+        found = _by_rows(path, recording, told, notes)
+        if recording.frames is not None and isinstance(tracker, FileTracker):
+            # It has the hands of all frames, and refuses a part of them.
+            return replace(found, tracked=steps.track(tracker, recording))
+        return found
     if settings.split == "none":
         task = task_of(told, 0.0, duration_s(recording))
         return Spans((Span(0, len(recording), task),), notes=notes)

@@ -348,14 +348,17 @@ def _of_ego4d(path: Path, videos: Mapping[str, Any]) -> Iterator[_Row]:
     """Yield what the one who wears the camera does, by the first pass that has narrations."""
     for uid, passes in videos.items():
         for name in ("narration_pass_1", "narration_pass_2"):
-            narrations = (passes.get(name) or {}).get("narrations") or []
+            told = passes.get(name) if isinstance(passes, dict) else None
+            narrations = (told.get("narrations") if isinstance(told, dict) else None) or []
             for number, entry in enumerate(narrations):
+                where = f"{path}, {uid}, {name} {number}"
+                if not isinstance(entry, dict):
+                    raise InputError(f"{where}: is not an object with timestamp_sec and text.")
                 text = str(entry.get("narration_text", ""))
                 actor = _EGO4D_ACTOR.match(text)
-                if actor and actor[1] != "C":
+                if actor and actor[1].upper() != "C":
                     continue
                 words = _plain(text[actor.end() :] if actor else text)
-                where = f"{path}, {uid}, {name} {number}"
                 yield _Row(str(uid), entry.get("timestamp_sec"), None, words, where)
             if narrations:
                 break
