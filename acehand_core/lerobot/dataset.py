@@ -262,8 +262,9 @@ class FinishedEpisodes:
             (
                 number
                 for number, other in zip(self.numbers, self.jobs, strict=True)
-                if (job.input_sha256, job.cut, job.part, _without_task(job.settings))
-                == (other.input_sha256, other.cut, other.part, _without_task(other.settings))
+                if (job.input_sha256, job.cut, job.part)
+                == (other.input_sha256, other.cut, other.part)
+                and _without_task(job.settings) == _without_task(other.settings)
             ),
             None,
         )

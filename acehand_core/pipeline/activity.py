@@ -28,7 +28,7 @@ _LEAST_SHARE = 0.5
 #: Thumb and another fingertip nearer than this are closed (m).
 CLOSED_M = 0.04
 #: Movement that goes no further than this in all is jitter (m).
-JITTER_PATH_M = 0.05
+JITTER_PATH_M = 0.02
 
 
 @dataclass(frozen=True, slots=True)
