@@ -64,6 +64,7 @@ CameraPoses = Float[np.ndarray, "T 4 4"]  # T_world_camera
 # What settings may be.
 Hands = Literal["both", "left", "right"]
 ImageFit = Literal["letterbox", "crop"]
+SplitMode = Literal["none", "auto", "tasks"]  # what becomes an episode of its own
 Existing = Literal["refuse", "append", "overwrite", "resume"]  # what to do with a dataset
 Latency = Literal["off", "on", "ahead"]  # of the hand, from command to motion
 TurnsMode = Literal["off", "rotation"]  # whether trackers find out how the camera turns

@@ -59,13 +59,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def summarise(report: JobReport, terminal: console.Terminal) -> None:
     """Say on standard error how each input went; one line each with ``--quiet``."""
-    from acehand_core.pipeline.report import said
+    from acehand_core.pipeline.report import cuts_said, said
 
     quiet = terminal.quiet
+    for entry in () if quiet else report.cuts:
+        for line in cuts_said(entry):
+            console.say(line)
     for episode in report.episodes:
         coverage = episode.json["coverage"]
         seen = ", ".join(f"{side} {share:.0%}" for side, share in coverage.items())
-        console.say(f"{episode.source}: {episode.verdict} ({seen}{said(episode.json)})")
+        cut = episode.json.get("cut")
+        where = f" {cut['start_s']:.1f} to {cut['end_s']:.1f} s" if cut else ""
+        console.say(f"{episode.source}{where}: {episode.verdict} ({seen}{said(episode.json)})")
         for reason in () if quiet else episode.reasons:
             console.say(f"  - {reason}")
 

@@ -179,7 +179,9 @@ class EpisodeJob:
 
     ``input`` is what the input is called, not where it lies; ``cut`` is start and duration in
     seconds (None: to the end), ``part`` the first frame and the one after the last, at the
-    dataset's rate. ``settings`` are named like the flags.
+    dataset's rate. ``settings`` are named like the flags. Of an episode that was cut out of a
+    longer recording ``within`` is the cut of all that was read of it, ``one_of`` which of how many
+    it is, from 0; a recording whose episodes are all there need not be cut again.
     """
 
     input: str
@@ -187,6 +189,8 @@ class EpisodeJob:
     cut: tuple[float, float | None]
     part: tuple[int, int]
     settings: Mapping[str, Any]
+    within: tuple[float, float | None] | None = None
+    one_of: tuple[int, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry ``JOB`` of an episode's record."""
@@ -211,7 +215,9 @@ class FinishedEpisodes:
         records: Iterable[Mapping[str, Any] | None] = read_provenance(dataset)
         entries = {n: dict(r[JOB]) for n, r in enumerate(records) if r and JOB in r}
         for entry in entries.values():
-            entry["cut"], entry["part"] = tuple(entry["cut"]), tuple(entry["part"])
+            for name in ("cut", "part", "within", "one_of"):
+                if (value := entry.get(name)) is not None:
+                    entry[name] = tuple(value)
             # What --method was called when the dataset was made.
             if "solver" in entry["settings"]:
                 settings = dict(entry["settings"])
@@ -231,6 +237,38 @@ class FinishedEpisodes:
             == (other.input_sha256, other.cut, other.part, other.settings)
         ]
 
+    def all_of(
+        self, input_sha256: str, within: tuple[float, float | None], settings: Mapping[str, Any]
+    ) -> list[tuple[int, EpisodeJob]]:
+        """Return the episodes that a recording was cut into, with their numbers, if all are there.
+
+        Whatever their tasks are; empty where one or a file beside one is not there.
+        """
+        found = [
+            (number, job)
+            for number, job in zip(self.numbers, self.jobs, strict=True)
+            if job.one_of is not None
+            and (job.input_sha256, job.within) == (input_sha256, within)
+            and _without_task(job.settings) == _without_task(settings)
+        ]
+        there = {job.one_of for _, job in found}
+        count = found[0][1].one_of[1] if found and found[0][1].one_of else 0
+        whole = count > 0 and there == {(number, count) for number in range(count)}
+        return found if whole and not any(n in self.missing for n, _ in found) else []
+
+    def of_other_task(self, job: EpisodeJob) -> int | None:
+        """Return the number of an episode that differs in nothing but its task, if there is one."""
+        return next(
+            (
+                number
+                for number, other in zip(self.numbers, self.jobs, strict=True)
+                if (job.input_sha256, job.cut, job.part)
+                == (other.input_sha256, other.cut, other.part)
+                and _without_task(job.settings) == _without_task(other.settings)
+            ),
+            None,
+        )
+
     def check_settings(
         self,
         origins: Sequence[tuple[Path, str]],
@@ -239,14 +277,17 @@ class FinishedEpisodes:
     ) -> None:
         """Refuse to resume with other settings than the inputs' finished episodes were made with.
 
-        ``origins``: each input and the hash of its content.
+        ``origins``: each input and the hash of its content. ``settings`` without "task": each
+        episode has its own.
 
         Raises:
             InputError: names each setting that differs.
         """
         for path, sha256 in origins:
             made = [
-                job.settings for job in self.jobs if (job.input_sha256, job.cut) == (sha256, cut)
+                job.settings if "task" in settings else _without_task(job.settings)
+                for job in self.jobs
+                if (job.input_sha256, job.within or job.cut) == (sha256, cut)
             ]
             if not made or settings in made:
                 continue
@@ -261,6 +302,10 @@ class FinishedEpisodes:
                 f"{path}: its episode in the dataset was made with other settings: "
                 f"{differences}. Resume with the same ones, or --append it as another episode."
             )
+
+
+def _without_task(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name != "task"}
 
 
 def episode_contents(dataset: Path, numbers: Iterable[int] | None = None) -> dict[int, str]:

@@ -132,7 +132,7 @@ def _convert(
 ) -> ConvertReport:
     spans = [Span(c.start, c.stop, c.task) for c in
              cuts(index, options.episodes, options.episode_topic)]  # fmt: skip
-    job = replace(options.job, split=_split(options, spans))
+    job = replace(options.job, spans_of=_split(options, spans))
 
     def report(
         done: JobReport, written: Mapping[str, int] | None, passed: DroppedMessages
@@ -173,6 +173,8 @@ def _split(options: ConvertOptions, spans: list[Span]) -> Callable[[Recording], 
     reading = options.job.reading
     if options.episodes == "whole":
         return None
+    if options.job.split != "none":
+        raise InputError(f"--split {options.job.split} and --episodes both cut; give one of them.")
     if reading.start_s is not None or reading.duration_s is not None:
         raise InputError("--start and --duration do not go with --episodes; cut by a times.csv.")
 

@@ -273,6 +273,7 @@ class Dataset:
         calibration: str | None,
         pictures: Sequence[str],
         job: EpisodeJob | None = None,
+        cut: Mapping[str, Any] | None = None,
     ) -> tuple[EpisodeReport, Path]:
         """Write one episode of T frames; return its report and the folder for its pictures.
 
@@ -282,12 +283,13 @@ class Dataset:
             pictures: names of those that will be drawn; the episode counts as unfinished until
                 ``pictures_done``.
             job: what a resumed run would know it by.
+            cut: what its report says of where it was cut.
         """
         assert self._writer is not None
         record = self._record(job, episode, trajectory)
         videos = {} if video is None else {IMAGE_KEY: video}
         number = self._writer.total_episodes
-        report = episode_report(view.source, episode, trajectory, number, _subject(job))
+        report = episode_report(view.source, episode, trajectory, number, _subject(job), cut)
         content = {files.REPORT: _report_bytes(report, view.name, record)}
         if calibration is not None:
             content[files.CALIBRATION] = calibration.encode()
@@ -328,6 +330,7 @@ class Dataset:
         episode: HandMotion,
         trajectory: RobotTrajectory,
         calibration: str | None,
+        cut: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write what an episode lacks beside its data; return the folder for its pictures.
 
@@ -343,7 +346,7 @@ class Dataset:
             write_hand_motion(episode, folder / files.HANDS)
         if not (folder / files.REPORT).is_file():
             record = self._record(job, episode, trajectory)
-            report = episode_report(job.input, episode, trajectory, number, _subject(job))
+            report = episode_report(job.input, episode, trajectory, number, _subject(job), cut)
             _write(folder / files.REPORT, _report_bytes(report, job.input, record))
         if calibration is not None and not (folder / files.CALIBRATION).is_file():
             _write(folder / files.CALIBRATION, calibration.encode())

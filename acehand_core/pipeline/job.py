@@ -6,15 +6,17 @@ An input that fails is reported and the next one is taken; what was finished sta
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from acehand_core.bags.records import DroppedMessages
-from acehand_core.errors import AcehandError, Interrupted, OutputError
+from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
 from acehand_core.lerobot import format as files
 from acehand_core.lerobot.dataset import (
     EpisodeJob,
@@ -22,17 +24,19 @@ from acehand_core.lerobot.dataset import (
     max_episode_frames,
     prepare_output,
 )
-from acehand_core.motion import Calibration, HandMotion, Recording
+from acehand_core.motion import Recording
 from acehand_core.pipeline.dataset import Dataset, release_memory
 from acehand_core.pipeline.pictures import draw
 from acehand_core.pipeline.report import EpisodeReport, Failure, JobReport, episode_report
-from acehand_core.pipeline.settings import JobSettings, Span
+from acehand_core.pipeline.settings import TASK, JobSettings, Span
+from acehand_core.pipeline.spans import Tracked, duration_s, find_spans, told_of
 from acehand_core.pipeline.steps import Steps
+from acehand_core.recordings.narration import Narration, task_of
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import at_rate, hands_at, part
 from acehand_core.trackers.base import Tracker
 from acehand_core.trackers.choose import open_tracked
-from acehand_core.types import Progress, Side, no_progress
+from acehand_core.types import Progress, no_progress
 
 
 def run_job(
@@ -57,6 +61,7 @@ def run_job(
     started = time.perf_counter()
     registry = registry or Registry()
     paths = registry.expand(inputs)
+    narration = _narration(settings, paths)
     steps = Steps.of(settings, progress)
     finished = FinishedEpisodes()
     if not settings.dry_run:
@@ -64,7 +69,10 @@ def run_job(
     fps = settings.fps or finished.fps
     if finished.jobs:
         origins = [(path, registry.sha256(path, settings.reading)) for path in paths]
-        finished.check_settings(origins, settings.cut, steps.shaping(fps))
+        shaping = steps.shaping(fps)
+        if narration is not None:
+            del shaping["task"]  # each episode has its own
+        finished.check_settings(origins, settings.cut, shaping)
 
     dataset = Dataset(settings.output, steps.robot, settings.existing, fps, settings.encoding)
     outcome = _Outcome()
@@ -74,7 +82,7 @@ def run_job(
         outcome.dropped.remark(note)
     try:
         for path in paths:
-            if not _convert_input(path, registry, steps, finished, dataset, outcome):
+            if not _convert_input(path, registry, steps, narration, finished, dataset, outcome):
                 break
     except KeyboardInterrupt as stop:
         if not settings.dry_run:
@@ -95,10 +103,22 @@ def run_job(
     return outcome.report(dataset, time.perf_counter() - started)
 
 
+def _narration(settings: JobSettings, paths: Sequence[Path]) -> Narration | None:
+    """Read ``--task-file`` and what it says of each input. Raises InputError."""
+    if settings.task_file is None:
+        return None
+    narration = Narration.read(settings.task_file)
+    narration.check_inputs(paths)
+    for path in paths:
+        narration.of(path)
+    return narration
+
+
 def _convert_input(
     path: Path,
     registry: Registry,
     steps: Steps,
+    narration: Narration | None,
     finished: FinishedEpisodes,
     dataset: Dataset,
     outcome: _Outcome,
@@ -111,15 +131,27 @@ def _convert_input(
             settings.cache,
         )  # fmt: skip
         recording, dropped = opened.recording, opened.dropped
-        dataset.rate_of(recording)
+        shaping = steps.shaping(dataset.rate_of(recording))
+        if settings.split == "auto" and (
+            done := finished.all_of(recording.sha256 or "", settings.cut, shaping)
+        ):  # the hands need not be found again to know where it was cut
+            _check_tasks(path, recording, done, settings, narration)
+            outcome.skipped.append(str(path))
+            outcome.skipped_episodes += [number for number, _ in done]
+            return True
 
-        spans = settings.split(recording) if settings.split else [Span(0, len(recording))]
-        for number, span in enumerate(spans):
-            name = str(path) if len(spans) == 1 else f"{path} (clip {number})"
+        found = find_spans(path, recording, tracker, steps, narration)
+        outcome.cuts += [found.cuts] if found.cuts else []
+        for note in found.notes:
+            outcome.dropped.remark(note)
+        for number, span in enumerate(found.spans):
+            name = str(path) if len(found.spans) == 1 else f"{path} (clip {number})"
             try:
-                plan = _plan(path, recording, span, steps, finished, dataset, outcome)
+                plan = _plan(
+                    path, recording, span, found.tracked, tracker, steps, finished, dataset, outcome
+                )
                 if plan.unfinished:
-                    _complete(plan, tracker, steps, finished, dataset, outcome)
+                    _complete(plan, steps, finished, dataset, outcome)
                 if plan.jobs:
                     _convert(plan, tracker, steps, dataset, outcome)
             except OutputError:
@@ -148,6 +180,7 @@ class _Outcome:
     skipped_episodes: list[int] = field(default_factory=list)
     recorded_s: float = 0.0
     dropped: DroppedMessages = field(default_factory=DroppedMessages)
+    cuts: list[Mapping[str, Any]] = field(default_factory=list)
 
     def report(self, dataset: Dataset, seconds: float) -> JobReport:
         """Return the report of the run."""
@@ -162,6 +195,7 @@ class _Outcome:
             lost_messages=dict(self.dropped.by_topic),
             notes=self.dropped.sentences(),
             skipped_episodes=tuple(self.skipped_episodes),
+            cuts=tuple(self.cuts),
         )
 
 
@@ -169,27 +203,38 @@ class _Outcome:
 class _Plan:
     """What is to do of one span of an input.
 
-    ``view`` is the recording at the dataset's rate and size; ``jobs`` the episodes to make of it,
-    and ``unfinished`` those of the dataset, by number, that lack files beside their data.
+    ``view`` is the recording at the dataset's rate and size; ``track`` finds its hands; ``jobs``
+    are the episodes to make of it, and ``unfinished`` those of the dataset, by number, that lack
+    files beside their data. ``cut`` is what reports say of where it was cut.
     """
 
     recording: Recording
     view: Recording
     task: str
+    track: Callable[[], Tracked]
     jobs: tuple[EpisodeJob, ...]
     unfinished: Mapping[int, EpisodeJob]
+    cut: Mapping[str, Any] | None
 
 
 def _plan(
     path: Path,
     recording: Recording,
     span: Span,
+    tracked: Tracked | None,
+    tracker: Tracker,
     steps: Steps,
     finished: FinishedEpisodes,
     dataset: Dataset,
     outcome: _Outcome,
 ) -> _Plan:
-    """Cut a span into episodes and leave out those that the resumed dataset has already."""
+    """Cut a span into episodes and leave out those that the resumed dataset has already.
+
+    ``tracked``: the hands of the whole recording, where they are known.
+
+    Raises:
+        InputError: the dataset has one of them with another task.
+    """
     settings, fps = steps.settings, dataset.rate_of(recording)
     cut, task = settings.cut, settings.task_of(span, recording)
     if (span.start, span.stop) != (0, len(recording)):
@@ -203,12 +248,18 @@ def _plan(
         view = fit.recording(view)
     limit = max_episode_frames(fps)
     shaping = steps.shaping(fps) | {"task": span.task or settings.task}
+    within = settings.cut if span.number else None
     jobs = [
-        EpisodeJob(recording.name, recording.sha256 or "", cut, frames, shaping)
+        EpisodeJob(
+            recording.name, recording.sha256 or "", cut, frames, shaping, within, span.number
+        )
         for frames in pairwise([*range(0, len(view), limit), len(view)])
     ]
 
     made = [(job, finished.numbers_of(job)) for job in jobs]
+    for job, numbers in made:
+        if not numbers and (other := finished.of_other_task(job)) is not None:
+            raise _other_task(path, other, shaping["task"])
     todo = tuple(job for job, numbers in made if not numbers)
     # Of one that was appended more than once the last is the interrupted run's.
     outcome.skipped_episodes += [numbers[-1] for _, numbers in made if numbers]
@@ -217,7 +268,35 @@ def _plan(
     if len(todo) < len(jobs):
         done = len(jobs) - len(todo)
         outcome.skipped.append(f"{path}: {done} of {len(jobs)} parts" if todo else str(path))
-    return _Plan(recording, view, task, todo, unfinished)
+    track = (
+        functools.partial(steps.track, tracker, recording) if tracked is None else lambda: tracked
+    )
+    return _Plan(recording, view, task, track, todo, unfinished, span.cut)
+
+
+def _check_tasks(
+    path: Path,
+    recording: Recording,
+    done: Sequence[tuple[int, EpisodeJob]],
+    settings: JobSettings,
+    narration: Narration | None,
+) -> None:
+    """Raise InputError where demonstrations that are all there have another task by now."""
+    told = told_of(path, settings, narration)
+    for number, job in done:
+        start = job.cut[0] - settings.cut[0]
+        lasts = duration_s(recording) if job.one_of == (0, 1) else job.cut[1] or 0.0
+        task = task_of(told, start, start + lasts) or settings.task
+        if task != job.settings["task"]:
+            raise _other_task(path, number, task)
+
+
+def _other_task(path: Path, number: int, task: str | None) -> InputError:
+    return InputError(
+        f"{path}: episode {number} of the dataset has another task than {task or TASK!r}. "
+        "Resume with the same task text (acehand dataset task changes it later), or --append it "
+        "as another episode."
+    )
 
 
 def _convert(
@@ -230,7 +309,7 @@ def _convert(
             dataset.begin(settings.layout(plan.recording, tracker, steps.robot, steps.arm), view)
             # Encoding does not wait for the tracker.
             videos = stack.enter_context(dataset.encoded(view, [job.part for job in plan.jobs]))
-        motion, calibrations = steps.track(tracker, plan.recording)
+        motion, calibrations = plan.track()
 
         for job in plan.jobs:
             shown = part(view, *job.part)
@@ -238,8 +317,9 @@ def _convert(
             trajectory = steps.retarget(episode, calibrations)
             outcome.recorded_s += len(shown) / shown.fps
             if settings.dry_run:
-                subject = settings.subject
-                report = episode_report(shown.source, episode, trajectory, None, subject)
+                report = episode_report(
+                    shown.source, episode, trajectory, None, settings.subject, plan.cut
+                )
                 outcome.episodes.append(report)
                 continue
 
@@ -247,7 +327,7 @@ def _convert(
             pictures = (files.SHEET, files.OVERLAY) if overlay else (files.SHEET,)
             text = steps.calibration_text(calibrations, plan.recording)
             report, folder = dataset.store(
-                shown, episode, trajectory, next(videos), plan.task, text, pictures, job
+                shown, episode, trajectory, next(videos), plan.task, text, pictures, job, plan.cut
             )
             outcome.episodes.append(report)
             draw(shown, episode, trajectory, steps.robot, folder, overlay, steps.progress,
@@ -257,7 +337,6 @@ def _convert(
 
 def _complete(
     plan: _Plan,
-    tracker: Tracker,
     steps: Steps,
     finished: FinishedEpisodes,
     dataset: Dataset,
@@ -265,7 +344,7 @@ def _complete(
 ) -> None:
     """Make what an interrupted run left out beside episodes of the dataset."""
     settings = steps.settings
-    tracked: tuple[HandMotion, dict[Side, Calibration]] | None = None
+    tracked: Tracked | None = None
     for number, job in plan.unfinished.items():
         names = finished.missing.pop(number, ())
         shown = part(plan.view, *job.part)
@@ -273,14 +352,14 @@ def _complete(
         # The hands kept beside the episode, or tracked again.
         made = steps.stored(dataset.output / files.episode_folder(number))
         if made is None:
-            motion, calibrations = tracked = tracked or steps.track(tracker, plan.recording)
+            motion, calibrations = tracked = tracked or plan.track()
             made = hands_at(motion, shown.timestamps_ns, shown.fps), calibrations
         episode, calibrations = made
 
         trajectory = steps.retarget(episode, calibrations)
         text = steps.calibration_text(calibrations, plan.recording)
         with dataset.held():
-            folder = dataset.complete(job, number, episode, trajectory, text)
+            folder = dataset.complete(job, number, episode, trajectory, text, plan.cut)
             if {files.SHEET, files.OVERLAY} & set(names):
                 draw(shown, episode, trajectory, steps.robot, folder, settings.overlay,
                      steps.progress, steps.arm)  # fmt: skip

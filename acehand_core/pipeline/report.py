@@ -49,7 +49,8 @@ class JobReport:
     """A whole run. ``lost_messages`` counts by topic what bags among the inputs lost.
 
     ``notes`` says in sentences what was found, decided and lost on reading them.
-    ``skipped_episodes`` are the numbers of those that a resumed run found in the dataset.
+    ``skipped_episodes`` are the numbers of those that a resumed run found in the dataset. ``cuts``
+    has an entry per recording that was cut into demonstrations (docs/cutting.md).
     """
 
     dataset: str | None
@@ -62,6 +63,7 @@ class JobReport:
     lost_messages: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     skipped_episodes: tuple[int, ...] = ()
+    cuts: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -85,6 +87,8 @@ class JobReport:
             "episodes": [episode.json for episode in self.episodes],
             **self.extra,
         }
+        if self.cuts:
+            out["cuts"] = [dict(entry) for entry in self.cuts]
         if self.lost_messages:
             out["lost_messages"] = dict(self.lost_messages)
         if self.notes:
@@ -103,10 +107,12 @@ def episode_report(
     trajectory: RobotTrajectory,
     episode_index: int | None,
     subject: str | None = None,
+    cut: Mapping[str, Any] | None = None,
 ) -> EpisodeReport:
     """Measure one episode made from the input ``source``, which shows ``subject``.
 
-    Values of an absent hand, and of what cannot be known, are None.
+    Values of an absent hand, and of what cannot be known, are None. ``cut`` says where and why it
+    was cut out of a longer recording.
     """
     error_mm = trajectory.tip_error_m[trajectory.active] * 1e3
     reports = [report for report in trajectory.replay if report is not None]
@@ -144,6 +150,8 @@ def episode_report(
 
     if subject is not None:
         entry["subject"] = subject
+    if cut is not None:
+        entry["cut"] = dict(cut)
     if episode_index is not None:
         entry["episode_index"] = episode_index
     return EpisodeReport(source, episode_index, verdict.status, verdict.reasons, entry)
@@ -198,6 +206,32 @@ def said(known: Mapping[str, Any]) -> str:
     if known["doubtful_share"]:
         words += f"; {known['doubtful_share']:.1%} doubtful"
     return words
+
+
+def cuts_said(entry: Mapping[str, Any]) -> list[str]:
+    """Return an entry of ``JobReport.cuts`` in lines: where a recording was cut, and why."""
+    parts, rules = entry["demonstrations"], entry.get("rules")
+    head = f"{entry['source']}: {len(parts)} demonstration{'s' if len(parts) != 1 else ''}"
+    if rules:
+        moves, rests = rules["speeds"]
+        noise = entry["noise_m_s"]
+        beyond = "" if noise is None else f" beyond a noise of {noise:.2f}"
+        head += f" (moving above {moves:g} m/s, resting below {rests:g}{beyond}; a pause of "
+        head += f"{rules['pause_s']:g} s, {rules['hold_s']:g} s where fingertips meet, ends one)"
+    lines = [
+        (part["first_frame"], f"  {number}: {_where(part)}: {part['starts']}; {part['ends']}")
+        for number, part in enumerate(parts)
+    ]
+    lines += [
+        (part["first_frame"], f"  left out: {_where(part)}: {part['reason']}")
+        for part in entry["left_out"]
+    ]
+    return [head, *(line for _, line in sorted(lines))]
+
+
+def _where(part: Mapping[str, Any]) -> str:
+    frames = f"frames {part['first_frame']} to {part['last_frame']}"
+    return f"{part['start_s']:.2f} to {part['end_s']:.2f} s, {frames}"
 
 
 def _finger_coverage(motion: HandMotion, slot: int) -> dict[str, float]:

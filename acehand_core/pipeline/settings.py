@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from acehand_core.errors import InputError
 from acehand_core.motion import Recording
+from acehand_core.pipeline.cutting import VERSION as CUTTING_VERSION
+from acehand_core.pipeline.cutting import CutRules
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.resized import Fit
 from acehand_core.recordings.video_encode import VideoEncoding, even_size
@@ -23,6 +25,7 @@ from acehand_core.types import (
     ImageFit,
     Latency,
     Quality,
+    SplitMode,
     Switch,
 )
 from retarget.robots.robot import Robot, find_robot_file, robot_names, split_variant
@@ -47,11 +50,19 @@ TASK = "hand motion"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Frames ``start`` to ``stop - 1`` of an input; ``task`` None: that of the settings."""
+    """Frames ``start`` to ``stop - 1`` of an input, an episode of its own.
+
+    Attributes:
+        task: None: that of the settings.
+        number: which of how many spans of the input it is, from 0; None: of unknown many.
+        cut: what reports say of where it was cut.
+    """
 
     start: int
     stop: int
     task: str | None = None
+    number: tuple[int, int] | None = None
+    cut: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +100,7 @@ class WorldSettings:
 class JobSettings:
     """Everything the main job can be told.
 
-    ``split`` cuts an input into spans, each tracked on its own and an episode of its own.
+    ``spans_of`` cuts an input into spans, each tracked on its own and an episode of its own.
     """
 
     output: Path = setting(
@@ -203,6 +214,19 @@ class JobSettings:
         metavar="NAME",
         default_text="not known",
     )
+    task_file: str | None = setting(
+        None,
+        "what is done in each recording, and when: a table, narrations or a transcript (.csv, "
+        ".json, .srt, .vtt, .txt; docs/cutting.md), or beside: a file beside each recording",
+        metavar="FILE|beside",
+        identity="never",  # the task that an episode gets of it counts
+    )
+    split: SplitMode = setting(
+        "none",
+        "episodes of a recording: one; one of each demonstration, by what the hands do "
+        "(docs/cutting.md); or one of each row of --task-file",
+    )
+    cutting: CutRules = group(CutRules)
     fps: int | None = setting(
         None,
         "rate of the dataset, a whole number",
@@ -240,7 +264,7 @@ class JobSettings:
     overlay: bool = setting(True, "write an overlay video per episode", pair=True, identity="never")
     dry_run: bool = setting(False, "track, retarget and judge, but write nothing", identity="never")
     encoding: VideoEncoding = field(default_factory=VideoEncoding)
-    split: Callable[[Recording], Sequence[Span]] | None = None
+    spans_of: Callable[[Recording], Sequence[Span]] | None = None
 
     def __post_init__(self) -> None:
         if self.fps is not None and self.fps < 1:
@@ -253,6 +277,10 @@ class JobSettings:
             raise InputError(
                 f"--image-size {size[0]}x{size[1]}: even numbers of at least 16 pixels are needed."
             )
+        if self.split == "tasks" and self.task_file is None:
+            raise InputError("--split tasks cuts by the rows of --task-file; give it.")
+        if self.split != "auto" and self.cutting != CutRules():
+            raise InputError("--cut-... are rules of --split auto; give both or neither.")
         self.world.check_used(self.camera_motion)
         if self.output.absolute().name in ("", ".."):
             raise InputError(f"--output {self.output}: give the name of a folder to make.")
@@ -292,6 +320,8 @@ class JobSettings:
         robot = name if name in robot_names() else file_identity(find_robot_file(name))
         mapping = self.reading.keypoints
         said: dict[str, Any] = {"keypoints": file_identity(mapping)} if mapping else {}
+        if self.split == "auto":
+            said["split"] = f"auto {CUTTING_VERSION}"
         if self.reading.camera_estimate:  # another version may find another camera
             said["camera-estimate"] = VERSION
         return (

@@ -9,10 +9,16 @@ from typing import Any
 
 from acehand_core.errors import AcehandError, NoHandError
 from acehand_core.lerobot import format as files
-from acehand_core.motion import Calibration, HandMotion, Recording, RobotTrajectory
+from acehand_core.motion import (
+    Calibration,
+    CameraMotion,
+    HandMotion,
+    Recording,
+    RobotTrajectory,
+)
 from acehand_core.pipeline.dataset import release_memory
 from acehand_core.pipeline.settings import JobSettings
-from acehand_core.pipeline.world import in_world
+from acehand_core.pipeline.world import camera_turns, in_world
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.selection import only_hands
 from acehand_core.settings import file_identity
@@ -97,6 +103,14 @@ class Steps:
         # Of the whole recording: all its episodes show the same subject.
         given = {side: fitted.calibration for side, fitted in self.given.items()}
         return motion, self.retargeter.calibrate([motion], self.robot, given)
+
+    def turns(self, recording: Recording, motion: HandMotion) -> CameraMotion | None:
+        """Return how the camera turned while hands that ``track`` found were there, if known."""
+        settings = self.settings
+        fit = settings.fit_of(recording)
+        shown = fit.recording(recording) if fit else recording
+        work_dir = settings.tracking.work_dir
+        return camera_turns(motion, shown, settings.camera_motion, work_dir, self.progress)
 
     def retarget(
         self, episode: HandMotion, calibrations: Mapping[Side, Calibration]

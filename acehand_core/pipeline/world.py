@@ -24,7 +24,7 @@ from acehand_core.errors import InputError
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import CameraMotion, HandMotion, Imu, Recording
 from acehand_core.pipeline.settings import WorldSettings
-from acehand_core.types import Progress
+from acehand_core.types import CameraMotionMode, Progress
 
 _INSTEAD = "--camera-motion rotation leaves the hands before the camera; --camera-poses takes poses"
 
@@ -89,6 +89,31 @@ def in_world(
         motion, T_world_camera=path.T_world_camera, pose_confidence=path.confidence,
         provenance=replace(motion.provenance, notes=tuple(notes)),
     )  # fmt: skip
+
+
+def camera_turns(
+    motion: HandMotion,
+    recording: Recording,
+    mode: CameraMotionMode,
+    work_dir: Path | None,
+    progress: Progress,
+) -> CameraMotion | None:
+    """Return how the camera turned in all frames with a hand; None where nobody knows or wants it.
+
+    Args:
+        recording: of the pictures that ``motion.joints_image`` and ``motion.camera`` belong to.
+    """
+    if motion.T_world_camera is not None:
+        return CameraMotion.from_poses(motion.T_world_camera)
+    if mode == "off" or recording.frames is None or motion.camera is None:
+        return None
+    wanted = np.asarray(motion.known.any(axis=1))
+    turns = recorded_rotations(
+        recording, motion.camera, motion.joints_image, wanted, work_dir, progress
+    )
+    if recording.imu is None:
+        return turns
+    return from_gyroscope(recording.imu, recording.timestamps_ns, turns).motion
 
 
 def _scale(

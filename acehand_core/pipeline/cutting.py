@@ -1,0 +1,294 @@
+"""A long recording into demonstrations, by what its hands do: ``--split auto``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from acehand_core.errors import InputError
+from acehand_core.motion import CameraMotion, HandMotion
+from acehand_core.pipeline.activity import Activity, activity
+from acehand_core.settings import numbers, setting
+
+#: Counts up with whatever moves a cut, so that no run resumes one of an older rule.
+VERSION = 1
+#: Beyond it an episode would be divided again (docs/formats.md).
+LONGEST_S = 1800.0
+#: A rest counts as closed if fingertips meet in so much of it.
+_CLOSED_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class CutRules:
+    """Where ``--split auto`` cuts. Times in seconds, speeds in m/s beyond the tracker's noise."""
+
+    pause_s: float = setting(
+        1.5,
+        "with --split auto: a rest of this many seconds, or no hand for as long, ends a "
+        "demonstration",
+        flag="cut-pause",
+        metavar="S",
+        low=0.1,
+    )
+    hold_s: float = setting(
+        3.0,
+        "with --split auto: the same where fingertips meet, since such a hand may hold something",
+        flag="cut-hold",
+        metavar="S",
+        low=0.1,
+    )
+    min_s: float = setting(
+        1.0,
+        "with --split auto: hands that move for less are no demonstration",
+        flag="cut-min",
+        metavar="S",
+        low=0.0,
+    )
+    max_s: float = setting(
+        60.0,
+        "with --split auto: a longer demonstration is divided where hands are slowest",
+        flag="cut-max",
+        metavar="S",
+        low=1.0,
+        high=LONGEST_S,
+    )
+    margin_s: float = setting(
+        0.3,
+        "with --split auto: rest that is kept before and after a demonstration",
+        flag="cut-margin",
+        metavar="S",
+        low=0.0,
+    )
+    speeds: tuple[float, ...] = setting(
+        (0.06, 0.03),
+        "with --split auto: a hand begins to move above the first speed (m/s) and rests below the "
+        "second",
+        flag="cut-speeds",
+        metavar="MOVES,RESTS",
+        parse=numbers,
+        default_text="0.06,0.03",
+    )
+
+    def __post_init__(self) -> None:
+        if len(self.speeds) != 2 or not 0 < self.speeds[1] <= self.speeds[0] < np.inf:
+            given = ",".join(f"{speed:g}" for speed in self.speeds)
+            raise InputError(
+                f"--cut-speeds {given}: two speeds in m/s are needed, the first at least as high "
+                "as the second."
+            )
+        if 2 * self.margin_s > self.pause_s:
+            raise InputError(
+                f"--cut-margin {self.margin_s:g}: at most half of --cut-pause {self.pause_s:g}, or "
+                "two demonstrations would share frames."
+            )
+        if self.hold_s < self.pause_s:
+            raise InputError(
+                f"--cut-hold {self.hold_s:g}: at least --cut-pause {self.pause_s:g} is needed."
+            )
+        if self.max_s < 2 * self.min_s:
+            raise InputError(
+                f"--cut-max {self.max_s:g}: at least twice --cut-min {self.min_s:g} is needed."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Frames ``start`` to ``stop - 1`` are a demonstration; why it starts and ends there."""
+
+    start: int
+    stop: int
+    starts: str
+    ends: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Frames ``start`` to ``stop - 1`` belong to no demonstration, and why."""
+
+    start: int
+    stop: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """How a recording was cut: its demonstrations and what lies between, in order."""
+
+    cuts: tuple[Cut, ...]
+    left_out: tuple[LeftOut, ...]
+    activity: Activity
+    rules: CutRules
+
+    def entry(self, part: Cut | LeftOut) -> dict[str, Any]:
+        """Return what reports say of a demonstration, or of what was left out."""
+        seconds, why = self.activity.seconds, asdict(part)
+        first, last = why.pop("start"), why.pop("stop") - 1
+        end = float(seconds[last] + _steps(self.activity)[last])
+        return {
+            "first_frame": first,
+            "last_frame": last,
+            "start_s": round(float(seconds[first]), 3),
+            "end_s": round(end, 3),
+            **why,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``--json`` prints of a recording (docs/cutting.md)."""
+        noise = self.activity.noise
+        return {
+            "rules": asdict(self.rules) | {"speeds": list(self.rules.speeds)},
+            "noise_m_s": None if np.isnan(noise) else round(noise, 4),
+            "demonstrations": [self.entry(cut) for cut in self.cuts],
+            "left_out": [self.entry(part) for part in self.left_out],
+        }
+
+
+def cut_demonstrations(
+    motion: HandMotion, rules: CutRules, turns: CameraMotion | None = None
+) -> Cutting:
+    """Return where the rules cut a recording of T frames into demonstrations; it may have none.
+
+    Args:
+        turns: how the camera turned, in the same T frames; None: as if it had not.
+    """
+    acts = activity(motion, turns, *rules.speeds)
+    active = [
+        run for run in _joined(acts, rules)
+        if acts.seconds[run.stop - 1] - acts.seconds[run.start] >= rules.min_s
+    ]  # fmt: skip
+    cuts: list[Cut] = []
+    for number, run in enumerate(active):
+        following = active[number + 1].start if number + 1 < len(active) else len(motion)
+        previous = cuts[-1].stop if cuts else 0
+        whole = _with_margins(acts, run, rules.margin_s, previous)
+        cuts += _divided(acts, whole, run, following, rules)
+
+    edges = [0, *(edge for cut in cuts for edge in (cut.start, cut.stop)), len(motion)]
+    gaps = [slice(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
+    left_out = tuple(LeftOut(gap.start, gap.stop, _what_was(acts, gap)) for gap in gaps)
+    return Cutting(tuple(cuts), left_out, acts, rules)
+
+
+def _runs(flags: Bool[np.ndarray, "T"]) -> list[slice]:
+    """Return the runs of frames in which a flag is set."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
+    return [slice(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _joined(acts: Activity, rules: CutRules) -> list[slice]:
+    """Return the runs of movement, joined over rests that are too short to end a demonstration."""
+    out: list[slice] = []
+    for run in _runs(acts.moving):
+        if out:
+            rest = slice(out[-1].stop, run.start)
+            lasts = acts.seconds[run.start] - acts.seconds[rest.start - 1]
+            if lasts < (rules.hold_s if _is_closed(acts, rest) else rules.pause_s):
+                out[-1] = slice(out[-1].start, run.stop)
+                continue
+        out.append(run)
+    return out
+
+
+def _is_closed(acts: Activity, rest: slice) -> bool:
+    """Return whether fingertips meet all through a rest, in which a hand is there."""
+    there = bool(acts.present[rest].all())
+    return there and float(acts.closed[rest].mean()) >= _CLOSED_SHARE
+
+
+def _with_margins(acts: Activity, run: slice, margin_s: float, earliest: int) -> slice:
+    """Return a run of movement with what is kept about it: not where no hand is there."""
+    t, start, stop = acts.seconds, run.start, run.stop
+    while start > earliest and t[run.start] - t[start - 1] <= margin_s and acts.present[start - 1]:
+        start -= 1
+    while stop < len(t) and t[stop] - t[run.stop - 1] <= margin_s and acts.present[stop]:
+        stop += 1
+    return slice(start, stop)
+
+
+def _divided(
+    acts: Activity, whole: slice, run: slice, following: int, rules: CutRules
+) -> Iterator[Cut]:
+    """Yield a demonstration, or the parts of one that is longer than may be.
+
+    ``following``: where hands move again.
+    """
+    longest = f"longest allowed length, {rules.max_s:g} s"
+    edges, t = [whole.start], acts.seconds
+    pace = np.where(acts.judged, np.nan_to_num(acts.speed), np.inf)
+    while t[whole.stop - 1] - t[edges[-1]] > rules.max_s:
+        begun = t[edges[-1]]
+        latest = min(begun + rules.max_s, t[whole.stop - 1] - rules.min_s)
+        allowed = np.flatnonzero((t >= begun + rules.max_s / 2) & (t <= latest))
+        if not len(allowed):
+            break
+        # Of several at rest the last.
+        slowest = np.flatnonzero(pace[allowed] == pace[allowed].min())[-1]
+        edges.append(int(allowed[slowest]))
+
+    starts = [_why_it_starts(acts, whole.start), *[longest] * (len(edges) - 1)]
+    ends = [*[longest] * (len(edges) - 1), _why_it_ends(acts, run.stop, whole.stop, following)]
+    for (start, stop), first, last in zip(
+        pairwise([*edges, whole.stop]), starts, ends, strict=True
+    ):
+        yield Cut(start, stop, first, last)
+
+
+def _why_it_starts(acts: Activity, start: int) -> str:
+    if start == 0:
+        return "the recording begins"
+    return "hands began to move" if acts.present[start - 1] else "hands came"
+
+
+def _why_it_ends(acts: Activity, moved: int, stop: int, following: int) -> str:
+    """Return why a demonstration ends whose hands moved until ``moved``, margin until ``stop``."""
+    if stop == len(acts.seconds):
+        return "the recording ends"
+    if not acts.present[stop]:
+        return "hands left"
+    rest = slice(moved, following)
+    gone = np.flatnonzero(~acts.present[rest])
+    if len(gone):
+        rest = slice(moved, moved + int(gone[0]))
+    lasts = _lasts(acts, rest)
+    if acts.judged[rest].mean() < 0.5:
+        return f"hands not seen well enough to tell for {lasts:.1f} s"
+    return f"still{' and closed' if _is_closed(acts, rest) else ''} for {lasts:.1f} s"
+
+
+def _what_was(acts: Activity, gap: slice) -> str:
+    """Return what the hands did where there is no demonstration, and for how long."""
+    absent, moving = ~acts.present[gap], acts.moving[gap]
+    judged = acts.judged[gap]
+    kinds = {
+        "no hands": absent,
+        "moved too briefly": moving & ~absent,
+        "not seen well enough to tell": ~absent & ~moving & ~judged,
+        "still": ~absent & ~moving & judged,
+    }
+    steps = _steps(acts)[gap]
+    parts = [f"{kind} {steps[rows].sum():.1f} s" for kind, rows in kinds.items() if rows.any()]
+    return ", ".join(parts)
+
+
+def _steps(acts: Activity) -> np.ndarray:
+    """Return how long each frame lasts; the last one as long as most."""
+    steps = np.diff(acts.seconds)
+    return np.append(steps, np.median(steps) if len(steps) else 0.0)
+
+
+def _lasts(acts: Activity, rows: slice) -> float:
+    return float(_steps(acts)[rows].sum())
+
+
+def nothing_moves(source: str, cutting: Cutting) -> InputError:
+    """Return the error of a recording without any demonstration."""
+    parts: Sequence[LeftOut] = cutting.left_out
+    return InputError(
+        f"{source}: --split auto found no demonstration: {'; '.join(p.reason for p in parts)}. "
+        "--cut-speeds, --cut-min and --split none are there for recordings of another kind."
+    )

@@ -1,0 +1,186 @@
+"""Which parts of a recording become episodes, and what is done in each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acehand_core.errors import InputError
+from acehand_core.motion import Calibration, HandMotion, Recording
+from acehand_core.pipeline.cutting import cut_demonstrations, nothing_moves
+from acehand_core.pipeline.settings import JobSettings, Span
+from acehand_core.pipeline.steps import Steps
+from acehand_core.recordings.narration import Narrated, Narration, task_of
+from acehand_core.trackers.base import Tracker
+from acehand_core.trackers.files import FileTracker
+from acehand_core.types import Side
+
+#: Hands and the calibrations of the robot to them.
+Tracked = tuple[HandMotion, dict[Side, Calibration]]
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The parts of a recording that become episodes.
+
+    Attributes:
+        tracked: the hands of the whole recording, where they told its parts; else each part is
+            tracked on its own.
+        cuts: what the run's report says of where it was cut; None: it was not.
+        notes: what is odd about its task text, in sentences.
+    """
+
+    spans: tuple[Span, ...]
+    tracked: Tracked | None = None
+    cuts: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def find_spans(
+    path: Path, recording: Recording, tracker: Tracker, steps: Steps, narration: Narration | None
+) -> Spans:
+    """Return the parts of a recording by ``--split``, each with its task by ``--task-file``.
+
+    Raises:
+        NoHandError: there is no hand to cut by. InputError: nothing moves, or the task text is not
+            of this recording.
+    """
+    settings = steps.settings
+    told, notes = _told(path, recording, settings, narration)
+    if settings.spans_of is not None:
+        spans: Sequence[Span] = settings.spans_of(recording)
+        return Spans(tuple(spans), notes=notes)
+    if settings.split == "tasks":
+        found = _by_rows(path, recording, told, notes)
+        if recording.frames is not None and isinstance(tracker, FileTracker):
+            # It has the hands of all frames, and refuses a part of them.
+            return replace(found, tracked=steps.track(tracker, recording))
+        return found
+    if settings.split == "none":
+        task = task_of(told, 0.0, duration_s(recording))
+        return Spans((Span(0, len(recording), task),), notes=notes)
+
+    tracked = steps.track(tracker, recording)
+    turns = steps.turns(recording, tracked[0])
+    cutting = cut_demonstrations(tracked[0], settings.cutting, turns)
+    if not cutting.cuts:
+        raise nothing_moves(str(path), cutting)
+    report = cutting.to_json()
+    entries: list[dict[str, Any]] = report["demonstrations"]
+    seconds = cutting.activity.seconds
+    spans = [
+        Span(
+            cut.start,
+            cut.stop,
+            task_of(told, seconds[cut.start], seconds[cut.stop - 1] + 1 / recording.fps),
+            (number, len(entries)),
+            {"number": number, "of": len(entries), **entry},
+        )
+        for number, (cut, entry) in enumerate(zip(cutting.cuts, entries, strict=True))
+    ]
+    untold = [span.number[0] for span in spans if told and span.task is None and span.number]
+    if untold:
+        numbers = ", ".join(map(str, untold))
+        notes = (*notes, f"{path}: --task-file says nothing of demonstrations {numbers}")
+    return Spans(tuple(spans), tracked, {"source": str(path), "split": "auto", **report}, notes)
+
+
+def told_of(path: Path, settings: JobSettings, narration: Narration | None) -> tuple[Narrated, ...]:
+    """Return what is said of a recording, in seconds from where it is read. Raises InputError."""
+    return () if narration is None else _shifted(narration.of(path), settings.cut[0])
+
+
+def duration_s(recording: Recording) -> float:
+    """Return how long a recording lasts, its last frame included."""
+    times = recording.timestamps_ns
+    return float(times[-1] - times[0]) * 1e-9 + 1 / recording.fps
+
+
+def _told(
+    path: Path, recording: Recording, settings: JobSettings, narration: Narration | None
+) -> tuple[tuple[Narrated, ...], tuple[str, ...]]:
+    """Return what is said of a recording, in seconds from its first frame, and what is odd of it.
+
+    Raises:
+        InputError: all of its times lie beyond its end.
+    """
+    if narration is None:
+        return (), ()
+    told = told_of(path, settings, narration)
+    if not told:
+        return (), (f"{path}: --task-file {narration.source} says nothing of it",)
+
+    duration, notes = duration_s(recording), []
+    beyond = [one for one in told if one.start_s is not None and one.start_s >= duration]
+    if len(beyond) == len(told) and settings.cut == (0.0, None):
+        raise InputError(
+            f"{beyond[0].where}: begins at {beyond[0].start_s:g} s, but {path} lasts "
+            f"{duration:.1f} s: its rows are of another recording."
+        )
+    if beyond and settings.cut[1] is None:
+        notes.append(
+            f"{path}: {len(beyond)} of {len(told)} rows begin after its end, {duration:.1f} s "
+            f"({beyond[0].where})"
+        )
+    both = [one for one in told if one.start_s is not None and one.end_s is not None]
+    crossed = sum((a.end_s or 0) > (b.start_s or 0) for a, b in pairwise(both))
+    if crossed and settings.split == "tasks":
+        notes.append(f"{path}: {crossed} rows overlap the next: its frames are in both episodes")
+    return tuple(one for one in told if one not in beyond), tuple(notes)
+
+
+def _shifted(told: Sequence[Narrated], start_s: float) -> tuple[Narrated, ...]:
+    """Return what is said with times from where a recording is read; nothing of before."""
+    out = []
+    for one in told:
+        start, end = one.start_s, one.end_s
+        if start is None:
+            out.append(one)
+        elif (start if end is None else end) > start_s or start_s == 0:
+            begin = start - start_s if end is None else max(start - start_s, 0.0)
+            out.append(Narrated(begin, None if end is None else end - start_s, one.task, one.where))
+    return tuple(out)
+
+
+def _by_rows(
+    path: Path, recording: Recording, told: Sequence[Narrated], notes: tuple[str, ...]
+) -> Spans:
+    """Return a part for each row with start and end. Raises InputError: there is none."""
+    seconds = (recording.timestamps_ns - recording.timestamps_ns[0]) * 1e-9
+    rows = [one for one in told if one.start_s is not None and one.end_s is not None]
+    if not rows:
+        raise InputError(
+            f"{path}: --split tasks: --task-file has no row with start and end of this recording."
+        )
+    found = []
+    for one in rows:
+        assert one.start_s is not None and one.end_s is not None
+        # Times are often those of the frames, rounded.
+        start, stop = np.searchsorted(seconds, np.array([one.start_s, one.end_s]) - 5e-4)
+        if stop - start > 1:
+            found.append((int(start), int(stop), one))
+        else:
+            notes = (*notes, f"{one.where}: has fewer than two frames of {path}, left out")
+    if not found:
+        raise InputError(f"{path}: --split tasks: no row has two frames of it ({rows[0].where}).")
+
+    entries, spans = [], []
+    for number, (start, stop, one) in enumerate(found):
+        entry = {
+            "first_frame": start,
+            "last_frame": stop - 1,
+            "start_s": round(float(seconds[start]), 3),
+            "end_s": round(float(seconds[stop - 1]) + 1 / recording.fps, 3),
+            "starts": one.where,
+            "ends": one.where,
+        }
+        entries.append(entry)
+        of = (number, len(found))
+        spans.append(Span(start, stop, one.task, of, {"number": number, "of": of[1], **entry}))
+    report = {"source": str(path), "split": "tasks", "demonstrations": entries, "left_out": []}
+    return Spans(tuple(spans), cuts=report, notes=notes)

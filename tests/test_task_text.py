@@ -1,0 +1,363 @@
+"""What is done in recordings: tables, narrations, transcripts; and cutting by their rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from acehand_core.errors import InputError
+from acehand_core.lerobot.dataset import JOB, read_provenance
+from acehand_core.recordings.narration import NEAR_S, Narrated, Narration, seconds, task_of
+from helpers.bag_samples import SampleBag, pictures, stamps
+from helpers.commands import Acehand, Run, hands_file
+from test_cutting import drawn
+
+#: The columns of EPIC-KITCHENS-100 (EPIC_100_train.csv); its rows are not in the order of time.
+EPIC = (
+    "narration_id,participant_id,video_id,narration_timestamp,start_timestamp,stop_timestamp,"
+    "start_frame,stop_frame,narration,verb,verb_class,noun,noun_class,all_nouns,all_noun_classes\n"
+    "P01_01_10,P01,P01_01,00:01:02.500,00:01:02.10,00:01:04.45,3726,3867,wash cup,wash,2,cup,13,"
+    "['cup'],[13]\n"
+    "P01_01_0,P01,P01_01,00:00:01.089,00:00:00.14,00:00:03.37,8,202,open door,open,3,door,3,"
+    "['door'],[3]\n"
+    'P02_03_4,P02,P02_03,01:00:09.500,01:00:09.00,01:00:10.25,1,2,"take cup, plate",take,0,cup,'
+    "13,\"['cup', 'plate']\",\"[13, 2]\"\n"
+)
+
+
+def told(path: Path, text: str | bytes, recording: str = "talk.mp4") -> list[tuple]:
+    """Write a file and return what it says of a recording: start, end, task."""
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    found = Narration.read(str(path)).of(path.parent / recording)
+    return [(one.start_s, one.end_s, one.task) for one in found]
+
+
+def test_tables_with_the_columns_of_published_ones(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    assert told(path, EPIC, "videos/P01_01.MP4") == [
+        (0.14, 3.37, "open door"), (62.1, 64.45, "wash cup"),
+    ]  # fmt: skip
+    assert told(path, EPIC, "P02_03.MP4") == [(3609.0, 3610.25, "take cup, plate")]
+    assert told(path, EPIC, "P01_011.MP4") == []
+
+
+def test_tables_of_our_own(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.csv"
+    rows = [(0.5, 2.0, "pour water"), (61.5, 62.0, "put it down")]
+    comma = (
+        "recording,start,end,task\na/talk.mp4,0.5,2,pour water\na/talk.mp4,01:01.5,62,put it down\n"
+    )
+    assert told(path, comma, "a/talk.mp4") == rows
+    assert told(path, comma, "b/talk.mp4") == [], "another folder's recording of that name"
+    # As Excel and others write it: a mark before the first column, semicolons, CRLF, quotes.
+    other = "\ufeffTask;Start;End;Recording\r\n pour  water ;0.5;2;talk\r\n"
+    other += '"put it down";61.5;62;talk\r\n'
+    assert told(path, other) == rows
+    assert told(path, "recording,task\ntalk,fold a towel\nother,x\n") == [
+        (None, None, "fold a towel")
+    ]
+    assert told(path, "recording,start,end,task\ntalk,1,2,\ntalk,3,4,b\n") == [(3.0, 4.0, "b")]
+    assert told(tmp_path / "t.tsv", "start\tend\ttask\n1\t2\ta\n") == [(1.0, 2.0, "a")]
+    # One time, as of EPIC-KITCHENS's narrations without intervals.
+    one = "video_id,narration_timestamp,narration\ntalk,00:00:04.5,cut bread\n"
+    assert told(path, one) == [(4.5, None, "cut bread")]
+
+
+SRT = """1
+00:00:01,000 --> 00:00:04,074
+<font color="#ff00ff"><i>Pick up</i> the cup</font>
+and hold it
+
+2
+00:00:05,5 --> 00:00:06,000
+{\\an8}2 &lt; 3
+
+3
+00:00:07,000 --> 00:00:08,000
+42
+4
+00:00:08,000 --> 00:00:09,000
+fold it"""
+
+VTT = """\ufeffWEBVTT - a title
+Kind: captions
+
+STYLE
+::cue { color: lime }
+
+NOTE 00:00 is not a time here
+
+intro
+00:01.000 --> 00:04.074 align:start position:0%
+<v Anna>Pick up</v> the <00:00:02.500><c.red>cup</c>
+and hold it
+
+01:00:05.500 --> 01:00:06.000
+put it down
+"""
+
+
+def test_subtitles(tmp_path: Path) -> None:
+    assert told(tmp_path / "a.srt", SRT) == [
+        (1.0, 4.074, "Pick up the cup and hold it"), (5.5, 6.0, "2 < 3"), (7.0, 8.0, "42"),
+        (8.0, 9.0, "fold it"),
+    ]  # fmt: skip
+    assert told(tmp_path / "b.srt", SRT.replace("\n", "\r\n")) == told(tmp_path / "a.srt", SRT)
+    assert told(tmp_path / "c.vtt", VTT) == [
+        (1.0, 4.074, "Pick up the cup and hold it"), (3605.5, 3606.0, "put it down"),
+    ]  # fmt: skip
+
+
+def test_transcripts(tmp_path: Path) -> None:
+    """Of whisper, faster-whisper's usual dump, whisper.cpp and transformers."""
+    path = tmp_path / "talk.json"
+    expected = [(0.0, 3.42, "Now I take the cup."), (3.42, 5.0, "And pour.")]
+    segments = [
+        {"id": 0, "seek": 0, "start": 0.0, "end": 3.42, "text": " Now I take the cup.",
+         "tokens": [50364], "temperature": 0.0, "avg_logprob": -0.2, "no_speech_prob": 0.01},
+        {"id": 1, "seek": 0, "start": 3.42, "end": 5.0, "text": " And pour."},
+    ]  # fmt: skip
+    for content in (
+        {"text": " Now I take the cup. And pour.", "segments": segments, "language": "en"},
+        {"task": "transcribe", "duration": 5.0, "segments": segments},
+        segments,
+        {"result": {"language": "en"}, "transcription": [
+            {"timestamps": {"from": "00:00:00,000", "to": "00:00:03,420"},
+             "offsets": {"from": 0, "to": 3420}, "text": " Now I take the cup."},
+            {"offsets": {"from": 3420, "to": 5000}, "text": " And pour."}]},
+        {"text": "...", "chunks": [
+            {"timestamp": [0.0, 3.42], "text": " Now I take the cup."},
+            {"timestamp": [3.42, 5.0], "text": " And pour."}]},
+    ):  # fmt: skip
+        assert told(path, json.dumps(content)) == expected
+    # Words that Whisper found no time for have none; of the last chunk the end may be unknown.
+    assert told(path, '[{"start": 5.1, "end": 5.1, "text": "Done."}]') == [(5.1, None, "Done.")]
+    assert told(path, '{"chunks": [{"timestamp": [5, null], "text": "a"}]}') == [(5.0, None, "a")]
+    # Our own sidecar.
+    assert told(path, '{"task": "pour water"}') == [(None, None, "pour water")]
+    assert told(path, '{"tasks": [{"start": 1, "end": "0:02.5", "task": "x"}]}') == [
+        (1.0, 2.5, "x")
+    ]
+
+
+def test_narrations_of_ego4d(tmp_path: Path) -> None:
+    """The second pass where the first has none; what other people do is left out."""
+    passes = {
+        "narration_pass_1": {"narrations": [
+            {"timestamp_sec": 2.4, "timestamp_frame": 72, "narration_text": "#C C takes a cup",
+             "annotation_uid": "a"},
+            {"timestamp_sec": 4.0, "narration_text": "#O A man X walks", "annotation_uid": "b"},
+            {"timestamp_sec": 1.0, "narration_text": "#c c looks around #unsure"}],
+            "summaries": [{"start_sec": 0, "end_sec": 300, "summary_text": "C cooks"}]},
+        "status": "complete",
+    }  # fmt: skip
+    second = {
+        "narration_pass_1": {"narrations": []},
+        "narration_pass_2": passes["narration_pass_1"],
+    }
+    expected = [(1.0, None, "looks around #unsure"), (2.4, None, "takes a cup")]
+    for content in ({"talk": passes, "other": passes}, {"videos": {"talk": second}}):
+        assert told(tmp_path / "narration.json", json.dumps(content)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("12.5", 12.5), (3, 3.0), ("1:02", 62.0), ("00:01:02,250", 62.25), ("10:00:00.5", 36000.5),
+     (" 0 ", 0.0)],
+)  # fmt: skip
+def test_times(text: object, value: float) -> None:
+    assert seconds(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "nan", "inf", "1:2:3:4", "1m", "00:00:1d.890", True, None]
+)
+def test_what_is_no_time(text: object) -> None:
+    with pytest.raises(ValueError, match="is not a time"):
+        seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", "recording,start,end,task\ntalk,1:xx,2,a\n", "line 2: '1:xx' is not a time"),
+        ("a.csv", "recording,start,end,task\ntalk,3,2,a\n", "ends at 2, before its start, 3"),
+        ("a.csv", "recording,start,end,task\ntalk,,2,a\n", "has an end, 2, but no start"),
+        ("a.csv", "recording,start,task\ntalk,1,a\n", "has start, but none of end, end_s"),
+        ("a.csv", "recording,begin,what\ntalk,1,a\n", "names no task: it has recording, begin"),
+        ("a.csv", "recording,task\ntalk,a\ntalk,b\n", "2 tasks of all of talk.mp4"),
+        ("a.csv", "recording,task\ntalk,a,b\n", "line 2: more entries than the header"),
+        ("a.csv", 'recording,task\ntalk,"a\n', "unexpected end of data"),
+        ("a.csv", "", "names no task"),
+        ("a.csv", "recording,task\n", "says of no recording"),
+        ("a.csv", b"recording,task\ntalk,f\xfcllen\n", "is not UTF-8 text (byte 21"),
+        ("a.csv", "task\nx\n".encode("utf-16"), "is not UTF-8 text"),
+        ("a.json", '{"segments": 3}', "neither a transcript of Whisper"),
+        ("a.json", '{"segments": [3]}', "entry 0: is not an object"),
+        ("a.json", '{"segments": [', "is not JSON"),
+        ("a.json", "[" * 100000, "is not JSON"),
+        ("a.json", '[{"offsets": {"from": 1}, "text": "a"}]', "its times are not a start and"),
+        ("a.json", '[{"start": -1, "end": 2, "text": "a"}]', "'-1' is not a time"),
+        ("a.json", '{"talk": {"narration_pass_1": {"narrations": [3]}}}', "is not an object"),
+        ("a.srt", "1\n00:00:01,000 -->\nx\n", "line 2: a cue without an end"),
+        ("a.srt", "no cue\n", "says of no recording"),
+        ("a.vtt", "WEBVTT\n\n00:00:1d.8 --> 00:02.0\nx\n", "line 3: '00:00:1d.8' is not a time"),
+        ("a.txt", "one\ntwo\n", "several lines"),
+        ("a.docx", "x", "--task-file"),
+    ],
+)  # fmt: skip
+def test_files_that_are_wrong(tmp_path: Path, name: str, text: str | bytes, said: str) -> None:
+    with pytest.raises(InputError) as raised:
+        told(tmp_path / name, text)
+    assert said in str(raised.value) and name in str(raised.value)
+
+
+def test_the_task_that_overlaps_most() -> None:
+    def row(start: float | None, end: float | None, task: str) -> Narrated:
+        return Narrated(start, end, task, "here")
+
+    rows = [row(0.0, 4.0, "a"), row(3.0, 9.0, "b"), row(None, None, "all")]
+    assert task_of(rows, 0.0, 5.0) == "a"  # 4 s against 2
+    assert task_of(rows, 2.0, 6.0) == "b"  # 2 against 3
+    assert task_of(rows, 1.0, 6.0) == "a"  # 3 s each: the earlier
+    assert task_of(rows, 9.0, 12.0) == "all" and task_of(rows[:2], 9.0, 12.0) is None
+
+    points = [row(1.0, None, "p"), row(5.0, None, "q"), row(5.5, None, "r")]
+    assert task_of(points, 4.0, 7.0) == "r"  # the middle is 5.5
+    assert task_of(points, 1.5, 3.0) == "p"  # outside, but near
+    assert task_of(points, 5.5 + NEAR_S + 0.1, 20.0) is None
+    assert task_of([*points, row(19.0, 30.0, "z")], 4.0, 19.5) == "z"  # it has two times
+
+
+# The main job.
+
+
+def tasks_of(dataset: Path) -> list[str]:
+    files = sorted((dataset / "meta" / "episodes").rglob("*.parquet"))
+    return [tasks[0] for file in files for tasks in pq.read_table(file)["tasks"].to_pylist()]
+
+
+@pytest.fixture
+def hands(tmp_path: Path) -> Path:
+    """Moves from 1 to 3.4 s and from 5.9 to 7.4 s."""
+    joints = drawn(9.0, [(1.0, 2.0), (2.4, 3.4), (5.9, 7.4)]).joints_camera
+    np.savez(tmp_path / "long.npz", joints=joints, fps=30, frame="camera")
+    return tmp_path / "long.npz"
+
+
+def test_demonstrations_get_their_tasks(hands: Path, tmp_path: Path, capsys) -> None:
+    rows = tmp_path / "tasks.csv"
+    rows.write_text("recording,start,end,task\nlong,0,4,lift\nlong,3.5,5,wait\n")
+    out = [hands, "--output", tmp_path / "out", "--task-file", rows, "--split", "auto"]
+    run = Run(capsys, *out, "--task", "something")
+    assert run.code == 0, run.err
+    assert tasks_of(tmp_path / "out") == ["lift", "something"]
+    assert run.json["notes"] == [f"{hands}: --task-file says nothing of demonstrations 1"]
+    # From 2 s on the recording's times are others, the file's are not.
+    rows.write_text("recording,start,end,task\nlong,0,1.9,lift\nlong,5.5,9,put down\n")
+    run = Run(capsys, hands, "--output", tmp_path / "late", "--task-file", rows, "--start", "2")
+    assert run.code == 0 and tasks_of(tmp_path / "late") == ["put down"]
+
+
+def test_a_resumed_run_with_other_tasks(hands: Path, tmp_path: Path, capsys) -> None:
+    rows, out = tmp_path / "tasks.csv", tmp_path / "out"
+    rows.write_text("recording,start,end,task\nlong,0,4,lift\nlong,5,8,put down\n")
+    for split in ("auto", "tasks", "none"):
+        job = [hands, "--output", out, "--task-file", rows, "--split", split]
+        rows.write_text("recording,start,end,task\nlong,0,4,lift\nlong,5,8,put down\n")
+        assert Run(capsys, *job, "--overwrite").code == 0
+        # A row of another recording changes nothing.
+        rows.write_text(rows.read_text() + "other,1,2,x\n")
+        again = Run(capsys, *job, "--resume")
+        assert again.code == 0 and again.json["skipped"], (split, again.err)
+        count = len(read_provenance(out))
+        rows.write_text("recording,start,end,task\nlong,0,4,raise\nlong,5,8,put down\n")
+        other = Run(capsys, *job, "--resume")
+        assert (
+            other.code in (1, 2) and "episode 0 of the dataset has another task" in other.messages
+        )
+        assert len(read_provenance(out)) == count
+    assert read_provenance(out)[0][JOB]["settings"]["task"] == "lift"
+
+
+def test_one_episode_per_row(hands: Path, tmp_path: Path, capsys) -> None:
+    """Times are in seconds of 30 frames: 1.0 to 3.5 s are frames 30 to 104."""
+    rows, out = tmp_path / "tasks.csv", tmp_path / "out"
+    rows.write_text(
+        "recording,start,end,task\nlong,5,00:00:06.5,b\nlong,1,3.5,a\nlong,6,99,c\nlong,10,11,d\n"
+        "long,8.00,8.01,e\n"
+    )
+    run = Run(capsys, hands, "--output", out, "--task-file", rows, "--split", "tasks")
+    assert run.code == 0, run.err
+    assert tasks_of(out) == ["a", "b", "c"]
+    frames = [(e["cut"]["first_frame"], e["cut"]["last_frame"]) for e in run.json["episodes"]]
+    assert frames == [(30, 104), (150, 194), (180, 269)]
+    assert [e["frames"] for e in run.json["episodes"]] == [75, 45, 90]
+    assert run.json["cuts"][0]["demonstrations"][0]["starts"] == f"{rows}, line 3"
+    notes = " ".join(run.json["notes"])
+    assert f"1 of 5 rows begin after its end, 9.0 s ({rows}, line 5)" in notes
+    assert "2 rows overlap the next" in notes  # b and c, c and e
+    assert f"{rows}, line 6: has fewer than two frames" in notes
+    again = Run(capsys, hands, "--output", out, "--task-file", rows, "--split", "tasks", "--resume")
+    assert again.code == 0 and again.json["skipped"] == [str(hands)] * 3
+
+
+def test_what_is_refused_before_anything_is_done(hands: Path, tmp_path: Path, capsys) -> None:
+    other, out = hands_file(tmp_path / "other.npz"), tmp_path / "out"
+    rows = tmp_path / "tasks.csv"
+    for text, more, said in (
+        ("start,end,task\n1,2,a\n", [other], "does not say which recording each row is of"),
+        ("recording,start,end,task\nlong,1,xx,a\n", [], "line 2: 'xx' is not a time"),
+        ("recording,start,end,task\nlong,99,100,a\n", [], "its rows are of another recording"),
+        ("recording,task\nlong,a\n", ["--split", "tasks"], "no row with start and end"),
+        ("recording,task\nelse,a\n", ["--split", "tasks"], "no row with start and end"),
+    ):
+        rows.write_text(text)
+        run = Run(capsys, hands, *more, "--output", out, "--task-file", rows)
+        assert run.code == 2 and said in run.messages, (text, run.err)
+        assert not out.exists()
+    run = Run(capsys, hands, "--output", out, "--task-file", tmp_path / "none.csv")
+    assert run.code == 2 and "none.csv: cannot be read" in run.messages
+
+
+def test_a_file_beside_each_recording(hands: Path, tmp_path: Path, capsys) -> None:
+    other, out = hands_file(tmp_path / "other.npz"), tmp_path / "out"
+    (tmp_path / "long.npz.task.txt").write_text("lift\n")
+    job = [hands, other, "--output", out, "--task-file", "beside"]
+    run = Run(capsys, *job)
+    assert run.code == 2 and "there is no other with one of the endings .task.txt" in run.messages
+    (tmp_path / "other.srt").write_text(SRT)
+    (tmp_path / "other.json").write_text('{"segments": [{"start": 0, "end": 1, "text": " Fold."}]}')
+    assert Run(capsys, *job).code == 0
+    assert tasks_of(out) == ["lift", "Fold."], "a transcript goes before subtitles"
+
+
+def test_a_recording_that_the_file_does_not_name(hands: Path, tmp_path: Path, capsys) -> None:
+    rows = tmp_path / "tasks.csv"
+    rows.write_text("recording,task\nelse,a\n")
+    run = Run(capsys, hands, "--output", tmp_path / "out", "--task-file", rows)
+    assert run.code == 0 and tasks_of(tmp_path / "out") == ["hand motion"]
+    assert run.json["notes"] == [f"{hands}: --task-file {rows} says nothing of it"]
+
+
+def test_bags_are_cut_by_rows_too(tmp_path: Path, capsys) -> None:
+    count = 12
+    with SampleBag(tmp_path / "bag") as bag:
+        for image, ns in zip(pictures(count), stamps(count), strict=True):
+            bag.image(image, ns)
+            bag.camera_info(ns)
+    hands = hands_file(tmp_path / "hands.npz", count)
+    rows, out = tmp_path / "tasks.csv", tmp_path / "out"
+    rows.write_text("start,end,task\n0,0.1,a\n0.2,0.4,b\n")
+    job = ["bag", "convert", tmp_path / "bag", "--tracker", hands, "--output", out, "--no-overlay",
+           "--task-file", rows, "--split", "tasks"]  # fmt: skip
+    refused = Acehand(capsys, *job, "--episodes", "gaps")
+    assert refused.code == 2 and "--split tasks and --episodes both cut" in refused.err
+    run = Acehand(capsys, *job)
+    assert run.code == 0, run.err
+    assert tasks_of(out) == ["a", "b"]
+    assert [e["frames"] for e in run.json["episodes"]] == [3, 6]
