@@ -220,6 +220,27 @@ def test_recordings_of_a_subject_share_one_calibration(hands: Path, tmp_path: Pa
     assert said[0]["source"] == "subject a, 2 recordings" and said[3]["source"] == "h3.npz"
 
 
+def test_task_text_of_a_file(hands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Each row of a table of narrations is an episode; a changed text makes it anew."""
+    rows = [
+        {"recording": "h0.npz", "start": 0, "end": 0.2, "task": "grasp"},
+        {"recording": "h0.npz", "start": 0.2, "end": 0.4, "task": "pour"},
+        {"recording": "h1.npz", "start": 0, "end": 0.4, "task": "turn"},
+    ]
+    told, output = table(tmp_path / "told.csv", rows), tmp_path / "out"
+    made = table(tmp_path / "m.csv", [{"recording": hands / f"h{n}.npz"} for n in range(2)])
+    words = ("batch", "run", made, "--output", output, "--split", "tasks", "--task-file", told)
+    assert Acehand(capsys, *words).json["episodes"] == 3
+    info = Acehand(capsys, "dataset", "info", output).json
+    assert {task: n["episodes"] for task, n in info["tasks"].items()} == {
+        "grasp": 1, "pour": 1, "turn": 1
+    }  # fmt: skip
+
+    table(told, [*rows[:2], rows[2] | {"task": "twist"}])
+    assert Acehand(capsys, *words).code == 0
+    assert "twist" in Acehand(capsys, "dataset", "info", output).json["tasks"]
+
+
 def test_a_changed_setting_of_the_robot_does_not_track_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

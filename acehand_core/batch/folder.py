@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -15,6 +16,7 @@ from acehand_core.batch.manifest import Entry
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.lerobot.format import INFO_PATH, read_json
 from acehand_core.pipeline.settings import JobSettings
+from acehand_core.recordings.narration import BESIDE, sidecar
 from acehand_core.settings import file_identity
 
 SCHEMA = "acehand-batch/1"
@@ -147,9 +149,13 @@ def key_of(path: Path, settings: JobSettings) -> str:
         files = sorted(file for file in path.rglob("*") if file.is_file())
     else:  # an episode of a dataset
         files = [path.parent / INFO_PATH]
+    if settings.task_file == BESIDE:
+        with contextlib.suppress(InputError):
+            files.append(sidecar(path))
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     said = {
         "files": stats, "cut": settings.cut, "settings": settings.shaping(settings.fps),
+        "task-file": file_identity(settings.task_file),
         "overlay": settings.overlay, "encoding": asdict(settings.encoding),
         "robot-model": file_identity(settings.robot_model), "unchecked": settings.robot_unchecked,
     }  # fmt: skip

@@ -22,7 +22,7 @@ from acehand_core.settings import Leaf, changed, leaves, value_of
 RECORDING = "recording"
 #: Settings that recordings of one dataset may differ in, beside how they are read.
 _OWN = ("calibration", "camera-motion", "camera-up", "hand-length", "hands", "scene-scale",
-        "subject", "task", "tracker")  # fmt: skip
+        "split", "subject", "task", "task-file", "tracker")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
