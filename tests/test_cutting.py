@@ -192,14 +192,16 @@ def test_a_head_that_turns_does_not_move_hands() -> None:
 
 
 def test_steps_that_are_not_known_are_not_crossed() -> None:
-    """The picture jumps at 6 s: a new piece of the camera's motion, and a rest all the same."""
+    """From 6 s on the camera jumps aside and back every 0.4 s, which nobody knows."""
     turns, turn = turned_head(14.0)
     jump = rotations.exp(np.radians(40) * np.array([0.0, 1.0, 0.0]))
-    turn[180:] = turn[180:] @ jump
-    broken = np.zeros(len(turn), bool)
-    broken[180] = True
-    still = noisy(seen_from(drawn(14.0, []), turn), 0)
+    jumping, broken = turn.copy(), np.zeros(len(turn), bool)
+    for number, frame in enumerate(range(180, 276, 12)):
+        broken[frame] = True
+        jumping[frame:] = jumping[frame:] @ (jump.T if number % 2 else jump)
+    still = noisy(seen_from(drawn(14.0, []), jumping), 0)
     assert cut(still, turns=dataclasses.replace(turns, broken=broken)).cuts == ()
+    assert cut(still, turns=turns).cuts
 
 
 def test_with_poses_neither_a_walking_head_nor_hands_that_it_carries_count() -> None:
@@ -275,6 +277,13 @@ def test_long_demonstrations_are_divided_where_hands_are_slowest() -> None:
         assert RULES.min_s <= (part.stop - part.start) / FPS <= 4.0 + 1 / FPS
     (whole,) = cut(motion).cuts
     assert (whole.start, whole.stop) == (first.start, second.stop)
+
+
+def test_the_last_part_is_no_shorter_than_a_demonstration() -> None:
+    """It is slowest at 4.9 s, where a second part would last for less than a second."""
+    motion = drawn(8.0, [(1.0, 4.9), (5.0, 5.3)])
+    for part in cut(motion, dataclasses.replace(RULES, max_s=4.0)).cuts:
+        assert (part.stop - part.start) / FPS >= RULES.min_s
 
 
 def test_joints_relative_to_the_wrist_show_fingers_alone() -> None:
