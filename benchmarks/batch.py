@@ -209,10 +209,12 @@ def disturbed(
             there = processes(mark)
             kinds = ("batch.worker", "ray::run_tasks")
             workers = [p for p, words in there.items() if any(kind in words for kind in kinds)]
+            if not workers:
+                continue
             if driver.poll() is None and rng.random() < DRIVER_SHARE:
                 driver.send_signal(signal.SIGKILL)
                 killed["driver"] += 1
-            elif workers:
+            else:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(victim := rng.choice(workers), signal.SIGKILL)
                     kind = "worker" if "batch.worker" in there[victim] else "ray worker"

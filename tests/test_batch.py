@@ -362,7 +362,8 @@ def test_a_recording_that_kills_its_worker_twice_is_quarantined(
     (problem,) = status.json["problems"]
     assert problem["recording"].endswith(f"{name}.mp4") and reason in problem["reason"]
     assert Acehand(capsys, "dataset", "check", output).code == 0
-    assert name in (tmp_path / "out.batch/progress.html").read_text()
+    page = (tmp_path / "out.batch/progress.html").read_text()
+    assert "2 of 2" in page and f"<td>{problem['id']}<td>quarantined<td>" in page
     log = next((tmp_path / "out.batch/recordings").glob(f"{name}-*")) / "attempts.jsonl"
     assert log.read_text().count('"start"') == 2
 

@@ -77,6 +77,7 @@ def run_batch(
     with DirectoryLock(folder.root):
         run = _Run(folder, {entry.id: entry for entry in entries}, progress)
         first = run.first_tasks()
+        run.before = len(run.results)
         if first and not overwrite and not _as_left(folder):
             raise OutputError(
                 f"{folder.output} exists, and this batch did not leave it so; choose another "
@@ -100,6 +101,7 @@ class _Run:
     results: dict[str, Result] = field(default_factory=dict)
     begun: float = field(default_factory=time.monotonic)
     shown: float = 0.0
+    before: int = 0
     #: Of each subject: recordings whose hands are not tracked yet, and files of those that are.
     untracked: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     tracked: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
