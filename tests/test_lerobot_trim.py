@@ -27,14 +27,7 @@ from helpers.commands import Acehand, Run, run_helper
 from helpers.example_video import EXAMPLE
 
 FPS = samples.FPS
-#: Moves from frame 20 to 70 of 90, so it is fast from 18 to 72 (see ``test_idle_ends``); both
-#: hands, the left one gone from 40 to 60 of 100; quiet throughout; sharp, then blurred.
-EPISODES = [
-    (trim_samples.columns(90, (20, 70)), "wave", ()),
-    (trim_samples.columns(100, (0, 100), [("left", 40, 60)], sides=("left", "right")), "stir", ()),
-    (trim_samples.columns(50, (0, 50)), "wave", ()),
-    (trim_samples.columns(64, (0, 64)), "let go", [(30, 41)]),
-]
+EPISODES = trim_samples.EPISODES
 RULES = "idle: {seconds: 0.5, speed: 0.05}\ngaps: {seconds: 0.5}\nblur: {below: 0.3}\n"
 #: What they leave: first frame and the one after the last, by hand.
 KEPT = {0: [(18, 73)], 1: [(0, 40), (60, 100)], 3: [(0, 30), (41, 64)]}
@@ -143,9 +136,29 @@ def test_frames_that_rules_name_go_from_every_file(own: Path, dataset: Path, cap
     assert not (own / "acehand/episode_000003/trim.json").exists()
     assert samples.names_in(own.parent) == ["data", "rules.yaml"]
 
-    # Once is enough.
+    # Once is enough; and what is not kept is gone.
+    shutil.copytree(dataset, own.parent / "gone" / "data")
+    gone = trim(capsys, own.parent / "gone" / "data", RULES, "--delete")
+    assert gone.code == 0 and gone.json["set_aside"] is None
+    left = samples.snapshot(own.parent / "gone" / "data")
+    assert left == {k: v for k, v in samples.snapshot(own).items() if not k.startswith(".unref")}
+    shutil.rmtree(own.parent / "gone")
     again = trim(capsys, own, RULES)
     assert again.json["trimmed"] == [] and again.json["set_aside"] is None
+
+
+def test_av1_is_cut_too(tmp_path: Path, capsys) -> None:
+    """As lerobot encodes: at an even frame the packets are copied, at an odd one encoded again."""
+    episodes = [(trim_samples.columns(60, (0, 60), [("right", 20, 41)]), "wave", ()),
+                (trim_samples.columns(60, (0, 60), [("right", 20, 40)]), "wave", ())]  # fmt: skip
+    root = trim_samples.write(tmp_path / "data", episodes, "libsvtav1")
+    before = [video_of(root, row) for row in rows_of(root)]
+    assert trim(capsys, root, "gaps: {seconds: 0.5}").code == 0
+    assert check_dataset(root, decode_all=True) == []
+    odd, even = [video_of(root, row) for row in rows_of(root)][1::2]
+    error = np.abs(odd.astype(int) - before[0][41:])
+    assert error.mean(axis=(1, 2)).max() < 2
+    assert (even == before[1][40:]).all()
 
 
 def test_trimming_is_the_same_every_time(own: Path, dataset: Path, tmp_path: Path, capsys) -> None:
@@ -191,6 +204,26 @@ def test_episodes_that_were_removed_and_trimmed_twice_come_back(
         assert Acehand(capsys, "dataset", "restore", own, name).code == 0, name
     assert_trimmed(own, dataset, [(0, 0, 90), (1, 0, 100), (2, 0, 50), (3, 0, 64)])
     assert not list((own / ".unreferenced").rglob("*.*"))
+
+
+def test_a_piece_that_was_cut_again_is_still_one_of_the_first(
+    own: Path, dataset: Path, capsys
+) -> None:
+    """Of frames 18 to 72 those go that are slower than 0.22 m/s: to 21, and from 69 on.
+
+    From 18 on a hand has gone 6 cm at frame 26, 8 frames on: 0.225 m/s around frame 22; around 21
+    5 cm in 7 frames. From 64 to 72 it goes 6 cm, from 65 to 72 5 cm.
+    """
+    assert trim(capsys, own, "idle: {}").code == 0
+    run = trim(capsys, own, "idle: {seconds: 0.08, speed: 0.22}")
+    assert [entry["kept"] for entry in run.json["trimmed"]] == [[[4, 51]]]
+    assert_trimmed(own, dataset, [(0, 22, 69), (1, 0, 100), (2, 0, 50), (3, 0, 64)])
+    pieces = json.loads((own / "acehand/episode_000000/trim.json").read_text())["pieces"]
+    assert [piece["frames"] for piece in pieces] == [[18, 73], [4, 51]]
+
+    run = Acehand(capsys, "dataset", "restore", own, "trimmed-000")
+    assert run.code == 0 and run.json["replaced"] == [0]
+    assert_trimmed(own, dataset, [(0, 0, 90), (1, 0, 100), (2, 0, 50), (3, 0, 64)])
 
 
 def test_idle_ends(dataset: Path) -> None:

@@ -41,7 +41,7 @@ from acehand_core.lerobot.trim_rules import (
     find_cuts,
     sharpness_of,
 )
-from acehand_core.recordings.lerobot_video import open_episode
+from acehand_core.recordings.lerobot_video import Latest, open_episode
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video_encode import (
     VideoEncoding,
@@ -124,10 +124,11 @@ def trim_episodes(
     root = root.resolve()
     with output_errors(root), opened(root) as content:
         info, rows, _ = content
+        videos = Latest(1)  # many episodes may lie in one
         found: dict[int, tuple[list[Cut], list[tuple[int, int]]]] = {}
         for place, row in enumerate(rows):
             progress("measure", place, len(rows))
-            cuts, kept = _cuts_of(root, info, row, rules)
+            cuts, kept = _cuts_of(root, info, row, rules, videos)
             if kept != [(0, row["length"])]:
                 found[row["episode_index"]] = cuts, kept
         progress("measure", len(rows), len(rows))
@@ -165,7 +166,7 @@ def _check_finished(root: Path, row: Row) -> None:
 
 
 def _cuts_of(
-    root: Path, info: Mapping[str, Any], row: Row, rules: TrimRules
+    root: Path, info: Mapping[str, Any], row: Row, rules: TrimRules, videos: Latest
 ) -> tuple[list[Cut], list[tuple[int, int]]]:
     """Return what goes of an episode, and the pieces that stay."""
     features = info["features"]
@@ -178,7 +179,7 @@ def _cuts_of(
     sharpness = None
     if rules.blur is not None:
         path = root / f"episode_{row['episode_index']:06d}"
-        sharpness = sharpness_of(open_episode(path, rules.blur.video))
+        sharpness = sharpness_of(open_episode(path, rules.blur.video, kept=videos))
     return find_cuts(rules, columns, sharpness, row["length"], info["fps"])
 
 

@@ -344,7 +344,7 @@ def _remux(packets: Sequence[VideoPacket], stream: av.VideoStream, path: Path, f
     ranks = np.argsort(np.argsort(np.array([packet.pts for packet in packets])))
     delay = int(np.max(np.arange(len(ranks)) - ranks))  # B-frames: decoded before shown
     with av.open(f"file:{path}", "w", format="mp4", options=_MUXER) as container:
-        target = container.add_stream_from_template(stream)
+        target = container.add_stream_from_template(stream, opaque=True)  # AV1's decoder only reads
         target.time_base = Fraction(1, fps)  # milliseconds could not express k / fps
         for order, (packet, rank) in enumerate(zip(packets, ranks, strict=True)):
             packet.stream, packet.time_base = target, Fraction(1, fps)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 
 import av
 import cv2
@@ -78,16 +79,37 @@ def columns(
     }
 
 
-def pictures(path: Path, frames: int, seed: int, blurred: Sequence[tuple[int, int]] = ()) -> Path:
-    """Write squares of random greys that move, out of focus in some stretches."""
+#: Moves from frame 20 to 70 of 90, so it is fast from 18 to 72 (test_lerobot_trim.test_idle_ends);
+#: both hands, the left one gone from 40 to 60 of 100; quiet throughout; sharp, then blurred.
+EPISODES = [
+    (columns(90, (20, 70)), "wave", ()),
+    (columns(100, (0, 100), [("left", 40, 60)], sides=("left", "right")), "stir", ()),
+    (columns(50, (0, 50)), "wave", ()),
+    (columns(64, (0, 64)), "let go", [(30, 41)]),
+]
+
+
+def pictures(
+    path: Path,
+    frames: int,
+    seed: int,
+    blurred: Sequence[tuple[int, int]] = (),
+    codec: Literal["libx264", "libsvtav1"] = "libx264",
+) -> Path:
+    """Write squares of random greys that move, out of focus in some stretches.
+
+    Every tenth frame is a key frame, with AV1 every second one, as lerobot encodes it.
+    """
     random = np.random.default_rng(seed)
     tiles = random.integers(30, 220, (samples.HEIGHT // 4, samples.WIDTH // 4))
     scene = np.kron(tiles, np.ones((4, 4))).astype(np.uint8)
     with av.open(f"file:{path}", "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=samples.FPS, options={"crf": "12"})
+        options = {"crf": "12"} if codec == "libx264" else {"crf": "12", "preset": "10"}
+        stream = container.add_stream(codec, rate=samples.FPS, options=options)
         stream.width, stream.height, stream.pix_fmt = samples.WIDTH, samples.HEIGHT, "yuv420p"
-        stream.codec_context.max_b_frames = 0
-        stream.codec_context.gop_size = 10
+        stream.codec_context.gop_size = 10 if codec == "libx264" else 2
+        if codec == "libx264":
+            stream.codec_context.max_b_frames = 0
         for k in range(frames):
             image = np.roll(scene, k, axis=1)
             if any(start <= k < stop for start, stop in blurred):
@@ -100,12 +122,16 @@ def pictures(path: Path, frames: int, seed: int, blurred: Sequence[tuple[int, in
     return path
 
 
-def write(root: Path, episodes: Sequence[tuple[Mapping[str, np.ndarray], str, Sequence]]) -> Path:
+def write(
+    root: Path,
+    episodes: Sequence[tuple[Mapping[str, np.ndarray], str, Sequence]],
+    codec: Literal["libx264", "libsvtav1"] = "libx264",
+) -> Path:
     """Write a dataset; each episode is columns, task and blurred stretches."""
     with create(root, samples.FPS, FEATURES, samples.ROBOT) as writer:
         for number, (values, task, blurred) in enumerate(episodes):
             frames = len(values["hand.valid"])
-            video = pictures(writer.scratch_video(samples.EGO), frames, number, blurred)
+            video = pictures(writer.scratch_video(samples.EGO), frames, number, blurred, codec)
             writer.add_episode(dict(values), task, {samples.EGO: video}, {"source": f"{number}"})
     for number in range(len(episodes)):
         folder = root / "acehand" / f"episode_{number:06d}"
