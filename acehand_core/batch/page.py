@@ -10,8 +10,8 @@ from acehand_core.atomic import atomic_path
 from acehand_core.batch.folder import PROBLEMS, BatchFolder, Result
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #222;
-       background: #fff }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem;
+       color: #222; background: #fff }
 progress { width: 100%; height: 1.5rem }
 table { border-collapse: collapse; margin: 1rem 0 } caption { text-align: left; font-weight: 600 }
 th, td { text-align: left; padding: .2rem 1rem .2rem 0; border-bottom: 1px solid #ddd;

@@ -150,8 +150,9 @@ class _Run:
         if force or time.monotonic() - self.shown > PAGE_S:
             self.shown = time.monotonic()
             write_page(
-                self.folder, self.report().results, len(self.entries), self.shown - self.begun
-            )
+                self.folder, self.report().results, len(self.entries), self.before,
+                self.shown - self.begun,
+            )  # fmt: skip
 
     def _ends(self, given: Sequence[Task], future: Future[Results]) -> Results:
         """Return how tasks ended; a job or machine that died took the unfinished ones along."""
