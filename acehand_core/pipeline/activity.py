@@ -23,6 +23,9 @@ WINDOW_S = 0.5
 NOISE_ACROSS, NOISE_ALONG = 1.3, 0.7
 #: Only what exceeds so many standard deviations is speed.
 SIGNIFICANT = 2.5
+#: Of a hand less of which is inside the picture the noise is so many times as large: measured on a
+#: rendered head that turns, which puts hands at rest partly out of view.
+PARTLY_VISIBLE, PARTLY_NOISE = 0.9, 4.0
 #: A window that shows less of its frames than this says nothing.
 _LEAST_SHARE = 0.5
 #: Thumb and another fingertip nearer than this are closed (m).
@@ -79,7 +82,7 @@ def activity(
         rotations, piece = turns.rotations, np.cumsum(turns.doubtful)
     turned = np.einsum("tij,tspj->tspi", rotations, points)
     slope, spread = _slopes(seconds, turned, usable, piece)
-    noise = _noise(turned, sigma, spread)
+    noise = _noise(turned, sigma, spread) * _out_of_view(motion)[..., None, None]
     speed = _beyond_noise(slope, np.einsum("tij,tspj->tspi", rotations, rays), noise)
 
     if (poses := motion.T_world_camera) is not None:
@@ -125,6 +128,13 @@ def _sigma(motion: HandMotion) -> Float[np.ndarray, "T 2 6 2"]:
         return np.zeros((len(motion), 2, 6, 2))
     palm = sigma[:, :, PALM].mean(2, keepdims=True)
     return np.nan_to_num(np.concatenate([palm, sigma[:, :, TIPS]], axis=2))
+
+
+def _out_of_view(motion: HandMotion) -> Float[np.ndarray, "T 2"]:
+    """Return how many times as large the noise of a hand is, by what of it the window shows."""
+    frames = 2 * round(WINDOW_S / 2 * motion.fps) + 1
+    shown = ndimage.minimum_filter1d(motion.visible, frames, axis=0, mode="nearest")
+    return np.where(shown < PARTLY_VISIBLE, PARTLY_NOISE, 1.0)
 
 
 def _slopes(
