@@ -176,8 +176,11 @@ def abandoned(path: Path, kind: str) -> Iterator[Path]:
     """
     if not path.parent.is_dir():
         return
-    for folder in sorted(path.parent.iterdir()):
-        if not folder.name.startswith(f".{path.name}.{kind}-") or not folder.is_dir():
+    prefix = f".{path.name}.{kind}-"
+    with os.scandir(path.parent) as entries:  # quick, for a thousand datasets beside each other
+        names = sorted(entry.name for entry in entries if entry.name.startswith(prefix))
+    for folder in (path.parent / name for name in names):
+        if not folder.is_dir():
             continue
         try:
             lock = DirectoryLock(folder)

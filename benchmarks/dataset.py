@@ -6,6 +6,7 @@ turn; the median of each counts. Both encode h264 with the same preset, crf, dis
 and no B-frames; lerobot in every way it offers: PNG files by one, several threads or processes, all
 episodes encoded together, frames encoded as they come. ``as_installed`` is lerobot with its own
 codec (SVT-AV1), which is not what we are compared with. A way that fails is named with its error.
+Pairs are wall and CPU seconds.
 
 Merging: N datasets of one episode each, milliseconds per episode.
 """
@@ -30,6 +31,8 @@ from benchmarks import provenance
 
 ROOT = provenance.ROOT
 VIDEO = ROOT / "examples" / "two_hands.mp4"
+#: Wall seconds and CPU seconds: the latter are the same however busy the machine is.
+Spent = tuple[float, float]
 FPS, KEY = 30, "observation.images.ego"
 #: Names and lengths of a demonstration's vectors (docs/formats.md), but those of one or two values.
 VECTORS = {
@@ -47,7 +50,7 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "as_installed": {"own_codec": False},
 }
 _PEER = """
-import json, sys, time
+import json, resource, sys, time
 from pathlib import Path
 import numpy as np
 from lerobot.configs.video import RGBEncoderConfig
@@ -64,14 +67,17 @@ features = {name: {"dtype": "float32", "shape": values.shape[1:], "names": None}
             for name, values in vectors.items()}
 axes = ["height", "width", "channels"]
 features[key] = {"dtype": "video", "shape": frames.shape[1:], "names": axes}
-started = time.perf_counter()
+def spent():
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF,
+                                                             resource.RUSAGE_CHILDREN))
+started, before = time.perf_counter(), spent()
 dataset = LeRobotDataset.create("local/x", fps, features, root, "inspire", use_videos=True, **mode)
 for _ in range(episodes):
     for k in range(len(frames)):
         dataset.add_frame({key: frames[k], **{n: v[k] for n, v in vectors.items()}, "task": "t"})
     dataset.save_episode()
 dataset.finalize()
-seconds = time.perf_counter() - started
+seconds, cpu_s = time.perf_counter() - started, spent() - before
 whole = LeRobotDataset("local/x", root=root)
 assert len(whole) == episodes * len(frames), "frames were lost"
 import av
@@ -80,7 +86,7 @@ for path in root.glob("videos/*/*/*.mp4"):
         stream = container.streams.video[0]
         counted = sum(1 for packet in container.demux(stream) if packet.size)
         codec = stream.codec_context.name
-print(json.dumps({"seconds": seconds, "codec": codec}))
+print(json.dumps({"seconds": seconds, "cpu_s": cpu_s, "codec": codec}))
 """
 
 
@@ -117,8 +123,8 @@ def writing(
     np.savez(folder / "vectors.npz", **vectors)
 
     python = os.environ.get("ACEHAND_LEROBOT_PYTHON")
-    ours: list[float] = []
-    theirs: dict[str, list[float]] = {mode: [] for mode in MODES} if python else {}
+    ours: list[Spent] = []
+    theirs: dict[str, list[Spent]] = {mode: [] for mode in MODES} if python else {}
     megabytes: dict[str, float] = {}
     codecs: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -140,7 +146,7 @@ def writing(
                 failed[mode] = done.stderr.strip().splitlines()[-1]
                 continue
             answer = json.loads(done.stdout.splitlines()[-1])
-            times.append(answer["seconds"])
+            times.append((answer["seconds"], answer["cpu_s"]))
             codecs[mode] = answer["codec"]
             megabytes[mode] = size_of(root)
             shutil.rmtree(root)
@@ -149,23 +155,40 @@ def writing(
     result: dict[str, Any] = {
         "episodes": episodes, "frames_of_each": count, "size": list(size),
         "encoder": "h264, preset superfast, crf 23, key frame every 10, no B-frames",
-        "ours_frames_per_s": total / statistics.median(ours), "ours_s": ours,
+        "ours_frames_per_s": total / median(ours, 0), "ours_s": ours,
+        "ours_cpu_ms_per_frame": 1e3 * median(ours, 1) / total,
     }  # fmt: skip
     if theirs:
         result["lerobot"] = version(str(python))
-        rates = {mode: total / statistics.median(own) for mode, own in theirs.items() if own}
-        peers = {mode: rate for mode, rate in rates.items() if mode != "as_installed"}
-        best = max(peers, key=lambda mode: peers[mode])
-        result["lerobot_modes"] = [
-            {"mode": mode, "frames_per_s": rates[mode], "mode_s": theirs[mode],
-             "codec": codecs[mode], "megabytes": megabytes[mode]}
-            for mode in rates
-        ]  # fmt: skip
+        modes = {
+            mode: {
+                "mode": mode, "codec": codecs[mode], "megabytes": megabytes[mode], "mode_s": own,
+                "frames_per_s": total / median(own, 0),
+                "cpu_ms_per_frame": 1e3 * median(own, 1) / total,
+            }
+            for mode, own in theirs.items() if own
+        }  # fmt: skip
+        result["lerobot_modes"] = [*modes.values()]
         result["lerobot_failed"] = [{"mode": m, "error": text} for m, text in failed.items()]
+        peers = [mode for mode in modes if mode != "as_installed"]
+        best = max(peers, key=lambda mode: modes[mode]["frames_per_s"])
         result["lerobot_best_mode"] = best
-        result["times_faster_than_best"] = result["ours_frames_per_s"] / rates[best]
-        result["times_faster_than_png"] = result["ours_frames_per_s"] / rates["png"]
+        rate, cpu = result["ours_frames_per_s"], result["ours_cpu_ms_per_frame"]
+        result["times_faster_than_best"] = rate / modes[best]["frames_per_s"]
+        result["times_faster_than_png"] = rate / modes["png"]["frames_per_s"]
+        result["cpu_of_best_over_ours"] = modes[best]["cpu_ms_per_frame"] / cpu
+        result["cpu_of_png_over_ours"] = modes["png"]["cpu_ms_per_frame"] / cpu
     return result | {"ours_megabytes": megabytes["ours"]}
+
+
+def median(measured: list[Spent], which: int) -> float:
+    """Return the median of wall seconds (0) or CPU seconds (1)."""
+    return statistics.median(one[which] for one in measured)
+
+
+def spent(started: Spent = (0.0, 0.0)) -> Spent:
+    """Return wall and CPU seconds, of all threads, since a moment that this function gave."""
+    return time.perf_counter() - started[0], time.process_time() - started[1]
 
 
 def source_frames(count: int, size: tuple[int, int]) -> np.ndarray:
@@ -185,8 +208,8 @@ def source_frames(count: int, size: tuple[int, int]) -> np.ndarray:
 
 def write_ours(
     root: Path, frames: np.ndarray, vectors: Mapping[str, np.ndarray], episodes: int
-) -> float:
-    """Write a dataset as the main job does; return the seconds."""
+) -> Spent:
+    """Write a dataset as the main job does; return wall and CPU seconds."""
     from acehand_core.lerobot.dataset import FeatureSpec, create, video_feature
     from acehand_core.motion import Recording
     from acehand_core.recordings.video_encode import encode_video
@@ -199,13 +222,13 @@ def write_ours(
         source="frames", sha256=None, timestamps_ns=stamps, fps=float(FPS), width=width,
         height=height, frames=Frames(frames), camera=None, T_world_camera=None,
     )  # fmt: skip
-    started = time.perf_counter()
+    started = spent()
     with create(root, FPS, [*specs, video_feature(KEY, height, width)], "inspire") as writer:
         for _ in range(episodes):
             path = writer.scratch_video(KEY)
             encode_video(recording, path, FPS)
             writer.add_episode(dict(vectors), "t", {KEY: path})
-    return time.perf_counter() - started
+    return spent(started)
 
 
 class Frames:
@@ -240,17 +263,18 @@ def merging(folder: Path, counts: list[int], runs: int) -> list[dict[str, Any]]:
     for source in sources:
         shutil.copytree(folder / "one", source)
 
-    times: dict[int, list[float]] = {count: [] for count in counts}
+    times: dict[int, list[Spent]] = {count: [] for count in counts}
     for turn in range(runs):
         for count, own in times.items():
             output = folder / f"merged-{count}-{turn}"
-            started = time.perf_counter()
+            started = spent()
             merge_datasets(sources[:count], output)
-            own.append(time.perf_counter() - started)
+            own.append(spent(started))
             shutil.rmtree(output)
     return [
         {"merged_episodes": count, "merge_s": own,
-         "ms_per_episode": 1e3 * statistics.median(own) / count}
+         "ms_per_episode": 1e3 * median(own, 0) / count,
+         "cpu_ms_per_episode": 1e3 * median(own, 1) / count}
         for count, own in times.items()
     ]  # fmt: skip
 

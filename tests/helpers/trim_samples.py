@@ -33,6 +33,7 @@ _AXES = {"hand": SIDES, "joint": tuple(f"j{i}" for i in range(21)), "axis": ("x"
 FEATURES = (
     video_feature(samples.EGO, samples.HEIGHT, samples.WIDTH),
     FeatureSpec("observation.state", "float32", (4,), samples.STATE),
+    FeatureSpec("action", "float32", (4,), samples.STATE),
     FeatureSpec("observation.hand.joints_camera", "float32", (126,), tuple(map(str, range(126))),
                 {"axes": {k: [*v] for k, v in _AXES.items()}}),
     FeatureSpec("observation.hand.confidence", "float32", (2,), SIDES),
@@ -70,8 +71,10 @@ def columns(
         fills[start:stop, SIDES.index(side)] = 1
     for side, start, stop in unsure:
         confidence[start:stop, SIDES.index(side)] = 0.1
+    state = np.random.default_rng(frames).normal(size=(frames + 1, 4)).astype(np.float32)
     return {
-        "observation.state": np.random.default_rng(frames).normal(size=(frames, 4)).astype("f4"),
+        "observation.state": state[:-1],
+        "action": state[1:],
         "observation.hand.joints_camera": joints.reshape(frames, 126),
         "observation.hand.confidence": confidence.astype(np.float32),
         "observation.hand.filled": fills.astype(np.float32),

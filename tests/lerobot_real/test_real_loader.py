@@ -120,7 +120,9 @@ def test_stats_have_the_shapes_and_values_of_lerobots_own(dataset):
             if name.startswith("q"):
                 # Estimated from a histogram there, and averaged over episodes in a dataset whose
                 # writer was killed before it closed it: the order is what must hold.
-                assert (ours["min"] <= ours[name]).all() and (ours[name] <= ours["max"]).all()
+                # lerobot's own lie 1e-10 outside.
+                assert (ours["min"] - near <= ours[name]).all()
+                assert (ours[name] <= ours["max"] + near).all()
             else:
                 if name == "std":  # lerobot subtracts large squares in float32: exact values here
                     exact = found.astype(np.float64)
