@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from acehand_core import __version__
 from acehand_core.atomic import atomic_path, output_errors
 from acehand_core.batch.manifest import Entry
 from acehand_core.errors import InputError, SchemaError
@@ -155,7 +156,7 @@ def key_of(path: Path, settings: JobSettings) -> str:
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     said = {
         "files": stats, "cut": settings.cut, "settings": settings.shaping(settings.fps),
-        "task-file": file_identity(settings.task_file),
+        "version": __version__, "task-file": file_identity(settings.task_file),
         "overlay": settings.overlay, "encoding": asdict(settings.encoding),
         "robot-model": file_identity(settings.robot_model), "unchecked": settings.robot_unchecked,
     }  # fmt: skip
