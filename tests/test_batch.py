@@ -61,8 +61,12 @@ def hands(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def manifest(hands: Path) -> Path:
-    """Three of them, with tasks."""
-    rows = [{"recording": f"h{n}.npz", "task": task} for n, task in enumerate(("pour", "pick", ""))]
+    """Three of them, with tasks; two are of one subject."""
+    rows = [
+        {"recording": "h0.npz", "task": "pour", "subject": "a"},
+        {"recording": "h1.npz", "task": "pick", "subject": "a"},
+        {"recording": "h2.npz"},
+    ]
     return table(hands / "manifest.csv", rows)
 
 
@@ -112,6 +116,13 @@ def test_a_parquet_manifest_and_a_folder(hands: Path, tmp_path: Path):
     assert [entry.path.name for entry in found] == ["a.mp4", "b.mp4"]
 
 
+def test_two_parts_of_one_recording(hands: Path, tmp_path: Path):
+    rows = [{"recording": hands / "h0.npz", "start": s, "duration": 0.2} for s in ("0", "0.2")]
+    first, second = read_manifest(table(tmp_path / "m.csv", rows), JobSettings())
+    assert first.id != second.id and first.path == second.path
+    assert (first.settings.cut, second.settings.cut) == ((0.0, 0.2), (0.2, 0.2))
+
+
 def test_files_of_a_row_are_beside_the_manifest(hands: Path, tmp_path: Path):
     rows = [{"recording": hands / "h0.npz", "calibration": "anna.json"}]
     (entry,) = read_manifest(table(tmp_path / "m.csv", rows), JobSettings())
@@ -153,9 +164,12 @@ def test_a_batch_is_the_dataset_of_the_main_job(
 ):
     """Values, tasks and pictures are those of acehand-retarget over the same recordings."""
     single = tmp_path / "single"
-    for n, task in enumerate(("pour", "pick", "hand motion")):
-        more = ["--append"] if n else []
-        first_run(hands / f"h{n}.npz", "--output", single, "--task", task, *more)
+    (shared,) = undisturbed.with_name("out.batch").glob("subjects/*/calibration.json")
+    of_subject = ("--subject", "a", "--calibration", shared)
+    for n, said in enumerate(
+        (("--task", "pour", *of_subject), ("--task", "pick", *of_subject), ())
+    ):
+        first_run(hands / f"h{n}.npz", "--output", single, *said, *(["--append"] if n else []))
 
     assert Acehand(capsys, "dataset", "check", undisturbed).code == 0
     for file in sorted(single.glob("data/*/*.parquet")):
@@ -199,8 +213,8 @@ def test_the_same_command_again_does_nothing(
     # A recording that is added is converted alone.
     log = next(output.with_name("out.batch").glob("recordings/h0-*/attempts.jsonl"))
     starts = log.read_text().count('"start"')
-    rows = [{"recording": hands / f"h{n}.npz", "task": "t"} for n in range(4)]
-    rows[0]["task"], rows[1]["task"], rows[2]["task"] = "pour", "pick", ""
+    with manifest.open(newline="") as stream:
+        rows = [*csv.DictReader(stream), {"recording": "h3.npz"}]
     more = table(hands / "more.csv", rows)
     grown = Acehand(capsys, "batch", "run", more, "--output", output, "--workers", "2",
                     "--latency", "on")  # fmt: skip
