@@ -69,9 +69,8 @@ def run_job(
     fps = settings.fps or finished.fps
     if finished.jobs:
         origins = [(path, registry.sha256(path, settings.reading)) for path in paths]
-        shaping = steps.shaping(fps)
-        if narration is not None:
-            del shaping["task"]  # each episode has its own
+        # With a task file each episode has its own task.
+        shaping = {k: v for k, v in steps.shaping(fps).items() if k != "task" or not narration}
         finished.check_settings(origins, settings.cut, shaping)
 
     dataset = Dataset(settings.output, steps.robot, settings.existing, fps, settings.encoding)
