@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -137,26 +137,16 @@ class LocalEngine:
         self._pool.shutdown(wait=True)
 
 
-@dataclass(slots=True)
-class _Of:
-    """The worker of this process, where an engine keeps its processes."""
-
-    worker: Worker | None = None
-    limits: Limits | None = field(default=None)
-
-    def run(self, tasks: Sequence[Task], limits: Limits) -> Results:
-        """Do tasks one after the other."""
-        if self.worker is None or self.limits != limits:
-            self.worker, self.limits = Worker(limits), limits
-        return tuple(self.worker.run(task) for task in tasks)
-
-
-_HERE = _Of()
-
-
 def run_tasks(tasks: Sequence[Task], limits: Limits) -> Results:
     """Do tasks one after the other, in a process of a cluster. Raises OutputError."""
-    return _HERE.run(tasks, limits)
+    worker = _worker(limits)
+    return tuple(worker.run(task) for task in tasks)
+
+
+@functools.lru_cache(maxsize=1)
+def _worker(limits: Limits) -> Worker:
+    """Return the worker of this process: Ray gives it one task after the other."""
+    return Worker(limits)
 
 
 class RayEngine:
@@ -266,4 +256,3 @@ class SlurmEngine:
             if not future.done():
                 with contextlib.suppress(Exception):
                     job.cancel()
-        time.sleep(0.1)

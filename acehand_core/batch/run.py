@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import queue
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -122,22 +123,28 @@ class _Run:
     def loop(self, engine: Engine, tasks: Sequence[Task]) -> None:
         """Do tasks and those that follow from their ends. Raises OutputError."""
         running: dict[Future[Results], tuple[Task, ...]] = {}
+        ended: queue.SimpleQueue[Future[Results]] = queue.SimpleQueue()
 
         def submit(more: Sequence[Task]) -> None:
-            running.update({future: given for given, future in engine.submit(more)})
+            for given, future in engine.submit(more):
+                running[future] = given
+                future.add_done_callback(ended.put)
 
         submit(tasks)
         while running:
-            done, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
-            for future in done:
-                given = running.pop(future)
-                for task, result in zip(given, self._ends(given, future), strict=True):
-                    if result.state == "killed":
-                        self.progress(f"{task.id}: {result.reason}; once more", 0, 0)
-                        submit([task])
-                    else:
-                        submit(self._next(task, result))
             self.show()
+            try:
+                future = ended.get(timeout=1.0)
+            except queue.Empty:
+                continue
+
+            given = running.pop(future)
+            for task, result in zip(given, self._ends(given, future), strict=True):
+                if result.state == "killed":
+                    self.progress(f"{task.id}: {result.reason}; once more", 0, 0)
+                    submit([task])
+                else:
+                    submit(self._next(task, result))
 
     def report(self) -> BatchReport:
         """Return what became of the recordings."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import time
@@ -45,6 +46,7 @@ def do(task: Task, progress: Progress) -> Result:
             return kept
 
         started = time.monotonic()
+        _forget_peak()
         try:
             steps = {"track": _track, "calibrate": _calibrate, "convert": _convert}
             result = steps[task.stage](task, progress)
@@ -59,9 +61,25 @@ def do(task: Task, progress: Progress) -> Result:
             said = f"{type(error).__name__}: {error}"
             result = Result(task.id, task.stage, "failed", task.key, said)
 
-        result = replace(result, seconds=round(time.monotonic() - started, 3))
+        seconds = round(time.monotonic() - started, 3)
+        result = replace(result, seconds=seconds, peak_mb=_peak_mb())
         write_result(task.result_path, result)
         return result
+
+
+def _forget_peak() -> None:
+    """Let ``_peak_mb`` begin anew: a process converts many recordings."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", "ascii")
+
+
+def _peak_mb() -> float:
+    """Return the largest memory of this process; 0 where the system does not tell (Linux does)."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text("ascii", "replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return round(int(line.split()[1]) * 1024 / 1e6, 1)
+    return 0.0
 
 
 def _lock(folder: Path) -> DirectoryLock:

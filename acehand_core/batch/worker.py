@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
@@ -78,17 +78,19 @@ class Worker:
             task.folder.mkdir(parents=True, exist_ok=True)
         attempts = Attempts(task.folder)
         reasons, lost = attempts.deaths()
-        if lost >= LOST:
-            reasons = [*reasons, f"its batch or machine ended {lost} times during it"] * DEATHS
+        said = ""
         if len(reasons) >= DEATHS:
             said = f"ended its worker {len(reasons)} times: {reasons[-1]}"
+        elif lost >= LOST:
+            said = f"its batch or machine ended {lost} times during it"
+        if said:
             result = Result(task.id, task.stage, "quarantined", task.key, said)
             write_result(task.result_path, result)
             return result
 
         attempts.add("start", task.stage)
         try:
-            result, peak_mb = self._ask(task)
+            result = self._ask(task)
         except Died as death:
             self._end()
             if self._closed:
@@ -96,20 +98,20 @@ class Worker:
             attempts.add("end", task.stage, str(death))
             return Result(task.id, task.stage, "killed", task.key, str(death))
         attempts.add("end", task.stage)
-        return replace(result, peak_mb=round(peak_mb, 1))
+        return result
 
     def close(self) -> None:
         """End the process, if there is one."""
         self._closed = True
         self._end()
 
-    def _ask(self, task: Task) -> tuple[Result, float]:
-        """Let the process do it; return what it says, and its largest memory in MB."""
+    def _ask(self, task: Task) -> Result:
+        """Let the process do it; return what it says. Raises Died, OutputError."""
         if self._given >= RECORDINGS_PER_PROCESS:
             self._end()
         process, pipe = self._started()
         self._given += 1
-        limits, peak = self._limits, 0.0
+        limits = self._limits
         started = moved = time.monotonic()
         stage = "start"
         try:
@@ -118,13 +120,12 @@ class Worker:
                 if pipe.poll(_POLL_S):
                     kind, said = pickle.loads(pipe.recv_bytes())
                     if kind == "result":
-                        return said, peak
+                        return said
                     if kind == "error":
                         raise said
                     stage, moved = said, time.monotonic()
 
                 now, used = time.monotonic(), _memory_mb(process.pid)
-                peak = max(peak, used)
                 if limits.time_s is not None and now - started > limits.time_s:
                     raise Died(f"took more than {limits.time_s:g} s (in {stage})")
                 if limits.stall_s is not None and now - moved > limits.stall_s:
@@ -142,6 +143,8 @@ class Worker:
         if self._process is not None and self._pipe is not None and self._process.poll() is None:
             return self._process, self._pipe
         self._end()
+        if self._closed:
+            raise Died("the batch ended")
         ours, theirs = Pipe()
         reading, self._lifeline = os.pipe()
         # Threads of numerical libraries would fight over the processors with other workers.
