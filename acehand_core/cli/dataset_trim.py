@@ -38,7 +38,8 @@ class Trim:
                         f"of {entry['frames']} frames")  # fmt: skip
             for cut in entry["cuts"]:
                 start, stop = cut["frames"]
-                console.say(f"  - frames {start} to {stop - 1}: {cut['reason']}")
+                which = f"frames {start} to {stop - 1}" if stop > start + 1 else f"frame {start}"
+                console.say(f"  - {which}: {cut['reason']}")
         if trimming.set_aside is not None:
             console.say(
                 f"episodes as they were: {self.folder / trimming.set_aside}; acehand dataset "

@@ -279,7 +279,7 @@ def _unsure(rule: Confidence, columns: Mapping[str, np.ndarray], fps: int | floa
         if stop - start > rule.seconds * fps:
             least = confidence[start:stop][valid[start:stop]].min()
             yield Cut(
-                start, stop, f"{sides} of confidence {least:.2f} within "
+                start, stop, f"{sides} down to confidence {least:.2f} for "
                 f"{_seconds(start, stop, fps)}, less than {rule.min:g}",
             )  # fmt: skip
 
