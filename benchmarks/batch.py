@@ -6,11 +6,13 @@
     python -m benchmarks.batch --cost VIDEO           time, memory and storage of an hour
 
 Recordings are parts of ``examples/two_hands.mp4`` of 15 frames, each with pictures of its own. The
-peer is the main job over the same recordings in one process that computes with one thread, and in two
-side by side, which know nothing of each other: what this machine has to gain. With ``--faults`` processes of the batch are killed at random moments, one in five times the
-driver, which is then started again; what is quarantined for that is tried again at the end. Its
-output is compared, byte for byte, with that of a batch that nothing happened to. ``--cost`` runs a
-batch of one video with the default settings, one worker of one thread, with and without overlays.
+peer is the main job over the same recordings in one process that computes with one thread, and in
+two side by side, which know nothing of each other: what this machine has to gain.
+
+With ``--faults`` processes of the batch are killed at random moments, one in five times the driver,
+which is then started again; what is quarantined for that is tried again at the end. Its output is
+compared, byte for byte, with that of a batch that nothing happened to. ``--cost`` runs a batch of
+one video with the default settings, one worker of one thread, with and without overlays.
 """
 
 from __future__ import annotations
@@ -142,7 +144,8 @@ def speed(folder: Path, count: int) -> dict[str, Any]:
     runs = [timed(folder / "in", folder / f"out{workers}", workers) for workers in (1, 2)]
     same = tree(folder / "out1") == tree(folder / "out2")
     return {
-        "recordings": count, "frames_each": FRAMES, "runs": runs, "main_job_s": one, "two_main_jobs_s": two,
+        "recordings": count, "frames_each": FRAMES, "runs": runs,
+        "main_job_s": one, "two_main_jobs_s": two,
         "speedup_of_two_main_jobs": one / two,
         "speedup_of_two_workers": runs[0]["wall_s"] / runs[1]["wall_s"],
         "one_worker_over_main_job": runs[0]["wall_s"] / one, "same_bytes": same,
