@@ -410,7 +410,10 @@ def test_a_fault_of_ours_costs_one_recording(
 # The driver.
 
 
-def test_a_driver_that_is_killed(manifest: Path, undisturbed: Path, tmp_path: Path):
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["killed", "ctrl-c"])
+def test_a_driver_that_is_ended(
+    end: signal.Signals, manifest: Path, undisturbed: Path, tmp_path: Path
+):
     """Its workers end with it, and the same command resumes: what is finished stays."""
     output = tmp_path / "out"
     words = ["batch", "run", str(manifest), "--output", str(output), "--workers", "1", "--quiet"]
@@ -420,8 +423,8 @@ def test_a_driver_that_is_killed(manifest: Path, undisturbed: Path, tmp_path: Pa
     wait_for(lambda: list(first.glob("*/convert.json")))
     workers = children(driver.pid)
     assert workers
-    driver.send_signal(signal.SIGKILL)
-    driver.wait()
+    driver.send_signal(end)
+    assert driver.wait() == (130 if end == signal.SIGINT else -signal.SIGKILL)
     wait_for(lambda: not any(alive(worker) for worker in workers))
 
     finished = {path: path.stat().st_mtime_ns for path in first.glob("*/convert.json")}
@@ -516,7 +519,7 @@ def test_an_engine_that_is_not_installed(
     monkeypatch.setitem(sys.modules, "submitit" if engine == "slurm" else "ray", None)
     done = Acehand(capsys, "batch", "run", manifest, "--output", tmp_path / "out",
                    "--engine", engine)  # fmt: skip
-    assert done.code == 2 and f"acehand[{engine}]" in done.err
+    assert done.code == 2 and f"'.[{engine}]'" in done.err
 
 
 def wait_for(condition, seconds: float = 60.0) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -157,11 +158,12 @@ class RayEngine:
             import ray
         except ImportError as error:
             raise MissingDependencyError(
-                f"--engine ray needs Ray ({error}); pip install 'acehand[ray]'."
+                f"--engine ray needs Ray ({error}); pip install '.[ray]' in the checkout."
             ) from error
         self._ray, self._settings = ray, settings
         address = {"address": settings.ray_address} if settings.ray_address else {}
-        room = None if address or not settings.workers else settings.workers * settings.threads
+        there = bool(address or os.environ.get("RAY_ADDRESS"))  # a cluster knows its own size
+        room = None if there or not settings.workers else settings.workers * settings.threads
         try:
             ray.init(
                 **address, num_cpus=room, ignore_reinit_error=True, log_to_driver=False,
@@ -205,7 +207,7 @@ class SlurmEngine:
             import submitit
         except ImportError as error:
             raise MissingDependencyError(
-                f"--engine slurm needs submitit ({error}); pip install 'acehand[slurm]'."
+                f"--engine slurm needs submitit ({error}); pip install '.[slurm]' in the checkout."
             ) from error
         self._settings = settings
         parameters: dict[str, Any] = {"cpus_per_task": settings.threads, "timeout_min": 24 * 60}
