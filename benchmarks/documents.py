@@ -78,6 +78,48 @@ def spliced(text: str, made: Mapping[str, str | None]) -> str:
     return _BLOCK.sub(block, text)
 
 
+def _batch(result: Result) -> str:
+    one, two = result["runs"]
+    faster, ceiling = result["speedup_of_two_workers"], result["speedup_of_two_main_jobs"]
+    longer, overhead = result["one_worker_over_main_job"], one["overhead_ms_per_recording"]
+    return _wrapped(
+        f"`python -m benchmarks.batch`, {result['recordings']} recordings of "
+        f"{result['frames_each']} frames: one worker {one['wall_s']:.0f} s, two "
+        f"{two['wall_s']:.0f} s, {faster:.2f} times as fast. Two main jobs side by side, which know "
+        f"nothing of each other, are {ceiling:.2f} times as fast as one: so much this machine has to "
+        f"gain. One worker takes {longer:.2f} times as long as one main job over all recordings, "
+        f"which opens its dataset and its robot once. The driver adds {overhead:.0f} ms per "
+        f"recording, the workers' start included, and the merge "
+        f"{one['merge_ms_per_recording']:.0f} ms ({record(result)})."
+    )
+
+
+def _batch_cost(result: Result) -> str:
+    plain, overlay = result["plain"], result["overlay"]
+    hours, gigabytes = "core_hours_per_hour", "dataset_gb_per_hour"
+    return _wrapped(
+        f"`python -m benchmarks.batch --cost` on a video of {result['recorded_s']:.1f} s, "
+        f"1280 x 720 at 30 fps: an hour of recordings takes {plain[hours]:.2f} core hours and "
+        f"{plain[gigabytes]:.1f} GB, with overlay videos {overlay[hours]:.2f} and "
+        f"{overlay[gigabytes]:.1f} GB. The batch's folder takes "
+        f"{plain['batch_folder_beyond_it_gb_per_hour']:.2f} GB beyond that, a worker up to "
+        f"{overlay['peak_mb']:.0f} MB of memory, a dataset of this one recording "
+        f"{plain['files_per_recording']} files ({record(result)})."
+    )
+
+
+def _batch_faults(result: Result) -> str:
+    kills = ", ".join(f"{n} of a {kind}" for kind, n in result["kills"].items())
+    same = "equal to that" if result["same_bytes"] else "NOT equal to that"
+    again, retried = result["finished_then_done_again"], result["quarantined_and_retried"]
+    return _wrapped(
+        f"Engine `{result['engine']}`, {result['recordings']} recordings, "
+        f"{sum(result['kills'].values())} SIGKILLs at random moments ({kills}): {again} finished "
+        f"recordings were done again, {retried} were quarantined for it and needed `acehand batch "
+        f"retry`; the output is {same} of an undisturbed batch, byte for byte ({record(result)})."
+    )
+
+
 def _main_job(result: Result) -> str:
     return _wrapped(
         f"Time: `python -m benchmarks.main_job` on a {result['frames']}-frame clip that lasts "
@@ -335,6 +377,10 @@ def _own_robots(result: Result) -> str:
 
 WRITERS: dict[str, Callable[[Result], str]] = {
     "arms": _arms,
+    "batch": _batch,
+    "batch cost": _batch_cost,
+    "batch faults": _batch_faults,
+    "batch faults ray": _batch_faults,
     "main job": _main_job,
     "retarget hour": _retarget_hour,
     "synth": _synth,
