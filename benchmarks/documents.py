@@ -87,7 +87,7 @@ def _batch(result: Result) -> str:
         f"{result['frames_each']} frames: one worker {one['wall_s']:.0f} s, two "
         f"{two['wall_s']:.0f} s, {faster:.2f} times as fast. Two main jobs side by side, which "
         f"know nothing of each other, are {ceiling:.2f} times as fast as one: so much this machine "
-        f"has to gain. One worker takes {longer:.2f} times as long as one main job over all of them, "
+        f"has to gain. One worker takes {longer:.2f} times as long as one main job over all, "
         f"which opens its dataset and its robot once. The driver adds {overhead:.0f} ms per "
         f"recording, the workers' start included, and the merge "
         f"{one['merge_ms_per_recording']:.0f} ms ({record(result)})."
