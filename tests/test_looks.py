@@ -5,7 +5,6 @@ squares of the image as the real ones do.
 """
 
 import json
-import os
 import threading
 from dataclasses import dataclass, field, replace
 
@@ -178,7 +177,7 @@ def test_the_number_of_processors_does_not_matter(network, monkeypatch, seed):
     network.hands = random_hands(seed, 95)
     results = []
     for cpus in (1, 2, 7, None):
-        monkeypatch.setattr(os, "cpu_count", lambda cpus=cpus: cpus)
+        monkeypatch.setenv("ACEHAND_THREADS", str(cpus))
         results.append(redetection.forward_pass(Frames(95), FPS, no_progress, NO_CACHE))
     assert all(same(results[0], other) for other in results[1:])
     assert sum(map(len, results[0])) > 20
@@ -192,7 +191,7 @@ def test_progress_counts_every_frame_once(network):
 
 
 def test_a_failing_network_ends_all_workers(network, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setenv("ACEHAND_THREADS", "4")
 
     class Broken(Network):
         def look(self, image, crop):
@@ -372,7 +371,7 @@ def run_until(done, frames, cache):
 
 @pytest.mark.parametrize("cpus", [1, 3])
 def test_an_interrupted_pass_goes_on_where_it_stopped(network, monkeypatch, tmp_path, cpus):
-    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    monkeypatch.setenv("ACEHAND_THREADS", str(cpus))
     network.hands = random_hands(5, 100)
     expected = redetection.forward_pass(Frames(100), FPS, no_progress, NO_CACHE)
     cache = SegmentCache(tmp_path / "work", {"source": "a"})

@@ -31,9 +31,9 @@ def pins(file: str = "constraints.txt") -> dict[str, str]:
     return {normal(name): pinned for name, _, pinned in (line.partition("==") for line in lines)}
 
 
-#: Pinned, but no part of the test environment: it brings some ninety packages, a notebook server
-#: among them. The tests inject the pictures that it would read.
-NOT_INSTALLED = {"projectaria-tools"}
+#: Pinned, but no part of the test environment: the first brings some ninety packages, a notebook
+#: server among them, and the tests inject the pictures that it would read; Ray is large.
+NOT_INSTALLED = {"projectaria-tools", "ray"}
 
 
 def requirements() -> list[str]:

@@ -1,6 +1,5 @@
 """How the camera of a recording turned: segments, cache, masks, and what the tracker does."""
 
-import os
 import threading
 from dataclasses import replace
 
@@ -110,7 +109,7 @@ def test_every_wanted_frame_and_those_about_it_belong_to_one_segment(wanted, mar
 @pytest.mark.parametrize("cpus", [1, 3])
 @pytest.mark.parametrize("count", [1, 2, 320, 321, 1000])
 def test_segments_make_one_motion(truth, monkeypatch, count, cpus):
-    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    monkeypatch.setenv("ACEHAND_THREADS", str(cpus))
     motion = recorded_rotations(recording(Numbered(count)), CAMERA, nobody(count))
     assert len(motion) == count and not motion.broken.any()
     R = truth[0]
@@ -169,7 +168,7 @@ def test_another_question_is_asked_anew(truth, tmp_path, change):
 
 
 def test_an_interrupted_run_resumes(truth, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setenv("ACEHAND_THREADS", "1")
     done = []
 
     def stop_in_the_second_segment(stage, at, of):

@@ -96,6 +96,8 @@ def run_batch(
 
 @dataclass(slots=True)
 class _Run:
+    """What one run of the driver knows of its recordings."""
+
     folder: BatchFolder
     entries: dict[str, Entry]
     progress: Progress
