@@ -234,6 +234,23 @@ def test_recordings_of_a_subject_share_one_calibration(hands: Path, tmp_path: Pa
     assert said[0]["source"] == "subject a, 2 recordings" and said[3]["source"] == "h3.npz"
 
 
+def test_a_result_that_is_out_of_date_is_not_merged(
+    hands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Of a recording that cannot be read any more the earlier episodes are not taken."""
+    for n in range(2):
+        (tmp_path / f"h{n}.npz").write_bytes((hands / f"h{n}.npz").read_bytes())
+    rows = [{"recording": f"h{n}.npz", "subject": "a", "task": f"task {n}"} for n in range(2)]
+    made, output = table(tmp_path / "m.csv", rows), tmp_path / "out"
+    words = ("batch", "run", made, "--output", output)
+    assert Acehand(capsys, *words).json["states"] == {"done": 2}
+
+    (tmp_path / "h1.npz").write_bytes(b"no hands")
+    again = Acehand(capsys, *words)
+    assert again.code == 1 and again.json["states"] == {"done": 1, "failed": 1}
+    assert list(Acehand(capsys, "dataset", "info", output).json["tasks"]) == ["task 0"]
+
+
 def test_task_text_of_a_file(hands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Each row of a table of narrations is an episode; a changed text makes it anew."""
     rows = [

@@ -128,6 +128,8 @@ class _Run:
         ended: queue.SimpleQueue[Future[Results]] = queue.SimpleQueue()
 
         def submit(more: Sequence[Task]) -> None:
+            for task in more:  # of other settings or an older file: not to be merged
+                (task.folder / "convert.json").unlink(missing_ok=True)
             for given, future in engine.submit(more):
                 running[future] = given
                 future.add_done_callback(ended.put)
@@ -181,8 +183,10 @@ class _Run:
     def _next(self, task: Task, result: Result) -> list[Task]:
         """Note an end; return what can be done now."""
         if task.stage == "calibrate":
-            # Without it recordings get calibrations of their own, if they have hands at all.
             fitted = task.folder / CALIBRATION if result.state == "done" else None
+            if fitted is None:
+                said = f"subject {task.id}: {result.reason}; each recording is calibrated alone"
+                self.progress(said, 0, 0)
             names = self.tracked.pop(task.id)
             return [t for n in names for t in self._unless_kept(
                 self._task(self.entries[n], "convert", fitted))]  # fmt: skip
