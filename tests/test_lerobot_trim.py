@@ -280,7 +280,7 @@ def test_what_cannot_be_trimmed_is_refused(own: Path, capsys) -> None:
         ("confidence: {}", "min is missing"),
         ("blur: {video: front}", "'front' is not a video"),
         ("min_seconds: 10", "no episode would be left"),
-        ("- idle", "rules are a mapping"),
+        ("- idle", "rules is a mapping"),
         ("idle: [", "not YAML"),
     ):
         run = trim(capsys, own, rules)

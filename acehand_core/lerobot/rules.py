@@ -85,6 +85,12 @@ class Rule:
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
     """Return the rules of a file. Raises InputError, SchemaError."""
+    content = read_mapping(path, "verdict: [pass, warn]")
+    return tuple(Rule.of(str(entry), wanted, str(path)) for entry, wanted in content.items())
+
+
+def read_mapping(path: Path, example: str) -> dict[Any, Any]:
+    """Return the mapping of a file of rules, which is not empty. Raises InputError, SchemaError."""
     try:
         content = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
@@ -92,8 +98,8 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SchemaError(f"{path}: not YAML: {error}.") from error
     if not isinstance(content, dict) or not content:
-        raise SchemaError(f"{path}: a file of rules is a mapping, as in 'verdict: [pass, warn]'.")
-    return tuple(Rule.of(str(entry), wanted, str(path)) for entry, wanted in content.items())
+        raise SchemaError(f"{path}: a file of rules is a mapping, as in {example!r}.")
+    return content
 
 
 def broken_rules(

@@ -19,11 +19,11 @@ from typing import Any, Literal, TypeVar
 
 import cv2
 import numpy as np
-import yaml
 from jaxtyping import Bool, Float
 
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.lerobot.features import CONFIDENCE_KEY, VALID_KEY
+from acehand_core.lerobot.rules import read_mapping
 from acehand_core.motion import Recording
 from acehand_core.types import SIDES
 
@@ -116,15 +116,7 @@ _KINDS: Mapping[str, type[Any]] = {
 
 def read_trim_rules(path: Path) -> TrimRules:
     """Return the rules of a file. Raises InputError, SchemaError."""
-    try:
-        content = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SchemaError(f"{path}: not YAML: {error}.") from error
-    if not isinstance(content, dict) or not content:
-        raise SchemaError(f"{path}: rules are a mapping, as in 'idle: {{seconds: 0.5}}'.")
-
+    content = read_mapping(path, "idle: {seconds: 0.5}")
     known = [*_KINDS, "min_seconds"]
     for name in content:
         if name not in known:
