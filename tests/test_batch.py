@@ -372,8 +372,8 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the
     ("name", "limits", "reason"),
     [
         ("poison", (), "SIGSEGV"),
-        ("hang", ("--stall-limit", "3"), "no progress for 3 s"),
-        ("hang", ("--time-limit", "4"), "took more than 4 s"),
+        ("hang", ("--stall-limit", "8"), "no progress for 8 s"),
+        ("hang", ("--time-limit", "9"), "took more than 9 s"),
         pytest.param("greedy", ("--memory-limit", "900"), "of 900 MB", marks=LINUX),
     ],
 )  # fmt: skip

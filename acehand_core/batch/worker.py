@@ -64,7 +64,7 @@ class Worker:
         self._pipe: Connection | None = None
         self._lifeline = -1
         self._given = 0
-        self._closed = False
+        self._ready = self._closed = False
 
     def run(self, task: Task) -> Result:
         """Return how a step ended. One that killed its worker too often is quarantined.
@@ -124,10 +124,14 @@ class Worker:
                     if kind == "error":
                         raise said
                     stage, moved = said, time.monotonic()
+                    if kind == "ready":
+                        self._ready, started = True, moved
 
                 now, used = time.monotonic(), _memory_mb(process.pid)
-                if limits.time_s is not None and now - started > limits.time_s:
-                    raise Died(f"took more than {limits.time_s:g} s (in {stage})")
+                # The start of a process is not the recording's.
+                allowed = limits.time_s if self._ready else None
+                if allowed is not None and now - started > allowed:
+                    raise Died(f"took more than {allowed:g} s (in {stage})")
                 if limits.stall_s is not None and now - moved > limits.stall_s:
                     raise Died(f"no progress for {limits.stall_s:g} s (in {stage})")
                 if limits.memory_mb is not None and used > limits.memory_mb:
@@ -157,7 +161,7 @@ class Worker:
         )  # fmt: skip
         theirs.close()
         os.close(reading)
-        self._pipe, self._given = ours, 0
+        self._pipe, self._given, self._ready = ours, 0, False
         return self._process, ours
 
     def _end(self) -> None:
@@ -206,6 +210,7 @@ def main(pipe_number: int, lifeline: int) -> None:
     from acehand_core.batch.work import do
 
     pipe = Connection(pipe_number)
+    pipe.send_bytes(pickle.dumps(("ready", "start")))
     while True:
         try:
             task: Task = pickle.loads(pipe.recv_bytes())
