@@ -41,9 +41,10 @@ import numpy as np
 
 from acehand_core import JobSettings
 from acehand_core.batch.engines import EngineName, EngineSettings, LocalEngine
-from acehand_core.batch.folder import BatchFolder
+from acehand_core.batch.folder import BatchFolder, summary
 from acehand_core.batch.manifest import read_manifest
-from acehand_core.batch.run import merge, run_batch, summary
+from acehand_core.batch.merge import merge
+from acehand_core.batch.run import run_batch
 from benchmarks import provenance
 
 EXAMPLE = provenance.ROOT / "examples" / "two_hands.mp4"

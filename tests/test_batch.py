@@ -318,8 +318,16 @@ def test_recordings_of_two_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for one in each.json["datasets"]:
         assert Acehand(capsys, "dataset", "check", one["dataset"]).code == 0
 
+    # A size that there is no recording of any more goes with its dataset.
+    (tmp_path / "in" / "b.mp4").unlink()
+    assert Acehand(capsys, *words, "--per-layout").code == 0
+    assert [path.name.partition("-")[0] for path in output.iterdir()] == [size]
+    write_video(tmp_path / "in" / "b.mp4", small, size=small[0].shape[1::-1])
+
     both = Acehand(capsys, *words[:4], tmp_path / "both", *words[5:], "--image-size", "320x240")
     assert both.code == 0 and both.json["episodes"] == 2
+    inside = Acehand(capsys, "batch", "merge", tmp_path / "both", "--per-layout")
+    assert inside.code == 4 and "is a dataset" in inside.err
 
 
 # Recordings that end their workers.
@@ -452,10 +460,13 @@ def test_a_driver_that_is_ended(
 
 
 def test_a_second_driver_is_refused(manifest: Path, tmp_path: Path):
+    """... and what the first one works on stays as it is."""
     (tmp_path / "out.batch").mkdir()
+    (tmp_path / "out.batch/batch.json").write_text("the first one's")
     with DirectoryLock(tmp_path / "out.batch"):
         assert acehand("batch", "run", manifest, "--output", tmp_path / "out") == 4
     assert not (tmp_path / "out").exists()
+    assert (tmp_path / "out.batch/batch.json").read_text() == "the first one's"
 
 
 def test_a_disk_that_is_full(manifest: Path, undisturbed: Path, tmp_path: Path):
@@ -492,6 +503,34 @@ def test_starts_without_an_end_count_as_lost(tmp_path: Path):
         stream.write("\n")
     attempts.add("retry", "convert")
     assert attempts.deaths() == ([], 0)
+
+
+def test_hands_that_are_gone_are_tracked_again(tmp_path: Path):
+    hands = tmp_path / "hands.parquet"
+    hands.touch()
+    tracked = Result("x", "track", "done", "key", hands=str(hands))
+    write_result(tmp_path / "track.json", tracked)
+    task = Task("x", "track", "key", tmp_path, tmp_path, JobSettings())
+    assert task.kept() == tracked
+    hands.unlink()
+    assert task.kept() is None
+
+
+def test_parts_of_a_recording_that_failed_are_said(
+    hands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Of two demonstrations one shows no hand: the other is there, and it is said."""
+    joints = moving_hands(2 * FRAMES)
+    joints[FRAMES:] = np.nan
+    hands_file(tmp_path / "h.npz", joints=joints)
+    rows = [{"recording": "h.npz", "start": s, "end": s + 0.4, "task": f"at {s}"} for s in (0, 0.4)]
+    table(tmp_path / "told.csv", rows)
+    made = table(tmp_path / "m.csv", [{"recording": "h.npz"}])
+    words = ("--split", "tasks", "--task-file", tmp_path / "told.csv")
+    done = Acehand(capsys, "batch", "run", made, "--output", tmp_path / "out", *words)
+    assert done.code == 1 and done.json["states"] == {"done": 1} and done.json["episodes"] == 1
+    (problem,) = done.json["problems"]
+    assert problem["state"] == "done" and "no hand was found" in problem["reason"]
 
 
 def test_a_result_of_other_settings_does_not_count(tmp_path: Path):

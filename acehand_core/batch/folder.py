@@ -6,13 +6,14 @@ import contextlib
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from acehand_core import __version__
-from acehand_core.atomic import atomic_path, output_errors
+from acehand_core.atomic import DirectoryLock, atomic_path, output_errors
 from acehand_core.batch.manifest import Entry
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.lerobot.format import INFO_PATH, read_json
@@ -78,7 +79,10 @@ class Task:
     def kept(self) -> Result | None:
         """Return the result that stands for this input and these settings, if there is one."""
         result = read_result(self.result_path)
-        return result if result is not None and result.key == self.key else None
+        if result is None or result.key != self.key:
+            return None
+        gone = result.hands and not Path(result.hands).is_file()  # the cache was emptied
+        return None if gone else result
 
 
 class BatchFolder:
@@ -105,10 +109,14 @@ class BatchFolder:
         plain = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:60]
         return self.root / "subjects" / f"{plain}-{digest}"
 
-    def begin(self, manifest: Path, entries: Sequence[Entry]) -> None:
-        """Make the folder and write down which recordings there are. Raises OutputError."""
+    def lock(self) -> DirectoryLock:
+        """Return the lock of the folder, which is made. Raises LockedError, an OutputError."""
         with output_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
+        return DirectoryLock(self.root)
+
+    def begin(self, manifest: Path, entries: Sequence[Entry]) -> None:
+        """Write down which recordings there are. Raises OutputError."""
         rows = [{"id": e.id, "path": str(e.path), "subject": e.settings.subject} for e in entries]
         write_json(self.root / "batch.json", {
             "schema": SCHEMA, "manifest": str(manifest), "recordings": rows,
@@ -213,3 +221,60 @@ class Attempts:
                 begun = 0
                 reasons += [entry["text"]] if entry["text"] else []
         return reasons, lost
+
+
+def retry(folder: BatchFolder, names: Sequence[str] = ()) -> list[str]:
+    """Let recordings that failed or were quarantined be tried again; return which.
+
+    Args:
+        names: of recordings, or their paths; empty: all of them.
+
+    Raises:
+        InputError: there is no batch, no such recording, or it has no problem.
+    """
+    problems: dict[str, str] = {}
+    for row, result in folder.results():
+        if result is not None and result.state in PROBLEMS:
+            problems |= {row["id"]: row["id"], row["path"]: row["id"]}
+    if unknown := [name for name in names if name not in problems]:
+        raise InputError(
+            f"{unknown[0]}: no recording of that name failed or was quarantined; acehand batch "
+            "status lists those that did."
+        )
+
+    again = sorted({problems[name] for name in names or problems})
+    with folder.lock():
+        for name in again:
+            where = folder.recording(name)
+            stages: tuple[Stage, ...] = ("track", "convert")
+            for stage in stages:
+                result = read_result(where / f"{stage}.json")
+                if result is not None and result.state in PROBLEMS:
+                    (where / f"{stage}.json").unlink()
+            Attempts(where).add("retry", "convert")
+    return again
+
+
+def summary(folder: BatchFolder) -> dict[str, Any]:
+    """Return how far a batch is, and what went wrong. Raises InputError, SchemaError."""
+    counts: Counter[str] = Counter()
+    verdicts: Counter[str] = Counter()
+    problems = []
+    recorded = seconds = 0.0
+    for row, result in folder.results():
+        state: State | str = "waiting" if result is None else result.state
+        counts[state] += 1
+        if result is None:
+            continue
+        verdicts.update(episode["verdict"] for episode in result.episodes)
+        recorded, seconds = recorded + result.recorded_s, seconds + result.seconds
+        if result.state != "done" or result.reason:  # of a recording in parts some may have failed
+            problems.append(
+                {"id": row["id"], "recording": row["path"], "state": state, "reason": result.reason}
+            )
+    return {
+        "output": str(folder.output), "recordings": sum(counts.values()), "states": dict(counts),
+        "episodes": sum(verdicts.values()), "verdicts": dict(verdicts),
+        "recorded_seconds": round(recorded, 3), "worker_seconds": round(seconds, 3),
+        "problems": problems,
+    }  # fmt: skip

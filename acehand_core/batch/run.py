@@ -1,8 +1,7 @@
-"""The driver of a batch: which step comes next, what is done with its end, and the merge."""
+"""The driver of a batch: which step comes next, and what follows from how one ended."""
 
 from __future__ import annotations
 
-import hashlib
 import queue
 import time
 from collections import Counter, defaultdict
@@ -10,9 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from acehand_core.atomic import DirectoryLock
 from acehand_core.batch.engines import Engine, Results
 from acehand_core.batch.folder import (
     PROBLEMS,
@@ -20,18 +17,14 @@ from acehand_core.batch.folder import (
     BatchFolder,
     Result,
     Stage,
-    State,
     Task,
     key_of,
-    read_result,
-    write_json,
 )
 from acehand_core.batch.manifest import Entry
+from acehand_core.batch.merge import as_left
 from acehand_core.batch.page import write_page
 from acehand_core.batch.work import CALIBRATION
-from acehand_core.errors import InputError, OutputError
-from acehand_core.lerobot import format as layout
-from acehand_core.lerobot.combine import merge_datasets
+from acehand_core.errors import OutputError
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.types import Progress, no_progress
 from retarget.solve.methods import retargeter_named
@@ -74,12 +67,12 @@ def run_batch(
         LockedError: another driver is at it. OutputError: the output is there, or nothing can be
             written: what is finished stays. KeyboardInterrupt: as is what is finished then.
     """
-    folder.begin(manifest, entries)
-    with DirectoryLock(folder.root):
+    with folder.lock():
+        folder.begin(manifest, entries)
         run = _Run(folder, {entry.id: entry for entry in entries}, progress)
         first = run.first_tasks()
         run.before = len(run.results)
-        if first and not overwrite and not _as_left(folder):
+        if first and not overwrite and not as_left(folder):
             raise OutputError(
                 f"{folder.output} exists, and this batch did not leave it so; choose another "
                 "--output, or --overwrite it when the recordings are converted."
@@ -246,164 +239,3 @@ class _Run:
         settings = entry.settings
         calibrates = retargeter_named(settings.method).calibrates
         return settings.subject is not None and settings.calibration is None and calibrates
-
-
-def retry(folder: BatchFolder, names: Sequence[str] = ()) -> list[str]:
-    """Let recordings that failed or were quarantined be tried again; return which.
-
-    Args:
-        names: of recordings, or their paths; empty: all of them.
-
-    Raises:
-        InputError: there is no batch, no such recording, or it has no problem.
-    """
-    problems: dict[str, str] = {}
-    for row, result in folder.results():
-        if result is not None and result.state in PROBLEMS:
-            problems |= {row["id"]: row["id"], row["path"]: row["id"]}
-    if unknown := [name for name in names if name not in problems]:
-        raise InputError(
-            f"{unknown[0]}: no recording of that name failed or was quarantined; acehand batch "
-            "status lists those that did."
-        )
-
-    again = sorted({problems[name] for name in names or problems})
-    with DirectoryLock(folder.root):
-        for name in again:
-            where = folder.recording(name)
-            stages: tuple[Stage, ...] = ("track", "convert")
-            for stage in stages:
-                result = read_result(where / f"{stage}.json")
-                if result is not None and result.state in PROBLEMS:
-                    (where / f"{stage}.json").unlink()
-            Attempts(where).add("retry", "convert")
-    return again
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """A dataset that ``merge`` made, or found as it would have made it."""
-
-    dataset: Path
-    recordings: int
-    episodes: int
-    unchanged: bool
-
-
-def merge(
-    folder: BatchFolder,
-    *,
-    per_layout: bool = False,
-    overwrite: bool = False,
-    progress: Progress = no_progress,
-) -> tuple[Merged, ...]:
-    """Make one dataset of all finished recordings, in the manifest's order.
-
-    Its bytes depend on the recordings and the settings, not on the workers. Videos are hard links
-    to those of the batch's folder.
-
-    Args:
-        per_layout: one dataset for each size and rate, in folders of the output.
-        overwrite: replace a dataset that is there, also one that this batch did not leave so.
-
-    Raises:
-        InputError: nothing is finished, or recordings of several sizes or rates do not fit into one
-            dataset. OutputError: the output is there and not as the batch left it, or cannot be
-            written.
-    """
-    finished = [
-        (row["id"], result.key)
-        for row, result in folder.results()
-        if result is not None and result.state == "done"
-    ]
-    if not finished:
-        raise InputError(
-            f"{folder.output}: no recording is finished, so there is nothing to merge."
-        )
-
-    groups: dict[str, list[str]] = defaultdict(list)
-    keys = dict(finished)
-    for name, _ in finished:
-        groups[_layout_of(folder.recording(name) / "dataset")].append(name)
-    if len(groups) > 1 and not per_layout:
-        kinds = "; ".join(f"{len(names)} of {kind}" for kind, names in groups.items())
-        raise InputError(
-            f"{folder.output}: the recordings do not fit into one dataset: {kinds}. Run the same "
-            "command with --image-size and --fps (hands are not tracked again), or take one "
-            "dataset for each: --per-layout."
-        )
-
-    known = layout.read_json(folder.merged) if folder.merged.is_file() else {}
-    ours, made = _as_left(folder), []
-    for kind, names in groups.items():
-        target = folder.output / kind.replace(" ", "-") if per_layout else folder.output
-        content = [[name, keys[name]] for name in names]
-        before = known.get("datasets", {}).get(target.name)
-        if ours and target.exists() and before == content:
-            info = layout.read_json(target / layout.INFO_PATH)
-            made.append(Merged(target, len(names), info["total_episodes"], True))
-            continue
-        sources = [folder.recording(name) / "dataset" for name in names]
-        merger = merge_datasets(
-            sources, target, hard_links=True, overwrite=overwrite or ours, progress=progress
-        )
-        datasets = {**known.get("datasets", {}), target.name: content}
-        known = {"datasets": datasets, "files": _listing(folder.output)}
-        write_json(folder.merged, known)
-        made.append(Merged(target, len(names), merger.episodes, False))
-    return tuple(made)
-
-
-def _as_left(folder: BatchFolder) -> bool:
-    """Whether the output is as the batch left it, or not there: then it may be replaced."""
-    if not folder.output.exists():
-        return True
-    if not folder.merged.is_file():
-        return False
-    return bool(layout.read_json(folder.merged)["files"] == _listing(folder.output))
-
-
-def _listing(root: Path) -> str:
-    """Return a hash of the names, sizes and times of a folder's files."""
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*")):
-        if path.is_file():
-            stat = path.stat()
-            name = path.relative_to(root).as_posix()
-            digest.update(f"{name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
-
-
-def _layout_of(dataset: Path) -> str:
-    """Return what the episodes of a dataset share with those of no other kind, for people."""
-    info: dict[str, Any] = layout.read_json(dataset / layout.INFO_PATH)
-    videos = layout.video_keys(info["features"])
-    sizes = [info["features"][key]["shape"] for key in videos]
-    size = " ".join(f"{shape[1]}x{shape[0]}" for shape in sizes) or "no pictures"
-    frame = info["features"]["observation.state"].get("info", {}).get("frame", "camera")
-    return f"{size} {info['fps']}fps" + ("" if frame == "camera" else f" {frame}")
-
-
-def summary(folder: BatchFolder) -> dict[str, Any]:
-    """Return how far a batch is, and what went wrong. Raises InputError, SchemaError."""
-    counts: Counter[str] = Counter()
-    verdicts: Counter[str] = Counter()
-    problems = []
-    recorded = seconds = 0.0
-    for row, result in folder.results():
-        state: State | str = "waiting" if result is None else result.state
-        counts[state] += 1
-        if result is None:
-            continue
-        verdicts.update(episode["verdict"] for episode in result.episodes)
-        recorded, seconds = recorded + result.recorded_s, seconds + result.seconds
-        if result.state in (*PROBLEMS, "no_hand"):
-            problems.append(
-                {"id": row["id"], "recording": row["path"], "state": state, "reason": result.reason}
-            )
-    return {
-        "output": str(folder.output), "recordings": sum(counts.values()), "states": dict(counts),
-        "episodes": sum(verdicts.values()), "verdicts": dict(verdicts),
-        "recorded_seconds": round(recorded, 3), "worker_seconds": round(seconds, 3),
-        "problems": problems,
-    }  # fmt: skip

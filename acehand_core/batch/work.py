@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import os
 import shutil
 import time
 import traceback
@@ -19,6 +19,7 @@ from acehand_core.motion import HandMotion
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import JobReport
 from acehand_core.pipeline.steps import Steps
+from acehand_core.processes import forget_peak, peak_mb
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import only_hands
@@ -46,7 +47,7 @@ def do(task: Task, progress: Progress) -> Result:
             return kept
 
         started = time.monotonic()
-        _forget_peak()
+        forget_peak()
         try:
             steps = {"track": _track, "calibrate": _calibrate, "convert": _convert}
             result = steps[task.stage](task, progress)
@@ -62,24 +63,9 @@ def do(task: Task, progress: Progress) -> Result:
             result = Result(task.id, task.stage, "failed", task.key, said)
 
         seconds = round(time.monotonic() - started, 3)
-        result = replace(result, seconds=seconds, peak_mb=_peak_mb())
+        result = replace(result, seconds=seconds, peak_mb=peak_mb(os.getpid()))
         write_result(task.result_path, result)
         return result
-
-
-def _forget_peak() -> None:
-    """Let ``_peak_mb`` begin anew: a process converts many recordings."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", "ascii")
-
-
-def _peak_mb() -> float:
-    """Return the largest memory of this process; 0 where the system does not tell (Linux does)."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text("ascii", "replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return round(int(line.split()[1]) * 1024 / 1e6, 1)
-    return 0.0
 
 
 def _lock(folder: Path) -> DirectoryLock:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -16,12 +15,11 @@ import threading
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 
 from acehand_core.atomic import output_errors
 from acehand_core.batch.folder import Attempts, Result, Task, write_result
 from acehand_core.errors import OutputError
-from acehand_core.processes import THREADS
+from acehand_core.processes import THREADS, peak_mb
 
 #: A recording that ends its worker so often is not tried again.
 DEATHS = 2
@@ -30,7 +28,6 @@ LOST = 5
 #: Recordings that one process converts, so that memory that libraries never give back stays small.
 RECORDINGS_PER_PROCESS = 100
 _POLL_S = 0.2
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +39,10 @@ class Limits:
         threads: that compute at once.
     """
 
-    time_s: float | None = None
-    stall_s: float | None = 600.0
-    memory_mb: float | None = None
-    threads: int = 1
+    time_s: float | None
+    stall_s: float
+    memory_mb: float | None
+    threads: int
 
 
 class Died(Exception):
@@ -115,10 +112,10 @@ class Worker:
         started = moved = time.monotonic()
         stage = "start"
         try:
-            pipe.send_bytes(pickle.dumps(task))
+            pipe.send(task)
             while True:
                 if pipe.poll(_POLL_S):
-                    kind, said = pickle.loads(pipe.recv_bytes())
+                    kind, said = pipe.recv()
                     if kind == "result":
                         return said
                     if kind == "error":
@@ -127,12 +124,12 @@ class Worker:
                     if kind == "ready":
                         self._ready, started = True, moved
 
-                now, used = time.monotonic(), _memory_mb(process.pid)
+                now, used = time.monotonic(), peak_mb(process.pid)
                 # The start of a process is not the recording's.
                 allowed = limits.time_s if self._ready else None
                 if allowed is not None and now - started > allowed:
                     raise Died(f"took more than {allowed:g} s (in {stage})")
-                if limits.stall_s is not None and now - moved > limits.stall_s:
+                if now - moved > limits.stall_s:
                     raise Died(f"no progress for {limits.stall_s:g} s (in {stage})")
                 if limits.memory_mb is not None and used > limits.memory_mb:
                     raise Died(f"used {used:.0f} MB of {limits.memory_mb:g} MB (in {stage})")
@@ -176,15 +173,6 @@ class Worker:
             self._lifeline = -1
 
 
-def _memory_mb(process: int) -> float:
-    """Return what a process has in memory; 0 where the system does not tell (only Linux does)."""
-    try:
-        pages = int(Path(f"/proc/{process}/statm").read_text("ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0.0
-    return pages * _PAGE_BYTES / 1e6
-
-
 class _Reporter:
     """Sends progress, twice a second at most."""
 
@@ -195,7 +183,7 @@ class _Reporter:
         with self._lock:
             if (now := time.monotonic()) - self._last >= 0.5 or total == 0:
                 self._last = now
-                self._pipe.send_bytes(pickle.dumps(("progress", stage)))
+                self._pipe.send(("progress", stage))
 
 
 def main(pipe_number: int, lifeline: int) -> None:
@@ -210,10 +198,10 @@ def main(pipe_number: int, lifeline: int) -> None:
     from acehand_core.batch.work import do
 
     pipe = Connection(pipe_number)
-    pipe.send_bytes(pickle.dumps(("ready", "start")))
+    pipe.send(("ready", "start"))
     while True:
         try:
-            task: Task = pickle.loads(pipe.recv_bytes())
+            task: Task = pipe.recv()
         except EOFError:
             return
         try:
@@ -222,12 +210,12 @@ def main(pipe_number: int, lifeline: int) -> None:
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.close(log)
-            pipe.send_bytes(pickle.dumps(("result", do(task, _Reporter(pipe)))))
+            pipe.send(("result", do(task, _Reporter(pipe))))
         except OutputError as error:
-            pipe.send_bytes(pickle.dumps(("error", error)))
+            pipe.send(("error", error))
         except OSError as error:
             said = OutputError(f"{task.folder}: cannot write: {error.strerror or error}.")
-            pipe.send_bytes(pickle.dumps(("error", said)))
+            pipe.send(("error", said))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,8 @@ class Run:
         from acehand_core.batch.engines import open_engine
         from acehand_core.batch.folder import BatchFolder
         from acehand_core.batch.manifest import read_manifest
-        from acehand_core.batch.run import merge, run_batch
+        from acehand_core.batch.merge import merge
+        from acehand_core.batch.run import run_batch
 
         job = with_weights(self.job)
         if job.existing in ("append", "resume") or job.dry_run:
@@ -88,8 +89,7 @@ class Retry:
 
     def run(self, terminal: console.Terminal) -> int:
         """Clear their results and say which."""
-        from acehand_core.batch.folder import BatchFolder
-        from acehand_core.batch.run import retry
+        from acehand_core.batch.folder import BatchFolder, retry
 
         again = retry(BatchFolder(self.output), self.recordings)
         for name in again:
@@ -113,7 +113,7 @@ class Merge:
     def run(self, terminal: console.Terminal) -> int:
         """Merge and say what came of it."""
         from acehand_core.batch.folder import BatchFolder
-        from acehand_core.batch.run import merge
+        from acehand_core.batch.merge import merge
 
         made = merge(
             BatchFolder(self.output), per_layout=self.per_layout, overwrite=self.overwrite,
@@ -132,7 +132,7 @@ class Merge:
 
 def _report(folder: BatchFolder, terminal: console.Terminal) -> int:
     """Say how far a batch is; return the exit code of a run that ended so."""
-    from acehand_core.batch.run import summary
+    from acehand_core.batch.folder import summary
 
     said = summary(folder)
     states = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in said["states"].items())
@@ -152,4 +152,4 @@ def _report(folder: BatchFolder, terminal: console.Terminal) -> int:
     if "done" not in states:
         none = set(states) == {"no_hand"}
         return console.EXIT_NO_HAND if none else console.EXIT_SOME_FAILED
-    return console.EXIT_OK if set(states) == {"done"} else console.EXIT_SOME_FAILED
+    return console.EXIT_SOME_FAILED if said["problems"] else console.EXIT_OK
