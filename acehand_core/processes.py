@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import sys
 from pathlib import Path
 
 #: Environment variable: threads that one process may use.
@@ -36,3 +38,18 @@ def peak_mb(process: int) -> float:
             if line.startswith("VmHWM:"):
                 return round(int(line.split()[1]) * 1024 / 1e6, 1)
     return 0.0
+
+
+def release_memory() -> None:
+    """Let the allocators give back what they keep for themselves.
+
+    Arrow and the C library hold on to freed blocks. After a long episode that is hundreds of
+    megabytes, and the next stage, drawing or writing a bag, would come on top of them.
+    """
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
+        if trim is not None:
+            trim(0)

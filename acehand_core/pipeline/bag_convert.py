@@ -24,11 +24,11 @@ from acehand_core.motion import Recording
 from acehand_core.pipeline.bag_episodes import cuts
 from acehand_core.pipeline.bag_origin import BagOrigin
 from acehand_core.pipeline.bag_write import of_episode, stoppable, write_demonstration
-from acehand_core.pipeline.dataset import release_memory
 from acehand_core.pipeline.demonstrations import read_episodes
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.pipeline.settings import JobSettings, Span
+from acehand_core.processes import release_memory
 from acehand_core.recordings.bag import BagIndex
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import hands_at, poses_at

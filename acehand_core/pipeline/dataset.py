@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from acehand_core.atomic import DirectoryLock, atomic_path, output_errors, sync
 from acehand_core.errors import InputError, OutputError
@@ -34,6 +31,7 @@ from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.pictures import draw
 from acehand_core.pipeline.report import EpisodeReport, episode_provenance, episode_report
 from acehand_core.pipeline.settings import TASK
+from acehand_core.processes import release_memory
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video, even_size
@@ -43,19 +41,6 @@ from retarget.solve.calibration_file import Fitted, calibration_text
 
 #: Stamps are often rounded to milliseconds.
 _SAME_TIME_NS = 1_000_000
-
-
-def release_memory() -> None:
-    """Let the allocators give back what they keep for themselves.
-
-    Arrow and the C library hold on to freed blocks. After a long episode that is hundreds of
-    megabytes, and the next stage, drawing or writing a bag, would come on top of them.
-    """
-    pa.default_memory_pool().release_unused()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
-        if trim is not None:
-            trim(0)
 
 
 class Dataset:

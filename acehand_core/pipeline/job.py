@@ -25,12 +25,13 @@ from acehand_core.lerobot.dataset import (
     prepare_output,
 )
 from acehand_core.motion import Recording
-from acehand_core.pipeline.dataset import Dataset, release_memory
+from acehand_core.pipeline.dataset import Dataset
 from acehand_core.pipeline.pictures import draw
 from acehand_core.pipeline.report import EpisodeReport, Failure, JobReport, episode_report
 from acehand_core.pipeline.settings import TASK, JobSettings, Span
 from acehand_core.pipeline.spans import Tracked, duration_s, find_spans, told_of
 from acehand_core.pipeline.steps import Steps
+from acehand_core.processes import release_memory
 from acehand_core.recordings.narration import Narration, task_of
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import at_rate, hands_at, part

@@ -16,9 +16,9 @@ from acehand_core.motion import (
     Recording,
     RobotTrajectory,
 )
-from acehand_core.pipeline.dataset import release_memory
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.pipeline.world import camera_turns, in_world
+from acehand_core.processes import release_memory
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.selection import only_hands
 from acehand_core.settings import file_identity
