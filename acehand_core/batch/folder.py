@@ -55,6 +55,11 @@ class Result:
     peak_mb: float = 0.0
     hands: str = ""
 
+    @property
+    def is_problem(self) -> bool:
+        """Whether somebody should look at it: of a recording in parts some may have failed, too."""
+        return self.state != "done" or bool(self.reason)
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -268,7 +273,7 @@ def summary(folder: BatchFolder) -> dict[str, Any]:
             continue
         verdicts.update(episode["verdict"] for episode in result.episodes)
         recorded, seconds = recorded + result.recorded_s, seconds + result.seconds
-        if result.state != "done" or result.reason:  # of a recording in parts some may have failed
+        if result.is_problem:
             problems.append(
                 {"id": row["id"], "recording": row["path"], "state": state, "reason": result.reason}
             )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from acehand_core.atomic import atomic_path
-from acehand_core.batch.folder import PROBLEMS, BatchFolder, Result
+from acehand_core.batch.folder import BatchFolder, Result
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem;
@@ -36,7 +36,7 @@ def write_page(
     recorded = sum(result.recorded_s for result in results.values())
     worked = sum(result.seconds for result in results.values())
     facts = {
-        "recordings with a result": f"{done} of {total}",
+        "recordings finished": f"{done} of {total}",
         **{f"of them {state}".replace("_", " "): str(n) for state, n in states.items()},
         **{f"episodes with verdict {verdict}": str(n) for verdict, n in verdicts.items()},
         "recorded": f"{recorded / 60:.1f} minutes",
@@ -46,16 +46,16 @@ def write_page(
     if before < done < total:
         left = seconds / 60 * (total - done) / (done - before)
         facts["left at this pace"] = f"{left:.0f} minutes"
-    problems = [r for r in results.values() if r.state in (*PROBLEMS, "no_hand")]
+    problems = [result for result in results.values() if result.is_problem]
     rows = "".join(
         f"<tr><td>{html.escape(r.id)}<td>{r.state.replace('_', ' ')}<td>{html.escape(r.reason)}\n"
         for r in problems
     )
     table = (
-        "<table><caption>Without a result</caption>"
+        "<table><caption>Problems</caption>"
         f"<tr><th scope=col>recording<th scope=col>state<th scope=col>reason\n{rows}</table>"
         if problems
-        else "<p>No recording is without a result.</p>"
+        else "<p>No recording has a problem.</p>"
     )
     counts = "".join(
         f"<tr><th scope=row>{html.escape(name)}<td class=n>{value}\n"
@@ -65,7 +65,7 @@ def write_page(
     name = html.escape(folder.output.name)
     text = f"""<!doctype html><html lang="en"><meta charset="utf-8">{reload}<title>{name}</title>
 <style>{_STYLE}</style><h1>{name}</h1>
-<progress aria-label="recordings with a result" max="{total}" value="{done}"></progress>
+<progress aria-label="recordings finished" max="{total}" value="{done}"></progress>
 <table><caption>So far</caption>{counts}</table>
 {table}</html>
 """
