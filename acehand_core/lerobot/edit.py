@@ -52,12 +52,18 @@ class Removal:
 
 
 def remove_episodes(
-    root: Path, episodes: Sequence[int], *, delete: bool = False, on_step: Step | None = None
+    root: Path,
+    episodes: Sequence[int] | Mapping[int, Sequence[str]],
+    *,
+    delete: bool = False,
+    dry_run: bool = False,
+    on_step: Step | None = None,
 ) -> Removal:
-    """Remove episodes by number and number the later ones anew.
+    """Remove episodes by number, of a mapping with the reasons, and number the later ones anew.
 
     The removed ones are kept as a dataset of their own inside ``.unreferenced``, unless ``delete``.
-    ``on_step`` is for tests: it is called with a name before everything that touches the disk.
+    ``dry_run``: say what would be removed, and change nothing. ``on_step`` is for tests: it is
+    called with a name before everything that touches the disk.
 
     Raises:
         InputError: there is no such dataset or episode, or none would be left.
@@ -69,7 +75,8 @@ def remove_episodes(
         there = {row["episode_index"] for row in content[1]}
         if unknown := sorted(set(episodes) - there):
             raise InputError(f"{root}: no episode {unknown[0]}; it has 0 to {len(there) - 1}.")
-        return _remove(root, content, dict.fromkeys(episodes, ()), delete, on_step)
+        reasons = episodes if isinstance(episodes, Mapping) else dict.fromkeys(episodes, ())
+        return _remove(root, content, reasons, delete, dry_run, on_step)
 
 
 def filter_episodes(
@@ -94,10 +101,7 @@ def filter_episodes(
     with output_errors(root), opened(root) as content:
         info, rows, _ = content
         broken = broken_rules(root, info, rows, rules)
-        if broken and not dry_run:
-            return _remove(root, content, broken, delete, on_step)
-        left = [row["length"] for row in rows if row["episode_index"] not in broken]
-        return Removal(_said(rows, broken), len(left), sum(left), None)
+        return _remove(root, content, broken, delete, dry_run or not broken, on_step)
 
 
 def _remove(
@@ -105,16 +109,19 @@ def _remove(
     content: Content,
     removed: Mapping[int, Sequence[str]],
     delete: bool,
+    dry_run: bool,
     on_step: Step | None,
 ) -> Removal:
     """Remove episodes, by number with the reasons of each; the caller holds the lock."""
     info, rows, tasks = content
     kept = [row for row in rows if row["episode_index"] not in removed]
     gone = [row for row in rows if row["episode_index"] in removed]
+    said, frames = _said(rows, removed), sum(row["length"] for row in kept)
+    if dry_run:
+        return Removal(said, len(kept), frames, None)
     if not kept:
         raise InputError(f"{root}: no episode would be left; delete the folder instead.")
     place = None if delete else free_name(root / SET_ASIDE / "removed").relative_to(root)
-    said = _said(rows, removed)
 
     def fill(base: Path, step: Step) -> None:
         write_episodes(base, info, root, kept, tasks, step)
@@ -123,7 +130,6 @@ def _remove(
             (base / place / REMOVED).write_bytes(layout.to_json_bytes({"removed": said}))
 
     replace_dataset(root, fill, on_step)
-    frames = sum(row["length"] for row in kept)
     return Removal(said, len(kept), frames, None if place is None else place.as_posix())
 
 

@@ -39,6 +39,7 @@ from acehand_core.lerobot.trim_rules import (
     Cut,
     TrimRules,
     find_cuts,
+    left_of,
     sharpness_of,
 )
 from acehand_core.recordings.lerobot_video import Latest, open_episode
@@ -99,7 +100,7 @@ class Trimming:
 
 def trim_episodes(
     root: Path,
-    rules: TrimRules,
+    rules: TrimRules | Mapping[int, Sequence[Cut]],
     beside: Beside,
     *,
     delete: bool = False,
@@ -107,9 +108,10 @@ def trim_episodes(
     progress: Progress = no_progress,
     on_step: Step | None = None,
 ) -> Trimming:
-    """Cut the frames off that rules name; later episodes are numbered anew.
+    """Cut frames off; later episodes are numbered anew.
 
     Args:
+        rules: what goes; or, by episode, the frames themselves.
         beside: writes the files beside a piece, ``trim.json`` excepted.
         delete: do not keep the episodes as they were.
         dry_run: say what would be cut, and change nothing.
@@ -128,7 +130,11 @@ def trim_episodes(
         found: dict[int, tuple[list[Cut], list[tuple[int, int]]]] = {}
         for place, row in enumerate(rows):
             progress("measure", place, len(rows))
-            cuts, kept = _cuts_of(root, info, row, rules, videos)
+            if isinstance(rules, TrimRules):
+                cuts, kept = _cuts_of(root, info, row, rules, videos)
+            else:
+                cuts = [*rules.get(row["episode_index"], ())]
+                kept = left_of(cuts, row["length"])
             if kept != [(0, row["length"])]:
                 found[row["episode_index"]] = cuts, kept
         progress("measure", len(rows), len(rows))

@@ -11,7 +11,7 @@ A file of rules (YAML) has any of these, each with the values that are not its d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
@@ -183,18 +183,23 @@ def find_cuts(
                 f"{rules.blur.below:g}")
             for start, stop in runs(low) if stop - start > rules.blur.seconds * fps
         ]  # fmt: skip
-    kept = np.ones(frames, bool)
-    for cut in cuts:
-        kept[cut.start : cut.stop] = False
 
     pieces = []
-    for start, stop in runs(kept):
+    for start, stop in left_of(cuts, frames):
         if stop - start >= rules.min_seconds * fps:
             pieces.append((start, stop))
         else:
             left = f"only {_seconds(start, stop, fps)} would be left"
             cuts.append(Cut(start, stop, f"{left}, less than {rules.min_seconds:g} s"))
     return sorted(cuts, key=lambda cut: (cut.start, cut.stop)), pieces
+
+
+def left_of(cuts: Sequence[Cut], frames: int) -> list[tuple[int, int]]:
+    """Return the pieces of an episode that cuts leave: first frame and the one after the last."""
+    kept = np.ones(frames, bool)
+    for cut in cuts:
+        kept[cut.start : cut.stop] = False
+    return list(runs(kept))
 
 
 def runs(flags: Bool[np.ndarray, "T"]) -> Iterator[tuple[int, int]]:

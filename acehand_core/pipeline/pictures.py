@@ -42,17 +42,35 @@ def view_hands(
         InputError: ``hands`` is no file of hands, or does not fit the video or the settings.
         OutputError: the pictures exist and may not be overwritten.
     """
-    if format_of(hands) is not HandsFile:
-        raise InputError(f"{hands}: give a HandMotion table (.parquet) or a joints file (.npz).")
+    check_hands_file(hands)
     for name in (SHEET, OVERLAY):
         check_free(settings.output / name, settings.existing == "overwrite")
+    recording, motion, trajectory, robot = follow_hands(hands, video, settings, progress)
+    return draw(recording, motion, trajectory, robot, settings.output, settings.overlay, progress)
+
+
+def check_hands_file(path: Path) -> None:
+    """Raise InputError where a path names no file of hands."""
+    if format_of(path) is not HandsFile:
+        raise InputError(f"{path}: give a HandMotion table (.parquet) or a joints file (.npz).")
+
+
+def follow_hands(
+    hands: Path, video: Path | None, settings: JobSettings, progress: Progress = no_progress
+) -> tuple[Recording, HandMotion, RobotTrajectory, Robot]:
+    """Return a file of hands, its video if there is one, and a robot that follows.
+
+    Of the settings robot, hands and reading count.
+
+    Raises:
+        InputError: ``hands`` does not fit the video or the settings.
+    """
     robot = load_robot(settings.robot)
     settings = replace(settings, hands=robot.hands_to_follow(settings.hands))
     name = "auto" if video is None else str(hands)
     recording, tracker = open_input(video or hands, name, settings.tracking, settings.reading)
     motion = tracker.track(recording, progress)
-    trajectory = retarget_motion(motion, robot, unchecked=True)
-    return draw(recording, motion, trajectory, robot, settings.output, settings.overlay, progress)
+    return recording, motion, retarget_motion(motion, robot, unchecked=True), robot
 
 
 def draw_robot(robot: Robot, path: Path, overwrite: bool = False) -> None:

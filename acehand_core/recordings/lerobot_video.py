@@ -128,8 +128,12 @@ def open_episode(
         InputError, SchemaError: see ``find_episode``.
         VideoError: its video cannot be read, or has no frame at one of the episode's times.
     """
-    episode = find_episode(path, video_key)
-    key = "open", mirrored, *_state(path, episode)
+    return recording_of(find_episode(path, video_key), mirrored, kept)
+
+
+def recording_of(episode: Episode, mirrored: bool = False, kept: Latest | None = None) -> Recording:
+    """Return an episode that was found as ``open_episode`` does. Raises VideoError."""
+    key = "open", mirrored, *_state(episode)
     kept = kept or Latest(1)
     whole = kept(key, lambda: open_video(episode.video, mirrored=mirrored))
     stamps = np.round(np.arange(episode.frames) * 1e9 / episode.fps).astype(np.int64)
@@ -140,8 +144,8 @@ def open_episode(
 
     if (missing := np.flatnonzero(away > 0.5e9 / episode.fps)).size:
         raise VideoError(
-            f"{path}: {episode.video} has no picture at {due[missing[0]] / 1e9:.3f} s, the time "
-            f"of frame {missing[0]}; its pictures end at {times[-1] / 1e9:.3f} s."
+            f"{episode.path}: {episode.video} has no picture at {due[missing[0]] / 1e9:.3f} s, the "
+            f"time of frame {missing[0]}; its pictures end at {times[-1] / 1e9:.3f} s."
         )
 
     frames = whole.frames
@@ -161,15 +165,15 @@ def open_episode(
 def episode_sha256(path: Path, video_key: str | None = None, kept: Latest | None = None) -> str:
     """Return what ``open_episode`` gives as the content's hash, without decoding."""
     episode = find_episode(path, video_key)
-    key = "sha256", *_state(path, episode)
+    key = "sha256", *_state(episode)
     kept = kept or Latest(1)
     return _sha256(episode, kept(key, lambda: content_sha256(episode.video)))
 
 
-def _state(path: Path, episode: Episode) -> tuple[Path, int, int]:
+def _state(episode: Episode) -> tuple[Path, int, int]:
     """Return what tells an episode's video from the same file changed. Raises VideoError."""
     if not episode.video.is_file():
-        raise VideoError(f"{path}: its video {episode.video} does not exist.")
+        raise VideoError(f"{episode.path}: its video {episode.video} does not exist.")
     stat = episode.video.stat()
     return episode.video, stat.st_mtime_ns, stat.st_size
 
