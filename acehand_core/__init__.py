@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from acehand_core.recordings.options import RecordingOptions
     from acehand_core.recordings.registry import open_recording
     from acehand_core.recordings.selection import resample
+    from acehand_core.review.inspect import inspect
     from acehand_core.trackers.base import Tracker, TrackerSettings
     from acehand_core.trackers.choose import track
 
@@ -52,6 +53,7 @@ _HOME = {
     "WriteOptions": "pipeline.bag_write",
     "write_bag": "pipeline.bag_write",
     "load_demonstrations": "pipeline.bag_write",
+    "inspect": "review.inspect",
     "AcehandError": "errors",
     "InputError": "errors",
     "NoHandError": "errors",
@@ -77,6 +79,7 @@ __all__ = [
     "WriteOptions",
     "__version__",
     "convert_bag",
+    "inspect",
     "load_demonstrations",
     "open_recording",
     "read_hand_motion",

@@ -264,16 +264,30 @@ class Remove:
         from acehand_core.lerobot.edit import remove_episodes
 
         removal = remove_episodes(self.folder, self.episodes, delete=self.delete)
-        _say_removal(self.folder, removal, "removed", terminal)
+        _say_removal(self.folder, removal, "removed")
+        terminal.print_json({"dataset": str(self.folder), **removal.to_json()})
         return console.EXIT_OK
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Remove the episodes of a LeRobot dataset that break rules; later ones are numbered anew."""
+    """Remove episodes of a LeRobot dataset by rules, or by what was decided in a review.
+
+    Later episodes are numbered anew. Episodes that were trimmed in the review are cut.
+    """
 
     folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-    rules: Path = setting(..., "file of rules (docs/formats.md)", metavar="YAML")
+    rules: Path | None = setting(
+        None, "file of rules (docs/formats.md)", metavar="YAML", default_text="none"
+    )
+    decisions: Path | None = setting(
+        None, "what was decided in acehand review (docs/review.md)", metavar="JSON",
+        default_text="none",
+    )  # fmt: skip
+    keep: Literal["undecided", "doubt", "accept"] = setting(
+        "undecided", "with --decisions, the least that stays: all that was not rejected, what was "
+        "accepted or doubted, or what was accepted"
+    )  # fmt: skip
     dry_run: bool = setting(False, "say what would be removed, and change nothing")
     delete: bool = setting(False, "as of acehand dataset remove")
 
@@ -282,13 +296,44 @@ class Filter:
         from acehand_core.lerobot.edit import filter_episodes
         from acehand_core.lerobot.rules import read_rules
 
-        rules = read_rules(self.rules)
-        removal = filter_episodes(self.folder, rules, delete=self.delete, dry_run=self.dry_run)
-        _say_removal(self.folder, removal, "would remove" if self.dry_run else "removed", terminal)
+        if (self.rules is None) == (self.decisions is None):
+            raise InputError("acehand dataset filter needs --rules or --decisions, one of the two.")
+        verb = "would remove" if self.dry_run else "removed"
+        if self.rules is not None:
+            rules = read_rules(self.rules)
+            removal = filter_episodes(self.folder, rules, delete=self.delete, dry_run=self.dry_run)
+            _say_removal(self.folder, removal, verb)
+            terminal.print_json({"dataset": str(self.folder), **removal.to_json()})
+            return console.EXIT_OK
+
+        from acehand_core.cli.dataset_trim import say_trimming
+        from acehand_core.review.decisions import apply_decisions, read_decisions
+
+        assert self.decisions is not None
+        applied = apply_decisions(
+            self.folder, read_decisions(self.decisions), keep=self.keep, delete=self.delete,
+            dry_run=self.dry_run, progress=terminal.bars,
+        )  # fmt: skip
+        if applied.stale:
+            console.say(
+                f"{applied.stale} decisions are of no episode of {self.folder}: of another "
+                "dataset, or removed or changed since"
+            )
+        if applied.removal is not None:
+            _say_removal(self.folder, applied.removal, verb)
+        if applied.trimming is not None:
+            say_trimming(self.folder, applied.trimming, self.dry_run)
+        if applied.removal is None and applied.trimming is None:
+            console.say(f"{self.folder}: nothing to remove or to trim")
+        terminal.print_json({
+            "dataset": str(self.folder), "stale": applied.stale,
+            "removal": None if applied.removal is None else applied.removal.to_json(),
+            "trimming": None if applied.trimming is None else applied.trimming.to_json(),
+        })  # fmt: skip
         return console.EXIT_OK
 
 
-def _say_removal(folder: Path, removal: Removal, verb: str, terminal: console.Terminal) -> None:
+def _say_removal(folder: Path, removal: Removal, verb: str) -> None:
     for entry in removal.removed:
         console.say(
             f"{verb} episode {entry['episode']}: {entry['frames']} frames, "
@@ -299,7 +344,6 @@ def _say_removal(folder: Path, removal: Removal, verb: str, terminal: console.Te
     if removal.set_aside is not None:
         console.say(f"kept as a dataset: {folder / removal.set_aside}")
     console.say(f"{folder}: {removal.episodes} episodes, {removal.frames} frames")
-    terminal.print_json({"dataset": str(folder), **removal.to_json()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from acehand_core.cli import console
 from acehand_core.settings import setting
+
+if TYPE_CHECKING:
+    from acehand_core.lerobot.trim import Trimming
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +35,28 @@ class Trim:
             self.folder, rules, write_beside, delete=self.delete, dry_run=self.dry_run,
             progress=terminal.bars,
         )  # fmt: skip
-        for entry in trimming.trimmed:
-            kept = " and ".join(f"{start} to {stop - 1}" for start, stop in entry["kept"])
-            would = "would keep" if self.dry_run else "kept"
-            console.say(f"episode {entry['episode']}: {would} {kept or 'none'} "
-                        f"of {entry['frames']} frames")  # fmt: skip
-            for cut in entry["cuts"]:
-                start, stop = cut["frames"]
-                which = f"frames {start} to {stop - 1}" if stop > start + 1 else f"frame {start}"
-                console.say(f"  - {which}: {cut['reason']}")
-        if trimming.set_aside is not None:
-            console.say(
-                f"episodes as they were: {self.folder / trimming.set_aside}; acehand dataset "
-                f"restore {self.folder} {Path(trimming.set_aside).name} brings them back"
-            )
-        console.say(f"{self.folder}: {trimming.episodes} episodes, {trimming.frames} frames")
+        say_trimming(self.folder, trimming, self.dry_run)
         terminal.print_json({"dataset": str(self.folder), **trimming.to_json()})
         return console.EXIT_OK
+
+
+def say_trimming(folder: Path, trimming: Trimming, dry_run: bool) -> None:
+    """Print what was cut off which episode and why, and what is left."""
+    for entry in trimming.trimmed:
+        kept = " and ".join(f"{start} to {stop - 1}" for start, stop in entry["kept"])
+        would = "would keep" if dry_run else "kept"
+        console.say(f"episode {entry['episode']}: {would} {kept or 'none'} "
+                    f"of {entry['frames']} frames")  # fmt: skip
+        for cut in entry["cuts"]:
+            start, stop = cut["frames"]
+            which = f"frames {start} to {stop - 1}" if stop > start + 1 else f"frame {start}"
+            console.say(f"  - {which}: {cut['reason']}")
+    if trimming.set_aside is not None:
+        console.say(
+            f"episodes as they were: {folder / trimming.set_aside}; acehand dataset "
+            f"restore {folder} {Path(trimming.set_aside).name} brings them back"
+        )
+    console.say(f"{folder}: {trimming.episodes} episodes, {trimming.frames} frames")
 
 
 @dataclass(frozen=True, slots=True)

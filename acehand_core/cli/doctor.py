@@ -76,6 +76,10 @@ _PACKAGES = (
     ("ray", "ray", False, "acehand batch run --engine ray: many machines", "pip install '.[ray]'"),
     ("submitit", "submitit", False, "acehand batch run --engine slurm: jobs of Slurm",
      "pip install '.[slurm]'"),
+    ("plotly", "plotly", False, "the page of acehand inspect and acehand review",
+     "pip install '.[view]'"),
+    ("rerun-sdk", "rerun", False, "acehand view: a viewer of episodes and hands",
+     "pip install '.[view]'"),
     ("projectaria-tools", "projectaria_tools", False, "pictures of HOT3D recordings (VRS)",
      "pip install '.[vrs]'"),
 )  # fmt: skip

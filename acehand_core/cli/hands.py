@@ -1,9 +1,10 @@
-"""``acehand reconstruct``, ``export``, ``view``: hands as tables, robot commands, pictures."""
+"""``acehand reconstruct``, ``export``, ``view``: hands as tables, robot commands, in a viewer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from acehand_core.cli import console
 from acehand_core.cli.ace import usable_weights
@@ -11,9 +12,12 @@ from acehand_core.cli.console import OVERWRITE
 from acehand_core.errors import InputError, NoHandError
 from acehand_core.pipeline.settings import JobSettings, WorldSettings
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.settings import group, like, setting
+from acehand_core.settings import check_values, group, like, setting
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.types import CameraMotionMode, Hands, Latency, Quality, Switch
+
+if TYPE_CHECKING:
+    from acehand_core.review import rerun_view
 
 _TABLE = "HandMotion .parquet, or keypoints (.npz, .npy, .csv, .json, .parquet)"
 
@@ -166,32 +170,169 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Draw a table of hands."""
+    """Show an episode of a dataset, or a table of hands, in rerun's viewer.
 
-    input: Path = setting(..., _TABLE, metavar="HANDS", positional=True)
-    video: Path | None = setting(None, "what the hands were seen in", metavar="VIDEO")
+    Without rerun an episode is written as a page for a browser. With --output a table of hands is
+    drawn as pictures instead, which need no viewer.
+    """
+
+    input: Path = setting(..., f"LeRobot dataset with hands, or {_TABLE}", metavar="WHAT",
+                          positional=True)  # fmt: skip
+    episode: int | None = setting(None, "which one of the dataset", low=0, metavar="N",
+                                  default_text="0")  # fmt: skip
+    video: Path | None = setting(None, "what a table's hands were seen in", metavar="VIDEO")
+    save: Path | None = setting(
+        None,
+        "write a file in place of opening a viewer: .rrd for rerun, of an episode also .html",
+        metavar="FILE",
+    )
+    output: Path | None = setting(
+        None, "draw a table's hands as pictures into this folder; no viewer", metavar="DIR"
+    )
     hands: Hands | None = like(JobSettings, "hands", None)
-    robot: str = like(JobSettings, "robot", "inspire")
-    output: Path = setting(Path("acehand_view"), "folder to write", metavar="DIR")
+    robot: str | None = setting(
+        None,
+        "what follows a table's hands; of a dataset the robot.yaml of its own robot, where that "
+        "does not come with acehand",
+        metavar="NAME",
+        default_text="inspire; the dataset's",
+    )
     overwrite: bool = setting(False, OVERWRITE)
-    overlay: bool = setting(True, "write a video, not only a contact sheet", pair=True)
+    overlay: bool = setting(True, "with --output, a video too, not only a contact sheet", pair=True)
     reading: RecordingOptions = group(RecordingOptions)
 
-    def run(self, terminal: console.Terminal) -> int:
-        """Draw and name the files."""
-        from acehand_core.pipeline.pictures import view_hands
-        from acehand_core.pipeline.settings import JobSettings
+    def __post_init__(self) -> None:
+        check_values(self)
 
-        settings = JobSettings(
-            output=self.output,
-            robot=self.robot,
+    def run(self, terminal: console.Terminal) -> int:
+        """Show or write it; name what was written."""
+        from acehand_core.pipeline.pictures import check_hands_file, view_hands
+        from acehand_core.recordings.lerobot_video import is_dataset
+
+        if is_dataset(self.input):
+            return self._show_episode(terminal)
+        check_hands_file(self.input)
+        if self.episode is not None:
+            raise InputError(f"{self.input}: --episode is for datasets; this is a table of hands.")
+        if self.output is None:
+            return self._show_table(terminal)
+        if self.save is not None:
+            raise InputError("--output draws pictures, --save writes for a viewer: give one.")
+        files = view_hands(self.input, self.video, self._settings(self.output), terminal.bars)
+        return _named(files, {}, terminal)
+
+    def _settings(self, output: Path) -> JobSettings:
+        return JobSettings(
+            output=output,
+            robot=self.robot or "inspire",
             hands=self.hands,
             reading=self.reading,
             existing="overwrite" if self.overwrite else "refuse",
             overlay=self.overlay,
         )
-        files = view_hands(self.input, self.video, settings, terminal.bars)
-        for file in files:
-            console.say(str(file))
-        terminal.print_json({"files": [str(file) for file in files]})
-        return console.EXIT_OK
+
+    def _show_episode(self, terminal: console.Terminal) -> int:
+        import numpy as np
+
+        from acehand_core.review import rerun_view
+        from acehand_core.review.episode import DatasetReader
+        from acehand_core.review.inspect import robot_of
+        from acehand_core.review.page import write_episode_page
+        from retarget.robots.robot import load_stored_robot
+
+        if self.output is not None:
+            raise InputError(
+                f"{self.input}: --output is for tables of hands; acehand render draws an episode."
+            )
+        if self.video or self.hands or self.reading != RecordingOptions():
+            raise InputError(
+                f"{self.input}: a dataset has its own video and hands; of the flags that say how "
+                "to read them none applies."
+            )
+        reader, number = DatasetReader(self.input), self.episode or 0
+        title = f"{self.input.resolve().name}, episode {number}"
+        if self._wants_page():
+            page = self.save or _page_of(self.input, number)
+            # Without a name from the user it is made anew each time, as of acehand inspect.
+            anew = self.overwrite or self.save is None
+            if self.save is None:
+                console.say("rerun is not installed (pip install 'acehand[view]'): a page instead")
+            write_episode_page(reader, number, page, anew, terminal.bars)
+            return _named([page], {"viewer": "page", "episode": number}, terminal)
+
+        if self.save is not None:
+            rerun_view.check_output(self.save, self.overwrite)
+        episode = reader.read(number)
+        robot = robot_of(reader)
+        if self.robot is not None:
+            robot = load_stored_robot(reader.robot_label, self.robot, None, str(self.input))
+        place = reader.video(number)
+        video = times = None
+        if place is not None:
+            video = place.video
+            times = place.start_s + np.arange(len(episode)) / place.fps
+        shown = rerun_view.Shown(title, episode, robot, video, times)
+        return self._show(shown, {"episode": number}, terminal)
+
+    def _wants_page(self) -> bool:
+        from acehand_core.review import rerun_view
+
+        if self.save is not None:
+            return self.save.suffix == ".html"
+        return not rerun_view.is_installed()
+
+    def _show_table(self, terminal: console.Terminal) -> int:
+        from tempfile import TemporaryDirectory
+
+        import numpy as np
+
+        from acehand_core.pipeline.pictures import follow_hands
+        from acehand_core.pipeline.report import episode_provenance
+        from acehand_core.recordings.video_encode import VideoEncoding, encode_video
+        from acehand_core.review import rerun_view
+
+        # Before minutes of work.
+        if self.save is None:
+            rerun_view.check_viewer()
+        else:
+            rerun_view.check_output(self.save, self.overwrite)
+        settings = self._settings(Path())
+        followed = follow_hands(self.input, self.video, settings, terminal.bars)
+        recording, motion, trajectory, robot = followed
+        origin = episode_provenance(motion, trajectory, robot.license)
+        episode = rerun_view.hands_as_episode(self.input, motion, trajectory, origin)
+        with TemporaryDirectory() as scratch:
+            video = times = None
+            if recording.frames is not None:
+                # As it was looked at: upright, without distortion, only the part that was asked.
+                video, rate = Path(scratch) / "video.mp4", max(round(recording.fps), 1)
+                encode_video(recording, video, rate, VideoEncoding("av1", preset="10", crf=40))
+                times = np.arange(len(recording)) / rate
+            shown = rerun_view.Shown(self.input.name, episode, robot, video, times)
+            return self._show(shown, {}, terminal)
+
+    def _show(
+        self, shown: rerun_view.Shown, said: dict[str, Any], terminal: console.Terminal
+    ) -> int:
+        from acehand_core.review import rerun_view
+
+        if self.save is None:
+            rerun_view.open_viewer(shown)
+        else:
+            rerun_view.save(shown, self.save, self.overwrite)
+        files = [] if self.save is None else [self.save]
+        frames = len(shown.episode)
+        return _named(files, {"viewer": "rerun", **said, "frames": frames}, terminal)
+
+
+def _page_of(dataset: Path, number: int) -> Path:
+    """Return where the page of an episode lies, beside its dataset."""
+    dataset = dataset.resolve()
+    return dataset.with_name(f"{dataset.name}.view") / f"episode_{number:06d}.html"
+
+
+def _named(files: list[Path], said: dict[str, Any], terminal: console.Terminal) -> int:
+    for file in files:
+        console.say(str(file))
+    terminal.print_json({**said, "files": [str(file) for file in files]})
+    return console.EXIT_OK

@@ -1,0 +1,197 @@
+"""What somebody decided of episodes: a file beside the dataset, and applying it.
+
+``{"format": "acehand-decisions", "version": 1, "decisions": [{"dataset", "episode", "fingerprint",
+"decision": "accept" | "doubt" | "reject" | null, "trim": [first, stop] | null, "time"}]}``. The
+fingerprint says which episode is meant: numbers change when others are removed. ``trim`` are the
+first frame to keep and the one after the last; null for the last is the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from acehand_core.atomic import atomic_path
+from acehand_core.errors import InputError, SchemaError
+from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.edit import Removal, remove_episodes
+from acehand_core.lerobot.trim import Trimming, trim_episodes
+from acehand_core.lerobot.trim_rules import Cut
+from acehand_core.pipeline.trimming import write_beside
+from acehand_core.review.episode import DatasetReader
+from acehand_core.types import Progress, no_progress
+
+FORMAT, VERSION = "acehand-decisions", 1
+Verdict = Literal["accept", "doubt", "reject"]
+#: The least that stays: all that is not rejected, what was accepted or doubted, or accepted alone.
+Keep = Literal["undecided", "doubt", "accept"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What somebody decided of one episode."""
+
+    dataset: str
+    episode: int
+    fingerprint: str
+    decision: Verdict | None = None
+    trim: tuple[int, int | None] | None = None
+    time: str = ""
+
+    @classmethod
+    def of(cls, entry: Any, where: str) -> Decision:
+        """Check an entry of a file or of a request. Raises SchemaError."""
+        if not isinstance(entry, Mapping):
+            raise SchemaError(f"{where}: a decision is an object, not {entry!r}.")
+        fingerprint, decision, trim = (entry.get(k) for k in ("fingerprint", "decision", "trim"))
+        if not isinstance(fingerprint, str) or not fingerprint:
+            raise SchemaError(f"{where}: fingerprint must say which episode is meant.")
+        if decision not in (None, *get_args(Verdict)):
+            raise SchemaError(
+                f"{where}: decision is {decision!r}; valid: accept, doubt, reject or null."
+            )
+        if trim is not None:
+            whole = isinstance(trim, Sequence) and len(trim) == 2 and all(
+                isinstance(v, int) and not isinstance(v, bool) for v in (trim[0], trim[1] or 0)
+            )  # fmt: skip
+            if not whole or not 0 <= trim[0] < (trim[1] if trim[1] is not None else trim[0] + 1):
+                raise SchemaError(
+                    f"{where}: trim is {trim!r}; give the first frame to keep and the one after "
+                    "the last (null: the end)."
+                )
+        number = entry.get("episode")
+        return cls(
+            dataset=str(entry.get("dataset") or ""),
+            episode=number if isinstance(number, int) else -1,
+            fingerprint=fingerprint,
+            decision=decision,
+            trim=None if trim is None else (trim[0], trim[1]),
+            time=str(entry.get("time") or ""),
+        )
+
+
+def read_decisions(path: Path) -> dict[str, Decision]:
+    """Return the decisions of a file by fingerprint; the later one counts.
+
+    Raises:
+        InputError: it cannot be read. SchemaError: it is no such file.
+    """
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except ValueError as error:
+        raise SchemaError(f"{path}: is not JSON: {error}.") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise SchemaError(f"{path}: is no file of decisions: `format` must be {FORMAT!r}.")
+    if content.get("version") != VERSION or not isinstance(content.get("decisions"), list):
+        raise SchemaError(f"{path}: version {content.get('version')!r}; this reads {VERSION}.")
+    listed = [Decision.of(entry, f"{path}, entry {n}")
+              for n, entry in enumerate(content["decisions"])]  # fmt: skip
+    return {decision.fingerprint: decision for decision in listed}
+
+
+def write_decisions(path: Path, decisions: Mapping[str, Decision]) -> None:
+    """Replace a file of decisions, in one step. Raises OutputError."""
+    content = {
+        "format": FORMAT, "version": VERSION,
+        "decisions": [asdict(decision) for decision in decisions.values()],
+    }  # fmt: skip
+    with atomic_path(path, overwrite=True) as partial:
+        partial.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What ``apply_decisions`` did. ``stale``: decisions of episodes that are not there."""
+
+    removal: Removal | None
+    trimming: Trimming | None
+    stale: int
+
+
+def apply_decisions(
+    root: Path,
+    decisions: Mapping[str, Decision],
+    *,
+    keep: Keep = "undecided",
+    delete: bool = False,
+    dry_run: bool = False,
+    progress: Progress = no_progress,
+) -> Applied:
+    """Remove the episodes that were rejected, then trim those that were to be trimmed.
+
+    Each is one step; where the second fails the same call again does what is left.
+
+    Args:
+        keep: the least that stays (``Keep``).
+        delete, dry_run: as of ``lerobot.edit.remove_episodes``.
+
+    Raises:
+        InputError: no decision is of an episode of this dataset, none would be left, or a trim
+            lies outside its episode. What ``remove_episodes`` and ``trim_episodes`` raise.
+    """
+    found = _decided(root, decisions, progress)
+    if not found:
+        raise InputError(
+            f"{root}: none of the {len(decisions)} decisions is of one of its episodes: they are "
+            "of another dataset, or the episodes have changed since."
+        )
+    stays = {"undecided": (None, "doubt", "accept"), "doubt": ("doubt", "accept"),
+             "accept": ("accept",)}[keep]  # fmt: skip
+    known = len({decision.fingerprint for decision in found.values()})
+    removed: dict[int, tuple[str, ...]] = {}
+    for number in DatasetReader(root).numbers:
+        said = found[number].decision if number in found else None
+        if said not in stays:
+            what = {None: "not decided", "doubt": "doubted", "reject": "rejected"}
+            removed[number] = (f"{what[said]} in the review",)
+    _cuts(root, found)  # says what is wrong with one before anything is changed
+
+    removal, trimming = None, None
+    if removed:
+        removal = remove_episodes(root, removed, delete=delete, dry_run=dry_run)
+        if not dry_run:
+            found = _decided(root, decisions, progress)
+    left = {number: d for number, d in found.items() if not dry_run or number not in removed}
+    if cuts := _cuts(root, left):
+        trimming = trim_episodes(
+            root, cuts, write_beside, delete=delete, dry_run=dry_run, progress=progress
+        )
+    return Applied(removal, trimming, len(decisions) - known)
+
+
+def _decided(
+    root: Path, decisions: Mapping[str, Decision], progress: Progress
+) -> dict[int, Decision]:
+    """Return the decisions that are of episodes of a dataset, by their numbers now."""
+    reader, found = DatasetReader(root), {}
+    for number in reader.numbers:
+        progress("match decisions", number, len(reader.numbers))
+        decision = decisions.get(reader.read(number).fingerprint)
+        if decision is not None:
+            found[number] = decision
+    return found
+
+
+def _cuts(root: Path, found: Mapping[int, Decision]) -> dict[int, list[Cut]]:
+    """Return what goes of each episode that is to be trimmed. Raises InputError."""
+    lengths = {row["episode_index"]: row["length"] for row in layout.read_episode_rows(root)}
+    cuts = {}
+    for number, decision in found.items():
+        if decision.trim is None:
+            continue
+        first, stop = decision.trim[0], decision.trim[1] or lengths[number]
+        if stop > lengths[number]:
+            raise InputError(
+                f"{root}: episode {number} is to be kept up to frame {stop - 1}; it has "
+                f"{lengths[number]} frames."
+            )
+        ends = ((0, first), (stop, lengths[number]))
+        listed = [Cut(a, b, "trimmed in the review") for a, b in ends if b > a]
+        if listed:
+            cuts[number] = listed
+    return cuts

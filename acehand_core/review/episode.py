@@ -1,0 +1,299 @@
+"""One episode as its dataset holds it: what is to be judged are the columns that train.
+
+The table of hands beside an episode adds what no column has: the tracker's own 2D landmarks, and
+which frames it observed. Datasets without a robot (``acehand dataset annotate``) have no columns of
+one; everything else here is there for any dataset with ``observation.hand.*``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Bool, Float, Int
+
+from acehand_core.errors import InputError, SchemaError
+from acehand_core.geometry import frames, rotations
+from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.features import CONFIDENCE_KEY, SIGMA_KEY, VALID_KEY
+from acehand_core.motion import HandMotion, Recording
+from acehand_core.recordings import lerobot_video
+from acehand_core.recordings.hands_file import read_hand_motion
+from acehand_core.recordings.lerobot_video import Latest
+from acehand_core.types import SIDES, JointsCamera, PerHand, PerHandFlag, TimestampsNs
+
+_JOINTS = "observation.hand.joints_camera", "observation.hand.joints_wrist"
+_TIMES = "observation.source_timestamp_ns"
+#: What a hand is in a frame.
+ABSENT, OBSERVED, FILLED, DOUBTFUL = range(4)
+_REACHED = "observation.arm.reached"
+_BASE = 9  # position and six numbers of rotation before the joints of observation.state
+_COUNTED = (*layout.MANDATORY, "task_index")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RobotColumns:
+    """Both robot hands over T frames: Q joints and C commands (rad, slides m), in that order.
+
+    Names have no side. ``T_frame_base`` is None without a placement, ``frame`` says in which frame
+    it is. ``arm_reached`` says where an arm brings each hand to its place; None: there are no arms.
+    """
+
+    joint_names: tuple[str, ...]
+    command_joints: tuple[str, ...]
+    joints: Float[np.ndarray, "T 2 Q"]
+    commands: Float[np.ndarray, "T 2 C"]
+    registers: Float[np.ndarray, "T 2 C"]
+    frame: str
+    T_frame_base: Float[np.ndarray, "T 2 4 4"] | None
+    arm_reached: Bool[np.ndarray, "T 2"] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Episode:
+    """One episode of T frames.
+
+    ``joints`` are NaN where a hand is not valid; relative to the wrist where not ``placed``.
+    ``camera`` is fx, fy, cx, cy, width, height of each frame, or None. ``sigma`` is that of
+    ``HandMotion.joint_sigma``. ``report`` and ``origin`` (its provenance) are empty where nothing
+    is beside it. ``fingerprint`` is a hash of its values, not of its number, so that a decision
+    about it stays its own when episodes are numbered anew.
+    """
+
+    dataset: Path
+    number: int
+    task: str
+    fps: float
+    source_ns: TimestampsNs
+    joints: JointsCamera
+    placed: bool
+    valid: PerHandFlag
+    filled: PerHandFlag
+    confidence: PerHand
+    sigma: Float[np.ndarray, "T 2 21 2"] | None
+    camera: Float[np.ndarray, "T 6"] | None
+    robot: RobotColumns | None
+    robot_label: str
+    image_size: tuple[int, int] | None
+    motion: HandMotion | None
+    report: Mapping[str, Any]
+    origin: Mapping[str, Any]
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.source_ns)
+
+    @property
+    def observed(self) -> PerHandFlag:
+        """Frames in which a hand was measured, and is trusted."""
+        return self.valid & ~self.filled & (self.confidence > 0)
+
+    @property
+    def states(self) -> Int[np.ndarray, "T 2"]:
+        """What each hand is: ABSENT, OBSERVED, FILLED or DOUBTFUL (seen, of confidence 0)."""
+        state = np.where(self.valid, DOUBTFUL, ABSENT)
+        state[self.observed] = OBSERVED
+        state[self.valid & self.filled] = FILLED
+        return state
+
+    @property
+    def folder(self) -> Path:
+        """Where hands, report and pictures lie beside it; it may not be there."""
+        return self.dataset / layout.episode_folder(self.number)
+
+    @property
+    def subject(self) -> str | None:
+        """Who was recorded, where it was said."""
+        name = self.report.get("subject") or self.origin.get("subject")
+        return None if name is None else str(name)
+
+    @property
+    def source(self) -> str:
+        """The recording that it was made of."""
+        return str(self.report.get("source") or self.origin.get("source") or "")
+
+
+class DatasetReader:
+    """The episodes of a dataset, one in memory at a time; its tables are read once."""
+
+    def __init__(self, dataset: Path) -> None:
+        """Read what the dataset says of its episodes.
+
+        Raises:
+            InputError: the dataset has no hands. SchemaError: a file of it is damaged.
+        """
+        self.dataset = dataset
+        self._info = layout.read_json(dataset / layout.INFO_PATH)
+        features = self._info.get("features", {})
+        self._joints = next((key for key in _JOINTS if key in features), "")
+        if not self._joints:
+            raise InputError(
+                f"{dataset}: has no {_JOINTS[0]!r}: nothing here is known of hands. acehand "
+                "dataset annotate adds the hands that its video shows."
+            )
+        rows = sorted(layout.read_episode_rows(dataset), key=lambda row: row["episode_index"])
+        self._rows = {row["episode_index"]: row for row in rows}
+        self._tables, self._videos = Latest(1), Latest(1)  # many episodes may lie in one file
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of its episodes, in order."""
+        return tuple(self._rows)
+
+    @property
+    def robot_label(self) -> str:
+        """The robot that it is of; empty where it says none."""
+        return str(self._info.get("robot_type") or "")
+
+    def read(self, number: int) -> Episode:
+        """Return an episode.
+
+        Raises:
+            InputError: there is no such episode. SchemaError: a file of it is damaged.
+        """
+        row = self._row(number)
+        name = layout.data_file(row)
+        table = self._tables(name, lambda: layout.read_parquet(self.dataset / name))
+        table = table.filter(pc.equal(table["episode_index"], number))
+        if table.num_rows != row["length"] or not table.num_rows:
+            raise SchemaError(
+                f"{self.dataset}: episode {number} has {table.num_rows} rows, its metadata says "
+                f"{row['length']}; see acehand dataset check."
+            )
+        return _episode(self.dataset, self._info, row, table, self._joints)
+
+    def video(self, number: int) -> lerobot_video.Episode | None:
+        """Return where an episode's pictures are; None where the dataset has no video."""
+        row, keys = self._row(number), layout.video_keys(self._info["features"])
+        if not keys:
+            return None
+        return lerobot_video.Episode(
+            dataset=self.dataset, number=number,
+            video=self.dataset / layout.video_file(row, keys[0]),
+            start_s=float(row[f"videos/{keys[0]}/from_timestamp"]), frames=int(row["length"]),
+            fps=float(self._info["fps"]), task=row["tasks"][0] if row["tasks"] else None,
+        )  # fmt: skip
+
+    def recording(self, number: int) -> Recording | None:
+        """Return an episode's pictures, None where the dataset has no video. Raises VideoError."""
+        video = self.video(number)
+        return None if video is None else lerobot_video.recording_of(video, kept=self._videos)
+
+    def _row(self, number: int) -> Mapping[str, Any]:
+        if number not in self._rows:
+            raise InputError(
+                f"{self.dataset}: no episode {number}; valid: 0 to {max(self._rows, default=0)}."
+            )
+        return self._rows[number]
+
+
+def read_episodes(dataset: Path, wanted: Sequence[int] | None = None) -> Iterator[Episode]:
+    """Yield episodes of a dataset (``wanted`` None: all). Raises as ``DatasetReader`` does."""
+    reader = DatasetReader(dataset)
+    for number in reader.numbers if wanted is None else wanted:
+        yield reader.read(number)
+
+
+def _episode(
+    dataset: Path, info: Mapping[str, Any], row: Mapping[str, Any], table: pa.Table, key: str
+) -> Episode:
+    features, count, number = info["features"], table.num_rows, row["episode_index"]
+    values = {
+        name: layout.column_values(table[name], feature["shape"])
+        for name, feature in features.items()
+        if feature["dtype"] in layout.ARROW_TYPES and name not in _COUNTED
+    }
+    digest = hashlib.sha256()
+    for name in sorted(values):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(values[name]).tobytes())
+
+    report = layout.read_report(dataset, number)
+    table_file = dataset / layout.episode_folder(number) / layout.HANDS
+    motion = read_hand_motion(table_file) if table_file.is_file() else None
+    if motion is not None and len(motion) != count:
+        raise SchemaError(f"{table_file}: {len(motion)} frames, the episode has {count}.")
+
+    confidence = values[CONFIDENCE_KEY].astype(float)
+    filled = values["observation.hand.filled"] > 0.5
+    # Datasets of older versions do not say which hands are valid.
+    valid = (
+        values[VALID_KEY].reshape(count, 2) if VALID_KEY in values else (confidence > 0) | filled
+    )
+    joints = values[key].reshape(count, 2, 21, 3).astype(float)
+    sigma = None
+    if SIGMA_KEY in values:
+        sigma = values[SIGMA_KEY].reshape(count, 2, 21, 2).astype(float)
+        sigma[sigma < 0] = np.nan
+    stamps = values.get(_TIMES, np.round(np.arange(count) / info["fps"] * 1e9).astype(np.int64))
+
+    camera = values.get("observation.camera")
+    image = next((features[k]["shape"] for k in layout.video_keys(features)), None)
+    return Episode(
+        dataset=dataset,
+        number=number,
+        task=row["tasks"][0] if row["tasks"] else "",
+        fps=float(info["fps"]),
+        source_ns=stamps.reshape(-1),
+        joints=np.where(valid[..., None, None], joints, np.nan),
+        placed=key == _JOINTS[0],
+        valid=valid,
+        filled=filled,
+        confidence=confidence,
+        sigma=sigma,
+        camera=None if camera is None or not camera.any() else camera.astype(float),
+        robot=_robot(features, values),
+        robot_label=str(info.get("robot_type") or ""),
+        image_size=None if image is None else (image[1], image[0]),
+        motion=motion,
+        report={key: value for key, value in report.items() if key != "provenance"},
+        origin=layout.read_origin(dataset, row),
+        fingerprint=digest.hexdigest()[:32],
+    )
+
+
+def _robot(features: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> RobotColumns | None:
+    """Return the columns of the robot, None where they are not there."""
+    if not {"observation.state", "observation.joints.robot", "action.register"} <= values.keys():
+        return None
+    state = values["observation.state"].astype(float)
+    count = len(state)
+    state = state.reshape(count, 2, -1)
+    frame = features["observation.state"].get("info", {}).get("frame", "camera")
+    poses, first = None, 0
+    if frame != "none":
+        poses = frames.rigid(rotations.from_6d(state[..., 3:_BASE]), state[..., :3])
+        first = _BASE
+    return RobotColumns(
+        joint_names=_unsided(features["observation.joints.robot"]["names"]),
+        command_joints=_unsided(features["observation.state"]["names"])[first:],
+        joints=values["observation.joints.robot"].astype(float).reshape(count, 2, -1),
+        commands=state[..., first:],
+        registers=values["action.register"].astype(float).reshape(count, 2, -1),
+        frame=frame,
+        T_frame_base=poses,
+        arm_reached=values[_REACHED] > 0.5 if _REACHED in values else None,
+    )
+
+
+def _unsided(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the first hand's entries without the side; the other's follow."""
+    return tuple(name.removeprefix(f"{SIDES[0]}_") for name in names[: len(names) // 2])
+
+
+def in_camera(episode: Episode) -> Float[np.ndarray, "T 2 4 4"] | None:
+    """Return the robots' base poses in the camera frame, NaN where the camera's pose is unknown."""
+    robot, motion = episode.robot, episode.motion
+    if robot is None or robot.T_frame_base is None:
+        return None
+    if robot.frame == "camera":
+        return robot.T_frame_base
+    if motion is None or motion.T_world_camera is None:
+        return None
+    return frames.inverse(motion.T_world_camera)[:, None] @ robot.T_frame_base

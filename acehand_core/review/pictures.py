@@ -1,0 +1,202 @@
+"""Checks of hands against the video: does it show them, there, then, and at an even pace?
+
+A few frames are searched for hands again, by the networks of the mediapipe tracker and without
+knowing what the dataset says. That finds what the columns alone cannot tell: hands of another
+moment, of a mirrored picture, through another camera.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import cv2
+import numpy as np
+from jaxtyping import Float, Int
+
+from acehand_core.motion import Recording
+from acehand_core.recordings.resized import resized
+from acehand_core.review.checks import Measure
+from acehand_core.review.episode import Episode
+from acehand_core.review.hand_checks import extent, project
+from acehand_core.types import Progress, no_progress
+
+if TYPE_CHECKING:
+    from acehand_core.trackers.mediapipe.networks import Look
+
+#: Frames that are searched for hands, and the largest shift that is looked for.
+LOOKS, MAX_LAG = 12, 8
+#: Width at which pictures are compared with one another.
+_SMALL = 160
+#: A picture repeats the one before where it changes by less than this share of the changes around
+#: it, and jumps where it changes by so many times as much; of pictures that change at all (grey
+#: levels, of 255).
+_REPEATS, _JUMPS, _CHANGES = 0.1, 4.0, 0.6
+#: Where one frame is lost a picture changes by up to twice as much as the one before and after it;
+#: by this much it stands out, where pictures change by more than this all the time.
+_UNEVEN, _MUCH = 1.4, 1.0
+#: A detection is of a stored hand whose middle is within so many times its size.
+_SAME_HAND = 3.0
+#: A shift in time must explain what is seen so much better to be one.
+_BETTER = 0.75
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sighting:
+    """A hand found in a frame again, and the stored one it is compared with."""
+
+    frame: int
+    slot: int
+    look: Look
+
+
+def picture_measures(
+    episode: Episode, recording: Recording, looks: int = LOOKS, progress: Progress = no_progress
+) -> list[Measure]:
+    """Measure an episode against its video.
+
+    Args:
+        looks: how many frames are searched for hands; 0: none, the networks are not needed.
+
+    Raises:
+        VideoError: the video cannot be read. MissingDependencyError: the networks are missing.
+    """
+    measures = _pace(picture_changes(recording, progress))
+    if looks and episode.placed and episode.camera is not None:
+        measures += _compared(episode, sightings(episode, recording, looks, progress))
+    return measures
+
+
+def picture_changes(
+    recording: Recording, progress: Progress = no_progress
+) -> Float[np.ndarray, "S"]:
+    """Return by how many grey levels each picture differs from the one before, on average."""
+    height = max(round(_SMALL * recording.height / recording.width / 2) * 2, 2)
+    changes, before = [], None
+    for index, image in enumerate(resized(recording, (_SMALL, height))):
+        if index % 100 == 0:
+            progress("pictures", index, len(recording))
+        grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+        if before is not None:
+            changes.append(float(cv2.absdiff(grey, before).mean()))
+        before = grey
+    return np.array(changes)
+
+
+def _pace(changes: Float[np.ndarray, "S"]) -> list[Measure]:
+    if len(changes) < 8:
+        return []
+    padded = np.pad(changes, 4, mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 9)
+    around = np.median(np.delete(windows, 4, axis=1), axis=1)
+    moving = around > _CHANGES
+    repeats = moving & (changes < _REPEATS * around)
+    # A jump stands alone: a camera that starts to turn changes the pictures after it as well.
+    peak = changes >= windows.max(1)
+    second = np.sort(np.delete(windows[:, 2:7], 2, axis=1), axis=1)[:, -1]
+    jumps = moving & peak & (changes > _JUMPS * np.maximum(around, second / 2))
+    uneven = (around > _MUCH) & (changes > _UNEVEN * np.maximum(windows[:, 3], windows[:, 5]))
+    share, count, lost = float(repeats.mean()), int(jumps.sum()), int(uneven.sum())
+    return [
+        Measure("repeated_pictures", share,
+                f"{share:.0%} of the pictures repeat the one before: frames were lost and replaced",
+                frame=int(np.argmax(repeats)) + 1),
+        Measure("picture_jumps", count,
+                f"the picture jumps {count} times while time stamps go on evenly: frames are "
+                "missing", frame=int(np.argmax(jumps)) + 1),
+        Measure("uneven_pictures", lost,
+                f"{lost} pictures change by half as much again as those beside them: single frames "
+                "are missing", frame=int(np.argmax(uneven)) + 1),
+    ]  # fmt: skip
+
+
+def sightings(
+    episode: Episode, recording: Recording, looks: int, progress: Progress = no_progress
+) -> list[Sighting]:
+    """Search frames for hands; return those that lie near a stored one.
+
+    Frames are spread over the episode; in each part it is the one in which hands move fastest in
+    the picture, since a hand at rest says nothing of a shift in time.
+    """
+    from acehand_core.trackers.mediapipe import search
+    from acehand_core.trackers.mediapipe.networks import hand_networks
+
+    stored = _stored(episode)
+    frames = _frames_to_search(episode, stored, looks)
+    if recording.frames is None or not len(frames):
+        return []
+    networks, found = hand_networks(), []
+    for place, frame in enumerate(frames.tolist()):
+        progress("hands again", place, len(frames))
+        image = np.ascontiguousarray(recording.frames.at(frame))
+        for look in search.new_hands(networks, image, [search.whole(image)], (), room=4):
+            middle, size = look.pixels.mean(0), search.size(look.pixels)
+            away = np.linalg.norm(stored[frame].mean(1) - middle, axis=-1)
+            away = np.where(np.isfinite(away), away, np.inf)
+            slot = int(np.argmin(away))
+            if away[slot] < _SAME_HAND * size:
+                found.append(Sighting(frame, slot, look))
+    return found
+
+
+def _stored(episode: Episode) -> Float[np.ndarray, "T 2 21 2"]:
+    """Return where the dataset's hands are in the picture, NaN where they are not."""
+    assert episode.camera is not None
+    joints = episode.joints
+    pixels = project(episode.camera, joints)
+    ahead = (joints[..., 2] > 0).all(-1) & episode.valid
+    return np.where(ahead[..., None, None], pixels, np.nan)
+
+
+def _frames_to_search(
+    episode: Episode, stored: Float[np.ndarray, "T 2 21 2"], looks: int
+) -> Int[np.ndarray, "N"]:
+    middle = stored.mean(2)
+    speed = np.zeros(len(episode))
+    step = np.linalg.norm(middle[2:] - middle[:-2], axis=-1)
+    seen = episode.observed[1:-1]
+    speed[1:-1] = np.where(seen & np.isfinite(step), step, 0).max(1)
+    parts = np.array_split(np.arange(len(episode)), min(looks, len(episode)))
+    best = [int(part[np.argmax(speed[part])]) for part in parts if speed[part].any()]
+    return np.array(best, int)
+
+
+def _compared(episode: Episode, found: Sequence[Sighting]) -> list[Measure]:
+    """Compare hands that were found again with the stored ones, now, shifted and mirrored."""
+    if len(found) < 4:
+        return []
+    stored = _stored(episode)
+    away = np.full((len(found), 2 * MAX_LAG + 1), np.nan)
+    ratios, others = [], []
+    for row, sighting in enumerate(found):
+        pixels, size = sighting.look.pixels, float(extent(sighting.look.pixels))
+        for column in range(away.shape[1]):
+            if 0 <= (frame := sighting.frame + column - MAX_LAG) < len(episode):
+                gap = np.linalg.norm(stored[frame, sighting.slot] - pixels, axis=-1).mean()
+                away[row, column] = gap / size
+        ratios.append(float(extent(stored[sighting.frame, sighting.slot])) / size)
+        others.append((sighting.look.p_right > 0.5) != (sighting.slot == 1))
+
+    typical = np.nanmedian(away, axis=0)
+    now, best = float(typical[MAX_LAG]), int(np.argmin(typical))
+    # Without fast hands all shifts explain the pictures alike.
+    lag = best - MAX_LAG if typical[best] < _BETTER * now else 0
+    ratio = float(np.median(ratios))
+    factor = max(ratio, 1 / max(ratio, 1e-6))
+    sides = float(np.mean(others))
+    worst = found[int(np.nanargmax(away[:, MAX_LAG]))].frame
+    when = "earlier" if lag > 0 else "later"
+    return [
+        Measure("picture_agreement", now,
+                f"hands found again in the video are {now:.0%} of their size from where the "
+                "dataset has them", frame=worst),
+        Measure("picture_lag", abs(lag),
+                f"hands are in the video {abs(lag)} frames {when} than in the dataset",
+                frame=worst),
+        Measure("picture_size", factor,
+                f"hands are {ratio:.2f} times as large in the picture as those found again: another"
+                " camera, unit or depth", frame=worst),
+        Measure("picture_sides", sides,
+                f"{sides:.0%} of the hands found again are the other hand", frame=worst),
+    ]  # fmt: skip

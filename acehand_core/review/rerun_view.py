@@ -1,0 +1,465 @@
+"""An episode, or hands with their video, in rerun's viewer (https://rerun.io) or a file for it.
+
+Numbers go in columns, one row a frame: what a viewer shows at a frame is what the dataset holds
+there. Three time lines: ``frame``, ``time`` (seconds) and ``source_time`` (the source's stamps).
+
+Entities, all below ``scene`` in metres; the scene's frame is the world where every camera pose is
+known, else the camera's:
+
+    scene/camera                 where the camera is; image: its frustum, with video and landmarks
+    scene/camera/hand/SIDE       the human hand in the camera frame: bones, joints, mesh
+    scene/wrist/SIDE             the path of the wrist
+    scene/robot/SIDE/LINK        a link of the robot hand
+    curves/PLOT, commands/SIDE   what is plotted
+    about                        verdict, reasons, task, subject
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, UInt32
+
+from acehand_core.atomic import atomic_path, check_free
+from acehand_core.drawing.overlay import HAND_COLOURS
+from acehand_core.drawing.robot_parts import robot_parts
+from acehand_core.errors import InputError, MissingDependencyError, VideoError
+from acehand_core.geometry import frames, rotations
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.skeleton import WRIST
+from acehand_core.lerobot.trim_rules import runs
+from acehand_core.motion import HandMotion, RobotTrajectory
+from acehand_core.review import scene
+from acehand_core.review.episode import ABSENT, DOUBTFUL, FILLED, OBSERVED, Episode, RobotColumns
+from acehand_core.review.payload import curves
+from acehand_core.types import SIDES, Side
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.robot import Robot
+
+APPLICATION = "acehand"
+SUFFIX = ".rrd"
+
+Colour = tuple[int, int, int]
+_GREY: Colour = (150, 150, 150)
+_ROBOT: Colour = (196, 200, 206)
+_LIMIT: Colour = (200, 80, 80)
+_FRUSTUM_M = 0.08
+#: Of the human hand's mesh, so that the robot hand in it is seen.
+_OPACITY = 120
+#: Stamps above this count nanoseconds since 1970, others those since a recording's start.
+_SINCE_1970 = 10**17
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """What is to be seen; ``video`` (None: no pictures) shows frame k at ``video_times_s[k]``."""
+
+    title: str
+    episode: Episode
+    robot: Robot | None
+    video: Path | None = None
+    video_times_s: Float[np.ndarray, "T"] | None = None
+
+
+def is_installed() -> bool:
+    """Tell whether rerun is there."""
+    return find_spec("rerun") is not None
+
+
+def check_viewer() -> None:
+    """Raise InputError or MissingDependencyError where ``open_viewer`` would."""
+    _rerun()
+    if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        raise InputError(
+            "there is no display to open a viewer on; write a file with --save FILE.rrd. Where "
+            "there is one, `rerun FILE.rrd` opens it, `rerun --serve-web FILE.rrd` in a browser."
+        )
+
+
+def check_output(path: Path, overwrite: bool) -> None:
+    """Raise InputError, OutputError or MissingDependencyError where ``save`` would."""
+    _rerun()
+    if path.suffix != SUFFIX:
+        raise InputError(f"{path}: a file for rerun ends in {SUFFIX}.")
+    check_free(path, overwrite)
+
+
+def save(shown: Shown, path: Path, overwrite: bool = False) -> None:
+    """Write a file that rerun opens; it appears whole or not at all.
+
+    Raises:
+        InputError: another ending. OutputError: the file exists, or cannot be written.
+        MissingDependencyError: rerun is not installed. VideoError: the video is not there.
+    """
+    check_output(path, overwrite)
+    rr = _rerun()
+    with atomic_path(path, overwrite) as partial:
+        stream = rr.RecordingStream(APPLICATION)
+        stream.save(partial, default_blueprint=blueprint(shown))
+        try:
+            _send(rr, stream, shown)
+        finally:
+            stream.disconnect()  # what is written is whole only then
+
+
+def open_viewer(shown: Shown) -> None:
+    """Open rerun's viewer, or a recording more in the one that is open.
+
+    Raises:
+        InputError: there is no display. MissingDependencyError: rerun is not installed.
+        VideoError: the video is not there.
+    """
+    check_viewer()
+    rr = _rerun()
+    stream = rr.RecordingStream(APPLICATION)
+    stream.spawn(default_blueprint=blueprint(shown))
+    _send(rr, stream, shown)
+    stream.disconnect()
+
+
+def hands_as_episode(
+    source: Path, motion: HandMotion, trajectory: RobotTrajectory, origin: dict[str, Any]
+) -> Episode:
+    """Return a table of hands, and the robot that follows them, as an episode of no dataset.
+
+    ``origin`` is its provenance (``pipeline.report.episode_provenance``).
+    """
+    count, camera = len(motion), motion.camera
+    known = motion.known
+    pinhole = None
+    if camera is not None and camera.model == "pinhole":
+        row = camera.fx, camera.fy, camera.cx, camera.cy, camera.width, camera.height
+        pinhole = np.tile(np.array(row, float), (count, 1))
+    verdict = trajectory.verdict
+    report = {} if verdict is None else {"verdict": verdict.status, "reasons": [*verdict.reasons]}
+    return Episode(
+        dataset=source, number=0, task="", fps=float(motion.fps), source_ns=motion.timestamps_ns,
+        joints=np.where(known[..., None, None], motion.joints_camera, np.nan),
+        placed=motion.placed, valid=known, filled=motion.filled,
+        confidence=motion.quality.astype(float), sigma=motion.joint_sigma, camera=pinhole,
+        robot=RobotColumns(
+            trajectory.joint_names, trajectory.command_joints, trajectory.joints,
+            trajectory.commands, trajectory.registers, trajectory.frame, trajectory.T_frame_base,
+        ),
+        robot_label=trajectory.robot,
+        image_size=None if camera is None else (camera.width, camera.height),
+        motion=motion, report={"source": source.name, **report}, origin=origin, fingerprint="",
+    )  # fmt: skip
+
+
+def shade(colour: Colour, state: int) -> Colour:
+    """Return a hand's colour: pale where it was filled in, grey where it is doubtful."""
+    if state == DOUBTFUL:
+        return _GREY
+    share = 0.55 if state == FILLED else 0.0
+    red, green, blue = (round(c + share * (255 - c)) for c in colour)
+    return red, green, blue
+
+
+def packed(
+    colour: Colour, state: Int[np.ndarray, "T"], opacity: int = 255
+) -> UInt32[np.ndarray, "T"]:
+    """Return a hand's colours in some frames as rerun packs them, 0xRRGGBBAA."""
+    table = [(*shade(colour, value), opacity) for value in range(DOUBTFUL + 1)]
+    return np.array(table, np.uint8).view(">u4")[state, 0].astype(np.uint32)
+
+
+def _rerun() -> Any:
+    if not is_installed():
+        raise MissingDependencyError(
+            "The viewer needs rerun: pip install 'acehand[view]'. Without it, acehand view DATASET "
+            "writes a page of the episode, and acehand view HANDS --output DIR pictures."
+        )
+    import rerun
+
+    return rerun
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sender:
+    """A stream and the times of its rows."""
+
+    rr: Any
+    stream: Any
+    episode: Episode
+
+    def columns(
+        self, entity: str, columns: Iterable[Any], rows: Sequence[int] | np.ndarray | None = None
+    ) -> None:
+        """Send rows of some frames; None: one for every frame."""
+        episode, column = self.episode, self.rr.TimeColumn
+        at = np.arange(len(episode)) if rows is None else np.asarray(rows, int)
+        stamps = episode.source_ns[at]
+        if episode.source_ns[0] > _SINCE_1970:
+            source = column("source_time", timestamp=stamps.astype("datetime64[ns]"))
+        else:
+            source = column("source_time", duration=stamps.astype("timedelta64[ns]"))
+        times = np.round(at / episode.fps * 1e9).astype("timedelta64[ns]")
+        indexes = [column("frame", sequence=at), column("time", duration=times), source]
+        self.stream.send_columns(entity, indexes, [*columns])
+
+    def static(self, entity: str, *archetypes: Any) -> None:
+        self.stream.log(entity, *archetypes, static=True)
+
+    def pose(self, entity: str, poses: Float[np.ndarray, "T 4 4"]) -> None:
+        """Send a pose for every frame that has one."""
+        rows = np.flatnonzero(np.isfinite(poses).all((1, 2)))
+        turns = np.roll(rotations.to_quaternion(poses[rows, :3, :3]), -1, axis=-1)  # xyzw
+        if len(rows):
+            moved = self.rr.Transform3D.columns(translation=poses[rows, :3, 3], quaternion=turns)
+            self.columns(entity, moved, rows)
+
+    def series(
+        self, entity: str, values: Float[np.ndarray, "T"], name: str, colour: Colour, width: float
+    ) -> None:
+        """Send a line of a plot; it has a gap where a value is not known."""
+        known = np.isfinite(values)
+        line = self.rr.Scalars.columns(scalars=values[known]).partition(known.astype(int))
+        self.columns(entity, line)
+        self.static(entity, self.rr.SeriesLines(colors=[colour], names=[name], widths=[width]))
+
+
+def _send(rr: Any, stream: Any, shown: Shown) -> None:
+    before = rr.error_utils.strict_mode()
+    rr.set_strict_mode(True)  # a mistake is an error, not a warning
+    try:
+        stream.send_recording_name(shown.title)
+        sender = _Sender(rr, stream, shown.episode)
+        sender.static("about", rr.TextDocument(about(shown), media_type="text/markdown"))
+        _send_camera(sender, shown)
+        state = shown.episode.states
+        for slot, side in enumerate(SIDES):
+            if state[:, slot].any():
+                _send_hand(sender, slot, side, state[:, slot])
+                _send_robot(sender, shown.robot, slot, side, state[:, slot])
+        _send_plots(sender, shown)
+    finally:
+        rr.set_strict_mode(before)
+
+
+def _send_camera(sender: _Sender, shown: Shown) -> None:
+    rr, episode, poses = sender.rr, shown.episode, scene.world_poses(shown.episode)
+    up = rr.ViewCoordinates.RIGHT_HAND_Z_UP if poses is not None else rr.ViewCoordinates.RDF
+    sender.static("scene", up)
+    if poses is not None:
+        sender.pose("scene/camera", poses)
+    if episode.camera is not None:
+        fx, fy, cx, cy, width, height = episode.camera.T
+        matrices = np.zeros((len(episode), 3, 3))
+        # Here integers are centres of pixels, in rerun their upper left corners.
+        matrices[:, 0, 0], matrices[:, 1, 1], matrices[:, 2, 2] = fx, fy, 1
+        matrices[:, 0, 2], matrices[:, 1, 2] = cx + 0.5, cy + 0.5
+        rows = np.flatnonzero(np.r_[True, (np.diff(episode.camera, axis=0) != 0).any(1)])
+        size = np.stack([width, height], axis=1)
+        seen = rr.Pinhole.columns(
+            image_from_camera=matrices[rows], resolution=size[rows],
+            image_plane_distance=np.full(len(rows), _FRUSTUM_M),
+        )  # fmt: skip
+        sender.columns(_picture(episode), seen, rows)
+    if shown.video is not None and shown.video_times_s is not None:
+        if not shown.video.is_file():
+            raise VideoError(f"{shown.video}: the episode's video is not there.")
+        entity = f"{_picture(episode)}/video"
+        sender.static(entity, rr.AssetVideo(path=shown.video))
+        times = np.round(shown.video_times_s * 1e9).astype(np.int64)
+        sender.columns(entity, rr.VideoFrameReference.columns_nanos(times))
+
+
+def _send_hand(sender: _Sender, slot: int, side: Side, state: Int[np.ndarray, "T"]) -> None:
+    rr, episode, motion = sender.rr, sender.episode, sender.episode.motion
+    colours = packed(HAND_COLOURS[side], state)
+    entity = f"scene/camera/hand/{side}"
+    if not episode.placed:
+        apart = [(2 * slot - 1) * scene.APART_M, 0.0, 0.0]
+        sender.static(entity, rr.Transform3D(translation=apart))
+
+    drawn = [(entity, episode.joints[:, slot], rr.LineStrips3D, rr.Points3D, 0.0025)]
+    if motion is not None:
+        # From centres of pixels to their corners, as above.
+        marks = np.where(state[:, None, None] > ABSENT, motion.joints_image[:, slot] + 0.5, np.nan)
+        picture = f"{_picture(episode)}/landmarks/{side}"
+        drawn.append((picture, marks, rr.LineStrips2D, rr.Points2D, 1.5))
+    for place, points, lines, dots, radius in drawn:
+        bones = [scene.strips(p, int(value)) for p, value in zip(points, state, strict=True)]
+        known = np.isfinite(points).all(-1)
+        pairs = np.concatenate(bones)
+        kind = lines.columns(strips=pairs).partition([len(bone) for bone in bones])
+        sender.columns(f"{place}/bones", [*kind, *lines.columns(colors=colours)])
+        kind = dots.columns(positions=points[known]).partition(known.sum(1))
+        sender.columns(f"{place}/joints", [*kind, *dots.columns(colors=colours)])
+        sender.static(f"{place}/bones", lines.from_fields(radii=[radius]))
+        sender.static(f"{place}/joints", dots.from_fields(radii=[2 * radius]))
+
+    if episode.placed:
+        poses = scene.world_poses(episode)
+        wrist = episode.joints[:, slot, WRIST]
+        wrist = wrist if poses is None else frames.apply(poses, wrist[:, None])[:, 0]
+        parts = runs(np.isfinite(wrist).all(1))
+        way = [wrist[first:last] for first, last in parts if last - first > 1]
+        sender.static(
+            f"scene/wrist/{side}",
+            rr.LineStrips3D(way, colors=[HAND_COLOURS[side]], radii=[0.001]),
+        )
+        if motion is not None and motion.hand_model == "acehand":
+            _send_mesh(sender, f"{entity}/mesh", motion, slot, state)
+
+
+def _send_mesh(
+    sender: _Sender, entity: str, motion: HandMotion, slot: int, state: Int[np.ndarray, "T"]
+) -> None:
+    rr, side, model = sender.rr, SIDES[slot], CapsuleHand()
+    kept, faces = scene.thinned(model.rest_vertices(side, motion.betas[slot]), model.faces(side))
+    rows = np.flatnonzero((state != ABSENT) & (state != DOUBTFUL) & motion.known[:, slot])
+    pose = motion.global_orient[rows, slot], motion.hand_pose[rows, slot], motion.betas[slot]
+    vertices = model.vertices(side, *pose)[:, kept] + motion.translation[rows, slot, None]
+    shape = rr.Mesh3D.columns(
+        vertex_positions=vertices.reshape(-1, 3),
+        vertex_normals=scene.mesh_normals(vertices, faces).reshape(-1, 3),
+    )
+    lengths = np.zeros(len(state), int)
+    lengths[rows] = len(kept)
+    colours = packed(HAND_COLOURS[side], state, _OPACITY)
+    tint = rr.Mesh3D.columns(albedo_factor=colours)
+    sender.columns(entity, [*shape.partition(lengths), *tint])
+    sender.static(entity, rr.Mesh3D.from_fields(triangle_indices=faces))
+
+
+def _send_robot(
+    sender: _Sender, robot: Robot | None, slot: int, side: Side, state: Int[np.ndarray, "T"]
+) -> None:
+    rr, episode, bases = sender.rr, sender.episode, scene.scene_bases(sender.episode)
+    if robot is None or episode.robot is None or bases is None or side not in robot.hands:
+        return
+    hand = robot.hands[side]
+    parts = robot_parts(hand)
+    poses = bases[:, slot, None] @ scene.link_poses(hand, episode.robot.joints[:, slot])
+    there = (state != ABSENT) & np.isfinite(bases[:, slot]).all((1, 2))
+    looks = np.where(there, state, ABSENT)
+    rows = np.flatnonzero(np.r_[True, np.diff(looks) != 0])  # where it comes, goes, or looks other
+    colours = packed(_ROBOT, looks[rows])
+    for link, told in enumerate(parts.links):
+        corners, normals = scene.link_surface(parts, link)
+        if not len(corners):
+            continue
+        entity = f"scene/robot/{side}/{told.name.removeprefix(f'{side}_')}"
+        sender.pose(entity, np.where(there[:, None, None], poses[:, link], np.nan))
+        shown = there[rows]
+        shape = rr.Mesh3D.columns(
+            vertex_positions=np.tile(corners, (shown.sum(), 1)),
+            vertex_normals=np.tile(normals, (shown.sum(), 1)),
+        ).partition(np.where(shown, len(corners), 0))
+        sender.columns(entity, [*shape, *rr.Mesh3D.columns(albedo_factor=colours)], rows)
+
+
+def _send_plots(sender: _Sender, shown: Shown) -> None:
+    episode = shown.episode
+    limits: dict[str, float] = {}
+    for curve in curves(episode, shown.robot):
+        side, _, which = curve.side.partition(" ")
+        colour: Colour = HAND_COLOURS[side]
+        entity = f"curves/{_slug(curve.plot)}"
+        name = f"{curve.side} ({curve.unit})" if curve.unit else curve.side
+        sender.series(f"{entity}/{_slug(curve.side)}", curve.values, name,
+                      shade(colour, FILLED) if which == "along" else colour, 1.5)  # fmt: skip
+        if curve.limit is not None:
+            limits[entity] = curve.limit
+    for entity, limit in limits.items():
+        sender.series(f"{entity}/limit", np.full(len(episode), limit), "limit", _LIMIT, 1.0)
+
+    for slot, side, hand in _commanded(shown):
+        robot = episode.robot
+        assert robot is not None
+        for column, joint in enumerate(robot.command_joints):
+            entity = f"commands/{side}/{joint}"
+            values = np.where(episode.valid[:, slot], robot.commands[:, slot, column], np.nan)
+            sender.series(entity, values, joint, HAND_COLOURS[side], 1.5)
+            for name, ends in (("lower", hand.command_lower), ("upper", hand.command_upper)):
+                line = np.full(len(episode), float(ends[column]))
+                sender.series(f"{entity}/{name}", line, name, _LIMIT, 1.0)
+
+
+def about(shown: Shown) -> str:
+    """Return what is said of the episode, as Markdown."""
+    episode, report = shown.episode, shown.episode.report
+    count = episode.states
+    lines = [f"# {shown.title}", "", f"- task: {episode.task or 'not known'}"]
+    lines += [f"- subject: {episode.subject or 'not known'}",
+              f"- source: {episode.source or 'not known'}",
+              f"- robot: {episode.robot_label or 'none'}",
+              f"- {len(episode)} frames at {episode.fps:g} a second"]  # fmt: skip
+    for slot, side in enumerate(SIDES):
+        shares = [f"{name} {(count[:, slot] == value).mean():.0%}"
+                  for name, value in (("observed", OBSERVED), ("filled in (pale)", FILLED),
+                                      ("doubtful (dashed)", DOUBTFUL))
+                  if (count[:, slot] == value).any()]  # fmt: skip
+        lines.append(f"- {side} hand: {', '.join(shares) or 'absent'}")
+    frame = "camera" if scene.world_poses(episode) is None else "world"
+    lines.append(f"- the scene is in the {frame} frame")
+    lines += ["", f"## Verdict: {report.get('verdict') or 'none'}", ""]
+    lines += [f"- {reason}" for reason in report.get("reasons") or ()]
+    return "\n".join(lines) + "\n"
+
+
+def blueprint(shown: Shown) -> Any:
+    """Return how the viewer is laid out."""
+    _rerun()
+    import rerun.blueprint as rrb
+
+    episode = shown.episode
+    seen = ["$origin/**"]
+    if episode.camera is not None and (
+        episode.motion is None or not np.isfinite(episode.motion.joints_image).any()
+    ):
+        seen.append("/scene/camera/hand/**")  # without landmarks the hands themselves
+    plots = list(dict.fromkeys(curve.plot for curve in curves(episode, shown.robot)))
+    tabs = [
+        rrb.Grid(
+            *(rrb.TimeSeriesView(origin=f"curves/{_slug(plot)}", name=plot) for plot in plots),
+            name="hands and robot",
+        )
+    ]
+    for _, side, _ in _commanded(shown):
+        joints = episode.robot.command_joints if episode.robot is not None else ()
+        views = (rrb.TimeSeriesView(origin=f"commands/{side}/{joint}", name=joint)
+                 for joint in joints)  # fmt: skip
+        tabs.append(rrb.Grid(*views, name=f"{side} commands"))
+    return rrb.Blueprint(
+        rrb.Vertical(
+            rrb.Horizontal(
+                rrb.Spatial2DView(origin=_picture(episode), contents=seen, name="video"),
+                rrb.Spatial3DView(origin="scene", name="scene"),
+                rrb.TextDocumentView(origin="about", name="about"),
+                column_shares=[4, 5, 2],
+            ),
+            rrb.Tabs(*tabs),
+            row_shares=[3, 2],
+        ),
+        rrb.TimePanel(state="collapsed", timeline="time"),
+        collapse_panels=True,
+    )
+
+
+def _picture(episode: Episode) -> str:
+    """Return where the picture is: before the camera, or on its own where there is none."""
+    return "picture" if episode.camera is None else "scene/camera/image"
+
+
+def _commanded(shown: Shown) -> list[tuple[int, Side, HandSpec]]:
+    """Return the robot hands whose commands are plotted."""
+    robot = shown.robot
+    if robot is None or shown.episode.robot is None:
+        return []
+    return [(slot, side, robot.hands[side]) for slot, side in enumerate(SIDES)
+            if side in robot.hands and shown.episode.valid[:, slot].any()]  # fmt: skip
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"\W+", "_", name)

@@ -1,0 +1,209 @@
+"""``acehand review``: the acceptance page from this machine to this machine, with decisions saved.
+
+The server listens on the loopback address only, answers requests that name it by that address (so
+that no other site can reach it under a name of its own), and takes decisions only with the token
+that its page holds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import threading
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from acehand_core.errors import AcehandError, OutputError, SchemaError
+from acehand_core.lerobot.format import OVERLAY
+from acehand_core.review.decisions import Decision, read_decisions, write_decisions
+from acehand_core.review.episode import DatasetReader
+from acehand_core.review.inspect import Inspection, robot_of
+from acehand_core.review.page import page_data, page_text, plotly_bundle, robots_of
+from acehand_core.review.payload import episode_block
+
+_LONGEST_REQUEST = 1_000_000
+_PART = 1 << 20
+
+
+@dataclass(slots=True)
+class Review:
+    """An inspection that is being reviewed; decisions are written as they come.
+
+    ``decisions`` is the file, which need not exist.
+    """
+
+    inspection: Inspection
+    decisions: Path
+    title: str
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    _made: dict[str, Decision] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        if self.decisions.is_file():
+            self._made = read_decisions(self.decisions)
+
+    def decide(self, entry: Mapping[str, Any]) -> None:
+        """Take a decision and write all of them. Raises SchemaError, OutputError."""
+        decision = Decision.of(entry, "the page")
+        if decision.fingerprint not in {e.fingerprint for e in self.inspection.episodes}:
+            raise SchemaError("the page: the decision is of no episode that is shown.")
+        with self._lock:
+            # Another reviewer's page may have written the file meanwhile.
+            made = read_decisions(self.decisions) if self.decisions.is_file() else dict(self._made)
+            made.pop(decision.fingerprint, None)
+            if decision.decision or decision.trim:
+                made[decision.fingerprint] = decision
+            write_decisions(self.decisions, made)
+            self._made = made
+
+    def page(self) -> bytes:
+        """Return the page; what it shows of episodes it asks for."""
+        with self._lock:
+            readers = [DatasetReader(dataset) for dataset in self.inspection.datasets]
+            data = page_data(self.inspection, self._made, readers, token=self.token)
+        return page_text(self.title, data).encode()
+
+    def robots(self) -> bytes:
+        """Return the datasets' robots, as a page holds them."""
+        readers = [DatasetReader(dataset) for dataset in self.inspection.datasets]
+        return zlib.compress(json.dumps(robots_of(readers)).encode())
+
+    def block(self, dataset: int, number: int) -> bytes:
+        """Return an episode as a page holds it. Raises AcehandError."""
+        reader = DatasetReader(self.inspection.datasets[dataset])
+        return episode_block(reader.read(number), robot_of(reader))
+
+    def video(self, dataset: int, number: int) -> Path | None:
+        """Return the file of an episode's overlay, or of its video where that is its alone."""
+        reader = DatasetReader(self.inspection.datasets[dataset])
+        if (overlay := reader.read(number).folder / OVERLAY).is_file():
+            return overlay
+        place = reader.video(number)
+        return None if place is None or place.start_s else place.video
+
+
+def server_of(review: Review, port: int = 0) -> ThreadingHTTPServer:
+    """Return a server on the loopback address; ``port`` 0 takes a free one.
+
+    Raises:
+        OutputError: the port is in use.
+    """
+    handler = type("Handler", (_Handler,), {"review": review})
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except OSError as error:
+        raise OutputError(
+            f"port {port} cannot be used ({error.strerror}); choose another with --port."
+        ) from error
+    server.daemon_threads = True
+    return server
+
+
+class _Handler(BaseHTTPRequestHandler):
+    review: Review
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """Answer with the page or a part of it."""
+        if not self._is_here():
+            return
+        part = re.fullmatch(r"/(episode|video)/(\d{1,6})/(\d{1,9})", self.path)
+        try:
+            if self.path == "/":
+                self._send(self.review.page(), "text/html; charset=utf-8")
+            elif self.path == "/plotly.js":
+                self._send(plotly_bundle(), "text/javascript")
+            elif self.path == "/robots":
+                self._send(self.review.robots(), "application/octet-stream")
+            elif part is None or int(part[2]) >= len(self.review.inspection.datasets):
+                self._refuse(404, "there is no such page")
+            elif part[1] == "episode":
+                block = self.review.block(int(part[2]), int(part[3]))
+                self._send(block, "application/octet-stream")
+            else:
+                self._send_video(self.review.video(int(part[2]), int(part[3])))
+        except ConnectionError:  # a player that has enough of a video hangs up
+            self.close_connection = True
+        except (AcehandError, OSError) as error:
+            self._refuse(404, str(error))
+
+    def do_POST(self) -> None:
+        """Take a decision."""
+        if not self._is_here():
+            return
+        size = int(self.headers.get("Content-Length") or 0)
+        given = self.headers.get("X-Acehand-Token") or ""
+        if self.path != "/decisions" or not 0 < size <= _LONGEST_REQUEST:
+            self._refuse(404, "only decisions are taken, at /decisions")
+        elif not secrets.compare_digest(given, self.review.token):
+            self._refuse(403, "the page is not of this server; load it again")
+        else:
+            try:
+                self.review.decide(json.loads(self.rfile.read(size)))
+                self._send(b"{}", "application/json")
+            except ValueError as error:
+                self._refuse(400, f"no decision: {error}")
+            except AcehandError as error:
+                self._refuse(500 if isinstance(error, OutputError) else 400, str(error))
+
+    def _is_here(self) -> bool:
+        """Refuse a request that reached this server under another name."""
+        name = (self.headers.get("Host") or "").rsplit(":", 1)[0]
+        if name in ("127.0.0.1", "localhost"):
+            return True
+        self._refuse(403, "this page is for this machine only")
+        return False
+
+    def _send(self, content: bytes, kind: str) -> None:
+        self._head(200, kind, len(content))
+        self.wfile.write(content)
+
+    def _refuse(self, code: int, text: str) -> None:
+        content = text.encode()
+        self.close_connection = True  # what was sent with the request may not have been read
+        self._head(code, "text/plain; charset=utf-8", len(content))
+        self.wfile.write(content)
+
+    def _head(self, code: int, kind: str, size: int, **more: str) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(size))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        for name, value in more.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+
+    def _send_video(self, path: Path | None) -> None:
+        """Send a file, or the part of it that a player asks for."""
+        if path is None:
+            self._refuse(404, "this episode has no video of its own")
+            return
+        size = path.stat().st_size
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or "")
+        first, last = 0, size - 1
+        if asked and (asked[1] or asked[2]):
+            first = int(asked[1]) if asked[1] else max(size - int(asked[2]), 0)
+            last = min(int(asked[2]), size - 1) if asked[1] and asked[2] else size - 1
+            if first > last:
+                self._head(416, "text/plain", 0, Content_Range=f"bytes */{size}")
+                return
+            self._head(206, "video/mp4", last - first + 1, Accept_Ranges="bytes",
+                       Content_Range=f"bytes {first}-{last}/{size}")  # fmt: skip
+        else:
+            self._head(200, "video/mp4", size, Accept_Ranges="bytes")
+        with path.open("rb") as file:
+            file.seek(first)
+            left = last - first + 1
+            while left > 0 and (part := file.read(min(_PART, left))):
+                self.wfile.write(part)
+                left -= len(part)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the terminal is the reviewer's."""
