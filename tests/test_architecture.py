@@ -84,7 +84,19 @@ ALLOWED = {
         "self_calibration",  # its version is part of what a resumed run compares
     },
     "batch": {"motion", "recordings", "lerobot", "trackers", "retarget", "pipeline"},
+    "review": {
+        "motion",
+        "geometry",
+        "hand",
+        "recordings",
+        "lerobot",
+        "trackers",
+        "retarget",
+        "drawing",
+        "pipeline",
+    },
     "cli": {
+        "review",
         "batch",
         "motion",
         "geometry",

@@ -32,8 +32,8 @@ def pins(file: str = "constraints.txt") -> dict[str, str]:
 
 
 #: Pinned, but no part of the test environment: the first brings some ninety packages, a notebook
-#: server among them, and the tests inject the pictures that it would read; Ray is large.
-NOT_INSTALLED = {"projectaria-tools", "ray"}
+#: server among them, and the tests inject the pictures that it would read; Ray and rerun are large.
+NOT_INSTALLED = {"projectaria-tools", "ray", "rerun-sdk"}
 
 
 def requirements() -> list[str]:

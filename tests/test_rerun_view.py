@@ -1,0 +1,498 @@
+"""``acehand view``: what is sent to rerun is what the dataset and MuJoCo say."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from acehand_core.drawing.robot_parts import robot_parts
+from acehand_core.errors import InputError
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand import articulation
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.skeleton import BONES, TIPS
+from acehand_core.lerobot import format as layout
+from acehand_core.recordings.hands_file import write_hand_motion
+from acehand_core.review import rerun_view, scene
+from acehand_core.review.episode import DatasetReader
+from acehand_core.types import SIDES
+from helpers import lerobot_samples as samples
+from helpers.commands import Acehand, first_run
+from helpers.retarget_samples import motion_of
+from retarget.robots.robot import load_robot
+
+mujoco = pytest.importorskip("mujoco")
+
+FRAMES, FPS = 40, 30.0
+FILLED, DOUBTFUL, AWAY = slice(20, 24), slice(30, 33), slice(10, 15)  # AWAY: the left hand
+CAMERA = Camera("pinhole", samples.WIDTH, samples.HEIGHT, 60.0, 60.0, 31.5, 23.5)
+
+
+def hands(**changes):
+    """Return default hands that close and open, with a mesh, seen by a camera."""
+    high = articulation.limits()[1]
+    phase = np.sin(2 * np.pi * np.arange(FRAMES) / FRAMES)[:, None]
+    made = defaultdict(list)
+    for slot, side in enumerate(SIDES):
+        pose = articulation.angles_to_pose(np.where(high > 1, 0.3 * high * (1 + phase), 0), side)
+        turn = rotations.exp(np.concatenate([0.4 * phase, -0.2 * phase, 0.6 * phase], axis=1))
+        place = np.concatenate([0.05 * phase + 0.3 * slot - 0.15, 0.02 * phase, 0.6 + 0 * phase], 1)
+        joints = CapsuleHand().joints(side, turn, pose, np.zeros(10)) + place[:, None]
+        parts = {
+            "global_orient": turn, "hand_pose": pose, "translation": place,
+            "joints_camera": joints, "joints_image": CAMERA.project(joints),
+        }  # fmt: skip
+        for name, value in parts.items():
+            made[name].append(value)
+    arrays = {name: np.stack(values, axis=1) for name, values in made.items()}
+    arrays["joints_camera"][AWAY, 0] = np.nan
+    filled = np.zeros((FRAMES, 2), bool)
+    filled[FILLED] = True
+    known = np.isfinite(arrays["joints_camera"]).all((2, 3))
+    arrays["joints_image"][filled | ~known] = np.nan
+    quality = known.astype(float)
+    quality[DOUBTFUL] = 0
+    return motion_of(
+        arrays.pop("joints_camera"), FPS, hand_model="acehand", camera=CAMERA, quality=quality,
+        observed=known & ~filled, filled=filled, **arrays, **changes,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("view")
+    write_hand_motion(hands(), root / "hands.parquet")
+    samples.video(root / "clip.mp4", FRAMES, seed=0)
+    intrinsics = f"{CAMERA.fx},{CAMERA.fy},{CAMERA.cx},{CAMERA.cy}"
+    first_run(root / "clip.mp4", "--tracker", root / "hands.parquet", "--intrinsics", intrinsics,
+              "--task", "open | close", "--subject", "P7", "--no-overlay", "--output",
+              root / "data")  # fmt: skip
+    return root / "data"
+
+
+# Geometry, without rerun.
+
+_OCTAGON = 2 * np.sqrt(2)  # area of a regular octagon in a circle of radius 1
+_RING = np.sqrt(0.5)  # radius and height of the ring between pole and equator
+#: Half of a ball of radius 1 of two rings of eight: a pyramid on the frustum of one.
+_HALF_BALL = _OCTAGON * (0.5 * (1 - _RING) + _RING * (1 + 0.5 + _RING)) / 3
+
+
+def volume_of(model, geom: int) -> float:
+    """Return the volume of what stands for a shape: a round one has eight sides."""
+    kinds, (a, b, c) = mujoco.mjtGeom, model.geom_size[geom]
+    kind = kinds(int(model.geom_type[geom]))
+    if kind == kinds.mjGEOM_BOX:
+        return 8 * a * b * c
+    if kind == kinds.mjGEOM_CAPSULE:
+        return 2 * _HALF_BALL * a**3 + _OCTAGON * a**2 * 2 * b
+    if kind == kinds.mjGEOM_CYLINDER:
+        return _OCTAGON * a**2 * 2 * b
+    assert kind in (kinds.mjGEOM_SPHERE, kinds.mjGEOM_ELLIPSOID)
+    return 2 * _HALF_BALL * (a**3 if kind == kinds.mjGEOM_SPHERE else a * b * c)
+
+
+@pytest.mark.parametrize("name", ["inspire", "shadow", "panda_gripper"])
+def test_links_are_where_mujoco_has_them(name: str) -> None:
+    for side, hand in load_robot(name).hands.items():
+        model = mujoco.MjModel.from_xml_path(str(hand.mjcf_path))
+        data = mujoco.MjData(model)
+        joints = np.random.default_rng(0).uniform(hand.lower, hand.upper, (3, len(hand.lower)))
+        parts, poses = robot_parts(hand), scene.link_poses(hand, joints)
+        assert len(parts.links) == model.nbody - 1
+        for row, values in enumerate(joints):
+            for joint, value in zip(hand.joint_names, values, strict=True):
+                data.joint(f"{side}_{joint}").qpos = value
+            mujoco.mj_forward(model, data)
+            np.testing.assert_allclose(poses[row, :, :3, 3], data.xpos[1:], atol=1e-9)
+            np.testing.assert_allclose(poses[row, :, :3, :3].reshape(-1, 9), data.xmat[1:],
+                                       atol=1e-9)  # fmt: skip
+
+            for link in range(len(parts.links)):
+                geoms = np.flatnonzero((model.geom_bodyid == link + 1) & (model.geom_group == 2))
+                corners, normals = scene.link_surface(parts, link)
+                assert bool(len(corners)) == bool(len(geoms))
+                if not len(geoms):
+                    continue
+                placed = frames.apply(poses[row, link], corners)
+                a, b, c = placed.reshape(-1, 3, 3).swapaxes(0, 1)
+                # The divergence theorem: positive only where triangles face outwards.
+                volume = np.sum(a * np.cross(b, c)) / 6
+                assert volume == pytest.approx(sum(volume_of(model, g) for g in geoms), rel=1e-6)
+                across = np.cross(b - a, c - a)
+                across /= np.linalg.norm(across, axis=1, keepdims=True)
+                turned = normals @ poses[row, link, :3, :3].T
+                np.testing.assert_allclose(turned, np.repeat(across, 3, axis=0), atol=1e-6)
+
+                # Every corner lies within some shape, as MuJoCo places it.
+                inside = np.zeros(len(placed), bool)
+                for geom in geoms:
+                    local = (placed - data.geom_xpos[geom]) @ data.geom_xmat[geom].reshape(3, 3)
+                    x, y, z = np.abs(local).T
+                    size, kinds = model.geom_size[geom], mujoco.mjtGeom
+                    kind = kinds(int(model.geom_type[geom]))
+                    if kind == kinds.mjGEOM_CAPSULE:
+                        inside |= np.hypot(np.hypot(x, y), np.maximum(z - size[1], 0)) < (
+                            size[0] + 1e-9
+                        )
+                    elif kind == kinds.mjGEOM_CYLINDER:
+                        inside |= (np.hypot(x, y) < size[0] + 1e-9) & (z < size[1] + 1e-9)
+                    elif kind == kinds.mjGEOM_SPHERE:
+                        inside |= np.linalg.norm(local, axis=1) < size[0] + 1e-9
+                    else:
+                        inside |= (np.abs(local) < size + 1e-9).all(1)
+                assert inside.all()
+
+
+def test_normals_of_an_octahedron_point_away_from_its_middle() -> None:
+    corners = np.array([[1, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0], [0, 0, 1], [0, 0, -1.0]])
+    faces = [[x, y, z] if (x + y + z) % 2 == 0 else [x, z, y]
+             for x in (0, 1) for y in (2, 3) for z in (4, 5)]  # fmt: skip
+    shifted = np.stack([0.1 * corners + 3, 0.2 * corners])
+    found = scene.mesh_normals(shifted, np.array(faces))
+    np.testing.assert_allclose(found, np.stack([corners, corners]), atol=1e-9)
+
+
+def test_a_thinned_mesh_has_vertices_of_the_hand_and_its_size() -> None:
+    hand = CapsuleHand()
+    vertices, faces = hand.rest_vertices("left", np.zeros(10)), hand.faces("left")
+    kept, joined = scene.thinned(vertices, faces)
+    assert len(kept) < len(vertices) / 2 and joined.max() == len(kept) - 1
+    assert all(len({*face}) == 3 for face in joined.tolist())
+    few = vertices[kept]
+    assert np.abs(np.ptp(few, axis=0) - np.ptp(vertices, axis=0)).max() < 0.01
+    a, b, c = few[joined].swapaxes(0, 1)
+    d, e, f = vertices[faces].swapaxes(0, 1)
+    assert np.sum(a * np.cross(b, c)) == pytest.approx(np.sum(d * np.cross(e, f)), rel=0.1)
+
+
+def test_doubtful_bones_are_dashed() -> None:
+    joints = np.random.default_rng(0).normal(size=(21, 3))
+    joints[20] = np.nan
+    whole = scene.strips(joints, rerun_view.OBSERVED)
+    dashed = scene.strips(joints, scene.DOUBTFUL)
+    assert len(whole) == len(BONES) - 1 and len(dashed) == 3 * len(whole)
+    lengths = [np.linalg.norm(np.diff(s, axis=1), axis=-1).sum() for s in (whole, dashed)]
+    assert lengths[1] == pytest.approx(0.6 * lengths[0])
+
+
+def test_states(dataset: Path) -> None:
+    state = DatasetReader(dataset).read(0).states
+    expected = np.full((FRAMES, 2), 1)
+    expected[FILLED], expected[DOUBTFUL], expected[AWAY, 0] = 2, 3, 0
+    assert np.array_equal(state, expected)
+
+
+# Without rerun: the page, and how to get it.
+
+
+@pytest.fixture
+def no_rerun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rerun_view, "is_installed", lambda: False)
+
+
+def test_without_rerun_an_episode_is_a_page(dataset: Path, capsys, no_rerun) -> None:
+    pytest.importorskip("plotly")
+    page = dataset.with_name("data.view") / "episode_000000.html"
+    for _ in range(2):  # it is made anew
+        run = Acehand(capsys, "view", dataset)
+        assert run.code == 0
+        assert run.json == {"viewer": "page", "episode": 0, "files": [str(page)]}
+    text = page.read_text("utf-8")
+    assert "open | close" in text and "P7" in text and 'id="video-0-0"' in text
+    named = dataset.with_name("named.html")
+    named.write_text("mine")
+    run = Acehand(capsys, "view", dataset, "--save", named)
+    assert run.code == 4 and "--overwrite" in run.messages and named.read_text() == "mine"
+    assert Acehand(capsys, "view", dataset, "--save", named, "--overwrite").code == 0
+    assert named.read_text("utf-8") == text
+
+
+def test_without_rerun_the_others_say_how_to_get_it(
+    dataset: Path, tmp_path: Path, capsys, no_rerun
+) -> None:
+    table = dataset.with_name("hands.parquet")
+    for words in ([table], [table, "--save", tmp_path / "x.rrd"],
+                  [dataset, "--save", tmp_path / "x.rrd"]):  # fmt: skip
+        run = Acehand(capsys, "view", *words)
+        assert run.code == 2 and "pip install 'acehand[view]'" in run.messages
+        assert "--output DIR" in run.messages
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_flags_that_do_not_apply(dataset: Path, tmp_path: Path, capsys) -> None:
+    table, out = dataset.with_name("hands.parquet"), tmp_path / "out"
+    for words, said in (
+        ([dataset, "--output", out], "acehand render"),
+        ([dataset, "--video", dataset.with_name("clip.mp4")], "its own video"),
+        ([dataset, "--intrinsics", "1,1,1,1"], "its own video"),
+        ([dataset, "--episode", 3, "--save", tmp_path / "x.html"], "no episode 3"),
+        ([table, "--episode", 0], "--episode is for datasets"),
+        ([table, "--output", out, "--save", tmp_path / "x.rrd"], "give one"),
+        ([tmp_path, "--save", tmp_path / "x.rrd"], "HandMotion table"),
+    ):
+        run = Acehand(capsys, "view", *words)
+        assert run.code == 2 and said in run.messages, words
+    assert [*tmp_path.iterdir()] == []
+
+
+# With rerun: what a file holds.
+
+
+@pytest.fixture
+def rr():
+    return pytest.importorskip("rerun", reason="rerun-sdk is not installed (extra view)")
+
+
+class Recorded:
+    """What a file for rerun holds, by entity and component."""
+
+    def __init__(self, path: Path) -> None:
+        from rerun.chunk import RrdReader
+
+        reader = RrdReader(path)
+        (self.recording,) = reader.recordings()
+        (self.blueprint,) = reader.blueprints()
+        self.laid_out = reader.stream(store=self.blueprint).to_chunks()
+        self._chunks = defaultdict(list)
+        for chunk in reader.stream(store=self.recording).to_chunks():
+            table = pa.Table.from_batches([chunk.to_record_batch()])
+            columns = {
+                name: column.cast(pa.int64()) if pa.types.is_duration(column.type) else column
+                for name, column in zip(table.column_names, table.columns, strict=True)
+            }
+            held = {name: column.to_pylist() for name, column in columns.items()}
+            self._chunks[chunk.entity_path.removeprefix("/")].append(held)
+
+    @property
+    def entities(self) -> set[str]:
+        return {*self._chunks}
+
+    def all(self, entity: str, component: str, beside: str | None = None) -> list:
+        """Return a component's rows, or what another column has in these."""
+        (rows,) = (c[beside or component] for c in self._chunks[entity] if component in c)
+        return rows
+
+    def at(self, entity: str, component: str, frame: int) -> np.ndarray:
+        """Return what an entity shows at a frame: the last row until then."""
+        frames = self.all(entity, component, "frame")
+        return np.array(self.all(entity, component)[np.searchsorted(frames, frame, "right") - 1])
+
+
+@pytest.fixture
+def recorded(dataset: Path, tmp_path: Path, capsys, rr) -> Recorded:
+    run = Acehand(capsys, "view", dataset, "--save", tmp_path / "episode.rrd")
+    assert run.code == 0, run.err
+    assert run.json == {"viewer": "rerun", "episode": 0, "frames": FRAMES,
+                        "files": [str(tmp_path / "episode.rrd")]}  # fmt: skip
+    return Recorded(tmp_path / "episode.rrd")
+
+
+def test_a_recording_holds_the_datasets_numbers(dataset: Path, recorded: Recorded) -> None:
+    (row,) = layout.read_episode_rows(dataset)
+    table = pq.read_table(dataset / layout.data_file(row), partitioning=None)
+    joints = np.array(table["observation.hand.joints_camera"].to_pylist()).reshape(-1, 2, 21, 3)
+    state = np.array(table["observation.state"].to_pylist()).reshape(-1, 2, 15)
+    stamps = np.array(table["observation.source_timestamp_ns"].to_pylist()).reshape(-1)
+
+    times = [recorded.all("scene/camera/hand/right/joints", "Points3D:positions", name)
+             for name in ("frame", "time", "source_time")]  # fmt: skip
+    assert times[0] == [*range(FRAMES)]
+    np.testing.assert_allclose(times[1], np.arange(FRAMES) / FPS * 1e9, atol=1)
+    np.testing.assert_array_equal(times[2], stamps)
+    for frame in (0, 7, 22, 31):
+        shown = recorded.at("scene/camera/hand/right/joints", "Points3D:positions", frame)
+        tip = TIPS[1]
+        np.testing.assert_allclose(shown[tip], joints[frame, 1, tip], atol=1e-6)
+    assert recorded.at("scene/camera/hand/left/joints", "Points3D:positions", 12).size == 0
+
+    hand_spec = load_robot("inspire").hands["right"]
+    base = frames.rigid(rotations.from_6d(state[7, 1, 3:9]), state[7, 1, :3])
+    robot = np.array(table["observation.joints.robot"].to_pylist()).reshape(-1, 2, 12)
+    data = mujoco.MjData(model := mujoco.MjModel.from_xml_path(str(hand_spec.mjcf_path)))
+    for name, value in zip(hand_spec.joint_names, robot[7, 1], strict=True):
+        data.joint(f"right_{name}").qpos = value
+    mujoco.mj_forward(model, data)
+    link = "scene/robot/right/index_intermediate"
+    place = frames.apply(base, data.body("right_index_intermediate").xpos)
+    turn = base[:3, :3] @ data.body("right_index_intermediate").xmat.reshape(3, 3)
+    shown = recorded.at(link, "Transform3D:translation", 7)
+    np.testing.assert_allclose(shown.reshape(-1), place, atol=1e-5)
+    x, y, z, w = recorded.at(link, "Transform3D:quaternion", 7).reshape(-1)
+    np.testing.assert_allclose(rotations.from_quaternion(np.array([w, x, y, z])), turn, atol=1e-5)
+
+    bend = recorded.at("commands/right/index_proximal", "Scalars:scalars", 7)
+    names = [f"right_{name}" for name in hand_spec.command_joints]
+    assert bend[0] == pytest.approx(state[7, 1, 9 + names.index("right_index_proximal")], abs=1e-6)
+    upper = recorded.at("commands/right/index_proximal/upper", "Scalars:scalars", 7)
+    ranges = model.jnt_range[model.joint("right_index_proximal").id]
+    assert upper[0] == pytest.approx(ranges[1], abs=1e-6)
+
+
+def test_a_recording_shows_pictures_through_the_camera(dataset: Path, recorded: Recorded) -> None:
+    (matrix,) = recorded.all("scene/camera/image", "Pinhole:image_from_camera")
+    matrix = np.array(matrix).reshape(3, 3).T  # column by column
+    point = np.array([0.1, -0.05, 0.5])
+    pixel = matrix @ point / point[2]
+    # Half a pixel: their corners are rerun's integers.
+    np.testing.assert_allclose(pixel[:2], CAMERA.project(point) + 0.5, atol=1e-4)
+    (size,) = recorded.all("scene/camera/image", "Pinhole:resolution")
+    assert size == [[samples.WIDTH, samples.HEIGHT]]
+
+    marks = recorded.at("scene/camera/image/landmarks/right/joints", "Points2D:positions", 5)
+    np.testing.assert_allclose(marks, hands().joints_image[5, 1] + 0.5, atol=1e-3)
+    for frame in (21, 23):  # filled in: nothing was seen
+        entity = "scene/camera/image/landmarks/right/joints"
+        assert recorded.at(entity, "Points2D:positions", frame).size == 0
+
+    video = "scene/camera/image/video"
+    (blob,) = recorded.all(video, "AssetVideo:blob")
+    (file,) = (dataset / "videos").rglob("*.mp4")
+    assert bytes(np.array(blob, np.uint8).reshape(-1)) == file.read_bytes()
+    times = np.array(recorded.all(video, "VideoFrameReference:timestamp")).reshape(-1)
+    np.testing.assert_allclose(times / 1e9, np.arange(FRAMES) / FPS, atol=1e-6)
+
+
+def test_filled_and_doubtful_hands_look_different(recorded: Recorded) -> None:
+    bones, mesh = "scene/camera/hand/left/bones", "scene/camera/hand/left/mesh"
+
+    def look(frame: int) -> tuple[int, int, int]:
+        strips = recorded.at(bones, "LineStrips3D:strips", frame)
+        vertices = recorded.at(mesh, "Mesh3D:vertex_positions", frame)
+        colour = recorded.at(bones, "LineStrips3D:colors", frame)
+        return len(strips), len(vertices), int(colour[0]) >> 8
+
+    blue = 86 << 16 | 156 << 8 | 233
+    strips, vertices, colour = look(0)
+    assert (strips, colour) == (20, blue) and vertices > 500
+    assert look(12)[:2] == (0, 0)
+    assert look(22)[:2] == (20, vertices) and look(22)[2] != blue
+    assert look(31) == (60, 0, 150 << 16 | 150 << 8 | 150)
+
+    motion = hands()
+    for frame in (15, 24):  # the first ones after others
+        pose = motion.global_orient[frame, 0], motion.hand_pose[frame, 0], motion.betas[0]
+        whole = CapsuleHand().vertices("left", *pose) + motion.translation[frame, 0]
+        shown = recorded.at(mesh, "Mesh3D:vertex_positions", frame)
+        away = np.linalg.norm(shown[:, None] - whole, axis=-1).min(1)
+        assert len(shown) == vertices and away.max() < 1e-6
+
+    robot = "scene/robot/left/index_proximal"
+    there = [bool(len(recorded.at(robot, "Mesh3D:vertex_positions", k))) for k in (9, 10, 14, 15)]
+    assert there == [True, False, False, True]
+
+
+def test_a_recording_has_text_plots_and_a_blueprint(recorded: Recorded) -> None:
+    (text,) = recorded.all("about", "TextDocument:text")[0]
+    for word in ("open | close", "P7", "inspire", "Verdict"):
+        assert word in text
+    for plot in ("confidence", "tip_error", "room_to_limits", "wrist_speed"):
+        assert len(recorded.all(f"curves/{plot}/right", "Scalars:scalars")) == FRAMES
+    assert recorded.at("curves/confidence/left", "Scalars:scalars", 12).size == 0
+    assert recorded.recording.application_id == recorded.blueprint.application_id == "acehand"
+    batches = [chunk.to_record_batch() for chunk in recorded.laid_out]
+    kinds = {value for batch in batches
+             for name, column in zip(batch.schema.names, batch.columns, strict=True)
+             if name.endswith(":class_identifier") for (value,) in column.to_pylist()}  # fmt: skip
+    assert kinds == {"2D", "3D", "TextDocument", "TimeSeries"}
+
+
+def test_a_video_is_shown_from_where_its_episode_begins(
+    dataset: Path, tmp_path: Path, capsys, rr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    video = DatasetReader.video
+
+    def later(reader: DatasetReader, number: int):
+        return dataclasses.replace(video(reader, number), start_s=12.5)
+
+    monkeypatch.setattr(DatasetReader, "video", later)
+    assert Acehand(capsys, "view", dataset, "--save", tmp_path / "x.rrd").code == 0
+    shown = Recorded(tmp_path / "x.rrd")
+    times = shown.all("scene/camera/image/video", "VideoFrameReference:timestamp")
+    times = np.array(times).reshape(-1)
+    assert times[[0, 6]].tolist() == [12_500_000_000, 12_700_000_000]
+
+
+def test_a_table_of_hands_in_the_world(dataset: Path, tmp_path: Path, capsys, rr) -> None:
+    poses = frames.rigid(rotations.exp(np.linspace([0, 0, 0], [0.4, -2, 0.3], FRAMES)),
+                         np.linspace([1, 2, 3], [1.5, 2, 2], FRAMES))  # fmt: skip
+    table = tmp_path / "hands.parquet"
+    motion = hands(T_world_camera=poses)
+    write_hand_motion(motion, table)
+    clip = dataset.with_name("clip.mp4")
+    run = Acehand(capsys, "view", table, "--video", clip, "--robot", "inspire",
+                  "--save", tmp_path / "x.rrd")  # fmt: skip
+    assert run.code == 0, run.messages
+    recorded = Recorded(tmp_path / "x.rrd")
+    moved = recorded.at("scene/camera", "Transform3D:translation", 25).reshape(-1)
+    np.testing.assert_allclose(moved, poses[25, :3, 3], atol=1e-6)
+    way = recorded.all("scene/wrist/right", "LineStrips3D:strips")[0]
+    wrist = poses[25, :3, :3] @ motion.joints_camera[25, 1, 0] + poses[25, :3, 3]
+    np.testing.assert_allclose(way[0][25], wrist, atol=1e-6)
+    (broken,) = recorded.all("scene/wrist/left", "LineStrips3D:strips")
+    assert [len(part) for part in broken] == [10, 25]
+    base = recorded.at("scene/robot/right/hand_base", "Transform3D:translation", 25).reshape(-1)
+    assert np.linalg.norm(base - wrist) < 0.1  # the robot's hand is where the human's is
+    times = recorded.all("scene/camera/image/video", "VideoFrameReference:timestamp")
+    np.testing.assert_allclose(np.array(times).reshape(-1), np.arange(FRAMES) / FPS * 1e9, atol=1)
+
+
+def test_hands_without_a_place_lie_apart(tmp_path: Path, capsys, rr) -> None:
+    joints = hands().joints_camera
+    np.savez(tmp_path / "h.npz", joints=joints - joints[:, :, :1], fps=FPS, frame="wrist")
+    assert Acehand(capsys, "view", tmp_path / "h.npz", "--save", tmp_path / "x.rrd").code == 0
+    recorded = Recorded(tmp_path / "x.rrd")
+    for side, x in (("left", -0.15), ("right", 0.15)):
+        (place,) = recorded.all(f"scene/camera/hand/{side}", "Transform3D:translation")
+        assert place[0][0] == pytest.approx(x)
+        # The hand's own base lies at its base link.
+        base = recorded.at(f"scene/robot/{side}/hand_base", "Transform3D:translation", 0)
+        assert abs(base.reshape(-1)[0] - x) < 0.05
+    assert "scene/camera/image" not in recorded.entities
+
+
+def test_a_file_is_whole_or_not_there(
+    dataset: Path, tmp_path: Path, capsys, rr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.rrd"
+    path.write_text("mine")
+    run = Acehand(capsys, "view", dataset, "--save", path)
+    assert run.code == 4 and "--overwrite" in run.messages and path.read_text() == "mine"
+    assert Acehand(capsys, "view", dataset, "--save", tmp_path / "x.rr").code == 2
+
+    def fails(*_: object) -> None:
+        raise InputError("halfway")
+
+    monkeypatch.setattr(rerun_view, "_send_plots", fails)
+    run = Acehand(capsys, "view", dataset, "--save", path, "--overwrite")
+    assert run.code == 2 and "halfway" in run.messages
+    assert path.read_text() == "mine" and [p.name for p in tmp_path.iterdir()] == ["x.rrd"]
+    monkeypatch.undo()
+    assert Acehand(capsys, "view", dataset, "--save", path, "--overwrite").code == 0
+    assert Recorded(path).entities
+
+
+def test_the_viewer_needs_a_display(
+    dataset: Path, tmp_path: Path, capsys, rr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spawned(stream, **options: object) -> None:
+        stream.save(tmp_path / "sent.rrd", **options)
+
+    monkeypatch.setattr(rr.RecordingStream, "spawn", spawned)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    run = Acehand(capsys, "view", dataset)
+    assert run.code == 2 and "--save FILE.rrd" in run.messages
+    assert not (tmp_path / "sent.rrd").exists()
+    monkeypatch.setenv("DISPLAY", ":0")
+    run = Acehand(capsys, "view", dataset)
+    assert run.code == 0 and run.json["files"] == []
+    assert "scene/robot/left/index_proximal" in Recorded(tmp_path / "sent.rrd").entities
