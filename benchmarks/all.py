@@ -79,6 +79,8 @@ BENCHMARKS = (
     # A video of one's own.
     Benchmark("batch_cost", "batch --cost VIDEO", 1, slow=True),
     Benchmark("recovery", "recovery --seeds 8", 2),
+    # 40 clips are drawn and converted, most of them twice.
+    Benchmark("review", "review --clips 30 --seed 2", 20, slow=True),
     # Files of arms are nobody's to pass on; see benchmarks/arms.py.
     Benchmark("arms", "arms --models out/models", 3, slow=True),
     # 184 clips are rendered and six networks trained.

@@ -375,6 +375,29 @@ def _own_robots(result: Result) -> str:
     return "\n".join(lines) + f"\n\n({', '.join(result['checkouts'])}; {record(result)})"
 
 
+def _review(result: Result) -> str:
+    missed = [f"{d['damage']} ({d['variant']})" for d in result["damages"] if not d["found"]]
+    missing = f"; not found: {', '.join(missed)}" if missed else ""
+    command = result["provenance"]["command"].split(" --keep")[0]
+    healthy = result["healthy"]
+    text = (
+        f"`{command}`, {result['clips']} rendered clips of one lab, {result['damaged']} of them "
+        f"damaged, one of each kind: {result['found']} found, which is an episode that is doubtful "
+        f"or rejected with a finding that says what is wrong{missing}"
+        f". Of the healthy ones {healthy['accepted']} were accepted, {healthy['doubtful']} "
+        f"doubtful, {healthy['rejected']} rejected. What there is without the report: `acehand "
+        f"dataset check` and a verdict of `fail` find {result['found_by_peer']}; counting `warn`, "
+        f"too, {result['found_by_peer_with_warnings']}, and {result['healthy_warned_by_peer']} "
+        f"healthy clips. {result['report_s_per_episode']:.1f} s per episode ({record(result)})."
+    )
+    rows = ["| damage | variant | status | found by |", "|---|---|---|---|"]
+    rows += [
+        f"| {d['damage']} | {d['variant']} | {d['status']} | {', '.join(d['by']) or '-'} |"
+        for d in sorted(result["damages"], key=lambda d: d["damage"])
+    ]
+    return _wrapped(text) + "\n\n" + "\n".join(rows)
+
+
 WRITERS: dict[str, Callable[[Result], str]] = {
     "arms": _arms,
     "batch": _batch,
@@ -383,6 +406,7 @@ WRITERS: dict[str, Callable[[Result], str]] = {
     "batch faults ray": _batch_faults,
     "main job": _main_job,
     "retarget hour": _retarget_hour,
+    "review": _review,
     "synth": _synth,
     "train step": _train_step,
     "overfit": _overfit,
