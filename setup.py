@@ -23,6 +23,7 @@ setup(
     package_data={
         "acehand_core.evaluation": ["*.json"],
         "acehand_core.hand": ["assets/*.npz"],
+        "acehand_core.review": ["page_files/*"],
         "acehand_ros": ["config/*", "config/controllers/*.yaml"],
         "acehand_core.trackers.mediapipe": ["assets/*.npz"],
         "acehand_core.training": ["conf/*.yaml", "conf/*/*.yaml"],

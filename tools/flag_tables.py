@@ -1,4 +1,4 @@
-"""Write the tables of flags and ROS parameters in docs/ anew: ``python tools/flag_tables.py``.
+"""Write tables in docs/ anew, of flags, ROS parameters, limits: ``python tools/flag_tables.py``.
 
 A table stands between ``<!-- settings NAME -->`` and ``<!-- /settings -->``; tests/test_docs.py
 compares.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
 from pathlib import Path
 
 from acehand_core.cli.console import Common
+from acehand_core.cli.hands import View
+from acehand_core.cli.review import Inspect, Review
 from acehand_core.pipeline.settings import JobSettings
+from acehand_core.review.checks import LIMITS
 from acehand_core.settings import Leaf, default_text, leaves
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -37,13 +41,35 @@ def flag_table(settings: Iterable[Leaf]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def limit_table() -> str:
+    """Return a Markdown table of the checks of acehand inspect: meaning and limits."""
+    rows = ["| check | doubtful above | rejected above | measures |", "|---|---|---|---|"]
+    for name, limit in LIMITS.items():
+        unit = f" {limit.unit}" if limit.unit else ""
+        ends = [f"{end:g}{unit}" if isfinite(end) else "never"
+                for end in (limit.doubtful, limit.rejected)]  # fmt: skip
+        rows.append(f"| `{name}` | {ends[0]} | {ends[1]} | {limit.meaning} |")
+    return "\n".join(rows) + "\n"
+
+
 def tables() -> Mapping[str, Callable[[], str]]:
     """Return what makes each table, by the name in its marker."""
     job = [leaf for leaf in leaves(JobSettings) if leaf.group.title != "tracker ace"]
     ace = [leaf for leaf in leaves(JobSettings) if leaf.group.title == "tracker ace"]
+    inspect = [leaf for leaf in leaves(Inspect) if not leaf.setting.positional]
     return {
         "job": lambda: flag_table([*job, *leaves(Common)]),
         "tracker ace": lambda: flag_table(ace),
+        "inspect": lambda: flag_table(inspect),
+        "view": lambda: flag_table(
+            leaf for leaf in leaves(View) if len(leaf.path) == 1 and not leaf.setting.positional
+        ),
+        "review": lambda: flag_table(
+            leaf
+            for leaf in leaves(Review)
+            if leaf.spelled not in {other.spelled for other in leaves(Inspect)}
+        ),
+        "limits": limit_table,
     }
 
 
