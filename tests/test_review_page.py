@@ -33,6 +33,9 @@ from retarget.robots.kinematics import KinematicTree
 
 pytest.importorskip("plotly", reason="plotly is not installed (extra view)")
 
+#: True once the joints of a hand are drawn in 3D.
+HAND_DRAWN = "block && document.getElementById('space').data?.[0].x.length"
+
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -403,8 +406,27 @@ def test_j_and_k_go_through_the_list(
     for key, index in (("j", 0), ("j", 1), ("j", 2), ("j", 2), ("k", 1)):
         browser.key(key)
         assert browser.run(at) == [index, f"row-{index}"]
-    browser.key("o")
+        browser.wait(HAND_DRAWN)
+    for key in "oj":  # back to the batch before the episode was read
+        browser.key(key)
+    browser.run("showBatch()")
     assert browser.run(at) == [None, None]
+    browser.run("new Promise((done) => setTimeout(done, 300))")
+    assert browser.run(at) == [None, None]
+    assert browser.run("document.getElementById('episode').hidden")
+    assert browser.errors == []
+
+
+def test_frames_without_hands_show_none(browser: Browser, report: Path) -> None:
+    browser.errors.clear()
+    browser.open(report.as_uri())
+    browser.key("j")
+    browser.wait(HAND_DRAWN)
+    hide = "for (const name of ['joints', 'base']) block[name].values.subarray(5 * block[name].width)"
+    browser.run(f"{{ {hide}.fill(NaN); }} seek(5)")
+    browser.wait(f"!({HAND_DRAWN}) && !space.busy")
+    browser.run("seek(0)")
+    browser.wait(HAND_DRAWN)
     assert browser.errors == []
 
 

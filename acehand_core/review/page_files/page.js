@@ -313,6 +313,7 @@ let videoUrl = null;
 let opened = 0;
 
 function showBatch() {
+  opened += 1; // an episode that is still being read is not shown any more
   current = null;
   $("video").pause();
   $("episode").hidden = true;
@@ -469,7 +470,10 @@ function drawSpace(Plotly, bodies) {
   });
   const known = Number.isFinite(low[0]), sides = known ? high.map((h, k) => h - low[k]) : [1, 1, 1];
   const longest = Math.max(...sides);
-  const axis = (k, title) => ({ range: known ? [low[k], high[k]] : [-0.5, 0.5], title: { text: title }, autorange: false });
+  const box = [0, 1, 2].map((k) => known ? [low[k], high[k]] : [-0.5, 0.5]);
+  const axis = (k, title) => ({ range: box[k], title: { text: title }, autorange: false });
+  // plotly scales a scene by what is in it, by 0 where nothing is: two corners that nobody sees.
+  traces.push({ type: "scatter3d", mode: "markers", x: box[0], y: box[1], z: box[2], opacity: 0, hoverinfo: "skip" });
   Plotly.react($("space"), traces, {
     margin: { l: 0, r: 0, t: 0, b: 0 }, showlegend: false, uirevision: `${current.dataset}/${current.episode}`,
     scene: {
@@ -504,9 +508,10 @@ function robotAt(side, slot) {
 }
 
 async function moveSpace() {
-  if (!space || !block) return;
-  if (space.busy) { space.wanted = frame; return; }
-  space.busy = true;
+  const mine = space;
+  if (!mine || !block) return;
+  if (mine.busy) { mine.wanted = frame; return; }
+  mine.busy = true;
   const rows = [[], [], []], indices = [], opacity = [];
   ["left", "right"].forEach((side, slot) => {
     const add = (index, points, clear) => {
@@ -518,9 +523,9 @@ async function moveSpace() {
     if (space.robotAt[side] !== undefined) add(space.robotAt[side], robotAt(side, slot), 1);
   });
   const drawn = frame;
-  await space.Plotly.restyle($("space"), { x: rows[0], y: rows[1], z: rows[2], opacity }, indices);
-  space.busy = false;
-  if (space.wanted !== null && space.wanted !== drawn) { space.wanted = null; moveSpace(); }
+  await mine.Plotly.restyle($("space"), { x: rows[0], y: rows[1], z: rows[2], opacity }, indices);
+  mine.busy = false;
+  if (mine === space && mine.wanted !== null && mine.wanted !== drawn) { mine.wanted = null; moveSpace(); }
 }
 
 // The dataset's joints where its camera sees them, over the video's first panel.
