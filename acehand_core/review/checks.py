@@ -3,7 +3,7 @@
 A check is a number, of a hand or of the whole episode, with two limits: beyond the first the
 episode is doubtful, beyond the second it is rejected (docs/review.md says how each was chosen).
 ``hand_checks`` measures hands, ``robot_checks`` what the robot does with them, ``pictures`` holds
-both against the video; ``batch_findings`` compares the episodes of a batch with one another.
+both against the video; ``batch_measures`` compares the episodes of a batch with one another.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ LIMITS: Mapping[str, Limit] = {
     "stamp_repeats": Limit(0.1, 0.3, "", "share of frames that show the source frame before again"),
     "repeated_pictures": Limit(0.04, 0.2, "", "share of frames whose picture repeats the one "
                                "before while pictures around it change"),
-    "picture_jumps": Limit(0.5, 3.5, "", "times at which the picture jumps while time stamps go on "
-                           "evenly"),
+    "picture_jumps": Limit(0.5, 3.5, "", "times at which the picture jumps although time stamps "
+                           "are even"),
     "uneven_pictures": Limit(2.5, _NEVER, "", "times at which a picture changes by 1.4 times as "
                              "much as those before and after it: single frames that were lost"),
     "picture_agreement": Limit(0.25, 0.6, "", "median distance of the dataset's hands from hands "

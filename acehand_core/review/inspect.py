@@ -16,6 +16,7 @@ import numpy as np
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import AcehandError, InputError, MissingDependencyError, OutputError
 from acehand_core.lerobot import format as layout
+from acehand_core.provenance import library_versions
 from acehand_core.recordings import lerobot_video
 from acehand_core.review.checks import (
     LIMITS,
@@ -282,17 +283,18 @@ def _read_kept(path: Path, key: str) -> list[Measure] | None:
 
 
 def _key(episode: Episode, video: lerobot_video.Episode | None, looks: int) -> str:
-    """Return what measures depend on beside the episode's columns: files, checks, settings."""
+    """Return what measures depend on beside the episode's columns: files, code, settings."""
     digest = hashlib.sha256(_code())
-    digest.update(json.dumps([looks, episode.robot_label, episode.fps]).encode())
+    said = [looks, episode.robot_label, episode.fps, dict(library_versions())]
+    digest.update(json.dumps(said).encode())
     files = [episode.folder / name for name in (layout.HANDS, layout.REPORT, layout.CALIBRATION)]
     if video is not None:
         digest.update(repr(video.start_s).encode())
         files.append(video.video)
     for file in files:
         if file.is_file():
-            said = file.stat()
-            digest.update(f"{file.name} {said.st_size} {said.st_mtime_ns}".encode())
+            stat = file.stat()
+            digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns}".encode())
     return digest.hexdigest()
 
 
