@@ -388,7 +388,8 @@ def _review(result: Result) -> str:
         f"doubtful, {healthy['rejected']} rejected. What there is without the report: `acehand "
         f"dataset check` and a verdict of `fail` find {result['found_by_peer']}; counting `warn`, "
         f"too, {result['found_by_peer_with_warnings']}, and {result['healthy_warned_by_peer']} "
-        f"healthy clips. {result['report_s_per_episode']:.1f} s per episode ({record(result)})."
+        f"healthy clips. {result['report_s_per_episode']:.1f} s per episode, without the page "
+        f"({record(result)})."
     )
     rows = ["| damage | variant | status | found by |", "|---|---|---|---|"]
     rows += [

@@ -111,14 +111,14 @@ def _motion(
     flips, at = int((turn > FAST_DEG_S).sum()), int(np.argmax(turn)) + 1
     measures = [
         Measure("flips", flips,
-                f"the {side} palm turns over in a frame, {flips} times, up to {turn.max():.0f} "
+                f"frames in which the {side} palm turns over: {flips}, at up to {turn.max():.0f} "
                 "degrees a second", side, at)
     ]  # fmt: skip
     if episode.placed:
         speed = np.linalg.norm(np.diff(hand[:, WRIST], axis=0), axis=-1) * episode.fps
         speed = np.where(both, speed, 0.0)
         fast, at = int((speed > FAST_M_S).sum()), int(np.argmax(speed)) + 1
-        text = f"the {side} wrist jumps {fast} times, at up to {speed.max():.0f} m/s"
+        text = f"jumps of the {side} wrist: {fast}, at up to {speed.max():.0f} m/s"
         measures.append(Measure("speed", fast, text, side, at))
     return measures
 
@@ -232,7 +232,7 @@ def _swaps(episode: Episode) -> list[Measure]:
     swapped = (changed < SWAP_SHARE * kept) & (kept > SWAP_M)
     count = int(swapped.sum())
     at = int(after[np.argmax(swapped)])
-    text = f"the hands change places {count} times: left and right are mixed up"
+    text = f"swaps of the left and the right hand: {count}"
     return [Measure("identity_swaps", count, text, frame=at)]
 
 

@@ -103,11 +103,11 @@ def _pace(changes: Float[np.ndarray, "S"]) -> list[Measure]:
                 f"{share:.0%} of the pictures repeat the one before: frames were lost and replaced",
                 frame=int(np.argmax(repeats)) + 1),
         Measure("picture_jumps", count,
-                f"the picture jumps {count} times while time stamps go on evenly: frames are "
-                "missing", frame=int(np.argmax(jumps)) + 1),
+                f"jumps of the picture although time stamps are even: {count}; frames are missing",
+                frame=int(np.argmax(jumps)) + 1),
         Measure("uneven_pictures", lost,
-                f"{lost} pictures change by half as much again as those beside them: single frames "
-                "are missing", frame=int(np.argmax(uneven)) + 1),
+                f"pictures that change by half as much again as those beside them: {lost}; single "
+                "frames are missing", frame=int(np.argmax(uneven)) + 1),
     ]  # fmt: skip
 
 
