@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -247,7 +250,8 @@ def test_flags_that_do_not_apply(dataset: Path, tmp_path: Path, capsys) -> None:
 
 
 @pytest.fixture
-def rr():
+def rr(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rerun_view.shutil, "which", lambda _: "/usr/bin/ffmpeg")
     return pytest.importorskip("rerun", reason="rerun-sdk is not installed (extra view)")
 
 
@@ -482,17 +486,66 @@ def test_a_file_is_whole_or_not_there(
 def test_the_viewer_needs_a_display(
     dataset: Path, tmp_path: Path, capsys, rr, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def spawned(stream, **options: object) -> None:
+    listening, commands = [], []
+
+    def started(command: list[str], **_: object) -> SimpleNamespace:
+        commands.append(command)
+        listening.append(socket.create_server(("127.0.0.1", rerun_view._PORT)))
+        return SimpleNamespace(poll=lambda: None, kill=lambda: None)
+
+    def connected(stream, url: str, **options: object) -> None:
+        assert url == f"rerun+http://127.0.0.1:{rerun_view._PORT}/proxy"
         stream.save(tmp_path / "sent.rrd", **options)
 
-    monkeypatch.setattr(rr.RecordingStream, "spawn", spawned)
+    monkeypatch.setattr(rr.RecordingStream, "connect_grpc", connected)
+    monkeypatch.setattr(rerun_view.subprocess, "Popen", started)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        monkeypatch.setattr(rerun_view, "_PORT", free.getsockname()[1])
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     run = Acehand(capsys, "view", dataset)
     assert run.code == 2 and "--save FILE.rrd" in run.messages
-    assert not (tmp_path / "sent.rrd").exists()
+    assert not (tmp_path / "sent.rrd").exists() and not commands
+
+    monkeypatch.setenv("DISPLAY", ":0")
+    for _ in range(2):  # the second one finds the viewer open
+        run = Acehand(capsys, "view", dataset)
+        assert run.code == 0 and run.json["files"] == []
+    (command,) = commands
+    assert command[command.index("--bind") + 1] == "127.0.0.1"
+    assert "scene/robot/left/index_proximal" in Recorded(tmp_path / "sent.rrd").entities
+    listening[0].close()
+
+
+def test_a_viewer_that_does_not_start_is_said(
+    dataset: Path, capsys, rr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = SimpleNamespace(poll=lambda: 1, kill=lambda: None)
+    monkeypatch.setattr(rerun_view.subprocess, "Popen", lambda *_, **__: ended)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        monkeypatch.setattr(rerun_view, "_PORT", free.getsockname()[1])
     monkeypatch.setenv("DISPLAY", ":0")
     run = Acehand(capsys, "view", dataset)
-    assert run.code == 0 and run.json["files"] == []
-    assert "scene/robot/left/index_proximal" in Recorded(tmp_path / "sent.rrd").entities
+    assert run.code != 0 and "rerun's viewer does not start" in run.messages
+
+
+def test_a_video_that_the_viewer_cannot_decode_is_encoded_again(
+    dataset: Path, tmp_path: Path, capsys, rr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = (dataset / "videos").rglob("*.mp4")
+    for name, ffmpeg in (("with", "/usr/bin/ffmpeg"), ("without", None)):
+        monkeypatch.setattr(rerun_view.shutil, "which", lambda _, found=ffmpeg: found)
+        assert Acehand(capsys, "view", dataset, "--save", tmp_path / f"{name}.rrd").code == 0
+        shown = Recorded(tmp_path / f"{name}.rrd")
+        (blob,) = shown.all("scene/camera/image/video", "AssetVideo:blob")
+        video = tmp_path / f"{name}.mp4"
+        video.write_bytes(bytes(np.array(blob, np.uint8).reshape(-1)))
+    assert (tmp_path / "with.mp4").read_bytes() == file.read_bytes()
+    with av.open(str(tmp_path / "without.mp4")) as made:
+        assert made.streams.video[0].codec_context.codec.canonical_name == "av1"
+        assert sum(1 for _ in made.decode(video=0)) == FRAMES
+    times = shown.all("scene/camera/image/video", "VideoFrameReference:timestamp")
+    np.testing.assert_allclose(
+        np.array(times).reshape(-1) / 1e9, np.arange(FRAMES) / FPS, atol=1e-6
+    )

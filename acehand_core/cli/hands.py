@@ -17,6 +17,10 @@ from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.types import CameraMotionMode, Hands, Latency, Quality, Switch
 
 if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float
+
+    from acehand_core.motion import Recording
     from acehand_core.review import rerun_view
 
 _TABLE = "HandMotion .parquet, or keypoints (.npz, .npy, .csv, .json, .parquet)"
@@ -232,6 +236,8 @@ class View:
         )
 
     def _show_episode(self, terminal: console.Terminal) -> int:
+        from tempfile import TemporaryDirectory
+
         import numpy as np
 
         from acehand_core.review import rerun_view
@@ -267,12 +273,17 @@ class View:
         if self.robot is not None:
             robot = load_stored_robot(reader.robot_label, self.robot, None, str(self.input))
         place = reader.video(number)
-        video = times = None
-        if place is not None:
-            video = place.video
-            times = place.start_s + np.arange(len(episode)) / place.fps
-        shown = rerun_view.Shown(title, episode, robot, video, times)
-        return self._show(shown, {"episode": number}, terminal)
+        with TemporaryDirectory() as scratch:
+            video = times = None
+            if place is not None:
+                video = place.video
+                times = place.start_s + np.arange(len(episode)) / place.fps
+                if video.is_file() and not rerun_view.can_decode(video):
+                    recording = reader.recording(number)
+                    assert recording is not None
+                    video, times = _encoded(recording, Path(scratch))
+            shown = rerun_view.Shown(title, episode, robot, video, times)
+            return self._show(shown, {"episode": number}, terminal)
 
     def _wants_page(self) -> bool:
         from acehand_core.review import rerun_view
@@ -284,11 +295,8 @@ class View:
     def _show_table(self, terminal: console.Terminal) -> int:
         from tempfile import TemporaryDirectory
 
-        import numpy as np
-
         from acehand_core.pipeline.pictures import follow_hands
         from acehand_core.pipeline.report import episode_provenance
-        from acehand_core.recordings.video_encode import VideoEncoding, encode_video
         from acehand_core.review import rerun_view
 
         # Before minutes of work.
@@ -305,9 +313,7 @@ class View:
             video = times = None
             if recording.frames is not None:
                 # As it was looked at: upright, without distortion, only the part that was asked.
-                video, rate = Path(scratch) / "video.mp4", max(round(recording.fps), 1)
-                encode_video(recording, video, rate, VideoEncoding("av1", preset="10", crf=40))
-                times = np.arange(len(recording)) / rate
+                video, times = _encoded(recording, Path(scratch))
             shown = rerun_view.Shown(self.input.name, episode, robot, video, times)
             return self._show(shown, {}, terminal)
 
@@ -323,6 +329,17 @@ class View:
         files = [] if self.save is None else [self.save]
         frames = len(shown.episode)
         return _named(files, {"viewer": "rerun", **said, "frames": frames}, terminal)
+
+
+def _encoded(recording: Recording, folder: Path) -> tuple[Path, Float[np.ndarray, "T"]]:
+    """Write the frames for a viewer; return the video and the time of each (seconds)."""
+    import numpy as np
+
+    from acehand_core.recordings.video_encode import VideoEncoding, encode_video
+
+    video, rate = folder / "video.mp4", max(round(recording.fps), 1)
+    encode_video(recording, video, rate, VideoEncoding("av1", preset="10", crf=40))
+    return video, np.arange(len(recording)) / rate
 
 
 def _page_of(dataset: Path, number: int) -> Path:

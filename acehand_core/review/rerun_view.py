@@ -18,7 +18,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import socket
+import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -31,12 +35,13 @@ from jaxtyping import Float, Int, UInt32
 from acehand_core.atomic import atomic_path, check_free
 from acehand_core.drawing.overlay import HAND_COLOURS
 from acehand_core.drawing.robot_parts import robot_parts
-from acehand_core.errors import InputError, MissingDependencyError, VideoError
+from acehand_core.errors import InputError, MissingDependencyError, OutputError, VideoError
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.lerobot.trim_rules import runs
 from acehand_core.motion import HandMotion, RobotTrajectory
+from acehand_core.recordings.video_encode import probe_video
 from acehand_core.review import scene
 from acehand_core.review.episode import ABSENT, DOUBTFUL, FILLED, OBSERVED, Episode, RobotColumns
 from acehand_core.review.payload import curves
@@ -54,6 +59,8 @@ _LIMIT: Colour = (200, 80, 80)
 _FRUSTUM_M = 0.08
 #: Of the human hand's mesh, so that the robot hand in it is seen.
 _OPACITY = 120
+#: Where the viewer listens, and how long it may take to start.
+_PORT, _START_S = 9876, 30.0
 #: Stamps above this count nanoseconds since 1970, others those since a recording's start.
 _SINCE_1970 = 10**17
 
@@ -115,14 +122,49 @@ def open_viewer(shown: Shown) -> None:
 
     Raises:
         InputError: there is no display. MissingDependencyError: rerun is not installed.
-        VideoError: the video is not there.
+        OutputError: the viewer does not start. VideoError: the video is not there.
     """
     check_viewer()
     rr = _rerun()
+    if not _is_open():
+        _start_viewer()
     stream = rr.RecordingStream(APPLICATION)
-    stream.spawn(default_blueprint=blueprint(shown))
+    address = f"rerun+http://127.0.0.1:{_PORT}/proxy"
+    stream.connect_grpc(address, default_blueprint=blueprint(shown))
     _send(rr, stream, shown)
     stream.disconnect()
+
+
+def _start_viewer() -> None:
+    """Start the viewer and wait until it takes data; it stays open.
+
+    ``spawn`` of rerun would let it listen on every network, and finds it on PATH only, which an
+    environment that is not activated is not on.
+    """
+    command = [sys.executable, "-m", "rerun_cli", "--bind", "127.0.0.1", "--port", str(_PORT)]
+    nothing = subprocess.DEVNULL
+    viewer = subprocess.Popen(
+        command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
+    )
+    end = time.monotonic() + _START_S
+    while not _is_open():
+        if viewer.poll() is not None or time.monotonic() > end:
+            viewer.kill()
+            raise OutputError(
+                f"rerun's viewer does not start; `{' '.join(command)}` says why. --save FILE.rrd "
+                "writes a file instead."
+            )
+        time.sleep(0.1)
+
+
+def _is_open() -> bool:
+    with socket.socket() as there:
+        return there.connect_ex(("127.0.0.1", _PORT)) == 0
+
+
+def can_decode(video: Path) -> bool:
+    """Tell whether the viewer shows a video: AV1, or any with the ffmpeg program. VideoError."""
+    return shutil.which("ffmpeg") is not None or probe_video(video).codec == "av1"
 
 
 def hands_as_episode(
