@@ -417,6 +417,19 @@ def test_j_and_k_go_through_the_list(
     assert browser.errors == []
 
 
+def test_a_page_of_one_episode_has_no_list(browser: Browser, report: Path) -> None:
+    path = next((report.parent / "episodes").glob("*.html"))
+    browser.errors.clear()
+    browser.open(path.as_uri())
+    browser.wait(HAND_DRAWN)
+    browser.key("o")
+    shown = "['list', 'show-batch', 'episode'].map((id) => $(id).offsetParent !== null)"
+    assert browser.run(shown) == [False, False, True]
+    browser.key("a")
+    assert browser.run("$('said').textContent") == "You said: accepted"
+    assert browser.errors == []
+
+
 def test_frames_without_hands_show_none(browser: Browser, report: Path) -> None:
     browser.errors.clear()
     browser.open(report.as_uri())

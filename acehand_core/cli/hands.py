@@ -298,6 +298,7 @@ class View:
         from acehand_core.pipeline.pictures import follow_hands
         from acehand_core.pipeline.report import episode_provenance
         from acehand_core.review import rerun_view
+        from acehand_core.review.episode import hands_as_episode
 
         # Before minutes of work.
         if self.save is None:
@@ -308,7 +309,7 @@ class View:
         followed = follow_hands(self.input, self.video, settings, terminal.bars)
         recording, motion, trajectory, robot = followed
         origin = episode_provenance(motion, trajectory, robot.license)
-        episode = rerun_view.hands_as_episode(self.input, motion, trajectory, origin)
+        episode = hands_as_episode(self.input, motion, trajectory, origin)
         with TemporaryDirectory() as scratch:
             video = times = None
             if recording.frames is not None:

@@ -57,6 +57,7 @@ class Inspect:
 
         if self.page:
             plotly_bundle()  # missing, it would be missed after minutes of work
+
         output, decided = _places(self.folders, self.output)
         inspection = _inspected(self.folders, output, self.limits, self.looks, terminal)
         report = output / "report.json"
@@ -72,9 +73,11 @@ class Inspect:
             console.say(str(file))
         if len(files) > 2:
             console.say(f"{files[2].parent}: {len(files) - 2} pages of single episodes")
+
         total = max(len(inspection.episodes), 1)
         rejected = inspection.count("rejected") / total
         doubtful = rejected + inspection.count("doubtful") / total
+
         passed = (self.max_rejected is None or rejected <= self.max_rejected) and (
             self.max_doubtful is None or doubtful <= self.max_doubtful
         )
@@ -159,6 +162,7 @@ def _say(inspection: Inspection) -> None:
     console.say(f"{total} episodes: " + ", ".join(
         f"{inspection.count(status)} {status}" for status in ("accepted", "doubtful", "rejected")
     ))  # fmt: skip
+
     levels: dict[str, Counter[str]] = {}
     for episode in inspection.episodes:
         for check, level in {(f.check, f.level) for f in episode.findings if f.level != "note"}:

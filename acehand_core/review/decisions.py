@@ -140,8 +140,10 @@ def apply_decisions(
             f"{root}: none of the {len(decisions)} decisions is of one of its episodes: they are "
             "of another dataset, or the episodes have changed since."
         )
+
     stays = {"undecided": (None, "doubt", "accept"), "doubt": ("doubt", "accept"),
              "accept": ("accept",)}[keep]  # fmt: skip
+
     known = len({decision.fingerprint for decision in found.values()})
     removed: dict[int, tuple[str, ...]] = {}
     for number in DatasetReader(root).numbers:
@@ -184,6 +186,7 @@ def _cuts(root: Path, found: Mapping[int, Decision]) -> dict[int, list[Cut]]:
     for number, decision in found.items():
         if decision.trim is None:
             continue
+
         first, stop = decision.trim[0], decision.trim[1] or lengths[number]
         if stop > lengths[number]:
             raise InputError(

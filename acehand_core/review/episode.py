@@ -22,7 +22,7 @@ from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.features import CONFIDENCE_KEY, SIGMA_KEY, VALID_KEY
-from acehand_core.motion import HandMotion, Recording
+from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.recordings import lerobot_video
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.lerobot_video import Latest
@@ -285,6 +285,36 @@ def _robot(features: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> Rob
 def _unsided(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the first hand's entries without the side; the other's follow."""
     return tuple(name.removeprefix(f"{SIDES[0]}_") for name in names[: len(names) // 2])
+
+
+def hands_as_episode(
+    source: Path, motion: HandMotion, trajectory: RobotTrajectory, origin: dict[str, Any]
+) -> Episode:
+    """Return a table of hands, and the robot that follows them, as an episode of no dataset.
+
+    ``origin`` is its provenance (``pipeline.report.episode_provenance``).
+    """
+    count, camera = len(motion), motion.camera
+    known = motion.known
+    pinhole = None
+    if camera is not None and camera.model == "pinhole":
+        row = camera.fx, camera.fy, camera.cx, camera.cy, camera.width, camera.height
+        pinhole = np.tile(np.array(row, float), (count, 1))
+    verdict = trajectory.verdict
+    report = {} if verdict is None else {"verdict": verdict.status, "reasons": [*verdict.reasons]}
+    return Episode(
+        dataset=source, number=0, task="", fps=float(motion.fps), source_ns=motion.timestamps_ns,
+        joints=np.where(known[..., None, None], motion.joints_camera, np.nan),
+        placed=motion.placed, valid=known, filled=motion.filled,
+        confidence=motion.quality.astype(float), sigma=motion.joint_sigma, camera=pinhole,
+        robot=RobotColumns(
+            trajectory.joint_names, trajectory.command_joints, trajectory.joints,
+            trajectory.commands, trajectory.registers, trajectory.frame, trajectory.T_frame_base,
+        ),
+        robot_label=trajectory.robot,
+        image_size=None if camera is None else (camera.width, camera.height),
+        motion=motion, report={"source": source.name, **report}, origin=origin, fingerprint="",
+    )  # fmt: skip
 
 
 def in_camera(episode: Episode) -> Float[np.ndarray, "T 2 4 4"] | None:

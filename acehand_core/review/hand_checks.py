@@ -70,6 +70,7 @@ def _shape(hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> list[Measure
     length = _length(hand[seen])
     factor = max(length / ADULT_HAND_M, ADULT_HAND_M / max(length, 1e-9))
     parents, children = np.array(BONES).T
+
     bones = np.linalg.norm(hand[seen][:, children] - hand[seen][:, parents], axis=-1)
     low, middle, high = np.percentile(bones, [10, 50, 90], axis=0)
     spread = (high - low) / 2.563 / np.maximum(middle, 1e-9)  # of a normal distribution: its std
@@ -92,6 +93,7 @@ def _jitter(hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> Measure:
     usable = np.lib.stride_tricks.sliding_window_view(seen, 4).all(1) if len(seen) > 3 else seen[:0]
     if not usable.any():
         return Measure("jitter", 0.0, "", side)
+
     # The median length of a vector of three normal numbers is 1.538 times their deviation.
     size = np.median(np.linalg.norm(third, axis=-1), axis=1) / np.sqrt(20) / 1.538
     value = 1e3 * float(np.median(size[usable]))
@@ -106,6 +108,7 @@ def _motion(
     both = seen[1:] & seen[:-1]
     with np.errstate(invalid="ignore", divide="ignore"):
         palms = palm_frames(hand, side)[:, :3, :3]
+
     turn = np.degrees(rotations.angle_between(palms[:-1], palms[1:])) * episode.fps
     turn = np.where(both & np.isfinite(turn), turn, 0.0)
     flips, at = int((turn > FAST_DEG_S).sum()), int(np.argmax(turn)) + 1
@@ -133,6 +136,7 @@ def _bends(episode: Episode, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Sid
         axis = np.cross(bones[:, :-1], bones[:, 1:])
         into = np.sum(axis * across[:, None], axis=-1)
         angles.append(np.arctan2(into, np.sum(bones[:, :-1] * bones[:, 1:], axis=-1)))
+
     bent = np.concatenate(angles, axis=1)[seen]
     backwards = bent < -BACKWARDS_RAD
     share = float(backwards.mean())
@@ -145,6 +149,7 @@ def _bends(episode: Episode, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Sid
     out[frames] = (strong >= 2) & (backwards.sum(1) >= OUTWARD * strong)
     into_palm = np.zeros(len(hand), bool)
     into_palm[frames] = (strong >= 2) & ~out[frames]
+
     wrong = out.sum() >= SIDE_S * episode.fps and _prevails(out, into_palm, episode.fps)
     other = SIDES[1 - SIDES.index(side)]
     return [
@@ -199,6 +204,7 @@ def _evidence(episode: Episode, slot: int, seen: Bool[np.ndarray, "T"]) -> list[
     usable = seen & np.isfinite(pixels).all((1, 2)) & (episode.joints[:, slot, :, 2] > 0).all(1)
     if usable.sum() < 3:
         return []
+
     projected = project(episode.camera, episode.joints)[:, slot]
     size = extent(pixels)
     away = np.linalg.norm(projected - pixels, axis=-1).mean(1) / np.maximum(size, 1e-6)
@@ -227,6 +233,7 @@ def _swaps(episode: Episode) -> list[Measure]:
     before, after = before[near], after[near]
     if not len(before):
         return []
+
     kept = np.linalg.norm(wrist[after] - wrist[before], axis=-1).sum(1)
     changed = np.linalg.norm(wrist[after][:, ::-1] - wrist[before], axis=-1).sum(1)
     swapped = (changed < SWAP_SHARE * kept) & (kept > SWAP_M)

@@ -162,6 +162,7 @@ def find_datasets(paths: Sequence[Path]) -> tuple[Path, ...]:
     for path in paths:
         if not path.is_dir():
             raise InputError(f"{path}: no such folder; give a LeRobot dataset or a folder of them.")
+
         inside = [path]
         if not lerobot_video.is_dataset(path):
             inside = sorted(
@@ -170,6 +171,7 @@ def find_datasets(paths: Sequence[Path]) -> tuple[Path, ...]:
                 for place in path.glob(f"{depth}/{layout.INFO_PATH}")
                 if not any(part.startswith(".") for part in place.relative_to(path).parts)
             )
+
         if not inside:
             raise InputError(f"{path}: no LeRobot dataset, and none lies in it.")
         found.update(dict.fromkeys(place.resolve() for place in inside))
@@ -198,6 +200,7 @@ def inspect(
     datasets = find_datasets(paths)
     readers = [DatasetReader(dataset) for dataset in datasets]
     total, done = sum(len(reader.numbers) for reader in readers), 0
+
     inspected: list[InspectedEpisode] = []
     for place, reader in enumerate(readers):
         robot = robot_of(reader)

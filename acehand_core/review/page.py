@@ -84,6 +84,7 @@ def page_data(
         "robots": [reader.robot_label for reader in readers],
         "server": token is not None,
         "token": token,
+        "single": only is not None,
         "decisions": [{**asdict(d), "dataset": names[inspection.episodes[i].dataset]}
                       for i in listed
                       if (d := decisions.get(inspection.episodes[i].fingerprint)) is not None],
@@ -163,6 +164,7 @@ def write_report(
         OutputError: one cannot be written. MissingDependencyError: plotly is not installed.
     """
     readers = [DatasetReader(dataset) for dataset in inspection.datasets]
+
     robots = zlib.compress(json.dumps(robots_of(readers)).encode(), 9)
     own = {
         place: f"episodes/{inspection.names[episode.dataset]}-{episode.number:06d}.html"
@@ -171,10 +173,12 @@ def write_report(
         and (pages == "all" or (pages == "found" and episode.status != "accepted"))
     }
     blocks = {"robots": robots}
+
     room = PAGE_BYTES - 1_000_000 - 4 / 3 * (len(plotly_bundle()) / 3 + len(robots))
     room -= len(json.dumps(page_data(inspection, decisions or {}, readers, own)))
     seconds = max(sum(episode.seconds for episode in inspection.episodes), 1.0)
     rate = int(np.clip(_VIDEO_SHARE * 3 / 4 * room / seconds, *_VIDEO_BYTES_S)) // 1000
+
     files = []
     for done, place in enumerate(_worst_first(inspection)):
         progress("page", done, len(inspection.episodes))
@@ -193,6 +197,7 @@ def write_report(
             write_page(files[-1], f"{title}, episode {episode.number}", data,
                        {"robots": robots, **named})  # fmt: skip
     progress("page", len(inspection.episodes), len(inspection.episodes))
+
     for old in {*(output / "episodes").glob("*-[0-9][0-9][0-9][0-9][0-9][0-9].html")} - {*files}:
         old.unlink()  # of an episode that has no findings any more, or is gone
     report = output / "report.html"
@@ -223,6 +228,7 @@ def write_episode_page(
         subject=episode.subject, source=episode.source, frames=len(episode), fps=episode.fps,
         status=status_of(found), measures=tuple(measures), findings=found, facts={},
     )  # fmt: skip
+
     inspection = Inspection((reader.dataset,), (inspected,), LIMITS, looks=0)
     with TemporaryDirectory() as scratch:
         title = f"{reader.dataset.resolve().name}, episode {number}"

@@ -66,6 +66,7 @@ def episode_block(episode: Episode, robot: Robot | None) -> bytes:
                    for c in drawn],
         "arrays": [],
     }  # fmt: skip
+
     body = b""
     for name, values in arrays.items():
         known = values[np.isfinite(values)]
@@ -84,8 +85,7 @@ def episode_block(episode: Episode, robot: Robot | None) -> bytes:
 
 def curves(episode: Episode, robot: Robot | None) -> list[Curve]:
     """Return what is plotted of an episode, left and right."""
-    out = []
-    errors = None
+    out, errors = [], None
     if robot is not None and episode.robot is not None:
         errors = tip_errors(episode, robot, calibrations_of(episode, robot)[0])
     for slot, side in enumerate(SIDES):

@@ -40,10 +40,10 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.lerobot.trim_rules import runs
-from acehand_core.motion import HandMotion, RobotTrajectory
+from acehand_core.motion import HandMotion
 from acehand_core.recordings.video_encode import probe_video
 from acehand_core.review import scene
-from acehand_core.review.episode import ABSENT, DOUBTFUL, FILLED, OBSERVED, Episode, RobotColumns
+from acehand_core.review.episode import ABSENT, DOUBTFUL, FILLED, OBSERVED, Episode
 from acehand_core.review.payload import curves
 from acehand_core.types import SIDES, Side
 from retarget.robots.hand_spec import HandSpec
@@ -165,36 +165,6 @@ def _is_open() -> bool:
 def can_decode(video: Path) -> bool:
     """Tell whether the viewer shows a video: AV1, or any with the ffmpeg program. VideoError."""
     return shutil.which("ffmpeg") is not None or probe_video(video).codec == "av1"
-
-
-def hands_as_episode(
-    source: Path, motion: HandMotion, trajectory: RobotTrajectory, origin: dict[str, Any]
-) -> Episode:
-    """Return a table of hands, and the robot that follows them, as an episode of no dataset.
-
-    ``origin`` is its provenance (``pipeline.report.episode_provenance``).
-    """
-    count, camera = len(motion), motion.camera
-    known = motion.known
-    pinhole = None
-    if camera is not None and camera.model == "pinhole":
-        row = camera.fx, camera.fy, camera.cx, camera.cy, camera.width, camera.height
-        pinhole = np.tile(np.array(row, float), (count, 1))
-    verdict = trajectory.verdict
-    report = {} if verdict is None else {"verdict": verdict.status, "reasons": [*verdict.reasons]}
-    return Episode(
-        dataset=source, number=0, task="", fps=float(motion.fps), source_ns=motion.timestamps_ns,
-        joints=np.where(known[..., None, None], motion.joints_camera, np.nan),
-        placed=motion.placed, valid=known, filled=motion.filled,
-        confidence=motion.quality.astype(float), sigma=motion.joint_sigma, camera=pinhole,
-        robot=RobotColumns(
-            trajectory.joint_names, trajectory.command_joints, trajectory.joints,
-            trajectory.commands, trajectory.registers, trajectory.frame, trajectory.T_frame_base,
-        ),
-        robot_label=trajectory.robot,
-        image_size=None if camera is None else (camera.width, camera.height),
-        motion=motion, report={"source": source.name, **report}, origin=origin, fingerprint="",
-    )  # fmt: skip
 
 
 def shade(colour: Colour, state: int) -> Colour:

@@ -55,6 +55,7 @@ def robot_measures(episode: Episode, robot: Robot | None) -> list[Measure]:
         if side not in robot.hands or not active.any():
             continue
         hand = robot.hands[side]
+
         measures += _limits(columns, hand, slot, side)
         tips = errors[active, slot]
         if np.isfinite(tips).any():
@@ -88,6 +89,7 @@ def calibrations_of(episode: Episode, robot: Robot) -> tuple[dict[Side, Calibrat
                 np.array([entry["anchors_m"][finger] for finger in FINGERS], float),
                 np.array([entry["lengths"][finger] for finger in FINGERS], float),
             )  # fmt: skip
+
     path = episode.folder / CALIBRATION
     if not path.is_file():
         return told, f"{CALIBRATION} is missing"
@@ -118,12 +120,14 @@ def tip_errors(
             continue
         tree = KinematicTree.of(hand)
         ours = tree.points(episode.robot.joints[:, slot], hand.tip_names)
+
         with np.errstate(invalid="ignore", divide="ignore"):
             palms = palm_frames(episode.joints[:, slot], side)
         known = np.isfinite(palms).all((1, 2)) & episode.valid[:, slot]
         known &= episode.confidence[:, slot] > 0
         local = np.full((len(episode), 21, 3), np.nan)
         local[known] = frames.apply(frames.inverse(palms[known]), episode.joints[known, slot])
+
         goals = calibrated(local, fitted[side])[:, list(TIPS)]
         fingers = [FINGERS.index(finger) for finger in hand.fingers]
         errors[:, slot, fingers] = np.linalg.norm(ours - goals[:, fingers], axis=-1)
@@ -134,6 +138,7 @@ def _limits(columns: RobotColumns, hand: HandSpec, slot: int, side: Side) -> Seq
     joints = columns.joints[:, slot]
     outside = (joints < hand.lower - _ROUNDING) | (joints > hand.upper + _ROUNDING)
     share, at = float(outside.mean()), int(np.argmax(outside.any(1)))
+
     residual = np.abs(joints - hand.expand(columns.commands[:, slot])).max(1)
     off = np.abs(columns.registers[:, slot] - hand.to_controller(columns.commands[:, slot]))
     range_ = np.abs(hand.controller.at_upper - hand.controller.at_lower)
@@ -160,6 +165,7 @@ def _stands_still(episode: Episode, columns: RobotColumns, slot: int, side: Side
     both = seen[window:] & seen[:-window]
     if not both.any():
         return Measure("still", 0.0, "", side)
+
     tips = np.full((len(episode), len(TIPS), 3), np.nan)
     tips[seen] = frames.apply(frames.inverse(palms[seen]), episode.joints[seen, slot])[
         :, list(TIPS)
@@ -169,6 +175,7 @@ def _stands_still(episode: Episode, columns: RobotColumns, slot: int, side: Side
     moving = both & moved
     if moving.sum() < window:
         return Measure("still", 0.0, "", side)
+
     still = moving & (stood < _STOOD_RAD)
     share = float(still.sum() / moving.sum())
     text = f"the {side} robot hand stands still for {share:.0%} of the time its human one moves"

@@ -313,6 +313,7 @@ let videoUrl = null;
 let opened = 0;
 
 function showBatch() {
+  if (report.single) return;
   opened += 1; // an episode that is still being read is not shown any more
   current = null;
   $("video").pause();
@@ -707,5 +708,8 @@ if (report.server) $("save").hidden = true;
 fillFilters();
 filterList();
 drawCounts();
-if (episodes.length === 1) { $("columns").classList.add("single"); open(episodes[0]); } else drawBatch();
+if (report.single) {
+  document.body.classList.add("single");
+  open(episodes[0]);
+} else drawBatch();
 document.body.dataset.ready = "yes";
