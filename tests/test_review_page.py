@@ -426,7 +426,7 @@ def test_a_page_of_one_episode_has_no_list(browser: Browser, report: Path) -> No
     shown = "['list', 'show-batch', 'episode'].map((id) => $(id).offsetParent !== null)"
     assert browser.run(shown) == [False, False, True]
     browser.key("a")
-    assert browser.run("$('said').textContent") == "You said: accepted"
+    assert browser.run("$('said').textContent").startswith("You said: accepted")
     assert browser.errors == []
 
 
