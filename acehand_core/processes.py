@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 #: Environment variable: threads that one process may use.
@@ -23,6 +24,21 @@ def thread_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Keep NumPy's and SciPy's linear algebra to one thread; also a decorator.
+
+    On many small solves OpenBLAS's threads gain nothing, and on a busy machine they spin while they
+    wait for one another. The limit holds for the process; threadpoolctl leaves its control to the
+    thread that came first.
+    """
+    import scipy.linalg  # noqa: F401  # brings a BLAS of its own, which has to be there to be found
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, "blas"):
+        yield
 
 
 def forget_peak() -> None:

@@ -19,6 +19,7 @@ from acehand_core.motion import (
     RobotTrajectory,
     held_index,
 )
+from acehand_core.processes import one_blas_thread
 from acehand_core.types import SIDES, Latency, Side
 from retarget.replay.metrics import flexion_report
 from retarget.replay.simulate import Physics, play, sent_commands
@@ -65,6 +66,7 @@ class _Result:
     notes: tuple[str, ...]
 
 
+@one_blas_thread()
 def retarget_motion(
     motion: HandMotion,
     robot: Robot,
@@ -275,6 +277,7 @@ def _in_frame(
     return ("camera" if motion.T_world_camera is None else "world"), poses
 
 
+@one_blas_thread()
 def calibrate_motion(
     motion: HandMotion,
     robot: Robot,

@@ -14,8 +14,12 @@ import pytest
 
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.recordings.video import open_video
-from acehand_core.trackers.mediapipe import networks
+from acehand_core.trackers.mediapipe import networks, redetection
+from acehand_core.trackers.mediapipe.linking import assign_slots
 from acehand_core.trackers.mediapipe.networks import Crop, crop_of, hand_networks
+from acehand_core.trackers.mediapipe.refinement import refine
+from acehand_core.trackers.mediapipe.segments import SegmentCache
+from acehand_core.types import no_progress
 from helpers.commands import Acehand
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "two_hands.mp4"
@@ -206,6 +210,22 @@ def test_without_networks_the_tracker_says_which_command(tmp_path, monkeypatch) 
     monkeypatch.setattr(networks, "installed", lambda: None)
     with pytest.raises(MissingDependencyError, match="acehand weights hands"):
         networks.HandNetworks()
+
+
+@pytest.mark.parametrize("stage", ["in_segments", "look_again"])
+def test_an_inference_that_never_ends_is_an_error_that_names_the_frame(stage, monkeypatch) -> None:
+    frames = open_video(EXAMPLE).frames
+    assert frames is not None
+    hands = redetection.forward_pass(frames, 30.0, no_progress, SegmentCache(None, {}))
+    slots = assign_slots(hands)
+    monkeypatch.setattr(networks, "INFERENCE_LIMIT_S", 0.0)
+    with pytest.raises(networks.InferenceError, match=r"frame 41: .*--resume"):
+        if stage == "look_again":
+            lost = [pair if frame < 41 else [None, None] for frame, pair in enumerate(slots)]
+            list(redetection.look_again(frames, hands, lost, no_progress))
+        else:
+            seen = [pair if frame >= 41 else [None, None] for frame, pair in enumerate(slots)]
+            refine(frames, seen, "balanced", no_progress, None, {})
 
 
 def test_nobody_is_told_of_it(tmp_path) -> None:

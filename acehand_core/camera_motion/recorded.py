@@ -22,7 +22,7 @@ from acehand_core.errors import InputError
 from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import CameraMotion, Recording
-from acehand_core.processes import thread_count
+from acehand_core.processes import one_blas_thread, thread_count
 from acehand_core.types import Progress, no_progress
 
 #: Counts up with whatever changes the result, so that no older one is taken for it.
@@ -47,6 +47,7 @@ class Segment:
     stop: int
 
 
+@one_blas_thread()
 def recorded_rotations(
     recording: Recording,
     camera: Camera,
@@ -121,6 +122,7 @@ def recorded_rotations(
     return joined(made, len(recording))
 
 
+@one_blas_thread()
 def recorded_path(
     recording: Recording,
     camera: Camera,

@@ -21,6 +21,7 @@ from acehand_core.hand.shape import (
     shape_from_lengths,
     shaped,
 )
+from acehand_core.processes import one_blas_thread
 from acehand_core.types import RigidTransform, Side
 
 _SHAPE_ROWS = 100  # as many frames as the shape is refined on
@@ -41,6 +42,7 @@ class HandFit:
     error_m: Float[np.ndarray, "N"]
 
 
+@one_blas_thread()
 def fit_to_joints(
     model: HandModel,
     side: Side,

@@ -22,6 +22,7 @@ from scipy.interpolate import CubicSpline
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording
+from acehand_core.processes import one_blas_thread
 from acehand_core.self_calibration import lines, structure
 from acehand_core.self_calibration.structure import Lens
 from acehand_core.self_calibration.tracks import Gray, Tracks, Window, windows
@@ -133,6 +134,7 @@ def focal_lengths(lens: Lens = "pinhole", steps: int = _STEPS) -> Float[np.ndarr
     return np.geomspace(wide, narrow, steps)
 
 
+@one_blas_thread()
 def estimate(
     recording: Recording, progress: Progress = no_progress, thorough: bool = True
 ) -> Estimate:

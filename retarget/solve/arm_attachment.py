@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import ArmMotion, RobotTrajectory, Verdict
+from acehand_core.processes import one_blas_thread
 from acehand_core.settings import numbers, setting
 from acehand_core.types import SIDES, RigidTransform
 from retarget.robots.robot import Robot
@@ -159,6 +160,7 @@ def _pose(numbers: Sequence[float]) -> RigidTransform:
     return frames.rigid(rotations.from_rpy(place[3:]), place[:3])
 
 
+@one_blas_thread()
 def attach_arms(
     trajectory: RobotTrajectory, arm: Arm, settings: ArmSettings, robot: Robot | None = None
 ) -> RobotTrajectory:

@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,7 +32,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from acehand_core.atomic import atomic_path
-from acehand_core.errors import InputError, MissingDependencyError
+from acehand_core.errors import AcehandError, InputError, MissingDependencyError
 from acehand_core.processes import thread_count
 from acehand_core.types import ImageRgb
 
@@ -53,6 +55,9 @@ _HAND_SCALE, _HAND_SHIFT = 2.0, -0.1
 #: Landmarks that place the next crop: all but the fingers' ends.
 _STEADY = [0, 1, 2, 3, 5, 6, 9, 10, 13, 14, 17, 18]
 _INDEX, _MIDDLE, _RING = 5, 9, 13
+#: One picture takes some 10 ms; on a machine that is never so busy, longer means that it hangs.
+INFERENCE_LIMIT_S = 60.0
+_stalled: list[Any] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,19 @@ class Crop:
         high = min(half - abs(self.y - other.y), self.side, other.side)
         shared = max(wide, 0.0) * max(high, 0.0)
         return shared / (self.side**2 + other.side**2 - shared)
+
+
+class InferenceError(AcehandError):
+    """The hand networks gave no answer."""
+
+
+@contextmanager
+def naming(frame: int) -> Iterator[None]:
+    """Name the frame in an InferenceError."""
+    try:
+        yield
+    except InferenceError as error:
+        raise InferenceError(f"frame {frame}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +296,13 @@ def _anchors() -> Float[np.ndarray, "2016 2"]:
 
 def _infer(model: Any, picture: UInt8[np.ndarray, "side side 3"]) -> list[np.ndarray]:
     request = model.create_infer_request()
-    request.infer([np.ascontiguousarray(picture[None], np.float32) / 255])
+    request.start_async([np.ascontiguousarray(picture[None], np.float32) / 255])
+    if not request.wait_for(round(1e3 * INFERENCE_LIMIT_S)):
+        _stalled.append(request)  # freeing it would wait for it
+        raise InferenceError(
+            f"OpenVINO has not answered within {INFERENCE_LIMIT_S:g} s. Run the command again, "
+            "with --resume if it writes a dataset."
+        )
     return [np.array(output.data) for output in request.output_tensors]
 
 

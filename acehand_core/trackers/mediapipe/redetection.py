@@ -15,7 +15,7 @@ import numpy as np
 from acehand_core.motion import FrameSource
 from acehand_core.trackers.mediapipe.detector import MAX_HANDS, Detection, Detector
 from acehand_core.trackers.mediapipe.linking import Slots, Turned, distance, unturned
-from acehand_core.trackers.mediapipe.networks import HandNetworks, crop_of, hand_networks
+from acehand_core.trackers.mediapipe.networks import HandNetworks, crop_of, hand_networks, naming
 from acehand_core.trackers.mediapipe.search import SAME_HAND, SURROUNDINGS, followed, new_hands
 from acehand_core.trackers.mediapipe.segments import Frames, PerFrame, SegmentCache, in_segments
 from acehand_core.types import ImageRgb, Progress, Quality
@@ -141,7 +141,8 @@ def _follow(
         if match is None:
             in_room = turned(last, at, frame)
             places = [last] if in_room is None else [last, in_room]
-            match = _found(networks, np.ascontiguousarray(image), places, look, walk, misses)
+            with naming(frame):
+                match = _found(networks, np.ascontiguousarray(image), places, look, walk, misses)
             if match is not None and any(
                 distance(match, other) < SAME_HAND for other in present[frame]
             ):

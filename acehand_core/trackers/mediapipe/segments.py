@@ -23,6 +23,7 @@ from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.motion import FrameSource
 from acehand_core.processes import thread_count
 from acehand_core.trackers.mediapipe.detector import Detection
+from acehand_core.trackers.mediapipe.networks import naming
 from acehand_core.types import ImageRgb, Progress
 
 #: Frames of one segment. Fixed, so that a result does not depend on the machine.
@@ -70,7 +71,8 @@ def in_segments(
                 for frame, image in enumerate(frames.read(*job), job[0]):
                     if stop.is_set():
                         return
-                    result.append(look(frame, image))
+                    with naming(frame):
+                        result.append(look(frame, image))
                     with lock:
                         done += 1
                         progress(stage, done, count)

@@ -12,6 +12,7 @@ from acehand_core.camera_motion import from_gyroscope, recorded_rotations
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import CameraMotion, HandModelName, HandMotion, Recording
+from acehand_core.processes import one_blas_thread
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.camera_presets import presets_for
 from acehand_core.trackers.base import TrackerSettings
@@ -51,6 +52,7 @@ class MediaPipeTracker:
     def __init__(self, settings: TrackerSettings) -> None:
         self._settings = settings
 
+    @one_blas_thread()
     def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
         """Return both hands of the recording (see ``Tracker.track``)."""
         if recording.frames is None:
