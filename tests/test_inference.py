@@ -345,7 +345,7 @@ def test_kfree_brings_its_own_camera(bearings):
 
 def test_a_fisheye_is_undistorted_for_variant_k():
     lens = Camera("kannala_brandt", *fake.SIZE, 40.0, 42.0, 31.0, 17.0, (0.02, 0.0, 0.0, 0.0))
-    model = FakeModel(camera=lens.pinhole_like())
+    model = FakeModel(camera=lens.whole_view())
     found = run(fake.recording(camera=lens), model)
     truth = motion(np.arange(49))["joints"]
     np.testing.assert_allclose(found.joints_camera[:49], truth, atol=1e-4)

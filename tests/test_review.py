@@ -17,6 +17,7 @@ from acehand_core.review.checks import (
     LIMITS,
     Measure,
     batch_measures,
+    column_measures,
     findings,
     origin_measures,
     read_limits,
@@ -60,6 +61,62 @@ def test_the_truth_is_accepted(dataset: Path, episode: Episode) -> None:
     inspection = inspect((dataset,))
     assert [e.status for e in inspection.episodes] == ["accepted"], inspection.episodes[0].findings
     assert (episode.task, episode.subject, len(episode)) == ("lift <two> blocks", "anna", 120)
+
+
+# Every recorded column.
+
+DAMAGED_ACTIONS = {
+    "reversed in time": lambda action: action[::-1],
+    "all zero": np.zeros_like,
+    "15 frames late": lambda action: np.roll(action, 15, axis=0),
+    "joints reversed": lambda action: action[:, ::-1],
+    "one frame early": lambda action: np.concatenate([action[1:], action[-1:]]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_ACTIONS)
+def test_an_action_is_the_next_state(episode: Episode, damage: str) -> None:
+    assert value(column_measures(episode), "action") == 0.0
+    action = DAMAGED_ACTIONS[damage](episode.columns["action"])
+    damaged = replace(episode, columns={**episode.columns, "action": action})
+    found = findings(column_measures(damaged), LIMITS)
+    assert [(f.check, f.level) for f in found] == [("action", "rejected")]
+
+
+def test_no_column_may_change_unnoticed(episode: Episode, reader: DatasetReader) -> None:
+    """Not a number is found in any column; other values in all that follow from other columns."""
+    robot = robot_of(reader)
+    made = ("observation.joints.robot", "action.register", "observation.state")
+    said = ("observation.hand.confidence", "observation.camera")  # of nothing else recorded
+    for name, column in episode.columns.items():
+        if column.dtype.kind != "f":
+            continue
+        broken = column.copy()
+        broken[7] = np.nan
+        damaged = replace(episode, columns={**episode.columns, name: broken})
+        found = findings(column_measures(damaged), LIMITS)
+        assert ("finite", "rejected") in [(f.check, f.level) for f in found], name
+        if name.startswith(("observation.hand.", "hand.")) and name not in said:
+            other = {**episode.columns, name: column[::-1] + 0.01}
+            found = findings(column_measures(replace(episode, columns=other)), LIMITS)
+            assert ("hand_columns", "rejected") in [(f.check, f.level) for f in found], name
+        elif name not in (*made, *said, "action"):
+            raise AssertionError(f"which check reads {name}?")
+    assert robot is not None
+
+
+@pytest.mark.parametrize(("metres", "level"), [(0.0, None), (0.05, "doubtful"), (0.3, "rejected")])
+def test_the_robot_hand_is_where_the_human_one_is(
+    episode: Episode, reader: DatasetReader, metres: float, level: str | None
+) -> None:
+    columns = episode.robot
+    assert columns is not None and columns.T_frame_base is not None
+    moved_away = columns.T_frame_base.copy()
+    moved_away[..., 2, 3] += metres
+    damaged = replace(episode, robot=replace(columns, T_frame_base=moved_away))
+    measures = [m for m in robot_measures(damaged, robot_of(reader)) if m.check == "base"]
+    assert all(abs(m.value - metres) < 0.02 for m in measures)
+    assert {f.level for f in findings(measures, LIMITS)} == ({level} if level else set())
 
 
 def test_the_length_of_the_hand_is_that_of_its_bones(episode: Episode) -> None:

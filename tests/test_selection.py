@@ -227,7 +227,7 @@ def test_a_distorted_video_becomes_a_pinhole_and_says_so(video, tmp_path):
     wide = Camera("kannala_brandt", 96, 64, 60.0, 60.0, 47.5, 31.5, (0.1, 0.0, 0.0, 0.0))
     file.write_text(json.dumps(wide.to_json()))
     opened = open_recording(video, RecordingOptions(camera=file))
-    assert opened.camera == wide.pinhole_like()
+    assert opened.camera == wide.whole_view()
     assert opened.notes[-1] == "undistorted from kannala_brandt to pinhole"
     assert next(opened.frames.read(0, 1)).shape == (64, 96, 3)
 

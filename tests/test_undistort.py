@@ -116,11 +116,28 @@ def _bend(rows: np.ndarray, columns: np.ndarray) -> float:
     return float(np.abs(columns - line).max())
 
 
+@pytest.mark.parametrize(
+    ("focal", "expected"), [(320.0, 320 / np.tan(1.0)), (200.0, 240 / np.tan(np.radians(65)))]
+)
+def test_what_a_wide_lens_sees_stays_in_view(focal: float, expected: float) -> None:
+    """Equidistant: 320 px across lie 320 / focal rad off the axis; 65 degrees are the most."""
+    lens = Camera("kannala_brandt", 640, 480, focal, focal, 319.5, 239.5, (0.0, 0.0, 0.0, 0.0))
+    white = np.full((480, 640, 3), 255, np.uint8)
+    seen = undistort(recording_of([white], lens))
+    assert seen.camera.fx == pytest.approx(expected, rel=1e-6)
+    assert (seen.frames.at(0)[240, [1, 638]] == 255).all()
+
+
+def test_a_lens_that_bends_outwards_is_not_narrowed() -> None:
+    cushion = Camera("brown_conrady", 640, 480, 500.0, 500.0, 319.5, 239.5, (0.2, 0.0, 0.0, 0.0))
+    assert cushion.whole_view().fx == 500.0
+
+
 def test_unseen_pixels_are_black() -> None:
     narrow = Camera("brown_conrady", 320, 240, 150.0, 150.0, 160.0, 120.0, (-0.4, 0.0, 0.0, 0.0))
     white = np.full((240, 320, 3), 255, np.uint8)
     image = undistort(recording_of([white], narrow)).frames.at(0)
-    rays = narrow.pinhole_like().unproject(np.array([[0.0, 0.0], [160.0, 120.0]]))
+    rays = narrow.whole_view().unproject(np.array([[0.0, 0.0], [160.0, 120.0]]))
     assert np.arccos(rays[0, 2]) > narrow.max_angle
     assert (image[0, 0] == 0).all() and (image[120, 160] == 255).all()
 
@@ -129,7 +146,14 @@ def test_recording_fields() -> None:
     images = [smooth_image(320, 240, seed) for seed in range(4)]
     source = recording_of(images, BROWN)
     result = undistort(source)
-    assert result.camera == BROWN.pinhole_like()
+    # As wide as the lens, whose edges OpenCV undistorts.
+    edges = np.array([[[-0.5, BROWN.cy]], [[319.5, BROWN.cy]], [[BROWN.cx, -0.5]],
+                      [[BROWN.cx, 239.5]]])  # fmt: skip
+    plane = np.abs(cv2.undistortPoints(edges, BROWN.K, np.array(BROWN.distortion[:5])))[:, 0]
+    share = min(160 / (240 * plane[:2, 0].max()), 120 / (242 * plane[2:, 1].max()))
+    assert result.camera.fx == pytest.approx(share * 240, rel=1e-3)
+    assert result.camera.fy == pytest.approx(share * 242, rel=1e-3)
+    assert (result.camera.cx, result.camera.cy) == (159.5, 119.5)
     assert result.timestamps_ns is source.timestamps_ns and len(result.frames) == 4
     forwards = list(result.frames.read(1, 4))
     backwards = list(result.frames.read_reversed(1, 4))
@@ -158,7 +182,7 @@ def test_pinhole_stays_and_sizes_are_fitted() -> None:
 def test_maps_are_computed_once(monkeypatch) -> None:
     calls = []
     original = undistortion_maps
-    monkeypatch.setattr(module, "undistortion_maps", lambda c: calls.append(c) or original(c))
+    monkeypatch.setattr(module, "undistortion_maps", lambda *c: calls.append(c) or original(*c))
     result = undistort(recording_of([smooth_image(320, 240)] * 5, BROWN))
     list(result.frames.read(0, 5))
     assert len(calls) == 1

@@ -34,7 +34,9 @@ def before_and_after(camera: Camera, image: ImageRgb | None) -> Picture:
     before = grid_seen_by(camera) if image is None else image
     after = before
     if camera.model != "pinhole":
-        after = cv2.remap(before, *undistortion_maps(camera), interpolation=cv2.INTER_LINEAR)
+        after = cv2.remap(
+            before, *undistortion_maps(camera, camera.whole_view()), interpolation=cv2.INTER_LINEAR
+        )
 
     width = min(_MAX_WIDTH, camera.width)
     labels = [f"before: {camera.model}", "after: undistorted"]

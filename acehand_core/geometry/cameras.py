@@ -28,6 +28,9 @@ _COEFFICIENTS = {
     "kannala_brandt": (4,),
     "fisheye624": (12,),
 }
+#: Further out a pinhole's pixels are spread over too few of the lens's: at 65 degrees 5.6 times as
+#: far apart along the radius as on its axis.
+PINHOLE_REACH = math.radians(65.0)
 _FIELDS = ("model", "width", "height", "fx", "fy", "cx", "cy", "distortion")
 
 
@@ -196,6 +199,22 @@ class Camera:
         """
         centre_x, centre_y = (self.width - 1) / 2, (self.height - 1) / 2
         return Camera("pinhole", self.width, self.height, self.fx, self.fy, centre_x, centre_y)
+
+    def whole_view(self) -> Camera:
+        """Return the pinhole of ``pinhole_like`` that shows all that the lens shows.
+
+        Its focal length is as much shorter as it takes to reach the middle of each edge of the
+        image, or ``PINHOLE_REACH`` where the lens sees further.
+        """
+        plain = self.pinhole_like()
+        right, bottom = self.width - 0.5, self.height - 0.5
+        edges = np.array([[-0.5, self.cy], [right, self.cy], [self.cx, -0.5], [self.cx, bottom]])
+        ray = self.unproject(edges)
+        angle = np.nan_to_num(np.arccos(ray[:, 2]), nan=self.max_angle)
+        reach = np.tan(np.minimum(angle, PINHOLE_REACH)) * [self.fx, self.fx, self.fy, self.fy]
+        half = np.array([self.width, self.width, self.height, self.height]) / 2
+        share = min(1.0, float((half / reach).min()))
+        return replace(plain, fx=share * plain.fx, fy=share * plain.fy)
 
     def contains(self, pixels: PointsImage) -> Bool[np.ndarray, "*batch"]:
         """Return which pixels lie in the image; False for NaN."""

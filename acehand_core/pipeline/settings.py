@@ -345,7 +345,11 @@ class JobSettings:
         frame: Literal["camera", "world", "none"] = "camera"
         if not tracker.placed:
             frame = "none"
-        elif recording.T_world_camera is not None or self.camera_motion == "full":
+        elif (
+            recording.T_world_camera is not None
+            or getattr(tracker, "posed", False)  # a table of hands may have poses of its own
+            or self.camera_motion == "full"
+        ):
             frame = "world"
 
         size = self.image_size or even_size(recording.width, recording.height)

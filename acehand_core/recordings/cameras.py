@@ -196,14 +196,14 @@ def _check_file(path: Path, what: str) -> None:
 
 
 class UndistortedFrames:
-    """A ``FrameSource`` that shows another one's frames through ``camera.pinhole_like()``.
+    """A ``FrameSource`` that shows another one's frames, taken by ``camera``, through a pinhole.
 
     Pixels are interpolated linearly; black where ``camera`` does not see.
     """
 
-    def __init__(self, frames: FrameSource, camera: Camera) -> None:
+    def __init__(self, frames: FrameSource, camera: Camera, pinhole: Camera) -> None:
         self._frames = frames
-        self._maps = undistortion_maps(camera)
+        self._maps = undistortion_maps(camera, pinhole)
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -224,9 +224,8 @@ class UndistortedFrames:
         return cv2.remap(image, *self._maps, interpolation=cv2.INTER_LINEAR)
 
 
-def undistortion_maps(camera: Camera) -> tuple[np.ndarray, np.ndarray]:
-    """Return OpenCV's fixed-point maps from the pixels of ``camera.pinhole_like()``."""
-    pinhole = camera.pinhole_like()
+def undistortion_maps(camera: Camera, pinhole: Camera) -> tuple[np.ndarray, np.ndarray]:
+    """Return OpenCV's fixed-point maps from the pixels of the pinhole to those of the camera."""
     x, y = np.meshgrid(np.arange(camera.width, dtype=float), np.arange(camera.height, dtype=float))
     source = camera.project(pinhole.unproject(np.stack([x, y], axis=-1)))
     # Unseen pixels look far outside, so that they turn black; the fixed-point maps hold 16 bits.
@@ -235,7 +234,7 @@ def undistortion_maps(camera: Camera) -> tuple[np.ndarray, np.ndarray]:
 
 
 def undistort(recording: Recording) -> Recording:
-    """Return the recording as seen by a pinhole of the same size and focal length.
+    """Return the recording as seen by a pinhole of the same size (``Camera.whole_view``).
 
     A recording whose camera is a pinhole already is returned as it is.
 
@@ -248,9 +247,10 @@ def undistort(recording: Recording) -> Recording:
     camera = fit_camera_to(recording.camera, recording.width, recording.height)
     if camera.model == "pinhole":
         return replace(recording, camera=camera)
+    pinhole = camera.whole_view()
     return replace(
         recording,
-        frames=UndistortedFrames(recording.frames, camera),
-        camera=camera.pinhole_like(),
+        frames=UndistortedFrames(recording.frames, camera, pinhole),
+        camera=pinhole,
         processing={**recording.processing, "undistorted": camera.to_json()},
     )

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from acehand_core.errors import SchemaError, nearest
+from acehand_core.lerobot.features import hand_columns
 from acehand_core.lerobot.rules import read_mapping
 from acehand_core.review.episode import Episode
 from acehand_core.types import Side
@@ -107,6 +108,13 @@ LIMITS: Mapping[str, Limit] = {
                          "values"),
     "unsure": Limit(0.4, 0.7, "", "share of a hand's frames that are filled in or of confidence 0"),
     "verdict": Limit(1.5, 1.5, "", "what the conversion said of itself: 1 warn, 2 fail"),
+    "finite": Limit(0.0, 0.0, "", "share of a column's values that are not numbers, of the worst "
+                    "column"),
+    "action": Limit(0.0, 0.001, "", "share of frames whose action is not the next frame's state"),
+    "hand_columns": Limit(0.0, 0.001, "", "share of frames in which a column of the human hands is "
+                          "not that of the table of hands next to the episode; the worst column"),
+    "base": Limit(0.04, 0.1, "m", "median distance of the middle of the robot's fingertips from "
+                  "that of the human ones, in the camera frame"),
     "licences": Limit(1.5, _NEVER, "", "1 where something it was made with is for non-commercial "
                       "use, 2 where a licence is not known or none is recorded"),
     "unreadable": Limit(0.5, 0.5, "", "1 where a file of the episode cannot be read"),
@@ -235,6 +243,42 @@ def origin_measures(episode: Episode) -> list[Measure]:
     if not licences:
         value, text = 2, "nothing is recorded of the licences of what it was made with"
     return [*measures, Measure("licences", value, text)]
+
+
+def column_measures(episode: Episode) -> list[Measure]:
+    """Measure every recorded column: finite, and what the others and the table of hands make it."""
+    measures = []
+    numbers = {k: v for k, v in episode.columns.items() if v.dtype.kind == "f"}
+    bad = {name: ~np.isfinite(column) for name, column in numbers.items()}
+    if bad:
+        name = max(bad, key=lambda name: bad[name].mean())
+        share, at = float(bad[name].mean()), int(np.argmax(bad[name].any(1)))
+        text = f"{share:.1%} of the values of {name} are not numbers"
+        measures.append(Measure("finite", share, text, frame=at))
+
+    state, action = (numbers.get(name) for name in ("observation.state", "action"))
+    # Of other people's datasets an action may be anything.
+    if episode.robot is not None and state is not None and action is not None and len(state) > 1:
+        measures.append(
+            _unlike("action", action[:-1], state[1:], "action is not the next frame's state")
+        )
+
+    if episode.motion is not None:
+        made = hand_columns(episode.motion, episode.placed, episode.confidence, episode.valid)
+        off = [
+            _unlike("hand_columns", numbers[name], column,
+                    f"{name} is not that of the hands next to the episode")
+            for name, column in made.items()
+            if name in numbers and numbers[name].shape == column.shape
+        ]  # fmt: skip
+        measures += sorted(off, key=lambda measure: -measure.value)[:1]
+    return measures
+
+
+def _unlike(check: str, column: np.ndarray, expected: np.ndarray, text: str) -> Measure:
+    same = np.isclose(column, expected, rtol=1e-3, atol=1e-3, equal_nan=True).all(1)
+    share = float(1 - same.mean())
+    return Measure(check, share, f"{text} in {share:.1%} of the frames", frame=int(same.argmin()))
 
 
 def _camera_measures(episode: Episode) -> list[Measure]:

@@ -61,9 +61,10 @@ class Episode:
 
     ``joints`` are NaN where a hand is not valid; relative to the wrist where not ``placed``.
     ``camera`` is fx, fy, cx, cy, width, height of each frame, or None. ``sigma`` is that of
-    ``HandMotion.joint_sigma``. ``report`` and ``origin`` (its provenance) are empty where nothing
-    is beside it. ``fingerprint`` is a hash of its values, not of its number, so that a decision
-    about it stays its own when episodes are numbered anew.
+    ``HandMotion.joint_sigma``. ``columns`` are the dataset's own, (T, N) each. ``report`` and
+    ``origin`` (its provenance) are empty where nothing is beside it. ``fingerprint`` is a hash of
+    its values, not of its number, so that a decision about it stays its own when episodes are
+    numbered anew.
     """
 
     dataset: Path
@@ -82,6 +83,7 @@ class Episode:
     robot_label: str
     image_size: tuple[int, int] | None
     motion: HandMotion | None
+    columns: Mapping[str, np.ndarray]
     report: Mapping[str, Any]
     origin: Mapping[str, Any]
     fingerprint: str
@@ -252,6 +254,7 @@ def _episode(
         robot_label=str(info.get("robot_type") or ""),
         image_size=None if image is None else (image[1], image[0]),
         motion=motion,
+        columns={name: column.reshape(count, -1) for name, column in values.items()},
         report={key: value for key, value in report.items() if key != "provenance"},
         origin=layout.read_origin(dataset, row),
         fingerprint=digest.hexdigest()[:32],
@@ -313,7 +316,8 @@ def hands_as_episode(
         ),
         robot_label=trajectory.robot,
         image_size=None if camera is None else (camera.width, camera.height),
-        motion=motion, report={"source": source.name, **report}, origin=origin, fingerprint="",
+        motion=motion, columns={}, report={"source": source.name, **report}, origin=origin,
+        fingerprint="",
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from acehand_core.review.checks import (
     Measure,
     Status,
     batch_measures,
+    column_measures,
     findings,
     origin_measures,
     status_of,
@@ -252,7 +253,7 @@ def _inspected(
     key = _key(episode, reader.video(number), looks)
     measures = None if kept is None else _read_kept(kept, key)
     if measures is None:
-        measures = [*hand_measures(episode), *origin_measures(episode)]
+        measures = [*hand_measures(episode), *origin_measures(episode), *column_measures(episode)]
         measures += robot_measures(episode, robot)
         try:
             if (recording := reader.recording(number)) is not None:

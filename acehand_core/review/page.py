@@ -29,7 +29,14 @@ from acehand_core.lerobot.format import OVERLAY
 from acehand_core.recordings.resized import resized
 from acehand_core.recordings.video import open_video
 from acehand_core.recordings.video_encode import VideoEncoding
-from acehand_core.review.checks import LIMITS, Finding, findings, origin_measures, status_of
+from acehand_core.review.checks import (
+    LIMITS,
+    Finding,
+    column_measures,
+    findings,
+    origin_measures,
+    status_of,
+)
 from acehand_core.review.decisions import Decision
 from acehand_core.review.episode import DatasetReader, Episode
 from acehand_core.review.hand_checks import hand_measures
@@ -220,7 +227,7 @@ def write_episode_page(
     """
     check_free(path, overwrite)
     episode, robot = reader.read(number), robot_of(reader)
-    measures = [*hand_measures(episode), *origin_measures(episode)]
+    measures = [*hand_measures(episode), *origin_measures(episode), *column_measures(episode)]
     measures += robot_measures(episode, robot)
     found = tuple(findings(measures, LIMITS))
     inspected = InspectedEpisode(

@@ -13,7 +13,7 @@ from acehand_core.hand.skeleton import FINGERS, TIPS
 from acehand_core.lerobot.format import CALIBRATION
 from acehand_core.motion import Calibration
 from acehand_core.review.checks import Measure
-from acehand_core.review.episode import Episode, RobotColumns
+from acehand_core.review.episode import Episode, RobotColumns, in_camera
 from acehand_core.types import SIDES, Side
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree
@@ -50,6 +50,7 @@ def robot_measures(episode: Episode, robot: Robot | None) -> list[Measure]:
         measures.append(Measure("calibration", 0 if missing is None else 1, text))
 
     errors = tip_errors(episode, robot, fitted)
+    bases = in_camera(episode)
     for slot, side in enumerate(SIDES):
         active = episode.valid[:, slot]
         if side not in robot.hands or not active.any():
@@ -66,6 +67,8 @@ def robot_measures(episode: Episode, robot: Robot | None) -> list[Measure]:
                         f"{far:.0%} of the {side} robot fingertips are over 30 mm from the human "
                         "ones", side, int(np.argmax(worst)))
             )  # fmt: skip
+        if bases is not None:
+            measures += _base(episode, columns, bases[:, slot], hand, slot)
         measures.append(_stands_still(episode, columns, slot, side))
         if columns.arm_reached is not None:
             beyond = active & ~columns.arm_reached[:, slot]
@@ -154,6 +157,26 @@ def _limits(columns: RobotColumns, hand: HandSpec, slot: int, side: Side) -> Seq
                 f"{wrong:.0%} of the {side} hand's register values are not those of its commands",
                 side, int(np.argmax((off > 0.05 * range_).any(1)))),
     )  # fmt: skip
+
+
+def _base(
+    episode: Episode,
+    columns: RobotColumns,
+    T_camera_base: Float[np.ndarray, "T 4 4"],
+    hand: HandSpec,
+    slot: int,
+) -> Sequence[Measure]:
+    """Measure how far the robot hand is from the human one, by the middle of their fingertips."""
+    tips = KinematicTree.of(hand).points(columns.joints[:, slot], hand.tip_names)
+    human = [TIPS[FINGERS.index(finger)] for finger in hand.fingers]
+    apart = frames.apply(T_camera_base, tips).mean(1) - episode.joints[:, slot, human].mean(1)
+    away = np.linalg.norm(apart, axis=1)
+    known = np.isfinite(away) & episode.observed[:, slot]
+    if not known.any():
+        return ()
+    median, at = float(np.median(away[known])), int(np.argmax(np.where(known, away, 0)))
+    text = f"the {hand.side} robot hand is {median:.2f} m from the human one"
+    return (Measure("base", median, text, hand.side, at),)
 
 
 def _stands_still(episode: Episode, columns: RobotColumns, slot: int, side: Side) -> Measure:

@@ -38,6 +38,11 @@ class FileTracker:
         self.hand_model = self._motion.hand_model
 
     @property
+    def posed(self) -> bool:
+        """Whether the file says where the camera is, so that hands end up in the world."""
+        return self._motion.T_world_camera is not None
+
+    @property
     def in_world(self) -> bool:
         """Whether the joints are in the world frame, as if the camera stood in its origin."""
         poses = self._motion.T_world_camera

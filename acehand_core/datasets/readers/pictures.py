@@ -282,8 +282,9 @@ def pictures(
     undistort = options.images == "undistort" or (options.images == "auto" and native.undistort)
     if undistort and camera is not None and camera.model != "pinhole":
         done.append(f"undistorted from {camera.model} to a pinhole of the same focal length")
-        source = None if source is None else UndistortedFrames(source, camera)
-        camera = camera.pinhole_like()
+        plain = camera.pinhole_like()
+        source = None if source is None else UndistortedFrames(source, camera, plain)
+        camera = plain
 
     target = size
     if options.width is not None and options.width != size[0]:

@@ -11,6 +11,7 @@ the recording; and which hand was there just before or is there just after it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,15 +28,17 @@ from acehand_core.trackers.mediapipe.detector import Detection
 #: Two detections closer than this share of their size are one hand. (The duplicates of a real
 #: clip lie within 0.6; clasped hands measured on renders stay beyond 1.)
 DUPLICATE_DISTANCE = 0.75
-#: A hand moves less than this share of its size per frame, and a track survives this many misses.
+#: A hand moves less than this share of its size per frame, and a track survives this many misses;
+#: both at ``PACE_FPS`` or more: at lower rates it moves further, and fewer frames make a track.
+PACE_FPS, MAX_PACE = 30.0, 3.0
 LINK_DISTANCE = 0.9
 LINK_GROWTH = 0.15
 MAX_MISSES = 8
 #: What a label that contradicts the track's last frames adds to the distance: it decides where two
 #: hands cross, and is too little to break a track that is alone.
 OTHER_SIDE, MEMORY = 0.4, 15
-#: Shorter tracks are noise unless the network is sure.
-MIN_TRACK = 3
+#: Shorter tracks are noise unless the network is sure. In frames, and seconds if that is less.
+MIN_TRACK, MIN_TRACK_S = 3, 0.1
 SURE = 0.9
 CERTAIN = 0.85
 
@@ -177,7 +180,10 @@ class _Track:
 
 
 def assign_slots(
-    frames: Sequence[Sequence[Detection]], turned: Turned = unturned, worn: bool = False
+    frames: Sequence[Sequence[Detection]],
+    turned: Turned = unturned,
+    worn: bool = False,
+    fps: float = PACE_FPS,
 ) -> Slots:
     """Return per frame the left and the right hand (or None).
 
@@ -185,9 +191,10 @@ def assign_slots(
         turned: where hands are expected by the camera's turns.
         worn: whether the camera moves as one on a head does, so that the view is the wearer's.
     """
-    tracks = _link([without_duplicates(detections) for detections in frames], turned)
-    if len(frames) >= MIN_TRACK:
-        tracks = [t for t in tracks if len(t.frames) >= MIN_TRACK or t.sure]
+    pace = min(max(PACE_FPS / fps, 1.0), MAX_PACE)
+    tracks = _link([without_duplicates(detections) for detections in frames], turned, pace)
+    shortest = min(MIN_TRACK, math.ceil(MIN_TRACK_S * fps), len(frames))
+    tracks = [t for t in tracks if len(t.frames) >= shortest or t.sure]
     tracks = _of_the_wearer(tracks, len(frames))
 
     slots: Slots = [[None, None] for _ in frames]
@@ -202,7 +209,7 @@ def assign_slots(
         # A hand surely of the taken side is somebody else's; an uncertain one is the other hand.
         if taken.mean() > 0.5 and other_free and track.certainty < CERTAIN:
             side, taken = 1 - side, np.zeros(len(taken), bool)
-        if (~taken).sum() < MIN_TRACK <= len(track.frames):
+        if (~taken).sum() < shortest <= len(track.frames):
             continue
         for frame, detection, busy in zip(track.frames, track.detections, taken, strict=True):
             if not busy:
@@ -246,9 +253,11 @@ def _of_the_wearer(tracks: Sequence[_Track], count: int) -> list[_Track]:
     return [track for track in tracks if any(track is k for k in kept)]
 
 
-def side_by_view(frames: Sequence[Sequence[Detection]]) -> Bool[np.ndarray, "T"]:
+def side_by_view(
+    frames: Sequence[Sequence[Detection]], fps: float = PACE_FPS
+) -> Bool[np.ndarray, "T"]:
     """Return in which frames hands are on other sides if the camera is worn than if it stands."""
-    stands, worn = (assign_slots(frames, worn=which) for which in (False, True))
+    stands, worn = (assign_slots(frames, worn=which, fps=fps) for which in (False, True))
     differ = [
         any(a is not b for a, b in zip(*pairs, strict=True))
         for pairs in zip(stands, worn, strict=True)
@@ -276,7 +285,7 @@ def _view(tracks: Sequence[_Track]) -> float:
     return min(agree, key=abs) / SURE_VIEW if agree[0] * agree[1] > 0 else 0.0
 
 
-def _link(frames: Sequence[Sequence[Detection]], turned: Turned) -> list[_Track]:
+def _link(frames: Sequence[Sequence[Detection]], turned: Turned, pace: float) -> list[_Track]:
     """Link detections of neighbouring frames by place (Hungarian assignment)."""
     done: list[_Track] = []
     active: list[_Track] = []
@@ -289,7 +298,8 @@ def _link(frames: Sequence[Sequence[Detection]], turned: Turned) -> list[_Track]
             cost = np.array(
                 [[min(distance(p, d) for p in at) for d in detections] for at in places]
             )
-            reach = np.array([LINK_DISTANCE + LINK_GROWTH * (frame - t.frames[-1]) for t in active])
+            waits = np.array([frame - t.frames[-1] for t in active])
+            reach = pace * (LINK_DISTANCE + LINK_GROWTH * waits)
             other_side = np.array(
                 [[abs(t.p_right - d.p_right) for d in detections] for t in active]
             )

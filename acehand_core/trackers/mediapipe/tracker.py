@@ -94,19 +94,20 @@ class MediaPipeTracker:
         detections = redetection.forward_pass(
             recording.frames, recording.fps, progress, cache, quality
         )
-        slots = assign_slots(detections)
-        unclear = side_by_view(detections)
+        fps = recording.fps
+        slots = assign_slots(detections, fps=fps)
+        unclear = side_by_view(detections, fps)
         motion, note = self._camera_motion(recording, camera, slots, unclear, progress)
         turned: Turned = unturned
         worn = False
         if motion is not None:
             turned, worn = by_turn(camera, motion), is_worn(motion)
-            slots = assign_slots(detections, turned, worn)
+            slots = assign_slots(detections, turned, worn, fps)
 
         again = redetection.look_again(recording.frames, detections, slots, progress, turned)
         for frame, detection in again:
             detections[frame].append(detection)
-        slots = assign_slots(detections, turned, worn)
+        slots = assign_slots(detections, turned, worn, fps)
         others = frames_with_others(detections, slots)
         if others:
             note = "; ".join(filter(None, [note, _OTHERS.format(others, len(recording))]))
