@@ -164,10 +164,18 @@ def test_hands_between_frames_are_where_they_were(table):
 
 def test_across_a_pause_a_hand_is_not_thought_to_move(table):
     motion = read_motion_file(table, "both")
-    two = motion.at(np.array([0, 60]), np.array([0, 2 * 10**9]), 30.0)
-    found = hands_at(two, np.array([0, 9 * 10**8, 11 * 10**8, 2 * 10**9]), 30.0)
+    two = motion.at(np.array([0, 60]), np.array([0, 14 * 10**8]), 30.0)
+    found = hands_at(two, np.array([0, 6 * 10**8, 8 * 10**8, 14 * 10**8]), 30.0)
     expected = motion.joints_camera[[0, 0, 60, 60]]
     np.testing.assert_array_equal(found.joints_camera, expected)
+
+
+def test_in_a_hole_of_more_than_a_second_and_a_half_there_is_no_hand(table):
+    motion = read_motion_file(table, "both")
+    two = motion.at(np.array([0, 60]), np.array([0, 2 * 10**9]), 30.0)
+    found = hands_at(two, np.array([0, 3 * 10**7, 10**8, 19 * 10**8, 2 * 10**9]), 30.0)
+    assert found.known[:, 1].tolist() == [True, True, False, False, True]
+    assert np.isnan(found.joints_camera[2:4]).all() and (found.presence[2:4] == 0).all()
 
 
 def test_a_hand_that_is_not_seen_is_not_commanded(tmp_path):

@@ -68,6 +68,12 @@ def test_a_good_clip_passes(motion, trajectory):
     assert_verdict(judge(motion, trajectory), "pass")
 
 
+@pytest.mark.parametrize(("fps", "reasons"), [(5.0, ()), (4.0, ("4 frames per second",))])
+def test_a_slow_recording_does_not_pass(motion, trajectory, fps, reasons):
+    slow = dataclasses.replace(trajectory, fps=fps)
+    assert_verdict(judge(motion, slow), "warn" if reasons else "pass", *reasons)
+
+
 @pytest.mark.parametrize(("count", "status"), [(1, "pass"), (25, "warn"), (60, "fail")])
 def test_frames_of_confidence_0_are_always_said_and_count_as_filled(
     motion, trajectory, count, status

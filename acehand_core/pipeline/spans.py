@@ -16,6 +16,7 @@ from acehand_core.pipeline.cutting import cut_demonstrations, nothing_moves
 from acehand_core.pipeline.settings import JobSettings, Span
 from acehand_core.pipeline.steps import Steps
 from acehand_core.recordings.narration import Narrated, Narration, task_of
+from acehand_core.recordings.selection import HOLE_NS
 from acehand_core.trackers.base import Tracker
 from acehand_core.trackers.files import FileTracker
 from acehand_core.types import Side
@@ -57,13 +58,10 @@ def find_spans(
         return Spans(tuple(spans), notes=notes)
     if settings.split == "tasks":
         found = _by_rows(path, recording, told, notes)
-        if recording.frames is not None and isinstance(tracker, FileTracker):
-            # It has the hands of all frames, and refuses a part of them.
-            return replace(found, tracked=steps.track(tracker, recording))
-        return found
+        return _with_hands_of_file(found, recording, tracker, steps)
     if settings.split == "none":
-        task = task_of(told, 0.0, duration_s(recording))
-        return Spans((Span(0, len(recording), task),), notes=notes)
+        spans, holes = _between_holes(recording, told)
+        return _with_hands_of_file(Spans(spans, notes=(*notes, *holes)), recording, tracker, steps)
 
     tracked = steps.track(tracker, recording)
     turns = steps.turns(recording, tracked[0])
@@ -88,6 +86,39 @@ def find_spans(
         numbers = ", ".join(map(str, untold))
         notes = (*notes, f"{path}: --task-file says nothing of demonstrations {numbers}")
     return Spans(tuple(spans), tracked, {"source": str(path), "split": "auto", **report}, notes)
+
+
+def _with_hands_of_file(
+    found: Spans, recording: Recording, tracker: Tracker, steps: Steps
+) -> Spans:
+    """Return the spans with the hands of a file: it has those of all frames, and refuses a part."""
+    whole = [(span.start, span.stop) for span in found.spans] == [(0, len(recording))]
+    if whole or recording.frames is None or not isinstance(tracker, FileTracker):
+        return found
+    return replace(found, tracked=steps.track(tracker, recording))
+
+
+def _between_holes(
+    recording: Recording, told: Sequence[Narrated]
+) -> tuple[tuple[Span, ...], tuple[str, ...]]:
+    """Return the parts in which something was recorded, and a sentence about the holes."""
+    times = recording.timestamps_ns
+    holes = np.flatnonzero(np.diff(times) > HOLE_NS)
+    edges = [0, *(holes + 1).tolist(), len(recording)]
+    seconds = (times - times[0]) * 1e-9
+    spans = tuple(
+        Span(
+            start, stop, task_of(told, seconds[start], seconds[stop - 1] + 1 / recording.fps),
+            (number, len(edges) - 1) if len(holes) else None,
+        )
+        for number, (start, stop) in enumerate(pairwise(edges))
+    )  # fmt: skip
+    longest = float(np.diff(times)[holes].max(initial=0)) * 1e-9
+    note = (
+        f"{recording.source}: nothing was recorded for up to {longest:.1f} s: its "
+        f"{len(recording)} frames become {len(spans)} episodes"
+    )
+    return spans, (note,) if len(holes) else ()
 
 
 def told_of(path: Path, settings: JobSettings, narration: Narration | None) -> tuple[Narrated, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
@@ -21,6 +21,8 @@ _REPEATS, _HELD_S = 100, 3600
 _SAME_TIME_NS = 1_000_000
 #: Hands are not thought to move on a line for longer than this.
 _BRIDGED_NS = 500_000_000
+#: Where nothing was recorded for longer than this, there is no hand either.
+HOLE_NS = 1_500_000_000
 
 
 def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, "N"]]:
@@ -84,10 +86,16 @@ def hands_at(motion: HandMotion, timestamps_ns: TimestampsNs, fps: float) -> Han
     Between two frames that both know a hand, it lies between them: rotations on the shortest turn,
     places on a line. Elsewhere, across pauses of more than half a second, and within a millisecond
     of a frame, it is the nearest frame's. Flags, scores and 2D joints are always the nearest
-    frame's: they belong to a picture.
+    frame's: they belong to a picture. Inside a hole of more than 1.5 s hands are absent.
     """
-    place = _Between.of(motion.timestamps_ns, timestamps_ns)
+    stamps = motion.timestamps_ns
+    place = _Between.of(stamps, timestamps_ns)
     nearest = motion.at(place.near, timestamps_ns, fps)
+    holes = np.append(np.diff(stamps) > HOLE_NS, False)
+    last = np.maximum(np.searchsorted(stamps, timestamps_ns, side="right") - 1, 0)
+    away = np.abs(timestamps_ns - stamps[place.near]) > 1e9 / motion.fps
+    if (lost := holes[last] & away).any():
+        nearest = _with_hands(nearest, np.repeat(~lost[:, None], len(SIDES), axis=1))
     if not len(place.rows):
         return nearest
     both = motion.known[place.first] & motion.known[place.second]
@@ -167,8 +175,12 @@ def only_hands(motion: HandMotion, hands: Literal["both", "left", "right"]) -> H
     """Return the motion without the hand that is not wanted."""
     if hands == "both":
         return motion
-    kept = np.array([side == hands for side in SIDES])
-    joints = kept[:, None, None]
+    return _with_hands(motion, np.tile([side == hands for side in SIDES], (len(motion), 1)))
+
+
+def _with_hands(motion: HandMotion, kept: Bool[np.ndarray, "T 2"]) -> HandMotion:
+    """Return the motion with all other hands absent."""
+    joints = kept[..., None, None]
     sigma = motion.joint_sigma
     return replace(
         motion,

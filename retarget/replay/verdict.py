@@ -38,6 +38,8 @@ GATES = {
 }
 FAR_TIP_M = 0.030
 LOW_COVERAGE = 0.5
+#: Slower recordings do not show how a hand moves.
+MIN_FPS = 5.0
 
 Gates = Mapping[str, Gate]
 #: Level ("note", "warn" or "fail") and reason.
@@ -76,6 +78,10 @@ def judge(motion: HandMotion, trajectory: RobotTrajectory, gates: Gates = GATES)
         findings.append(("fail", f"{count} joint-frames are outside the joint limits"))
     if count := trajectory.speed_violations:
         findings.append(("fail", f"{count} joint-frames are faster than the hand"))
+    if len(trajectory) < 2:
+        findings.append(("warn", "one frame is no trajectory"))
+    elif trajectory.fps < MIN_FPS:
+        findings.append(("warn", f"{trajectory.fps:g} frames per second do not show a motion"))
     findings += [("warn", note) for note in trajectory.notes]
     for slot, side in enumerate(SIDES):
         if trajectory.active[:, slot].any():
