@@ -25,7 +25,6 @@ setup(
         "acehand_core.hand": ["assets/*.npz"],
         "acehand_core.review": ["page_files/*"],
         "acehand_ros": ["config/*", "config/controllers/*.yaml"],
-        "acehand_core.trackers.mediapipe": ["assets/*.npz"],
         "acehand_core.training": ["conf/*.yaml", "conf/*/*.yaml"],
         "retarget": ["*.json"],
         "robots": ["*/*.yaml", "*/*.xml", "*/*.urdf", "*/*.json"],

@@ -70,7 +70,6 @@ Latency = Literal["off", "on", "ahead"]  # of the hand, from command to motion
 TurnsMode = Literal["off", "rotation"]  # whether trackers find out how the camera turns
 CameraMotionMode = Literal["off", "rotation", "full"]  # the same, and where it is
 Quality = Literal["fast", "balanced", "best"]  # of tracking, against its time
-Switch = Literal["off", "on"]
 
 # Images.
 ImageRgb = UInt8[np.ndarray, "H W 3"]

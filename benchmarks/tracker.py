@@ -42,7 +42,6 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
-from acehand_core.types import Switch
 from benchmarks import provenance
 from benchmarks.tracking import peer
 from benchmarks.tracking.clips import Case, cases, mirrored, videos
@@ -75,7 +74,6 @@ def main() -> None:
     )
     parser.add_argument("--quality", nargs="+", default=qualities(), help="default: all there are")
     parser.add_argument("--videos", type=Path, nargs="*", help="without truth; default: those here")
-    parser.add_argument("--prior", choices=("off", "on"), default="off", help="of our tracker")
     parser.add_argument("--no-peer", action="store_true", help="leave MediaPipe out")
     parser.add_argument("--retarget", metavar="ROBOT", help="also compare a robot's fingertips")
     parser.add_argument("--before", type=Path, help="result of another commit to compare with")
@@ -86,9 +84,7 @@ def main() -> None:
     arguments = parser.parse_args()
     modes = () if arguments.no_peer else peer.MODES
     robot = load_robot(arguments.retarget) if arguments.retarget else None
-    rendered, found, tracks = rendered_clips(
-        arguments.clips, arguments.quality, modes, robot, arguments.prior
-    )
+    rendered, found, tracks = rendered_clips(arguments.clips, arguments.quality, modes, robot)
     if arguments.worst:
         write_worst(tracks, arguments.worst, 20)
     result: dict[str, Any] = {
@@ -98,7 +94,7 @@ def main() -> None:
             {
                 "video": video.name,
                 "quality": quality,
-                **without_truth(video, quality, arguments.prior),
+                **without_truth(video, quality),
             }
             for video in videos(arguments.videos)
             for quality in arguments.quality
@@ -133,7 +129,6 @@ def rendered_clips(
     kinds: list[str],
     modes: tuple[peer.Mode, ...],
     robot: Robot | None,
-    prior: Switch = "off",
 ) -> tuple[list[dict[str, Any]], dict[str, list[Errors]], list[Found]]:
     """Return the measures of every method, over all clips and of each, and its hands' errors.
 
@@ -142,7 +137,7 @@ def rendered_clips(
     found: dict[str, list[_Clip]] = {}
     tracks: list[Found] = []
     for case in cases(stores):
-        for name, motion, seconds in tracked(case, kinds, modes, prior):
+        for name, motion, seconds in tracked(case, kinds, modes):
             compared = Compared.of(motion, case.truth)
             tips = None if robot is None else RobotTips.of(motion, case.truth, robot)
             found.setdefault(name, []).append(_Clip(case, compared, seconds / len(motion), tips))
@@ -165,12 +160,12 @@ def rendered_clips(
 
 
 def tracked(
-    case: Case, kinds: list[str], modes: tuple[peer.Mode, ...], prior: Switch = "off"
+    case: Case, kinds: list[str], modes: tuple[peer.Mode, ...]
 ) -> Iterator[tuple[str, HandMotion, float]]:
     """Yield the hands by our tracker, in each quality, and by the peer, with their CPU time."""
     for kind in kinds:
         begin = time.process_time()
-        settings = TrackerSettings(hand_length_m=case.hand_length_m, prior=prior)
+        settings = TrackerSettings(hand_length_m=case.hand_length_m)
         motion = MediaPipeTracker(_of(settings, kind)).track(case.recording)
         yield kind, motion, time.process_time() - begin
     for mode in modes:
@@ -204,10 +199,10 @@ def read_hands(path: Path, names: list[str]) -> list[Errors]:
         return [{key: arrays[f"{name}/{key}"] for key in keys} for name in names]
 
 
-def without_truth(video: Recording, quality: str, prior: Switch = "off") -> dict[str, Any]:
+def without_truth(video: Recording, quality: str) -> dict[str, Any]:
     """Return what can be said of the hands in a video that nobody knows."""
     begin = time.process_time()
-    settings = _of(TrackerSettings(prior=prior), quality)
+    settings = _of(TrackerSettings(), quality)
     motion = MediaPipeTracker(settings).track(video)
     spent = time.process_time() - begin
     other = turned_back(MediaPipeTracker(settings).track(mirrored(video)))

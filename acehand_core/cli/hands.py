@@ -14,7 +14,7 @@ from acehand_core.pipeline.settings import JobSettings, WorldSettings
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.settings import check_values, group, like, setting
 from acehand_core.trackers.ace_settings import AceSettings
-from acehand_core.types import CameraMotionMode, Hands, Latency, Quality, Switch
+from acehand_core.types import CameraMotionMode, Hands, Latency, Quality
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +42,6 @@ class Reconstruct:
     camera_motion: CameraMotionMode = like(JobSettings, "camera_motion", "rotation")
     quality: Quality = like(JobSettings, "quality", "balanced")
     palm_calibration: float = like(JobSettings, "palm_calibration", 1.0)
-    prior: Switch = like(JobSettings, "prior", "off")
     world: WorldSettings = group(WorldSettings)
     work_dir: Path | None = setting(
         None,
@@ -74,7 +73,6 @@ class Reconstruct:
             camera_motion="off" if self.camera_motion == "off" else "rotation",
             quality=self.quality,
             palm_calibration=self.palm_calibration,
-            prior=self.prior,
         )
         recording, tracker = open_input(self.input, self.tracker, settings, self.reading)
         motion = tracker.track(recording, terminal.bars)

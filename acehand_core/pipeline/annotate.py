@@ -30,7 +30,7 @@ from acehand_core.settings import group, identity_of, like, setting
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
 from acehand_core.trackers.choose import open_tracked
-from acehand_core.types import Hands, Progress, Quality, Switch, TurnsMode, no_progress
+from acehand_core.types import Hands, Progress, Quality, TurnsMode, no_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,6 @@ class AnnotateSettings:
     )  # fmt: skip
     quality: Quality = like(JobSettings, "quality", "balanced")
     palm_calibration: float = like(JobSettings, "palm_calibration", 1.0)
-    prior: Switch = like(JobSettings, "prior", "off")
     ace: AceSettings = group(AceSettings, "tracker ace", identity=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +74,6 @@ class AnnotateSettings:
             camera_motion=self.camera_motion,
             quality=self.quality,
             palm_calibration=self.palm_calibration,
-            prior=self.prior,
         )
 
 

@@ -26,7 +26,6 @@ from acehand_core.types import (
     Latency,
     Quality,
     SplitMode,
-    Switch,
 )
 from retarget.robots.robot import Robot, find_robot_file, robot_names, split_variant
 from retarget.solve.arm_attachment import ArmSettings
@@ -191,13 +190,6 @@ class JobSettings:
         "and thumb base and the hand model's is allowed for",
         low=0.0,
         high=1.0,
-        identity="always",
-    )
-    prior: Switch = setting(
-        "off",
-        "of the mediapipe tracker: count bone directions that a small network of ours expects; it "
-        "learned from generated motions alone, helps on rendered hands, and has turned a real one "
-        "wrongly (docs/hand_prior.md)",
         identity="always",
     )
     ace: AceSettings = group(AceSettings, "tracker ace", identity=False)
@@ -383,5 +375,4 @@ class JobSettings:
             camera_motion="off" if self.camera_motion == "off" else "rotation",
             quality=self.quality,
             palm_calibration=self.palm_calibration,
-            prior=self.prior,
         )

@@ -16,7 +16,7 @@ from typing import Literal, Protocol, runtime_checkable
 from acehand_core.errors import InputError, MissingDependencyError, nearest
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.trackers.ace_settings import AceSettings
-from acehand_core.types import Hands, Progress, Quality, Switch, TurnsMode, no_progress
+from acehand_core.types import Hands, Progress, Quality, TurnsMode, no_progress
 
 ENTRY_POINT_GROUP = "acehand.trackers"
 
@@ -40,8 +40,6 @@ class TrackerSettings:
         quality: of the mediapipe tracker against its time: in how many crops it sees each hand.
         palm_calibration: how much of the measured difference between the mediapipe tracker's wrist
             and thumb base and the hand model's is allowed for, 0 (none) to 1.
-        prior: of the mediapipe tracker: whether bone directions of a network of ours, which learned
-            from motions alone, count beside MediaPipe's (docs/hand_prior.md).
     """
 
     hands: Hands = "both"
@@ -53,7 +51,6 @@ class TrackerSettings:
     camera_motion: TurnsMode = "rotation"
     quality: Quality = "balanced"
     palm_calibration: float = 1.0
-    prior: Switch = "off"
 
     def __post_init__(self) -> None:
         if not 0 <= self.palm_calibration <= 1:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -20,7 +20,7 @@ from acehand_core.hand.landmark_fit import Evidence, Pose
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import FILL_FRAMES, CameraMotion
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.trackers.mediapipe import doubt, pnp, prior
+from acehand_core.trackers.mediapipe import doubt, pnp
 from acehand_core.trackers.mediapipe.detector import Detection
 from acehand_core.trackers.mediapipe.gaps import room_turns, smooth_and_fill, trust_in_motion
 from acehand_core.trackers.mediapipe.smoothing import spans
@@ -137,12 +137,6 @@ def reconstruct_hands(
     }
     if not seen:
         return tracks
-    if settings.prior == "on":
-        for side, sightings in seen.items():
-            evidence = prior.with_expected(
-                sightings.evidence, sightings.frames, side, timestamps_ns, motion, MAX_FILL_S
-            )
-            seen[side] = replace(sightings, evidence=evidence)
     poses, betas = _fit(seen, camera, settings)
 
     rests = {side: CapsuleHand().rest_keypoints(side, betas) for side in seen}

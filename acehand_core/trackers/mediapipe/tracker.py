@@ -224,7 +224,6 @@ class MediaPipeTracker:
                 "placement": settings.placement,
                 "palm_calibration": settings.palm_calibration,
                 "quality": settings.quality,
-                "prior": settings.prior,
                 "camera_motion": "poses"
                 if recording.T_world_camera is not None
                 else settings.camera_motion,

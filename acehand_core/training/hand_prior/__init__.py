@@ -1,1 +1,0 @@
-"""Trains the network of ``trackers.mediapipe.prior`` on projected motions; no pictures."""
