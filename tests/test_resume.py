@@ -96,14 +96,14 @@ def test_other_settings_are_not_mixed_in(name: str, tmp_path: Path, capsys) -> N
     assert len(read_provenance(out)) == 1  # the new input would have been made otherwise
 
 
-def test_datasets_from_before_method_had_its_name(
+def test_datasets_of_older_versions_resume(
     tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hands, out = hands_file(tmp_path / "h.npz"), tmp_path / "out"
     assert Run(capsys, hands, "--output", out).code == 0
     (record,) = read_provenance(out)
     settings = record[JOB]["settings"]
-    settings["solver"] = settings.pop("method")
+    settings["solver"], settings["prior"] = settings.pop("method"), "off"
     monkeypatch.setattr("acehand_core.lerobot.dataset.read_provenance", lambda _: [record])
     run = Run(capsys, hands, "--output", out, "--resume")
     assert run.code == 0 and run.json["skipped"] == [str(hands)]

@@ -218,10 +218,13 @@ class FinishedEpisodes:
             for name in ("cut", "part", "within", "one_of"):
                 if (value := entry.get(name)) is not None:
                     entry[name] = tuple(value)
-            # What --method was called when the dataset was made.
-            if "solver" in entry["settings"]:
-                settings = dict(entry["settings"])
-                entry["settings"] = settings | {"method": settings.pop("solver")}
+            settings = dict(entry["settings"])
+            # What --method was called when the dataset was made; a setting that changed nothing.
+            if "solver" in settings:
+                settings["method"] = settings.pop("solver")
+            if settings.get("prior") == "off":
+                del settings["prior"]
+            entry["settings"] = settings
         jobs = tuple(EpisodeJob(**entry) for entry in entries.values())
         missing = {number: missing_files(dataset, number) for number in entries}
         missing = {number: names for number, names in missing.items() if names}
