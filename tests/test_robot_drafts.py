@@ -394,7 +394,7 @@ def test_an_mjcf_by_any_suffix(tmp_path):
 def test_reference_angles_are_what_mujoco_makes_of_them(tmp_path):
     """Links whose file has them at another angle than 0: hinges, a slide, in a turned frame."""
     text = hand_mjcf(degrees=True, coupling="equality")
-    for name, ref in (("index_1", "25"), ("index_2", "20"), ("ring_0", "-30"), ("middle_0", "15")):
+    for name, ref in (("index_1", "25"), ("index_2", "30"), ("ring_0", "-30"), ("middle_0", "15")):
         text = text.replace(f'<joint name="rh_{name}"', f'<joint name="rh_{name}" ref="{ref}"')
     text = text.replace('<body name="rh_middle_0"', '<frame euler="0 0 4"><body name="rh_middle_0"')
     text = text.replace('<body name="rh_ring_0"', '</frame><body name="rh_ring_0"')
@@ -402,8 +402,13 @@ def test_reference_angles_are_what_mujoco_makes_of_them(tmp_path):
     robot, values, _ = drafted(tmp_path, text)
     hand = robot.hand("right")
     assert not [f for f in check_hand(hand) if f.passed is False]
-    # In MuJoCo q - 20 = 0.8 (q_1 - 25): nothing is left over.
-    assert values["joints"]["index_2"]["offset"] == pytest.approx(0, abs=1e-6)
+    # In MuJoCo q - 30 = 0.8 (q_1 - 25): 10 degrees are left over, 0.1745 rad.
+    assert values["joints"]["index_2"]["offset"] == pytest.approx(0.174533, abs=1e-6)
+    values["joints"]["index_2"]["offset"] = 0.1
+    (tmp_path / "robot" / "robot.yaml").write_text(yaml.safe_dump(values))
+    other = load_robot(tmp_path / "robot" / "robot.yaml").hand("right")
+    coupling = next(f for f in check_hand(other, quick=True) if f.name == "coupling")
+    assert "index_2 is 0.8 * index_1 +0.1745 in the file, 0.8 * index_1 +0.1" in coupling.detail
 
     model = mujoco.MjModel.from_xml_path(str(tmp_path / "made.xml"))
     data, tree = mujoco.MjData(model), KinematicTree.of(hand)
