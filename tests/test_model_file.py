@@ -14,6 +14,7 @@ from helpers.makers_files import (
     FACTOR,
     FINGERS,
     ROOT_XYZ,
+    box_obj,
     robot_values,
     write_mjcf,
     write_robot,
@@ -23,6 +24,7 @@ from helpers.retarget_samples import motion_of, moving_hands
 from retarget.replay.simulate import self_penetration
 from retarget.retargeting import retarget_motion
 from retarget.robots.check import check_hand
+from retarget.robots.draft_text import write_draft
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.model_file import compiled_model, files_of, load_spec, unread_meshes
 from retarget.robots.robot import MODELS_VARIABLE, load_robot
@@ -127,6 +129,71 @@ def test_where_a_package_is_found(tmp_path, monkeypatch, place):
     assert compiled_model(file).nmesh == 1
     assert [mesh.split(":")[0] for mesh in unread_meshes(file)] == ["package"]
     assert files_of(file)[1].name == "bone.stl"
+
+
+@pytest.mark.parametrize("name", ["package://other/meshes/bone", "meshes/bone", "bone"])
+@pytest.mark.parametrize("place", [".", "meshes", "..", "../meshes"])
+def test_meshes_are_found_where_people_put_them(tmp_path, name, place):
+    """As one maker publishes them: named in a package or a folder, and next to the file."""
+    file = write_urdf(tmp_path, THREE)
+    file.write_text(file.read_text().replace("package://makers/meshes/bone", name))
+    bone = file.parent.parent / "meshes" / "bone.stl"
+    (file.parent / place).mkdir(exist_ok=True)
+    bone = bone.rename(file.parent / place / "bone.stl")
+    assert compiled_model(file).nmesh == 1
+    assert files_of(file)[1] == bone.resolve()
+
+
+def lost_meshes(tmp_path, names):
+    """Return what fails of a drafted hand whose palm and last links are meshes, without some.
+
+    The palm reaches 80 mm down from its link, at which the fingers begin.
+    """
+    folder = tmp_path / "hand"
+    folder.mkdir()
+    for name, low, high in (("palm", (-0.01, -0.04, -0.08), (0.01, 0.04, 0.0)),
+                            ("end", (-0.004, -0.004, 0.0), (0.004, 0.004, 0.03))):  # fmt: skip
+        if name not in names:
+            (folder / f"{name}.obj").write_text(box_obj(low, high))
+    shape = '<visual><geometry><mesh filename="meshes/{}.obj"/></geometry></visual></link>'
+    text = f'<robot name="lost"><link name="palm">{shape.format("palm")}'
+    for finger, y, roll in (("thumb", 0.05, -0.9), ("index", 0.02, 0), ("middle", -0.02, 0)):
+        for joint, parent, place in (
+            ("mcp", "palm", f'xyz="0 {y} 0.01" rpy="{roll} 0 {-2.2 * roll}"'),
+            ("pip", f"{finger}_mcp", 'xyz="0 0 0.04"'),
+        ):
+            link = f"{finger}_{joint}"
+            box = '<visual><geometry><box size="0.01 0.01 0.03"/></geometry></visual></link>'
+            text += (
+                f'<link name="{link}">{shape.format("end") if joint == "pip" else box}'
+                f'<joint name="{link}" type="revolute"><parent link="{parent}"/>'
+                f'<child link="{link}"/><origin {place}/><axis xyz="0 1 0"/>'
+                '<limit lower="0" upper="1.4" velocity="1" effort="1"/></joint>'
+            )
+    (folder / "hand.urdf").write_text(text + "</robot>")
+    hand = load_robot(write_draft(folder / "hand.urdf", tmp_path / "robot")).hand("right")
+    tip = KinematicTree.of(hand).points(np.zeros((1, 6)), ["index_tip"])[0, 0]
+    return {f.name: f.detail for f in check_hand(hand, quick=True) if f.passed is False}, tip
+
+
+def test_what_would_come_from_a_missing_mesh_fails(tmp_path):
+    """Tips at the last joints, 50 mm over the palm's link, and a base at the knuckles."""
+    (tmp_path / "all").mkdir()
+    found, tip = lost_meshes(tmp_path / "all", ())
+    assert not found
+    assert tip == pytest.approx([0, 0.02, 0.08 + 0.01 + 0.04 + 0.03], abs=2e-3)
+
+    for names, places in ((("end",), 3), (("palm",), 1), (("palm", "end"), 4)):
+        folder = tmp_path / "-".join(names)
+        folder.mkdir()
+        found, _ = lost_meshes(folder, names)
+        assert list(found) == ["tips"]
+        said = found["tips"].replace("; and 1 more", "; x, the mesh there is missing")
+        assert said.count("the mesh there is missing") == places
+        assert ("index_tip is at its last joint" in said) is ("end" in names)
+        assert ("the base is at the knuckles" in said) is ("palm" in names)
+        for name in names:
+            assert f"meshes/{name}.obj: not found there, next to the URDF" in said
 
 
 def test_a_spec_can_be_attached_and_written_anywhere(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from acehand_core.cli.retarget import main as retarget
 from acehand_core.errors import InputError, OutputError
 from acehand_core.geometry import rotations
 from helpers.robot_models import FINGERS, HEIGHT, LINKS, SPACING, hand_mjcf
-from retarget.robots.check import check_hand
+from retarget.robots.check import check_hand, faults
 from retarget.robots.draft import draft_hands
 from retarget.robots.draft_text import checks_of, robot_name, write_draft
 from retarget.robots.kinematics import KinematicTree
@@ -337,6 +337,138 @@ def test_files_without_a_hand_are_refused(tmp_path):
 )  # fmt: skip
 def test_names_of_robots(path, name):
     assert robot_name(Path(path)) == name
+
+
+def test_ball_joints_are_named_and_targets_are_no_fingers(tmp_path):
+    target = '<body name="target" mocap="true"><geom size="0.01"/></body></worldbody>'
+    text = hand_mjcf(coupling="none").replace("</worldbody>", target)
+    assert drafted(tmp_path, text)[0].hand("right").fingers == FINGERS
+
+    ball = re.sub(r'(joint name="rh_ring_1") axis="[^"]*" range="[^"]*"', r'\1 type="ball"', text)
+    for root in (None, "rh_palm"):
+        with pytest.raises(InputError, match=r"Ball joints are not supported.*: rh_ring_1"):
+            drafted(tmp_path, ball, "ball.xml", root=root, overwrite=True)
+
+
+def test_a_root_that_is_advised_works(tmp_path):
+    """Six chains begin at one body: the three of a hand that is fixed to it, and three others."""
+    hand = hand_mjcf(FINGERS[:3], coupling="none")
+    palm = re.search(r"<worldbody>(.*)</worldbody>", hand, re.DOTALL)[1]
+    leg = '<body name="leg{0}" pos="0 0.{0} 0"><joint name="leg{0}"/><geom size="0.02"/></body>'
+    legs = "".join(leg.format(i) for i in (1, 2, 3))
+    text = f"""<mujoco><compiler angle="radian" autolimits="true"/><default><default
+      class="collision"/></default><worldbody><body name="trunk"><geom size="0.1"/>{palm}{legs}
+      </body></worldbody></mujoco>"""
+    with pytest.raises(InputError, match=r"6 chains .*--root LINK says .* begins: rh_palm\."):
+        drafted(tmp_path, text)
+    assert drafted(tmp_path, text, root="rh_palm")[0].hand("right").fingers == FINGERS[:3]
+
+    one = PARALLELOGRAM.format(jaws=crank("left", 1), left_rod=-0.015, right_rod=0.015)
+    one = re.sub("<contact>.*</contact>|<[a-z]+ [^<]*right_[^<]*/>", "", one)
+    with pytest.raises(InputError, match="two chains of joints"):  # they close to one finger
+        drafted(tmp_path, one, "one.xml", root="base", overwrite=True)
+
+
+@pytest.mark.parametrize(("place", "link"), [("0.3 0 0.2", "rh_palm"), ("0 0 0.045", "rh_index_1")])
+def test_a_place_that_is_no_number_is_named(tmp_path, place, link):
+    text = hand_mjcf(names=True).replace(f'"{link}" pos="{place}"', f'"{link}" pos="0 nan 0"')
+    with pytest.raises(InputError, match=rf"made\.xml: a place or axis of link '{link}' is not"):
+        drafted(tmp_path, text)
+    with pytest.raises(InputError, match=r"made\.urdf: a place or axis of link 'ff_1' is not"):
+        drafted(tmp_path, URDF.format(parts=urdf_finger("ff", "nan", False)), "made.urdf")
+
+
+def test_an_mjcf_by_any_suffix(tmp_path):
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "assets" / "palm.obj").write_text(PALM_OBJ)
+    text = hand_mjcf(names=False, side="left", mesh="palm.obj")
+    (tmp_path / "common.xml").write_text("<mujoco><option timestep='0.001'/></mujoco>")
+    text = text.replace("<worldbody>", '<include file="common.xml"/><worldbody>')
+    robots = [drafted(tmp_path, text, f"made.{s}", overwrite=True)[0] for s in ("xml", "mjcf")]
+    ours = [mujoco.MjModel.from_xml_path(str(r.hand("left").mjcf_path)) for r in robots]
+    assert ours[0].nmesh == ours[1].nmesh == 1
+    for part in ("body_pos", "jnt_range", "body_mass"):
+        assert np.array_equal(getattr(ours[0], part), getattr(ours[1], part))
+
+
+def test_reference_angles_are_what_mujoco_makes_of_them(tmp_path):
+    """Links whose file has them at another angle than 0: hinges, a slide, in a turned frame."""
+    text = hand_mjcf(degrees=True, coupling="equality")
+    for name, ref in (("index_1", "25"), ("index_2", "30"), ("ring_0", "-30"), ("middle_0", "15")):
+        text = text.replace(f'<joint name="rh_{name}"', f'<joint name="rh_{name}" ref="{ref}"')
+    text = text.replace('<body name="rh_middle_0"', '<frame euler="0 0 4"><body name="rh_middle_0"')
+    text = text.replace('<body name="rh_ring_0"', '</frame><body name="rh_ring_0"')
+    text = text.replace('ref="15"', 'ref="15" pos="0 0 .01"')
+    robot, values, _ = drafted(tmp_path, text)
+    hand = robot.hand("right")
+    assert not [f for f in check_hand(hand) if f.passed is False]
+    # In MuJoCo q - 30 = 0.8 (q_1 - 25): 10 degrees are left over, 0.1745 rad.
+    assert values["joints"]["index_2"]["offset"] == pytest.approx(0.174533, abs=1e-6)
+    values["joints"]["index_2"]["offset"] = 0.1
+    (tmp_path / "robot" / "robot.yaml").write_text(yaml.safe_dump(values))
+    other = load_robot(tmp_path / "robot" / "robot.yaml").hand("right")
+    coupling = next(f for f in check_hand(other, quick=True) if f.name == "coupling")
+    assert "index_2 is 0.8 * index_1 +0.1745 in the file, 0.8 * index_1 +0.1" in coupling.detail
+
+    model = mujoco.MjModel.from_xml_path(str(tmp_path / "made.xml"))
+    data, tree = mujoco.MjData(model), KinematicTree.of(hand)
+    assert np.count_nonzero(model.qpos0) == 4
+    links = [f"{f}_dip" for f in FINGERS[1:]]
+    for commands in np.random.default_rng(1).uniform(0, 1.2, (4, 10)):
+        joints = hand.expand(commands)
+        for name, angle in zip(hand.joint_names, joints, strict=True):
+            data.joint(f"rh_{name}").qpos = angle
+        mujoco.mj_kinematics(model, data)
+        palm = data.body("rh_palm")
+        theirs = np.stack([data.body(f"rh_{f}_2").xpos for f in FINGERS[1:]])
+        theirs = (theirs - palm.xpos) @ palm.xmat.reshape(3, 3) * (-1, -1, 1)  # half a turn
+        assert tree.points(joints[None], links)[0] == pytest.approx(theirs, abs=1e-6)
+
+
+def test_a_follower_nearer_to_the_palm_than_its_driver(tmp_path):
+    """So the makers of some thumbs state it; the coupling is the file's own."""
+    driven = urdf_finger("th", 0.05, False).replace('0 0.05 0.08"', '0 0.05 0.02" rpy="-0.9 0 2.2"')
+    driven = driven.replace("</joint>", '<mimic joint="th_b" multiplier="0.58"/></joint>', 1)
+    fingers = [urdf_finger(n, y, True) for n, y in (("ff", 0.03), ("mf", 0.0), ("rf", -0.03))]
+    robot, values, _ = drafted(tmp_path, URDF.format(parts="".join([*fingers, driven])), "c.urdf")
+    assert values["joints"]["th_a"]["follows"] == "th_b"
+    assert values["joints"]["th_a"]["factor"] == pytest.approx(0.58)
+    assert not [f for f in check_hand(robot.hand("right")) if f.passed is False]
+
+
+LIMITS = {
+    "none": ('lower="0" upper="0"', "ff_a has no range in the file .*: state how far it goes"),
+    "degrees": ('lower="0" upper="80"', r"ff_a has \[0, 80\] rad: the file's look like degrees"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LIMITS, ids=str)
+def test_limits_that_are_none_or_in_another_unit(tmp_path, capsys, case):
+    limits, said = LIMITS[case]
+    fingers = [urdf_finger(n, y, False) for n, y in (("ff", 0.03), ("mf", 0.0), ("rf", -0.03))]
+    text = re.sub(r'lower="0" upper="[\d.]+"', limits, URDF.format(parts="".join(fingers)))
+    (tmp_path / "claw.urdf").write_text(text)
+    folder = tmp_path / "out"
+    assert acehand(["robots", "init", str(tmp_path / "claw.urdf"), "--output", str(folder)]) == 1
+    printed = capsys.readouterr().err
+    assert re.search(f"limits: FAILED, .*{said}", printed)
+    assert "acehand robots check" in printed and "then: acehand-retarget" not in printed
+
+
+def test_fingers_of_both_hands_are_compared(tmp_path):
+    (tmp_path / "left.xml").write_text(hand_mjcf(side="left"))
+    robot, values, _ = drafted(tmp_path, hand_mjcf(), left=tmp_path / "left.xml")
+    hands = tuple(robot.hands.values())
+    assert not [f for hand in hands for f in check_hand(hand, True, hands) if f.passed is False]
+
+    # A straight finger is 45 + 30 + 22 mm long and its round end 7 mm; without the last link 75.
+    values["sides"]["right"]["model"]["tips"]["index_tip"]["xyz"] = [0, 0, 0]
+    (tmp_path / "robot" / "robot.yaml").write_text(yaml.safe_dump(values))
+    robot = load_robot(tmp_path / "robot" / "robot.yaml")
+    wrong = faults(robot, ("right",))
+    assert wrong == ("right size: the index is 75 mm long, on the other hand 104 mm: does each tip "
+                     "end it?",)  # fmt: skip
+    assert acehand(["robots", "check", str(tmp_path / "robot" / "robot.yaml")]) == 1
 
 
 def test_both_names_and_place_of_a_side_are_compared(tmp_path):

@@ -166,6 +166,23 @@ def test_swapped_sides_of_a_gripper_are_a_wrong_frame(folders, tmp_path):
     assert list(failures(changed(folders["panda_gripper"], tmp_path, swap))) == ["palm frame"]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_base_far_from_the_hand_is_named(folders, tmp_path, name):
+    """A place of 100 mm written as 100 m; one of 100 mm passes."""
+
+    def placed(xyz):
+        def change(values):
+            for side in values["sides"].values():
+                side["model"]["xyz"] = xyz
+
+        return failures(changed(folders[name], tmp_path, change))
+
+    assert placed([0, 0, 0.1]) == {}
+    found = placed([100, 0, 0])
+    assert list(found) == ["size"]
+    assert "100 m from where fingers begin" in found["size"] and "millimetres" in found["size"]
+
+
 @pytest.mark.parametrize(("factor", "said"), [(1000, "looks like millimetres"), (0.001, "twice")])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_scaled_model_is_named(folders, tmp_path, name, factor, said):
@@ -239,7 +256,20 @@ def test_exchanged_joints_are_named(folders, tmp_path):
     inspire = folders["inspire"]
     said = failures(changed(inspire, tmp_path, exchange("index_proximal", "ring_proximal")))
     assert "moves the ring" in said["fingers"] and "of the index" in said["fingers"]
-    said = failures(changed(inspire, tmp_path, exchange("index_proximal", "index_intermediate")))
+    change = exchange("index_proximal", "index_intermediate")
+    said = failures(changed(inspire, tmp_path, change))
+    assert "index_proximal is" in said["coupling"]
+
+    def untied(values):
+        """Where the file says nothing of couplings, their order in the finger does."""
+        change(values)
+        place = values["sides"]["right"]["model"]
+        root = ET.parse(place["file"]).getroot()
+        root.remove(root.find("equality"))
+        place["file"] = str(tmp_path / "untied.xml")
+        ET.ElementTree(root).write(place["file"])
+
+    said = failures(changed(inspire, tmp_path, untied))
     assert "nearer to the palm than index_proximal" in said["fingers"]
 
 

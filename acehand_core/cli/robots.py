@@ -119,7 +119,8 @@ class Robots:
         checks, failed = _checked([robot])
         console.say(f"written: {path}" + (f" and {picture}" if record["picture"] else ""))
         console.say(f"after a change: acehand robots check {path}")
-        console.say(f"then: acehand-retarget VIDEO --robot {path}")
+        if not failed:
+            console.say(f"then: acehand-retarget VIDEO --robot {path}")
         terminal.print_json(record | {"robots": checks, "failed": failed})
         return console.EXIT_SOME_FAILED if failed else console.EXIT_OK
 
@@ -230,7 +231,7 @@ def _checked(robots: list[Robot]) -> tuple[dict[str, Any], int]:
     failed = 0
     for robot in robots:
         for side, hand in robot.hands.items():
-            findings = list(check_hand(hand))
+            findings = list(check_hand(hand, hands=tuple(robot.hands.values())))
             failed += sum(finding.passed is False for finding in findings)
             for finding in findings:
                 mark = _MARKS[finding.passed]

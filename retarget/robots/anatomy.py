@@ -26,6 +26,8 @@ Point = Float[np.ndarray, "3"]
 #: Joint vectors here are those of the model: one value per hinge or slide, by joint number.
 JointValues = Float[np.ndarray, "J"]
 
+#: Knuckles are at least so far (m) from the base's origin; else it goes to the end of the palm.
+KNUCKLES_M = 0.03
 #: A joint that moves the tip by less than this share of the finger's length per radian twists it.
 _TWISTS = 0.1
 #: A thumb within this share of the hand's width from the middle says nothing of the side.

@@ -20,7 +20,7 @@ from retarget.replay.simulate import (
 )
 from retarget.robots import check_anatomy
 from retarget.robots.anatomy import NoHingeError
-from retarget.robots.file_facts import compare_couplings, compare_limits
+from retarget.robots.file_facts import compare_couplings, compare_limits, compare_shapes
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.model_file import compiled_model, unread_meshes
@@ -51,10 +51,13 @@ class _Failed(Exception):
     """A check's own verdict."""
 
 
-def check_hand(hand: HandSpec, quick: bool = False) -> Iterator[Finding]:
+def check_hand(
+    hand: HandSpec, quick: bool = False, hands: tuple[HandSpec, ...] = ()
+) -> Iterator[Finding]:
     """Check one hand; nothing raises, and later checks need the first to pass.
 
     With ``quick`` only by kinematics, in a fraction of a second: what makes retargeting wrong.
+    Fingers are compared with those of the robot's other hand, if it is among ``hands``.
     """
     first = _finding("joints", _joints, hand)
     yield first
@@ -65,7 +68,7 @@ def check_hand(hand: HandSpec, quick: bool = False) -> Iterator[Finding]:
         ("limits", _limits),
         ("coupling", _coupling),
         ("tips", _tips),
-        ("size", check_anatomy.size),
+        ("size", functools.partial(check_anatomy.size, hands=hands)),
         ("fingers", check_anatomy.fingers),
         ("side", check_anatomy.side),
         ("palm frame", check_anatomy.palm_frame),
@@ -86,10 +89,10 @@ def check_hand(hand: HandSpec, quick: bool = False) -> Iterator[Finding]:
 
 
 @functools.lru_cache(maxsize=16)
-def _faults(hand: HandSpec) -> tuple[str, ...]:
+def _faults(hand: HandSpec, hands: tuple[HandSpec, ...]) -> tuple[str, ...]:
     return tuple(
         f"{hand.side} {finding.name}: {finding.detail}"
-        for finding in check_hand(hand, quick=True)
+        for finding in check_hand(hand, quick=True, hands=hands)
         if finding.passed is False
     )
 
@@ -99,9 +102,9 @@ def faults(robot: Robot, sides: Iterable[Side]) -> tuple[str, ...]:
 
     Hands that come with the package are not looked at: the tests check them.
     """
-    hands = [hand for side, hand in robot.hands.items() if side in sides]
+    hands = tuple(robot.hands.values())
     own = [hand for hand in hands if hand.user_model is not None or not is_packaged(robot)]
-    return tuple(fault for hand in own for fault in _faults(hand))
+    return tuple(fault for hand in own if hand.side in sides for fault in _faults(hand, hands))
 
 
 def refuse_faulty(robot: Robot, sides: Iterable[Side]) -> None:
@@ -129,12 +132,13 @@ def _finding(name: str, check: Callable[[HandSpec], str], hand: HandSpec) -> Fin
 def _joints(hand: HandSpec) -> str:
     tree = KinematicTree.of(hand)
     said = f"{len(tree.joint_names)} joints, {len(hand.command_names)} driven"
-    unread = unread_meshes(hand.user_model) if hand.user_model else ()
+    unread = list(unread_meshes(hand.user_model)) if hand.user_model else []
     more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
     return said + (f"; left out: {unread[0]}{more}" if unread else "")
 
 
 def _limits(hand: HandSpec) -> str:
+    said = _of_file(hand, compare_limits)
     model = load_mjcf(hand.mjcf_path)
     rows = [model.joint(hand.full_name(name)).id for name in hand.joint_names]
     away = np.abs(model.jnt_range[rows] - np.stack([hand.lower, hand.upper], 1)).max(1)
@@ -145,7 +149,7 @@ def _limits(hand: HandSpec) -> str:
             raise _Failed(f"{name} has [{low:g}, {high:g}] in the model file, not as robot.yaml")
     if hand.user_model is None:
         return "as in robot.yaml"
-    return "; ".join(["within the file's", *_of_file(hand, compare_limits)])
+    return "; ".join(["within the file's", *said])
 
 
 def _of_file(
@@ -190,7 +194,7 @@ def _tips(hand: HandSpec) -> str:
     reach = np.abs(jacobian[0] @ hand.coupling).max((1, 2))
     if (reach < SAME_POINT_M).any():
         raise _Failed(f"nothing moves {hand.tip_names[int(reach.argmin())]}")
-    return ", ".join(hand.fingers)
+    return "; ".join([", ".join(hand.fingers), *_of_file(hand, compare_shapes)])
 
 
 def _actuators(hand: HandSpec) -> str:

@@ -18,8 +18,10 @@ from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGERS, KEYPOINT_NAMES, finger_keypoints
 from retarget.robots import anatomy
 from retarget.robots.anatomy import Bend, Finger, JointValues, Posture
+from retarget.robots.fingers import ancestors
 from retarget.robots.hand_spec import HandSpec, JointVector
 from retarget.robots.kinematics import load_mjcf
+from retarget.robots.model_file import compiled_model
 from retarget.robots.naming import fingers_named
 
 if TYPE_CHECKING:
@@ -32,6 +34,10 @@ PALM_DEG = 25.0
 _HUMAN_FINGER_M, _HUMAN_OPENING_M = 0.09, 0.09
 #: Robots' may be so many times larger or smaller.
 _SIZE_FACTOR = 5.0
+#: The base is at most so far (m) from where fingers begin; of forearms that come with a hand 0.35.
+_BASE_M = 0.5
+#: Fingers of the right and of the left hand may be so many times longer or shorter.
+_OTHER_SIDE = 1.25
 #: Another finger must look so much more like the thumb (degrees) to contradict the robot.yaml.
 _THUMB_DEG = 10.0
 #: A hand is shown closed over this share of its way: fists hide their fingertips.
@@ -75,30 +81,22 @@ def read_anatomy(hand: HandSpec) -> Anatomy:
         name = hand.full_name(tip)
         link = int(model.site_bodyid[sites[name]]) if name in sites else model.body(name).id
         place = model.site_pos[sites[name]].copy() if name in sites else np.zeros(3)
-        joints = [int(model.body_jntadr[b]) for b in _carriers(model, link) if model.body_jntnum[b]]
+        joints = [int(model.body_jntadr[b]) for b in ancestors(model, link) if model.body_jntnum[b]]
         fingers.append(Finger(tuple(joints[::-1]), link, place))
     return Anatomy(model, tuple(fingers), *values)
 
 
-def _carriers(model: mujoco.MjModel, body: int) -> list[int]:
-    """Return a body and those that carry it, the nearest first."""
-    found = []
-    while body:
-        found.append(body)
-        body = int(model.body_parentid[body])
-    return found
-
-
-def size(hand: HandSpec) -> str:
-    """Check that the hand is about as large as a human's."""
+def size(hand: HandSpec, hands: tuple[HandSpec, ...] = ()) -> str:
+    """Check that hand and base are as large and near as a human's, fingers as the other hand's."""
     body = read_anatomy(hand)
+    lengths: dict[str, float] = {}
     if hand.tracks == "opening":
         what, long, typical = "jaws open", "", _HUMAN_OPENING_M
         length = max(_openings(hand, body))
     else:
-        straight = [np.linalg.norm(bend.tip - bend.base) for bend in body.bends]
         what, long, typical = "fingers are", " long", _HUMAN_FINGER_M
-        length = float(np.median(straight))
+        lengths = _lengths(hand, body)
+        length = float(np.median([*lengths.values()]))
     ratio = length / typical
     if ratio > 200:
         raise Wrong(f"{what} {length:.3g} m{long}: looks like millimetres, where metres are meant")
@@ -107,7 +105,26 @@ def size(hand: HandSpec) -> str:
     if not 1 / _SIZE_FACTOR < ratio < _SIZE_FACTOR:
         raise Wrong(f"{what} {length * 1e3:.0f} mm{long}, a human's are {typical * 1e3:.0f} mm: "
                     "is the unit of the model metres?")  # fmt: skip
+
+    roots = Posture(body.model, body.rest).anchors[[finger.joints[0] for finger in body.fingers]]
+    away = float(np.linalg.norm(roots.mean(axis=0)))
+    if away > _BASE_M:
+        raise Wrong(f"the base is {away:.3g} m from where fingers begin, {_BASE_M} m at most are "
+                    "valid: is `xyz` in millimetres, where metres are meant?")  # fmt: skip
+
+    for other in hands if lengths else ():
+        for finger, theirs in _lengths(other, read_anatomy(other)).items():
+            pair = sorted((lengths.get(finger, theirs), theirs))
+            if pair[1] > _OTHER_SIDE * pair[0]:
+                raise Wrong(f"the {finger} is {lengths[finger] * 1e3:.0f} mm long, on the other "
+                            f"hand {theirs * 1e3:.0f} mm: does each tip end it?")  # fmt: skip
     return f"{what} {length * 1e3:.0f} mm{long}"
+
+
+def _lengths(hand: HandSpec, body: Anatomy) -> dict[str, float]:
+    """Return how long each straight finger is, from the first joint that bends to the tip (m)."""
+    bends = zip(hand.fingers, body.bends, strict=True)
+    return {finger: float(np.linalg.norm(bend.tip - bend.base)) for finger, bend in bends}
 
 
 def fingers(hand: HandSpec) -> str:
@@ -148,7 +165,7 @@ def _keypoints_along_fingers(hand: HandSpec, body: Anatomy) -> None:
         links = [sites[n] if n in sites else model.body(n).id for n in names]
         placed = list(zip(keys, links, strict=True))
         for (key, link), (after, beyond) in itertools.pairwise(placed):
-            if link not in _carriers(model, beyond):
+            if link not in ancestors(model, beyond):
                 raise Wrong(
                     f"keypoint {KEYPOINT_NAMES[after]} is on {frames[after]}, which "
                     f"{KEYPOINT_NAMES[key]} on {frames[key]} does not carry: is their order right?"
@@ -184,7 +201,9 @@ def _joints_on_their_fingers(hand: HandSpec, body: Anatomy) -> None:
         own = own or [n for n in hand.command_joints if numbers[n] in chain[:1]]
         behind = [numbers[n] for n in own]
         if numbers[driver] in chain:
-            if chain.index(numbers[driver]) > chain.index(numbers[name]):
+            # What follows what in the user's own file, ``coupling`` compares.
+            tied = hand.user_model is not None and compiled_model(hand.user_model).neq
+            if not tied and chain.index(numbers[driver]) > chain.index(numbers[name]):
                 raise Wrong(f"{name} is nearer to the palm than {driver}, which it follows: are "
                             "joints of that finger exchanged?")  # fmt: skip
         elif behind and len(moved[driver]) == 1 and chain.index(numbers[name]) > 0:

@@ -21,7 +21,7 @@ from acehand_core.types import SIDES, Side
 from retarget.robots import anatomy
 from retarget.robots.anatomy import Finger, JointValues, Point, Posture, slides
 from retarget.robots.couplings import Drive, find_drive, joint_ranges
-from retarget.robots.fingers import FoundHand, find_hands, link_points
+from retarget.robots.fingers import FoundHand, find_hands, hand_roots, link_points
 from retarget.robots.model_file import compiled, load_spec
 from retarget.robots.naming import named_fingers, named_side, our_joints
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 #: Makers put axes of the palm along those of its link; a frame that is this near is taken for one.
 _ALONG_LINK_DEG = 12.0
-#: Knuckles are at least so far (m) from the base's origin; else it goes to the end of the palm.
-_KNUCKLES_M = 0.03
 #: A jaw's tip is on its face, the middle of what lies within so much (m) of its end and its face.
 _JAW_END_M, _JAW_FACE_M = 0.02, 0.002
 
@@ -156,12 +154,11 @@ def _drafted(facts: ModelFacts, found: FoundHand, side: Side | None) -> DraftedH
     model = facts.model
     if len(found.fingers) > len(FINGERS):
         links = ", ".join(model.body(f.link).name for f in found.fingers)
+        roots = ", ".join(hand_roots(model)[:4])
         raise InputError(f"{facts.file}: {len(found.fingers)} chains of joints begin at "
-                         f"{model.body(found.palm).name!r} ({links}), which are no fingers; say "
-                         "with --root LINK where the hand begins.")  # fmt: skip
-    if found.root and not model.body(found.root).name:
-        raise InputError(f"{facts.file}: the link that carries the fingers has no name, and a "
-                         "robot.yaml must name it: give it one in the file.")  # fmt: skip
+                         f"{model.body(found.palm).name!r} ({links}), which are no fingers; "
+                         + (f"--root LINK says where the hand begins: {roots}." if roots else
+                            "below no link (--root LINK) do two to five begin."))  # fmt: skip
 
     drive = find_drive(model, found.joints, any(found.looped))
     lower, upper = joint_ranges(model)
@@ -382,6 +379,6 @@ def _root_place(
     if knuckles:
         ahead = (np.mean(knuckles, axis=0) - posture.positions[root]) @ posture.turns[root] @ turn.T
         points = link_points(model, posture, root)
-        if ahead[2] < _KNUCKLES_M and len(points):
+        if ahead[2] < anatomy.KNUCKLES_M and len(points):
             origin[2] = -round(float((points @ turn.T)[:, 2].min()), 3)
     return turn, origin

@@ -13,7 +13,10 @@ import numpy as np
 from jaxtyping import Float
 
 from acehand_core.mujoco_gl import import_mujoco
+from retarget.robots.anatomy import KNUCKLES_M, Posture
+from retarget.robots.check_anatomy import read_anatomy
 from retarget.robots.hand_spec import HandSpec
+from retarget.robots.model_file import unread_meshes
 
 if TYPE_CHECKING:
     import mujoco
@@ -26,6 +29,9 @@ COUPLING_RAD, COUPLING_M, LOOP_M = 0.01, 5e-4, 2e-3
 #: A range in another unit is recognized where it covers this share of the file's.
 _ALIKE = 0.3
 _POSES = 32
+_TURN = 2 * math.pi
+#: A tip nearer to its last joint than this (m), a link without shapes has none to be taken from.
+_AT_JOINT_M = 1e-3
 
 
 def compare_limits(hand: HandSpec, model: mujoco.MjModel) -> tuple[list[str], list[str]]:
@@ -34,18 +40,23 @@ def compare_limits(hand: HandSpec, model: mujoco.MjModel) -> tuple[list[str], li
     wrong, narrower, open_ = [], [], []
     for row, (name, sign) in enumerate(zip(hand.joint_names, _signs(hand), strict=True)):
         joint = _joint(hand, model, row)
+        own = np.array([hand.lower[row], hand.upper[row]])
         if not model.jnt_limited[joint]:
             open_.append(name)
+            if name in hand.command_joints and np.ptp(own) > _TURN - ROUNDING:
+                wrong.append(f"{name} has no range in the file (none, or one without a width) and "
+                             f"{_interval(own)} here: state how far it goes")  # fmt: skip
             continue
         slides = bool(model.jnt_type[joint] == slide)
         unit, rounding = ("m", ROUNDING_M) if slides else ("rad", ROUNDING)
         theirs = np.sort(sign * model.jnt_range[joint])
-        own = np.array([hand.lower[row], hand.upper[row]])
         if not _within(own, theirs, rounding):
             wrong.append(
                 f"{name} has {_interval(own)} {unit}, the file {_interval(theirs)} {unit}"
                 f"{_likely_mistake(own, theirs, rounding, slides)}"
             )
+        elif not slides and np.abs(own).max() > _TURN + ROUNDING:
+            wrong.append(f"{name} has {_interval(own)} rad: the file's look like degrees")
         elif not _within(theirs, own, rounding):
             narrower.append(name)
 
@@ -83,6 +94,33 @@ def compare_couplings(hand: HandSpec, model: mujoco.MjModel) -> tuple[list[str],
     return wrong + _split_motors(hand, model, rows), said
 
 
+def compare_shapes(hand: HandSpec, model: mujoco.MjModel) -> tuple[list[str], list[str]]:
+    """Look for tips at their last joints, and a base at the knuckles, where a mesh is missing."""
+    names, weld = [model.body(i).name for i in range(model.nbody)], model.body_weldid.tolist()
+    lost = {}
+    for mesh, links in unread_meshes(hand.user_model).items() if hand.user_model else ():
+        for link in (names.index(n) if n in names else 0 for n in links):  # a URDF's first is world
+            if not model.body_geomnum[np.equal(weld, weld[link])].any():
+                lost[weld[link]] = mesh
+
+    body = read_anatomy(hand)
+    posture = Posture(body.model, body.rest)
+    numbers = [body.model.joint(hand.full_name(name)).id for name in hand.joint_names]
+    theirs = [_joint(hand, model, row) for row in range(len(numbers))]
+    own = dict(zip(numbers, model.jnt_bodyid[theirs].tolist(), strict=True))
+    suspects = []
+    if hand.tracks != "opening" and np.mean([b.base[2] for b in body.bends]) < KNUCKLES_M:
+        palm = model.body_parentid[own[body.fingers[0].joints[0]]]
+        suspects.append(("the base is at the knuckles", palm))
+    for name, finger in zip(hand.tip_names, body.fingers, strict=True):
+        away = posture.point(finger.link, finger.tip) - posture.anchors[finger.joints[-1]]
+        if np.linalg.norm(away) < _AT_JOINT_M:
+            suspects.append((f"{name} is at its last joint", own[finger.joints[-1]]))
+
+    missing = ((what, lost.get(weld[link])) for what, link in suspects)
+    return [f"{what}, the mesh there is missing ({mesh})" for what, mesh in missing if mesh], []
+
+
 def _residuals(hand: HandSpec, model: mujoco.MjModel, joints: list[int]) -> dict[int, float]:
     """Return the largest violation of every equality of the file that only the hand can move."""
     mujoco = import_mujoco()
@@ -114,6 +152,8 @@ def _joint_equality(
     """Return what the file and the robot.yaml say of two joints, in our names and senses."""
     first = rows[int(model.eq_obj1id[equality])]
     offset, factor, *higher = model.eq_data[equality, :5]
+    zeros = model.qpos0[model.jnt_qposadr[[model.eq_obj1id[equality], model.eq_obj2id[equality]]]]
+    offset += zeros[0] - (factor * zeros[1] if model.eq_obj2id[equality] >= 0 else 0.0)
     signs, name = _signs(hand), hand.joint_names[first]
     if model.eq_obj2id[equality] < 0:
         return f"{name} stands at {signs[first] * offset:g} in the file"
@@ -180,7 +220,7 @@ def _likely_mistake(own: np.ndarray, theirs: np.ndarray, rounding: float, slides
     """Return the unit or sense in which the limits would fit, if there is one."""
     scale, unit = (1000.0, "millimetres") if slides else (math.degrees(1), "degrees")
     if _within(own / scale, theirs, rounding) and np.ptp(own) / scale > _ALIKE * np.ptp(theirs):
-        if not slides and np.ptp(theirs) * scale < 2 * math.pi:
+        if not slides and np.ptp(theirs) * scale < _TURN:
             return ': the file\'s look like radians read as degrees (no angle="radian"?)'
         return f": robot.yaml's look like {unit}"
     if _within(-own[::-1], theirs, rounding):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from jaxtyping import Float
 
 from acehand_core.errors import InputError, nearest
 from acehand_core.geometry import rotations
+from acehand_core.hand.skeleton import FINGERS
 from acehand_core.mujoco_gl import import_mujoco
 from retarget.robots.anatomy import Finger, Point, Posture
 
@@ -61,18 +63,30 @@ def find_hands(model: mujoco.MjModel, root: str | None = None) -> list[FoundHand
             raise InputError(f"The model has no link {root!r}; {nearest(root, names)}")
         top = model.body(root).id
     children = defaultdict(list)
-    for body in range(1, model.nbody):
+    carriers = {b for j in model.jnt_bodyid for b in ancestors(model, int(j))}
+    for body in sorted(carriers):  # not what has no joint, as a target that is set (mocap)
         if model.body_weldid[body] == body:
             children[int(model.body_weldid[model.body_parentid[body]])].append(body)
     starts = children[int(model.body_weldid[top])]
     if root is not None:
-        starts = [b for b in starts if top in _ancestors(model, b)]
+        starts = [b for b in starts if top in ancestors(model, b)]
 
     groups = _palms(model, children, int(model.body_weldid[top]), starts)
     hands = [_hand(model, children, palm, roots, top) for palm, roots in groups]
+    hands = [hand for hand in hands if len(hand.fingers) > 1]  # a closed linkage is one finger
     if not hands:
         raise InputError("No hand: two chains of joints or more must begin at one link.")
     return hands
+
+
+def hand_roots(model: mujoco.MjModel) -> list[str]:
+    """Return the links below which there is one hand of at most five fingers."""
+    found = []
+    for name in (model.body(i).name for i in range(1, model.nbody)):
+        with contextlib.suppress(InputError):
+            hands = find_hands(model, name)
+            found += [name] if len(hands) == 1 and len(hands[0].fingers) <= len(FINGERS) else []
+    return found
 
 
 def _palms(
@@ -92,7 +106,7 @@ def _palms(
     if node == 0:
         parts = defaultdict(list)
         for start in starts:
-            parts[_ancestors(model, start)[-1]].append(start)
+            parts[ancestors(model, start)[-1]].append(start)
         if len(parts) > 1 and all(len(part) > 1 for part in parts.values()):
             return [(0, part) for part in parts.values()]
     return [(node, starts)]
@@ -107,6 +121,11 @@ def _hand(
         for b in below
         for j in range(model.body_jntadr[b], model.body_jntadr[b] + model.body_jntnum[b])
     )
+    balls = [j for j in joints if model.jnt_type[j] < int(import_mujoco().mjtJoint.mjJNT_SLIDE)]
+    if balls:
+        said = ", ".join(model.joint(j).name for j in balls)
+        raise InputError(f"Ball joints are not supported, only hinges and slides: {said}.")
+
     chains = [[leaf] for start in starts for leaf in _leaves(children, start)]
     looped = []
     for ends in _ties(model):
@@ -126,7 +145,7 @@ def _hand(
         fingers.append(finger)
         names.append(name)
 
-    carriers = [_ancestors(model, s)[1:] for s in starts]
+    carriers = [ancestors(model, s)[1:] for s in starts]
     common = [b for b in carriers[0] if all(b in others for others in carriers)]
     # On an arm the hand begins at the link that all fingers share; alone its whole base is it.
     root = top or (0 if not common else common[0] if palm else common[-1])
@@ -240,10 +259,10 @@ def _ties(model: mujoco.MjModel) -> list[tuple[int, int]]:
 
 def _chain(model: mujoco.MjModel, link: int, palm: int) -> list[int]:
     """Return the links with joints from one up to the palm, the palm left out."""
-    return [b for b in _ancestors(model, link, palm) if model.body_weldid[b] == b]
+    return [b for b in ancestors(model, link, palm) if model.body_weldid[b] == b]
 
 
-def _ancestors(model: mujoco.MjModel, body: int, end: int = 0) -> list[int]:
+def ancestors(model: mujoco.MjModel, body: int, end: int = 0) -> list[int]:
     """Return a body and those that carry it up to the ``end``, which is left out."""
     found = []
     while body not in (0, end):

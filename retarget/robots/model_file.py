@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import xml.etree.ElementTree as ET
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
+
+import numpy as np
 
 from acehand_core.errors import InputError
 from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
@@ -63,9 +66,19 @@ def compiled(spec: mujoco.MjSpec, file: Path) -> mujoco.MjModel:
     """Compile a spec; InputError that names ``file`` where MuJoCo refuses it."""
     try:
         with quiet_mujoco():
-            return spec.compile()
+            model = spec.compile()
     except ValueError as error:
         raise _unreadable(file, error) from error
+
+    for links, places in (
+        (np.arange(model.nbody), np.hstack([model.body_pos, model.body_quat])),
+        (model.jnt_bodyid, np.hstack([model.jnt_pos, model.jnt_axis])),
+        (model.geom_bodyid, model.geom_pos),
+    ):
+        for link in links[~np.isfinite(places).all(axis=1)]:
+            name = model.body(link).name
+            raise InputError(f"{file}: a place or axis of link {name!r} is not a finite number.")
+    return model
 
 
 def files_of(file: Path) -> tuple[Path, ...]:
@@ -85,13 +98,13 @@ def files_of(file: Path) -> tuple[Path, ...]:
     return (file, *sorted(path for path in meshes if path is not None))
 
 
-def unread_meshes(file: Path) -> tuple[str, ...]:
-    """Return the meshes of a URDF that are left out, each with the reason; none for an MJCF."""
-    if not _is_urdf(file):
-        return ()
-    names = [mesh.get("filename", "") for _, _, mesh in _meshes(_urdf(file))]
-    reasons = {name: _why_left_out(_mesh_path(name, file)) for name in names}
-    return tuple(f"{name}: {reason}" for name, reason in reasons.items() if reason)
+def unread_meshes(file: Path) -> dict[str, set[str]]:
+    """Return a URDF's meshes that are left out, with the reason: the links that each belongs to."""
+    unread: dict[str, set[str]] = defaultdict(set)
+    for link, _, mesh in _meshes(_urdf(file)) if _is_urdf(file) else ():
+        if reason := _why_left_out(_mesh_path(name := mesh.get("filename", ""), file)):
+            unread[f"{name}: {reason}"].add(link.get("name", ""))
+    return unread
 
 
 def _read(file: Path) -> mujoco.MjSpec:
@@ -102,9 +115,10 @@ def _read(file: Path) -> mujoco.MjSpec:
         with quiet_mujoco():
             if _is_urdf(file):
                 spec = mujoco.MjSpec.from_string(_readable_urdf(file))
-            else:
-                spec = mujoco.MjSpec.from_file(str(file.absolute()))
-    except (ValueError, ET.ParseError) as error:
+            else:  # which MuJoCo opens by this suffix only
+                name = str(file.absolute().with_suffix(".xml"))
+                spec = mujoco.MjSpec.from_file(name, include={name: file.read_bytes()})
+    except (OSError, ValueError, ET.ParseError) as error:
         raise _unreadable(file, error) from error
 
     for index, body in enumerate(spec.bodies):
@@ -166,7 +180,7 @@ def _meshes(root: ET.Element) -> Iterator[tuple[ET.Element, ET.Element, ET.Eleme
 
 def _why_left_out(mesh: Path | None) -> str:
     if mesh is None:
-        return "not found"
+        return "not found there, next to the URDF, in `meshes` next to it or one folder up"
     if mesh.suffix.lower() not in MESH_SUFFIXES:
         return f"MuJoCo reads {', '.join(MESH_SUFFIXES)} only"
     return ""
@@ -176,15 +190,18 @@ def _mesh_path(name: str, file: Path) -> Path | None:
     """Resolve the path of a mesh in a URDF; None if there is no such file.
 
     ``package://NAME/...`` is looked for in the folders around the file that are called NAME or have
-    a package.xml of that name, beside these, and on the paths that ROS looks at.
+    a package.xml of that name, beside these, and on the paths that ROS looks at. What is not where
+    its name says is where people put it: next to the file, in ``meshes`` there or one folder up.
     """
     folder = file.absolute().parent
     scheme, separator, rest = name.partition("://")
-    if not separator or scheme == "file":
-        places = [folder / (unquote(rest) if separator else name)]
-    else:
-        package, _, tail = rest.partition("/")
-        places = [place / tail for place in _package_folders(package, folder)]
+    named = Path(unquote(rest) if scheme == "file" else rest or name)
+    places = [folder / named]
+    if separator and scheme != "file":
+        places = [place / Path(*named.parts[1:])
+                  for place in _package_folders(named.parts[0], folder)]  # fmt: skip
+    for near in (folder, folder / "meshes", folder.parent, folder.parent / "meshes"):
+        places += [near / Path(*named.parts[i:]) for i in range(len(named.parts))]
     return next((place.resolve() for place in places if place.is_file()), None)
 
 

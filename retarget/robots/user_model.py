@@ -20,6 +20,7 @@ from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import rotations
 from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from acehand_core.types import Side
+from retarget.robots.anatomy import Posture
 from retarget.robots.authoring import COLLISION_GROUP, VISUAL_GROUP, skeleton_urdf
 from retarget.robots.body import ROOT_LINK, Simulation, Vector
 from retarget.robots.hand_spec import HandSpec
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import mujoco
 
 #: Part of every cache key; to be raised when the rewriting changes.
-_FORMAT = "3"
+_FORMAT = "4"
 #: Joints nearer to each other than this leave no room for what is between them (m).
 CLUSTER_M = 0.02
 #: What of their file makes no part of a hand: it is driven, tied and lit as all hands are here.
@@ -155,6 +156,7 @@ def cache_folder() -> Path:
 def _rewritten(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -> mujoco.MjSpec:
     mujoco = import_mujoco()
     theirs = load_spec(file)
+    _place_at_zero(theirs, file)
     unwanted = [element for part in _NOT_TAKEN for element in getattr(theirs, part)]
     unwanted += [site for site in theirs.sites if not site.name]
     unwanted += [joint for joint in theirs.joints if joint.type == mujoco.mjtJoint.mjJNT_FREE]
@@ -207,6 +209,24 @@ def _rewritten(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -
     return spec
 
 
+def _place_at_zero(spec: mujoco.MjSpec, file: Path) -> None:
+    """Place links where MuJoCo has them at joint value 0, if the file does so at another (ref)."""
+    joints = [joint for joint in spec.joints if joint.ref]
+    if not joints:
+        return
+    model = compiled(spec, file)
+    posture = Posture(model, np.zeros(model.njnt))
+    for joint in joints:
+        body, link = joint.parent, model.joint(joint.name).bodyid[0]
+        above = model.body_parentid[link]
+        turn = posture.turns[above].T
+        body.set_frame(body.parent.add_frame())  # the place below has the file's own frame in it
+        body.pos = turn @ (posture.positions[link] - posture.positions[above])
+        body.quat = rotations.to_quaternion(turn @ posture.turns[link])
+        body.alt.type = import_mujoco().mjtOrientation.mjORIENTATION_QUAT
+        joint.ref = 0
+
+
 def _prefix(hand: HandSpec) -> str:
     """Return what marks their names; both sides of a robot must be able to stand in one scene."""
     return f"{hand.side}_user:"
@@ -253,8 +273,6 @@ def _check_joint(joint: Any, name: str, file: Path) -> None:
     kinds = import_mujoco().mjtJoint
     if joint.type not in (kinds.mjJNT_HINGE, kinds.mjJNT_SLIDE) or len(joint.parent.joints) > 1:
         raise SchemaError(f"{file}: joint {name!r}: one hinge or slide per link is supported.")
-    if joint.ref:
-        raise SchemaError(f"{file}: joint {name!r} has a reference angle; it must be 0.")
 
 
 def _rename_frames(
