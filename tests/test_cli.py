@@ -352,6 +352,10 @@ def test_a_bad_input_does_not_stop_the_good_one(
         (["--hand-length", "18"], "0.05 to 0.35"),
         (["--start", "99"], "outside the recording"),
         (["--fps", "0"], "1"),
+        (["--fps", "1000"], "where the source has 30; valid: 1 to 300"),
+        # 0.044 and 11.5 times 640 px.
+        (["--intrinsics", "1e9,1e9,319.5,239.5"], "valid: 28 to 7360 px"),
+        (["--intrinsics", "600,20,319.5,239.5"], "fy 20 px"),
         (["--task", " "], "task"),
     ],
 )
@@ -486,11 +490,30 @@ def test_an_output_without_a_name_of_its_own(
     assert left_behind(here) == ["folder"] and left_behind(tmp_path) == ["here"]
 
 
+def test_nothing_is_in_a_dataset_twice(tmp_path: Path, capsys) -> None:
+    hands, out = hands_file(tmp_path / "h.npz"), tmp_path / "out"
+    run = Run(capsys, hands, tmp_path / "." / "h.npz", "--output", out)
+    assert run.code == 2 and f"{hands} is given twice" in run.messages and not out.exists()
+
+    assert Run(capsys, hands, "--output", out, "--task", "one").code == 0
+    assert Run(capsys, hands, "--output", out, "--append", "--task", "two").code == 0
+    renamed = shutil.copy(hands, tmp_path / "renamed.npz")
+    new = hands_file(tmp_path / "new.npz", 14)
+    run = Run(capsys, renamed, new, "--output", out, "--append", "--task", "two")
+    assert run.code == 1 and "episode 1 of the dataset is this recording already" in run.messages
+    assert [e["source"] for e in run.json["episodes"]] == [str(new)]
+
+    # A part of it is another episode, and so is all of it made otherwise.
+    for words in (("--duration", "0.2"), ("--method", "dex-vector"), ("--task", "three")):
+        assert Run(capsys, hands, "--output", out, "--append", "--task", "two", *words).code == 0
+    assert check_dataset(out) == [] and len(read_provenance(out)) == 6
+
+
 def test_the_dataset_one_stands_in(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     hands = hands_file(tmp_path / "h.npz", 6)
     assert Run(capsys, hands, "--output", tmp_path / "out").code == 0
     monkeypatch.chdir(tmp_path / "out")
-    run = Run(capsys, hands, "--output", ".", "--append")
+    run = Run(capsys, hands, "--output", ".", "--append", "--task", "another")
     assert run.code == 0 and run.json["episodes"][0]["episode_index"] == 1
     assert check_dataset(tmp_path / "out") == [] and left_behind(tmp_path) == ["out"]
 
