@@ -102,6 +102,8 @@ BROWN: dict[str, tuple[int, Callable[[Path, Lens], Path]]] = {
         5,
         lambda f, lens: samples.theia(f / "t.json", lens, "PINHOLE_RADIAL_TANGENTIAL", TANGENTIAL),
     ),
+    "orb-slam": (5, lambda f, lens: samples.orb_slam(f / "o.yaml", {"Camera": lens}, "PinHole")),
+    "orb-slam3": (4, lambda f, lens: samples.orb_slam(f / "o.yaml", {"Camera1": lens}, "PinHole")),
 }  # fmt: skip
 
 FISHEYE: dict[str, Callable[[Path, Lens], Path]] = {
@@ -109,6 +111,7 @@ FISHEYE: dict[str, Callable[[Path, Lens], Path]] = {
     "kalibr": lambda f, lens: samples.kalibr(f / "c.yaml", {"cam0": (lens, "pinhole", "equi")}),
     "opencv": lambda f, lens: samples.opencv(f / "fisheye.yml", lens, fisheye_model=1),
     "gyroflow": lambda f, lens: samples.gyroflow(f / "p.json", lens),
+    "orb-slam3": lambda f, lens: samples.orb_slam(f / "o", {"Camera1": lens}, "KannalaBrandt8"),
     "umi": lambda f, lens: samples.theia(f / "gopro_intrinsics_2_7k.json", lens, "FISHEYE", RADIAL),
 }
 
@@ -256,6 +259,61 @@ def test_colmaps_name_of_arias_lens(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         load_camera(path).project(at), by_aria(parameters, at) - 0.5, atol=1e-8
     )
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_zed(tmp_path: Path, once: bool) -> None:
+    """Pictures of HD have 1280 x 720 pixels (Stereolabs); a size that is not known is asked for."""
+    lens = replace(a_lens(np.random.default_rng(8), 8 if once else 5), width=1280, height=720)
+    at = points(np.random.default_rng(9), 30)
+    path = samples.zed(tmp_path / "SN1234.conf", lens, "HD", once)
+    camera = load_camera(f"{path}:LEFT_CAM_HD")
+    assert (camera.width, camera.height) == (1280, 720)
+    np.testing.assert_allclose(camera.project(at), by_opencv(lens, at), atol=1e-5)
+
+    path = samples.zed(tmp_path / "SN1234.conf", lens, "8K", once)
+    with pytest.raises(CalibrationError, match="image size is missing"):
+        load_camera(f"{path}:LEFT_CAM_8K")
+    assert read_camera(f"{path}:LEFT_CAM_8K", Said(size=(1280, 720))).camera == camera
+    path.write_text("[LEFT_CAM_HD]\nfx\n")
+    with pytest.raises(CalibrationError, match="is not an INI file"):
+        load_camera(path)
+
+
+def test_orb_slams_cameras(tmp_path: Path) -> None:
+    """The size is said once for both; their coefficients are their own."""
+    lenses = {"Camera1": Lens(d=(-0.1, 0.02, 1e-3, 0.0)), "Camera2": Lens(fx=700.0)}
+    path = samples.orb_slam(tmp_path / "s.yaml", lenses, "PinHole")
+    size = (lenses["Camera2"].width, lenses["Camera2"].height)
+    camera = load_camera(f"{path}:Camera2")
+    assert (camera.model, camera.fx, camera.width, camera.height) == ("pinhole", 700.0, *size)
+    assert load_camera(f"{path}:Camera1").distortion[:3] == (-0.1, 0.02, 1e-3)
+    path = samples.orb_slam(tmp_path / "s.yaml", {"Camera": Lens()}, "KannalaBrand8")
+    with pytest.raises(CalibrationError, match="Did you mean 'KannalaBrandt8'"):
+        load_camera(path)
+
+
+@pytest.mark.parametrize("name", ["plain.json", "plain.yaml"])
+def test_numbers_without_a_model_are_of_a_pinhole(tmp_path: Path, name: str) -> None:
+    values = {"fx": 600, "fy": 610, "cx": 319.5, "cy": 239.5, "width": 640, "height": 480}
+    path = tmp_path / name
+    path.write_text(json.dumps(values) if "json" in name else yaml.safe_dump(values))
+    assert load_camera(path) == Camera("pinhole", 640, 480, 600.0, 610.0, 319.5, 239.5)
+    # Coefficients that no model is named for are no pinhole's.
+    path.write_text(json.dumps(values | {"distortion": [0.1, 0, 0, 0]}))
+    with pytest.raises(CalibrationError, match="pinhole camera has 0 distortion"):
+        load_camera(path)
+    path.write_text(json.dumps(values | {"k1": 0.1}))
+    with pytest.raises(CalibrationError, match="unknown camera field 'k1'"):
+        load_camera(path)
+
+
+def test_cameras_of_hot3d_are_named(tmp_path: Path) -> None:
+    """cameras.json of a clip: https://huggingface.co/datasets/bop-benchmark/hot3d."""
+    entry = {"T_world_from_camera": {}, "calibration": {"label": "camera-rgb"}}
+    (tmp_path / "cameras.json").write_text(json.dumps({"214-1": entry}))
+    with pytest.raises(CalibrationError, match="acehand data convert hot3d"):
+        load_camera(tmp_path / "cameras.json")
 
 
 # ROS.

@@ -49,6 +49,9 @@ class Show:
     video: Path | None = setting(
         None, "a recording of this camera", metavar="VIDEO", positional=True
     )
+    size: tuple[int, int] | None = setting(
+        None, "of the calibrated pictures, where the file does not say", metavar="WxH", parse=_size
+    )
     output: Path | None = setting(None, "the picture", metavar="PNG")
     overwrite: bool = setting(False, OVERWRITE)
 
@@ -64,7 +67,7 @@ class Show:
             check_free(self.output, self.overwrite)
         image = None if self.video is None else _first_frame(self.video)
         shown = None if image is None else (image.shape[1], image.shape[0])
-        found = _read(self.file, Said(), shown)
+        found = _read(self.file, Said(self.size), self.size or shown)
         camera = found.camera
         if shown is not None:
             camera = fit_camera_to(camera, *shown)
@@ -87,9 +90,7 @@ class Convert:
     """
 
     file: Path = setting(..., _FILE, metavar="FILE[:NAME]", positional=True)
-    size: tuple[int, int] | None = setting(
-        None, "of the calibrated pictures, in pixels", metavar="WxH", parse=_size
-    )
+    size: tuple[int, int] | None = like(Show, "size", None)
     model: Literal["pinhole", "brown_conrady", "kannala_brandt"] | None = setting(
         None, "what the file's coefficients are of, where it does not say"
     )

@@ -7,6 +7,7 @@ what only the user can know.
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
 from collections.abc import Mapping
@@ -124,7 +125,10 @@ def _format_of(file: Path, content: Any) -> CameraFormat:
     first = content[0] if isinstance(content, list) and content else content
     there = ", ".join(map(str, list(first)[:12])) if isinstance(first, Mapping) else "no fields"
     known = "; ".join(f"{kind.title} ({kind.told_by})" for kind in FORMATS)
-    raise CalibrationError(f"{file} is no known camera file; it has {there}. Known: {known}.")
+    raise CalibrationError(
+        f"{file} is no known camera file; it has {there}. Known: {known}. Cameras of HOT3D are "
+        "read with its recordings: acehand data convert hot3d."
+    )
 
 
 def _check_said(camera: Camera, said: Said, where: str) -> None:
@@ -161,6 +165,8 @@ def _content(file: Path) -> Any:
         return _file_storage(file, text)
     if is_colmap_text(text):
         return _colmap(file, text)
+    if re.match(r"\[[A-Z]\w*\]\s*$", start, re.M):
+        return _ini(file, text)
     return _json(file, text) if start[:1] in ("{", "[") else _yaml(file, text)
 
 
@@ -186,6 +192,15 @@ def _json(file: Path, text: str) -> Any:
         if len(values) > 1:
             return values
         raise CalibrationError(f"{file} is not JSON ({error}); give a camera file.") from None
+
+
+def _ini(file: Path, text: str) -> Any:
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string(text)
+    except configparser.Error as error:
+        raise CalibrationError(f"{file} is not an INI file ({error}).") from None
+    return {name: dict(parser[name]) for name in parser.sections()}
 
 
 def _yaml(file: Path, text: str) -> Any:

@@ -5,14 +5,15 @@ A new one is a function from the file's content to its cameras by name.
 
 Sources: Kalibr's "Supported models" and "YAML formats"; OpenCV's calibration samples; Project
 Aria's "Calibration sensor data"; Gyroflow's lens profiles; OpenImuCameraCalibrator, whose
-intrinsics are those of Theia. ROS and COLMAP: ``ros_camera``, ``colmap``.
+intrinsics are those of Theia; examples of ORB-SLAM3; SN*.conf as the ZED SDK writes it. ROS and
+COLMAP: ``ros_camera``, ``colmap``.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -63,6 +64,12 @@ class CameraFormat:
     note: Callable[[Any], str] = _silent
 
 
+def _lens(fisheye: bool, pixels: tuple[int, int], d: Sequence[float], *focal: float) -> Camera:
+    """Return the camera of cv2.fisheye's coefficients, or of those of cv2.calibrateCamera."""
+    model, d = ("kannala_brandt", d) if fisheye else opencv_distortion(d)
+    return Camera(model, *pixels, *focal, distortion=tuple(d))
+
+
 # Our own.
 
 
@@ -73,7 +80,7 @@ def _is_ours(content: Any) -> bool:
 
 
 def _ours(content: Any) -> Mapping[str, Make]:
-    return {"camera": lambda said: Camera.from_json(content)}
+    return {"camera": lambda said: Camera.from_json({"model": "pinhole", **content})}
 
 
 # Kalibr, and EuRoC's sensor.yaml, which says the same of one camera.
@@ -123,10 +130,7 @@ def _kalibr_camera(part: Any, said: Said) -> Camera:
     key = "distortion_coefficients" if "distortion_coefficients" in part else "distortion_coeffs"
     d = [] if model == "none" else numbers(field(part, key), key, 4)
     pixels = size(numbers(part.get("resolution", [0, 0]), "resolution", 2), said, (cx, cy))
-    if model in ("equi", "equidistant"):
-        return Camera("kannala_brandt", *pixels, fx, fy, cx, cy, tuple(d))
-    ours, coefficients = opencv_distortion(d)
-    return Camera(ours, *pixels, fx, fy, cx, cy, coefficients)
+    return _lens(model in ("equi", "equidistant"), pixels, d, fx, fy, cx, cy)
 
 
 # OpenCV: a FileStorage, or the same names in JSON or YAML of one's own.
@@ -200,7 +204,7 @@ def _opencv_camera(content: Any, key: str, coefficients: str | None, said: Said)
     d = numbers(content[coefficients], coefficients)
     fisheye = values.get("fisheyemodel", values.get("fisheye"))
     if fisheye in (1, "1", "true") or "fisheye" in str(values.get("distortionmodel")):
-        return Camera("kannala_brandt", *pixels, fx, fy, cx, cy, tuple(d))
+        return _lens(True, pixels, d, fx, fy, cx, cy)
     model, d_used = model_without_name(d, said) if fisheye is None else opencv_distortion(d)
     return Camera(model, *pixels, fx, fy, cx, cy, d_used)
 
@@ -277,13 +281,10 @@ def _gyroflow_camera(content: Any, said: Said) -> Camera:
     dimension = content.get("calib_dimension") or {"w": 0, "h": 0}
     pixels = size((field(dimension, "w"), field(dimension, "h")), said, (cx, cy))
     model = str(content.get("distortion_model") or "opencv_fisheye")
-    if model == "opencv_fisheye":
-        return Camera("kannala_brandt", *pixels, fx, fy, cx, cy, tuple(d))
-    if model != "opencv_standard":
+    if model not in ("opencv_fisheye", "opencv_standard"):
         valid = nearest(model, ("opencv_fisheye", "opencv_standard"))
         raise CalibrationError(f"distortion_model {model!r} is not read; {valid}")
-    ours, coefficients = opencv_distortion(d)
-    return Camera(ours, *pixels, fx, fy, cx, cy, coefficients)
+    return _lens(model == "opencv_fisheye", pixels, d, fx, fy, cx, cy)
 
 
 _THEIA: dict[str, tuple[CameraModel, tuple[str, ...]]] = {
@@ -322,6 +323,50 @@ def _theia_camera(content: Any, said: Said) -> Camera:
     return Camera(model, *pixels, fx, fy, cx, cy, d)
 
 
+# ORB-SLAM and ZED, which name every coefficient.
+
+#: Pictures by the end of a section's name in a ZED's SN*.conf.
+_ZED_SIZES = {
+    "2K": (2208, 1242), "FHD": (1920, 1080), "HD": (1280, 720), "VGA": (672, 376),
+    "FHD1200": (1920, 1200), "SVGA": (960, 600), "4k": (3840, 2160), "QHDPLUS": (3200, 1800),
+}  # fmt: skip
+
+
+def _orb_slam(content: Any) -> Mapping[str, Make]:
+    parts: dict[str, dict[str, Any]] = {}
+    for key, value in content.items() if isinstance(content, Mapping) else ():
+        if match := re.fullmatch(r"(Camera\d?)\.(\w+)", str(key)):
+            parts.setdefault(match[1], {})[match[2]] = value
+    both = parts.get("Camera", {})
+    pixels = both.get("width"), both.get("height")
+    return {
+        name: partial(_named_camera, part, pixels, both.get("type", "PinHole"))
+        for name, part in parts.items()
+        if "fx" in part
+    }
+
+
+def _zed(content: Any) -> Mapping[str, Make]:
+    cameras = {}
+    for name, part in content.items() if isinstance(content, Mapping) else ():
+        match = re.fullmatch(r"(LEFT|RIGHT)_CAM_(\w+)", str(name))
+        if match and is_mapping_with(part, "fx"):
+            pixels = _ZED_SIZES.get(match[2], (0, 0))
+            # Some files have the coefficients, which are the same for all sizes, only once.
+            more = {} if "k1" in part else content.get(f"{match[1]}_DISTO", {})
+            cameras[str(name)] = partial(_named_camera, more | part, pixels, "PinHole")
+    return cameras
+
+
+def _named_camera(part: Mapping[str, Any], pixels: Sequence[Any], kind: str, said: Said) -> Camera:
+    if kind not in (kinds := ("PinHole", "Rectified", "KannalaBrandt8")):
+        raise CalibrationError(f"Camera.type {kind!r} is not read; {nearest(kind, kinds)}")
+    fx, fy, cx, cy = (numbers(field(part, key), key, 1)[0] for key in ("fx", "fy", "cx", "cy"))
+    names = "k1 k2 k3 k4" if (fisheye := kind == kinds[-1]) else "k1 k2 p1 p2 k3 k4 k5 k6"
+    d = [numbers(part.get(name, 0), name, 1)[0] for name in names.split()]
+    return _lens(fisheye, size(pixels, said, (cx, cy)), d, fx, fy, cx, cy)
+
+
 #: All formats; exactly one must recognise a file.
 FORMATS: tuple[CameraFormat, ...] = (
     CameraFormat("acehand camera file", "model, fx", _is_ours, _ours),
@@ -341,4 +386,7 @@ FORMATS: tuple[CameraFormat, ...] = (
                  lambda content: is_mapping_with(content, "fisheye_params"), _gyroflow),
     CameraFormat("OpenImuCameraCalibrator intrinsics", "intrinsic_type, intrinsics",
                  lambda content: is_mapping_with(content, "intrinsic_type"), _theia),
+    CameraFormat("ORB-SLAM settings", "Camera.fx or Camera1.fx",
+                 lambda content: bool(_orb_slam(content)), _orb_slam),
+    CameraFormat("ZED calibration", "LEFT_CAM_HD: fx", lambda content: bool(_zed(content)), _zed),
 )  # fmt: skip

@@ -246,3 +246,30 @@ def theia(path: Path, lens: Lens, kind: str, names: Sequence[str], **more: Any) 
     }
     path.write_text(json.dumps(values, indent=4))
     return path
+
+
+def orb_slam(path: Path, cameras: Mapping[str, Lens], kind: str) -> Path:
+    """Settings of ORB-SLAM3, as its examples have them, with one camera or two."""
+    names = ("k1", "k2", "k3", "k4") if kind == "KannalaBrandt8" else ("k1", "k2", "p1", "p2", "k3")
+    lines = ["%YAML:1.0", "", 'File.version: "1.0"', f'Camera.type: "{kind}"', ""]
+    for name, lens in cameras.items():
+        values = {"fx": lens.fx, "fy": lens.fy, "cx": lens.cx, "cy": lens.cy}
+        values |= dict(zip(names, lens.d, strict=False))
+        lines += [f"{name}.{key}: {value!r}" for key, value in values.items()]
+        lines += [f"Camera.width: {lens.width}", f"Camera.height: {lens.height}"]
+    lines = list(dict.fromkeys(lines))
+    lines += ["Camera.fps: 20", "Camera2.overlappingEnd: 511", "Viewer.PointSize:2"]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def zed(path: Path, lens: Lens, ending: str, once: bool = False) -> Path:
+    """A ZED's SN*.conf; ``once``: coefficients in a section of their own, as newer ones have it."""
+    names = ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")
+    named = [f"{name} = {value!r}" for name, value in zip(names, lens.d, strict=False)]
+    focal = [f"fx = {lens.fx!r}", f"fy = {lens.fy!r}", f"cx = {lens.cx!r}", f"cy = {lens.cy!r}"]
+    lines = [f"[LEFT_CAM_{ending}]", *focal, *([] if once else named), ""]
+    lines += [f"[RIGHT_CAM_{ending}]", "fx=1", "fy=1", "cx=1", "cy=1", ""]
+    lines += ["[LEFT_DISTO]", *named, ""] if once else []
+    path.write_text("\r\n".join([*lines, "[STEREO]", "Baseline=120.5", ""]))
+    return path
