@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acehand_core.cli import retarget
+from acehand_core.cli import console, retarget
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.check import check_dataset
@@ -564,6 +565,28 @@ def test_a_robot_with_one_hand_follows_that_hand(
         assert not (tmp_path / "no").exists()
     with pytest.raises(InputError, match="hands='right' of track"):
         retarget_motion(read_motion_file(hands, "both"), load_robot(robot))
+
+
+def test_a_log_has_a_line_for_every_tenth() -> None:
+    """A file of 1000 steps: not as many lines. A terminal gets a bar, which rewrites its line."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    log, terminal = io.StringIO(), Terminal()
+    for stream in (log, terminal):
+        with console.Bars(False, stream) as bars:
+            for done in range(1001):
+                bars("track", done, 1000)
+            bars("a remark", 0, 0)
+            for done in (0, 1):
+                bars("moment", done, 1)
+    assert log.getvalue().splitlines() == [
+        *(f"track: {n} %" for n in range(0, 101, 10)),
+        "a remark",
+    ]
+    assert "\r" in terminal.getvalue()
 
 
 def test_quiet_keeps_the_verdict(tmp_path: Path, capsys) -> None:

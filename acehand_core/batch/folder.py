@@ -208,6 +208,15 @@ class Attempts:
         with output_errors(self._path), self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(entry) + "\n")
 
+    def stage(self) -> str:
+        """Return what a recording without a result is in, after, or waiting for."""
+        lines = self._path.read_text("utf-8").splitlines() if self._path.is_file() else []
+        with contextlib.suppress(ValueError, IndexError):  # a last line that is not finished
+            last = json.loads(lines[-1])
+            if last["event"] != "retry":
+                return f"{'in' if last['event'] == 'start' else 'after'} {last['stage']}"
+        return "waiting"
+
     def deaths(self) -> tuple[list[str], int]:
         """Return, since the last retry, why workers died, and how many starts have no end."""
         reasons: list[str] = []
@@ -267,7 +276,7 @@ def summary(folder: BatchFolder) -> dict[str, Any]:
     problems = []
     recorded = seconds = 0.0
     for row, result in folder.results():
-        state: State | str = "waiting" if result is None else result.state
+        state = result.state if result else Attempts(folder.recording(row["id"])).stage()
         counts[state] += 1
         if result is None:
             continue
