@@ -61,7 +61,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = [f"radial_distortion_{number}" for number in (1, 2, 3, 4)]
     samples.theia(folder / "gopro_intrinsics_2_7k.json", WIDE, "FISHEYE", names)
     samples.orb_slam(folder / "TUM-VI.yaml", {"Camera1": WIDE, "Camera2": WIDE}, "KannalaBrandt8")
-    samples.zed(folder / "SN17471.conf", BENT, "HD")
     write_video(folder / "video.mp4", frames=2, size=(640, 360))
     return folder
 

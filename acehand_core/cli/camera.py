@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from acehand_core.cli import console
 from acehand_core.cli.console import OVERWRITE
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.settings import like, setting
+from acehand_core.settings import like, pixels, setting
 
 if TYPE_CHECKING:
     from acehand_core.motion import Recording
@@ -32,11 +32,6 @@ _COEFFICIENTS = {
 _ALL = 0.999
 
 
-def _size(text: str) -> tuple[int, int]:
-    width, height = text.lower().split("x")
-    return int(width), int(height)
-
-
 @dataclass(frozen=True, slots=True)
 class Show:
     """Say what a camera file or a preset holds, and draw it.
@@ -50,7 +45,7 @@ class Show:
         None, "a recording of this camera", metavar="VIDEO", positional=True
     )
     size: tuple[int, int] | None = setting(
-        None, "of the calibrated pictures, where the file does not say", metavar="WxH", parse=_size
+        None, "of the calibrated pictures, where the file does not say", metavar="WxH", parse=pixels
     )
     output: Path | None = setting(None, "the picture", metavar="PNG")
     overwrite: bool = setting(False, OVERWRITE)

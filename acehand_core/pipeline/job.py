@@ -236,8 +236,7 @@ def _plan(
     ``tracked``: the hands of the whole recording, where they are known.
 
     Raises:
-        InputError: the dataset has one of them with another task, or has one that is to be
-            appended.
+        InputError: the dataset has one of them with another task, or one that is appended.
     """
     settings, fps = steps.settings, dataset.rate_of(recording)
     cut, task = settings.cut, settings.task_of(span, recording)
@@ -262,10 +261,10 @@ def _plan(
 
     made = [(job, finished.numbers_of(job)) for job in jobs]
     for job, numbers in made:
-        if settings.existing == "append":
-            if numbers:
-                raise _there_already(path, numbers[0])
-        elif not numbers and (other := finished.of_other_task(job)) is not None:
+        if numbers and settings.existing == "append":
+            raise _there_already(path, numbers[0])
+        other = None if numbers else finished.of_other_task(job)
+        if other is not None and settings.existing == "resume":
             raise _other_task(path, other, shaping["task"])
     todo = tuple(job for job, numbers in made if not numbers)
     # Of one that was appended more than once the last is the interrupted run's.

@@ -7,7 +7,6 @@ what only the user can know.
 
 from __future__ import annotations
 
-import configparser
 import json
 import re
 from collections.abc import Mapping
@@ -165,8 +164,12 @@ def _content(file: Path) -> Any:
         return _file_storage(file, text)
     if is_colmap_text(text):
         return _colmap(file, text)
-    if re.match(r"\[[A-Z]\w*\]\s*$", start, re.M):
-        return _ini(file, text)
+    if start.startswith(("[LEFT_CAM_", "[RIGHT_CAM_")):
+        raise CalibrationError(
+            f"{file} is of a ZED: pictures that are not rectified, in several sizes. Write that of "
+            'your video as JSON: {"model": "brown_conrady", "width": .., "height": .., "fx": .., '
+            '"fy": .., "cx": .., "cy": .., "distortion": [k1, k2, p1, p2, k3]}.'
+        )
     return _json(file, text) if start[:1] in ("{", "[") else _yaml(file, text)
 
 
@@ -192,15 +195,6 @@ def _json(file: Path, text: str) -> Any:
         if len(values) > 1:
             return values
         raise CalibrationError(f"{file} is not JSON ({error}); give a camera file.") from None
-
-
-def _ini(file: Path, text: str) -> Any:
-    parser = configparser.RawConfigParser(strict=False)
-    try:
-        parser.read_string(text)
-    except configparser.Error as error:
-        raise CalibrationError(f"{file} is not an INI file ({error}).") from None
-    return {name: dict(parser[name]) for name in parser.sections()}
 
 
 def _yaml(file: Path, text: str) -> Any:

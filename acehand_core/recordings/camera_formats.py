@@ -5,15 +5,15 @@ A new one is a function from the file's content to its cameras by name.
 
 Sources: Kalibr's "Supported models" and "YAML formats"; OpenCV's calibration samples; Project
 Aria's "Calibration sensor data"; Gyroflow's lens profiles; OpenImuCameraCalibrator, whose
-intrinsics are those of Theia; examples of ORB-SLAM3; SN*.conf as the ZED SDK writes it. ROS and
-COLMAP: ``ros_camera``, ``colmap``.
+intrinsics are those of Theia; examples of ORB-SLAM3. ROS and COLMAP: ``ros_camera``,
+``colmap``.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -64,10 +64,15 @@ class CameraFormat:
     note: Callable[[Any], str] = _silent
 
 
-def _lens(fisheye: bool, pixels: tuple[int, int], d: Sequence[float], *focal: float) -> Camera:
+_Focal = tuple[float, float, float, float]
+
+
+def _lens(fisheye: bool, pixels: tuple[int, int], focal: _Focal, d: list[float]) -> Camera:
     """Return the camera of cv2.fisheye's coefficients, or of those of cv2.calibrateCamera."""
-    model, d = ("kannala_brandt", d) if fisheye else opencv_distortion(d)
-    return Camera(model, *pixels, *focal, distortion=tuple(d))
+    if fisheye:
+        return Camera("kannala_brandt", *pixels, *focal, tuple(d))
+    model, used = opencv_distortion(d)
+    return Camera(model, *pixels, *focal, used)
 
 
 # Our own.
@@ -130,7 +135,7 @@ def _kalibr_camera(part: Any, said: Said) -> Camera:
     key = "distortion_coefficients" if "distortion_coefficients" in part else "distortion_coeffs"
     d = [] if model == "none" else numbers(field(part, key), key, 4)
     pixels = size(numbers(part.get("resolution", [0, 0]), "resolution", 2), said, (cx, cy))
-    return _lens(model in ("equi", "equidistant"), pixels, d, fx, fy, cx, cy)
+    return _lens(model in ("equi", "equidistant"), pixels, (fx, fy, cx, cy), d)
 
 
 # OpenCV: a FileStorage, or the same names in JSON or YAML of one's own.
@@ -204,7 +209,7 @@ def _opencv_camera(content: Any, key: str, coefficients: str | None, said: Said)
     d = numbers(content[coefficients], coefficients)
     fisheye = values.get("fisheyemodel", values.get("fisheye"))
     if fisheye in (1, "1", "true") or "fisheye" in str(values.get("distortionmodel")):
-        return _lens(True, pixels, d, fx, fy, cx, cy)
+        return _lens(True, pixels, (fx, fy, cx, cy), d)
     model, d_used = model_without_name(d, said) if fisheye is None else opencv_distortion(d)
     return Camera(model, *pixels, fx, fy, cx, cy, d_used)
 
@@ -284,7 +289,7 @@ def _gyroflow_camera(content: Any, said: Said) -> Camera:
     if model not in ("opencv_fisheye", "opencv_standard"):
         valid = nearest(model, ("opencv_fisheye", "opencv_standard"))
         raise CalibrationError(f"distortion_model {model!r} is not read; {valid}")
-    return _lens(model == "opencv_fisheye", pixels, d, fx, fy, cx, cy)
+    return _lens(model == "opencv_fisheye", pixels, (fx, fy, cx, cy), d)
 
 
 _THEIA: dict[str, tuple[CameraModel, tuple[str, ...]]] = {
@@ -323,13 +328,7 @@ def _theia_camera(content: Any, said: Said) -> Camera:
     return Camera(model, *pixels, fx, fy, cx, cy, d)
 
 
-# ORB-SLAM and ZED, which name every coefficient.
-
-#: Pictures by the end of a section's name in a ZED's SN*.conf.
-_ZED_SIZES = {
-    "2K": (2208, 1242), "FHD": (1920, 1080), "HD": (1280, 720), "VGA": (672, 376),
-    "FHD1200": (1920, 1200), "SVGA": (960, 600), "4k": (3840, 2160), "QHDPLUS": (3200, 1800),
-}  # fmt: skip
+# ORB-SLAM.
 
 
 def _orb_slam(content: Any) -> Mapping[str, Make]:
@@ -338,33 +337,18 @@ def _orb_slam(content: Any) -> Mapping[str, Make]:
         if match := re.fullmatch(r"(Camera\d?)\.(\w+)", str(key)):
             parts.setdefault(match[1], {})[match[2]] = value
     both = parts.get("Camera", {})
-    pixels = both.get("width"), both.get("height")
-    return {
-        name: partial(_named_camera, part, pixels, both.get("type", "PinHole"))
-        for name, part in parts.items()
-        if "fx" in part
-    }
+    return {n: partial(_orb_slam_camera, p, both) for n, p in parts.items() if "fx" in p}
 
 
-def _zed(content: Any) -> Mapping[str, Make]:
-    cameras = {}
-    for name, part in content.items() if isinstance(content, Mapping) else ():
-        match = re.fullmatch(r"(LEFT|RIGHT)_CAM_(\w+)", str(name))
-        if match and is_mapping_with(part, "fx"):
-            pixels = _ZED_SIZES.get(match[2], (0, 0))
-            # Some files have the coefficients, which are the same for all sizes, only once.
-            more = {} if "k1" in part else content.get(f"{match[1]}_DISTO", {})
-            cameras[str(name)] = partial(_named_camera, more | part, pixels, "PinHole")
-    return cameras
-
-
-def _named_camera(part: Mapping[str, Any], pixels: Sequence[Any], kind: str, said: Said) -> Camera:
-    if kind not in (kinds := ("PinHole", "Rectified", "KannalaBrandt8")):
-        raise CalibrationError(f"Camera.type {kind!r} is not read; {nearest(kind, kinds)}")
+def _orb_slam_camera(part: Mapping[str, Any], both: Mapping[str, Any], said: Said) -> Camera:
+    if (kind := both.get("type", "PinHole")) not in ("PinHole", "Rectified", "KannalaBrandt8"):
+        valid = nearest(kind, ("PinHole", "Rectified", "KannalaBrandt8"))
+        raise CalibrationError(f"Camera.type {kind!r} is not read; {valid}")
     fx, fy, cx, cy = (numbers(field(part, key), key, 1)[0] for key in ("fx", "fy", "cx", "cy"))
-    names = "k1 k2 k3 k4" if (fisheye := kind == kinds[-1]) else "k1 k2 p1 p2 k3 k4 k5 k6"
+    names = "k1 k2 k3 k4" if kind == "KannalaBrandt8" else "k1 k2 p1 p2 k3 k4 k5 k6"
     d = [numbers(part.get(name, 0), name, 1)[0] for name in names.split()]
-    return _lens(fisheye, size(pixels, said, (cx, cy)), d, fx, fy, cx, cy)
+    pixels = size((both.get("width"), both.get("height")), said, (cx, cy))
+    return _lens(kind == "KannalaBrandt8", pixels, (fx, fy, cx, cy), d)
 
 
 #: All formats; exactly one must recognise a file.
@@ -388,5 +372,4 @@ FORMATS: tuple[CameraFormat, ...] = (
                  lambda content: is_mapping_with(content, "intrinsic_type"), _theia),
     CameraFormat("ORB-SLAM settings", "Camera.fx or Camera1.fx",
                  lambda content: bool(_orb_slam(content)), _orb_slam),
-    CameraFormat("ZED calibration", "LEFT_CAM_HD: fx", lambda content: bool(_zed(content)), _zed),
 )  # fmt: skip

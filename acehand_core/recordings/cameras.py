@@ -68,9 +68,8 @@ def check_plausible(camera: Camera) -> None:
     low, high = (round(share * max(camera.width, camera.height)) for share in _FOCAL)
     if not (low <= camera.fx <= high and low <= camera.fy <= high):
         raise CalibrationError(
-            f"The camera's focal lengths, fx {camera.fx:g} and fy {camera.fy:g} px, are not those "
-            f"of a {camera.width} x {camera.height} picture that shows hands; valid: {low} to "
-            f"{high} px, as 170 to 5 degrees across the longer side need."
+            f"The camera's fx {camera.fx:g} and fy {camera.fy:g} px would not show hands in "
+            f"{camera.width} x {camera.height} pixels; valid: {low} to {high} px."
         )
 
 

@@ -43,8 +43,6 @@ _PARTS = {
 _TIME = re.compile(
     r"(?:.*(?:time|stamp|elapsed).*|t)(?:_in)?_?(?P<unit>ns|us|ms|s|milliseconds|seconds)?"
 )
-#: How alike, of 1, a name and a joint's name are that somebody meant.
-_MISSPELT = 0.85
 _UNIT_WORDS = {"milliseconds": "ms", "seconds": "s"}
 #: Columns of whole hands, after left and right.
 _HAND_CONFIDENCE = ("_confidence", "_tracking_confidence")
@@ -194,15 +192,14 @@ def _wide(path: Path, table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
 def _check_spelling(path: Path, found: _Columns) -> None:
     """Raise SchemaError where a column nearly names a joint that a hand has no columns of."""
     there = found.complete()
-    slots = {slot for slot, _ in there}
-    absent = [n for j, n in enumerate(KEYPOINT_NAMES) if any((s, j) not in there for s in slots)]
+    hands = {slot for slot, _ in there}
+    absent = [n for j, n in enumerate(KEYPOINT_NAMES) if any((s, j) not in there for s in hands)]
     for column, written in found.others.items():
         plain = re.sub(r"^(left|right)_", "", written.lower())
-        if close := difflib.get_close_matches(plain, absent, 1, _MISSPELT):
+        if close := difflib.get_close_matches(plain, absent, 1, 0.85):
             raise SchemaError(
-                f"{path}: column {column!r} is of no joint, and {close[0]} has no columns: did you "
-                f"mean {close[0]}? If it is something else, a mapping leaves it out: "
-                f"names: {{{written}: '-'}}."
+                f"{path}: column {column!r} is of no joint, and {close[0]} has no columns. Did you "
+                f"mean {close[0]}? Else leave it out by a mapping: names: {{{written}: '-'}}."
             )
 
 

@@ -30,7 +30,7 @@ class RecordingOptions:
     )
     camera: Path | None = setting(
         None,
-        "camera file: ours, ROS, Kalibr, OpenCV, COLMAP, ORB-SLAM, Aria, GoPro, ZED "
+        "camera file: ours, ROS, Kalibr, OpenCV, COLMAP, ORB-SLAM, Aria, GoPro "
         "(docs/my_camera.md); a distorted video is undistorted to a pinhole first",
         metavar="FILE[:NAME]",
         either="camera",

@@ -261,15 +261,3 @@ def orb_slam(path: Path, cameras: Mapping[str, Lens], kind: str) -> Path:
     lines += ["Camera.fps: 20", "Camera2.overlappingEnd: 511", "Viewer.PointSize:2"]
     path.write_text("\n".join(lines) + "\n")
     return path
-
-
-def zed(path: Path, lens: Lens, ending: str, once: bool = False) -> Path:
-    """A ZED's SN*.conf; ``once``: coefficients in a section of their own, as newer ones have it."""
-    names = ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")
-    named = [f"{name} = {value!r}" for name, value in zip(names, lens.d, strict=False)]
-    focal = [f"fx = {lens.fx!r}", f"fy = {lens.fy!r}", f"cx = {lens.cx!r}", f"cy = {lens.cy!r}"]
-    lines = [f"[LEFT_CAM_{ending}]", *focal, *([] if once else named), ""]
-    lines += [f"[RIGHT_CAM_{ending}]", "fx=1", "fy=1", "cx=1", "cy=1", ""]
-    lines += ["[LEFT_DISTO]", *named, ""] if once else []
-    path.write_text("\r\n".join([*lines, "[STEREO]", "Baseline=120.5", ""]))
-    return path
