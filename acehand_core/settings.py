@@ -229,6 +229,14 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(float(word) for word in text.split(","))
 
 
+def pixels(text: str) -> tuple[int, int]:
+    """Return (width, height) of "1280x720". Raises ValueError."""
+    width, by, height = text.lower().partition("x")
+    if not by:
+        raise ValueError(f"{text!r} is not WIDTHxHEIGHT, as in 1280x720")
+    return int(width), int(height)
+
+
 def check_values(settings: Any) -> None:
     """Refuse values of a settings object's own fields that are no choice or outside their range.
 

@@ -214,7 +214,7 @@ def test_an_older_dataset_that_does_not_remember_it_is_added_to(
     old = shutil.copytree(converted / "dataset", tmp_path / "data")
     older_datasets.age(old, Path("/home/somebody/bags"))
     assert seen_by(old) == ("camera_link", None)
-    more = [recorded, "--append", "--no-overlay", "--output", old]
+    more = [recorded, "--append", "--task", "again", "--no-overlay", "--output", old]
     assert Run(capsys, *more).code == 0
     assert check_dataset(old) == []
     # The new episode knows its camera; the old one still does not.

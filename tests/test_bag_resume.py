@@ -242,14 +242,15 @@ def test_an_interrupted_append_has_its_own_episodes_only(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The dataset has the same recording already, made with the same settings."""
+    """The dataset has the same recording already, with another task."""
     for name in ("whole", "stopped"):
         shutil.copytree(whole / "dataset", tmp_path / name / "dataset")
-    assert Acehand(capsys, *job(inputs, tmp_path / "whole", "--append")).code == 0
+    again = ("--task", "again")
+    assert Acehand(capsys, *job(inputs, tmp_path / "whole", "--append", *again)).code == 0
     with monkeypatch.context() as patch:
         patch.setattr(*dying_runs.at("copy", interrupt))
-        assert Acehand(capsys, *job(inputs, tmp_path / "stopped", "--append")).code == 130
-    run = Acehand(capsys, *job(inputs, tmp_path / "stopped", "--resume"))
+        assert Acehand(capsys, *job(inputs, tmp_path / "stopped", "--append", *again)).code == 130
+    run = Acehand(capsys, *job(inputs, tmp_path / "stopped", "--resume", *again))
     assert run.code == 0 and run.json["topics"]["written"]["/left_hand/joint_states"] == 2 * COUNT
     assert snapshot(tmp_path / "stopped" / "out") == snapshot(tmp_path / "whole" / "out")
 

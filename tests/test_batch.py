@@ -159,6 +159,26 @@ def test_a_manifest_that_is_wrong(hands: Path, rows: list[dict[str, object]], sa
 # What comes of it.
 
 
+def test_status_says_what_a_recording_is_in(manifest: Path, tmp_path: Path, capsys):
+    folder = BatchFolder(tmp_path / "out")
+    entries = read_manifest(manifest, JobSettings())
+    folder.begin(manifest, entries)
+
+    def states() -> dict[str, int]:
+        return Acehand(capsys, "batch", "status", tmp_path / "out").json["states"]
+
+    assert states() == {"waiting": 3}
+    first, second, _ = (folder.recording(entry.id) for entry in entries)
+    for place in (first, second):
+        place.mkdir(parents=True)
+        Attempts(place).add("start", "track")
+    Attempts(second).add("end", "track")
+    assert states() == {"in track": 1, "after track": 1, "waiting": 1}
+    Attempts(second).add("start", "convert")
+    Attempts(first).add("retry", "convert")
+    assert states() == {"waiting": 2, "in convert": 1}
+
+
 def test_a_batch_is_the_dataset_of_the_main_job(
     undisturbed: Path, hands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

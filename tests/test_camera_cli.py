@@ -54,12 +54,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rgb = [610.0, 714.3, 707.3, 0.41, -0.46, 0.04, 1.3, -1.77, 0.65, *[1e-4] * 6]
     slam = [242.1, 320.1, 241.9, *[0.0] * 12]
     line = samples.aria_line(
-        {"camera-slam-left": (slam, (640, 480)), "camera-rgb": (rgb, (1408, 1408))}, sizes=True
+        {"camera-slam-left": (slam, (640, 480)), "camera-rgb": (rgb, (1408, 1408))}, sizes=False
     )
     (folder / "online_calibration.jsonl").write_text(f"{json.dumps(line)}\n" * 3)
     samples.gyroflow(folder / "GoPro_HERO11_Black_Wide_16by9.json", WIDE)
     names = [f"radial_distortion_{number}" for number in (1, 2, 3, 4)]
     samples.theia(folder / "gopro_intrinsics_2_7k.json", WIDE, "FISHEYE", names)
+    samples.orb_slam(folder / "TUM-VI.yaml", {"Camera1": WIDE, "Camera2": WIDE}, "KannalaBrandt8")
     write_video(folder / "video.mp4", frames=2, size=(640, 360))
     return folder
 

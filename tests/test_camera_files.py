@@ -102,6 +102,8 @@ BROWN: dict[str, tuple[int, Callable[[Path, Lens], Path]]] = {
         5,
         lambda f, lens: samples.theia(f / "t.json", lens, "PINHOLE_RADIAL_TANGENTIAL", TANGENTIAL),
     ),
+    "orb-slam": (5, lambda f, lens: samples.orb_slam(f / "o.yaml", {"Camera": lens}, "PinHole")),
+    "orb-slam3": (4, lambda f, lens: samples.orb_slam(f / "o.yaml", {"Camera1": lens}, "PinHole")),
 }  # fmt: skip
 
 FISHEYE: dict[str, Callable[[Path, Lens], Path]] = {
@@ -109,6 +111,7 @@ FISHEYE: dict[str, Callable[[Path, Lens], Path]] = {
     "kalibr": lambda f, lens: samples.kalibr(f / "c.yaml", {"cam0": (lens, "pinhole", "equi")}),
     "opencv": lambda f, lens: samples.opencv(f / "fisheye.yml", lens, fisheye_model=1),
     "gyroflow": lambda f, lens: samples.gyroflow(f / "p.json", lens),
+    "orb-slam3": lambda f, lens: samples.orb_slam(f / "o", {"Camera1": lens}, "KannalaBrandt8"),
     "umi": lambda f, lens: samples.theia(f / "gopro_intrinsics_2_7k.json", lens, "FISHEYE", RADIAL),
 }
 
@@ -256,6 +259,54 @@ def test_colmaps_name_of_arias_lens(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         load_camera(path).project(at), by_aria(parameters, at) - 0.5, atol=1e-8
     )
+
+
+def test_a_zed_is_told_what_to_write(tmp_path: Path) -> None:
+    path = tmp_path / "SN17471.conf"
+    path.write_text("[LEFT_CAM_HD]\r\nfx=699.78\r\nfy=699.78\r\ncx=660.19\r\ncy=365.36\r\n")
+    with pytest.raises(CalibrationError, match="is of a ZED") as error:
+        load_camera(path)
+    text = str(error.value).split("as JSON: ")[1].rstrip(".").replace("..", "700")
+    for name, number in (("k1", -0.17), ("k2", 0.03), ("p1", 0), ("p2", 0), ("k3", 0)):
+        text = text.replace(name, str(number))
+    path.write_text(text)
+    assert load_camera(path).distortion[:2] == (-0.17, 0.03)
+
+
+def test_orb_slams_cameras(tmp_path: Path) -> None:
+    """The size is said once for both; their coefficients are their own."""
+    lenses = {"Camera1": Lens(d=(-0.1, 0.02, 1e-3, 0.0)), "Camera2": Lens(fx=700.0)}
+    path = samples.orb_slam(tmp_path / "s.yaml", lenses, "PinHole")
+    size = (lenses["Camera2"].width, lenses["Camera2"].height)
+    camera = load_camera(f"{path}:Camera2")
+    assert (camera.model, camera.fx, camera.width, camera.height) == ("pinhole", 700.0, *size)
+    assert load_camera(f"{path}:Camera1").distortion[:3] == (-0.1, 0.02, 1e-3)
+    path = samples.orb_slam(tmp_path / "s.yaml", {"Camera": Lens()}, "KannalaBrand8")
+    with pytest.raises(CalibrationError, match="Did you mean 'KannalaBrandt8'"):
+        load_camera(path)
+
+
+@pytest.mark.parametrize("name", ["plain.json", "plain.yaml"])
+def test_numbers_without_a_model_are_of_a_pinhole(tmp_path: Path, name: str) -> None:
+    values = {"fx": 600, "fy": 610, "cx": 319.5, "cy": 239.5, "width": 640, "height": 480}
+    path = tmp_path / name
+    path.write_text(json.dumps(values) if "json" in name else yaml.safe_dump(values))
+    assert load_camera(path) == Camera("pinhole", 640, 480, 600.0, 610.0, 319.5, 239.5)
+    # Coefficients that no model is named for are no pinhole's.
+    path.write_text(json.dumps(values | {"distortion": [0.1, 0, 0, 0]}))
+    with pytest.raises(CalibrationError, match="pinhole camera has 0 distortion"):
+        load_camera(path)
+    path.write_text(json.dumps(values | {"k1": 0.1}))
+    with pytest.raises(CalibrationError, match="unknown camera field 'k1'"):
+        load_camera(path)
+
+
+def test_cameras_of_hot3d_are_named(tmp_path: Path) -> None:
+    """cameras.json of a clip: https://huggingface.co/datasets/bop-benchmark/hot3d."""
+    entry = {"T_world_from_camera": {}, "calibration": {"label": "camera-rgb"}}
+    (tmp_path / "cameras.json").write_text(json.dumps({"214-1": entry}))
+    with pytest.raises(CalibrationError, match="acehand data convert hot3d"):
+        load_camera(tmp_path / "cameras.json")
 
 
 # ROS.

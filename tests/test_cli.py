@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acehand_core.cli import retarget
+from acehand_core.cli import console, retarget
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.check import check_dataset
@@ -352,6 +353,10 @@ def test_a_bad_input_does_not_stop_the_good_one(
         (["--hand-length", "18"], "0.05 to 0.35"),
         (["--start", "99"], "outside the recording"),
         (["--fps", "0"], "1"),
+        (["--fps", "1000"], "where the source has 30; valid: 1 to 300"),
+        # 0.044 and 11.5 times 640 px.
+        (["--intrinsics", "1e9,1e9,319.5,239.5"], "valid: 28 to 7360 px"),
+        (["--intrinsics", "600,20,319.5,239.5"], "fy 20 px"),
         (["--task", " "], "task"),
     ],
 )
@@ -486,11 +491,30 @@ def test_an_output_without_a_name_of_its_own(
     assert left_behind(here) == ["folder"] and left_behind(tmp_path) == ["here"]
 
 
+def test_nothing_is_in_a_dataset_twice(tmp_path: Path, capsys) -> None:
+    hands, out = hands_file(tmp_path / "h.npz"), tmp_path / "out"
+    run = Run(capsys, hands, tmp_path / "." / "h.npz", "--output", out)
+    assert run.code == 2 and f"{hands} is given twice" in run.messages and not out.exists()
+
+    assert Run(capsys, hands, "--output", out, "--task", "one").code == 0
+    assert Run(capsys, hands, "--output", out, "--append", "--task", "two").code == 0
+    renamed = shutil.copy(hands, tmp_path / "renamed.npz")
+    new = hands_file(tmp_path / "new.npz", 14)
+    run = Run(capsys, renamed, new, "--output", out, "--append", "--task", "two")
+    assert run.code == 1 and "episode 1 of the dataset is this recording already" in run.messages
+    assert [e["source"] for e in run.json["episodes"]] == [str(new)]
+
+    # A part of it is another episode, and so is all of it made otherwise.
+    for words in (("--duration", "0.2"), ("--method", "dex-vector"), ("--task", "three")):
+        assert Run(capsys, hands, "--output", out, "--append", "--task", "two", *words).code == 0
+    assert check_dataset(out) == [] and len(read_provenance(out)) == 6
+
+
 def test_the_dataset_one_stands_in(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     hands = hands_file(tmp_path / "h.npz", 6)
     assert Run(capsys, hands, "--output", tmp_path / "out").code == 0
     monkeypatch.chdir(tmp_path / "out")
-    run = Run(capsys, hands, "--output", ".", "--append")
+    run = Run(capsys, hands, "--output", ".", "--append", "--task", "another")
     assert run.code == 0 and run.json["episodes"][0]["episode_index"] == 1
     assert check_dataset(tmp_path / "out") == [] and left_behind(tmp_path) == ["out"]
 
@@ -541,6 +565,28 @@ def test_a_robot_with_one_hand_follows_that_hand(
         assert not (tmp_path / "no").exists()
     with pytest.raises(InputError, match="hands='right' of track"):
         retarget_motion(read_motion_file(hands, "both"), load_robot(robot))
+
+
+def test_a_log_has_a_line_for_every_tenth() -> None:
+    """A file of 1000 steps: not as many lines. A terminal gets a bar, which rewrites its line."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    log, terminal = io.StringIO(), Terminal()
+    for stream in (log, terminal):
+        with console.Bars(False, stream) as bars:
+            for done in range(1001):
+                bars("track", done, 1000)
+            bars("a remark", 0, 0)
+            for done in (0, 1):
+                bars("moment", done, 1)
+    assert log.getvalue().splitlines() == [
+        *(f"track: {n} %" for n in range(0, 101, 10)),
+        "a remark",
+    ]
+    assert "\r" in terminal.getvalue()
 
 
 def test_quiet_keeps_the_verdict(tmp_path: Path, capsys) -> None:

@@ -67,6 +67,7 @@ def test_frames_and_hands_follow() -> None:
     pixels = hands.camera.project(joints)
     assert np.abs(hands.joints_image - pixels).max() < 0.3
     inside = ((pixels > -0.5) & (pixels < 63.5)).all(-1).mean(-1)
+    assert hands.provenance.settings["source_size"] == [160, 120]
     assert inside.min() < 0.9 and np.allclose(hands.visible, inside)
     assert np.array_equal(hands.joints_camera, motion.joints_camera, equal_nan=True)
 

@@ -187,6 +187,25 @@ def test_joints_with_names_of_their_own(tmp_path: Path) -> None:
     assert motion.known[:, 1].all() and motion.fps == 60
 
 
+def test_a_misspelt_column_is_named(tmp_path: Path) -> None:
+    """What is nearly a joint that has no columns; other columns are of something else."""
+    names = [name.replace("index_mcp", "indx_mcp") for name in KEYPOINT_NAMES]
+    header = [f"right_{name}_{axis}" for name in names for axis in "xyz"]
+    more = ["right_palm_normal_x", "right_index_tip_velocity_x"]
+    rows = [[*row.ravel(), 0, 0] for row in RIGHT]
+    text = "\n".join(",".join(map(str, row)) for row in ([*header, *more], *rows))
+    path, mapping = tmp_path / "a.csv", tmp_path / "m.yaml"
+    path.write_text(text)
+    with pytest.raises(SchemaError, match=r"'right_indx_mcp_x' is of no joint.*mean index_mcp"):
+        read_motion_file(path)
+    mapping.write_text("names: {right_indx_mcp: '-'}")
+    absent = read_motion_file(path, keypoints=str(mapping)).joints_camera
+    path.write_text(text.replace("indx", "index"))
+    there = read_motion_file(path).joints_camera
+    at = KEYPOINT_NAMES.index("index_mcp")
+    assert np.isfinite(there[:, 1, at]).all() and np.array_equal(there[:, 1, 0], absent[:, 1, 0])
+
+
 def test_json_and_npy(tmp_path: Path) -> None:
     lists = [{"timestamp_ns": int(i * 1e9 / 60), "left": a.tolist(), "right": b.tolist()}
              for i, (a, b) in enumerate(MOVING)]  # fmt: skip

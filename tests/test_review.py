@@ -414,8 +414,8 @@ def test_hands_through_another_camera_and_of_the_other_side_are_found(
 
 def facts(count: int = 8) -> list[dict]:
     return [
-        {"camera": [500.0, 500, 320, 240, 640, 480], "subject": "anna", "task": "pour",
-         "work": [0.1, 1.0], "hand_length": 0.18, "fingerprint": f"{n:032x}",
+        {"camera": [500.0, 500, 320, 240, 640, 480], "source_size": None, "subject": "anna",
+         "task": "pour", "work": [0.1, 1.0], "hand_length": 0.18, "fingerprint": f"{n:032x}",
          "measures": (Measure("jitter", 0.3, ""),)} for n in range(count)
     ]  # fmt: skip
 
@@ -435,6 +435,53 @@ def test_an_episode_unlike_the_others_stands_out() -> None:
     assert found[6] == {"batch_jitter": pytest.approx(6.0)}
     assert found[0] == found[7] == {"batch_twice": 1.0}
     assert not any(found[i] for i in (1, 2))
+
+
+def test_sizes_made_alike_are_no_other_camera() -> None:
+    """A pinhole of 60 degrees letterboxed to 640 x 480: 1280 x 720 by 1/2, 720 x 1280 by 3/8."""
+    batch = facts()
+    focal = 640 / np.tan(np.pi / 6)
+    for episode in batch:
+        episode |= {"camera": [focal / 2, 0, 0, 0, 640, 480], "source_size": [1280, 720]}
+    for n in (2, 5):
+        batch[n] |= {"camera": [focal * 3 / 8, 0, 0, 0, 640, 480], "source_size": [720, 1280]}
+
+    def odd() -> list[int]:
+        return [n for n, measures in enumerate(batch_measures(batch)) for m in measures
+                if m.check == "batch_camera" and m.value > LIMITS[m.check].doubtful]  # fmt: skip
+
+    assert odd() == []
+    batch[3] |= {"camera": [focal * 0.6, 0, 0, 0, 640, 480]}
+    assert odd() == [3]
+
+
+def test_a_camera_that_none_knows_is_said_once(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path
+) -> None:
+    """Marking every episode would mark none. One that alone has no camera stands out."""
+    read, assumed = DatasetReader.read, "a pinhole of 60 degrees is assumed"
+    folders = [dataset, shutil.copytree(dataset, tmp_path / "more")]
+
+    def without(*names: str) -> None:
+        def changed(self: DatasetReader, number: int) -> Episode:
+            made, name = read(self, number), self.dataset.name
+            notes = (assumed,) if name in names else ()
+            return replace(made, fingerprint=name, origin={**made.origin, "notes": notes})
+
+        monkeypatch.setattr(DatasetReader, "read", changed)
+
+    without(dataset.name, "more")
+    words = ["inspect", *folders, "--looks", 0, "--output", tmp_path / "report", "--no-page"]
+    run = Acehand(capsys, *words)
+    assert run.json["accepted"] == 2
+    note = f"of all 2 episodes the camera was not known: {assumed}"
+    assert json.loads((tmp_path / "report/report.json").read_text())["notes"] == [note]
+    assert run.err.count(assumed) == 1 and note in run.err
+
+    without("more")
+    inspection = inspect(folders, looks=0)
+    assert [e.status for e in inspection.episodes] == ["accepted", "doubtful"]
+    assert inspection.notes == []
 
 
 def test_several_cameras_say_nothing_of_one() -> None:

@@ -214,6 +214,26 @@ def test_decisions_are_saved_changed_and_taken_back(served: tuple[serve.Review, 
     assert set(read_decisions(review.decisions)) == {"other"}
 
 
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({"Content-Length": "x"}, b""),
+        ({}, b"[" * 100_000),
+        ({}, b"\xff"),
+        ({"X-Acehand-Token": "é"}, b"{}"),
+    ],
+)
+def test_what_is_no_request_is_answered(
+    served: tuple[serve.Review, int], headers: dict[str, str], body: bytes
+) -> None:
+    review, port = served
+    said = {"Content-Length": str(len(body)), "X-Acehand-Token": review.token} | headers
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("POST", "/decisions", body, said)
+    assert connection.getresponse().status == (403 if "é" in said["X-Acehand-Token"] else 400)
+    assert ask(port, "GET", "/")[0] == 200
+
+
 def test_a_decision_that_cannot_be_saved_is_said(served: tuple[serve.Review, int]) -> None:
     review, port = served
     review.decisions.mkdir()

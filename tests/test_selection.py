@@ -93,9 +93,13 @@ def test_a_recording_at_its_own_rate_is_itself(fps):
 
 def test_rates_that_make_no_sense():
     for fps in (0, -1, 1001):
-        with pytest.raises(InputError, match="valid: 1 to 1000"):
-            at_rate(recording([0]), fps)
-    assert len(at_rate(recording([5]), 1000)[0]) == 1
+        with pytest.raises(InputError, match="where the source has 200; valid: 1 to 1000"):
+            at_rate(recording([0], 200.0), fps)
+    assert len(at_rate(recording([5], 200.0), 1000)[0]) == 1
+    for fps in (301, 1000):  # 9 of 10 pictures would be repeats
+        with pytest.raises(InputError, match=r"source has 29\.97; valid: 1 to 299"):
+            at_rate(recording([0], 29.97), fps)
+    assert len(at_rate(recording([5], 0.5), 5)[0]) == 1
 
 
 @settings(max_examples=60, deadline=None)

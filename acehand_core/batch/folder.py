@@ -208,16 +208,23 @@ class Attempts:
         with output_errors(self._path), self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(entry) + "\n")
 
+    def stage(self) -> str:
+        """Return what a recording without a result is in, after, or waiting for."""
+        *_, last = [{"event": "retry"}, *self._entries()]
+        where = {"start": "in", "end": "after"}.get(last["event"])
+        return f"{where} {last['stage']}" if where else "waiting"
+
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        lines = self._path.read_text("utf-8").splitlines() if self._path.is_file() else []
+        for line in lines:
+            with contextlib.suppress(ValueError):  # a line that a killed process did not finish
+                yield json.loads(line)
+
     def deaths(self) -> tuple[list[str], int]:
         """Return, since the last retry, why workers died, and how many starts have no end."""
         reasons: list[str] = []
         lost = begun = 0
-        lines = self._path.read_text("utf-8").splitlines() if self._path.is_file() else []
-        for line in lines:
-            try:
-                entry = json.loads(line)
-            except ValueError:  # a line that a killed process did not finish
-                continue
+        for entry in self._entries():
             if entry["event"] == "retry":
                 reasons, lost, begun = [], 0, 0
             elif entry["event"] == "start":
@@ -267,7 +274,7 @@ def summary(folder: BatchFolder) -> dict[str, Any]:
     problems = []
     recorded = seconds = 0.0
     for row, result in folder.results():
-        state: State | str = "waiting" if result is None else result.state
+        state = result.state if result else Attempts(folder.recording(row["id"])).stage()
         counts[state] += 1
         if result is None:
             continue

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from acehand_core.cli import console
 from acehand_core.cli.console import OVERWRITE
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.settings import like, setting
+from acehand_core.settings import like, pixels, setting
 
 if TYPE_CHECKING:
     from acehand_core.motion import Recording
@@ -32,11 +32,6 @@ _COEFFICIENTS = {
 _ALL = 0.999
 
 
-def _size(text: str) -> tuple[int, int]:
-    width, height = text.lower().split("x")
-    return int(width), int(height)
-
-
 @dataclass(frozen=True, slots=True)
 class Show:
     """Say what a camera file or a preset holds, and draw it.
@@ -48,6 +43,9 @@ class Show:
     file: Path = setting(..., _FILE, metavar="FILE[:NAME]", positional=True)
     video: Path | None = setting(
         None, "a recording of this camera", metavar="VIDEO", positional=True
+    )
+    size: tuple[int, int] | None = setting(
+        None, "of the calibrated pictures, where the file does not say", metavar="WxH", parse=pixels
     )
     output: Path | None = setting(None, "the picture", metavar="PNG")
     overwrite: bool = setting(False, OVERWRITE)
@@ -64,7 +62,7 @@ class Show:
             check_free(self.output, self.overwrite)
         image = None if self.video is None else _first_frame(self.video)
         shown = None if image is None else (image.shape[1], image.shape[0])
-        found = _read(self.file, Said(), shown)
+        found = _read(self.file, Said(self.size), self.size or shown)
         camera = found.camera
         if shown is not None:
             camera = fit_camera_to(camera, *shown)
@@ -87,9 +85,7 @@ class Convert:
     """
 
     file: Path = setting(..., _FILE, metavar="FILE[:NAME]", positional=True)
-    size: tuple[int, int] | None = setting(
-        None, "of the calibrated pictures, in pixels", metavar="WxH", parse=_size
-    )
+    size: tuple[int, int] | None = like(Show, "size", None)
     model: Literal["pinhole", "brown_conrady", "kannala_brandt"] | None = setting(
         None, "what the file's coefficients are of, where it does not say"
     )

@@ -38,7 +38,7 @@ OVERWRITE = "replace what is there"
 
 
 class Bars:
-    """One progress bar per stage on standard error; silent when ``quiet``."""
+    """One progress bar per stage on standard error, in a log a line per tenth; or ``quiet``."""
 
     def __init__(self, quiet: bool, stream: Stream) -> None:
         self._quiet, self._stream = quiet, stream
@@ -52,6 +52,12 @@ class Bars:
         if total == 0:
             self.close()
             print(stage, file=self._stream)
+            return
+        if not self._stream.isatty():
+            said = f"{stage}: {10 * (10 * done // total)} %"
+            if total > 1 and said != self._stage:
+                print(said, file=self._stream)
+                self._stage = said
             return
         from tqdm import tqdm  # here, so that the doctor can say that it is missing
 

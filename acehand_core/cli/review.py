@@ -163,6 +163,8 @@ def _say(inspection: Inspection) -> None:
         f"{inspection.count(status)} {status}" for status in ("accepted", "doubtful", "rejected")
     ))  # fmt: skip
 
+    for note in inspection.notes:
+        console.say(f"  {note}")
     levels: dict[str, Counter[str]] = {}
     for episode in inspection.episodes:
         for check, level in {(f.check, f.level) for f in episode.findings if f.level != "note"}:

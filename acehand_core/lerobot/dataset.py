@@ -327,7 +327,7 @@ def episode_contents(dataset: Path, numbers: Iterable[int] | None = None) -> dic
 
 
 def prepare_output(output: Path, existing: Existing, work_dir: Path) -> FinishedEpisodes:
-    """Check the output before any work; return what a resumed run may skip.
+    """Check the output before any work; return the episodes that a run goes on from.
 
     Partial results of an earlier run in ``work_dir`` are kept for a resumed one only.
 
@@ -335,7 +335,7 @@ def prepare_output(output: Path, existing: Existing, work_dir: Path) -> Finished
         InputError: there is nothing to append to. OutputError: the output is taken.
     """
     if existing in ("append", "resume") and is_dataset(output):
-        return FinishedEpisodes.of(output) if existing == "resume" else FinishedEpisodes()
+        return FinishedEpisodes.of(output)
     if existing == "append":
         raise InputError(f"{output}: there is no LeRobot dataset to append to.")
     if existing == "overwrite" and output.exists() and not is_dataset(output):

@@ -67,8 +67,9 @@ def run_job(
     finished = FinishedEpisodes()
     if not settings.dry_run:
         finished = prepare_output(settings.output, settings.existing, settings.work_dir)
-    fps = settings.fps or finished.fps
-    if finished.jobs:
+    resumed = settings.existing == "resume"
+    fps = settings.fps or (finished.fps if resumed else None)
+    if resumed and finished.jobs:
         origins = [(path, registry.sha256(path, settings.reading)) for path in paths]
         # With a task file each episode has its own task.
         shaping = {k: v for k, v in steps.shaping(fps).items() if k != "task" or not narration}
@@ -135,6 +136,8 @@ def _convert_input(
         if settings.split == "auto" and (
             done := finished.all_of(recording.sha256 or "", settings.cut, shaping)
         ):  # the hands need not be found again to know where it was cut
+            if settings.existing == "append":
+                raise _there_already(path, done[0][0])
             _check_tasks(path, recording, done, settings, narration)
             outcome.skipped.append(str(path))
             outcome.skipped_episodes += [number for number, _ in done]
@@ -233,7 +236,7 @@ def _plan(
     ``tracked``: the hands of the whole recording, where they are known.
 
     Raises:
-        InputError: the dataset has one of them with another task.
+        InputError: the dataset has one of them with another task, or one that is appended.
     """
     settings, fps = steps.settings, dataset.rate_of(recording)
     cut, task = settings.cut, settings.task_of(span, recording)
@@ -258,7 +261,10 @@ def _plan(
 
     made = [(job, finished.numbers_of(job)) for job in jobs]
     for job, numbers in made:
-        if not numbers and (other := finished.of_other_task(job)) is not None:
+        if numbers and settings.existing == "append":
+            raise _there_already(path, numbers[0])
+        other = None if numbers else finished.of_other_task(job)
+        if other is not None and settings.existing == "resume":
             raise _other_task(path, other, shaping["task"])
     todo = tuple(job for job, numbers in made if not numbers)
     # Of one that was appended more than once the last is the interrupted run's.
@@ -289,6 +295,14 @@ def _check_tasks(
         task = task_of(told, start, start + lasts) or settings.task
         if task != job.settings["task"]:
             raise _other_task(path, number, task)
+
+
+def _there_already(path: Path, number: int) -> InputError:
+    return InputError(
+        f"{path}: episode {number} of the dataset is this recording already, cut and made alike. "
+        "--append adds it with another --task, --start, --duration or other settings; --resume "
+        "finishes an interrupted run."
+    )
 
 
 def _other_task(path: Path, number: int, task: str | None) -> InputError:

@@ -15,7 +15,7 @@ from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.resized import Fit
 from acehand_core.recordings.video_encode import VideoEncoding, even_size
 from acehand_core.self_calibration import VERSION
-from acehand_core.settings import file_identity, group, identity_of, numbers, setting
+from acehand_core.settings import file_identity, group, identity_of, numbers, pixels, setting
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
 from acehand_core.types import (
@@ -33,14 +33,6 @@ from retarget.solve.arm_attachment import ArmSettings
 if TYPE_CHECKING:
     from acehand_core.lerobot.features import Layout
     from retarget.solve.arm import Arm
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """Return (width, height) of "1280x720". Raises ValueError."""
-    width, by, height = text.lower().partition("x")
-    if not by:
-        raise ValueError(f"{text!r} is not WIDTHxHEIGHT, as in 1280x720")
-    return int(width), int(height)
 
 
 #: What hands do where nobody says it.
@@ -230,7 +222,7 @@ class JobSettings:
         "size of the dataset's pictures, so that recordings of other sizes fit in: both even",
         metavar="WxH",
         default_text="the first recording's",
-        parse=parse_size,
+        parse=pixels,
     )
     image_fit: ImageFit = setting(
         "letterbox",

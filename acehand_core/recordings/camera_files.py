@@ -124,7 +124,10 @@ def _format_of(file: Path, content: Any) -> CameraFormat:
     first = content[0] if isinstance(content, list) and content else content
     there = ", ".join(map(str, list(first)[:12])) if isinstance(first, Mapping) else "no fields"
     known = "; ".join(f"{kind.title} ({kind.told_by})" for kind in FORMATS)
-    raise CalibrationError(f"{file} is no known camera file; it has {there}. Known: {known}.")
+    raise CalibrationError(
+        f"{file} is no known camera file; it has {there}. Known: {known}. Cameras of HOT3D are "
+        "read with its recordings: acehand data convert hot3d."
+    )
 
 
 def _check_said(camera: Camera, said: Said, where: str) -> None:
@@ -161,6 +164,12 @@ def _content(file: Path) -> Any:
         return _file_storage(file, text)
     if is_colmap_text(text):
         return _colmap(file, text)
+    if start.startswith(("[LEFT_CAM_", "[RIGHT_CAM_")):
+        raise CalibrationError(
+            f"{file} is of a ZED: pictures that are not rectified, in several sizes. Write that of "
+            'your video as JSON: {"model": "brown_conrady", "width": .., "height": .., "fx": .., '
+            '"fy": .., "cx": .., "cy": .., "distortion": [k1, k2, p1, p2, k3]}.'
+        )
     return _json(file, text) if start[:1] in ("{", "[") else _yaml(file, text)
 
 

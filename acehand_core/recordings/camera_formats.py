@@ -5,7 +5,8 @@ A new one is a function from the file's content to its cameras by name.
 
 Sources: Kalibr's "Supported models" and "YAML formats"; OpenCV's calibration samples; Project
 Aria's "Calibration sensor data"; Gyroflow's lens profiles; OpenImuCameraCalibrator, whose
-intrinsics are those of Theia. ROS and COLMAP: ``ros_camera``, ``colmap``.
+intrinsics are those of Theia; examples of ORB-SLAM3. ROS and COLMAP: ``ros_camera``,
+``colmap``.
 """
 
 from __future__ import annotations
@@ -63,6 +64,17 @@ class CameraFormat:
     note: Callable[[Any], str] = _silent
 
 
+_Focal = tuple[float, float, float, float]
+
+
+def _lens(fisheye: bool, pixels: tuple[int, int], focal: _Focal, d: list[float]) -> Camera:
+    """Return the camera of cv2.fisheye's coefficients, or of those of cv2.calibrateCamera."""
+    if fisheye:
+        return Camera("kannala_brandt", *pixels, *focal, tuple(d))
+    model, used = opencv_distortion(d)
+    return Camera(model, *pixels, *focal, used)
+
+
 # Our own.
 
 
@@ -73,7 +85,7 @@ def _is_ours(content: Any) -> bool:
 
 
 def _ours(content: Any) -> Mapping[str, Make]:
-    return {"camera": lambda said: Camera.from_json(content)}
+    return {"camera": lambda said: Camera.from_json({"model": "pinhole", **content})}
 
 
 # Kalibr, and EuRoC's sensor.yaml, which says the same of one camera.
@@ -123,10 +135,7 @@ def _kalibr_camera(part: Any, said: Said) -> Camera:
     key = "distortion_coefficients" if "distortion_coefficients" in part else "distortion_coeffs"
     d = [] if model == "none" else numbers(field(part, key), key, 4)
     pixels = size(numbers(part.get("resolution", [0, 0]), "resolution", 2), said, (cx, cy))
-    if model in ("equi", "equidistant"):
-        return Camera("kannala_brandt", *pixels, fx, fy, cx, cy, tuple(d))
-    ours, coefficients = opencv_distortion(d)
-    return Camera(ours, *pixels, fx, fy, cx, cy, coefficients)
+    return _lens(model in ("equi", "equidistant"), pixels, (fx, fy, cx, cy), d)
 
 
 # OpenCV: a FileStorage, or the same names in JSON or YAML of one's own.
@@ -200,7 +209,7 @@ def _opencv_camera(content: Any, key: str, coefficients: str | None, said: Said)
     d = numbers(content[coefficients], coefficients)
     fisheye = values.get("fisheyemodel", values.get("fisheye"))
     if fisheye in (1, "1", "true") or "fisheye" in str(values.get("distortionmodel")):
-        return Camera("kannala_brandt", *pixels, fx, fy, cx, cy, tuple(d))
+        return _lens(True, pixels, (fx, fy, cx, cy), d)
     model, d_used = model_without_name(d, said) if fisheye is None else opencv_distortion(d)
     return Camera(model, *pixels, fx, fy, cx, cy, d_used)
 
@@ -277,13 +286,10 @@ def _gyroflow_camera(content: Any, said: Said) -> Camera:
     dimension = content.get("calib_dimension") or {"w": 0, "h": 0}
     pixels = size((field(dimension, "w"), field(dimension, "h")), said, (cx, cy))
     model = str(content.get("distortion_model") or "opencv_fisheye")
-    if model == "opencv_fisheye":
-        return Camera("kannala_brandt", *pixels, fx, fy, cx, cy, tuple(d))
-    if model != "opencv_standard":
+    if model not in ("opencv_fisheye", "opencv_standard"):
         valid = nearest(model, ("opencv_fisheye", "opencv_standard"))
         raise CalibrationError(f"distortion_model {model!r} is not read; {valid}")
-    ours, coefficients = opencv_distortion(d)
-    return Camera(ours, *pixels, fx, fy, cx, cy, coefficients)
+    return _lens(model == "opencv_fisheye", pixels, (fx, fy, cx, cy), d)
 
 
 _THEIA: dict[str, tuple[CameraModel, tuple[str, ...]]] = {
@@ -322,6 +328,29 @@ def _theia_camera(content: Any, said: Said) -> Camera:
     return Camera(model, *pixels, fx, fy, cx, cy, d)
 
 
+# ORB-SLAM.
+
+
+def _orb_slam(content: Any) -> Mapping[str, Make]:
+    parts: dict[str, dict[str, Any]] = {}
+    for key, value in content.items() if isinstance(content, Mapping) else ():
+        if match := re.fullmatch(r"(Camera\d?)\.(\w+)", str(key)):
+            parts.setdefault(match[1], {})[match[2]] = value
+    both = parts.get("Camera", {})
+    return {n: partial(_orb_slam_camera, p, both) for n, p in parts.items() if "fx" in p}
+
+
+def _orb_slam_camera(part: Mapping[str, Any], both: Mapping[str, Any], said: Said) -> Camera:
+    if (kind := both.get("type", "PinHole")) not in ("PinHole", "Rectified", "KannalaBrandt8"):
+        valid = nearest(kind, ("PinHole", "Rectified", "KannalaBrandt8"))
+        raise CalibrationError(f"Camera.type {kind!r} is not read; {valid}")
+    fx, fy, cx, cy = (numbers(field(part, key), key, 1)[0] for key in ("fx", "fy", "cx", "cy"))
+    names = "k1 k2 k3 k4" if kind == "KannalaBrandt8" else "k1 k2 p1 p2 k3 k4 k5 k6"
+    d = [numbers(part.get(name, 0), name, 1)[0] for name in names.split()]
+    pixels = size((both.get("width"), both.get("height")), said, (cx, cy))
+    return _lens(kind == "KannalaBrandt8", pixels, (fx, fy, cx, cy), d)
+
+
 #: All formats; exactly one must recognise a file.
 FORMATS: tuple[CameraFormat, ...] = (
     CameraFormat("acehand camera file", "model, fx", _is_ours, _ours),
@@ -341,4 +370,6 @@ FORMATS: tuple[CameraFormat, ...] = (
                  lambda content: is_mapping_with(content, "fisheye_params"), _gyroflow),
     CameraFormat("OpenImuCameraCalibrator intrinsics", "intrinsic_type, intrinsics",
                  lambda content: is_mapping_with(content, "intrinsic_type"), _theia),
+    CameraFormat("ORB-SLAM settings", "Camera.fx or Camera1.fx",
+                 lambda content: bool(_orb_slam(content)), _orb_slam),
 )  # fmt: skip

@@ -30,6 +30,8 @@ _UNIT_TOLERANCE = 1e-3
 #: Where a principal point lies, as a share of the image's width and height. Values that belong to
 #: twice or half the size fall outside, also where the lens sits a little off the middle.
 _CENTRAL = (0.3, 0.7)
+#: Focal lengths over the longer side: a pinhole of 170 degrees across it, and one of 5.
+_FOCAL = (0.044, 11.5)
 
 
 def parse_intrinsics(text: str, width: int, height: int) -> Camera:
@@ -59,6 +61,16 @@ def parse_intrinsics(text: str, width: int, height: int) -> Camera:
         )
 
     return camera
+
+
+def check_plausible(camera: Camera) -> None:
+    """Raise CalibrationError for focal lengths that no lens has which shows whole hands."""
+    low, high = (round(share * max(camera.width, camera.height)) for share in _FOCAL)
+    if not (low <= camera.fx <= high and low <= camera.fy <= high):
+        raise CalibrationError(
+            f"The camera's fx {camera.fx:g} and fy {camera.fy:g} px would not show hands in "
+            f"{camera.width} x {camera.height} pixels; valid: {low} to {high} px."
+        )
 
 
 def same_shape(

@@ -7,6 +7,7 @@ entries of ``keypoints.joints``.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,6 +106,9 @@ class _Columns:
 
     named: bool
     joints: dict[tuple[int | None, int], dict[str, str]] = field(default_factory=dict)
+    others: dict[str, str] = field(
+        default_factory=dict
+    )  # column: what it calls a joint, and is none
 
     def add(self, slot: int | None, joint: int, what: str, column: str) -> None:
         """Add a column."""
@@ -133,7 +137,8 @@ def _found(names: Sequence[str], pattern: str, mapping: KeypointMap) -> list[_Co
         try:
             side, keypoint = mapping.joint(said["joint"])
         except KeyError:
-            continue  # a column of something else
+            by_name.others[name] = said["joint"]  # of something else, or misspelt
+            continue
         if keypoint is not None:
             by_name.add(slot if side is None else SIDES.index(side), keypoint, what, name)
     return [by_name, by_number]
@@ -154,6 +159,8 @@ def _wide(path: Path, table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
             "otherwise, a mapping says how: columns, names (docs/my_keypoints.md)."
         )
 
+    if best.named:
+        _check_spelling(path, best)
     order: str | Sequence[str] = KEYPOINT_NAMES if best.named else mapping.order or "openpose"
     count = len(order_named(str(path), order))
     numbers = {joint for _, joint in columns}
@@ -180,6 +187,20 @@ def _wide(path: Path, table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
         _hand_confidence(path, table),
         _times(path, table, mapping),
     )
+
+
+def _check_spelling(path: Path, found: _Columns) -> None:
+    """Raise SchemaError where a column nearly names a joint that a hand has no columns of."""
+    there = found.complete()
+    hands = {slot for slot, _ in there}
+    absent = [n for j, n in enumerate(KEYPOINT_NAMES) if any((s, j) not in there for s in hands)]
+    for column, written in found.others.items():
+        plain = re.sub(r"^(left|right)_", "", written.lower())
+        if close := difflib.get_close_matches(plain, absent, 1, 0.85):
+            raise SchemaError(
+                f"{path}: column {column!r} is of no joint, and {close[0]} has no columns. Did you "
+                f"mean {close[0]}? Else leave it out by a mapping: names: {{{written}: '-'}}."
+            )
 
 
 def _hand_confidence(path: Path, table: pa.Table) -> np.ndarray | None:

@@ -30,8 +30,8 @@ class RecordingOptions:
     )
     camera: Path | None = setting(
         None,
-        "camera file: ours, ROS, Kalibr, OpenCV, COLMAP, Aria, GoPro (docs/my_camera.md); "
-        "a distorted video is undistorted to a pinhole first",
+        "camera file: ours, ROS, Kalibr, OpenCV, COLMAP, ORB-SLAM, Aria, GoPro "
+        "(docs/my_camera.md); a distorted video is undistorted to a pinhole first",
         metavar="FILE[:NAME]",
         either="camera",
         identity="always",

@@ -7,6 +7,7 @@ must know which format a path has asks ``format_of``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -287,8 +288,8 @@ class Registry:
         folders of pictures.
 
         Raises:
-            InputError: something does not exist, a folder holds no input, or it is a bag without
-                metadata.yaml and has videos, too.
+            InputError: something does not exist or is given twice, a folder holds no input, or it
+                is a bag without metadata.yaml and has videos, too.
         """
         paths: list[Path] = []
         for path in inputs:
@@ -303,6 +304,8 @@ class Registry:
         if not paths:
             nouns = ", ".join(dict.fromkeys(kind.noun for kind in reversed(self._formats)))
             raise InputError(f"No input; give any of: {nouns}, a folder of these.")
+        if twice := [p for p, n in Counter(path.resolve() for path in paths).items() if n > 1]:
+            raise InputError(f"{twice[0]} is given twice; its episodes would be in there twice.")
         return paths
 
     def _inside(self, folder: Path) -> list[Path]:
@@ -371,6 +374,8 @@ class Registry:
             poses = cameras.load_camera_poses(options.camera_poses, recording.timestamps_ns)
             recording = replace(recording, T_world_camera=poses)
 
+        if recording.camera is not None:
+            cameras.check_plausible(recording.camera)
         if recording.frames is not None and recording.camera is not None:
             model = recording.camera.model
             if model != "pinhole":

@@ -103,7 +103,11 @@ class Fit:
         if self.mode == "crop" and motion.placed:
             inside = camera.contains(camera.project(motion.joints_camera)).mean(-1)
             visible = np.where(visible > 0, inside, 0.0)
-        return replace(motion, camera=camera, joints_image=pixels, visible=visible)
+        kept = {**motion.provenance.settings, "source_size": list(self.source)}
+        provenance = replace(motion.provenance, settings=kept)
+        return replace(
+            motion, camera=camera, joints_image=pixels, visible=visible, provenance=provenance
+        )
 
 
 @dataclass(frozen=True, slots=True)

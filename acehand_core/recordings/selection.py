@@ -17,6 +17,8 @@ from acehand_core.types import SIDES, ImageRgb, TimestampsNs
 
 #: A view at a rate may repeat each frame this often, and a frame for an hour beyond that.
 _REPEATS, _HELD_S = 100, 3600
+#: A rate this much above the source's is a mistake: nearly all pictures would be repeats.
+_FASTER = 10
 #: Times closer than this are the same: stamps are often rounded to milliseconds.
 _SAME_TIME_NS = 1_000_000
 #: Hands are not thought to move on a line for longer than this.
@@ -29,10 +31,12 @@ def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, 
     """Return the recording at exactly ``1 / fps`` and the source frame of each of its N frames.
 
     Frame k lies k / fps after the first and shows the source frame nearest in time, of two the
-    earlier. Raises InputError for a rate that is not 1 to 1000, or a pause of hours.
+    earlier. Raises InputError for a rate below 1 or far above the source's, or a pause of hours.
     """
-    if not 1 <= fps <= 1000:
-        raise InputError(f"{recording.source}: {fps} frames per second; valid: 1 to 1000.")
+    highest = max(1, min(1000, int(_FASTER * recording.fps)))
+    if not 1 <= fps <= highest:
+        said = f"{fps} frames per second, where the source has {recording.fps:.4g}"
+        raise InputError(f"{recording.source}: {said}; valid: 1 to {highest}.")
     times = recording.timestamps_ns
 
     # Stamps are rounded, so the last tick may lie a little after the last frame.

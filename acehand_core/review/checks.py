@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -186,16 +186,21 @@ def read_limits(path: Path) -> dict[str, Limit]:
     return limits
 
 
-def findings(measures: Iterable[Measure], limits: Mapping[str, Limit]) -> list[Finding]:
-    """Return the measures beyond a limit, the worst first."""
+def findings(
+    measures: Iterable[Measure], limits: Mapping[str, Limit], shared: Collection[str] = ()
+) -> list[Finding]:
+    """Return the measures beyond a limit, the worst first.
+
+    ``shared``: checks that tell no episode of a batch from another; what they doubt is a note.
+    """
     found = []
     for measure in measures:
         limit = limits[measure.check]
         if measure.value > limit.rejected:
             level: Level = "rejected"
-        elif measure.value > limit.doubtful:
+        elif measure.value > limit.doubtful and measure.check not in shared:
             level = "doubtful"
-        elif measure.check in ("licences", "verdict") and measure.value:
+        elif measure.check in ("licences", "verdict", *shared) and measure.value:
             level = "note"
         else:
             continue
@@ -339,7 +344,8 @@ def batch_measures(episodes: Sequence[Mapping[str, Any]]) -> list[list[Measure]]
     """Compare episodes with one another; return the measures of each.
 
     Args:
-        episodes: for each ``camera`` (fx, fy, cx, cy, width, height, or None), ``subject``,
+        episodes: for each ``camera`` (fx, fy, cx, cy, width, height, or None), ``source_size``
+            (width, height of pictures that were fitted into others, or None), ``subject``,
             ``task``, ``work`` (path of the left and the right wrist, m), ``hand_length``,
             ``fingerprint`` (empty where it cannot be read) and ``measures``.
     """
@@ -348,7 +354,8 @@ def batch_measures(episodes: Sequence[Mapping[str, Any]]) -> list[list[Measure]]
     for index, episode in enumerate(episodes):
         if episode["camera"] is not None:
             fx, _, _, _, width, height = episode["camera"]
-            sizes[width, height].append((index, fx))
+            across, down = episode["source_size"] or (width, height)
+            sizes[width, height, round(across / down, 2)].append((index, fx))
     for listed in sizes.values():
         usual = float(np.median([fx for _, fx in listed]))
         same = np.mean([abs(fx / usual - 1) < 0.02 for _, fx in listed])

@@ -96,6 +96,13 @@ class Inspection:
             for place, (path, name) in enumerate(zip(self.datasets, names, strict=True))
         )
 
+    @property
+    def notes(self) -> list[str]:
+        """What is the same of all episodes, and is therefore no finding of one."""
+        said = [f.text for e in self.episodes for f in e.findings
+                if (f.check, f.level) == ("camera", "note")]  # fmt: skip
+        return [f"of all {len(said)} episodes {said[0]}"] if said else []
+
     def count(self, status: Status) -> int:
         """Return how many episodes have that status."""
         return sum(episode.status == status for episode in self.episodes)
@@ -122,7 +129,7 @@ class Inspection:
             "datasets": list(self.names),
             "looks": self.looks,
             **{status: self.count(status) for status in statuses},
-            "reasons": dict(reasons.most_common()),
+            "reasons": dict(reasons.most_common()), "notes": self.notes,
             "by_task": counted("task"), "by_subject": counted("subject"),
             "limits": {
                 check: {"doubtful": limit.doubtful,
@@ -213,10 +220,13 @@ def inspect(
 
     facts = [{**e.facts, "fingerprint": e.fingerprint, "task": e.task, "subject": e.subject,
               "measures": e.measures} for e in inspected]  # fmt: skip
+    # A camera that is known of no episode is said once, of the batch.
+    cameras = [m.value for e in inspected for m in e.measures if m.check == "camera"]
+    shared = ("camera",) if len(cameras) > 1 and set(cameras) == {1} else ()
     episodes = []
     for episode, compared in zip(inspected, batch_measures(facts), strict=True):
         measures = (*episode.measures, *compared)
-        found = tuple(findings(measures, limits))
+        found = tuple(findings(measures, limits, shared))
         episodes.append(
             replace(episode, measures=measures, findings=found, status=status_of(found))
         )
@@ -245,7 +255,7 @@ def _inspected(
         episode = reader.read(number)
     except AcehandError as error:
         measure = Measure("unreadable", 1, f"it cannot be read: {error}")
-        facts = {"camera": None, "work": [0.0, 0.0], "hand_length": None}
+        facts = {"camera": None, "source_size": None, "work": [0.0, 0.0], "hand_length": None}
         return InspectedEpisode(place, number, "", "", None, "", 0, 1.0, "rejected", (measure,),
                                 (), facts)  # fmt: skip
 
@@ -272,6 +282,7 @@ def _inspected(
         subject=episode.subject, source=episode.source, frames=len(episode), fps=episode.fps,
         status="accepted", measures=tuple(measures), findings=(),
         facts={"camera": None if episode.camera is None else episode.camera[0].tolist(),
+               "source_size": (episode.origin.get("settings") or {}).get("source_size"),
                "work": wrist_paths(episode), "hand_length": hand_length(episode)},
     )  # fmt: skip
 

@@ -87,7 +87,8 @@ def page_data(
     listed = range(len(inspection.episodes)) if only is None else [only]
     names = said["datasets"]
     return {
-        **{key: said[key] for key in ("datasets", "limits", "reasons", "by_task", "by_subject")},
+        **{key: said[key] for key in
+           ("datasets", "limits", "reasons", "notes", "by_task", "by_subject")},
         "robots": [reader.robot_label for reader in readers],
         "server": token is not None,
         "token": token,

@@ -137,20 +137,20 @@ class _Handler(BaseHTTPRequestHandler):
         """Take a decision."""
         if not self._is_here():
             return
-        size = int(self.headers.get("Content-Length") or 0)
-        given = self.headers.get("X-Acehand-Token") or ""
-        if self.path != "/decisions" or not 0 < size <= _LONGEST_REQUEST:
-            self._refuse(404, "only decisions are taken, at /decisions")
-        elif not secrets.compare_digest(given, self.review.token):
-            self._refuse(403, "the page is not of this server; load it again")
-        else:
-            try:
+        try:
+            size = int(self.headers.get("Content-Length") or 0)
+            given = self.headers.get("X-Acehand-Token") or ""
+            if self.path != "/decisions" or not 0 < size <= _LONGEST_REQUEST:
+                self._refuse(404, "only decisions are taken, at /decisions")
+            elif not secrets.compare_digest(given.encode(), self.review.token.encode()):
+                self._refuse(403, "the page is not of this server; load it again")
+            else:
                 self.review.decide(json.loads(self.rfile.read(size)))
                 self._send(b"{}", "application/json")
-            except ValueError as error:
-                self._refuse(400, f"no decision: {error}")
-            except AcehandError as error:
-                self._refuse(500 if isinstance(error, OutputError) else 400, str(error))
+        except (ValueError, RecursionError) as error:
+            self._refuse(400, f"no decision: {error}")
+        except AcehandError as error:
+            self._refuse(500 if isinstance(error, OutputError) else 400, str(error))
 
     def _is_here(self) -> bool:
         """Refuse a request that reached this server under another name."""

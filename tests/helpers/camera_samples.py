@@ -246,3 +246,18 @@ def theia(path: Path, lens: Lens, kind: str, names: Sequence[str], **more: Any) 
     }
     path.write_text(json.dumps(values, indent=4))
     return path
+
+
+def orb_slam(path: Path, cameras: Mapping[str, Lens], kind: str) -> Path:
+    """Settings of ORB-SLAM3, as its examples have them, with one camera or two."""
+    names = ("k1", "k2", "k3", "k4") if kind == "KannalaBrandt8" else ("k1", "k2", "p1", "p2", "k3")
+    lines = ["%YAML:1.0", "", 'File.version: "1.0"', f'Camera.type: "{kind}"', ""]
+    for name, lens in cameras.items():
+        values = {"fx": lens.fx, "fy": lens.fy, "cx": lens.cx, "cy": lens.cy}
+        values |= dict(zip(names, lens.d, strict=False))
+        lines += [f"{name}.{key}: {value!r}" for key, value in values.items()]
+        lines += [f"Camera.width: {lens.width}", f"Camera.height: {lens.height}"]
+    lines = list(dict.fromkeys(lines))
+    lines += ["Camera.fps: 20", "Camera2.overlappingEnd: 511", "Viewer.PointSize:2"]
+    path.write_text("\n".join(lines) + "\n")
+    return path

@@ -260,7 +260,7 @@ function drawBatch() {
     element("span", f.level, { class: `badge ${f.level}` }), f.text,
   ]));
   const found = table("Found", ["check", "episodes", "what it measures"], reasons);
-  $("batch").replaceChildren(tables, moments, found,
+  $("batch").replaceChildren(...report.notes.map((note) => element("p", note)), tables, moments, found,
     element("h3", "Distributions beside the limits"),
     element("p", "Each point is an episode (its worse hand; of many episodes only those far out); lines are the limits: above the first it is doubtful, above the second rejected.", { class: "quiet" }),
     element("div", undefined, { id: "distributions" }));
