@@ -176,7 +176,7 @@ class Reader:
         """Return samples of one bucket as a batch."""
         truths, clips = [], []
         for sample in samples:
-            clip = self.stores[sample.dataset].open(sample.clip)
+            clip = self.stores[sample.dataset].open(sample.clip, pictures=self.needs == "frames")
             width, height = sample.size
             grid = height // self.token, width // self.token
             still = clip.info.kind == "image"

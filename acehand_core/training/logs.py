@@ -130,9 +130,9 @@ def draw(
     rows = []
     for number, sample in enumerate(batch.samples):
         tiles = []
+        clip = reader.stores[sample.dataset].open(sample.clip)
+        assert clip.frames is not None
         for frame in np.linspace(0, sample.frames - 1, _COLUMNS).astype(int):
-            clip = reader.stores[sample.dataset].open(sample.clip)
-            assert clip.frames is not None
             image = clip.frames.at(0 if clip.info.kind == "image" else sample.start + int(frame))
             image = resized(image, sample.size)
             scale = _SCALE if sample.size[0] < 300 else 1
