@@ -17,6 +17,7 @@ import torch
 pytest.importorskip("accelerate")
 pytest.importorskip("hydra")
 
+from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from acehand_core.errors import InputError, OutputError, SchemaError
@@ -216,12 +217,33 @@ def test_another_configuration_does_not_go_on(data, tmp_path) -> None:
     train(compose(overrides(data, run)), quiet, stop_at=2)
     with pytest.raises(InputError, match=r"optim\.lr_decoder: 0\.001 then, 0\.1 now"):
         train(compose(overrides(data, run, "optim.lr_decoder=0.1")), quiet)
+    said = []
+    calmer = overrides(data, run, "optim.lr_decoder=0.0005", "data.leave_out=[synthetic/clip1]")
+    train(compose(calmer), lambda stage, *_: said.append(stage), stop_at=3)
+    assert any("optim.lr_decoder: 0.001 then, 0.0005 now" in text for text in said)
+    changes = json.loads((run / "provenance.json").read_text())["starts"][-1]["changes"]
+    assert len(changes) == 2 and "data.leave_out: None then, ['synthetic/clip1'] now" in changes
+    with pytest.raises(InputError, match=r"data\.leave_out: \['synthetic/clip1'\] then, None now"):
+        train(compose(overrides(data, run, "optim.lr_decoder=0.0005")), quiet)
+    with pytest.raises(InputError, match="'synthetic/nobody': no such clip in"):
+        train(compose([*overrides(data, run), "data.leave_out=[synthetic/nobody]"]), quiet)
     with pytest.raises(InputError, match="clips per step: 2 then, 3 now"):
-        train(compose(overrides(data, run, "optim.clips_per_process=3")), quiet)
+        train(compose([*calmer, "optim.clips_per_process=3"]), quiet)
     newest = checkpoints.listed(run)[-1].path
     (newest / "trained.safetensors").write_bytes(b"damaged")
     with pytest.raises(SchemaError, match="damaged"):
-        train(compose(overrides(data, run)), quiet)
+        train(compose(calmer), quiet)
+
+
+def test_a_source_may_be_dropped_but_not_taken_in_again(data, tmp_path) -> None:
+    run, other = tmp_path / "run", store(tmp_path / "other", clips=1, seed=4)
+    both = [*overrides(data, run), f"+data.sources.other.root={other}"]
+    train(compose(both), quiet, stop_at=1)
+    train(compose([*both, "+data.sources.other.weight=0"]), quiet, stop_at=2)
+    rows = json.loads((run / "provenance.json").read_text())["starts"]
+    assert rows[-1]["changes"] == ["data.sources.other.weight: 1.0 then, 0.0 now"]
+    with pytest.raises(InputError, match=r"data\.sources\.other\.weight: 0\.0 then, 1\.0 now"):
+        train(compose(both), quiet)
 
 
 def test_other_data_is_refused_and_every_start_is_kept(data, tmp_path) -> None:
@@ -264,13 +286,44 @@ def test_a_folder_takes_one_training_at_a_time(data, tmp_path) -> None:
 
 
 def test_a_loss_that_is_not_a_number_stops_without_an_update(data, tmp_path) -> None:
-    run = Run(compose(overrides(data, tmp_path / "run")), quiet)
+    run = Run(compose(overrides(data, tmp_path / "run", "optim.max_skipped=1")), quiet)
     with torch.no_grad():
         run.bare.model.ray_head.bias.fill_(float("nan"))
     before = run.bare.model.decoder.hand_token.clone()
-    with pytest.raises(DivergedError, match=r"step 0.*synthetic/clip"):
+    with pytest.raises(DivergedError, match=r"step 2.*2\. time in a row.*synthetic/clip"):
         run.go()
     assert torch.equal(before, run.bare.model.decoder.hand_token)
+
+
+def poisoned(monkeypatch, *steps) -> None:
+    """Gradients that are not finite at some steps."""
+    real = Accelerator.clip_grad_norm_
+    calls = iter(range(1, 100))
+
+    def clip(self, parameters, *rest):
+        parameters = list(parameters)
+        if next(calls) in steps:
+            next(p for p in parameters if p.grad is not None).grad.fill_(math.inf)
+        return real(self, parameters, *rest)
+
+    monkeypatch.setattr(Accelerator, "clip_grad_norm_", clip)
+
+
+def test_a_gradient_that_is_not_finite_costs_its_own_step_only(
+    data, tmp_path, whole, monkeypatch
+) -> None:
+    run, said = tmp_path / "run", []
+    settings = compose(overrides(data, run, "optim.max_skipped=1", "log.every=1"))
+    poisoned(monkeypatch, 2, 4)
+    report = train(settings, lambda stage, *_: said.append(stage), stop_at=3)
+    assert train(settings, quiet).steps == 4 == report.steps + 1
+    assert any("step 2 skipped" in text and "synthetic/clip" in text for text in said)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    counts = {r["step"]: r["train/skipped_steps"] for r in rows if "train/skipped_steps" in r}
+    assert counts == {1: 0, 2: 1, 3: 1, 4: 2}  # over the resume, too
+    assert all(torch.isfinite(value).all() for value in final(run).values())
+    moments = load_file(checkpoints.listed(run)[-1].path / "optimizer.safetensors")
+    assert {int(v) for name, v in moments.items() if name.endswith("|step")} == {2}
 
 
 def test_validation_measures_joints_from_the_wrist(monkeypatch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -325,21 +325,31 @@ def check_hand_models(stores: dict[str, ClipStore], hand: str) -> None:
 
 
 def sorted_clips(
-    name: str, source: SourceConfig, store: ClipStore, window: WindowSettings
+    name: str,
+    source: SourceConfig,
+    store: ClipStore,
+    window: WindowSettings,
+    leave_out: Collection[str] = (),
 ) -> Mixture:
     """Return the mixture of one source: its clips by the size that they are encoded at."""
 
     def size(info: ClipInfo) -> tuple[int, int]:
         return encode_size(info.width, info.height, source.encode_width)
 
-    return mixture({name: store}, {name: 1.0}, window, size)
+    return mixture({name: store}, {name: 1.0}, window, size, leave_out)
 
 
 def make_mixture(
-    config: DataConfig, sources: dict[str, SourceConfig], stores: dict[str, ClipStore]
+    config: DataConfig,
+    sources: dict[str, SourceConfig],
+    stores: dict[str, ClipStore],
+    leave_out: Collection[str] = (),
 ) -> Mixture:
-    """Return the mixture of sources."""
-    parts = {n: sorted_clips(n, source, stores[n], config.window) for n, source in sources.items()}
+    """Return the mixture of sources, without the clips (SOURCE/CLIP) that are left out."""
+    parts = {
+        name: sorted_clips(name, source, stores[name], config.window, leave_out)
+        for name, source in sources.items()
+    }
     return Mixture(
         {name: part.buckets[name] for name, part in parts.items()},
         {name: source.weight for name, source in sources.items()},

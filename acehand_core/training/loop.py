@@ -29,6 +29,7 @@ from acehand_core.training.run_folder import (
 )
 from acehand_core.training.step import (
     SCORE,
+    DivergedError,
     StepReport,
     TrainingModel,
     make_optimizer,
@@ -72,7 +73,7 @@ class Run:
         self.accelerator = _accelerator(config)
         self.plan_sizes()
         self.stores = batches.open_stores(used)
-        mixture = batches.make_mixture(config.data, used, self.stores)
+        mixture = batches.make_mixture(config.data, used, self.stores, config.data.leave_out or ())
         watched = {n: s for n, s in config.validation.sources.items() if s.root and s.weight > 0}
         self.watched: tuple[Any, dict[str, ClipStore]] | None = None
         if watched:
@@ -95,6 +96,7 @@ class Run:
             sharding.shard(ace, self.accelerator.device, self.accelerator.num_processes)
         optimizer = make_optimizer(ace, config.optim)
         self.step = 0
+        self.skipped = 0  # steps in a row, up to this one
         self._resume(optimizer)
         self.model, self.optimizer = self.bare, optimizer
         if not self.sharded:
@@ -117,7 +119,11 @@ class Run:
             )
 
     def go(self, stop_at: int | None = None) -> RunReport:
-        """Train until the last step, or ``stop_at``; write checkpoints, logs and weights."""
+        """Train until the last step, or ``stop_at``; write checkpoints, logs and weights.
+
+        Raises:
+            DivergedError: more steps in a row than ``optim.max_skipped`` had to be skipped.
+        """
         config, main = self.config, self.accelerator.is_main_process
         last = min(config.optim.steps, stop_at or config.optim.steps)
         book = logs.Logs(self.folder, config, self.step + 1) if main else None
@@ -135,6 +141,7 @@ class Run:
                 config.optim, self.step, config.seed,
             )  # fmt: skip
             self.step += 1
+            self._count_skipped(report)
             done = self.step == config.optim.steps
             if book is not None:
                 self._log(book, report, done)
@@ -228,10 +235,26 @@ class Run:
 
         return shown, mine
 
+    def _count_skipped(self, report: StepReport) -> None:
+        self.skipped = self.skipped + 1 if report.skipped else 0
+        if self.skipped > (most := self.config.optim.max_skipped):
+            raise DivergedError(
+                f"step {self.step}: the gradient is not finite, for the {self.skipped}. time in a "
+                f"row; optim.max_skipped is {most}. Clips: {', '.join(report.skipped)}. The same "
+                "command resumes from the last checkpoint, with lower rates (optim.lr_...) or "
+                "without a clip (data.leave_out=[SOURCE/CLIP]) or source (weight=0) if you like."
+            )
+
     def _log(self, book: logs.Logs, report: StepReport, done: bool) -> None:
+        if report.skipped:
+            clips = ", ".join(report.skipped)
+            book.skip(self.step, clips)
+            self.progress(f"step {self.step} skipped, gradient not finite: {clips}", 0, 0)
+            return
         self.progress(f"training, loss {report.loss:.3f}", self.step, self.config.optim.steps)
         if self.step % self.config.log.every == 0 or done or self.step == 1:
             values: dict[str, float | str] = {"train/loss": report.loss, "dataset": report.dataset}
+            values["train/skipped_steps"] = book.skipped
             values |= {f"train/{name}": value for name, value in report.terms.items()}
             values |= {f"rate/{name}": value for name, value in report.rates.items()}
             book.write(self.step, values | {"gradient_norm": report.gradient_norm})
@@ -280,7 +303,8 @@ class Run:
         if self.accelerator.is_main_process:
             checkpoints.clean(self.folder)
             watched = {} if self.watched is None else self.watched[1]
-            keep_description(self.folder, self.config, self.stores, watched)
+            for change in keep_description(self.folder, self.config, self.stores, watched):
+                self.progress(f"{self.folder}: resumes with {change}", 0, 0)
         self.accelerator.wait_for_everyone()
         if present := checkpoints.listed(self.folder):
             trained, state = checkpoints.read(present[-1])
