@@ -7,7 +7,10 @@ import multiprocessing
 import os
 import random
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -212,6 +215,38 @@ def test_killed_at_random_moments(data, tmp_path, whole) -> None:
     assert not list((run / checkpoints.FOLDER).glob(".*"))
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_asked_to_stop_it_saves_and_goes_on_exactly(data, tmp_path, whole, number, code) -> None:
+    """As Slurm does before a job's end: the signal goes to all processes, loaders included."""
+    run = tmp_path / "run"
+    arguments = overrides(data, run, "data.workers=1")
+    command = [sys.executable, "-m", "acehand_core.training.main", *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while process.poll() is None and not (run / "tensorboard").exists():  # the steps begin
+        time.sleep(0.01)
+    os.killpg(process.pid, number)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == code, said
+    saved = checkpoints.listed(run)[-1]
+    assert saved.step < 4 and f"stopped after step {saved.step}, saved" in said
+    train(compose(arguments), quiet)
+    assert_same(final(run), final(whole[0]))
+
+
+def test_a_signal_to_one_process_stops_all_after_the_same_step(data, tmp_path) -> None:
+    run = tmp_path / "run"
+    split = ["optim.processes=2", "optim.clips_per_process=1", "optim.steps=400"]
+    processes = _launch(overrides(data, run, *split, "optim.warmup_steps=1"), 2)
+    while processes[0].is_alive() and not (run / "metrics.jsonl").exists():
+        time.sleep(0.01)
+    os.kill(processes[1].pid, signal.SIGTERM)
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0  # without acehand-train, which makes a code of the report
+    (saved,) = checkpoints.listed(run)
+    assert 0 < saved.step < 400
+
+
 def test_another_configuration_does_not_go_on(data, tmp_path) -> None:
     run = tmp_path / "run"
     train(compose(overrides(data, run)), quiet, stop_at=2)
@@ -364,6 +399,24 @@ def test_a_checkpoint_has_the_score_of_its_own_step(data, tmp_path, every) -> No
     found = {c.step: c.score for c in checkpoints.listed(run)}
     assert found == {step: scores.get(step) for step in found}
     assert min(scores, key=scores.get) in found and 3 in found
+
+
+def test_no_checkpoint_is_chosen_by_test_recordings(data, tmp_path) -> None:
+    """With the same validation of another split the weights are the first step's, see below."""
+    ends = {}
+    for split in ("val", "test"):
+        run, watched = tmp_path / split, shutil.copytree(data / "val", tmp_path / f"store-{split}")
+        described = json.loads((watched / "store.json").read_text())
+        (watched / "store.json").write_text(json.dumps({**described, "split": split}))
+        root = f"validation.sources.synthetic.root={watched}"
+        # A rate that spoils the model: the first step is the best.
+        more = [root, "validation.every=1", "optim.lr_decoder=3", "optim.warmup_steps=2"]
+        report = train(compose([*overrides(data, run), *more]), quiet)
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        scores = [r["validation/wrist_aligned_mm"] for r in rows if "validation/loss" in r]
+        ends[split] = int(report.best.name[-8:])
+        assert len(scores) == 4 and scores[3] > min(scores)
+    assert ends["val"] < 4 == ends["test"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -273,7 +274,7 @@ def batches(reader: Reader, plan: Plan, first_step: int, workers: int) -> Iterat
     loader = DataLoader(
         _Steps(reader, plan), batch_size=None, sampler=order, num_workers=workers,
         multiprocessing_context="forkserver" if workers else None,
-        prefetch_factor=2 if workers else None,
+        prefetch_factor=2 if workers else None, worker_init_fn=_deaf,
     )  # fmt: skip
     parts: list[Batch] = []
     for batch in _loaded(loader):
@@ -283,6 +284,12 @@ def batches(reader: Reader, plan: Plan, first_step: int, workers: int) -> Iterat
         if len(parts) == plan.accumulation:
             yield parts
             parts = []
+
+
+def _deaf(worker: int) -> None:
+    """Ignore what asks a run to stop, and may reach all of its processes: it stops its loaders."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _loaded(loader: DataLoader[Batch | AcehandError]) -> Iterator[Batch | AcehandError]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import signal
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -43,13 +48,17 @@ _VALIDATION_SEED = 1_000_003
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """How a run ended: steps done, the last step's loss, the best checkpoint, the weights."""
+    """How a run ended: steps done, the last step's loss, the best checkpoint, the weights.
+
+    ``signal`` is the one that asked it to stop before its last step, after saving; else None.
+    """
 
     run: Path
     steps: int
     loss: float | None
     best: Path | None
     weights: Path | None
+    signal: int | None = None
 
 
 class Run:
@@ -97,6 +106,7 @@ class Run:
         optimizer = make_optimizer(ace, config.optim)
         self.step = 0
         self.skipped = 0  # steps in a row, up to this one
+        self.asked = 0  # by which signal to stop
         self._resume(optimizer)
         self.model, self.optimizer = self.bare, optimizer
         if not self.sharded:
@@ -121,6 +131,8 @@ class Run:
     def go(self, stop_at: int | None = None) -> RunReport:
         """Train until the last step, or ``stop_at``; write checkpoints, logs and weights.
 
+        Where ``asked`` is set, in any process, it ends after the step at hand, with a checkpoint.
+
         Raises:
             DivergedError: more steps in a row than ``optim.max_skipped`` had to be skipped.
         """
@@ -132,6 +144,7 @@ class Run:
                 self.progress(f"{name}: {count} recordings are shorter than a window", 0, 0)
         fixed, watched = self._fixed_batches()
         report: StepReport | None = None
+        stopped = 0
         self.model.train()
 
         stream = batches.batches(self.reader, self.plan, self.step, config.data.workers)
@@ -142,6 +155,8 @@ class Run:
             )  # fmt: skip
             self.step += 1
             self._count_skipped(report)
+            if stopped := self._asked_by_any():
+                last = self.step  # it is saved below
             done = self.step == config.optim.steps
             if book is not None:
                 self._log(book, report, done)
@@ -164,7 +179,36 @@ class Run:
         return RunReport(
             self.folder, self.step, report.loss if report else None,
             best.path if best else None, weights,
+            stopped if stopped and self.step < config.optim.steps else None,
         )  # fmt: skip
+
+    @contextlib.contextmanager
+    def heeding_signals(self) -> Iterator[None]:
+        """Let SIGTERM and SIGINT ask ``go`` to stop; a second one ends the process at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # only the main thread may set handlers
+            return
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            self.asked = number
+            restore()
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        for number in before:
+            signal.signal(number, ask)
+        try:
+            yield
+        finally:
+            restore()
+
+    def _asked_by_any(self) -> int:
+        """Return the signal that any process got, or 0: all must leave after the same step."""
+        asked = torch.tensor([self.asked], device=self.accelerator.device)
+        return int(self.accelerator.gather(asked).max())
 
     def _reader(self, stores: dict[str, ClipStore], mixture: Any) -> Reader:
         """Return what reads samples; for sources of latents, after encoding what is missing."""
@@ -274,7 +318,13 @@ class Run:
         return self.config.checkpoints.keep_best > 0 and score is not None and score < self.best
 
     def _score_now(self) -> float | None:
-        """Return the validation's score of this very step."""
+        """Return the validation's score of this very step, if checkpoints are chosen by it.
+
+        Where it is measured on test recordings it only is logged: a choice by them would be one of
+        the results, and the newest checkpoint counts as the best.
+        """
+        if self.watched and any(s.info.split == "test" for s in self.watched[1].values()):
+            return None
         return self.score[1] if self.score is not None and self.score[0] == self.step else None
 
     def _save(self) -> None:
@@ -343,7 +393,9 @@ class Run:
 def train(config: TrainConfig, progress: Progress, stop_at: int | None = None) -> RunReport:
     """Run training, or resume it. Raises AcehandError."""
     with alone(Path(config.run)):
-        return Run(config, progress).go(stop_at)
+        run = Run(config, progress)
+        with run.heeding_signals():
+            return run.go(stop_at)
 
 
 def _accelerator(config: TrainConfig) -> Any:
