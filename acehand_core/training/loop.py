@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,25 +184,19 @@ class Run:
     @contextlib.contextmanager
     def heeding_signals(self) -> Iterator[None]:
         """Let SIGTERM and SIGINT ask ``go`` to stop; a second one ends the process at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread may set handlers
-            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.asked = number
-            restore()
+            signal.signal(number, before[signal.Signals(number)])
 
-        def restore() -> None:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        for number in before:
-            signal.signal(number, ask)
         try:
+            for number in before:
+                signal.signal(number, ask)
             yield
         finally:
-            restore()
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _asked_by_any(self) -> int:
         """Return the signal that any process got, or 0: all must leave after the same step."""

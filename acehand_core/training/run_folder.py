@@ -169,12 +169,6 @@ def _described(stores: Mapping[str, ClipStore]) -> dict[str, Any]:
     }
 
 
-def _clips_hash(store: ClipStore) -> str:
-    # The files' hashes as clip.json states them; the files themselves may be terabytes.
-    rows = [[name, sorted(info.files.items())] for name, info in store.infos().items()]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-
-
 def other_data(
     old: Mapping[str, Any], new: Mapping[str, Any], dropped: Collection[str] = ()
 ) -> list[str]:
@@ -293,8 +287,7 @@ def _differences(
         a, b = old.get(name), new.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
             inner = _differences(a, b, f"{full}.")
-            differences += inner[0]
-            changes += inner[1]
+            differences, changes = differences + inner[0], changes + inner[1]
         elif a != b:
             told = changes if _may_change(full, a, b) else differences
             told.append(f"{full}: {a!r} then, {b!r} now")
