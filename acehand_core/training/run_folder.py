@@ -277,7 +277,8 @@ def _differences(
     old: dict[str, Any], new: dict[str, Any], where: str = ""
 ) -> tuple[list[str], list[str]]:
     """Return what differs between two settings: what must not, and what may but is to be told."""
-    differences, changes = [], []
+    differences: list[str] = []
+    changes: list[str] = []
     for name in {**old, **new}:
         full = f"{where}{name}"
         if full in _FREE or name in ("workers", "latent_cache", "root"):
