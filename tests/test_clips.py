@@ -1,6 +1,7 @@
 """The store of clips: what is written is read, whole or not at all, and nothing is done twice."""
 
 import dataclasses
+import hashlib
 import json
 import multiprocessing
 
@@ -67,6 +68,15 @@ def test_what_is_written_is_read(tmp_path):
     (tmp_path / "store/clips/s01__box__0/depth.npz").write_bytes(b"")
     with pytest.raises(SchemaError, match=r"depth\.npz"):
         store.verify("s01__box__0")
+
+
+def test_opening_a_clip_hashes_no_video(tmp_path, monkeypatch):
+    """Its description has the hash: reading whole recordings would hold up every sample."""
+    ClipWriter(tmp_path, STORE).write(info(), motion(), pictures())
+    opened = []
+    monkeypatch.setattr(hashlib, "sha256", lambda *data: opened.append(data) or 1 / 0)
+    assert len(ClipStore(tmp_path).open("s01__box__0").frames) == 5 and not opened
+    assert ClipStore(tmp_path).open("s01__box__0", pictures=False).frames is None
 
 
 def test_visual_quality_is_close(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -80,6 +81,17 @@ def test_variants_hold_only_what_they_use() -> None:
     assert names["shape from registers"] == paper
     pooled = {n.split(".")[0] for n in names["pooled queries"] - paper}
     assert pooled == {"head_joints_relative", "head_anchors"}
+
+
+def test_pooled_anchors_stay_inside_the_image() -> None:
+    """By a sigmoid, as the released code has it: however far a head goes, and halfway at 0."""
+    decoder = make(VARIANTS["pooled queries"])
+    last = [module for module in decoder.head_anchors if isinstance(module, torch.nn.Linear)][-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.copy_(torch.tensor([0.0, math.log(3)]).repeat(len(last.bias) // 2))
+    anchors = decode(decoder, *inputs()).anchors
+    torch.testing.assert_close(anchors, torch.tensor([0.5, 0.75]).expand_as(anchors))
 
 
 def test_released_size() -> None:

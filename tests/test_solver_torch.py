@@ -574,7 +574,7 @@ def test_ablations():
         np.testing.assert_allclose(found.translation[at], [x * depth, y * depth, depth])
     assert not found.accepted.any() and not found.votes.any()
     plain = direct(scene.joints, camera).translation
-    torch.testing.assert_close(plain[..., :2], scene.uv)
+    torch.testing.assert_close(plain[..., :2], scene.uv * scene.log_depth.exp()[..., None])
     torch.testing.assert_close(plain[..., 2], scene.log_depth.exp())
 
 

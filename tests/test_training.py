@@ -7,7 +7,10 @@ import multiprocessing
 import os
 import random
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -17,6 +20,7 @@ import torch
 pytest.importorskip("accelerate")
 pytest.importorskip("hydra")
 
+from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from acehand_core.errors import InputError, OutputError, SchemaError
@@ -211,17 +215,70 @@ def test_killed_at_random_moments(data, tmp_path, whole) -> None:
     assert not list((run / checkpoints.FOLDER).glob(".*"))
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_asked_to_stop_it_saves_and_goes_on_exactly(data, tmp_path, whole, number, code) -> None:
+    """As Slurm does before a job's end: the signal goes to all processes, loaders included."""
+    run = tmp_path / "run"
+    arguments = overrides(data, run, "data.workers=1")
+    command = [sys.executable, "-m", "acehand_core.training.main", *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while process.poll() is None and not (run / "tensorboard").exists():  # the steps begin
+        time.sleep(0.01)
+    os.killpg(process.pid, number)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == code, said
+    saved = checkpoints.listed(run)[-1]
+    assert saved.step < 4 and f"stopped after step {saved.step}, saved" in said
+    train(compose(arguments), quiet)
+    assert_same(final(run), final(whole[0]))
+
+
+def test_a_signal_to_one_process_stops_all_after_the_same_step(data, tmp_path) -> None:
+    run = tmp_path / "run"
+    split = ["optim.processes=2", "optim.clips_per_process=1", "optim.steps=400"]
+    processes = _launch(overrides(data, run, *split, "optim.warmup_steps=1"), 2)
+    while processes[0].is_alive() and not (run / "metrics.jsonl").exists():
+        time.sleep(0.01)
+    os.kill(processes[1].pid, signal.SIGTERM)
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0  # without acehand-train, which makes a code of the report
+    (saved,) = checkpoints.listed(run)
+    assert 0 < saved.step < 400
+
+
 def test_another_configuration_does_not_go_on(data, tmp_path) -> None:
     run = tmp_path / "run"
     train(compose(overrides(data, run)), quiet, stop_at=2)
     with pytest.raises(InputError, match=r"optim\.lr_decoder: 0\.001 then, 0\.1 now"):
         train(compose(overrides(data, run, "optim.lr_decoder=0.1")), quiet)
+    said = []
+    calmer = overrides(data, run, "optim.lr_decoder=0.0005", "data.leave_out=[synthetic/clip1]")
+    train(compose(calmer), lambda stage, *_: said.append(stage), stop_at=3)
+    assert any("optim.lr_decoder: 0.001 then, 0.0005 now" in text for text in said)
+    changes = json.loads((run / "provenance.json").read_text())["starts"][-1]["changes"]
+    assert len(changes) == 2 and "data.leave_out: None then, ['synthetic/clip1'] now" in changes
+    with pytest.raises(InputError, match=r"data\.leave_out: \['synthetic/clip1'\] then, None now"):
+        train(compose(overrides(data, run, "optim.lr_decoder=0.0005")), quiet)
+    with pytest.raises(InputError, match="'synthetic/nobody': no such clip in"):
+        train(compose([*overrides(data, run), "data.leave_out=[synthetic/nobody]"]), quiet)
     with pytest.raises(InputError, match="clips per step: 2 then, 3 now"):
-        train(compose(overrides(data, run, "optim.clips_per_process=3")), quiet)
+        train(compose([*calmer, "optim.clips_per_process=3"]), quiet)
     newest = checkpoints.listed(run)[-1].path
     (newest / "trained.safetensors").write_bytes(b"damaged")
     with pytest.raises(SchemaError, match="damaged"):
-        train(compose(overrides(data, run)), quiet)
+        train(compose(calmer), quiet)
+
+
+def test_a_source_may_be_dropped_but_not_taken_in_again(data, tmp_path) -> None:
+    run, other = tmp_path / "run", store(tmp_path / "other", clips=1, seed=4)
+    both = [*overrides(data, run), f"+data.sources.other.root={other}"]
+    train(compose(both), quiet, stop_at=1)
+    train(compose([*both, "+data.sources.other.weight=0"]), quiet, stop_at=2)
+    rows = json.loads((run / "provenance.json").read_text())["starts"]
+    assert rows[-1]["changes"] == ["data.sources.other.weight: 1.0 then, 0.0 now"]
+    with pytest.raises(InputError, match=r"data\.sources\.other\.weight: 0\.0 then, 1\.0 now"):
+        train(compose(both), quiet)
 
 
 def test_other_data_is_refused_and_every_start_is_kept(data, tmp_path) -> None:
@@ -264,13 +321,44 @@ def test_a_folder_takes_one_training_at_a_time(data, tmp_path) -> None:
 
 
 def test_a_loss_that_is_not_a_number_stops_without_an_update(data, tmp_path) -> None:
-    run = Run(compose(overrides(data, tmp_path / "run")), quiet)
+    run = Run(compose(overrides(data, tmp_path / "run", "optim.max_skipped=1")), quiet)
     with torch.no_grad():
         run.bare.model.ray_head.bias.fill_(float("nan"))
     before = run.bare.model.decoder.hand_token.clone()
-    with pytest.raises(DivergedError, match=r"step 0.*synthetic/clip"):
+    with pytest.raises(DivergedError, match=r"step 2.*2\. time in a row.*synthetic/clip"):
         run.go()
     assert torch.equal(before, run.bare.model.decoder.hand_token)
+
+
+def poisoned(monkeypatch, *steps) -> None:
+    """Gradients that are not finite at some steps."""
+    real = Accelerator.clip_grad_norm_
+    calls = iter(range(1, 100))
+
+    def clip(self, parameters, *rest):
+        parameters = list(parameters)
+        if next(calls) in steps:
+            next(p for p in parameters if p.grad is not None).grad.fill_(math.inf)
+        return real(self, parameters, *rest)
+
+    monkeypatch.setattr(Accelerator, "clip_grad_norm_", clip)
+
+
+def test_a_gradient_that_is_not_finite_costs_its_own_step_only(
+    data, tmp_path, whole, monkeypatch
+) -> None:
+    run, said = tmp_path / "run", []
+    settings = compose(overrides(data, run, "optim.max_skipped=1", "log.every=1"))
+    poisoned(monkeypatch, 2, 4)
+    report = train(settings, lambda stage, *_: said.append(stage), stop_at=3)
+    assert train(settings, quiet).steps == 4 == report.steps + 1
+    assert any("step 2 skipped" in text and "synthetic/clip" in text for text in said)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    counts = {r["step"]: r["train/skipped_steps"] for r in rows if "train/skipped_steps" in r}
+    assert counts == {1: 0, 2: 1, 3: 1, 4: 2}  # over the resume, too
+    assert all(torch.isfinite(value).all() for value in final(run).values())
+    moments = load_file(checkpoints.listed(run)[-1].path / "optimizer.safetensors")
+    assert {int(v) for name, v in moments.items() if name.endswith("|step")} == {2}
 
 
 def test_validation_measures_joints_from_the_wrist(monkeypatch) -> None:
@@ -311,6 +399,24 @@ def test_a_checkpoint_has_the_score_of_its_own_step(data, tmp_path, every) -> No
     found = {c.step: c.score for c in checkpoints.listed(run)}
     assert found == {step: scores.get(step) for step in found}
     assert min(scores, key=scores.get) in found and 3 in found
+
+
+def test_no_checkpoint_is_chosen_by_test_recordings(data, tmp_path) -> None:
+    """With the same validation of another split the weights are the first step's, see below."""
+    ends = {}
+    for split in ("val", "test"):
+        run, watched = tmp_path / split, shutil.copytree(data / "val", tmp_path / f"store-{split}")
+        described = json.loads((watched / "store.json").read_text())
+        (watched / "store.json").write_text(json.dumps({**described, "split": split}))
+        root = f"validation.sources.synthetic.root={watched}"
+        # A rate that spoils the model: the first step is the best.
+        more = [root, "validation.every=1", "optim.lr_decoder=3", "optim.warmup_steps=2"]
+        report = train(compose([*overrides(data, run), *more]), quiet)
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        scores = [r["validation/wrist_aligned_mm"] for r in rows if "validation/loss" in r]
+        ends[split] = int(report.best.name[-8:])
+        assert len(scores) == 4 and scores[3] > min(scores)
+    assert ends["val"] < 4 == ends["test"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -309,6 +309,16 @@ def test_latents_are_kept_under_what_made_them(stores, tmp_path) -> None:
     assert cache.path(renamed, (64, 64)).name == name
 
 
+def test_with_cached_latents_no_video_is_opened(tmp_path) -> None:
+    store(tmp_path / "a", clips=3, frames=14)
+    stores = {"a": ClipStore(tmp_path / "a")}
+    batch, cache = latent_batch(stores, tmp_path)
+    for video in tmp_path.glob("a/clips/*/video.mp4"):
+        video.unlink()
+    again = Reader(stores, "wan", HANDS, cache=cache).read(batch.samples)
+    assert torch.equal(again.clips.latents, batch.clips.latents)
+
+
 def test_groups_by_name() -> None:
     assert group_of("source.blocks.0.attn1.to_q.lora_A.default.weight", "wan") == "lora"
     assert group_of("source.patch_embedding.weight", "wan") == "patch_embedding"

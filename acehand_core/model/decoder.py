@@ -260,7 +260,7 @@ class Decoder(nn.Module):
         """Return 2D anchors in 0..1 and wrist-relative joints in metres."""
         if self.config.queries == "pooled":
             relative = self.head_joints_relative(hands).unflatten(-1, (JOINTS, 3))
-            anchors = self.head_anchors(hands).unflatten(-1, (JOINTS, 2))
+            anchors = self.head_anchors(hands).sigmoid().unflatten(-1, (JOINTS, 2))
             return anchors, relative - relative[..., :1, :]
 
         joints = tokens[:, :, SLOTS : SLOTS + SLOTS * JOINTS]

@@ -130,12 +130,13 @@ def inverse_projection(joints: Joints, camera: Points, bearings: Bearings) -> Pl
 
 
 def direct(joints: Joints, camera: Points) -> Placement:
-    """Take the camera head's three numbers as (t_x, t_y, log t_z) in metres (the ablation).
+    """Take the camera head's three numbers as (t_x / t_z, t_y / t_z, log t_z) (the ablation).
 
-    The paper does not say how its direct regression reads the head; depth stays a logarithm, so
-    that the variants differ in nothing but the in-plane part.
+    The paper does not say how its direct regression reads the head; the released code has one
+    reading without a camera, and it is this.
     """
-    return _unsolved(joints, torch.cat([camera[..., :2], camera[..., 2:].exp()], dim=-1))
+    depth = camera[..., 2:].exp()
+    return _unsolved(joints, torch.cat([camera[..., :2] * depth, depth], dim=-1))
 
 
 def _unsolved(joints: Joints, translation: Points) -> Placement:

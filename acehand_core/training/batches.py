@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import signal
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -176,7 +177,7 @@ class Reader:
         """Return samples of one bucket as a batch."""
         truths, clips = [], []
         for sample in samples:
-            clip = self.stores[sample.dataset].open(sample.clip)
+            clip = self.stores[sample.dataset].open(sample.clip, pictures=self.needs == "frames")
             width, height = sample.size
             grid = height // self.token, width // self.token
             still = clip.info.kind == "image"
@@ -273,7 +274,7 @@ def batches(reader: Reader, plan: Plan, first_step: int, workers: int) -> Iterat
     loader = DataLoader(
         _Steps(reader, plan), batch_size=None, sampler=order, num_workers=workers,
         multiprocessing_context="forkserver" if workers else None,
-        prefetch_factor=2 if workers else None,
+        prefetch_factor=2 if workers else None, worker_init_fn=_deaf,
     )  # fmt: skip
     parts: list[Batch] = []
     for batch in _loaded(loader):
@@ -283,6 +284,12 @@ def batches(reader: Reader, plan: Plan, first_step: int, workers: int) -> Iterat
         if len(parts) == plan.accumulation:
             yield parts
             parts = []
+
+
+def _deaf(worker: int) -> None:
+    """Ignore what asks a run to stop, and may reach all of its processes: it stops its loaders."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _loaded(loader: DataLoader[Batch | AcehandError]) -> Iterator[Batch | AcehandError]:
@@ -325,21 +332,31 @@ def check_hand_models(stores: dict[str, ClipStore], hand: str) -> None:
 
 
 def sorted_clips(
-    name: str, source: SourceConfig, store: ClipStore, window: WindowSettings
+    name: str,
+    source: SourceConfig,
+    store: ClipStore,
+    window: WindowSettings,
+    leave_out: Collection[str] = (),
 ) -> Mixture:
     """Return the mixture of one source: its clips by the size that they are encoded at."""
 
     def size(info: ClipInfo) -> tuple[int, int]:
         return encode_size(info.width, info.height, source.encode_width)
 
-    return mixture({name: store}, {name: 1.0}, window, size)
+    return mixture({name: store}, {name: 1.0}, window, size, leave_out)
 
 
 def make_mixture(
-    config: DataConfig, sources: dict[str, SourceConfig], stores: dict[str, ClipStore]
+    config: DataConfig,
+    sources: dict[str, SourceConfig],
+    stores: dict[str, ClipStore],
+    leave_out: Collection[str] = (),
 ) -> Mixture:
-    """Return the mixture of sources."""
-    parts = {n: sorted_clips(n, source, stores[n], config.window) for n, source in sources.items()}
+    """Return the mixture of sources, without the clips (SOURCE/CLIP) that are left out."""
+    parts = {
+        name: sorted_clips(name, source, stores[name], config.window, leave_out)
+        for name, source in sources.items()
+    }
     return Mixture(
         {name: part.buckets[name] for name, part in parts.items()},
         {name: source.weight for name, source in sources.items()},

@@ -110,6 +110,8 @@ class OptimConfig:
     """Decay of AdamW's second moment."""
     gradient_clip: float = _above_zero(1.0)
     """Largest norm of a step's gradient."""
+    max_skipped: int = _from_zero(10)
+    """Steps in a row that may be skipped for a gradient that is not finite; one more ends it."""
     clips_per_process: int = _above_zero(4)
     """Clips that one process holds at a time."""
     processes: int = _above_zero(16)
@@ -167,9 +169,16 @@ class DataConfig:
     """Processes that read ahead."""
     latent_cache: str | None = None
     """Folder of encoded recordings, for sources of features that read latents."""
+    leave_out: list[str] | None = None
+    """Clips that are not trained on, each as SOURCE/CLIP."""
 
     def __post_init__(self) -> None:
         _check(self)
+        for name in self.leave_out or ():
+            if name.partition("/")[0] not in self.sources:
+                raise InputError(
+                    f"leave_out: {name!r}; valid: SOURCE/CLIP with a source of {[*self.sources]}."
+                )
 
     def used(self) -> dict[str, SourceConfig]:
         """Return the sources that take part. Raises InputError where a root is missing."""

@@ -35,6 +35,8 @@ class Logs:
     def __init__(self, run: Path, config: TrainConfig, first_step: int) -> None:
         self.run = run
         self._file = run / METRICS
+        #: Steps without an update, those before a resume included.
+        self.skipped = 0.0
         self._keep_before(first_step)
         self._board: Any = None
         if importlib.util.find_spec("tensorboard") is not None:
@@ -58,6 +60,11 @@ class Logs:
         if self._wandb is not None:
             self._wandb.log(numbers, step=step)
 
+    def skip(self, step: int, clips: str) -> None:
+        """Add a line for a step that updated nothing, with its clips. Raises OutputError."""
+        self.skipped += 1
+        self.write(step, {"train/skipped_steps": self.skipped, "skipped": clips})
+
     def picture(self, step: int, sheet: np.ndarray) -> None:
         """Show a sheet of predictions."""
         if self._board is not None:
@@ -80,8 +87,10 @@ class Logs:
         lines = []
         for line in self._file.read_text("utf-8").splitlines():
             try:
-                if json.loads(line)["step"] < first_step or first_step < 0:
+                row = json.loads(line)
+                if row["step"] < first_step or first_step < 0:
                     lines.append(line)
+                    self.skipped = row.get("train/skipped_steps", self.skipped)
             except (ValueError, KeyError):  # the line that a killed process was writing
                 continue
         temporary = self._file.with_suffix(".partial")
@@ -130,9 +139,9 @@ def draw(
     rows = []
     for number, sample in enumerate(batch.samples):
         tiles = []
+        clip = reader.stores[sample.dataset].open(sample.clip)
+        assert clip.frames is not None
         for frame in np.linspace(0, sample.frames - 1, _COLUMNS).astype(int):
-            clip = reader.stores[sample.dataset].open(sample.clip)
-            assert clip.frames is not None
             image = clip.frames.at(0 if clip.info.kind == "image" else sample.start + int(frame))
             image = resized(image, sample.size)
             scale = _SCALE if sample.size[0] < 300 else 1

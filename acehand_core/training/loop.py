@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -29,6 +33,7 @@ from acehand_core.training.run_folder import (
 )
 from acehand_core.training.step import (
     SCORE,
+    DivergedError,
     StepReport,
     TrainingModel,
     make_optimizer,
@@ -42,13 +47,17 @@ _VALIDATION_SEED = 1_000_003
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """How a run ended: steps done, the last step's loss, the best checkpoint, the weights."""
+    """How a run ended: steps done, the last step's loss, the best checkpoint, the weights.
+
+    ``signal`` is the one that asked it to stop before its last step, after saving; else None.
+    """
 
     run: Path
     steps: int
     loss: float | None
     best: Path | None
     weights: Path | None
+    signal: int | None = None
 
 
 class Run:
@@ -72,7 +81,7 @@ class Run:
         self.accelerator = _accelerator(config)
         self.plan_sizes()
         self.stores = batches.open_stores(used)
-        mixture = batches.make_mixture(config.data, used, self.stores)
+        mixture = batches.make_mixture(config.data, used, self.stores, config.data.leave_out or ())
         watched = {n: s for n, s in config.validation.sources.items() if s.root and s.weight > 0}
         self.watched: tuple[Any, dict[str, ClipStore]] | None = None
         if watched:
@@ -95,6 +104,8 @@ class Run:
             sharding.shard(ace, self.accelerator.device, self.accelerator.num_processes)
         optimizer = make_optimizer(ace, config.optim)
         self.step = 0
+        self.skipped = 0  # steps in a row, up to this one
+        self.asked = 0  # by which signal to stop
         self._resume(optimizer)
         self.model, self.optimizer = self.bare, optimizer
         if not self.sharded:
@@ -117,7 +128,13 @@ class Run:
             )
 
     def go(self, stop_at: int | None = None) -> RunReport:
-        """Train until the last step, or ``stop_at``; write checkpoints, logs and weights."""
+        """Train until the last step, or ``stop_at``; write checkpoints, logs and weights.
+
+        Where ``asked`` is set, in any process, it ends after the step at hand, with a checkpoint.
+
+        Raises:
+            DivergedError: more steps in a row than ``optim.max_skipped`` had to be skipped.
+        """
         config, main = self.config, self.accelerator.is_main_process
         last = min(config.optim.steps, stop_at or config.optim.steps)
         book = logs.Logs(self.folder, config, self.step + 1) if main else None
@@ -126,6 +143,7 @@ class Run:
                 self.progress(f"{name}: {count} recordings are shorter than a window", 0, 0)
         fixed, watched = self._fixed_batches()
         report: StepReport | None = None
+        stopped = 0
         self.model.train()
 
         stream = batches.batches(self.reader, self.plan, self.step, config.data.workers)
@@ -135,6 +153,9 @@ class Run:
                 config.optim, self.step, config.seed,
             )  # fmt: skip
             self.step += 1
+            self._count_skipped(report)
+            if stopped := self._asked_by_any():
+                last = self.step  # it is saved below
             done = self.step == config.optim.steps
             if book is not None:
                 self._log(book, report, done)
@@ -157,7 +178,30 @@ class Run:
         return RunReport(
             self.folder, self.step, report.loss if report else None,
             best.path if best else None, weights,
+            stopped if stopped and self.step < config.optim.steps else None,
         )  # fmt: skip
+
+    @contextlib.contextmanager
+    def heeding_signals(self) -> Iterator[None]:
+        """Let SIGTERM and SIGINT ask ``go`` to stop; a second one ends the process at once."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            self.asked = number
+            signal.signal(number, before[signal.Signals(number)])
+
+        try:
+            for number in before:
+                signal.signal(number, ask)
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _asked_by_any(self) -> int:
+        """Return the signal that any process got, or 0: all must leave after the same step."""
+        asked = torch.tensor([self.asked], device=self.accelerator.device)
+        return int(self.accelerator.gather(asked).max())
 
     def _reader(self, stores: dict[str, ClipStore], mixture: Any) -> Reader:
         """Return what reads samples; for sources of latents, after encoding what is missing."""
@@ -228,10 +272,26 @@ class Run:
 
         return shown, mine
 
+    def _count_skipped(self, report: StepReport) -> None:
+        self.skipped = self.skipped + 1 if report.skipped else 0
+        if self.skipped > (most := self.config.optim.max_skipped):
+            raise DivergedError(
+                f"step {self.step}: the gradient is not finite, for the {self.skipped}. time in a "
+                f"row; optim.max_skipped is {most}. Clips: {', '.join(report.skipped)}. The same "
+                "command resumes from the last checkpoint, with lower rates (optim.lr_...) or "
+                "without a clip (data.leave_out=[SOURCE/CLIP]) or source (weight=0) if you like."
+            )
+
     def _log(self, book: logs.Logs, report: StepReport, done: bool) -> None:
+        if report.skipped:
+            clips = ", ".join(report.skipped)
+            book.skip(self.step, clips)
+            self.progress(f"step {self.step} skipped, gradient not finite: {clips}", 0, 0)
+            return
         self.progress(f"training, loss {report.loss:.3f}", self.step, self.config.optim.steps)
         if self.step % self.config.log.every == 0 or done or self.step == 1:
             values: dict[str, float | str] = {"train/loss": report.loss, "dataset": report.dataset}
+            values["train/skipped_steps"] = book.skipped
             values |= {f"train/{name}": value for name, value in report.terms.items()}
             values |= {f"rate/{name}": value for name, value in report.rates.items()}
             book.write(self.step, values | {"gradient_norm": report.gradient_norm})
@@ -251,7 +311,13 @@ class Run:
         return self.config.checkpoints.keep_best > 0 and score is not None and score < self.best
 
     def _score_now(self) -> float | None:
-        """Return the validation's score of this very step."""
+        """Return the validation's score of this very step, if checkpoints are chosen by it.
+
+        Where it is measured on test recordings it only is logged: a choice by them would be one of
+        the results, and the newest checkpoint counts as the best.
+        """
+        if self.watched and any(s.info.split == "test" for s in self.watched[1].values()):
+            return None
         return self.score[1] if self.score is not None and self.score[0] == self.step else None
 
     def _save(self) -> None:
@@ -280,7 +346,8 @@ class Run:
         if self.accelerator.is_main_process:
             checkpoints.clean(self.folder)
             watched = {} if self.watched is None else self.watched[1]
-            keep_description(self.folder, self.config, self.stores, watched)
+            for change in keep_description(self.folder, self.config, self.stores, watched):
+                self.progress(f"{self.folder}: resumes with {change}", 0, 0)
         self.accelerator.wait_for_everyone()
         if present := checkpoints.listed(self.folder):
             trained, state = checkpoints.read(present[-1])
@@ -319,7 +386,9 @@ class Run:
 def train(config: TrainConfig, progress: Progress, stop_at: int | None = None) -> RunReport:
     """Run training, or resume it. Raises AcehandError."""
     with alone(Path(config.run)):
-        return Run(config, progress).go(stop_at)
+        run = Run(config, progress)
+        with run.heeding_signals():
+            return run.go(stop_at)
 
 
 def _accelerator(config: TrainConfig) -> Any:

@@ -114,6 +114,9 @@ def _run(composed: Any) -> None:
         bar.close()
         _fail(error)
     bar.close()
+    if report.signal is not None:
+        bar.say(f"{report.run}: stopped after step {report.steps}, saved; the same command resumes")
+        sys.exit(128 + report.signal)
     loss = "nothing left to train" if report.loss is None else f"loss {report.loss}"
     bar.say(f"{report.run}: {report.steps} steps, {loss}, weights {report.weights}")
 

@@ -15,7 +15,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,10 +82,11 @@ def check_folder(run: Path) -> None:
 
 def keep_description(
     folder: Path, config: TrainConfig, stores: dict[str, ClipStore], watched: dict[str, ClipStore]
-) -> None:
+) -> list[str]:
     """Write config and provenance of a new run; of an old one, check that it is the same.
 
-    Provenance has one entry per start, each with the step that it resumed from.
+    Provenance has one entry per start, each with the step that it resumed from and what changed of
+    the settings that may: those changes are returned, in words.
     """
     path = folder / "config.json"
     starts: list[dict[str, Any]] = []
@@ -97,8 +98,10 @@ def keep_description(
         entry = describe(config, stores, watched, there[-1].step if there else 0)
         if there:
             starts = json.loads((folder / "provenance.json").read_text("utf-8"))["starts"]
-            differences = _differences(json.loads(path.read_text("utf-8")), now)
-            differences += other_data(starts[0], entry)
+            before = json.loads(path.read_text("utf-8"))
+            differences, entry["changes"] = _differences(before, now)
+            dropped = {n for n, s in now["data"]["sources"].items() if s["weight"] == 0}
+            differences += other_data(starts[0], entry, dropped)
             if differences:
                 raise InputError(
                     f"{folder}: holds a run with other settings ({'; '.join(differences)}); use "
@@ -110,6 +113,7 @@ def keep_description(
         ):
             with atomic_path(folder / name, overwrite=True) as partial:
                 partial.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
+        return entry.get("changes", [])
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise OutputError(f"{folder}: cannot be used for a run: {error}.") from error
 
@@ -165,14 +169,13 @@ def _described(stores: Mapping[str, ClipStore]) -> dict[str, Any]:
     }
 
 
-def _clips_hash(store: ClipStore) -> str:
-    # The files' hashes as clip.json states them; the files themselves may be terabytes.
-    rows = [[name, sorted(info.files.items())] for name, info in store.infos().items()]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+def other_data(
+    old: Mapping[str, Any], new: Mapping[str, Any], dropped: Collection[str] = ()
+) -> list[str]:
+    """Return what differs between the data of two starts, by name.
 
-
-def other_data(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return what differs between the data of two starts, by name; where it lies does not count."""
+    Where it lies does not count, nor does a source of training that was ``dropped`` since.
+    """
     differences = []
     for group in ("data", "validation"):
         then, now = old.get(group, {}), new[group]
@@ -181,6 +184,8 @@ def other_data(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         where = "data.sources" if group == "data" else "validation.sources"
         for name in sorted({*then, *now}):
             a, b = then.get(name), now.get(name)
+            if group == "data" and b is None and name in dropped:
+                continue
             if a is None or b is None:
                 differences.append(
                     f"{where}.{name}: {'not there' if a is None else 'there'} then, "
@@ -268,8 +273,12 @@ def _first_data(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "provenance.json").read_text("utf-8"))["starts"][0]["data"]
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any], where: str = "") -> list[str]:
-    differences = []
+def _differences(
+    old: dict[str, Any], new: dict[str, Any], where: str = ""
+) -> tuple[list[str], list[str]]:
+    """Return what differs between two settings: what must not, and what may but is to be told."""
+    differences: list[str] = []
+    changes: list[str] = []
     for name in {**old, **new}:
         full = f"{where}{name}"
         if full in _FREE or name in ("workers", "latent_cache", "root"):
@@ -278,15 +287,27 @@ def _differences(old: dict[str, Any], new: dict[str, Any], where: str = "") -> l
             continue
         a, b = old.get(name), new.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
-            differences += _differences(a, b, f"{full}.")
+            inner = _differences(a, b, f"{full}.")
+            differences, changes = differences + inner[0], changes + inner[1]
         elif a != b:
-            differences.append(f"{full}: {a!r} then, {b!r} now")
+            told = changes if _may_change(full, a, b) else differences
+            told.append(f"{full}: {a!r} then, {b!r} now")
 
     if where == "optim.":
         batch = [v["clips_per_process"] * v["processes"] * v["accumulation"] for v in (old, new)]
         if batch[0] != batch[1]:
             differences.append(f"clips per step: {batch[0]} then, {batch[1]} now")
-    return differences
+    return differences, changes
+
+
+def _may_change(name: str, old: Any, new: Any) -> bool:
+    """Whether a change is one that a run may need to get past gradients that are not finite."""
+    if name == "data.leave_out":
+        return set(new or ()) >= set(old or ())
+    if name.startswith("data.sources.") and name.endswith(".weight"):
+        return new == 0
+    # Settings of an older run lack it.
+    return name == "optim.max_skipped" or (name.startswith("optim.lr_") and new < old)
 
 
 #: Sources whose own weights are not written: they are frozen and read from where they came from.

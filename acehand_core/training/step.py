@@ -168,7 +168,7 @@ SCORE = "wrist_aligned_mm"
 
 
 class DivergedError(AcehandError):
-    """The loss or its gradient is not a number."""
+    """Too many steps in a row had a gradient that is not finite."""
 
 
 class TrainingModel(nn.Module):
@@ -213,7 +213,11 @@ class TrainingModel(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a step did: the loss and its unweighted terms over all processes, and its size."""
+    """What a step did: the loss and its unweighted terms over all processes, and its size.
+
+    ``skipped`` names the windows of all processes (SOURCE/CLIP@FRAME) where the gradient was not
+    finite; nothing was updated then, and there are no terms and no rates.
+    """
 
     step: int
     loss: float
@@ -221,6 +225,7 @@ class StepReport:
     gradient_norm: float
     rates: dict[str, float]
     dataset: str
+    skipped: tuple[str, ...] = ()
 
 
 def optimise(
@@ -236,11 +241,10 @@ def optimise(
     """Take one step over this process's parts of the whole batch.
 
     Terms are divided by their counts over all parts and processes, so how the batch is cut does
-    not matter.
-
-    Raises:
-        DivergedError: the gradient is not finite; nothing was updated.
+    not matter. A gradient that is not finite updates nothing: the report names the clips.
     """
+    from accelerate.utils import gather_object
+
     device = accelerator.device
     batches = [part.to(device) for part in parts]
     counts = reduced(accelerator, [Masks.of(batch.targets).counts() for batch in batches])
@@ -257,11 +261,12 @@ def optimise(
         parts_sums.append({name: value.detach() for name, value in sums.items()})
 
     norm = float(whole(accelerator.clip_grad_norm_(model.parameters(), config.gradient_clip)))
-    if not math.isfinite(norm):
-        names = sorted({f"{s.dataset}/{s.clip}@{s.start}" for b in parts for s in b.samples})
-        raise DivergedError(
-            f"step {step}: the gradient is not finite; nothing was updated. Clips: "
-            f"{', '.join(names)}. Resume with a lower rate, or leave the clip out."
+    dataset = parts[0].samples[0].dataset
+    if not math.isfinite(norm):  # for all processes: their gradients were averaged
+        optimizer.zero_grad(set_to_none=True)
+        names = [f"{s.dataset}/{s.clip}@{s.start}" for b in parts for s in b.samples]
+        return StepReport(
+            step, math.nan, {}, norm, {}, dataset, tuple(sorted(set(gather_object(names))))
         )
 
     rates = {}
@@ -273,7 +278,7 @@ def optimise(
     sums = reduced(accelerator, parts_sums)
     terms = {name: float(sums[name] / counts[name].clamp(min=1)) for name in TERMS}
     loss = float(total(sums, counts, weights, step))
-    return StepReport(step, loss, terms, norm, rates, parts[0].samples[0].dataset)
+    return StepReport(step, loss, terms, norm, rates, dataset)
 
 
 def reduced(accelerator: Any, parts: Sequence[Sums]) -> Sums:

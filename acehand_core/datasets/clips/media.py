@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 
 from acehand_core.errors import SchemaError
-from acehand_core.recordings.video import VideoFrames, open_video
+from acehand_core.recordings.video import VideoFrames
+from acehand_core.recordings.video_scan import scan
 from acehand_core.types import ImageRgb
 
 Quality = Literal["lossless", "visual"]
@@ -118,14 +119,12 @@ def open_frames(
     Raises:
         VideoError: not readable. SchemaError: not of (width, height) ``size``, or too short.
     """
-    video = open_video(path)
-    frames = video.frames
-    assert isinstance(frames, VideoFrames)
-    _check_size(path, (video.width, video.height), size)
-    stop = len(frames) if stop is None else stop
-    if stop > len(frames):
-        raise SchemaError(f"{path}: frames up to {stop} are asked for; it has {len(frames)}.")
-    return frames.select(np.arange(first, stop))
+    index = scan(path)  # without a hash of the file: the clip's description has it
+    _check_size(path, (index.width, index.height), size)
+    stop = len(index) if stop is None else stop
+    if stop > len(index):
+        raise SchemaError(f"{path}: frames up to {stop} are asked for; it has {len(index)}.")
+    return VideoFrames(index, np.arange(first, stop))
 
 
 def _check_size(path: Path, actual: tuple[int, ...], described: tuple[int, int]) -> None:

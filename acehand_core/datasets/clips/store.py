@@ -241,8 +241,11 @@ class ClipStore:
             raise SchemaError(f"{self.root}: no clip {clip!r}; {close}")
         return folder
 
-    def open(self, clip: str) -> Clip:
+    def open(self, clip: str, pictures: bool = True) -> Clip:
         """Return a clip: hands in memory, pictures read when asked for.
+
+        Opening a video lists its packets, so without ``pictures`` no media file is opened and
+        ``frames`` is None.
 
         Raises:
             SchemaError: unknown name, or files that do not follow the format.
@@ -251,7 +254,7 @@ class ClipStore:
         info = self.info_of(clip)
         motion = read_hand_motion(folder / _HANDS)
         _check(info, motion)
-        return Clip(info, motion, self._frames(folder, info))
+        return Clip(info, motion, self._frames(folder, info) if pictures else None)
 
     def hands(self, clip: str) -> HandMotion:
         """Return the hands of a clip alone."""

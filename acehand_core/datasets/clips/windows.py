@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -165,15 +165,18 @@ def mixture(
     weights: Mapping[str, float],
     settings: WindowSettings,
     encoded: Callable[[ClipInfo], tuple[int, int]],
+    leave_out: Collection[str] = (),
 ) -> Mixture:
     """Sort the clips of stores into buckets.
 
     Args:
         weights: of each dataset with a store; any positive scale.
         encoded: the (width, height) at which a clip's pictures are encoded.
+        leave_out: clips that are not drawn, each as DATASET/CLIP.
 
     Raises:
-        InputError: weights and stores differ, or a dataset has no clip that is long enough.
+        InputError: weights and stores differ, a clip to leave out is not there, or a dataset has
+            no clip that is long enough.
     """
     if set(stores) != set(weights) or not stores or min(weights.values()) <= 0:
         raise InputError(
@@ -181,25 +184,33 @@ def mixture(
             "and weights above 0 are needed."
         )
 
+    for name in leave_out:
+        dataset, _, clip = name.partition("/")
+        if dataset in stores and clip not in stores[dataset].infos():
+            raise InputError(
+                f"leave_out: {name!r}: no such clip in {stores[dataset].root}; valid: DATASET/CLIP."
+            )
+
     buckets: dict[str, tuple[Bucket, ...]] = {}
     skipped = {}
     for name, store in stores.items():
         groups: dict[tuple[Kind, tuple[int, int], str], list[ClipInfo]] = {}
+        wanted = [i for i in store.infos().values() if f"{name}/{i.id}" not in leave_out]
         usable = [
             info
-            for info in store.infos().values()
+            for info in wanted
             if (
                 info.media != "none"
                 and (info.kind == "image" or info.frames >= settings.frames("video"))
             )
         ]
-        skipped[name] = len(store) - len(usable)
+        skipped[name] = len(wanted) - len(usable)
         for info in usable:
             lens = "none" if info.camera is None else info.camera.model
             groups.setdefault((info.kind, encoded(info), lens), []).append(info)
         if not usable:
             raise InputError(
-                f"{store.root}: none of {len(store)} clips has {settings.frames('video')} frames "
+                f"{store.root}: none of {len(wanted)} clips has {settings.frames('video')} frames "
                 "or is an image; give longer recordings or fewer latents."
             )
         buckets[name] = tuple(
