@@ -45,9 +45,9 @@ setup(
             "acehand = acehand_core.cli.main:main",
             "acehand-retarget = acehand_core.cli.retarget:main",
             # The nodes: ros2 run acehand_ros NAME.
-            "clip_recorder = acehand_ros.clip_recorder:main",
-            "offline_bag = acehand_ros.offline_bag:main",
-            "trajectory_player = acehand_ros.trajectory_player:main",
+            "clip_recorder = acehand_ros.entry:clip_recorder",
+            "offline_bag = acehand_ros.entry:offline_bag",
+            "trajectory_player = acehand_ros.entry:trajectory_player",
             "acehand-train = acehand_core.training.main:main",
         ]
     },
