@@ -20,6 +20,8 @@ setup(
     version="0.1.0",
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["acehand_core*", "acehand_ros*", "retarget*", "robots*"]),
+    # All data is named below; without this setuptools takes each of its folders for a package.
+    include_package_data=False,
     package_data={
         "acehand_core.evaluation": ["*.json"],
         "acehand_core.hand": ["assets/*.npz"],

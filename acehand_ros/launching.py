@@ -92,9 +92,13 @@ def values(parameters: Iterable[Parameter], given: Mapping[str, str]) -> dict[st
     Without the type a task called 12 would arrive as a number. The values are those of now: a node
     that an event starts later is out of the group that its launch file was included in.
     """
+    from launch.substitutions import TextSubstitution
     from launch_ros.parameter_descriptions import ParameterValue
 
-    return {p.name: ParameterValue(given[p.name], value_type=p.type) for p in parameters}
+    return {
+        p.name: ParameterValue(TextSubstitution(text=given[p.name]), value_type=p.type)
+        for p in parameters
+    }
 
 
 def end_with(node: Any, name: str, then: Iterable[Any] | None = None) -> Any:

@@ -92,10 +92,12 @@ def start(context):
         ],
     )  # fmt: skip
 
+    then = [player] if given["player"] == "true" else []
+
     def spawned(event, _):
         if event.returncode != 0:
             raise RuntimeError(f"the controllers did not start: exit code {event.returncode}")
-        return [player] if given["player"] == "true" else []
+        return then
 
     return [
         publisher,

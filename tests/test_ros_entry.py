@@ -159,3 +159,10 @@ def test_a_bag_names_the_distribution_it_was_recorded_on(tmp_path: Path) -> None
         writer.close()
         told = yaml.safe_load((path / "metadata.yaml").read_text("utf-8"))
         assert told["rosbag2_bagfile_information"]["ros_distro"] == named
+
+
+def test_colcon_runs_the_tests_on_ros_alone() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "--junit-prefix=acehand_ros"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    files = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert files and all(file.startswith("tests/ros/") for file in files), done.stdout[-2000:]
