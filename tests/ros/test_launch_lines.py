@@ -36,6 +36,7 @@ class Started:
         self.nodes: list[tuple[str, str]] = []
         self.context = LaunchContext()
         self.handlers: list[Any] = []
+        self.around = around
         monkeypatch.setattr(self.context, "register_event_handler", self._register)
         for kind in (Node, LifecycleNode):
             monkeypatch.setattr(kind, "execute", lambda node, _: self._start(node))
@@ -62,7 +63,8 @@ class Started:
         path = str(ROOT / "launch" / f"{name}.launch.py")
         source = PythonLaunchDescriptionSource(path)
         self.visit(IncludeLaunchDescription(source, launch_arguments=given.items()))
-        self.context.launch_configurations.clear()  # as after a group that held the include
+        if self.around:  # after the group that held the include
+            self.context.launch_configurations.clear()
         self.ended()
 
     def ended(self) -> None:
