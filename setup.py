@@ -20,6 +20,8 @@ setup(
     version="0.1.0",
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["acehand_core*", "acehand_ros*", "retarget*", "robots*"]),
+    # All data is named below; without this setuptools takes each of its folders for a package.
+    include_package_data=False,
     package_data={
         "acehand_core.evaluation": ["*.json"],
         "acehand_core.hand": ["assets/*.npz"],
@@ -44,9 +46,9 @@ setup(
             "acehand = acehand_core.cli.main:main",
             "acehand-retarget = acehand_core.cli.retarget:main",
             # The nodes: ros2 run acehand_ros NAME.
-            "clip_recorder = acehand_ros.clip_recorder:main",
-            "offline_bag = acehand_ros.offline_bag:main",
-            "trajectory_player = acehand_ros.trajectory_player:main",
+            "clip_recorder = acehand_ros.entry:clip_recorder",
+            "offline_bag = acehand_ros.entry:offline_bag",
+            "trajectory_player = acehand_ros.entry:trajectory_player",
             "acehand-train = acehand_core.training.main:main",
         ]
     },

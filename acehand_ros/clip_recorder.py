@@ -21,15 +21,16 @@ from acehand_ros.clips import (
     camera_info_topic,
     convert_clip,
     image_msgtype,
+    image_topics,
 )
 from acehand_ros.messages import DIAGNOSTICS, Outlet
-from acehand_ros.offline_bag import exit_code, summary
+from acehand_ros.offline_bag import exit_code
 from acehand_ros.options import check_ace, clip_options
 from acehand_ros.parameters import CLIP_RECORDER, declare, refuse_bad_values
-from acehand_ros.status import OK, diagnostics, job_diagnostics
+from acehand_ros.status import OK, JobLog, diagnostics, job_diagnostics
 from acehand_ros.worker import JobStatus, Worker
 
-_DIAGNOSTICS_S, _LOOK_S = 0.5, 0.2
+_DIAGNOSTICS_S, _LOOK_S, _REMIND_S = 0.5, 0.2, 3.0
 
 
 class ClipRecorderNode:
@@ -50,15 +51,16 @@ class ClipRecorderNode:
         self._subscriptions: list[Any] = []
         self._verdict: list[dict[str, Any]] = []  # of the last clip
         self._active = self._ended = False
-        self._told: JobStatus = self._worker.status
+        self._log = JobLog(node.get_logger(), self._worker)
         self._exit_code = EXIT_OK
         refuse_bad_values(node, CLIP_RECORDER, self._values.__setitem__)
         for name, action in (
             ("start", self._start), ("stop", self._stop), ("cancel", self._cancel),
         ):  # fmt: skip
             runtime.add_trigger(node, name, action)
-        node.create_timer(_DIAGNOSTICS_S, self._tell)
-        node.create_timer(_LOOK_S, self._look_for_camera)
+        runtime.add_timer(node, _DIAGNOSTICS_S, self._tell)
+        runtime.add_timer(node, _LOOK_S, self._look_for_camera)
+        runtime.add_timer(node, _REMIND_S, self._remind)
         node.app = self
         if self._values["autostart"]:
             for step in (node.trigger_configure, node.trigger_activate):
@@ -71,7 +73,7 @@ class ClipRecorderNode:
         """Whether the first clip is done, where that ends the node."""
         return self._ended and bool(self._values["exit_when_done"])
 
-    def close(self, interrupted: bool) -> int:
+    def close(self) -> int:
         """Close an open clip, which stays, and stop the work."""
         if self._clip.recording:
             self._keep("not converted")
@@ -136,6 +138,16 @@ class ClipRecorderNode:
             self._subscribe(topic, msgtype)
             self._subscribe(self._info_topic, CAMERA_INFO)
             self._node.get_logger().info(f"listening to {topic} ({msgtype})")
+
+    def _remind(self) -> None:
+        """Log what is waited for, or how long the clip is by now."""
+        log, topic = self._node.get_logger(), self._image_topic
+        if self._active and not self._node.count_publishers(topic):
+            there = image_topics(dict(self._node.get_topic_names_and_types()), topic)
+            log.info(f"waiting for images on {topic}; image topics there are: {there}")
+        elif self._clip.recording:
+            seconds = self._clip.length_s(runtime.now_ns(self._node))
+            log.info(f"recording {self._clip.path}: {self._clip.images} images, {seconds:.1f} s")
 
     def _subscribe(self, topic: str, msgtype: str) -> None:
         from rclpy.qos import qos_profile_sensor_data
@@ -204,27 +216,18 @@ class ClipRecorderNode:
 
     def _tell(self) -> None:
         now_ns, name = runtime.now_ns(self._node), self._node.get_name()
-        status, log = self._worker.status, self._node.get_logger()
-        for remark in self._worker.take_remarks():
-            log.info(remark)
+        status = self._worker.status
         if self._clip.recording:
             length = f"{self._clip.length_s(now_ns):.2f}"
             values = {"clip": self._clip.path, "images": self._clip.images, "seconds": length}
             self._outlet.publish([diagnostics(name, OK, "recording", values, now_ns)])
         else:
             self._outlet.publish([job_diagnostics(name, status, now_ns, self._verdict)])
-        if status.state not in ("idle", "running") and status != self._told:
-            self._told = status
-            self._publish_clip(status)
+        if self._log.tell():
+            self._publish_clip(self._worker.status)
 
     def _publish_clip(self, status: JobStatus) -> None:
-        """Publish the trajectory of a clip whose work has ended, and say how it went."""
-        log = self._node.get_logger()
-        # rclpy raises where one line logs at two levels.
-        if status.state == "failed":
-            log.error(summary(status))
-        else:
-            log.info(summary(status))
+        """Publish the trajectory of a clip whose work has ended."""
         result = status.report
         if isinstance(result, ClipResult) and result.demonstration is not None:
             demonstration = result.demonstration

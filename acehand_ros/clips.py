@@ -7,6 +7,7 @@ it leaves unfinished where it is killed becomes a clip when the next one opens t
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import threading
@@ -146,6 +147,12 @@ def image_msgtype(topic: str, choice: str, graph: dict[str, list[str]]) -> str |
     return None
 
 
+def image_topics(graph: dict[str, list[str]], but: str) -> str:
+    """Return the topics of a graph (topic -> types) that carry images, apart from one."""
+    kinds = {IMAGE, COMPRESSED}
+    return ", ".join(t for t in sorted(graph) if t != but and kinds & set(graph[t])) or "none"
+
+
 class ClipRecorder:
     """Writes one clip at a time. The caller gives the time of every message (ns)."""
 
@@ -169,7 +176,9 @@ class ClipRecorder:
         """
         if self._writer is not None:
             raise InputError("A clip is being recorded already; ~/stop ends it.")
-        self._writer, self.path = BagWriter(path, keep_partial=True), path
+        self._writer, self.path = (
+            BagWriter(path, keep_partial=True, recorded_on=os.environ.get("ROS_DISTRO", "")), path
+        )  # fmt: skip
         self._first_ns = None
         self.images = self.camera_infos = 0
 
@@ -229,6 +238,11 @@ class ClipResult:
     def bag(self) -> str | None:
         """The bag written."""
         return self.convert.bag
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What was lost on reading the clip, in sentences."""
+        return self.convert.losses
 
     @property
     def lost_messages(self) -> dict[str, int]:

@@ -99,7 +99,7 @@ def controller_parameters(
     """Return the parameters of controller_manager, joint states and a controller per hand.
 
     The controllers are called as topics of ours begin, so that ``/left_hand/joint_trajectory`` of a
-    bag reaches its controller.
+    bag reaches its controller. They and the manager are found in any namespace (``/**``).
 
     Args:
         kind: of ``KINDS``: for goals, or for one of the two that only forward commands.
@@ -111,7 +111,7 @@ def controller_parameters(
         "update_rate": rate_hz,
         "joint_state_broadcaster": {"type": "joint_state_broadcaster/JointStateBroadcaster"},
     }
-    out: dict[str, Any] = {"controller_manager": {"ros__parameters": manager}}
+    out: dict[str, Any] = {"/**/controller_manager": {"ros__parameters": manager}}
     for one in chosen.values():
         manager[one.controller] = {"type": KINDS[kind]}
         values: dict[str, Any] = {"joints": list(one.joints)}
@@ -119,7 +119,7 @@ def controller_parameters(
             values = _trajectories(one, path_tolerance, goal_tolerance)
         elif kind == "forward":  # a position group knows its interface
             values["interface_name"] = "position"
-        out[one.controller] = {"ros__parameters": values}
+        out[f"/**/{one.controller}"] = {"ros__parameters": values}
     return out
 
 

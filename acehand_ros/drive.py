@@ -168,12 +168,16 @@ class ActionDrive(_Drive):
 
 
 class ForwardDrive(_Drive):
-    """The commands themselves, at their own rate, for controllers that only forward them."""
+    """The commands themselves, for controllers that only forward them, at those controllers' rate.
 
-    def __init__(self, *args: Any) -> None:
+    At the clip's rate each would be a step: as far in one cycle as the limit of speed allows in
+    several.
+    """
+
+    def __init__(self, *args: Any, command_hz: float = 100.0) -> None:
         super().__init__(*args)
         self._commands: dict[Side, Float[np.ndarray, "K C"]] = {}
-        self._period_s, self._started_s, self._next = 1.0, 0.0, 0
+        self._period_s, self._started_s, self._next = 1 / command_hz, 0.0, 0
 
     @property
     def stopped(self) -> bool:
@@ -192,15 +196,14 @@ class ForwardDrive(_Drive):
             InputError: the hands' places are not known.
         """
         self.problem = None
-        period_s = 1 / (self._demonstration.fps * rate)
         start = self._controllers.measure()
         courses, begin = self._courses(frame, rate, start)
         with self._lock:
             self._commands = {
-                side: self._maps[side].values(_sampled(course, start[side], period_s))
+                side: self._maps[side].values(_sampled(course, start[side], self._period_s))
                 for side, course in courses.items()
             }
-            self._period_s, self._started_s, self._next = period_s, time.monotonic(), 0
+            self._started_s, self._next = time.monotonic(), 0
         return begin
 
     def stop(self) -> None:

@@ -86,16 +86,18 @@ def description(parameter: Parameter) -> str:
     return f"{parameter.description} ({parameter.low:g} to {parameter.high:g})"
 
 
-def values(parameters: Iterable[Parameter]) -> dict[str, Any]:
+def values(parameters: Iterable[Parameter], given: Mapping[str, str]) -> dict[str, Any]:
     """Return what to give a node for these launch arguments: each as its own type.
 
-    Without the type a task called 12 would arrive as a number.
+    Without the type a task called 12 would arrive as a number. The values are those of now: a node
+    that an event starts later is out of the group that its launch file was included in.
     """
-    from launch.substitutions import LaunchConfiguration
+    from launch.substitutions import TextSubstitution
     from launch_ros.parameter_descriptions import ParameterValue
 
     return {
-        p.name: ParameterValue(LaunchConfiguration(p.name), value_type=p.type) for p in parameters
+        p.name: ParameterValue(TextSubstitution(text=given[p.name]), value_type=p.type)
+        for p in parameters
     }
 
 
@@ -270,6 +272,14 @@ def namespace_argument() -> Any:
         default_value="",
         description="ROS namespace of nodes and topics, for example robot1; /clock goes there too",
     )
+
+
+def full_namespace(given: Mapping[str, str]) -> str:
+    """Return the namespace of a launch with those of the groups around it; empty: none."""
+    around, own = given.get("ros_namespace", "").rstrip("/"), given["namespace"].rstrip("/")
+    if not own or own.startswith("/"):
+        return own or around
+    return f"{around}/{own}"
 
 
 def own_clock(namespace: str) -> list[tuple[str, str]]:

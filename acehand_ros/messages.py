@@ -12,21 +12,8 @@ from typing import Any
 import numpy as np
 
 from acehand_core.bags.messages import SHARED, TOPICS, PlainMessage, TopicSpec
-from acehand_core.errors import AcehandError
 
 DIAGNOSTICS = "/diagnostics"
-_ROS_HELP = (
-    "needs ROS 2: source its setup (and that of the workspace) in the environment that acehand is "
-    "installed in. docs/ros2.md says how."
-)
-
-
-def need_ros(name: str) -> None:
-    """Raise ``AcehandError`` with what to do where rclpy cannot be imported."""
-    try:
-        import rclpy  # noqa: F401
-    except ImportError as error:
-        raise AcehandError(f"{name} {_ROS_HELP} ({error})") from error
 
 
 def to_ros(message: PlainMessage, stamp_ns: int | None = None) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from acehand_ros import runtime
 from acehand_ros.messages import DIAGNOSTICS, Outlet
 from acehand_ros.options import offline_options
 from acehand_ros.parameters import OFFLINE_BAG, declare, refuse_bad_values
-from acehand_ros.status import job_diagnostics, report_values
+from acehand_ros.status import JobLog, job_diagnostics
 from acehand_ros.worker import JobStatus, Worker
 
 _DIAGNOSTICS_S = 0.5
@@ -30,11 +29,11 @@ class OfflineBag:
         self._worker = Worker()
         self._outlet = Outlet(node)
         self._outlet.open([DIAGNOSTICS])
-        self._told: JobStatus | None = None
+        self._log = JobLog(node.get_logger(), self._worker)
         refuse_bad_values(node, OFFLINE_BAG, self._values.__setitem__)
         runtime.add_trigger(node, "start", self._start)
         runtime.add_trigger(node, "cancel", self._cancel)
-        node.create_timer(_DIAGNOSTICS_S, self._tell)
+        runtime.add_timer(node, _DIAGNOSTICS_S, self._tell)
         if self._values["autostart"]:
             node.get_logger().info(self._start())
 
@@ -44,7 +43,7 @@ class OfflineBag:
         ended = self._worker.status.state not in ("idle", "running")
         return ended and bool(self._values["exit_when_done"])
 
-    def close(self, interrupted: bool) -> int:
+    def close(self) -> int:
         """Stop the job and return the exit code of ``acehand bag convert``."""
         if self._worker.cancel():
             self._node.get_logger().info("stopping; what is finished is being saved")
@@ -57,7 +56,6 @@ class OfflineBag:
 
         options = offline_options(self._values)
         self._worker.start(lambda progress, cancel: convert_bag(options, progress, cancel))
-        self._told = None
         return f"converting {options.bag}"
 
     def _cancel(self) -> str:
@@ -66,27 +64,9 @@ class OfflineBag:
         return "stopping at the next step; what is finished stays"
 
     def _tell(self) -> None:
-        status, log = self._worker.status, self._node.get_logger()
-        for remark in self._worker.take_remarks():
-            log.info(remark)
-        if status.state == "running" and (self._told is None or status.stage != self._told.stage):
-            log.info(status.stage)
-        now_ns = runtime.now_ns(self._node)
-        self._outlet.publish([job_diagnostics(self._node.get_name(), status, now_ns)])
-        if status.state not in ("idle", "running") and status != self._told:
-            # rclpy raises where one line logs at two levels.
-            if status.state == "failed":
-                log.error(summary(status))
-            else:
-                log.info(summary(status))
-        self._told = status
-
-
-def summary(status: JobStatus) -> str:
-    """Return how a job ended in one line: its message and, as JSON, what it made."""
-    if status.report is None:
-        return status.message
-    return f"{status.message}: {json.dumps(report_values(status.report))}"
+        now_ns, name = runtime.now_ns(self._node), self._node.get_name()
+        self._outlet.publish([job_diagnostics(name, self._worker.status, now_ns)])
+        self._log.tell()
 
 
 def exit_code(status: JobStatus) -> int:

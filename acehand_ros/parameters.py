@@ -13,9 +13,10 @@ from typing import Any
 
 from acehand_core import ConvertOptions, JobSettings
 from acehand_core.bags.records import BagOptions
-from acehand_core.errors import InputError, nearest
+from acehand_core.errors import AcehandError, InputError, nearest
 from acehand_core.pipeline.bag_episodes import MODES
 from acehand_core.settings import group, leaves, like, setting
+from retarget.robots.robot import load_robot
 
 Value = str | bool | int | float
 
@@ -227,6 +228,9 @@ class Player:
         "controllers, commands (forward) for forward_command and position groups",
         choices=("topics", "action", "forward"),
     )
+    command_rate: float = setting(
+        100.0, "output:=forward: commands a second, the controllers' rate", low=1.0, high=1000.0
+    )
     controllers: str = setting(
         "", "joint map: inspire, renesas_inspire_rh56 or a YAML file; empty: our names"
     )
@@ -251,6 +255,8 @@ class Player:
 OFFLINE_BAG: Table = tuple(replace(p, changeable=p.name != "autostart") for p in table(OfflineBag))
 CLIP_RECORDER = table(ClipRecorder)
 PLAYER = table(Player)
+
+TABLES = {"offline_bag": OFFLINE_BAG, "clip_recorder": CLIP_RECORDER, "trajectory_player": PLAYER}
 
 _KNOWN = {parameter.name: parameter for parameter in (*CLIP_RECORDER, *OFFLINE_BAG)}
 _EXISTING = _KNOWN["existing"].choices
@@ -292,7 +298,7 @@ def check(table: Table, values: Mapping[str, Any]) -> None:
     """Refuse values that a table does not allow.
 
     Raises:
-        InputError: with all that is wrong, one sentence each.
+        InputError: with all that is wrong, one sentence each. SchemaError: of the robot's file.
     """
     known = {parameter.name: parameter for parameter in table}
     unknown = [name for name in values if name not in known]
@@ -304,6 +310,19 @@ def check(table: Table, values: Mapping[str, Any]) -> None:
     ]
     if wrong:
         raise InputError(" ".join(sorted(wrong)))
+    if "robot" in values:
+        load_robot(values["robot"])  # at once, not when the hands are found
+
+
+def usage(name: str) -> str:
+    """Return the help of a node: its parameters, what each may be, and its default."""
+    lines = [f"usage: ros2 run acehand_ros {name} --ros-args -p NAME:=VALUE ...", ""]
+    for p in TABLES[name]:
+        valid = f" ({', '.join(p.choices)})" if p.choices else ""
+        if p.low is not None and p.high is not None:
+            valid = f" ({p.low:g} to {p.high:g})"
+        lines.append(f"  {p.name}: {p.description}{valid}; default: {p.default!r}")
+    return "\n".join(lines)
 
 
 def declare(node: Any, table: Table) -> dict[str, Value]:
@@ -339,7 +358,7 @@ def refuse_bad_values(node: Any, table: Table, apply: Any) -> None:
             check(table, {change.name: change.value for change in given})
             for change in given:
                 apply(change.name, change.value)
-        except InputError as error:
+        except AcehandError as error:
             return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)
 

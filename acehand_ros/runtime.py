@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import signal
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from acehand_core.errors import AcehandError, exit_code
-from acehand_ros.messages import need_ros
+from acehand_core.errors import EXIT_INTERRUPTED, EXIT_OK, AcehandError, exit_code
+from acehand_ros.entry import STOP
 from acehand_ros.parameters import as_parameters
 
 _SPIN_S = 0.1
@@ -23,7 +20,7 @@ class App(Protocol):
         """Whether the process may end by itself."""
         ...
 
-    def close(self, interrupted: bool) -> int:
+    def close(self) -> int:
         """Stop all work, say the last word on topics that are still open; return the exit code."""
         ...
 
@@ -36,34 +33,25 @@ def run(
 ) -> int:
     """Run a node until it has finished or is told to stop; return the exit code.
 
-    Signals are handled here, not by rclpy, which would close the context at once: the last
-    diagnostics and the worker's own saving of what is finished need it open.
+    Signals are handled by ``entry``, not by rclpy, which would close the context at once: the last
+    diagnostics and the worker's own saving of what is finished need it open. A node that was told
+    to stop and has is no failure: ``ros2 launch`` takes any code but 0 for a crash.
     """
-    try:
-        need_ros(name)
-    except AcehandError as error:
-        # Neither a node nor its logger without rclpy; unconfigured, this goes to standard error.
-        logging.getLogger(name).error("%s", error)
-        return exit_code(error)
     import rclpy
     from rclpy.executors import SingleThreadedExecutor
     from rclpy.signals import SignalHandlerOptions
 
-    stop = threading.Event()
     rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
-    before = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
     node: Any = None
     try:
         node = _node(name, lifecycle)
         executor = SingleThreadedExecutor()
         executor.add_node(node)
         app = build(node)
-        while not (stop.is_set() or app.finished):
+        while not (STOP.is_set() or app.finished):
             executor.spin_once(timeout_sec=_SPIN_S)
-        return app.close(stop.is_set())
+        code = app.close()
+        return EXIT_OK if STOP.is_set() and code == EXIT_INTERRUPTED else code
     except AcehandError as error:
         if node is None:
             raise
@@ -73,8 +61,6 @@ def run(
         if node is not None:
             node.destroy_node()
         rclpy.try_shutdown()
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _node(name: str, lifecycle: bool) -> Any:
@@ -123,6 +109,13 @@ def _lifecycle_node(name: str) -> Any:
             return self.step(self.app.deactivate)
 
     return LifecycleNode(name)
+
+
+def add_timer(node: Any, seconds: float, action: Callable[[], None]) -> None:
+    """Call regularly, also where ``use_sim_time`` is set and /clock stands still."""
+    from rclpy.clock import Clock, ClockType
+
+    node.create_timer(seconds, action, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
 
 def now_ns(node: Any) -> int:

@@ -1,16 +1,18 @@
-"""What a node says on /diagnostics about its work. No ROS."""
+"""What a node says on /diagnostics and in its log about its work. No ROS."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acehand_core.bags.messages import PlainMessage
 from acehand_ros.messages import DIAGNOSTICS, stamp_fields
 from acehand_ros.parameters import as_parameters
-from acehand_ros.worker import JobStatus
+from acehand_ros.worker import JobStatus, Worker
 
 OK, WARN, ERROR = 0, 1, 2
+_PROGRESS_S = 5.0
 _LEVELS = {"idle": OK, "running": OK, "done": OK, "cancelled": WARN, "failed": ERROR}
 
 
@@ -49,7 +51,8 @@ def job_diagnostics(
     if status.report is not None:
         values |= report_values(status.report)
         if status.state == "done" and values.get("failures"):
-            level, message = WARN, values["failures"]
+            level = WARN if values["episodes"] else ERROR
+            message = values["failures"]
     return diagnostics(name, level, message, values, now_ns, more)
 
 
@@ -73,3 +76,58 @@ def report_values(report: Any) -> dict[str, Any]:
     if job.failures:
         values["failures"] = as_parameters(" ".join(str(failure.error) for failure in job.failures))
     return values
+
+
+class JobLog:
+    """Tells a node's log, in words, how far a worker's job is and how it ended."""
+
+    def __init__(self, log: Any, worker: Worker) -> None:
+        self._log, self._worker = log, worker
+        self._told, self._told_s = worker.status, 0.0
+
+    def tell(self) -> bool:
+        """Log a new stage, or every few seconds how much of it is done; return whether it ended."""
+        status, told = self._worker.status, self._told
+        for remark in self._worker.take_remarks():
+            self._log.info(remark)
+        if status.state == "running":
+            if status.stage != told.stage or told.state != "running":
+                self._log.info(status.stage)
+            elif status.total and time.monotonic() - self._told_s > _PROGRESS_S:
+                self._log.info(f"{status.stage}: {100 * status.done / status.total:.0f} %")
+            else:
+                return False
+            self._told, self._told_s = status, time.monotonic()
+            return False
+
+        if status.state == "idle" or status == told:
+            return False
+        self._told = status
+        self._end(status)
+        return True
+
+    def _end(self, status: JobStatus) -> None:
+        report = status.report
+        if report is None:
+            # rclpy raises where one line logs at two levels.
+            if status.state == "failed":
+                self._log.error(status.message)
+            else:
+                self._log.info(status.message)
+            return
+        count, values = len(report.job.episodes), report_values(report)
+        if count or not report.job.failures:
+            episodes = f"{count} episode{'' if count == 1 else 's'}"
+            verdicts = f" ({values['verdicts']})" if count else ""
+            bag = f", bag {report.bag}" if report.bag else ""
+            self._log.info(
+                f"{status.message}: {episodes}{verdicts}, dataset {values['dataset']}{bag}, "
+                f"{values['seconds']} s"
+            )
+        for loss in report.losses:
+            self._log.warning(loss)
+        if values["lost_messages"]:
+            topics = ", ".join(f"{name} {n}" for name, n in report.lost_messages.items())
+            self._log.warning(f"messages that could not be used: {topics}")
+        for failure in report.job.failures:
+            self._log.error(f"failed: {as_parameters(str(failure.error))}")

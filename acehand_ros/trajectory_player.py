@@ -72,7 +72,7 @@ class TrajectoryPlayer:
             ("pause", self._pause), ("resume", self._resume), ("restart", self._restart),
         ):  # fmt: skip
             runtime.add_trigger(node, name, action)
-        node.create_timer(_STATUS_S, self._tell)
+        runtime.add_timer(node, _STATUS_S, self._tell)
         self._playback.prepare()
         self._wait_for_subscriber(float(values["wait_for_subscriber"]))
         self._playback.start()
@@ -87,7 +87,7 @@ class TrajectoryPlayer:
         over = stopped or self._playback.ended
         return self._playback.error is not None or (self._exit and over)
 
-    def close(self, interrupted: bool) -> int:
+    def close(self) -> int:
         """Stop playing."""
         if self._controllers is not None:
             self._controllers.close()
@@ -117,7 +117,10 @@ class TrajectoryPlayer:
         )
         now = functools.partial(runtime.now_ns, self._node)
         if not action:
-            return ForwardDrive(demonstration, robot, maps, self._controllers, now)
+            return ForwardDrive(
+                demonstration, robot, maps, self._controllers, now,
+                command_hz=values["command_rate"],
+            )  # fmt: skip
         drive = ActionDrive(demonstration, robot, maps, self._controllers, now)
         self._controllers.drive = drive
         return drive

@@ -32,7 +32,7 @@ def start(context):
         name="clip_recorder",
         namespace=namespace,
         output="screen",
-        parameters=[launching.values(SHOWN), {"use_sim_time": sim_time}],
+        parameters=[launching.values(SHOWN, given), {"use_sim_time": sim_time}],
         remappings=launching.own_clock(namespace),
     )
     topic = given["image_topic"]

@@ -2,6 +2,7 @@
 
 ros2 launch acehand_ros inspire_ros2_control.launch.py source:=dataset
 ros2 launch acehand_ros inspire_ros2_control.launch.py source:=dataset hardware:=PACKAGE/PLUGIN
+ros2 launch acehand_ros inspire_ros2_control.launch.py source:=dataset namespace:=left_robot
 """
 
 import yaml
@@ -19,7 +20,7 @@ SHOWN = launching.pick(
     PLAYER,
     (
         "source", "robot", "hands", "episode", "rate", "loop", "paused", "position", "output",
-        "wait_for_controller", "markers", "exit_when_done",
+        "wait_for_controller", "markers", "frame_prefix", "exit_when_done",
     ),
 )  # fmt: skip
 OWN = (
@@ -40,7 +41,7 @@ DEFAULTS = {"source": "", "output": "action", "wait_for_controller": "30.0", "ma
 def start(context):
     """Start controllers; when they run, the player; end with the player."""
     given = context.launch_configurations
-    robot = load_robot(given["robot"])
+    robot, namespace = load_robot(given["robot"]), launching.full_namespace(given)
     hardware = control.hardware_parameters(given["hardware_parameters"])
     urdf = control.description(robot, given["hands"], given["hardware"], hardware)
     kind = given["forward_controller"] if given["output"] == "forward" else "action"
@@ -52,18 +53,27 @@ def start(context):
     publisher = Node(
         package="robot_state_publisher",
         executable="robot_state_publisher",
-        parameters=[{"robot_description": ParameterValue(urdf, value_type=str)}],
+        namespace=namespace,
+        parameters=[
+            {
+                "robot_description": ParameterValue(urdf, value_type=str),
+                "frame_prefix": given["frame_prefix"],
+            }
+        ],
     )
     manager = Node(
         package="controller_manager",
         executable="ros2_control_node",
+        namespace=namespace,
         parameters=[file],
         output="screen",
     )
-    names = [name for name in parameters if name != "controller_manager"]
+    names = [control.own_names(robot)[side].controller
+             for side in control.chosen_sides(robot, given["hands"])]  # fmt: skip
     spawner = Node(
         package="controller_manager",
         executable="spawner",
+        namespace=namespace,
         arguments=["joint_state_broadcaster", *names, "--param-file", file],
         output="screen",
     )
@@ -71,17 +81,23 @@ def start(context):
         package=launching.PACKAGE,
         executable="trajectory_player",
         name="trajectory_player",
+        namespace=namespace,
         output="screen",
         parameters=[
-            launching.values(SHOWN),
-            {"stamps": "now", "publish_clock": False, "publish_tf": False},
+            launching.values(SHOWN, given),
+            {
+                "stamps": "now", "publish_clock": False, "publish_tf": False,
+                "command_rate": float(given["update_rate"]),
+            },
         ],
-    )
+    )  # fmt: skip
+
+    then = [player] if given["player"] == "true" else []
 
     def spawned(event, _):
         if event.returncode != 0:
             raise RuntimeError(f"the controllers did not start: exit code {event.returncode}")
-        return [player] if given["player"] == "true" else []
+        return then
 
     return [
         publisher,
@@ -90,7 +106,7 @@ def start(context):
         RegisterEventHandler(OnProcessExit(target_action=spawner, on_exit=spawned)),
         launching.end_with(manager, "ros2_control_node"),
         launching.end_with(player, "trajectory_player"),
-        *launching.viewer(given["view"], False, launching.Scene()),
+        *launching.viewer(given["view"], False, launching.Scene(namespace, given["frame_prefix"])),
     ]  # fmt: skip
 
 
@@ -104,6 +120,7 @@ def generate_launch_description():
         [
             *launching.arguments(SHOWN, defaults=DEFAULTS),
             *own,
+            launching.namespace_argument(),
             OpaqueFunction(function=start),
         ]
     )

@@ -3,7 +3,12 @@
 ros2 launch acehand_ros offline_bag.launch.py bag:=recording output_dir:=dataset
 """
 
-from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, OpaqueFunction
+from launch.actions import (
+    DeclareLaunchArgument,
+    GroupAction,
+    IncludeLaunchDescription,
+    OpaqueFunction,
+)
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch_ros.actions import Node
 
@@ -31,18 +36,19 @@ def start(context):
         name="offline_bag",
         namespace=given["namespace"],
         output="screen",
-        parameters=[launching.values(SHOWN)],
+        parameters=[launching.values(SHOWN, given)],
     )
     replay = IncludeLaunchDescription(
         PythonLaunchDescriptionSource(str(launching.share("launch", "replay.launch.py"))),
         launch_arguments={
             "source": given["output_dir"],
             "robot": given["robot"],
-            "namespace": given["namespace"],
+            "namespace": launching.full_namespace(given),
             "frame_prefix": given["frame_prefix"],
         }.items(),
     )
-    then = [replay] if given["play"] == "true" else None
+    # By itself: hands:=auto, which is for the conversion, is no choice of the replay.
+    then = [GroupAction([replay], forwarding=False)] if given["play"] == "true" else None
     return [convert, launching.end_with(convert, "offline_bag", then)]
 
 

@@ -19,8 +19,8 @@ SHOWN = launching.pick(
         "source", "robot", "episode", "rate", "loop", "paused", "position", "stamps",
         "publish_clock", "clock_rate", "publish_tf", "frame_prefix", "markers", "mesh",
         "wait_for_subscriber",
-        "exit_when_done", "output", "controllers", "hands", "left_controller", "right_controller",
-        "wait_for_controller", "path_tolerance",
+        "exit_when_done", "output", "command_rate", "controllers", "hands", "left_controller",
+        "right_controller", "wait_for_controller", "path_tolerance",
     ),
 )  # fmt: skip
 
@@ -39,7 +39,7 @@ def start(context):
         namespace=namespace,
         output="screen",
         # robot_state_publisher publishes the descriptions, too, where it is started.
-        parameters=[launching.values(SHOWN), {"publish_description": not published}],
+        parameters=[launching.values(SHOWN, given), {"publish_description": not published}],
         remappings=launching.own_clock(namespace),
     )
     frame, pictures = seen_by(Path(given["source"]).expanduser(), int(given["episode"]))

@@ -688,13 +688,13 @@ def test_exit_codes_of_what_is_no_error_of_ours() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("rclpy") is not None, reason="rclpy is installed")
 def test_without_ros_the_nodes_say_what_is_missing() -> None:
-    code = "from acehand_ros.offline_bag import main\nraise SystemExit(main())"
+    code = "from acehand_ros.entry import offline_bag\nraise SystemExit(offline_bag())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False,
         cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "needs ROS 2" in done.stderr
+    assert "needs ROS 2 and acehand's libraries" in done.stderr and "rclpy" in done.stderr
 
 
 def test_the_documentation_names_every_topic_and_argument() -> None:

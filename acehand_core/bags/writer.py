@@ -34,6 +34,8 @@ class BagWriter:
     Until it is complete it is the hidden folder ``.NAME.partial-PID``. With ``keep_partial`` that
     stays where the bag cannot be completed, for recordings that cannot be made again.
 
+    ``recorded_on`` is the distribution that metadata.yaml names; "": none, as rosbags writes it.
+
     Raises:
         OutputError: ``path`` exists, or cannot be written. InputError: .mcap with another storage.
         MissingDependencyError: rosbags is not installed.
@@ -47,6 +49,7 @@ class BagWriter:
         distro: str = LATEST,
         compress: bool = True,
         keep_partial: bool = False,
+        recorded_on: str = "",
     ) -> None:
         load_library()
         from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
@@ -65,6 +68,7 @@ class BagWriter:
         )
         self._connections: dict[str, tuple[str, Any]] = {}
         self._overwrite, self._keep_partial = overwrite, keep_partial
+        self._recorded_on = recorded_on if recorded_on.isalnum() else ""
         self.counts: Counter[str] = Counter()
         with output_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,6 +111,11 @@ class BagWriter:
             with output_errors(self.path):
                 self._writer.close()
                 made = self._partial
+                if self._recorded_on:
+                    metadata = made / "metadata.yaml"
+                    text = metadata.read_text("utf-8")
+                    named = f"ros_distro: {self._recorded_on}"
+                    metadata.write_text(text.replace("ros_distro: rosbags", named), "utf-8")
                 if self._bare:
                     made = next(self._partial.glob("*.mcap"))
                 for file in (made, *made.rglob("*")):

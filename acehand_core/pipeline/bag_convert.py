@@ -70,7 +70,8 @@ class ConvertOptions:
 class ConvertReport:
     """A finished conversion. ``topics`` says what was read and how much was written.
 
-    ``lost_messages`` counts by topic what could not be used ("*": of an unknown topic).
+    ``lost_messages`` counts by topic what could not be used ("*": of an unknown topic); ``losses``
+    are those of the notes that say what was lost or damaged in the bag read.
     """
 
     job: JobReport
@@ -78,6 +79,7 @@ class ConvertReport:
     topics: Mapping[str, Any]
     lost_messages: Mapping[str, int]
     notes: tuple[str, ...]
+    losses: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``acehand bag convert --json`` prints."""
@@ -146,6 +148,7 @@ def _convert(
             topics={**index.topics, "written": dict(written or {})},
             lost_messages=dict(lost),
             notes=tuple(dict.fromkeys(notes)),
+            losses=index.dropped.sentences(),
         )
 
     try:
@@ -210,7 +213,9 @@ def _write_beside(
 
     with index.bag() as bag:
         topics = bag.topics
-        with BagWriter(output, options.storage, overwrite, bag.definitions) as writer:
+        with BagWriter(
+            output, options.storage, overwrite, bag.definitions, recorded_on=bag.distro
+        ) as writer:
             writer.describe(origin.custom_data())
             for topic in topics.values():
                 writer.add_topic(topic)

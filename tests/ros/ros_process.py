@@ -63,7 +63,7 @@ class Process:
     def __init__(
         self, module: str, parameters: dict[str, Any], remap: Mapping[str, str] | None = None
     ) -> None:
-        code = f"import sys; from acehand_ros.{module} import main; sys.exit(main(sys.argv))"
+        code = f"import sys; from acehand_ros.entry import {module}; sys.exit({module}())"
         settings = [text for key, value in parameters.items() for text in ("-p", _set(key, value))]
         names = [text for key, to in (remap or {}).items() for text in ("-r", f"{key}:={to}")]
         self.popen = subprocess.Popen(

@@ -91,7 +91,7 @@ def test_a_bag_becomes_a_dataset_and_a_bag(
         existing="resume",
     )  # fmt: skip
     code, output = again.wait(120)
-    assert code == 0 and f'"bag": "{tmp_path / "data_bag"}"' in output, output
+    assert code == 0 and f"bag {tmp_path / 'data_bag'}" in output, output
     assert (tmp_path / "data_bag" / "metadata.yaml").is_file()
 
 
