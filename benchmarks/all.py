@@ -49,6 +49,7 @@ class Benchmark:
 
 BENCHMARKS = (
     Benchmark("main_job", "main_job", 2),
+    Benchmark("busy_machine", "busy_machine", 40, slow=True),
     Benchmark("retarget", "retarget --ablation", 8),
     Benchmark("retarget_hour", "retarget_hour", 1.5),
     Benchmark("solver", "solver", 0.3),
