@@ -197,7 +197,7 @@ def test_render_part_of_an_episode(tmp_path: Path, capsys) -> None:
     video, out = write_video(tmp_path / "v.mp4", grey), tmp_path / "set"
     more = ("--tracker", hands, "--output", out, "--no-overlay")
     assert Run(capsys, video, *more).code == 0
-    assert Run(capsys, video, *more, "--append").code == 0
+    assert Run(capsys, video, *more, "--append", "--task", "again").code == 0
     drawn = ("render", out, "--episode", 1, "--panels", "source", "--no-moving")
     part = ("--start", 0.1, "--duration", 0.07)
     run = Acehand(capsys, *drawn, *part, "--output", tmp_path / "part")

@@ -66,7 +66,9 @@ def test_the_main_job(maker: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     kept = shutil.copy(root / "acehand/episode_000000/calibration.json", maker / "c.json")
     assert Run(capsys, maker, *job[1:], "--append", "--calibration", kept).code == 0
     monkeypatch.chdir(maker)
-    assert Run(capsys, f"../../{MAKER}/takes/v.mp4", *job[1:], "--append").code == 0
+    assert (
+        Run(capsys, f"../../{MAKER}/takes/v.mp4", *job[1:], "--append", "--task", "again").code == 0
+    )
     assert_silent(root)
     records = read_provenance(root)
     assert [record[JOB]["input"] for record in records] == ["v.mp4"] * 3

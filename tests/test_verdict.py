@@ -291,7 +291,8 @@ def test_very_short_clips(count):
         np.ones((count, 2), bool), np.zeros((count, 2, 5)), (None, None), 0, 0, 0.0, "test", 0.0,
         Provenance("test", None, "test"), (CALM, CALM),
     )  # fmt: skip
-    assert_verdict(judge(motion, trajectory), "pass")
+    reasons = ("one frame",) if count == 1 else ()
+    assert_verdict(judge(motion, trajectory), "warn" if reasons else "pass", *reasons)
 
 
 def test_gates_from_a_file(motion, trajectory, tmp_path):

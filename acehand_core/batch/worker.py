@@ -162,15 +162,16 @@ class Worker:
         return self._process, ours
 
     def _end(self) -> None:
+        # Two threads may come here: what one has taken the other does not see.
         process, pipe, self._process, self._pipe = self._process, self._pipe, None, None
+        lifeline, self._lifeline = self._lifeline, -1
         if process is not None:
             process.kill()
             process.wait()
         if pipe is not None:
             pipe.close()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        if lifeline >= 0:
+            os.close(lifeline)
 
 
 class _Reporter:

@@ -47,6 +47,7 @@ _PACKAGES = (
     ("pyarrow", "pyarrow", True, "datasets and tables", _HERE),
     ("pyyaml", "yaml", True, "robot files", _HERE),
     ("scipy", "scipy", True, "smoothing and the trajectory solver", _HERE),
+    ("threadpoolctl", "threadpoolctl", True, "small solves in one thread", _HERE),
     ("tqdm", "tqdm", True, "progress bars", _HERE),
     ("tyro", "tyro", True, "the commands' flags", _HERE),
     ("jaxtyping", "jaxtyping", True, "array types", _HERE),
