@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from acehand_core.types import Progress
 from acehand_ros import offline_bag
 from acehand_ros.options import offline_options
 from acehand_ros.parameters import OFFLINE_BAG
+from acehand_ros.status import JobLog
 from acehand_ros.worker import Worker
 from helpers import dying_runs
 from helpers.bag_samples import START, SampleBag, pictures, stamps
@@ -321,9 +323,12 @@ def test_the_node_resumes(inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 
             return convert_bag(options, told, cancel)
 
+        said: list[str] = []
+        log = JobLog(SimpleNamespace(info=said.append), worker)
         worker.start(work)
         worker.join()
-        return offline_bag.exit_code(worker.status), offline_bag.summary(worker.status)
+        log.tell()
+        return offline_bag.exit_code(worker.status), " ".join(said)
 
     assert run("resume", "write messages")[0] == 130
     assert names_in(tmp_path) == ["dataset"]
