@@ -89,7 +89,9 @@ VOLATILE = re.compile(
     r"elapsed|wall|rate_hz|speed_up|fingerprint|code|pid|mtime|attempt|started|ended|memory|key$|realtime|peak_mb|^files$"
 )
 NUMBER = re.compile(r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?")
-TIMES = re.compile(r"\d+(?:\.\d+)? ?(?:s|ms|min|minutes|it/s|frames/s|MB/s)\b|\d{4}-\d\d-\d\dT[\d:.+Z]+")
+TIMES = re.compile(
+    r"\d+(?:\.\d+)? ?(?:s|ms|min|minutes|it/s|frames/s|MB/s)\b|\d{4}-\d\d-\d\dT[\d:.+Z]+"
+)
 
 
 def main() -> int:
