@@ -120,7 +120,7 @@ ALLOWED = {
 }
 #: Names of the public API, and the modules that they are in.
 API = acehand_core._HOME
-FREE = {"types", "errors", "settings", "atomic", "processes", "provenance", "mujoco_gl"}
+FREE = {"types", "errors", "settings", "atomic", "processes", "provenance", "mujoco_gl", "progress"}
 FREE |= {"version", "__version__"}
 #: Libraries that a package may import only inside the function that needs them.
 LAZY = {

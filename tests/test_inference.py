@@ -14,7 +14,6 @@ import torch
 
 from acehand_core.cli import evaluate
 from acehand_core.cli.ace import usable_weights
-from acehand_core.cli.console import Bars
 from acehand_core.cli.flags import parse
 from acehand_core.cli.main import main
 from acehand_core.errors import InputError, SchemaError
@@ -41,6 +40,7 @@ from acehand_core.model.weights.load import convert, load_weights, sort_sources
 from acehand_core.model.weights.state import TrainingSource
 from acehand_core.motion import HandMotion
 from acehand_core.pipeline.settings import JobSettings
+from acehand_core.progress import Bars
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.trackers import ace as ace_tracker
 from acehand_core.trackers.ace import AceTracker

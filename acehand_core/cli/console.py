@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from acehand_core import __version__
 from acehand_core.errors import (
@@ -24,6 +23,7 @@ from acehand_core.errors import (
     MissingDependencyError,
     exit_code,
 )
+from acehand_core.progress import Bars, Stream
 from acehand_core.settings import leaves, setting
 
 #: The commands' exit codes, here as ``console.EXIT_...`` for all of them.
@@ -31,58 +31,8 @@ __all__ = ["EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_NO_HAND", "EXIT_OK", "EXIT_OU
            "EXIT_SOME_FAILED"]  # fmt: skip
 
 
-#: Standard error, or what stands in for it.
-Stream = TextIO | io.TextIOBase
 #: Help of ``--overwrite``.
 OVERWRITE = "replace what is there"
-
-
-class Bars:
-    """One progress bar per stage on standard error, in a log a line per tenth; or ``quiet``."""
-
-    def __init__(self, quiet: bool, stream: Stream) -> None:
-        self._quiet, self._stream = quiet, stream
-        self._bar: Any = None
-        self._stage = ""
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        """Show ``done`` of ``total``; a total of 0 is a remark."""
-        if self._quiet:
-            return
-        if total == 0:
-            self.close()
-            print(stage, file=self._stream)
-            return
-        if not self._stream.isatty():
-            said = f"{stage}: {10 * (10 * done // total)} %"
-            if total > 1 and said != self._stage:
-                print(said, file=self._stream)
-                self._stage = said
-            return
-        from tqdm import tqdm  # here, so that the doctor can say that it is missing
-
-        if stage != self._stage or self._bar is None or self._bar.total != total:
-            self.close()
-            self._stage = stage
-            self._bar = tqdm(
-                total=total, desc=stage, file=self._stream, unit="", dynamic_ncols=True,
-                leave=total > 1,
-            )  # fmt: skip
-        self._bar.update(done - self._bar.n)
-        if done >= total:
-            self.close()
-
-    def close(self) -> None:
-        """Finish the current bar."""
-        if self._bar is not None:
-            self._bar.close()
-        self._bar, self._stage = None, ""
-
-    def __enter__(self) -> Bars:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @contextlib.contextmanager

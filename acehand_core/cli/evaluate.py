@@ -11,6 +11,7 @@ from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.console import OVERWRITE
 from acehand_core.errors import InputError
 from acehand_core.pipeline.settings import JobSettings
+from acehand_core.progress import Bars
 from acehand_core.settings import check_values, group, leaves, like, setting
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.types import Hands, Quality, TurnsMode
@@ -129,9 +130,7 @@ class Evaluate:
                     f"{leaf.spelled} is for --tracker; predictions are scored as they are."
                 )
 
-    def _track(
-        self, tracker: str, truth: GroundTruth, options: Any, bars: console.Bars
-    ) -> dict[str, Any]:
+    def _track(self, tracker: str, truth: GroundTruth, options: Any, bars: Bars) -> dict[str, Any]:
         from acehand_core.evaluation.protocol import PAPER_WIDTHS
         from acehand_core.evaluation.run import evaluate_tracker
         from acehand_core.evaluation.tracking import Decoding, DoNothing

@@ -11,15 +11,13 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 from acehand_core.errors import AcehandError, InputError, OutputError
 from acehand_core.model.config import TOKEN_PIXELS
 from acehand_core.model.inference.windows import encode_size
+from acehand_core.progress import Bars
 from acehand_core.training.compose import CONF, checked, compose, readable, register
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
 #: hydra's flags for another folder or file of settings.
 _CONFIG_FLAGS = ("-cp", "-cn", "-cd")
@@ -103,7 +101,8 @@ def _run(composed: Any) -> None:
     """Run one composed configuration; with ``--multirun`` hydra calls this for each."""
     from acehand_core.training import loop
 
-    bar = _Bar(os.environ.get("RANK", "0") == "0")
+    quiet = os.environ.get("RANK", "0") != "0"  # the first of several processes reports
+    bar = Bars(quiet, sys.stderr)
     try:
         report = loop.train(checked(composed), bar)
     except KeyboardInterrupt:
@@ -115,43 +114,11 @@ def _run(composed: Any) -> None:
         _fail(error)
     bar.close()
     if report.signal is not None:
-        bar.say(f"{report.run}: stopped after step {report.steps}, saved; the same command resumes")
+        stopped = f"stopped after step {report.steps}, saved; the same command resumes"
+        bar(f"{report.run}: {stopped}", 0, 0)
         sys.exit(128 + report.signal)
     loss = "nothing left to train" if report.loss is None else f"loss {report.loss}"
-    bar.say(f"{report.run}: {report.steps} steps, {loss}, weights {report.weights}")
-
-
-class _Bar:
-    """A progress bar with the time left, on standard error, of the first process."""
-
-    def __init__(self, shown: bool) -> None:
-        self._shown = shown
-        self._bar: tqdm[NoReturn] | None = None
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        if not self._shown:
-            return
-        if total == 0:
-            self.say(stage)
-            return
-        from tqdm import tqdm
-
-        if self._bar is None or self._bar.total != total:
-            self.close()
-            self._bar = tqdm(total=total, initial=done - 1, file=sys.stderr, dynamic_ncols=True)
-        self._bar.set_description(stage, refresh=False)
-        self._bar.update(done - self._bar.n)
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        if self._shown:
-            sys.stderr.write(f"{text}\n")
-
-    def close(self) -> None:
-        """Finish the bar."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+    bar(f"{report.run}: {report.steps} steps, {loss}, weights {report.weights}", 0, 0)
 
 
 if __name__ == "__main__":
