@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """Say what a LeRobot dataset holds."""
+    """Say what a LeRobot dataset holds.
+
+    With --feature exact statistics of that feature over all frames, entry by entry.
+    """
 
     folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    feature: str | None = setting(None, "e.g. action", metavar="KEY", default_text="none")
 
     def run(self, terminal: console.Terminal) -> int:
         """Print counts, tasks, verdicts, sources and sizes."""
@@ -48,29 +52,22 @@ class Info:
             console.say(f"  video {key}: {video['width']} x {video['height']}, {video['codec']}")
         for text in summary.licenses:
             console.say(f"  licence: {text}")
-        terminal.print_json(summary.to_json())
+        report = summary.to_json()
+        if self.feature is not None:
+            report |= {"feature": self.feature, "stats": self._say_stats(self.feature)}
+        terminal.print_json(report)
         return console.EXIT_OK
 
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Exact statistics of a feature over all frames of a LeRobot dataset, entry by entry."""
-
-    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-    feature: str = setting("action", "which feature", metavar="KEY")
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Print them as a table."""
+    def _say_stats(self, feature: str) -> dict[str, dict[str, float]]:
         from acehand_core.lerobot.summary import exact_quantiles
 
-        stats = exact_quantiles(self.folder, self.feature)
+        stats = exact_quantiles(self.folder, feature)
         wide = max(map(len, stats))
         columns = next(iter(stats.values()))
         console.say(f"{'':<{wide}} " + " ".join(f"{name:>10}" for name in columns))
         for name, values in stats.items():
             console.say(f"{name:<{wide}} " + " ".join(f"{v:>10.4g}" for v in values.values()))
-        terminal.print_json({"dataset": str(self.folder), "feature": self.feature, "stats": stats})
-        return console.EXIT_OK
+        return stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,51 +125,6 @@ class Merge:
             console.say(f"{source['dataset']}: now episodes {source['first']} to {last}")
         console.say(f"{self.output}: {merger.episodes} episodes, {merger.frames} frames")
         terminal.print_json({"dataset": str(self.output), **merger.to_json()})
-        return console.EXIT_OK
-
-
-def parse_shares(text: str) -> dict[str, float]:
-    """Return {"train": 0.9, "test": 0.1} of "train=0.9,test=0.1". Raises ValueError."""
-    shares = {}
-    for entry in text.split(","):
-        name, equals, share = entry.strip().partition("=")
-        if not equals or not name or set(name) & set("/\\:") or name.startswith("."):
-            raise ValueError(f"{entry!r} is not NAME=SHARE, as in train=0.9,test=0.1")
-        shares[name] = float(share)
-    return shares
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Make several LeRobot datasets of one, which stays as it is; one folder each in the output."""
-
-    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-    output: Path = setting(..., "where the folders are written", metavar="DIR")
-    by: Literal["task", "subject", "recording"] | None = setting(
-        None, "a dataset of each task, subject or recording; with --shares what stays together; "
-        "an episode without a subject goes by its recording",
-        default_text="task; with --shares subject, as far as subjects are known",
-    )  # fmt: skip
-    shares: dict[str, float] | None = setting(
-        None, "draw episodes for parts of these shares, e.g. train=0.9,test=0.1",
-        default_text="a dataset of each", metavar="NAME=SHARE,...", parse=parse_shares,
-    )  # fmt: skip
-    seed: int = setting(0, "of the draw", low=0)
-    hard_links: bool = setting(False, "as of acehand dataset merge")
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Split it and say which episodes went where."""
-        from acehand_core.lerobot.combine import by_shares, by_value, split_dataset
-
-        root, choose = self.folder.resolve(), by_value(self.folder.resolve(), self.by or "task")
-        if self.shares:
-            choose = by_shares(root, self.shares, self.seed, self.by)
-        parts = split_dataset(self.folder, self.output, choose, hard_links=self.hard_links)
-        for part in parts:
-            console.say(
-                f"{self.output / part.name}: {len(part.episodes)} episodes, {part.frames} frames"
-            )
-        terminal.print_json({"dataset": str(self.folder), "parts": [asdict(p) for p in parts]})
         return console.EXIT_OK
 
 

@@ -1,4 +1,4 @@
-"""``acehand dataset trim`` and ``restore``: frames off episodes, and whole episodes back."""
+"""``acehand dataset trim``: frames off episodes."""
 
 from __future__ import annotations
 
@@ -53,29 +53,7 @@ def say_trimming(folder: Path, trimming: Trimming, dry_run: bool) -> None:
             console.say(f"  - {which}: {cut['reason']}")
     if trimming.set_aside is not None:
         console.say(
-            f"episodes as they were: {folder / trimming.set_aside}; acehand dataset "
-            f"restore {folder} {Path(trimming.set_aside).name} brings them back"
+            f"episodes as they were, a dataset that acehand dataset merge takes: "
+            f"{folder / trimming.set_aside}"
         )
     console.say(f"{folder}: {trimming.episodes} episodes, {trimming.frames} frames")
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """Bring episodes of a LeRobot dataset back that were removed or trimmed."""
-
-    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-    name: str = setting(
-        ..., "which of DATASET/.unreferenced, e.g. trimmed-000", metavar="NAME", positional=True
-    )
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Restore them and say which numbers they have."""
-        from acehand_core.lerobot.restore import restore_episodes
-
-        restoring = restore_episodes(self.folder, self.name)
-        console.say(f"restored as episodes: {', '.join(map(str, restoring.restored))}")
-        if restoring.replaced:
-            console.say(f"in place of episodes: {', '.join(map(str, restoring.replaced))}")
-        console.say(f"{self.folder}: {restoring.episodes} episodes, {restoring.frames} frames")
-        terminal.print_json({"dataset": str(self.folder), **restoring.to_json()})
-        return console.EXIT_OK
