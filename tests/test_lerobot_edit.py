@@ -148,7 +148,7 @@ def test_removed_episodes_are_gone_and_the_rest_is_as_it_was(
     layout: str, dataset: Path, tmp_path: Path, request: pytest.FixtureRequest, capsys
 ) -> None:
     root = request.getfixturevalue(layout)
-    run = Acehand(capsys, "dataset", "remove", root, 1, 2)
+    run = Acehand(capsys, "dataset", "filter", root, 1, 2)
     assert run.code == 0 and run.json["set_aside"] == ".unreferenced/removed-000"
     assert [entry["episode"] for entry in run.json["removed"]] == [1, 2]
     assert (run.json["episodes"], run.json["frames"]) == (2, 22)
@@ -176,7 +176,7 @@ def test_removed_episodes_are_gone_and_the_rest_is_as_it_was(
 
 
 def test_deleted_episodes_leave_nothing(own: Path, dataset: Path, capsys) -> None:
-    run = Acehand(capsys, "dataset", "remove", own, 0, "--delete")
+    run = Acehand(capsys, "dataset", "filter", own, 0, "--delete")
     assert run.code == 0 and run.json["set_aside"] is None
     assert_is(own, dataset, [1, 2, 3], ["wave", "grasp a cup", "let go"])
     gone = (dataset / VIDEO.format(0)).read_bytes()

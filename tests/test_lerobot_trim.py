@@ -183,7 +183,7 @@ def test_a_piece_that_was_cut_again_is_still_one_of_the_first(
     assert [piece["frames"] for piece in pieces] == [[18, 73], [4, 51]]
 
     # Without its piece the episode comes back whole, as the last one.
-    assert Acehand(capsys, "dataset", "remove", own, 0).code == 0
+    assert Acehand(capsys, "dataset", "filter", own, 0).code == 0
     aside, whole = own / ".unreferenced/trimmed-000", own.with_name("whole")
     assert Acehand(capsys, "dataset", "merge", own, aside, "--output", whole).code == 0
     assert_trimmed(whole, dataset, [(1, 0, 100), (2, 0, 50), (3, 0, 64), (0, 0, 90)])

@@ -15,6 +15,7 @@ from acehand_core.settings import setting
 
 if TYPE_CHECKING:
     from acehand_core.lerobot.edit import Removal
+    from acehand_core.lerobot.trim import Trimming
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,33 +203,16 @@ def _check(folder: Path, repaired: Sequence[str], terminal: console.Terminal) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
-    """Remove episodes of a LeRobot dataset; later ones are numbered anew."""
-
-    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-    episodes: tuple[int, ...] = setting(..., "their numbers", metavar="EPISODE", positional=True)
-    delete: bool = setting(
-        False, "delete them, in place of keeping them as a dataset in DATASET/.unreferenced"
-    )
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Remove them and say what is left."""
-        from acehand_core.lerobot.edit import remove_episodes
-
-        removal = remove_episodes(self.folder, self.episodes, delete=self.delete)
-        _say_removal(self.folder, removal, "removed")
-        terminal.print_json({"dataset": str(self.folder), **removal.to_json()})
-        return console.EXIT_OK
-
-
-@dataclass(frozen=True, slots=True)
 class Filter:
-    """Remove episodes of a LeRobot dataset by rules, or by what was decided in a review.
+    """Remove episodes of a LeRobot dataset by number, by rules, or by what a review decided.
 
     Later episodes are numbered anew. Episodes that were trimmed in the review are cut.
     """
 
     folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    episodes: tuple[int, ...] = setting(
+        (), "their numbers", metavar="EPISODE", positional=True, default_text="none"
+    )
     rules: Path | None = setting(
         None, "file of rules (docs/formats.md)", metavar="YAML", default_text="none"
     )
@@ -241,30 +225,38 @@ class Filter:
         "accepted or doubted, or what was accepted"
     )  # fmt: skip
     dry_run: bool = setting(False, "say what would be removed, and change nothing")
-    delete: bool = setting(False, "as of acehand dataset remove")
+    delete: bool = setting(
+        False, "delete them, in place of keeping them as a dataset in DATASET/.unreferenced"
+    )
 
     def run(self, terminal: console.Terminal) -> int:
         """Remove them, and say why and what is left."""
-        from acehand_core.lerobot.edit import filter_episodes
+        from acehand_core.lerobot.edit import filter_episodes, remove_episodes
         from acehand_core.lerobot.rules import read_rules
 
-        if (self.rules is None) == (self.decisions is None):
-            raise InputError("acehand dataset filter needs --rules or --decisions, one of the two.")
+        if [bool(self.episodes), self.rules is not None, self.decisions is not None].count(
+            True
+        ) != 1:
+            raise InputError(
+                "acehand dataset filter needs numbers of episodes, --rules or --decisions, one of "
+                "the three."
+            )
         verb = "would remove" if self.dry_run else "removed"
-        if self.rules is not None:
-            rules = read_rules(self.rules)
-            removal = filter_episodes(self.folder, rules, delete=self.delete, dry_run=self.dry_run)
+        how = {"delete": self.delete, "dry_run": self.dry_run}
+        if self.decisions is None:
+            removal = (
+                remove_episodes(self.folder, self.episodes, **how) if self.rules is None
+                else filter_episodes(self.folder, read_rules(self.rules), **how)
+            )  # fmt: skip
             _say_removal(self.folder, removal, verb)
             terminal.print_json({"dataset": str(self.folder), **removal.to_json()})
             return console.EXIT_OK
 
-        from acehand_core.cli.dataset_trim import say_trimming
         from acehand_core.review.decisions import apply_decisions, read_decisions
 
-        assert self.decisions is not None
         applied = apply_decisions(
-            self.folder, read_decisions(self.decisions), keep=self.keep, delete=self.delete,
-            dry_run=self.dry_run, progress=terminal.bars,
+            self.folder, read_decisions(self.decisions), keep=self.keep, progress=terminal.bars,
+            **how,
         )  # fmt: skip
         if applied.stale:
             console.say(
@@ -274,7 +266,7 @@ class Filter:
         if applied.removal is not None:
             _say_removal(self.folder, applied.removal, verb)
         if applied.trimming is not None:
-            say_trimming(self.folder, applied.trimming, self.dry_run)
+            _say_trimming(self.folder, applied.trimming, self.dry_run)
         if applied.removal is None and applied.trimming is None:
             console.say(f"{self.folder}: nothing to remove or to trim")
         terminal.print_json({
@@ -296,6 +288,52 @@ def _say_removal(folder: Path, removal: Removal, verb: str) -> None:
     if removal.set_aside is not None:
         console.say(f"kept as a dataset: {folder / removal.set_aside}")
     console.say(f"{folder}: {removal.episodes} episodes, {removal.frames} frames")
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Cut idle ends, gaps, unsure and blurred frames off the episodes of a LeRobot dataset."""
+
+    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    rules: Path = setting(..., "file of rules (docs/formats.md)", metavar="YAML")
+    dry_run: bool = setting(False, "say what would be cut, and change nothing")
+    delete: bool = setting(
+        False, "do not keep the episodes as they were as a dataset in DATASET/.unreferenced"
+    )
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Trim it, and say what was cut and why."""
+        from acehand_core.lerobot.trim import trim_episodes
+        from acehand_core.lerobot.trim_rules import read_trim_rules
+        from acehand_core.pipeline.trimming import write_beside
+
+        rules = read_trim_rules(self.rules)
+        trimming = trim_episodes(
+            self.folder, rules, write_beside, delete=self.delete, dry_run=self.dry_run,
+            progress=terminal.bars,
+        )  # fmt: skip
+        _say_trimming(self.folder, trimming, self.dry_run)
+        terminal.print_json({"dataset": str(self.folder), **trimming.to_json()})
+        return console.EXIT_OK
+
+
+def _say_trimming(folder: Path, trimming: Trimming, dry_run: bool) -> None:
+    """Print what was cut off which episode and why, and what is left."""
+    for entry in trimming.trimmed:
+        kept = " and ".join(f"{start} to {stop - 1}" for start, stop in entry["kept"])
+        would = "would keep" if dry_run else "kept"
+        console.say(f"episode {entry['episode']}: {would} {kept or 'none'} "
+                    f"of {entry['frames']} frames")  # fmt: skip
+        for cut in entry["cuts"]:
+            start, stop = cut["frames"]
+            which = f"frames {start} to {stop - 1}" if stop > start + 1 else f"frame {start}"
+            console.say(f"  - {which}: {cut['reason']}")
+    if trimming.set_aside is not None:
+        console.say(
+            f"episodes as they were, a dataset that acehand dataset merge takes: "
+            f"{folder / trimming.set_aside}"
+        )
+    console.say(f"{folder}: {trimming.episodes} episodes, {trimming.frames} frames")
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Removal:
     set_aside: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that ``acehand dataset remove --json`` prints."""
+        """Return the object that ``acehand dataset filter --json`` prints."""
         return asdict(self)
 
 
