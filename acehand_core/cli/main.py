@@ -56,7 +56,7 @@ REMOVED: Mapping[str, str] = {
     "batch retry": "acehand batch run MANIFEST ... --retry",
     "batch merge": "acehand batch run MANIFEST ... --merge",
     "dataset stats": "acehand dataset info DATASET --feature KEY",
-    "dataset push": "hf upload-large-folder OWNER/NAME DATASET --repo-type dataset",
+    "dataset push": "hf upload OWNER/NAME DATASET . --repo-type dataset (docs/formats.md)",
     "dataset remove": "acehand dataset filter DATASET EPISODE ...",
     "dataset split": "acehand dataset filter on copies, or lerobot-edit-dataset (docs/formats.md)",
     "dataset restore": "acehand dataset merge DATASET DATASET/.unreferenced/NAME --output DIR",
