@@ -59,7 +59,7 @@ $(VENV)/bin/python:
 # The main job: no torch, no ROS.
 $(VENV)/.core: pyproject.toml setup.py constraints.txt | $(VENV)/bin/python
 	$(PIP) $(PINNED) --editable '.[mediapipe]'
-	$(BIN)/acehand weights hands
+	$(BIN)/acehand weights fetch hands
 	touch $@
 
 # Everything the tests compare with. torch first: unpinned, others would bring another build.
@@ -74,14 +74,14 @@ $(LEROBOT_VENV)/.done: pyproject.toml setup.py
 	$(LEROBOT_PYTHON) -m venv $(LEROBOT_VENV)
 	$(LEROBOT_VENV)/bin/python -m pip install --quiet '$(LEROBOT)' pytest
 	$(LEROBOT_VENV)/bin/python -m pip install --quiet '$(LEROBOT)' --editable '.[mediapipe]'
-	$(LEROBOT_VENV)/bin/acehand weights hands
+	$(LEROBOT_VENV)/bin/acehand weights fetch hands
 	touch $@
 
 .venv-lowest/.done: pyproject.toml setup.py constraints-lowest.txt
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --constraint constraints-lowest.txt \
 		--editable '.[mediapipe,ros]' beartype hypothesis pytest
-	.venv-lowest/bin/acehand weights hands
+	.venv-lowest/bin/acehand weights fetch hands
 	touch $@
 
 clean:

@@ -43,7 +43,7 @@ class Setting:
         repeat: a flag that may be given several times, one value each.
         changeable: of a ROS parameter, whether it may be set while the node runs.
         short: its one letter.
-        old: a name that the flag had; it still works, with a warning.
+        old: a name that the flag had; who gives it is told the new one.
         default_text: what the help says of the default; None: the value.
     """
 

@@ -41,7 +41,7 @@ import numpy as np
 
 from acehand_core import JobSettings
 from acehand_core.batch.engines import EngineName, EngineSettings, LocalEngine
-from acehand_core.batch.folder import BatchFolder, summary
+from acehand_core.batch.folder import BatchFolder, retry, summary
 from acehand_core.batch.manifest import read_manifest
 from acehand_core.batch.merge import merge
 from acehand_core.batch.run import run_batch
@@ -196,9 +196,9 @@ def disturbed(
 ) -> dict[str, Any]:
     """Run a batch while its processes are killed; return what was killed and what was lost."""
     rng, mark = random.Random(seed), uuid.uuid4().hex
-    command = [sys.executable, "-m", "acehand_core.cli.main", "batch"]
-    run = [*command, "run", str(recordings), "--output", str(output), "--workers", "2", "--engine",
-           engine, *FLAGS, "--quiet"]  # fmt: skip
+    run = [sys.executable, "-m", "acehand_core.cli.main", "batch", "run", str(recordings),
+           "--output", str(output), "--workers", "2", "--engine", engine, *FLAGS,
+           "--quiet"]  # fmt: skip
     environment = os.environ | {MARK: mark}
     killed: Counter[str] = Counter()
     finished: dict[Path, int] = {}
@@ -236,7 +236,7 @@ def disturbed(
         said = summary(BatchFolder(output))
         if "quarantined" in said["states"]:
             retries += said["states"]["quarantined"]
-            subprocess.run([*command, "retry", str(output), "--quiet"], check=True)
+            retry(BatchFolder(output))
         elif driver.returncode == 0:
             break
 

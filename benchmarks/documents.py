@@ -115,8 +115,8 @@ def _batch_faults(result: Result) -> str:
     return _wrapped(
         f"Engine `{result['engine']}`, {result['recordings']} recordings, "
         f"{sum(result['kills'].values())} SIGKILLs at random moments ({kills}): {again} finished "
-        f"recordings were done again, {retried} were quarantined for it and needed `acehand batch "
-        f"retry`; the output is {same} of an undisturbed batch, byte for byte ({record(result)})."
+        f"recordings were done again, {retried} were quarantined for it and needed `--retry`; "
+        f"the output is {same} of an undisturbed batch, byte for byte ({record(result)})."
     )
 
 

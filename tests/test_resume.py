@@ -107,9 +107,6 @@ def test_datasets_of_older_versions_resume(
     monkeypatch.setattr("acehand_core.lerobot.dataset.read_provenance", lambda _: [record])
     run = Run(capsys, hands, "--output", out, "--resume")
     assert run.code == 0 and run.json["skipped"] == [str(hands)]
-    # Its flag's old name, too.
-    run = Run(capsys, hands, "--output", out, "--resume", "--solver", "trajectory")
-    assert run.code == 0 and "--solver is now --method" in run.err
 
 
 def test_settings_of_the_camera_and_the_hand_count(tmp_path: Path, capsys) -> None:

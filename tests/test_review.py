@@ -381,7 +381,7 @@ def networks() -> None:
     from acehand_core.trackers.mediapipe import networks
 
     if networks.installed() is None:
-        pytest.skip("MediaPipe's networks are not installed (acehand weights hands)")
+        pytest.skip("MediaPipe's networks are not installed (acehand weights fetch hands)")
 
 
 @pytest.mark.parametrize("late", [-4, 0, 4])

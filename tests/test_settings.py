@@ -109,9 +109,10 @@ def test_what_is_wrong_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         assert stop.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_an_old_name_works_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    assert given("a", "--velocity", "3").speed == given("a", "--velocity=3").speed == 3.0
-    assert "warning: --velocity is now --speed" in capsys.readouterr().err
+def test_who_gives_an_old_name_is_told_the_new_one() -> None:
+    for words in (["--velocity", "3"], ["--velocity=3"]):
+        with pytest.raises(InputError, match="--velocity is gone; instead: --speed"):
+            given("a", *words)
 
 
 def test_identity_is_of_contents(tmp_path: Path) -> None:

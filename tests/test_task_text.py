@@ -1,8 +1,7 @@
-"""What is done in recordings: tables, narrations, transcripts; and cutting by their rows."""
+"""What is done in recordings: tables of task text; and cutting by their rows."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from acehand_core.errors import InputError
 from acehand_core.lerobot.dataset import JOB, read_provenance
-from acehand_core.recordings.narration import NEAR_S, Narrated, Narration, seconds, task_of
+from acehand_core.recordings.narration import Narrated, Narration, seconds, task_of
 from helpers.bag_samples import SampleBag, pictures, stamps
 from helpers.commands import Acehand, Run, hands_file
 from test_cutting import drawn
@@ -53,115 +52,14 @@ def test_tables_of_our_own(tmp_path: Path) -> None:
     )
     assert told(path, comma, "a/talk.mp4") == rows
     assert told(path, comma, "b/talk.mp4") == [], "another folder's recording of that name"
-    # As Excel and others write it: a mark before the first column, semicolons, CRLF, quotes.
-    other = "\ufeffTask;Start;End;Recording\r\n pour  water ;0.5;2;talk\r\n"
-    other += '"put it down";61.5;62;talk\r\n'
+    # A mark before the first column, other columns, CRLF, quotes.
+    other = "\ufefftask,who,start,end,recording\r\n pour  water ,ann,0.5,2,talk\r\n"
+    other += '"put it down",ben,61.5,62,talk\r\n'
     assert told(path, other) == rows
     assert told(path, "recording,task\ntalk,fold a towel\nother,x\n") == [
         (None, None, "fold a towel")
     ]
     assert told(path, "recording,start,end,task\ntalk,1,2,\ntalk,3,4,b\n") == [(3.0, 4.0, "b")]
-    assert told(tmp_path / "t.tsv", "start\tend\ttask\n1\t2\ta\n") == [(1.0, 2.0, "a")]
-    # One time, as of EPIC-KITCHENS's narrations without intervals.
-    one = "video_id,narration_timestamp,narration\ntalk,00:00:04.5,cut bread\n"
-    assert told(path, one) == [(4.5, None, "cut bread")]
-
-
-SRT = """1
-00:00:01,000 --> 00:00:04,074
-<font color="#ff00ff"><i>Pick up</i> the cup</font>
-and hold it
-
-2
-00:00:05,5 --> 00:00:06,000
-{\\an8}2 &lt; 3
-
-3
-00:00:07,000 --> 00:00:08,000
-42
-4
-00:00:08,000 --> 00:00:09,000
-fold it"""
-
-VTT = """\ufeffWEBVTT - a title
-Kind: captions
-
-STYLE
-::cue { color: lime }
-
-NOTE 00:00 is not a time here
-
-intro
-00:01.000 --> 00:04.074 align:start position:0%
-<v Anna>Pick up</v> the <00:00:02.500><c.red>cup</c>
-and hold it
-
-01:00:05.500 --> 01:00:06.000
-put it down
-"""
-
-
-def test_subtitles(tmp_path: Path) -> None:
-    assert told(tmp_path / "a.srt", SRT) == [
-        (1.0, 4.074, "Pick up the cup and hold it"), (5.5, 6.0, "2 < 3"), (7.0, 8.0, "42"),
-        (8.0, 9.0, "fold it"),
-    ]  # fmt: skip
-    assert told(tmp_path / "b.srt", SRT.replace("\n", "\r\n")) == told(tmp_path / "a.srt", SRT)
-    assert told(tmp_path / "c.vtt", VTT) == [
-        (1.0, 4.074, "Pick up the cup and hold it"), (3605.5, 3606.0, "put it down"),
-    ]  # fmt: skip
-
-
-def test_transcripts(tmp_path: Path) -> None:
-    """Of whisper, faster-whisper's usual dump, whisper.cpp and transformers."""
-    path = tmp_path / "talk.json"
-    expected = [(0.0, 3.42, "Now I take the cup."), (3.42, 5.0, "And pour.")]
-    segments = [
-        {"id": 0, "seek": 0, "start": 0.0, "end": 3.42, "text": " Now I take the cup.",
-         "tokens": [50364], "temperature": 0.0, "avg_logprob": -0.2, "no_speech_prob": 0.01},
-        {"id": 1, "seek": 0, "start": 3.42, "end": 5.0, "text": " And pour."},
-    ]  # fmt: skip
-    for content in (
-        {"text": " Now I take the cup. And pour.", "segments": segments, "language": "en"},
-        {"task": "transcribe", "duration": 5.0, "segments": segments},
-        segments,
-        {"result": {"language": "en"}, "transcription": [
-            {"timestamps": {"from": "00:00:00,000", "to": "00:00:03,420"},
-             "offsets": {"from": 0, "to": 3420}, "text": " Now I take the cup."},
-            {"offsets": {"from": 3420, "to": 5000}, "text": " And pour."}]},
-        {"text": "...", "chunks": [
-            {"timestamp": [0.0, 3.42], "text": " Now I take the cup."},
-            {"timestamp": [3.42, 5.0], "text": " And pour."}]},
-    ):  # fmt: skip
-        assert told(path, json.dumps(content)) == expected
-    # Words that Whisper found no time for have none; of the last chunk the end may be unknown.
-    assert told(path, '[{"start": 5.1, "end": 5.1, "text": "Done."}]') == [(5.1, None, "Done.")]
-    assert told(path, '{"chunks": [{"timestamp": [5, null], "text": "a"}]}') == [(5.0, None, "a")]
-    # Our own sidecar.
-    assert told(path, '{"task": "pour water"}') == [(None, None, "pour water")]
-    assert told(path, '{"tasks": [{"start": 1, "end": "0:02.5", "task": "x"}]}') == [
-        (1.0, 2.5, "x")
-    ]
-
-
-def test_narrations_of_ego4d(tmp_path: Path) -> None:
-    """The second pass where the first has none; what other people do is left out."""
-    passes = {
-        "narration_pass_1": {"narrations": [
-            {"timestamp_sec": 2.4, "timestamp_frame": 72, "narration_text": "#C C takes a cup",
-             "annotation_uid": "a"},
-            {"timestamp_sec": 4.0, "narration_text": "#O A man X walks", "annotation_uid": "b"},
-            {"timestamp_sec": 1.0, "narration_text": "#c c looks around #unsure"}],
-            "summaries": [{"start_sec": 0, "end_sec": 300, "summary_text": "C cooks"}]},
-        "status": "complete",
-    }  # fmt: skip
-    second = {
-        "narration_pass_1": {"narrations": []},
-        "narration_pass_2": passes["narration_pass_1"],
-    }
-    expected = [(1.0, None, "looks around #unsure"), (2.4, None, "takes a cup")]
-    for content in ({"talk": passes, "other": passes}, {"videos": {"talk": second}}):
-        assert told(tmp_path / "narration.json", json.dumps(content)) == expected
 
 
 @pytest.mark.parametrize(
@@ -186,27 +84,19 @@ def test_what_is_no_time(text: object) -> None:
     [
         ("a.csv", "recording,start,end,task\ntalk,1:xx,2,a\n", "line 2: '1:xx' is not a time"),
         ("a.csv", "recording,start,end,task\ntalk,3,2,a\n", "ends at 2, before its start, 3"),
-        ("a.csv", "recording,start,end,task\ntalk,,2,a\n", "has an end, 2, but no start"),
-        ("a.csv", "recording,start,task\ntalk,1,a\n", "has start, but none of end, end_s"),
-        ("a.csv", "recording,begin,what\ntalk,1,a\n", "names no task: it has recording, begin"),
+        ("a.csv", "recording,start,end,task\ntalk,,2,a\n", "has one of start and end"),
+        ("a.csv", "recording,start,task\ntalk,1,a\n", "recording, start, task; valid"),
+        ("a.csv", "recording,begin,what\ntalk,1,a\n", "recording, begin, what; valid"),
         ("a.csv", "recording,task\ntalk,a\ntalk,b\n", "2 tasks of all of talk.mp4"),
         ("a.csv", "recording,task\ntalk,a,b\n", "line 2: more entries than the header"),
         ("a.csv", 'recording,task\ntalk,"a\n', "unexpected end of data"),
-        ("a.csv", "", "names no task"),
+        ("a.csv", "", "its first line has nothing"),
         ("a.csv", "recording,task\n", "says of no recording"),
         ("a.csv", b"recording,task\ntalk,f\xfcllen\n", "is not UTF-8 text (byte 21"),
         ("a.csv", "task\nx\n".encode("utf-16"), "is not UTF-8 text"),
-        ("a.json", '{"segments": 3}', "neither a transcript of Whisper"),
-        ("a.json", '{"segments": [3]}', "entry 0: is not an object"),
-        ("a.json", '{"segments": [', "is not JSON"),
-        ("a.json", "[" * 100000, "is not JSON"),
-        ("a.json", '[{"offsets": {"from": 1}, "text": "a"}]', "its times are not a start and"),
-        ("a.json", '[{"start": -1, "end": 2, "text": "a"}]', "'-1' is not a time"),
-        ("a.json", '{"talk": {"narration_pass_1": {"narrations": [3]}}}', "is not an object"),
-        ("a.srt", "1\n00:00:01,000 -->\nx\n", "line 2: a cue without an end"),
-        ("a.srt", "no cue\n", "says of no recording"),
-        ("a.vtt", "WEBVTT\n\n00:00:1d.8 --> 00:02.0\nx\n", "line 3: '00:00:1d.8' is not a time"),
-        ("a.txt", "one\ntwo\n", "several lines"),
+        ("a.csv", "recording;task\ntalk;a\n", "separated by commas"),
+        ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\nx\n", "give a .csv with the columns"),
+        ("a.json", '{"segments": []}', "EPIC-KITCHENS-100's (video_id, start_timestamp"),
         ("a.docx", "x", "--task-file"),
     ],
 )  # fmt: skip
@@ -225,12 +115,6 @@ def test_the_task_that_overlaps_most() -> None:
     assert task_of(rows, 2.0, 6.0) == "b"  # 2 against 3
     assert task_of(rows, 1.0, 6.0) == "a"  # 3 s each: the earlier
     assert task_of(rows, 9.0, 12.0) == "all" and task_of(rows[:2], 9.0, 12.0) is None
-
-    points = [row(1.0, None, "p"), row(5.0, None, "q"), row(5.5, None, "r")]
-    assert task_of(points, 4.0, 7.0) == "r"  # the middle is 5.5
-    assert task_of(points, 1.5, 3.0) == "p"  # outside, but near
-    assert task_of(points, 5.5 + NEAR_S + 0.1, 20.0) is None
-    assert task_of([*points, row(19.0, 30.0, "z")], 4.0, 19.5) == "z"  # it has two times
 
 
 # The main job.
@@ -326,14 +210,13 @@ def test_what_is_refused_before_anything_is_done(hands: Path, tmp_path: Path, ca
 
 def test_a_file_beside_each_recording(hands: Path, tmp_path: Path, capsys) -> None:
     other, out = hands_file(tmp_path / "other.npz"), tmp_path / "out"
-    (tmp_path / "long.npz.task.txt").write_text("lift\n")
+    (tmp_path / "long.npz.task.csv").write_text("task\nlift\n")
     job = [hands, other, "--output", out, "--task-file", "beside"]
     run = Run(capsys, *job)
-    assert run.code == 2 and "there is no other with one of the endings .task.txt" in run.messages
-    (tmp_path / "other.srt").write_text(SRT)
-    (tmp_path / "other.json").write_text('{"segments": [{"start": 0, "end": 1, "text": " Fold."}]}')
+    assert run.code == 2 and "there is no other.task.csv" in run.messages
+    (tmp_path / "other.task.csv").write_text("start,end,task\n0,1,fold\n")
     assert Run(capsys, *job).code == 0
-    assert tasks_of(out) == ["lift", "Fold."], "a transcript goes before subtitles"
+    assert tasks_of(tmp_path / "out") == ["lift", "fold"]
 
 
 def test_a_recording_that_the_file_does_not_name(hands: Path, tmp_path: Path, capsys) -> None:

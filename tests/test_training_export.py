@@ -49,11 +49,13 @@ def test_weights_of_an_unfinished_run(tmp_path, capsys) -> None:
         "checkpoints.whole=false", "checkpoints.every=1", "log.pictures=1",
     ])  # fmt: skip
     assert train(settings, quiet, stop_at=2).weights is None
-    assert run("export", folder, "--output", tmp_path / "newest", "--json") == 0
+    assert run("convert", folder, "--to", "acehand", "--output", tmp_path / "newest", "--json") == 0
     assert json.loads(capsys.readouterr().out)["step"] == 2
     one = folder / "checkpoints" / "step-00000001"
-    assert run("export", one, "--output", tmp_path / "one") == 0
-    assert run("export", folder, "--step", 1, "--output", tmp_path / "same") == 0
+    assert run("convert", one, "--to", "acehand", "--output", tmp_path / "one") == 0
+    assert (
+        run("convert", folder, "--step", 1, "--to", "acehand", "--output", tmp_path / "same") == 0
+    )
     for name, step in (("newest", 2), ("one", 1), ("same", 1)):
         trained = load_file(folder / f"checkpoints/step-{step:08d}/trained.safetensors")
         model = AceModel.from_weights(load_weights(tmp_path / name))
@@ -61,11 +63,13 @@ def test_weights_of_an_unfinished_run(tmp_path, capsys) -> None:
         assert trained.keys() <= state.keys()
         for key, value in trained.items():
             assert torch.equal(state[key], value), key
-    assert run("export", folder, "--step", 7, "--output", tmp_path / "none") == 2
+    assert (
+        run("convert", folder, "--step", 7, "--to", "acehand", "--output", tmp_path / "none") == 2
+    )
     assert "no checkpoint 7; there: 1, 2" in capsys.readouterr().err
-    assert run("export", tmp_path, "--output", tmp_path / "none") == 2
+    assert run("convert", tmp_path, "--to", "acehand", "--output", tmp_path / "none") == 2
     assert run("convert", one, "--to", "official", "--output", tmp_path / "none") == 2
-    assert "acehand weights export" in capsys.readouterr().err
+    assert "of a training run --to acehand" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
 
 
@@ -99,7 +103,7 @@ def test_weights_say_what_they_were_trained_on_and_auto_heeds_it(
     for source, kind, tracker in ((SYNTHETIC, "synthetic", "mediapipe"), (REAL, "real", "ace")):
         report = train(settings(tmp_path, source), quiet)
         exported = tmp_path / f"exported-{kind}"
-        assert run("export", report.run, "--output", exported) == 0
+        assert run("convert", report.run, "--to", "acehand", "--output", exported) == 0
         for folder in (report.weights, report.best / "weights", exported):
             assert chosen(folder) == tracker, folder
         capsys.readouterr()
@@ -135,7 +139,7 @@ def test_weights_say_how_they_were_trained_to_be_run(tmp_path) -> None:
         more = [f"run={tmp_path / name}", *more]
         report = train(settings(tmp_path, SYNTHETIC, more=more), quiet)
         exported = tmp_path / f"exported-{name}"
-        assert run("export", report.run, "--output", exported) == 0
+        assert run("convert", report.run, "--to", "acehand", "--output", exported) == 0
         expected = InferenceConfig(
             bearings={"rays": "rays", "fitted": "pinhole", "direct": "intrinsics"}[name],
             solve="direct" if name == "direct" else "mixed", fallback="released",
@@ -194,7 +198,7 @@ def test_weights_on_a_backbone_reach_the_released_layout(tmp_path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps(config.to_json()))
     checkpoints.save(tmp_path / "run", 3, None, trained, {}, config.checkpoints)
-    assert run("export", tmp_path / "run", "--output", tmp_path / "own") == 0
+    assert run("convert", tmp_path / "run", "--to", "acehand", "--output", tmp_path / "own") == 0
     loaded = load_weights(tmp_path / "own")
     for name, value in loaded.adapters.items():
         assert torch.equal(value, trained[f"model.source.{name}"]), name

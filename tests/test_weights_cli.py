@@ -52,7 +52,7 @@ def test_convert_verify_inspect(
     assert run("convert", own, "--to", "official", "--output", back, "--base", base) == 0
     assert "initial values" in capsys.readouterr().err
     for path in (own, tmp_path / "r", back, base, loose):
-        assert run("verify", path, "--json") == 0
+        assert run("inspect", path, "--hashes", "--json") == 0
         data = last_json(capsys)
         assert data["ok"] and data["problems"] == []
     assert run("inspect", own, "--accounting", "--json") == 0
@@ -74,14 +74,14 @@ def test_what_is_wrong_gives_an_exit_code(
     made = release()
     del made.parts["projectors"]["l1.hand_fuse.1.weight"]
     bad = made.write(tmp_path / "bad")
-    assert run("verify", bad) == 1
+    assert run("inspect", bad, "--hashes") == 1
     assert run("inspect", bad) == 1
     assert "l1.hand_fuse.1.weight" in capsys.readouterr().err
     assert run("convert", bad, "--to", "acehand", "--output", tmp_path / "o") == 2
     assert not (tmp_path / "o").exists()
-    assert run("verify", checkpoint, "--sha256", f"{samples.CHECKPOINT}={64 * '0'}") == 1
-    assert run("verify", checkpoint, "--sha256", "nonsense") == 2
-    assert run("verify", tmp_path / "nothing") == 2
+    assert run("inspect", checkpoint, "--sha256", f"{samples.CHECKPOINT}={64 * '0'}") == 1
+    assert run("inspect", checkpoint, "--sha256", "nonsense") == 2
+    assert run("inspect", tmp_path / "nothing", "--hashes") == 2
     assert run("inspect") == 2
     assert run("convert", checkpoint.parent / "Wan2.2-Fun-5B-Control", "--to", "acehand",
                "--output", tmp_path / "o") == 2  # fmt: skip

@@ -25,7 +25,7 @@ SCHEMA = "acehand-batch/1"
 
 #: How one step of one recording ended. ``killed`` is tried again, the others stand.
 State = Literal["done", "no_hand", "failed", "quarantined", "killed"]
-#: States that ``acehand batch retry`` clears.
+#: States that ``acehand batch run --retry`` clears.
 PROBLEMS: tuple[State, ...] = ("failed", "quarantined")
 Stage = Literal["track", "calibrate", "convert"]
 
@@ -235,26 +235,14 @@ class Attempts:
         return reasons, lost
 
 
-def retry(folder: BatchFolder, names: Sequence[str] = ()) -> list[str]:
+def retry(folder: BatchFolder) -> list[str]:
     """Let recordings that failed or were quarantined be tried again; return which.
 
-    Args:
-        names: of recordings, or their paths; empty: all of them.
-
-    Raises:
-        InputError: there is no batch, no such recording, or it has no problem.
+    Raises InputError: there is no batch.
     """
-    problems: dict[str, str] = {}
-    for row, result in folder.results():
-        if result is not None and result.state in PROBLEMS:
-            problems |= {row["id"]: row["id"], row["path"]: row["id"]}
-    if unknown := [name for name in names if name not in problems]:
-        raise InputError(
-            f"{unknown[0]}: no recording of that name failed or was quarantined; acehand batch "
-            "status lists those that did."
-        )
-
-    again = sorted({problems[name] for name in names or problems})
+    again = sorted(
+        row["id"] for row, result in folder.results() if result and result.state in PROBLEMS
+    )
     with folder.lock():
         for name in again:
             where = folder.recording(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +16,13 @@ from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.types import Progress, no_progress
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """A dataset that ``merge`` made, or found as it would have made it."""
-
-    dataset: Path
-    recordings: int
-    episodes: int
-    unchanged: bool
-
-
 def merge(
     folder: BatchFolder,
     *,
     per_layout: bool = False,
     overwrite: bool = False,
     progress: Progress = no_progress,
-) -> tuple[Merged, ...]:
+) -> None:
     """Make one dataset of all finished recordings, in the manifest's order.
 
     Its bytes depend on the recordings and the settings, not on the workers. Videos are hard links
@@ -76,7 +65,7 @@ def merge(
         )
 
     known = layout.read_json(folder.merged) if folder.merged.is_file() else {}
-    ours, made = as_left(folder), []
+    ours = as_left(folder)
     if ours and per_layout:  # a size that no recording has any more
         for name in known.get("datasets", {}).keys() - {k.replace(" ", "-") for k in groups}:
             shutil.rmtree(folder.output / name, ignore_errors=True)
@@ -86,18 +75,14 @@ def merge(
         content = [[name, keys[name]] for name in names]
         before = known.get("datasets", {}).get(target.name)
         if ours and target.exists() and before == content:
-            info = layout.read_json(target / layout.INFO_PATH)
-            made.append(Merged(target, len(names), info["total_episodes"], True))
             continue
         sources = [folder.recording(name) / "dataset" for name in names]
-        merger = merge_datasets(
+        merge_datasets(
             sources, target, hard_links=True, overwrite=overwrite or ours, progress=progress
         )
         datasets = {**known.get("datasets", {}), target.name: content}
         known = {"datasets": datasets, "files": _listing(folder.output)}
         write_json(folder.merged, known)
-        made.append(Merged(target, len(names), merger.episodes, False))
-    return tuple(made)
 
 
 def as_left(folder: BatchFolder) -> bool:

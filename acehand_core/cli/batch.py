@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,11 +35,13 @@ class Run:
     per_layout: bool = setting(
         False, "where recordings differ in size or rate, one dataset for each in OUTPUT"
     )
+    retry: bool = setting(False, "try recordings again that failed or were quarantined")
+    merge: bool = setting(False, "only merge what is finished; nothing is begun")
 
     def run(self, terminal: console.Terminal) -> int:
         """Convert, merge and report."""
         from acehand_core.batch.engines import open_engine
-        from acehand_core.batch.folder import BatchFolder
+        from acehand_core.batch.folder import BatchFolder, retry
         from acehand_core.batch.manifest import read_manifest
         from acehand_core.batch.merge import merge
         from acehand_core.batch.run import run_batch
@@ -50,14 +52,20 @@ class Run:
                 "acehand batch run always resumes; --append, --resume and --dry-run do not apply."
             )
         overwrite = job.existing == "overwrite"
-        entries = read_manifest(self.manifest, replace(job, existing="refuse"))
         folder = BatchFolder(job.output)
-        report = run_batch(
-            self.manifest, entries, folder, lambda place: open_engine(self.batch, place),
-            terminal.bars, overwrite=overwrite,
-        )  # fmt: skip
-        terminal.bars.close()
-        if "done" in report.counts:
+        if self.retry:
+            for name in retry(folder):
+                console.say(f"is tried again: {name}")
+        done = self.merge
+        if not self.merge:
+            entries = read_manifest(self.manifest, replace(job, existing="refuse"))
+            report = run_batch(
+                self.manifest, entries, folder, lambda place: open_engine(self.batch, place),
+                terminal.bars, overwrite=overwrite,
+            )  # fmt: skip
+            terminal.bars.close()
+            done = "done" in report.counts
+        if done:
             merge(folder, per_layout=self.per_layout, overwrite=overwrite, progress=terminal.bars)
             terminal.bars.close()
         return _report(folder, terminal)
@@ -77,59 +85,6 @@ class Status:
         return console.EXIT_OK
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """Let recordings that failed or were quarantined be tried again by acehand batch run."""
-
-    output: Path = setting(..., "as given to acehand batch run", metavar="OUTPUT", positional=True)
-    recordings: tuple[str, ...] = setting(
-        (), "names as in acehand batch status", metavar="RECORDING", positional=True,
-        default_text="all of them",
-    )  # fmt: skip
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Clear their results and say which."""
-        from acehand_core.batch.folder import BatchFolder, retry
-
-        again = retry(BatchFolder(self.output), self.recordings)
-        for name in again:
-            console.say(f"will be tried again: {name}")
-        if not again:
-            console.say("no recording failed or was quarantined")
-        terminal.print_json({"output": str(self.output), "again": again})
-        return console.EXIT_OK
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """Merge what a batch has finished into its output; acehand batch run does so at its end."""
-
-    output: Path = setting(..., "as given to acehand batch run", metavar="OUTPUT", positional=True)
-    per_layout: bool = setting(
-        False, "where recordings differ in size or rate, one dataset for each in OUTPUT"
-    )
-    overwrite: bool = setting(False, console.OVERWRITE)
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Merge and say what came of it."""
-        from acehand_core.batch.folder import BatchFolder
-        from acehand_core.batch.merge import merge
-
-        made = merge(
-            BatchFolder(self.output), per_layout=self.per_layout, overwrite=self.overwrite,
-            progress=terminal.bars,
-        )  # fmt: skip
-        terminal.bars.close()
-        for one in made:
-            unchanged = " (unchanged)" if one.unchanged else ""
-            console.say(
-                f"{one.dataset}: {one.episodes} episodes of {one.recordings} recordings{unchanged}"
-            )
-        datasets = [{**asdict(one), "dataset": str(one.dataset)} for one in made]
-        terminal.print_json({"output": str(self.output), "datasets": datasets})
-        return console.EXIT_OK
-
-
 def _report(folder: BatchFolder, terminal: console.Terminal) -> int:
     """Say how far a batch is; return the exit code of a run that ended so."""
     from acehand_core.batch.folder import summary
@@ -146,7 +101,7 @@ def _report(folder: BatchFolder, terminal: console.Terminal) -> int:
         console.say(f"  {problem['id']}: {state}: {problem['reason']}")
     states = said["states"]
     if {"failed", "quarantined"} & states.keys():
-        console.say(f"  acehand batch retry {folder.output} lets those that failed be tried again")
+        console.say("  acehand batch run with --retry tries those again that failed")
     console.say(f"  page: {folder.page}")
     terminal.print_json(said)
     if "done" not in states:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,13 +15,18 @@ from acehand_core.settings import setting
 
 if TYPE_CHECKING:
     from acehand_core.lerobot.edit import Removal
+    from acehand_core.lerobot.trim import Trimming
 
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """Say what a LeRobot dataset holds."""
+    """Say what a LeRobot dataset holds.
+
+    With --feature exact statistics of that feature over all frames, entry by entry.
+    """
 
     folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    feature: str | None = setting(None, "e.g. action", metavar="KEY", default_text="none")
 
     def run(self, terminal: console.Terminal) -> int:
         """Print counts, tasks, verdicts, sources and sizes."""
@@ -48,29 +53,22 @@ class Info:
             console.say(f"  video {key}: {video['width']} x {video['height']}, {video['codec']}")
         for text in summary.licenses:
             console.say(f"  licence: {text}")
-        terminal.print_json(summary.to_json())
+        report = summary.to_json()
+        if self.feature is not None:
+            report |= {"feature": self.feature, "stats": self._say_stats(self.feature)}
+        terminal.print_json(report)
         return console.EXIT_OK
 
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Exact statistics of a feature over all frames of a LeRobot dataset, entry by entry."""
-
-    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-    feature: str = setting("action", "which feature", metavar="KEY")
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Print them as a table."""
+    def _say_stats(self, feature: str) -> dict[str, dict[str, float]]:
         from acehand_core.lerobot.summary import exact_quantiles
 
-        stats = exact_quantiles(self.folder, self.feature)
+        stats = exact_quantiles(self.folder, feature)
         wide = max(map(len, stats))
         columns = next(iter(stats.values()))
         console.say(f"{'':<{wide}} " + " ".join(f"{name:>10}" for name in columns))
         for name, values in stats.items():
             console.say(f"{name:<{wide}} " + " ".join(f"{v:>10.4g}" for v in values.values()))
-        terminal.print_json({"dataset": str(self.folder), "feature": self.feature, "stats": stats})
-        return console.EXIT_OK
+        return stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,51 +126,6 @@ class Merge:
             console.say(f"{source['dataset']}: now episodes {source['first']} to {last}")
         console.say(f"{self.output}: {merger.episodes} episodes, {merger.frames} frames")
         terminal.print_json({"dataset": str(self.output), **merger.to_json()})
-        return console.EXIT_OK
-
-
-def parse_shares(text: str) -> dict[str, float]:
-    """Return {"train": 0.9, "test": 0.1} of "train=0.9,test=0.1". Raises ValueError."""
-    shares = {}
-    for entry in text.split(","):
-        name, equals, share = entry.strip().partition("=")
-        if not equals or not name or set(name) & set("/\\:") or name.startswith("."):
-            raise ValueError(f"{entry!r} is not NAME=SHARE, as in train=0.9,test=0.1")
-        shares[name] = float(share)
-    return shares
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Make several LeRobot datasets of one, which stays as it is; one folder each in the output."""
-
-    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-    output: Path = setting(..., "where the folders are written", metavar="DIR")
-    by: Literal["task", "subject", "recording"] | None = setting(
-        None, "a dataset of each task, subject or recording; with --shares what stays together; "
-        "an episode without a subject goes by its recording",
-        default_text="task; with --shares subject, as far as subjects are known",
-    )  # fmt: skip
-    shares: dict[str, float] | None = setting(
-        None, "draw episodes for parts of these shares, e.g. train=0.9,test=0.1",
-        default_text="a dataset of each", metavar="NAME=SHARE,...", parse=parse_shares,
-    )  # fmt: skip
-    seed: int = setting(0, "of the draw", low=0)
-    hard_links: bool = setting(False, "as of acehand dataset merge")
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Split it and say which episodes went where."""
-        from acehand_core.lerobot.combine import by_shares, by_value, split_dataset
-
-        root, choose = self.folder.resolve(), by_value(self.folder.resolve(), self.by or "task")
-        if self.shares:
-            choose = by_shares(root, self.shares, self.seed, self.by)
-        parts = split_dataset(self.folder, self.output, choose, hard_links=self.hard_links)
-        for part in parts:
-            console.say(
-                f"{self.output / part.name}: {len(part.episodes)} episodes, {part.frames} frames"
-            )
-        terminal.print_json({"dataset": str(self.folder), "parts": [asdict(p) for p in parts]})
         return console.EXIT_OK
 
 
@@ -250,33 +203,16 @@ def _check(folder: Path, repaired: Sequence[str], terminal: console.Terminal) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
-    """Remove episodes of a LeRobot dataset; later ones are numbered anew."""
-
-    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-    episodes: tuple[int, ...] = setting(..., "their numbers", metavar="EPISODE", positional=True)
-    delete: bool = setting(
-        False, "delete them, in place of keeping them as a dataset in DATASET/.unreferenced"
-    )
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Remove them and say what is left."""
-        from acehand_core.lerobot.edit import remove_episodes
-
-        removal = remove_episodes(self.folder, self.episodes, delete=self.delete)
-        _say_removal(self.folder, removal, "removed")
-        terminal.print_json({"dataset": str(self.folder), **removal.to_json()})
-        return console.EXIT_OK
-
-
-@dataclass(frozen=True, slots=True)
 class Filter:
-    """Remove episodes of a LeRobot dataset by rules, or by what was decided in a review.
+    """Remove episodes of a LeRobot dataset by number, by rules, or by what a review decided.
 
     Later episodes are numbered anew. Episodes that were trimmed in the review are cut.
     """
 
     folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    episodes: tuple[int, ...] = setting(
+        (), "their numbers", metavar="EPISODE", positional=True, default_text="none"
+    )
     rules: Path | None = setting(
         None, "file of rules (docs/formats.md)", metavar="YAML", default_text="none"
     )
@@ -289,30 +225,38 @@ class Filter:
         "accepted or doubted, or what was accepted"
     )  # fmt: skip
     dry_run: bool = setting(False, "say what would be removed, and change nothing")
-    delete: bool = setting(False, "as of acehand dataset remove")
+    delete: bool = setting(
+        False, "delete them, in place of keeping them as a dataset in DATASET/.unreferenced"
+    )
 
     def run(self, terminal: console.Terminal) -> int:
         """Remove them, and say why and what is left."""
-        from acehand_core.lerobot.edit import filter_episodes
+        from acehand_core.lerobot.edit import filter_episodes, remove_episodes
         from acehand_core.lerobot.rules import read_rules
 
-        if (self.rules is None) == (self.decisions is None):
-            raise InputError("acehand dataset filter needs --rules or --decisions, one of the two.")
+        if [bool(self.episodes), self.rules is not None, self.decisions is not None].count(
+            True
+        ) != 1:
+            raise InputError(
+                "acehand dataset filter needs numbers of episodes, --rules or --decisions, one of "
+                "the three."
+            )
         verb = "would remove" if self.dry_run else "removed"
-        if self.rules is not None:
-            rules = read_rules(self.rules)
-            removal = filter_episodes(self.folder, rules, delete=self.delete, dry_run=self.dry_run)
+        how = {"delete": self.delete, "dry_run": self.dry_run}
+        if self.decisions is None:
+            removal = (
+                remove_episodes(self.folder, self.episodes, **how) if self.rules is None
+                else filter_episodes(self.folder, read_rules(self.rules), **how)
+            )  # fmt: skip
             _say_removal(self.folder, removal, verb)
             terminal.print_json({"dataset": str(self.folder), **removal.to_json()})
             return console.EXIT_OK
 
-        from acehand_core.cli.dataset_trim import say_trimming
         from acehand_core.review.decisions import apply_decisions, read_decisions
 
-        assert self.decisions is not None
         applied = apply_decisions(
-            self.folder, read_decisions(self.decisions), keep=self.keep, delete=self.delete,
-            dry_run=self.dry_run, progress=terminal.bars,
+            self.folder, read_decisions(self.decisions), keep=self.keep, progress=terminal.bars,
+            **how,
         )  # fmt: skip
         if applied.stale:
             console.say(
@@ -322,7 +266,7 @@ class Filter:
         if applied.removal is not None:
             _say_removal(self.folder, applied.removal, verb)
         if applied.trimming is not None:
-            say_trimming(self.folder, applied.trimming, self.dry_run)
+            _say_trimming(self.folder, applied.trimming, self.dry_run)
         if applied.removal is None and applied.trimming is None:
             console.say(f"{self.folder}: nothing to remove or to trim")
         terminal.print_json({
@@ -344,6 +288,52 @@ def _say_removal(folder: Path, removal: Removal, verb: str) -> None:
     if removal.set_aside is not None:
         console.say(f"kept as a dataset: {folder / removal.set_aside}")
     console.say(f"{folder}: {removal.episodes} episodes, {removal.frames} frames")
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Cut idle ends, gaps, unsure and blurred frames off the episodes of a LeRobot dataset."""
+
+    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
+    rules: Path = setting(..., "file of rules (docs/formats.md)", metavar="YAML")
+    dry_run: bool = setting(False, "say what would be cut, and change nothing")
+    delete: bool = setting(
+        False, "do not keep the episodes as they were as a dataset in DATASET/.unreferenced"
+    )
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Trim it, and say what was cut and why."""
+        from acehand_core.lerobot.trim import trim_episodes
+        from acehand_core.lerobot.trim_rules import read_trim_rules
+        from acehand_core.pipeline.trimming import write_beside
+
+        rules = read_trim_rules(self.rules)
+        trimming = trim_episodes(
+            self.folder, rules, write_beside, delete=self.delete, dry_run=self.dry_run,
+            progress=terminal.bars,
+        )  # fmt: skip
+        _say_trimming(self.folder, trimming, self.dry_run)
+        terminal.print_json({"dataset": str(self.folder), **trimming.to_json()})
+        return console.EXIT_OK
+
+
+def _say_trimming(folder: Path, trimming: Trimming, dry_run: bool) -> None:
+    """Print what was cut off which episode and why, and what is left."""
+    for entry in trimming.trimmed:
+        kept = " and ".join(f"{start} to {stop - 1}" for start, stop in entry["kept"])
+        would = "would keep" if dry_run else "kept"
+        console.say(f"episode {entry['episode']}: {would} {kept or 'none'} "
+                    f"of {entry['frames']} frames")  # fmt: skip
+        for cut in entry["cuts"]:
+            start, stop = cut["frames"]
+            which = f"frames {start} to {stop - 1}" if stop > start + 1 else f"frame {start}"
+            console.say(f"  - {which}: {cut['reason']}")
+    if trimming.set_aside is not None:
+        console.say(
+            f"episodes as they were, a dataset that acehand dataset merge takes: "
+            f"{folder / trimming.set_aside}"
+        )
+    console.say(f"{folder}: {trimming.episodes} episodes, {trimming.frames} frames")
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Piece:
 
 
 _HERE = "pip install . in the checkout"
-_MEDIAPIPE = "pip install '.[mediapipe]' && acehand weights hands"
+_MEDIAPIPE = "pip install '.[mediapipe]' && acehand weights fetch hands"
 _ACE = "pip install torch==2.13.0 && pip install '.[ace]'"
 _TRAIN = "pip install torch==2.13.0 && pip install '.[ace,train]'"
 
@@ -58,7 +58,7 @@ _PACKAGES = (
     ("diffusers", "diffusers", False, "--tracker ace: video encoder and transformer", _ACE),
     ("peft", "peft", False, "--tracker ace: adapters", _ACE),
     ("safetensors", "safetensors", False, "weight files", _ACE),
-    ("huggingface_hub", "huggingface_hub", False, "acehand weights fetch, acehand dataset push",
+    ("huggingface_hub", "huggingface_hub", False, "acehand weights fetch",
      "pip install '.[hub]'"),
     ("transformers", "transformers", False, "feature sources vjepa2 and videomae", _ACE),
     ("dex-retargeting", "dex_retargeting", False, "--method dex-vector, dex-dexpilot, dex-position",
@@ -123,7 +123,7 @@ def examine() -> list[Piece]:
             True,
             _hand_networks(),
             "--tracker mediapipe: what finds hands",
-            "acehand weights hands",
+            "acehand weights fetch hands",
         )
     )
     pieces.append(

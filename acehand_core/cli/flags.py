@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, field, make_dataclass
 from pathlib import Path
@@ -46,7 +45,7 @@ def parse(program: str, words: Sequence[str], *kinds: type[Any]) -> tuple[Any, .
         make_dataclass("Flags", main, kw_only=True),
         prog=program,
         description=inspect.cleandoc(kinds[0].__doc__ or ""),
-        args=list(_renamed(words, flat)),
+        args=list(_checked(words, flat)),
         config=(conf.DisallowNone,),
     )
     given = dict(vars(flags))
@@ -129,14 +128,11 @@ def _value(leaf: Leaf, given: Mapping[str, Any]) -> Any:
     return value
 
 
-def _renamed(words: Sequence[str], tree: Sequence[Leaf]) -> Iterator[str]:
-    """Yield the words of a command line with flags by their present names."""
+def _checked(words: Sequence[str], tree: Sequence[Leaf]) -> Iterator[str]:
+    """Yield the words of a command line. Raises InputError: a flag has another name now."""
     old = {f"--{leaf.setting.old}": f"--{leaf.flag}" for leaf in tree if leaf.setting.old}
     for word in words:
-        name, equals, value = word.partition("=")
+        name = word.partition("=")[0]
         if name in old:
-            print(
-                f"warning: {name} is now {old[name]}; the old name will be removed.",
-                file=sys.stderr,
-            )
-        yield old.get(name, name) + equals + value
+            raise InputError(f"{name} is gone; instead: {old[name]}.")
+        yield word

@@ -14,7 +14,6 @@ from acehand_core.errors import nearest
 #: Commands and their actions: what each does, and where it is. Modules are loaded when needed.
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "reconstruct": ("hands of a video as a table", "hands:Reconstruct"),
-    "retarget": ("the main job, as acehand-retarget", "retarget:Retarget"),
     "export": ("a table of hands in another form, or as robot commands", "hands:Export"),
     "view": ("an episode or a table of hands in a viewer, or pictures", "hands:View"),
     "render": ("film and strip of hands and robot", "render:Render"),
@@ -22,37 +21,25 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "camera show": ("what a camera file says, and a picture of it", "camera:Show"),
     "camera presets": ("kinds of cameras by their published fields of view", "camera:Presets"),
     "camera estimate": ("the focal length of a video from its pictures", "camera:Estimate"),
-    "camera motion": ("how the camera of a recording turned", "camera_motion:Motion"),
     "camera convert": ("a camera file of any format as ours", "camera:Convert"),
     "batch run": ("many recordings into one dataset, with many workers", "batch:Run"),
     "batch status": ("how far a batch is, and what went wrong", "batch:Status"),
-    "batch retry": ("try recordings again that failed", "batch:Retry"),
-    "batch merge": ("merge what a batch has finished", "batch:Merge"),
     "inspect": ("which episodes are good enough, as a page and JSON", "review:Inspect"),
     "review": ("look through episodes in a browser, and decide", "review:Review"),
-    "dataset info": ("what a dataset holds", "dataset:Info"),
-    "dataset stats": ("exact statistics of a feature", "dataset:Stats"),
+    "dataset info": ("what a dataset holds, and statistics of a feature", "dataset:Info"),
     "dataset card": ("a card for the Hugging Face Hub", "dataset:Card"),
-    "dataset push": ("a dataset on the Hugging Face Hub", "dataset_push:Push"),
     "dataset merge": ("several datasets as one", "dataset:Merge"),
-    "dataset split": ("one dataset as several", "dataset:Split"),
     "dataset check": ("what is wrong with a dataset", "dataset:Check"),
     "dataset repair": ("keep the whole episodes of a broken dataset", "dataset:Repair"),
-    "dataset remove": ("remove episodes of a dataset", "dataset:Remove"),
-    "dataset filter": ("remove episodes that break rules", "dataset:Filter"),
-    "dataset trim": ("cut idle ends, gaps and bad frames off episodes", "dataset_trim:Trim"),
-    "dataset restore": ("bring removed or trimmed episodes back", "dataset_trim:Restore"),
-    "dataset annotate": ("hands beside a dataset's own columns", "dataset_annotate:Annotate"),
+    "dataset filter": ("remove episodes, by number or by rules", "dataset:Filter"),
+    "dataset trim": ("cut idle ends, gaps and bad frames off episodes", "dataset:Trim"),
     "dataset task": ("give episodes of a dataset another task", "dataset:Task"),
     "bag info": ("what is in a ROS 2 bag, and what is damaged", "bag:Info"),
     "bag convert": ("a bag into a dataset and, if wanted, another bag", "bag:Convert"),
     "bag write": ("a dataset or a table of hands into a bag", "bag:Write"),
-    "weights fetch": ("download released weights into the hub's cache", "weights:Fetch"),
-    "weights hands": ("fetch the two networks of the mediapipe tracker", "weights:Hands"),
-    "weights convert": ("write weights in another layout", "weights:Convert"),
-    "weights export": ("the weights of a training run at a checkpoint", "weights:Export"),
-    "weights inspect": ("what a file or folder of weights holds", "weights:Inspect"),
-    "weights verify": ("check hashes, names, shapes and precisions", "weights:Verify"),
+    "weights fetch": ("download released weights, or the mediapipe tracker's", "weights:Fetch"),
+    "weights convert": ("write weights, also of a training run, in a layout", "weights:Convert"),
+    "weights inspect": ("what weights hold, and whether all of it is right", "weights:Inspect"),
     "data convert": ("a dataset in its native layout as stores of clips", "data:Convert"),
     "data segments": ("a fixed list of segments of a store", "data:Segments"),
     "golden-check": ("reproduce reference outputs of the released model", "golden:GoldenCheck"),
@@ -61,6 +48,22 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("tables and plots of evaluations, beside the paper's numbers", "report:Report"),
     "synth": ("render clips of hands with ground truth, to train on", "synth:Synth"),
     "doctor": ("what is installed and what each missing piece would add", "doctor:Doctor"),
+}
+#: Commands that are gone: what to do instead.
+REMOVED: Mapping[str, str] = {
+    "retarget": "acehand-retarget with the same flags",
+    "camera motion": "acehand reconstruct or acehand-retarget, which find it by themselves",
+    "batch retry": "acehand batch run MANIFEST ... --retry",
+    "batch merge": "acehand batch run MANIFEST ... --merge",
+    "dataset stats": "acehand dataset info DATASET --feature KEY",
+    "dataset push": "hf upload OWNER/NAME DATASET . --repo-type dataset (docs/formats.md)",
+    "dataset remove": "acehand dataset filter DATASET EPISODE ...",
+    "dataset split": "acehand dataset filter on copies, or lerobot-edit-dataset (docs/formats.md)",
+    "dataset restore": "acehand dataset merge DATASET DATASET/.unreferenced/NAME --output DIR",
+    "dataset annotate": "acehand-retarget DATASET, which makes a dataset of its own of the hands",
+    "weights hands": "acehand weights fetch hands",
+    "weights export": "acehand weights convert RUN --to acehand --output DIR",
+    "weights verify": "acehand weights inspect PATH --hashes",
 }
 
 
@@ -97,6 +100,10 @@ def _other(names: Sequence[str], words: Sequence[str]) -> int:
             print(f"  {name:<16} {text}")
         return console.EXIT_OK
 
+    for name in (" ".join(names[:2]), *names[:1]):
+        if name in REMOVED:
+            console.say(f"error: acehand {name} is gone; instead: {REMOVED[name]}")
+            return console.EXIT_INPUT
     given = " ".join(names[:2] if group else names[:1])
     wrong = f"acehand {given}: no such command" if given else "acehand: say which command"
     console.say(f"error: {wrong}; {nearest(given, there)}")

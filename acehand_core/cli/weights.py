@@ -1,7 +1,8 @@
-"""``acehand weights``: fetch, convert, export, inspect and verify the model's weights."""
+"""``acehand weights``: fetch, convert and inspect weights of the model and of trackers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,22 +22,36 @@ _SHA256 = "demand this hash"
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Download released weights into the hub's cache."""
+    """Download released weights into the hub's cache.
+
+    "hands" are the two networks of the mediapipe tracker (Apache-2.0), fetched once; nothing else
+    is asked of the net afterwards.
+    """
 
     names: tuple[str, ...] = setting((), "see --list", metavar="NAME", positional=True)
     list: bool = setting(False, "say what can be fetched")
     revision: str | None = setting(None, "branch, tag or commit on the hub", metavar="REV")
     sha256: tuple[str, ...] = setting((), _SHA256, metavar="FILE=HEX", repeat=True)
+    wheel: Path | None = setting(
+        None,
+        "of hands: MediaPipe's wheel, where this computer has no way to PyPI",
+        metavar="FILE",
+        default_text="pip downloads it, whatever this Python",
+    )
 
     def run(self, terminal: console.Terminal) -> int:
         """Download, and check hashes."""
         from acehand_core.errors import InputError
+
+        if self.names == ("hands",):
+            return self._hands(terminal)
         from acehand_core.model.weights import sums
         from acehand_core.model.weights.fetch import SOURCES, fetch, hashes_for
 
         if self.list or not self.names:
             if not self.list:
-                raise InputError(f"name what to fetch; valid: {', '.join(SOURCES)}.")
+                raise InputError(f"name what to fetch; valid: hands, {', '.join(SOURCES)}.")
+            console.say("hands: the two networks of the mediapipe tracker (Apache-2.0)")
             for name, source in SOURCES.items():
                 console.say(f"{name}: {source.about} ({source.gigabytes:g} GB, {source.repo})")
                 console.say(f"  {source.licence}")
@@ -60,21 +75,8 @@ class Fetch:
         terminal.print_json({"fetched": done})
         return console.EXIT_OK
 
-
-@dataclass(frozen=True, slots=True)
-class Hands:
-    """Fetch the two networks of the mediapipe tracker (Apache-2.0), once; nothing else is asked of
-    the net afterwards."""
-
-    wheel: Path | None = setting(
-        None,
-        "MediaPipe's wheel, where this computer has no way to PyPI",
-        metavar="FILE",
-        default_text="pip downloads it, whatever this Python",
-    )
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Fetch, unpack and check them; where they are there already, say where."""
+    def _hands(self, terminal: console.Terminal) -> int:
+        """Fetch, unpack and check the networks; where they are there already, say where."""
         from acehand_core.trackers.mediapipe import networks
 
         folder = networks.installed() if self.wheel is None else None
@@ -92,11 +94,15 @@ class Hands:
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """Write weights in another layout."""
+    """Write weights in another layout, or those of a training run at one of its checkpoints.
+
+    --base, --vae and --caption are then the run's own, where they were moved.
+    """
 
     sources: tuple[Path, ...] = setting(
         ...,
-        "a checkpoint or a folder of a model; pieces of the released one may follow",
+        "a checkpoint or a folder of a model, pieces of the released one may follow; or the folder "
+        "of a training run or of a checkpoint of it",
         metavar="SRC",
         positional=True,
     )
@@ -113,14 +119,20 @@ class Convert:
     )
     config: Path | None = setting(None, "sizes, as inspect shows them", metavar="FILE")
     seed: int = setting(0, "of what --to official fills in")
+    step: int | None = setting(
+        None, "which checkpoint of a run", default_text="best by validation, else newest"
+    )
+    weights: Path | None = setting(None, "start.weights of a run, if it was moved")
     overwrite: bool = setting(False, OVERWRITE)
 
     def run(self, terminal: console.Terminal) -> int:
         """Convert and report what is not the source's."""
         import torch
 
-        from acehand_core.model.weights.load import convert, sort_sources
+        from acehand_core.model.weights.load import convert, is_of_a_run, sort_sources
 
+        if len(self.sources) == 1 and is_of_a_run(self.sources[0]):
+            return self._export(terminal)
         sources = sort_sources(self.sources, self.base, self.vae, self.caption)
         dtypes = {None: None, "bf16": torch.bfloat16, "float32": torch.float32}
         weights, exported = convert(
@@ -154,30 +166,15 @@ class Convert:
         )  # fmt: skip
         return console.EXIT_OK
 
-
-@dataclass(frozen=True, slots=True)
-class Export:
-    """Write the weights of a training run at one of its checkpoints."""
-
-    folder: Path = setting(
-        ..., "folder of a run or of a checkpoint", metavar="RUN", positional=True
-    )
-    output: Path = setting(..., "folder to write", metavar="DIR")
-    step: int | None = setting(
-        None, "which checkpoint", default_text="best by validation, else newest"
-    )
-    weights: Path | None = setting(None, "start.weights of the run, if it was moved")
-    base: Path | None = setting(None, "start.base of the run, if it was moved")
-    vae: Path | None = setting(None, "start.vae of the run, if it was moved")
-    caption: Path | None = setting(None, "start.caption of the run, if it was moved")
-    overwrite: bool = setting(False, OVERWRITE)
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Write them."""
+    def _export(self, terminal: console.Terminal) -> int:
+        """Write the weights of a training run."""
+        from acehand_core.errors import InputError
         from acehand_core.training.run_folder import Pieces, export
 
+        if self.to != "acehand":
+            raise InputError("of a training run --to acehand; convert what that gives once more.")
         pieces = Pieces(self.weights, self.base, self.vae, self.caption)
-        checkpoint = export(self.folder, self.output, self.step, pieces, self.overwrite)
+        checkpoint = export(self.sources[0], self.output, self.step, pieces, self.overwrite)
         score = (
             "not validated" if checkpoint.score is None else f"validation {checkpoint.score:.4f}"
         )
@@ -190,27 +187,46 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Say what a file or folder of weights holds."""
+    """Say what a file or folder of weights holds, and what is wrong with it."""
 
     path: Path | None = setting(None, "the weights", metavar="PATH", positional=True)
     variant: Variant | None = setting(None, _VARIANT)
     accounting: bool = setting(False, "count parameters; without PATH those of the released model")
+    hashes: bool = setting(False, "compare hashes, too, wherever somebody states them")
+    sha256: tuple[str, ...] = setting((), _SHA256, metavar="FILE=HEX", repeat=True)
 
     def run(self, terminal: console.Terminal) -> int:
         """Describe them; exit code 0 only without problems."""
         from acehand_core.errors import InputError
         from acehand_core.model.config import ModelConfig
         from acehand_core.model.weights.accounting import account, table
-        from acehand_core.model.weights.inspection import inspect
+        from acehand_core.model.weights.inspection import inspect, verify
 
         if self.path is None and not self.accounting:
             raise InputError("give a PATH, or --accounting for the released model's table.")
         data: dict[str, Any] = {}
         config: ModelConfig | None = ModelConfig()
-        if self.path is not None:
+        if self.path is not None and not (self.hashes or self.sha256):
             found = inspect(self.path, self.variant)
             config, data = found.config, found.to_json()
             _describe(found)
+        elif self.path is not None:
+            result = verify(self.path, self.variant, _hashes(self.sha256))
+            known: Sequence[str] = ()
+            if result.inspection is not None:
+                config, data = result.inspection.config, result.inspection.to_json()
+                _describe(result.inspection)
+                known = result.inspection.problems
+            for problem in result.problems:
+                if problem not in known:
+                    console.say(f"problem: {problem}")
+            compared = f"{len(result.compared)} of {len(result.sha256s)} hashes compared"
+            if not result.problems:
+                console.say(f"{self.path}: no problem found; {compared}")
+            data |= {
+                "ok": not result.problems, "problems": list(result.problems),
+                "sha256": result.sha256s, "compared": list(result.compared),
+            }  # fmt: skip
         if self.accounting:
             if config is None:
                 raise InputError(f"{self.path}: a piece without sizes of a model.")
@@ -220,37 +236,6 @@ class Inspect:
                 console.say(line)
         terminal.print_json(data)
         return console.EXIT_SOME_FAILED if data.get("problems") else console.EXIT_OK
-
-
-@dataclass(frozen=True, slots=True)
-class Verify:
-    """Check hashes, names, shapes and precisions."""
-
-    path: Path = setting(..., "the weights", metavar="PATH", positional=True)
-    variant: Variant | None = setting(None, _VARIANT)
-    sha256: tuple[str, ...] = setting((), _SHA256, metavar="FILE=HEX", repeat=True)
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Check them; exit code 0 only without problems."""
-        from acehand_core.model.weights.inspection import verify
-
-        result = verify(self.path, self.variant, _hashes(self.sha256))
-        if result.inspection is not None:
-            _describe(result.inspection)
-        known = result.inspection.problems if result.inspection is not None else ()
-        for problem in result.problems:
-            if problem not in known:
-                console.say(f"problem: {problem}")
-        compared = f"{len(result.compared)} of {len(result.sha256s)} hashes compared"
-        if not result.problems:
-            console.say(f"{self.path}: no problem found; {compared}")
-        terminal.print_json(
-            {
-                "ok": not result.problems, "problems": list(result.problems),
-                "sha256": result.sha256s, "compared": list(result.compared),
-            }
-        )  # fmt: skip
-        return console.EXIT_SOME_FAILED if result.problems else console.EXIT_OK
 
 
 def _describe(found: Inspection) -> None:

@@ -47,7 +47,7 @@ class Removal:
     set_aside: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that ``acehand dataset remove --json`` prints."""
+        """Return the object that ``acehand dataset filter --json`` prints."""
         return asdict(self)
 
 
@@ -244,13 +244,11 @@ def replace_dataset(
     root: Path,
     fill: Callable[[Path, Step], None],
     on_step: Step | None = None,
-    without: str | None = None,
 ) -> None:
     """Build a dataset beside ``root`` and let it take its place; on failure nothing has changed.
 
     ``fill`` writes the episodes to a folder. What is neither theirs nor in their metadata comes
-    along as it is, but for the folder ``without``. The caller holds the lock of ``root``. Raises
-    OSError.
+    along as it is. The caller holds the lock of ``root``. Raises OSError.
     """
     step = on_step or (lambda name: None)
     with built_beside(root, step) as base:
@@ -258,7 +256,6 @@ def replace_dataset(
         step("link the rest")
         theirs = _of_episodes(root)
         theirs += [layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH, STAGING]
-        theirs += [] if without is None else [without]
         for path in sorted(root.rglob("*")):
             name = path.relative_to(root).as_posix()
             if f"{name}/".startswith(tuple(f"{t}/" for t in theirs)) or (base / name).exists():

@@ -219,21 +219,13 @@ def columns(
     return values
 
 
-def hand_features(placed: bool, hand_model: HandModelName) -> tuple[FeatureSpec, ...]:
-    """Return the features of human hands alone; ``placed``: they have a place before the camera."""
-    frame: Literal["camera", "none"] = "camera" if placed else "none"
-    robot = ("of no robot",)  # whose features are left out
-    every = features(Layout(robot, robot, robot, frame, hand_model, None))
-    return tuple(spec for spec in every if spec.key.startswith(("observation.hand.", "hand.")))
-
-
 def hand_columns(
     motion: HandMotion,
     placed: bool,
     confidence: Float[np.ndarray, "T 2"],
     valid: Bool[np.ndarray, "T 2"],
 ) -> dict[str, np.ndarray]:
-    """Return the columns of ``hand_features`` for one episode of T frames, each (T, N)."""
+    """Return the columns of human hands alone for one episode of T frames, each (T, N)."""
     count, known = len(motion), motion.known
     values: dict[str, np.ndarray] = {
         "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist": _joints(

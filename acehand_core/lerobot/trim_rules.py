@@ -298,9 +298,7 @@ def _stretches(
 def _valid(columns: Mapping[str, np.ndarray], rule: str) -> Bool[np.ndarray, "T 2"]:
     """Return where hands are valid; datasets of older versions have only the confidence."""
     if CONFIDENCE_KEY not in columns:
-        raise InputError(
-            f"Rule {rule} needs the feature {CONFIDENCE_KEY}; acehand dataset annotate adds it."
-        )
+        raise InputError(f"Rule {rule} needs the feature {CONFIDENCE_KEY}.")
     valid: np.ndarray = columns.get(VALID_KEY, columns[CONFIDENCE_KEY] > 0).astype(bool)
     return valid
 

@@ -200,8 +200,8 @@ class JobSettings:
     )
     task_file: str | None = setting(
         None,
-        "what is done in each recording, and when: a table, narrations or a transcript (.csv, "
-        ".json, .srt, .vtt, .txt; docs/cutting.md), or beside: a file beside each recording",
+        "what is done in each recording, and when: a table (.csv, docs/cutting.md), or beside: one "
+        "beside each recording",
         metavar="FILE|beside",
         identity="never",  # the task that an episode gets of it counts
     )

@@ -158,8 +158,8 @@ def _told(
             f"{path}: {len(beyond)} of {len(told)} rows begin after its end, {duration:.1f} s "
             f"({beyond[0].where})"
         )
-    both = [one for one in told if one.start_s is not None and one.end_s is not None]
-    crossed = sum((a.end_s or 0) > (b.start_s or 0) for a, b in pairwise(both))
+    timed = [one for one in told if one.start_s is not None]
+    crossed = sum((a.end_s or 0) > (b.start_s or 0) for a, b in pairwise(timed))
     if crossed and settings.split == "tasks":
         notes.append(f"{path}: {crossed} rows overlap the next: its frames are in both episodes")
     return tuple(one for one in told if one not in beyond), tuple(notes)
@@ -169,12 +169,11 @@ def _shifted(told: Sequence[Narrated], start_s: float) -> tuple[Narrated, ...]:
     """Return what is said with times from where a recording is read; nothing of before."""
     out = []
     for one in told:
-        start, end = one.start_s, one.end_s
-        if start is None:
+        if one.start_s is None or one.end_s is None:
             out.append(one)
-        elif (start if end is None else end) > start_s or start_s == 0:
-            begin = start - start_s if end is None else max(start - start_s, 0.0)
-            out.append(Narrated(begin, None if end is None else end - start_s, one.task, one.where))
+        elif one.end_s > start_s or start_s == 0:
+            begin = max(one.start_s - start_s, 0.0)
+            out.append(Narrated(begin, one.end_s - start_s, one.task, one.where))
     return tuple(out)
 
 

@@ -51,10 +51,10 @@ def detect(path: Path) -> Layout:
             return "official"
         if base_file(path) is not None:
             return "wan-base"
-        if (path / "checkpoints").is_dir() or (path / "trained.safetensors").is_file():
+        if is_of_a_run(path):
             raise InputError(
                 f"{path}: of a training run, which keeps what learns; make weights of it with "
-                "acehand weights export."
+                "acehand weights convert."
             )
         if (path / own.CONFIG_FILE).is_file():
             read_json(path / own.CONFIG_FILE)  # a damaged one is named
@@ -69,6 +69,11 @@ def detect(path: Path) -> Layout:
         return "caption"
 
     return _of_names(path, set(map(str, data)))
+
+
+def is_of_a_run(path: Path) -> bool:
+    """Return whether a folder is that of a training run, or one of its checkpoints."""
+    return (path / "checkpoints").is_dir() or (path / "trained.safetensors").is_file()
 
 
 def load_weights(

@@ -163,14 +163,15 @@ class HandNetworks:
         except ImportError as error:
             raise MissingDependencyError(
                 f"The mediapipe tracker cannot start: {error}. In the checkout: "
-                "pip install '.[mediapipe]' && acehand weights hands; "
+                "pip install '.[mediapipe]' && acehand weights fetch hands; "
                 "or bring your own hands with --tracker FILE."
             ) from error
         found = installed()
         if found is None:
             raise MissingDependencyError(
-                "The mediapipe tracker needs MediaPipe's hand networks: acehand weights hands "
-                "fetches them, once; or bring your own hands with --tracker FILE."
+                "The mediapipe tracker needs MediaPipe's hand networks: "
+                "acehand weights fetch hands brings them, once; or bring your own hands with "
+                "--tracker FILE."
             )
         check(found)
 
@@ -349,7 +350,7 @@ def download() -> None:
         if done.returncode != 0 or not wheels:
             raise MissingDependencyError(
                 f"pip could not download mediapipe {VERSION}: {done.stderr.strip() or 'no wheel'} "
-                "Fetch its wheel elsewhere and give it: acehand weights hands --wheel FILE."
+                "Fetch its wheel elsewhere and give it: acehand weights fetch hands --wheel FILE."
             )
         unpack(wheels[0])
 
@@ -385,5 +386,5 @@ def _check_content(place: Path, name: str, content: bytes) -> None:
     if digest != SHA256[name]:
         raise InputError(
             f"{place}: {name} is not that of mediapipe {VERSION} (its SHA-256 is {digest}). "
-            "acehand weights hands fetches the right one."
+            "acehand weights fetch hands fetches the right one."
         )
