@@ -224,7 +224,8 @@ def _read(path: Path) -> Any:
     if suffix == ".parquet":
         return pq.read_table(path).to_pydict()
     if suffix in (".png", ".jpg"):
-        return [cv2.imread(str(path)).astype(np.int16)]
+        picture = cv2.imread(str(path))
+        return None if picture is None else [picture.astype(np.int16)]
     if suffix == ".mp4":
         with av.open(str(path)) as film:
             return [
