@@ -101,7 +101,9 @@ def decode(data: Data, msgtype: str) -> Any:
 
 def needs_rosbags(what: str) -> MissingDependencyError:
     """Return the error that says how to install what reads bags."""
-    return MissingDependencyError(f"{what} needs rosbags; install it with pip install acehand[ros]")
+    return MissingDependencyError(
+        f"{what} needs rosbags and mcap; install them with pip install acehand[ros]"
+    )
 
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
