@@ -190,9 +190,7 @@ class McapFile:
             end = yield from self._walk(io.BytesIO(data), 0, start, topics, dropped)
             whole = end == len(data)
         if not whole:
-            dropped.remark(
-                f"{self.path.name}: messages in a damaged chunk at {start} are lost"
-            )
+            dropped.remark(f"{self.path.name}: messages in a damaged chunk at {start} are lost")
             if self.counts is None:  # else it comes out how many
                 dropped.count(UNKNOWN_TOPIC, "in a damaged chunk, at least")
 

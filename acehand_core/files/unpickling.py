@@ -48,8 +48,9 @@ class _Call:
 
     __slots__ = ("args", "name", "state")
 
-    def __init__(self, name: str, args: tuple[Any, ...]) -> None:
-        self.name, self.args, self.state = name, args, None
+    def __init__(self, name: str, args: Any) -> None:
+        self.name, self.args = name, args
+        self.state: Any = None
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -276,7 +277,9 @@ class _Unpickler(pickle._Unpickler):
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **pickle._Unpickler.dispatch,
         pickle.BYTEARRAY8[0]: load_bytearray8,
-        pickle.NEWOBJ[0]: pickle._Unpickler.load_reduce,  # a name is called, and no class made
+        pickle.NEWOBJ[0]: pickle._Unpickler.dispatch[
+            pickle.REDUCE[0]
+        ],  # a name is called, and no class made
     }
 
     def get_extension(self, code: int) -> None:
