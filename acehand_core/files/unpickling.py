@@ -132,7 +132,7 @@ def _dtype(call: Any, data: _Data) -> np.dtype:
     code = call.args[0]
     if call.name != "numpy.dtype" or type(code) is not str or not _DTYPE.fullmatch(code):
         raise _NotData(f"the array type {code!r} is not a plain one")
-    order = call.state[1] if isinstance(call.state, tuple) else "="
+    order: Any = call.state[1] if isinstance(call.state, tuple) else "="
     if order not in ("<", ">", "=", "|"):
         raise _NotData(f"{order!r} is not a byte order")
     return np.dtype(code if code[0] != "O" else "O").newbyteorder(order)
