@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
-from acehand_core.files import pickle_stubs
+from acehand_core.files import unpickling
 from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.files.unpickling import MANO_PKL, NPY_OBJECT, load_npy_object, restricted_load
 
@@ -126,12 +126,12 @@ HAND_MADE = {
 @pytest.mark.parametrize("kind", HAND_MADE)
 def test_hand_made_pickles_are_refused(kind):
     before = {
-        name: dict(vars(cls)) for name, cls in vars(pickle_stubs).items() if isinstance(cls, type)
+        name: dict(vars(cls)) for name, cls in vars(unpickling).items() if isinstance(cls, type)
     }
     with pytest.raises(UnsafeFileError):
         load(HAND_MADE[kind])
     after = {
-        name: dict(vars(cls)) for name, cls in vars(pickle_stubs).items() if isinstance(cls, type)
+        name: dict(vars(cls)) for name, cls in vars(unpickling).items() if isinstance(cls, type)
     }
     assert before == after
 

@@ -7,22 +7,23 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from acehand_core.bags.library import DISTROS, LATEST, OLDEST, UnpackedFiles
-from acehand_core.bags.mcap import McapFile
+from acehand_core.bags.library import DISTROS, LATEST, OLDEST, UnpackedFiles, needs_rosbags
 from acehand_core.bags.records import (
     Data,
     DroppedMessages,
     Message,
     Place,
-    StorageFile,
     Topic,
 )
 from acehand_core.bags.sqlite import SqliteFile
 from acehand_core.errors import InputError
+
+if TYPE_CHECKING:
+    from acehand_core.bags.mcap import McapFile
 
 METADATA = "metadata.yaml"
 #: Endings of storage files; with .zst or .zstd behind them the whole file is compressed.
@@ -65,7 +66,7 @@ class Bag:
         self._copies, self._owns_copies = copies or UnpackedFiles(), copies is None
         self.dropped = DroppedMessages()
         self._metadata: dict[str, Any] = {}
-        self._files: list[StorageFile] = []
+        self._files: list[McapFile | SqliteFile] = []
         self.storage_paths = self._find_files()
 
         try:
@@ -138,8 +139,8 @@ class Bag:
     def custom_data(self) -> dict[str, str]:
         """Texts by name that the writer of the bag kept in its metadata; a bare .db3 has none."""
         metadata = self._metadata
-        if not metadata and isinstance(self._files[0], McapFile):
-            text = self._files[0].metadata("rosbag2").get("serialized_metadata", "")
+        if not metadata:
+            text = self._files[0].metadata.get("rosbag2", {}).get("serialized_metadata", "")
             with contextlib.suppress(yaml.YAMLError):
                 metadata = yaml.safe_load(text)
         custom = metadata.get("custom_data") if isinstance(metadata, dict) else None
@@ -162,7 +163,7 @@ class Bag:
     @property
     def storage(self) -> str:
         """Kind of the first file: "mcap" or "sqlite3"."""
-        return "mcap" if isinstance(self._files[0], McapFile) else "sqlite3"
+        return "sqlite3" if isinstance(self._files[0], SqliteFile) else "mcap"
 
     @property
     def compression(self) -> str:
@@ -271,6 +272,10 @@ class Bag:
 
             packed = self.compression == "message"
             if opened.suffix == ".mcap":
+                try:
+                    from acehand_core.bags.mcap import McapFile
+                except ImportError as error:
+                    raise needs_rosbags("a bag") from error
                 self._files.append(McapFile(opened, packed, self.dropped, self._still))
             else:
                 self._files.append(SqliteFile(opened, packed, self.dropped))

@@ -101,11 +101,13 @@ def decode(data: Data, msgtype: str) -> Any:
 
 def needs_rosbags(what: str) -> MissingDependencyError:
     """Return the error that says how to install what reads bags."""
-    return MissingDependencyError(f"{what} needs rosbags; install it with pip install acehand[ros]")
+    return MissingDependencyError(
+        f"{what} needs rosbags and mcap; install them with pip install acehand[ros]"
+    )
 
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_BLOCK = 1 << 20
+_BLOCK, _PIECE = 1 << 20, 1 << 12
 
 
 def zstd_module() -> ModuleType:
@@ -117,50 +119,30 @@ def zstd_module() -> ModuleType:
     return zstd
 
 
-def decompress(packed: Data, compression: str) -> Data:
-    """Return what was compressed: with "zstd", "lz4" or "", not at all.
+def decompress(packed: bytes, compression: str) -> tuple[bytes, bool]:
+    """Return what a chunk gives that was compressed with "zstd", "lz4" or "", not at all.
 
-    Raises:
-        ValueError, RuntimeError, EOFError: it is damaged. InputError: of an unknown compression.
-        MissingDependencyError: what decompresses it is not installed.
+    And whether no damage was found in it; of a damaged one its beginning is returned. Raises
+    InputError for an unknown compression.
     """
     if compression == "":
-        return packed
+        return packed, True
+    zstd = zstd_module()
     if compression == "zstd":
-        zstd = zstd_module()
-        try:
-            return zstd.decompress(packed)
-        except zstd.ZstdError as error:
-            raise ValueError(str(error)) from error
-    if compression == "lz4":
-        return _lz4().decompress(packed)
-    raise InputError(f"MCAP chunk compression {compression!r}; valid: lz4, zstd or none.")
+        machine = zstd.ZstdDecompressor()
+    elif compression == "lz4":
+        from lz4.frame import LZ4FrameDecompressor
 
-
-def decompress_some(packed: bytes, compression: str) -> bytes:
-    """Return what the beginning of a compressed block still gives."""
-    if compression == "":
-        return packed
-    parts = []
-    if compression == "zstd":
-        zstd = zstd_module()
-        machine, errors = zstd.ZstdDecompressor(), (zstd.ZstdError, EOFError)
+        machine = LZ4FrameDecompressor()
     else:
-        machine, errors = _lz4().LZ4FrameDecompressor(), (RuntimeError, EOFError)
+        raise InputError(f"MCAP chunk compression {compression!r}; valid: lz4, zstd or none.")
+    parts = []
     try:
-        for at in range(0, len(packed), 4096):
-            parts.append(machine.decompress(packed[at : at + 4096]))
-    except errors:  # where the damage begins; what came before it is kept
-        pass
-    return b"".join(parts)
-
-
-def _lz4() -> ModuleType:
-    try:
-        import lz4.frame
-    except ImportError as error:
-        raise needs_rosbags("an lz4-compressed bag") from error
-    return lz4.frame
+        for at in range(0, len(packed), _PIECE):
+            parts.append(machine.decompress(packed[at : at + _PIECE]))
+    except (zstd.ZstdError, RuntimeError, EOFError):
+        return b"".join(parts), False
+    return b"".join(parts), True
 
 
 def unpacked_message(data: Data, packed: bool) -> Data:
@@ -174,7 +156,11 @@ def unpacked_message(data: Data, packed: bool) -> Data:
     """
     if not packed and bytes(data[:4]) != _ZSTD_MAGIC:
         return data
-    return decompress(data, "zstd")
+    zstd = zstd_module()
+    try:
+        return bytes(zstd.decompress(data))
+    except zstd.ZstdError as error:
+        raise ValueError(str(error)) from error
 
 
 class UnpackedFiles:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from acehand_core.settings import setting
 from acehand_core.types import Progress
@@ -126,31 +126,6 @@ class DroppedMessages:
         """Return every remark and every reason with its count, for people."""
         lost = (f"{reason}: {count} lost" for reason, count in self.reasons.items())
         return (*self.remarks, *lost)
-
-
-class StorageFile(Protocol):
-    """One file of a bag. Not for two threads at once."""
-
-    path: Path
-    #: Messages by topic as the file counts them, or None where only reading tells.
-    counts: dict[str, int] | None
-
-    @property
-    def topics(self) -> tuple[Topic, ...]:
-        """Its topics, each once."""
-        ...
-
-    def messages(self, topics: Set[str] | None, dropped: DroppedMessages) -> Iterator[Message]:
-        """Yield the messages of some topics (None: of all) as stored; ``file`` is 0."""
-        ...
-
-    def read(self, place: Place) -> Data:
-        """Return one message's data."""
-        ...
-
-    def close(self) -> None:
-        """Close the file."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

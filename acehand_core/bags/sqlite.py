@@ -23,17 +23,19 @@ _GIVE_UP = 2000
 
 
 class SqliteFile:
-    """One .db3 file; see ``StorageFile``. ``packed``: metadata.yaml says that every message
-    is compressed with zstd.
+    """One .db3 file of a ``Bag``. Not for two threads at once.
+
+    ``packed``: metadata.yaml says that every message is compressed with zstd. ``counts`` are the
+    messages by topic, or None where only reading tells. Written with the standard library: that of
+    rosbags reads no database that is damaged, and none that was not closed.
 
     Raises:
         InputError: it is not a database of rosbag2.
     """
 
     def __init__(self, path: Path, packed: bool, dropped: DroppedMessages) -> None:
-        self.path = path
-        self._packed = packed
-
+        self.path, self._packed = path, packed
+        self.metadata: dict[str, dict[str, str]] = {}
         # A bag that was not closed keeps its last messages in a -wal file beside it.
         mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
         uri = f"{path.absolute().as_uri()}?{mode}"

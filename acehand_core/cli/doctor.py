@@ -72,6 +72,7 @@ _PACKAGES = (
     ("tensorboard", "tensorboard", False, "acehand-train: curves", _TRAIN),
     ("rosbags", "rosbags", False, "ROS 2 bags, read and written without ROS",
      "pip install '.[ros]'"),
+    ("mcap", "mcap", False, "ROS 2 bags that are .mcap files", "pip install '.[ros]'"),
     ("rclpy", "rclpy", False, "ROS 2 nodes and launch files",
      "ROS 2 Jazzy or newer, then source its setup.bash"),
     ("ray", "ray", False, "acehand batch run --engine ray: many machines", "pip install '.[ray]'"),

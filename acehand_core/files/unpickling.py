@@ -1,15 +1,10 @@
 """The one place where pickles are read: MANO's official files and datasets that are pickles.
 
-``restricted_load`` gives a pickle nothing but the inert classes of ``pickle_stubs`` and then turns
-what they recorded into plain Python and numpy data. Every format has its allow-list; a file that
-names anything else is refused before any of it is used. Protects against code and forged memory; a
-file may still waste time.
-
-torch tensors inside plain pickles, read as numpy arrays without torch and without running them.
-
-``pickle.dump`` of a tensor stores its numbers as bytes in torch's old file layout: five small
-pickles (a magic number, a version, facts of the machine, the storage, the list of its keys), the
-count, the raw numbers. All five go through the restricted unpickler too.
+A pickle may call, build and change whatever its loader hands out. So it is handed only names, each
+of an allow-list: calling one records the call and runs nothing, but for plain containers. numpy's
+own reconstructors are not among them, because a dtype whose stored flags lie makes numpy read
+pointers out of the file. Arrays are made here, from a checked type, shape and bytes, once the whole
+file has been read. Protects against code and forged memory; a file may still waste time.
 """
 
 from __future__ import annotations
@@ -17,8 +12,9 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,77 +22,249 @@ from typing import Any, ClassVar
 import numpy as np
 
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
-from acehand_core.files import pickle_stubs
 
 _MAX_BYTES = 4 << 30
-
-PLAIN = {
-    ("builtins", "object"): pickle_stubs.PyObject,
-    ("builtins", "set"): pickle_stubs.PlainSet,
-    ("builtins", "frozenset"): pickle_stubs.PlainFrozenSet,
-    ("builtins", "bytes"): pickle_stubs.EmptyBytes,
-    ("collections", "OrderedDict"): pickle_stubs.PlainDict,
-    ("copyreg", "_reconstructor"): pickle_stubs.Reconstructor,
-    ("_codecs", "encode"): pickle_stubs.Encode,
-}
-NUMPY = {
-    ("numpy", "ndarray"): pickle_stubs.Ndarray,
-    ("numpy", "dtype"): pickle_stubs.Dtype,
-    ("numpy.core.multiarray", "_reconstruct"): pickle_stubs.ArrayReconstruct,
-    ("numpy.core.multiarray", "scalar"): pickle_stubs.ArrayScalar,
-    ("numpy.core.numeric", "_frombuffer"): pickle_stubs.ArrayFromBuffer,
-}
-_SCIPY = {
-    ("scipy.sparse.csc", "csc_matrix"): pickle_stubs.SparseColumns,
-    ("scipy.sparse.csr", "csr_matrix"): pickle_stubs.SparseRows,
-    ("scipy.sparse._csc", "csc_matrix"): pickle_stubs.SparseColumns,
-    ("scipy.sparse._csr", "csr_matrix"): pickle_stubs.SparseRows,
-}
-_CHUMPY = {
-    ("chumpy.ch", "Ch"): pickle_stubs.Chumpy,
-    ("chumpy.reordering", "Select"): pickle_stubs.ChumpySelect,
-}
-#: Names of Python 2 and of numpy 2 for the modules above.
-_MODULE_ALIASES = {
+_MAX_DEPTH = 100
+_PLAIN = (bool, int, float, str, bytes, type(None))
+#: Booleans, integers, floats, complex numbers, byte and unicode strings, objects.
+_DTYPE = re.compile(r"(b1|[iu][1248]|f[248]|c8|c16|[SU][1-9]\d{0,5}|O[48]?)")
+#: Older and newer names of modules: of Python 2, numpy 2 and old scipy.
+_MODULES = {
     "__builtin__": "builtins",
     "copy_reg": "copyreg",
     "numpy._core.multiarray": "numpy.core.multiarray",
     "numpy._core.numeric": "numpy.core.numeric",
+    "scipy.sparse._csc": "scipy.sparse.csc",
+    "scipy.sparse._csr": "scipy.sparse.csr",
 }
 
 
+class _NotData(Exception):
+    """Recorded calls that do not describe data."""
+
+
+class _Call:
+    """What a listed name was called with, and the state that it was given afterwards."""
+
+    __slots__ = ("args", "name", "state")
+
+    def __init__(self, name: str, args: Any) -> None:
+        self.name, self.args = name, args
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
 @dataclass(frozen=True, slots=True)
-class AllowList:
-    """What a format may name: (module, name) to the stand-in that takes its place."""
+class _Name:
+    """A listed name; what a pickle gets in place of the class or function."""
 
-    globals: Mapping[tuple[str, str], type]
+    name: str
 
-    def names(self) -> Iterable[str]:
-        """Return the dotted names, sorted."""
-        return sorted(f"{module}.{name}" for module, name in self.globals)
+    def __call__(self, *args: Any) -> Any:
+        at_once = _AT_ONCE.get(self.name)
+        return _Call(self.name, args) if at_once is None else at_once(*args)
 
 
-NPY_OBJECT = AllowList({**PLAIN, **NUMPY})
-MANO_PKL = AllowList({**PLAIN, **NUMPY, **_SCIPY, **_CHUMPY})
+def _encode(text: Any, encoding: Any = "latin1") -> bytes:
+    """How old protocols write bytes."""
+    if type(text) is not str or encoding not in ("latin1", "latin-1"):
+        raise _NotData("it encodes something that is not a byte string")
+    return text.encode("latin1")
+
+
+def _empty(target: Any, *_: Any) -> Any:
+    """How protocols 0 and 1 make an instance, and numpy an array: its state follows."""
+    if not isinstance(target, _Name):
+        raise _NotData("it reconstructs something that is not a listed class")
+    return target()
+
+
+#: What is made of a call as soon as it is read, since more of the file may go into it.
+_AT_ONCE: dict[str, Callable[..., Any]] = {
+    "builtins.set": lambda items=(): set(items),
+    "builtins.frozenset": lambda items=(): frozenset(items),
+    "builtins.bytes": lambda: b"",
+    "collections.OrderedDict": lambda pairs=(): dict(pairs),
+    "copyreg._reconstructor": _empty,
+    "_codecs.encode": _encode,
+    "numpy.core.multiarray._reconstruct": _empty,
+}
+
+
+class _Data:
+    """Puts plain data in the place of recorded calls, each object once."""
+
+    def __init__(self) -> None:
+        self._done: dict[int, tuple[Any, Any]] = {}  # an id is only unique while its object lives
+        self._depth = 0
+
+    def __call__(self, item: Any) -> Any:
+        if type(item) in _PLAIN:
+            return item
+        if id(item) not in self._done:
+            if self._depth >= _MAX_DEPTH:
+                raise _NotData(f"it nests deeper than {_MAX_DEPTH} levels, or in a loop")
+            self._depth += 1
+            self._done[id(item)] = item, self._made(item)
+            self._depth -= 1
+        return self._done[id(item)][1]
+
+    def _made(self, item: Any) -> Any:
+        if type(item) in (list, tuple, set, frozenset):
+            return type(item)([self(entry) for entry in item])
+        if type(item) is dict:
+            return {self(key): self(entry) for key, entry in item.items()}
+        if type(item) is bytearray:
+            return bytes(item)
+        what, make = _MADE.get(getattr(item, "name", ""), ("", None))
+        if type(item) is not _Call or make is None:
+            raise _NotData(f"{getattr(item, 'name', type(item).__name__)} is not data")
+        try:
+            return make(item, self)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise _NotData(f"{what} is damaged ({error})") from error
+
+
+def _dtype(call: Any, data: _Data) -> np.dtype:
+    """Return a type; structured and dated ones are not needed and refused."""
+    code = call.args[0]
+    if call.name != "numpy.dtype" or type(code) is not str or not _DTYPE.fullmatch(code):
+        raise _NotData(f"the array type {code!r} is not a plain one")
+    order: Any = call.state[1] if isinstance(call.state, tuple) else "="
+    if order not in ("<", ">", "=", "|"):
+        raise _NotData(f"{order!r} is not a byte order")
+    return np.dtype(code if code[0] != "O" else "O").newbyteorder(order)
+
+
+def _array(raw: Any, dtype: Any, shape: Any, order: Any, data: _Data) -> np.ndarray:
+    """Return a writable array of exactly the bytes, or the objects, that ``raw`` holds."""
+    real, shape = _dtype(dtype, data), (shape,) if type(shape) is int else shape
+    count = math.prod(shape)
+    if real.hasobject:
+        if type(raw) is not list or len(raw) != count:
+            raise _NotData(f"an array of {count} objects lacks its list")
+        flat = np.empty(count, object)
+        for index, entry in enumerate(raw):
+            flat[index] = data(entry)
+        return flat.reshape(shape, order=order)
+    stored = raw.encode("latin1") if type(raw) is str else raw
+    if type(stored) not in (bytes, bytearray) or len(stored) != count * real.itemsize:
+        raise _NotData(f"an array of shape {shape} and type {real} lacks its bytes")
+    return np.frombuffer(stored, real).copy().reshape(shape, order=order)
+
+
+def _stored_array(call: _Call, data: _Data) -> np.ndarray:
+    shape, dtype, fortran, raw = call.state[-4:]
+    return _array(raw, dtype, shape, "F" if fortran else "C", data)
+
+
+def _sparse(call: _Call, data: _Data) -> Any:
+    from scipy import sparse
+
+    make = sparse.csc_matrix if call.name.endswith("csc_matrix") else sparse.csr_matrix
+    parts = tuple(np.asarray(data(call.state[name])) for name in ("data", "indices", "indptr"))
+    matrix = make(parts, shape=data(call.state["_shape"]))
+    matrix.check_format(full_check=True)
+    return matrix
+
+
+def _selection(call: _Call, data: _Data) -> np.ndarray:
+    """Return chosen entries of a flattened array, reshaped."""
+    source, indices = (np.asarray(data(call.state[name])) for name in ("a", "idxs"))
+    shape = data(call.state.get("preferred_shape", indices.shape))
+    return source.ravel()[indices].reshape(shape)
+
+
+_STORAGES = {
+    "torch.FloatStorage": "<f4", "torch.DoubleStorage": "<f8", "torch.HalfStorage": "<f2",
+    "torch.LongStorage": "<i8", "torch.IntStorage": "<i4", "torch.ShortStorage": "<i2",
+    "torch.CharStorage": "i1", "torch.ByteStorage": "u1", "torch.BoolStorage": "?",
+}  # fmt: skip
+
+
+def _storage(call: Any) -> np.ndarray:
+    """Return the numbers of a tensor, which ``pickle.dump`` stores in torch's old file layout.
+
+    That is five small pickles (a magic number, a version, facts of the machine, the storage, the
+    list of its keys), the count, and the raw numbers.
+    """
+    (raw,) = call.args
+    if call.name != "torch.storage._load_from_bytes" or type(raw) not in (bytes, bytearray):
+        raise _NotData("a tensor lacks its bytes")
+    stream = io.BytesIO(raw)
+    try:
+        magic, version, machine, storage, _ = (
+            _Unpickler(stream, _IN_TENSOR, "a tensor").load() for _ in range(5)
+        )
+        (count,) = struct.unpack("<q", stream.read(8))
+    except (EOFError, pickle.UnpicklingError, struct.error) as error:
+        raise _NotData(f"a tensor is damaged ({error})") from error
+    if (magic, version) != (0x1950A86A20F9469CFC6C, 1001) or machine["little_endian"] is not True:
+        raise _NotData("a tensor is not in torch's old layout, or not little-endian")
+    kind, announced = storage
+    dtype, raw = np.dtype(_STORAGES[kind.name]), stream.read()
+    if announced != count or len(raw) != count * dtype.itemsize:
+        raise _NotData(f"a tensor of {count} numbers has {len(raw)} bytes")
+    return np.frombuffer(raw, dtype)
+
+
+def _tensor(call: _Call, data: _Data) -> np.ndarray:
+    """Return shape and strides over a storage, without torch."""
+    flat, (offset, size, stride) = _storage(call.args[0]), call.args[1:4]
+    if any(type(n) is not int or n < 0 for n in (offset, *size, *stride)):
+        raise _NotData("a tensor's shape is not a shape")
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if math.prod(size) > flat.size or (math.prod(size) and last >= flat.size):
+        raise _NotData("a tensor reaches past its numbers")
+    view = np.lib.stride_tricks.as_strided(
+        flat[offset:], size, [step * flat.itemsize for step in stride], writeable=False
+    )
+    return view.copy()
+
+
+#: What is made of calls once the whole file is read, with a word for it.
+_MADE: dict[str, tuple[str, Callable[[_Call, _Data], Any]]] = {
+    "numpy.dtype": ("a type", _dtype),
+    "numpy.ndarray": ("an array", _stored_array),
+    "numpy.core.multiarray.scalar": (
+        "a number",
+        lambda call, data: _array(call.args[1], call.args[0], (), "C", data)[()],
+    ),
+    "numpy.core.numeric._frombuffer": ("an array", lambda call, data: _array(*call.args, data)),
+    "scipy.sparse.csc.csc_matrix": ("a sparse matrix", _sparse),
+    "scipy.sparse.csr.csr_matrix": ("a sparse matrix", _sparse),
+    "chumpy.ch.Ch": ("a constant", lambda call, data: np.asarray(data(call.state["x"]))),
+    "chumpy.reordering.Select": ("a selection", _selection),
+    "torch._utils._rebuild_tensor_v2": ("a tensor", _tensor),
+}
+
+#: What a format may name: its allow-list.
+NPY_OBJECT = frozenset({*_AT_ONCE, "builtins.object", *(n for n in _MADE if n[:5] == "numpy")})
+MANO_PKL = NPY_OBJECT | {name for name in _MADE if name.startswith(("scipy", "chumpy"))}
+#: Pickles that hold numpy arrays and torch tensors.
+TORCH_PKL = NPY_OBJECT | {"torch._utils._rebuild_tensor_v2", "torch.storage._load_from_bytes"}
+_IN_TENSOR = frozenset({*_AT_ONCE, *_STORAGES})
 
 
 # The C unpickler reserves memory for any memo index that a file names; the Python one does not.
-class RestrictedUnpickler(pickle._Unpickler):
+class _Unpickler(pickle._Unpickler):
     read: Callable[[int], bytes]  # these two are set by ``load``
     append: Callable[[Any], None]
 
-    def __init__(self, file: io.BufferedIOBase, allow: AllowList, label: str) -> None:
+    def __init__(self, file: io.BufferedIOBase, allow: frozenset[str], label: str) -> None:
         super().__init__(file, encoding="latin1")
         self._allow, self._label = allow, label
 
-    def find_class(self, module: Any, name: Any) -> type:
-        stub = self._allow.globals.get((_MODULE_ALIASES.get(module, module), name))
-        if stub is None:
+    def find_class(self, module: Any, name: Any) -> _Name:
+        listed = f"{_MODULES.get(module, module)}.{name}"
+        if listed not in self._allow:
             raise UnsafeFileError(
                 f"{self._label} names {module}.{name}; nothing was run and the file is refused. "
-                f"Valid there: {', '.join(self._allow.names())}."
+                f"Valid there: {', '.join(sorted(self._allow))}."
             )
-        return stub
+        return _Name(listed)
 
     def load_bytearray8(self) -> None:
         # The original reserves whatever length the file announces.
@@ -109,17 +277,23 @@ class RestrictedUnpickler(pickle._Unpickler):
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **pickle._Unpickler.dispatch,
         pickle.BYTEARRAY8[0]: load_bytearray8,
+        pickle.NEWOBJ[0]: pickle._Unpickler.dispatch[
+            pickle.REDUCE[0]
+        ],  # a name is called, and no class made
     }
 
     def get_extension(self, code: int) -> None:
         raise UnsafeFileError(f"{self._label} uses the registered extension {code}; refused.")
 
-    def persistent_load(self, key: Any) -> None:
-        raise UnsafeFileError(f"{self._label} refers to an object outside the file; refused.")
+    def persistent_load(self, key: Any) -> Any:
+        """Return type and length of a tensor's storage, all that a file may refer to."""
+        if self._allow is not _IN_TENSOR or type(key) is not tuple or key[:1] != ("storage",):
+            raise UnsafeFileError(f"{self._label} refers to an object outside the file; refused.")
+        return key[1], key[4]
 
 
 def restricted_load(
-    path_or_file: Path | io.BufferedIOBase, allow: AllowList, format_name: str
+    path_or_file: Path | io.BufferedIOBase, allow: frozenset[str], format_name: str
 ) -> Any:
     """Return the data in a pickle of protocol 0 to 5 without running anything it asks for.
 
@@ -140,25 +314,18 @@ def restricted_load(
     data, name = _read(path_or_file)
     label = f"{name}: this {format_name}"
     try:
-        return pickle_stubs.Resolver()(RestrictedUnpickler(io.BytesIO(data), allow, label).load())
+        return _Data()(_Unpickler(io.BytesIO(data), allow, label).load())
     except UnsafeFileError:
         raise
-    except pickle_stubs.StandInError as error:
-        raise UnsafeFileError(f"{label} is refused: {error}.") from error
     except (EOFError, pickle.UnpicklingError, struct.error, LookupError, ValueError) as error:
         raise SchemaError(
             f"{label} is truncated or not a pickle ({type(error).__name__}: {error})."
         ) from error
-    except Exception as error:
-        # Only files made by hand get here: they call data, or change a class.
-        raise UnsafeFileError(
-            f"{label} is refused: it does not only hold data ({error})."
-        ) from error
+    except Exception as error:  # they call data, change a class, or describe no data
+        raise UnsafeFileError(f"{label} is refused: {error}.") from error
 
 
-def load_npy_object(
-    path: Path, allow: AllowList = NPY_OBJECT, format_name: str = ".npy of objects"
-) -> np.ndarray:
+def load_npy_object(path: Path, format_name: str = ".npy of objects") -> np.ndarray:
     """Return the object array of a pickled ``.npy`` file, read as ``restricted_load`` does.
 
     Raises: as ``restricted_load``; SchemaError if it is no ``.npy`` of objects.
@@ -174,14 +341,12 @@ def load_npy_object(
         shape, _, dtype = read_header(stream)
     except (ValueError, KeyError) as error:
         raise SchemaError(f"{name}: not a .npy file of version 1 or 2 ({error}).") from error
-
     if dtype != np.dtype(object):
         raise SchemaError(f"{name}: holds {dtype}, not objects; read it with numpy.load.")
     stream.name = name
-    value = restricted_load(stream, allow, format_name)
+    value = restricted_load(stream, NPY_OBJECT, format_name)
     if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != dtype:
         raise SchemaError(f"{name}: the pickle does not hold the array that its header announces.")
-
     return value
 
 
@@ -196,98 +361,3 @@ def _read(path_or_file: Path | io.BufferedIOBase) -> tuple[bytes, str]:
         return path_or_file.read_bytes(), str(path_or_file)
     except OSError as error:
         raise InputError(f"{path_or_file}: cannot be read ({error.strerror}).") from error
-
-
-_MAGIC = 0x1950A86A20F9469CFC6C
-_VERSION = 1001
-
-
-class _Storage(pickle_stubs.StandIn):
-    """Base of the storage types; ``code`` is numpy's name of the numbers, little-endian."""
-
-    code: ClassVar[str]
-
-
-_STORAGES = {
-    ("torch", f"{name}Storage"): type(f"{name}Storage", (_Storage,), {"code": code})
-    for name, code in (
-        ("Float", "<f4"), ("Double", "<f8"), ("Half", "<f2"), ("Long", "<i8"), ("Int", "<i4"),
-        ("Short", "<i2"), ("Char", "i1"), ("Byte", "u1"), ("Bool", "?"),
-    )
-}  # fmt: skip
-_INNER = AllowList({**PLAIN, **_STORAGES})
-
-
-class _InnerUnpickler(RestrictedUnpickler):
-    """One of the five pickles; the only outside object it may name is the storage of this file."""
-
-    def persistent_load(self, key: Any) -> Any:
-        if type(key) is not tuple or len(key) < 5 or key[0] != "storage":
-            raise UnsafeFileError("A tensor refers to an object outside the file; refused.")
-        kind, count = key[1], key[4]
-        if not (isinstance(kind, type) and issubclass(kind, _Storage) and type(count) is int):
-            raise UnsafeFileError("A tensor's storage is of no listed type; refused.")
-        return kind, count
-
-
-class StorageBytes(pickle_stubs.StandIn):
-    """``torch.storage._load_from_bytes``: the numbers of a tensor."""
-
-    def value(self, resolve: pickle_stubs.Resolver) -> np.ndarray:
-        raw = self.args[0] if len(self.args) == 1 else None
-        if not isinstance(raw, bytes | bytearray):
-            raise pickle_stubs.StandInError("a tensor lacks its bytes")
-
-        stream = io.BytesIO(raw)
-        try:
-            parts = [_InnerUnpickler(stream, _INNER, "a tensor").load() for _ in range(5)]
-            (count,) = struct.unpack("<q", stream.read(8))
-        except (EOFError, pickle.UnpicklingError, struct.error, LookupError, ValueError) as error:
-            raise pickle_stubs.StandInError(f"a tensor is damaged ({error})") from error
-
-        magic, version, machine, storage, _ = parts
-        if magic != _MAGIC or version != _VERSION:
-            raise pickle_stubs.StandInError("a tensor is not in torch's old layout")
-        if type(machine) is not dict or machine.get("little_endian") is not True:
-            raise pickle_stubs.StandInError("a tensor is not little-endian")
-        if type(storage) is not tuple or storage[1] != count:
-            raise pickle_stubs.StandInError("a tensor announces two lengths")
-        dtype = np.dtype(storage[0].code)
-        data = stream.read()
-        if len(data) != count * dtype.itemsize:
-            raise pickle_stubs.StandInError(f"a tensor of {count} numbers has {len(data)} bytes")
-
-        return np.frombuffer(data, dtype)
-
-
-class Tensor(pickle_stubs.StandIn):
-    """``torch._utils._rebuild_tensor_v2``: shape and strides over a storage."""
-
-    def value(self, resolve: pickle_stubs.Resolver) -> np.ndarray:
-        if len(self.args) < 4 or not isinstance(self.args[0], StorageBytes):
-            raise pickle_stubs.StandInError("a tensor is not described")
-        flat, (offset, size, stride) = resolve(self.args[0]), self.args[1:4]
-        whole = type(offset) is int and type(size) is tuple and type(stride) is tuple
-        if not whole or any(type(n) is not int or n < 0 for n in (offset, *size, *stride)):
-            raise pickle_stubs.StandInError("a tensor's shape is not a shape")
-        if len(size) != len(stride):
-            raise pickle_stubs.StandInError("a tensor's shape and strides differ in length")
-        last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-        if math.prod(size) > flat.size or (math.prod(size) and last >= flat.size):
-            raise pickle_stubs.StandInError("a tensor reaches past its numbers")
-        view = np.lib.stride_tricks.as_strided(
-            flat[offset:], size, [step * flat.itemsize for step in stride], writeable=False
-        )
-
-        return view.copy()
-
-
-#: Pickles that hold numpy arrays and torch tensors.
-TORCH_PKL = AllowList(
-    {
-        **PLAIN,
-        **NUMPY,
-        ("torch._utils", "_rebuild_tensor_v2"): Tensor,
-        ("torch.storage", "_load_from_bytes"): StorageBytes,
-    }
-)

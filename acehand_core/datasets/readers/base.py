@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.files.unpickling import NPY_OBJECT, load_npy_object
+from acehand_core.files.unpickling import load_npy_object
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource
@@ -334,7 +334,7 @@ def read_npy(path: Path) -> np.ndarray:
 
 def read_npy_dict(path: Path, format_name: str) -> Record:
     """Return the dict in a pickled ``.npy``, read by the restricted unpickler."""
-    value = load_npy_object(path, NPY_OBJECT, format_name)
+    value = load_npy_object(path, format_name)
     if value.shape != () or not isinstance(value.item(), dict):
         raise SchemaError(f"{path}: this {format_name} does not hold one dict.")
     return value.item()
