@@ -100,7 +100,7 @@ class Convert:
         metavar="SRC",
         positional=True,
     )
-    to: Literal["official", "repackaged", "acehand"] = setting(..., "the layout")
+    to: Literal["official", "acehand"] = setting(..., "the layout")
     output: Path = setting(..., "folder to write", metavar="DIR")
     variant: Variant | None = setting(None, _VARIANT)
     base: Path | None = setting(None, "Wan2.2-Fun-5B-Control", metavar="DIR")
@@ -111,7 +111,12 @@ class Convert:
         "precision of VAE and transformer; what was trained keeps its own",
         default_text="as stored",
     )
-    config: Path | None = setting(None, "sizes, as inspect shows them", metavar="FILE")
+    config: Path | None = setting(
+        None,
+        "sizes, as inspect shows them",
+        metavar="FILE",
+        default_text="those that the checkpoint states, else the released ones",
+    )
     seed: int = setting(0, "of what --to official fills in")
     overwrite: bool = setting(False, OVERWRITE)
 
@@ -135,8 +140,6 @@ class Convert:
         )
         console.say(f"{self.output}: {self.to}, variant {weights.config.variant}")
         console.say(f"  {weights.licence}")
-        for note in weights.report.notes:
-            console.say(f"  note: {note}")
         for name in weights.report.filled:
             console.say(f"  {name}: not in the source; holds its initial value")
         if exported:
@@ -275,8 +278,6 @@ def _describe(found: Inspection) -> None:
     for component in found.report.components:
         if component.unused:
             console.say(f"  {component.component}: {len(component.unused)} tensors do not run")
-    for note in found.report.notes:
-        console.say(f"  note: {note}")
     for problem in found.problems:
         console.say(f"problem: {problem}")
 

@@ -38,7 +38,6 @@ from acehand_core.model.config import (
 )
 from acehand_core.model.encoder.video_backbones import Frames, VideoMae, VJepa2, token_grid
 
-
 #: Returns the trunk of these sizes with its weights. None: one without, on the meta device.
 LoadTrunk = Callable[[TrunkConfig], FeatureSource] | None
 

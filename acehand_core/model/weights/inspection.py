@@ -20,16 +20,15 @@ from acehand_core.model.weights.load import Layout, detect, find_checkpoint
 from acehand_core.model.weights.official_files import (
     CAPTION_KEY,
     VAE_FILE,
-    base_file,
     checkpoint_config,
     open_base,
     open_checkpoint,
     open_vae,
     read_caption,
     released_sections,
-    released_sizes,
 )
 from acehand_core.model.weights.state import (
+    RELEASED_TRAINING,
     ComponentReport,
     LoadReport,
     TrainingData,
@@ -200,11 +199,9 @@ def _repackaged(path: Path, variant: Variant | None) -> Inspection:
     stores["caption"] = _caption_store(path / repackaged.CAPTION_FILE)
     files = {name: path / name for name in stores if name != "caption"}
     files |= {repackaged.CAPTION_FILE: path / repackaged.CAPTION_FILE, **_listed(path)}
-    training, inference = repackaged.recorded(path, variant)
     return Inspection(
-        "repackaged", config, repackaged.licence_of(path, variant), _parts(stores),
-        LoadReport(tuple(reports.values())), files, _stated(files, path), trained_on=training,
-        inference=inference,
+        "repackaged", config, sums.RELEASED, _parts(stores), LoadReport(tuple(reports.values())),
+        files, _stated(files, path), trained_on=RELEASED_TRAINING,
     )  # fmt: skip
 
 
@@ -212,14 +209,14 @@ def _checkpoint(path: Path, whole: bool) -> Inspection:
     opened = open_checkpoint(path)
     # Which variant it is does not change what it holds; one is needed.
     variant: Variant = "kfree" if opened.variant == "kfree" else "k"
-    config, notes = checkpoint_config(opened, variant, None, None, opened.parts)
+    config = checkpoint_config(opened, variant)
     reports = compare(released_sections(config, opened.parts), opened.parts)
     keys = ComponentReport("checkpoint", str(path), ignored=opened.ignored)
     files = {path.name: path} | (_listed(path.parent) if whole else {})
     training, inference = opened.recorded()
     return Inspection(
         "official", config, str(opened.record.get("licence") or sums.CHECKPOINT),
-        _parts(opened.parts), LoadReport((keys, *reports.values()), (), notes), files,
+        _parts(opened.parts), LoadReport((keys, *reports.values())), files,
         _stated(files, path.parent), trained_on=training, inference=inference,
     )  # fmt: skip
 
@@ -241,11 +238,9 @@ def _piece(path: Path, layout: Layout) -> Inspection:
     else:
         opened["vae"] = open_vae(path)
 
-    config, notes = released_sizes("k", base_file(path) if "dit" in opened else None, opened)
+    config = ModelConfig()
     files = {file.name: file for store in opened.values() for file in store.files}
-    report = LoadReport(
-        tuple(compare(released_sections(config, opened), opened).values()), (), notes
-    )
+    report = LoadReport(tuple(compare(released_sections(config, opened), opened).values()))
 
     return Inspection(
         layout, config, sums.BASE, _parts(opened), report, files,

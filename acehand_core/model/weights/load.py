@@ -10,20 +10,19 @@ from typing import Any, Literal
 import torch
 
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.model.config import InferenceConfig, ModelConfig, Variant
+from acehand_core.model.config import AS_RELEASED, InferenceConfig, ModelConfig, Variant
 from acehand_core.model.weights import own, repackaged
 from acehand_core.model.weights.official import VAE_DECODER_PREFIXES
 from acehand_core.model.weights.official_export import save_official
 from acehand_core.model.weights.official_files import (
     CAPTION_KEY,
     base_file,
-    base_settings,
     load_official,
     open_base,
     open_checkpoint,
     pieces_of,
 )
-from acehand_core.model.weights.state import LoadedWeights, TrainingData
+from acehand_core.model.weights.state import RELEASED_TRAINING, LoadedWeights, TrainingData
 from acehand_core.model.weights.storage import open_pickle, open_safetensors, read_json
 from acehand_core.model.weights.sums import joint_sha256, sha256, sha256s
 
@@ -87,7 +86,7 @@ def load_weights(
         path: see ``detect``; a folder of released checkpoints needs ``variant``.
         variant: "k" or "kfree", where the path does not say.
         base, vae, caption: pieces of the released model, where they are not beside the checkpoint.
-        config: sizes of a checkpoint that does not state them and is not of the released sizes.
+        config: sizes of a checkpoint that does not state them, in place of the released ones.
         check_hashes: hash every file, for the record and, in our own format, to compare.
 
     Raises:
@@ -130,8 +129,6 @@ def identity(
         checkpoint = find_checkpoint(path, variant)
         base, vae, caption = pieces_of(checkpoint, base, vae, caption)
         files = [checkpoint, vae, caption, *open_base(base).files]
-        settings = base_settings(base)
-        files += [settings] if settings is not None else []
     else:
         raise InputError(_only_a_piece(path, layout))
 
@@ -157,7 +154,7 @@ def inference_of(path: Path, variant: Variant | None = None) -> InferenceConfig:
 def _recorded(path: Path, variant: Variant | None) -> tuple[TrainingData, InferenceConfig]:
     layout = detect(path)
     if layout == "repackaged":
-        return repackaged.recorded(path, repackaged.find_variant(path, variant))
+        return RELEASED_TRAINING, AS_RELEASED
     if layout == "acehand":
         manifest = own.read_manifest(path)
         return manifest.training_data, manifest.inference
@@ -199,7 +196,7 @@ def _of_names(path: Path, names: set[str]) -> Layout:
     raise SchemaError(f"{path}: not a file of weights that is known; valid: {_VALID}.")
 
 
-Target = Literal["official", "repackaged", "acehand"]
+Target = Literal["official", "acehand"]
 _PIECES: dict[Layout, str] = {"wan-base": "base", "wan-vae": "vae", "caption": "caption"}
 
 
@@ -262,8 +259,6 @@ def convert(
         weights = weights.cast(dtype)
     if target == "acehand":
         own.save_own(output, weights, overwrite=overwrite)
-    elif target == "repackaged":
-        repackaged.save_repackaged(output, weights, overwrite)
     else:
         return weights, save_official(output, weights, sources.base, seed, overwrite)
     return weights, {}
