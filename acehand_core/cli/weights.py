@@ -177,10 +177,12 @@ class Export:
 
     def run(self, terminal: console.Terminal) -> int:
         """Write them."""
-        from acehand_core.training.run_folder import Pieces, export
+        from acehand_core.training.config import StartConfig
+        from acehand_core.training.run_folder import export
 
-        pieces = Pieces(self.weights, self.base, self.vae, self.caption)
-        checkpoint = export(self.folder, self.output, self.step, pieces, self.overwrite)
+        pieces = (self.weights, self.base, self.vae, self.caption)
+        moved = StartConfig(*(None if path is None else str(path) for path in pieces))
+        checkpoint = export(self.folder, self.output, self.step, moved, self.overwrite)
         score = (
             "not validated" if checkpoint.score is None else f"validation {checkpoint.score:.4f}"
         )
