@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 Variant = Literal["k", "kfree"]
 _VARIANT = "where the path does not say"
-_SHA256 = "demand this hash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +25,12 @@ class Fetch:
     names: tuple[str, ...] = setting((), "see --list", metavar="NAME", positional=True)
     list: bool = setting(False, "say what can be fetched")
     revision: str | None = setting(None, "branch, tag or commit on the hub", metavar="REV")
-    sha256: tuple[str, ...] = setting((), _SHA256, metavar="FILE=HEX", repeat=True)
 
     def run(self, terminal: console.Terminal) -> int:
         """Download, and check hashes."""
         from acehand_core.errors import InputError
         from acehand_core.model.weights import sums
-        from acehand_core.model.weights.fetch import SOURCES, fetch, hashes_for
+        from acehand_core.model.weights.fetch import SOURCES, fetch
 
         if self.list or not self.names:
             if not self.list:
@@ -49,9 +47,8 @@ class Fetch:
             return console.EXIT_OK
         console.say(sums.NOT_BUNDLED)
         done = []
-        expected = hashes_for(list(self.names), _hashes(self.sha256))
         for name in self.names:
-            fetched = fetch(name, self.revision, expected[name], terminal.quiet)
+            fetched = fetch(name, self.revision, terminal.quiet)
             done.append(fetched.to_json())
             console.say(f"{name}: {fetched.folder}")
             console.say(f"  {fetched.licence}")
@@ -106,11 +103,6 @@ class Convert:
     base: Path | None = setting(None, "Wan2.2-Fun-5B-Control", metavar="DIR")
     vae: Path | None = setting(None, "Wan2.2_VAE.pth", metavar="FILE")
     caption: Path | None = setting(None, "caption embedding", metavar="FILE")
-    dtype: Literal["bf16", "float32"] | None = setting(
-        None,
-        "precision of VAE and transformer; what was trained keeps its own",
-        default_text="as stored",
-    )
     config: Path | None = setting(
         None,
         "sizes, as inspect shows them",
@@ -122,18 +114,14 @@ class Convert:
 
     def run(self, terminal: console.Terminal) -> int:
         """Convert and report what is not the source's."""
-        import torch
-
         from acehand_core.model.weights.load import convert, sort_sources
 
         sources = sort_sources(self.sources, self.base, self.vae, self.caption)
-        dtypes = {None: None, "bf16": torch.bfloat16, "float32": torch.float32}
         weights, exported = convert(
             sources,
             self.to,
             self.output,
             variant=self.variant,
-            dtype=dtypes[self.dtype],
             config=_config(self.config),
             seed=self.seed,
             overwrite=self.overwrite,
@@ -233,13 +221,12 @@ class Verify:
 
     path: Path = setting(..., "the weights", metavar="PATH", positional=True)
     variant: Variant | None = setting(None, _VARIANT)
-    sha256: tuple[str, ...] = setting((), _SHA256, metavar="FILE=HEX", repeat=True)
 
     def run(self, terminal: console.Terminal) -> int:
         """Check them; exit code 0 only without problems."""
         from acehand_core.model.weights.inspection import verify
 
-        result = verify(self.path, self.variant, _hashes(self.sha256))
+        result = verify(self.path, self.variant)
         if result.inspection is not None:
             _describe(result.inspection)
         known = result.inspection.problems if result.inspection is not None else ()
@@ -289,15 +276,3 @@ def _config(path: Path | None) -> ModelConfig | None:
     from acehand_core.model.weights.storage import read_json
 
     return None if path is None else ModelConfig.from_json(read_json(path), str(path))
-
-
-def _hashes(stated: tuple[str, ...]) -> dict[str, str]:
-    from acehand_core.errors import InputError
-
-    hashes = {}
-    for text in stated:
-        name, _, digest = text.rpartition("=")
-        if not name or len(digest) != 64:
-            raise InputError(f"--sha256 {text!r}: FILE=HEX with 64 digits is needed.")
-        hashes[name] = digest
-    return hashes

@@ -123,13 +123,11 @@ def inspect(path: Path, variant: Variant | None = None) -> Inspection:
     return _piece(path, layout)
 
 
-def verify(
-    path: Path, variant: Variant | None = None, expected: Mapping[str, str] | None = None
-) -> Verification:
+def verify(path: Path, variant: Variant | None = None) -> Verification:
     """Check everything that can be checked and list what is wrong.
 
     Hashes are compared where somebody states them: our format's config, ``SHA256SUMS`` beside the
-    files, the hub's cache, or ``expected`` (file name -> SHA-256).
+    files, or the hub's cache.
 
     Raises InputError when there is nothing to look at.
     """
@@ -143,12 +141,6 @@ def verify(
         files, stated = _stated_without_opening(path)
 
     digests = sha256s({name: file for name, file in files.items() if file.is_file()})
-    for name, digest in (expected or {}).items():
-        matching = [label for label in files if Path(label).name == Path(name).name]
-        if not matching:
-            problems.append(f"{path}: no file {name!r} here to compare a SHA-256 with.")
-        stated |= dict.fromkeys(matching, digest.lower())
-
     for label, digest in stated.items():
         if label not in digests:
             problems.append(f"{files[label]}: the file is missing.")

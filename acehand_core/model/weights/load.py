@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.model.config import AS_RELEASED, InferenceConfig, ModelConfig, Variant
 from acehand_core.model.weights import own, repackaged
@@ -239,7 +237,6 @@ def convert(
     output: Path,
     *,
     variant: Variant | None = None,
-    dtype: torch.dtype | None = None,
     config: ModelConfig | None = None,
     seed: int = 0,
     overwrite: bool = False,
@@ -247,7 +244,6 @@ def convert(
     """Convert a model into a new folder; return what was read, and the report of an export.
 
     Args:
-        dtype: precision of the frozen parts, VAE and transformer; what was trained keeps its own.
         seed: of what the released layout needs and a running model does not hold.
 
     Raises what ``load_weights`` raises; OutputError when the folder exists or cannot be written.
@@ -255,8 +251,6 @@ def convert(
     weights = load_weights(
         sources.model, variant, sources.base, sources.vae, sources.caption, config=config
     )
-    if dtype is not None:
-        weights = weights.cast(dtype)
     if target == "acehand":
         own.save_own(output, weights, overwrite=overwrite)
     else:

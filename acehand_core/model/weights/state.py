@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 import torch
@@ -144,21 +144,6 @@ class LoadedWeights:
             "training_data": training_to_json(self.training_data),
             "inference": self.inference.to_json(),
         }
-
-    def cast(self, dtype: torch.dtype) -> LoadedWeights:
-        """Return the weights with the frozen parts in another precision.
-
-        What was trained (adapters, patch embedding, decoder, ray head) keeps its own.
-        """
-
-        def frozen(tensors: Tensors | None) -> Tensors | None:
-            if tensors is None:
-                return None
-            return {
-                n: t if n.startswith(official.PATCH) else t.to(dtype) for n, t in tensors.items()
-            }
-
-        return replace(self, vae=frozen(self.vae), trunk=frozen(self.trunk))
 
 
 def state_shapes(config: ModelConfig) -> dict[str, Shapes]:
