@@ -29,11 +29,10 @@ from acehand_core.model.weights.load import (
     convert,
     detect,
     identity,
-    inference_of,
     load_weights,
+    recorded,
     save_official,
     sort_sources,
-    training_data_of,
 )
 from acehand_core.model.weights.official_files import from_official_tensors
 from acehand_core.model.weights.state import LoadedWeights, TrainingSource
@@ -121,12 +120,12 @@ def test_a_file_is_hashed_once_until_it_changes(
 def test_every_layout_keeps_what_the_model_was_trained_on(checkpoint: Path, tmp_path: Path) -> None:
     told = (TrainingSource("synthetic", "synthetic", "ab" * 32, "cd" * 32, 7, "ours"),)
     theirs = release().write(tmp_path / "released", record=False)
-    assert [source.kind for source in training_data_of(theirs)] == ["real"]
+    assert [source.kind for source in recorded(theirs)[0]] == ["real"]
     # The record keeps what ours were trained on apart from the released files they look like.
     for target in TARGETS:
         made = replace(load_weights(checkpoint), training_data=told)
         own.save_own(tmp_path / "own", made, overwrite=True)
-        assert training_data_of(tmp_path / "own") == told
+        assert recorded(tmp_path / "own")[0] == told
         folder = tmp_path / target
         convert(sort_sources([tmp_path / "own"]), target, folder)
         pieces = checkpoint.parent / "Wan2.2-Fun-5B-Control"
@@ -148,7 +147,7 @@ def test_every_layout_keeps_how_the_model_is_run(checkpoint: Path, tmp_path: Pat
         convert(sort_sources([tmp_path / "own"]), target, folder)
         base = {"base": pieces} if target == "official" else {}
         assert load_weights(folder, **base).inference == told
-        assert inference_of(folder) == told
+        assert recorded(folder)[1] == told
         assert inspect(folder).to_json()["inference"]["window_latents"] == 21
 
 
@@ -395,7 +394,7 @@ def test_the_repackaging_has_the_same_numbers_but_no_wrist_head(
     released = load_weights(checkpoint)
     write_repackaged(tmp_path / "r", released)
     assert verify(tmp_path / "r").problems == ()
-    assert [source.kind for source in training_data_of(tmp_path / "r")] == ["real"]
+    assert [source.kind for source in recorded(tmp_path / "r")[0]] == ["real"]
     weights = load_weights(tmp_path / "r")
     for part, tensors in released.parts().items():
         held = {n: t for n, t in tensors.items() if n not in weights.report.filled}

@@ -133,23 +133,12 @@ def identity(
     return joint_sha256(sha256s({str(file): file for file in files}).values())
 
 
-def training_data_of(path: Path, variant: Variant | None = None) -> TrainingData:
-    """Return what the weights at a path were trained on; values are not read.
+def recorded(path: Path, variant: Variant | None = None) -> tuple[TrainingData, InferenceConfig]:
+    """Return what the weights at a path were trained on, and how they are to be run.
 
-    Raises what ``load_weights`` raises where nothing is there or the layout is not known.
+    Values are not read. Raises what ``load_weights`` raises where nothing is there or the layout is
+    not known.
     """
-    return _recorded(path, variant)[0]
-
-
-def inference_of(path: Path, variant: Variant | None = None) -> InferenceConfig:
-    """Return how the weights at a path are to be run; values are not read.
-
-    Raises as ``training_data_of``.
-    """
-    return _recorded(path, variant)[1]
-
-
-def _recorded(path: Path, variant: Variant | None) -> tuple[TrainingData, InferenceConfig]:
     layout = detect(path)
     if layout == "repackaged":
         return RELEASED_TRAINING, AS_RELEASED
