@@ -14,6 +14,7 @@ from typing import Any
 
 from acehand_core.errors import AcehandError, InputError, SchemaError
 from acehand_core.model.config import (
+    AS_RELEASED,
     DecoderConfig,
     ModelConfig,
     TrunkConfig,
@@ -227,6 +228,7 @@ def load_repackaged(
         licence=sums.RELEASED,
         sha256s=sha256s(files) if check_hashes else {},
         training_data=RELEASED_TRAINING,
+        inference=AS_RELEASED,
     )
 
 
