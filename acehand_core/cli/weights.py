@@ -169,7 +169,8 @@ class Export:
         from acehand_core.training.run_folder import export
 
         pieces = (self.weights, self.base, self.vae, self.caption)
-        moved = StartConfig(*(None if path is None else str(path) for path in pieces))
+        weights, base, vae, caption = (None if path is None else str(path) for path in pieces)
+        moved = StartConfig(weights, base, vae, caption)
         checkpoint = export(self.folder, self.output, self.step, moved, self.overwrite)
         score = (
             "not validated" if checkpoint.score is None else f"validation {checkpoint.score:.4f}"
