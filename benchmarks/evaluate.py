@@ -17,7 +17,7 @@ from benchmarks.evaluation_reference import evaluate, random_pair
 def main() -> int:
     """Run the benchmark; exit code 1 where the twin disagrees."""
     run = provenance.start(__file__)
-    from acehand_core.evaluation.protocol import PROTOCOLS, HandLibrary
+    from acehand_core.evaluation.protocol import HandLibrary, Protocol
     from acehand_core.evaluation.segment import score_segment
     from acehand_core.evaluation.summary import summarise
     from acehand_core.hand.capsule import CapsuleHand
@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--segments", type=int, default=40)
     provenance.add_output(parser)
     arguments = parser.parse_args()
-    paper, library = PROTOCOLS["paper"], HandLibrary()
+    paper, library = Protocol(), HandLibrary()
     pairs = [random_pair(seed, frames=81) for seed in range(arguments.segments)]
 
     def score(some):

@@ -196,8 +196,7 @@ def hands(seed, count, depth, anchor=0.0, joint=0.0, size=0.0, turn=0.0, outlier
 
 def rigid_table():
     variants = {
-        "rigid": RigidSettings(), "with rotation": RigidSettings(rotate=True),
-        "depth prior off": RigidSettings(depth_sigma=np.inf),
+        "rigid": RigidSettings(), "depth prior off": RigidSettings(depth_sigma=np.inf),
         "depth prior 3 %": RigidSettings(depth_sigma=0.03),
     }  # fmt: skip
     say("\n| depth % | anchors px | joints mm | size % | turn deg | outliers % | mixed PnP | "
@@ -231,9 +230,6 @@ def time_table():
         "guarded_pinhole": lambda: guarded_pinhole(rays),
         "mixed_pnp": lambda: mixed_pnp(joints, log_depth, bearings),
         "rigid_pnp": lambda: rigid_pnp(joints, log_depth, bearings, start),
-        "rigid_pnp with rotation": lambda: rigid_pnp(
-            joints, log_depth, bearings, start, RigidSettings(rotate=True)
-        ),
     }  # fmt: skip
     for name, job in jobs.items():
         job()

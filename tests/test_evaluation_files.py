@@ -258,7 +258,6 @@ def test_evaluate_says_what_is_wrong(capsys, folders):
         (("--predictions", guess, "--tracker", "mediapipe", "--ground-truth", truth), "either"),
         (("--predictions", guess, "--keep", guess, "--ground-truth", truth), "--keep"),
         (("--predictions", guess, "--ground-truth", folders / "no"), "no such folder"),
-        (("--predictions", guess, "--ground-truth", truth, "--protocol", "papr"), "'paper'"),
         (("--tracker", "do-nothing", "--ground-truth", truth), "pictures"),
         (("--tracker", "nobody", "--ground-truth", truth), "neither a tracker"),
     ):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.evaluation.protocol import (
-    PROTOCOLS,
     HandLibrary,
+    Protocol,
     boxes_around,
     canonical_joints,
     dilated,
@@ -32,7 +32,7 @@ from benchmarks import evaluation_reference as twin
 from benchmarks.evaluation_reference import CAMERA, motion_of, random_pair
 from helpers.evaluation_samples import SmallHand, still
 
-PAPER = PROTOCOLS["paper"]
+PAPER = Protocol()
 SMALL = HandLibrary(models={("acehand", False): SmallHand()})
 LIST = {"name": "test", "sha256": "0" * 64, "count": 1}
 WIDE = Camera("kannala_brandt", 320, 320, 110.0, 110.0, 159.5, 159.5, (0.01, 0.0, 0.0, 0.0))

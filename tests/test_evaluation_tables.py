@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from acehand_core.errors import InputError
 from acehand_core.evaluation.import_hands import CONVENTIONS
 from acehand_core.evaluation.importing import METHODS
 from acehand_core.evaluation.inputs import open_ground_truth
-from acehand_core.evaluation.page import page
+from acehand_core.evaluation.page import page, plots
 from acehand_core.evaluation.run import Options, evaluate_predictions, write_evaluation
 from acehand_core.evaluation.summary import METRICS, mixture
 from acehand_core.evaluation.tables import (
@@ -225,7 +226,8 @@ def test_the_command(capsys, tmp_path, evaluation):
     assert run.code == 0 and len(run.json["files"]) == 3 and run.json["rows"] > 5
     html = (output / "report.html").read_text()
     assert "A &lt;method&gt;" in html and "A <method>" not in html
-    assert html.count("<svg") >= 5 and "http" not in html.replace("arXiv", "")
+    assert html.count("Plotly.newPlot(") >= 5
+    assert not re.search(r"""(src|href)=["'](?!#|data:,)""", html.partition("<body>")[2])
     assert Acehand(capsys, "report", evaluation, "--output", output).code == 4
     broken = tmp_path / "broken.json"
     for content, message in (
@@ -285,26 +287,17 @@ RADAR = ("f1", "mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")
 
 
 def radars(entries) -> dict[str, dict[str, dict[int, float]]]:
-    """Return, per radar of a page and series, how far out its points are on each axis, rim 1.
-
-    Read off the picture: each radar is a title, then its axes as lines, then the series' points.
-    """
-    html = page(build_tables(entries), entries)
-    picture, legend = re.search(r'<svg.*?</svg>(?=<p class="legend">)(.*?)</p>', html).group(0, 1)
-    names = dict(re.findall(r'color:(#\w+)">[○●]</b> ([^<]+)</span>', legend))
-    out: dict[str, dict[str, dict[int, float]]] = {}
-    for part in picture.split('font-weight="600">')[1:]:
-        axes = np.array(
-            re.findall(r'<line x1="(.+?)" y1="(.+?)" x2="(.+?)" y2="(.+?)"', part), float
-        )
-        spokes = axes[:, 2:] - axes[:, :2]
-        found = out.setdefault(part.partition("<")[0], {})
-        for x, y, colour in re.findall(r'<circle cx="(.+?)" cy="(.+?)".+?stroke="(.+?)"', part):
-            place = np.array([float(x), float(y)]) - axes[0, :2]
-            length = np.hypot(*spokes[0])
-            axis = int(np.argmax(spokes @ place)) if np.hypot(*place) > 0.2 else -1
-            found.setdefault(names[colour], {})[axis] = np.hypot(*place) / length
-    return out
+    """Return, per radar and series, how far out its known points are on each axis, rim 1."""
+    tables = build_tables(entries)
+    return {
+        heading: {
+            trace.name: {i: far for i, far in enumerate(trace.r[:-1]) if far is not None}
+            for trace in figure.data
+            if any(far is not None for far in trace.r)
+        }
+        for heading, figure in plots(tables[0], tables)
+        if figure.data[0].type == "scatterpolar"
+    }
 
 
 def test_the_radar_shows_what_the_teaser_of_the_paper_says():
@@ -345,21 +338,26 @@ def test_rows_that_were_run_stand_in_the_radar_of_their_dataset(evaluation):
     assert {axis: round(v, 2) for axis, v in mine.items()} == {
         0: 0.5, 1: 0.5, 2: 1.0, 3: 0.01, 5: 1.0, 6: 0.5,
     }  # fmt: skip
-    assert drawn["ARCTIC"]["ViDiHand"][-1] == 0, "nothing but the centre is left beside a 0"
+    assert drawn["ARCTIC"]["ViDiHand"][5] == 0, "nothing but the centre is left beside a 0"
 
 
 def test_the_radar_tells_quoted_rows_from_others_and_says_how_it_is_scaled(evaluation):
     entries = [Entry("one.json", json.loads(evaluation.read_text()))]
-    html = page(build_tables(entries), entries)
-    picture, legend = re.search(r'<svg.*?</svg>(?=<p class="legend">)(.*?)</p>', html).group(0, 1)
-    keys = re.findall(r'color:(#\w+)">([○●])</b> ([^<]+)<', legend)
-    assert [mark for _, mark, _ in keys] == ["○"] * 5 + ["●"]
-    for colour, mark, _ in keys:
-        lines = re.findall(rf'<poly[^>]*stroke="{colour}"[^>]*>', picture)
-        fills = set(re.findall(rf'<circle[^>]*fill="([^"]+)" stroke="{colour}"', picture))
-        assert lines and all(("dasharray" in line) == (mark == "○") for line in lines)
-        assert fills == {"#fff" if mark == "○" else colour}
+    tables = build_tables(entries)
+    radar = dict(plots(tables[0], tables))["ARCTIC"]
+    looks = [(trace.line.dash, trace.marker.symbol) for trace in radar.data]
+    assert looks == [("dash", "circle-open")] * 5 + [("solid", "circle")]
+    # Each axis names its metric and the value at its rim: the best of the rows drawn.
+    assert dict(plots(tables[0], tables))["HOT3D"].data[0].theta[3] == "EPE2D-p px<br>6.067"
+    html = page(tables, entries)
     assert "best / value of the radius" in html and "value / best" in html
+
+
+def test_without_plotly_nothing_is_written(capsys, tmp_path, evaluation, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    run = Acehand(capsys, "report", evaluation, "--output", tmp_path / "report")
+    assert run.code == 2 and "acehand[view]" in run.err
+    assert not (tmp_path / "report").exists()
 
 
 def test_a_mean_takes_all_three_datasets_or_is_not_known(evaluation):

@@ -36,7 +36,7 @@ from acehand_core.model.inference.reconstruction import reconstruct
 from acehand_core.model.inference.windows import latents_of
 from acehand_core.model.network import RELEASED, AceModel, SolveOptions, place
 from acehand_core.model.weights import own
-from acehand_core.model.weights.load import convert, load_weights, sort_sources
+from acehand_core.model.weights.load import load_weights
 from acehand_core.model.weights.state import TrainingSource
 from acehand_core.motion import HandMotion
 from acehand_core.pipeline.settings import JobSettings
@@ -50,6 +50,7 @@ from helpers import fake_ace as fake
 from helpers import tiny_model
 from helpers.example_video import EXAMPLE
 from helpers.fake_ace import FakeEncoder, FakeModel, motion
+from helpers.weights_samples import write_repackaged
 
 OPTIONS = InferenceOptions(encode_width=0)
 
@@ -813,7 +814,7 @@ def test_changed_weights_are_noticed_when_resuming(weights_folder, tmp_path, mon
     """Weights that do not state their hashes, changed under the same name."""
     monkeypatch.delenv("ACEHAND_MANO", raising=False)
     weights, output = tmp_path / "weights", tmp_path / "dataset"
-    convert(sort_sources([weights_folder]), "repackaged", weights)
+    write_repackaged(weights, load_weights(weights_folder))
 
     def retarget(*more):
         done = main(

@@ -9,23 +9,20 @@ from scipy.optimize import minimize
 from torch.autograd import gradcheck
 
 from acehand_core.errors import InputError
-from acehand_core.geometry import rotations
 from acehand_core.model.bearings import calibrated_bearings
 from acehand_core.model.pnp import RigidSettings, _project, mixed_pnp, rigid_pnp
-from acehand_core.trackers.mediapipe import pnp
 from helpers import solver_reference as slow
 from helpers.fake_hands import right_hands
 
 SIZE, FOCAL, CENTRE = (672.0, 480.0), 520.0, (336.0, 240.0)
 #: Evidence alone: no prior, no robust weights.
-BARE = RigidSettings(depth_sigma=np.inf, rotation_sigma=np.inf, robust=np.inf, size_sigma=1e-4)
-TURNING = dataclasses.replace(BARE, rotate=True)
+BARE = RigidSettings(depth_sigma=np.inf, robust=np.inf, size_sigma=1e-4)
 
 
 class Scene:
     """Hands whose predictions are off by given standard deviations."""
 
-    def __init__(self, seed, frames=20, depth=0.1, anchor=0.0, joint=0.0, size=0.0, turn=0.0,
+    def __init__(self, seed, frames=20, depth=0.1, anchor=0.0, joint=0.0, size=0.0,
                  outliers=0.0, wrist=0.0):  # fmt: skip
         rng = np.random.default_rng(seed)
         count = 2 * frames
@@ -39,8 +36,7 @@ class Scene:
         pixels += (rng.random((count, 21, 1)) < outliers) * rng.normal(0, 60, pixels.shape)
         guess = joints * (1 + rng.normal(0, size, (count, 1, 1)))
         guess += rng.normal(0, joint, guess.shape)
-        rotation = rotations.exp(rng.normal(0, turn, (count, 3)))
-        guess = (guess - guess[:, :1]) @ np.swapaxes(rotation, 1, 2)
+        guess = guess - guess[:, :1]
         off = rng.normal(0, wrist, (count, 1, 3))  # a canonical wrist that is not the origin
 
         def t(value, *shape):
@@ -50,7 +46,6 @@ class Scene:
         self.true_joints = t(points, 21, 3)
         self.log_depth = t(np.log(z - off[:, 0, 2]) + rng.normal(0, depth, count))
         self.anchors = t(pixels / SIZE, 21, 2)
-        self.rotation = t(np.swapaxes(rotation, 1, 2), 3, 3)
 
     def bearings(self, anchors=None):
         anchors = self.anchors if anchors is None else anchors
@@ -71,25 +66,20 @@ class Scene:
 # --- recovery ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rotate", [False, True])
-def test_exact_evidence_gives_the_exact_pose_from_a_wrong_depth(rotate):
-    scene = Scene(0, frames=40, depth=0.2, turn=0.08 if rotate else 0.0, wrist=0.02)
-    found = scene.solve(TURNING if rotate else BARE)
+def test_exact_evidence_gives_the_exact_place_from_a_wrong_depth():
+    scene = Scene(0, frames=40, depth=0.2, wrist=0.02)
+    found = scene.solve(BARE)
     good = found.votes.sum(-1) >= 12
     assert good.float().mean() > 0.9 and found.accepted[good].all()
     assert (found.translation - scene.place)[good].abs().max() < 1e-6
-    assert (found.rotation - scene.rotation)[good].abs().max() < 1e-5
-    wrist = scene.joints[..., :1, :]
-    turned = (scene.joints - wrist) @ found.rotation.transpose(-1, -2)
-    placed = turned + wrist + found.translation[..., None, :]
+    placed = scene.joints + found.translation[..., None, :]
     assert (placed - scene.true_joints)[good].abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("rotate", [False, True])
-def test_exact_predictions_stay(rotate):
+def test_exact_predictions_stay():
     """Priors, sizes and robust weights move nothing that fits."""
     scene = Scene(1, depth=0.0)
-    found = scene.solve(RigidSettings(rotate=rotate))
+    found = scene.solve()
     seen = found.accepted
     assert seen.float().mean() > 0.9
     assert (found.translation - scene.place)[seen].abs().max() < 1e-6
@@ -133,20 +123,11 @@ def test_a_hand_of_wrong_size_with_a_good_depth_is_left_to_the_prior():
     assert errors[0.02] < 1.05 * scene.error_mm(scene.start()).mean()
 
 
-def test_a_turned_hand_is_placed_better_when_it_may_turn():
-    scene = Scene(5, frames=100, depth=0.1, anchor=3.0, joint=0.003, turn=0.12)
-    still, turning = (
-        scene.error_mm(scene.solve(RigidSettings(rotate=rotate))).mean() for rotate in (False, True)
-    )
-    assert turning < 0.85 * still
-
-
 # --- what it minimises -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rotate", [False, True])
-def test_it_ends_at_the_minimum_of_the_twins_cost(rotate):
-    settings = RigidSettings(rotate=rotate, steps=40)
+def test_it_ends_at_the_minimum_of_the_twins_cost():
+    settings = RigidSettings(steps=40)
     scene = Scene(6, frames=3, anchor=5.0, joint=0.006, outliers=0.1, wrist=0.02)
     start, found = scene.start(), scene.solve(settings)
     assert found.accepted.all()
@@ -157,9 +138,8 @@ def test_it_ends_at_the_minimum_of_the_twins_cost(rotate):
             FOCAL, float(start.solved[at][2]), settings,
         )  # fmt: skip
         depth = found.translation[at][2]
-        turn = rotations.log(found.rotation[at].numpy()) if rotate else np.zeros(0)
         mine = np.concatenate(
-            [found.translation[at][:2] / depth, [depth.log()], [found.size[at].log()], turn]
+            [found.translation[at][:2] / depth, [depth.log()], [found.size[at].log()]]
         )
         there = slow.rigid_cost(mine, *given)
         best = minimize(slow.rigid_cost, mine, given, method="BFGS", options={"gtol": 1e-8})
@@ -167,11 +147,9 @@ def test_it_ends_at_the_minimum_of_the_twins_cost(rotate):
         np.testing.assert_allclose(best.x, mine, atol=2e-4)
 
 
-@pytest.mark.parametrize("rotate", [False, True])
-def test_the_jacobian_is_the_derivative(rotate):
+def test_the_jacobian_is_the_derivative():
     scene = Scene(7, frames=1)
-    k = 7 if rotate else 4
-    unknowns = torch.randn(1, 1, 2, k, generator=torch.Generator().manual_seed(1)).double() * 0.2
+    unknowns = torch.randn(1, 1, 2, 4, generator=torch.Generator().manual_seed(1)).double() * 0.2
 
     def fitted(x):
         return -_project(x, scene.joints, torch.zeros_like(scene.anchors))[1]
@@ -180,21 +158,6 @@ def test_the_jacobian_is_the_derivative(rotate):
     full = torch.autograd.functional.jacobian(fitted, unknowns)
     for s in range(2):
         torch.testing.assert_close(found[0, 0, s], full[0, 0, s, :, :, 0, 0, s])
-
-
-def test_the_numpy_solver_finds_the_same_minimum():
-    scene = Scene(8, frames=30, depth=0.05, anchor=2.0, turn=0.05, wrist=0.02)
-    found = scene.solve(dataclasses.replace(TURNING, joint_sigma_m=0.0, size_sigma=1e-5, steps=20))
-    start, bearing = scene.start(), scene.bearings().joints
-    rotation, translation = pnp.rigid_pnp(
-        scene.joints.reshape(-1, 21, 3).numpy(), bearing.reshape(-1, 21, 2).numpy(),
-        start.solved.reshape(-1, 3).numpy(), start.votes.reshape(-1, 21).double().numpy(), 60,
-    )  # fmt: skip
-    gap = np.abs(found.translation.reshape(-1, 3).numpy() - translation).max(1)
-    rows = found.accepted.reshape(-1).numpy()
-    assert rows.mean() > 0.9 and np.mean(gap[rows] < 2e-5) > 0.95
-    turned = np.abs(found.rotation.reshape(-1, 3, 3).numpy() - rotation).max((1, 2))
-    assert np.median(turned[rows]) < 1e-4
 
 
 # --- gates -------------------------------------------------------------------------------------
@@ -208,11 +171,10 @@ def test_refused_rows_keep_the_start():
     scene.joints[0, 1, 0, 4:8, 2] -= 0.9  # behind the camera: without a vote
     scene.anchors[0, 2, 0] = scene.anchors[0, 2, 0].flip(0).flip(1)
     scene.anchors[0, 3, 1] = 2.0
-    start, found = scene.start(), scene.solve(RigidSettings(rotate=True))
+    start, found = scene.start(), scene.solve()
     refused = torch.tensor([[[True, False], [False, False], [True, False], [False, True]]])
     assert torch.equal(found.accepted, ~refused)
     assert torch.equal(found.translation[refused], start.translation[refused])
-    assert torch.equal(found.rotation[refused], torch.eye(3).double().expand(3, 3, 3))
     assert (found.size[refused] == 1).all() and (found.votes[0, 1, 0].sum() == 17)
     untouched = torch.tensor([[False, True], [False, True], [False, True], [True, False]])[None]
     assert (found.translation - clean.translation)[untouched].abs().max() < 2e-3
@@ -242,7 +204,7 @@ def test_a_joint_that_ends_too_near_refuses_the_row():
 @pytest.mark.parametrize(
     "bad",
     [{"depth_sigma": 0.0}, {"size_sigma": 0.0}, {"anchor_sigma_px": -1.0}, {"robust": 0.0},
-     {"rotation_sigma": np.nan}, {"joint_sigma_m": -0.1}, {"steps": 0}],
+     {"joint_sigma_m": -0.1}, {"steps": 0}],
 )  # fmt: skip
 def test_settings_that_make_no_sense(bad):
     with pytest.raises(InputError, match=next(iter(bad))):
@@ -252,22 +214,21 @@ def test_settings_that_make_no_sense(bad):
 # --- gradients ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rotate", [False, True])
 @pytest.mark.parametrize("steps", [1, 8])
-def test_gradients(rotate, steps):
+def test_gradients(steps):
     """Through every step, in accepted and refused rows, unconverged and converged."""
-    scene = Scene(11, frames=2, depth=0.1, anchor=4.0, joint=0.005, turn=0.05)
+    scene = Scene(11, frames=2, depth=0.1, anchor=4.0, joint=0.005)
     scene.anchors[0, 1, 1, 3:] += 0.6  # leaves too few votes
     scene.anchors[0, 0, 0, 7] = 0.99  # one without a vote
     inputs = [x.clone().requires_grad_() for x in (scene.joints, scene.log_depth, scene.anchors)]
 
     def solve(joints, log_depth, anchors):
         scene.joints, scene.log_depth, scene.anchors = joints, log_depth, anchors
-        return scene.solve(RigidSettings(rotate=rotate, steps=steps))
+        return scene.solve(RigidSettings(steps=steps))
 
     def values(*x):
         found = solve(*x)
-        return (found.translation, found.size, *([found.rotation] if rotate else []))
+        return found.translation, found.size
 
     assert solve(*inputs).accepted.reshape(-1).tolist() == [True, True, True, False]
     assert gradcheck(values, inputs, eps=1e-6, atol=1e-5, rtol=1e-4, fast_mode=True)
@@ -299,19 +260,17 @@ def test_a_larger_world():
     torch.testing.assert_close(after.translation, 2 * before.translation)
 
 
-@pytest.mark.parametrize("rotate", [False, True])
-def test_no_order_but_the_wrists_and_no_neighbours(rotate):
+def test_no_order_but_the_wrists_and_no_neighbours():
     scene = Scene(14, anchor=3.0)
-    settings = RigidSettings(rotate=rotate)
-    before = scene.solve(settings)
+    before = scene.solve()
     shuffled = 1 + torch.randperm(20, generator=torch.Generator().manual_seed(0))
     order = torch.cat([torch.zeros(1, dtype=torch.long), shuffled])
     joints, anchors = scene.joints, scene.anchors
     scene.joints, scene.anchors = joints[..., order, :], anchors[..., order, :]
-    torch.testing.assert_close(scene.solve(settings).translation, before.translation)
+    torch.testing.assert_close(scene.solve().translation, before.translation)
     scene.joints, scene.anchors = joints, anchors.clone()
     scene.anchors[0, 3] += 0.01
-    after = scene.solve(settings)
+    after = scene.solve()
     others = [i for i in range(20) if i != 3]
     torch.testing.assert_close(
         after.translation[:, others], before.translation[:, others], rtol=0, atol=1e-13

@@ -10,7 +10,6 @@ from acehand_core.model.batch import ClipBatch
 from acehand_core.model.config import DecoderConfig, ModelConfig, TinyConfig
 from acehand_core.model.decoder import Decoder
 from acehand_core.model.encoder.sources import (
-    SourceSettings,
     TinySource,
     make_source,
     rotary_angles,
@@ -34,7 +33,7 @@ def tiny_config(variant: str = "k", temporal_attention: bool = True) -> ModelCon
 
 def build(config: ModelConfig, seed: int = 0) -> AceModel:
     torch.manual_seed(seed)
-    source = make_source(config.source, SourceSettings(tiny=config.tiny))
+    source = make_source(config)
     return AceModel(config, source, Decoder(config.decoder)).eval()
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("hydra")
 from acehand_core.errors import AcehandError
 from acehand_core.model.config import ModelConfig
 from acehand_core.model.decoder import Decoder
-from acehand_core.model.encoder.sources import SourceSettings, make_source
+from acehand_core.model.encoder.sources import make_source
 from acehand_core.model.encoder.video_backbones import VideoMae, VJepa2
 from acehand_core.model.network import AceModel, SolveOptions
 from acehand_core.training.compose import CONF, compose, read_settings
@@ -336,7 +336,7 @@ def test_rows_of_the_papers_tables_are_built(overrides) -> None:
             config = transformers.VideoMAEConfig(**VIT_L, intermediate_size=4096)
             source = VideoMae(transformers.VideoMAEModel(config))
         else:
-            source = make_source(model.source, SourceSettings(model.trunk, model.vae))
+            source = make_source(model)
         built = AceModel(model, source, Decoder(model.decoder))
     assert built.source.feature_dim == built.ray_head.in_channels == model.decoder.feature_dim
 

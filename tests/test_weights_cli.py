@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from acehand_core.cli.main import main as acehand
 from acehand_core.model.weights.load import load_weights
@@ -48,9 +47,9 @@ def test_convert_verify_inspect(
     assert run("convert", loose, *pieces, "--to", "acehand", "--output", own, "--json") == 0
     data = last_json(capsys)
     assert data["variant"] == "kfree" and samples.CHECKPOINT in data["sources"]
-    assert run("convert", own, "--to", "repackaged", "--output", tmp_path / "r", "-q") == 0
     assert run("convert", own, "--to", "official", "--output", back, "--base", base) == 0
     assert "initial values" in capsys.readouterr().err
+    samples.write_repackaged(tmp_path / "r", load_weights(own))
     for path in (own, tmp_path / "r", back, base, loose):
         assert run("inspect", path, "--hashes", "--json") == 0
         data = last_json(capsys)
@@ -61,11 +60,6 @@ def test_convert_verify_inspect(
     # Flags may also stand before the action's name.
     assert run("--json", "inspect", back, "--variant", "kfree") == 0
     assert last_json(capsys)["tap"] == 1
-    assert (
-        run("convert", own, "--to", "acehand", "--output", tmp_path / "b", "--dtype", "bf16") == 0
-    )
-    converted = load_weights(tmp_path / "b")
-    assert {t.dtype for t in converted.vae.values()} == {torch.bfloat16}
 
 
 def test_what_is_wrong_gives_an_exit_code(
@@ -79,8 +73,6 @@ def test_what_is_wrong_gives_an_exit_code(
     assert "l1.hand_fuse.1.weight" in capsys.readouterr().err
     assert run("convert", bad, "--to", "acehand", "--output", tmp_path / "o") == 2
     assert not (tmp_path / "o").exists()
-    assert run("inspect", checkpoint, "--sha256", f"{samples.CHECKPOINT}={64 * '0'}") == 1
-    assert run("inspect", checkpoint, "--sha256", "nonsense") == 2
     assert run("inspect", tmp_path / "nothing", "--hashes") == 2
     assert run("inspect") == 2
     assert run("convert", checkpoint.parent / "Wan2.2-Fun-5B-Control", "--to", "acehand",
@@ -109,16 +101,14 @@ def test_fetch_prints_where_and_under_which_licence(
 
     asked = []
 
-    def fetched(name: str, revision: str | None, expected: Any, quiet: bool) -> fetch.Fetched:
-        asked.append((name, revision, dict(expected)))
+    def fetched(name: str, revision: str | None, quiet: bool) -> fetch.Fetched:
+        asked.append((name, revision))
         return fetch.Fetched(name, "a/b", "c0ffee", tmp_path, {}, {}, ("x.json",), "CC BY-NC 4.0")
 
     monkeypatch.setattr(fetch, "fetch", fetched)
-    digest = 64 * "a"
-    words = ("fetch", "official-k", "wan-base", "--sha256", f"ace_ego_hand_k.pt={digest}", "--json")
-    assert run(*words) == 0
+    assert run("fetch", "official-k", "wan-base", "--json") == 0
     captured = capsys.readouterr()
-    assert asked == [("official-k", None, {"ace_ego_hand_k.pt": digest}), ("wan-base", None, {})]
+    assert asked == [("official-k", None), ("wan-base", None)]
     assert [f["folder"] for f in json.loads(captured.out)["fetched"]] == [str(tmp_path)] * 2
     assert "not part of acehand" in captured.err and "CC BY-NC" in captured.err
     assert "x.json: no hash" in captured.err

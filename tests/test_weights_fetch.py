@@ -220,10 +220,8 @@ def test_a_dropped_connection_is_taken_up_again(hub: Hub, tmp_path: Path) -> Non
 
 def test_wrong_contents_are_refused(hub: Hub, tmp_path: Path) -> None:
     hub.stated["ace_ego_hand_kfree.pt"] = 64 * "a"
-    wanted = {"ace_ego_hand_k.pt": 64 * "0"}
-    bad, undemanded = run(tmp_path, hub.url, KFREE, {**K, "expected": wanted})
+    (bad,) = run(tmp_path, hub.url, KFREE)
     assert bad["error"] == "SchemaError" and "ace_ego_hand_kfree.pt" in bad["message"]
-    assert undemanded["error"] == "SchemaError" and "as demanded" in undemanded["message"]
     # Neither the partial file nor a file of the cache is left of what was wrong.
     assert not any(p.name.startswith(64 * "a") and p.suffix != ".lock" for p in tmp_path.rglob("*"))
 
@@ -237,18 +235,3 @@ def test_what_cannot_be_had_is_explained(hub: Hub, tmp_path: Path) -> None:
     absent, unknown = run(tmp_path, hub.url, K, {"name": "oficial-k"})
     assert absent["error"] == "InputError" and "has no ace_ego_hand_k.pt" in absent["message"]
     assert "official-k" in unknown["message"]
-
-
-def test_demanded_hashes_go_to_their_source() -> None:
-    from acehand_core.errors import InputError
-    from acehand_core.model.weights.fetch import SOURCES, hashes_for
-
-    stated = {"ace_ego_hand_k.pt": "1", "ace_ego_hand_kfree.pt": "2"}
-    found = hashes_for(["official-k", "official-kfree"], stated)
-    assert found == {
-        "official-k": {"ace_ego_hand_k.pt": "1"},
-        "official-kfree": {"ace_ego_hand_kfree.pt": "2"},
-    }
-    with pytest.raises(InputError, match=r"other\.pt"):
-        hashes_for(["official-k"], {"other.pt": "1"})
-    assert all(source.licence and source.needed for source in SOURCES.values())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from acehand_core.errors import InputError, SchemaError
+from acehand_core.errors import SchemaError
 from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
 from acehand_core.model.weights import official, repackaged, tables
 from acehand_core.model.weights.accounting import account, table
@@ -106,8 +106,6 @@ def test_repackaged_names_and_shapes(golden_folder: Path) -> None:
     listed = read(golden_folder, "reimplementation_tensors.json")
     for variant in ("k", "kfree"):
         lists = repackaged.sections(ModelConfig(variant=variant))
-        extra = lists.pop(f"{variant}/acehand.safetensors")  # ours: it has no place for these
-        assert {name.split(".")[0] for name in extra.shapes} == {"shape_norm", "head_wrist"}
         for file, section in lists.items():
             key = file.replace(f"{variant}/", "<variant>/", 1)
             expected = {name: tuple(entry["shape"]) for name, entry in listed[key].items()}
@@ -161,17 +159,6 @@ def test_decoder_round_trip(changes: dict[str, Any]) -> None:
         and not name.endswith(official.RAY_FREQUENCIES)
     }
     assert back.keys() == runs
-    if changes:
-        message = str(changes[next(iter(changes))])
-        with pytest.raises(InputError, match=message):
-            repackaged.sections(config)
-        return
-    lists = repackaged.sections(config)
-    again = {}
-    for file in ("k/projector/model.safetensors", "k/acehand.safetensors"):
-        again |= lists[file].read(lists[file].write(parts))["decoder"]
-    assert again.keys() == parts["decoder"].keys()
-    assert all(torch.equal(again[name], parts["decoder"][name]) for name in again)
 
 
 def test_a_tensor_without_a_place_is_refused() -> None:

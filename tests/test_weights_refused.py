@@ -17,7 +17,7 @@ from acehand_core.errors import AcehandError, InputError, SchemaError, UnsafeFil
 from acehand_core.model.weights.inspection import verify
 from acehand_core.model.weights.load import convert, load_weights, sort_sources
 from helpers import weights_samples as samples
-from helpers.weights_samples import release
+from helpers.weights_samples import TINY, release, write_repackaged
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -82,27 +82,26 @@ def test_a_changed_tensor_is_named(tmp_path: Path, change: Any, record: bool, sp
         change({**made.parts, "dit": made.dit, "vae": made.vae}[part], name)
         path = made.write(tmp_path / str(number), record=record)
         with pytest.raises(SchemaError) as caught:
-            load_weights(path)
+            load_weights(path, config=None if record else TINY)
         message = str(caught.value)
         assert name in message, (part, name, message)
         files = {"dit": "diffusion_pytorch_model.safetensors", "vae": "Wan2.2_VAE.pth"}
         assert files.get(part, samples.CHECKPOINT) in message
         assert message.count("tensor '") <= 2, message  # only the culprit
-        piece = path.parent / "Wan2.2-Fun-5B-Control" if part in files else path
-        assert any(name in problem for problem in verify(piece).problems)
+        if record and part not in files:
+            assert any(name in problem for problem in verify(path).problems)
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
 def test_a_changed_tensor_of_converted_weights_is_named(
     own_folder: Path, tmp_path: Path, change: Any
 ) -> None:
-    convert(sort_sources([own_folder]), "repackaged", tmp_path / "r")
+    write_repackaged(tmp_path / "r", load_weights(own_folder))
     for folder, file, name in (
         (own_folder, "trunk.safetensors", "blocks.0.attn1.to_q.weight"),
         (own_folder, "decoder.safetensors", "ray_head.weight"),
         (tmp_path / "r", "kfree/projector/model.safetensors", "hand_fuse.1.weight"),
         (tmp_path / "r", "dit/model.safetensors", "blocks.1.self_attention.key.weight"),
-        (tmp_path / "r", "kfree/acehand.safetensors", "head_wrist.2.weight"),
     ):
         path = folder / file
         kept = path.read_bytes()
@@ -175,13 +174,6 @@ def test_a_flipped_bit_is_found_by_its_hash(own_folder: Path, tmp_path: Path) ->
         assert any(path.name in p and "SHA-256" in p for p in verify(folder).problems)
     with pytest.raises(SchemaError, match=r"vae\.safetensors: SHA-256"):
         load_weights(own_folder)
-
-
-def test_demanded_hashes(checkpoint: Path) -> None:
-    good = load_weights(checkpoint).sha256s[samples.CHECKPOINT]
-    assert verify(checkpoint, expected={samples.CHECKPOINT: good.upper()}).problems == ()
-    assert "not 0000" in verify(checkpoint, expected={samples.CHECKPOINT: 64 * "0"}).problems[0]
-    assert "no file" in verify(checkpoint, expected={"other.pt": good}).problems[0]
 
 
 def test_a_missing_or_unlisted_file_is_named(own_folder: Path) -> None:

@@ -11,6 +11,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.model.inference.windows import (
     OVERLAP_LATENTS,
     PAPER_LATENTS,
+    _blended,
     encode_camera,
     encode_size,
     frames_padded,
@@ -67,6 +68,12 @@ def test_padding_loses_no_frame_and_adds_less_than_a_latent():
         assert 4 * (latents_of(padded) - 1) + 1 == padded
 
 
+def write_from(window):
+    """The first frame of the recording that a window of the paper's plan writes."""
+    assert (np.diff(window.share) >= 0).all() and set(window.share) <= {0, 1}
+    return window.first_frame + int(np.argmax(window.share))
+
+
 @pytest.mark.parametrize("width", [2, 3, 6, 20, 21, 22, 30])
 @pytest.mark.parametrize("count", [2, 22, 23, 42, 43, 61, 130])
 def test_the_paper_plan_writes_every_frame_once_at_last(count, width):
@@ -74,8 +81,7 @@ def test_the_paper_plan_writes_every_frame_once_at_last(count, width):
     for number, window in enumerate(paper_plan(count, width)):
         assert window.stop - window.start == min(width, count)
         assert 0 <= window.start < window.stop <= count
-        assert 4 * window.start <= window.write_from
-        written[window.write_from : 4 * (window.stop - 1) + 1] = number
+        written[write_from(window) : 4 * (window.stop - 1) + 1] = number
     assert (written >= 0).all()
 
 
@@ -83,7 +89,7 @@ def test_windows_of_the_length_of_training_by_hand():
     """As released 21 latents would start at 60 and 81: frames 321 to 323 would be in neither."""
     assert {60, 81} <= {start for start, _ in released_starts(130, 21)}
     # 43 latents are frames 0 to 168: 0 to 80, 80 to 160, and what is left in a last window.
-    plan = [(w.start, w.stop, w.write_from) for w in paper_plan(43, 21)]
+    plan = [(w.start, w.stop, write_from(w)) for w in paper_plan(43, 21)]
     assert plan == [(0, 21, 0), (20, 41, 80), (22, 43, 161)]
     assert [(w.start, w.stop) for w in paper_plan(41, 21)] == [(0, 21), (20, 41)]
     assert len(paper_plan(15, 15)) == 1
@@ -121,26 +127,26 @@ def test_the_papers_plan_by_hand():
     """43 latents are 169 frames, two segments of 81: windows at 0 and at latent 81 // 4 = 20. The
     second ends with latent 41, frame 164; one more ends with the clip and writes from 165 on.
     """
-    plan = [(w.start, w.stop, w.write_from) for w in paper_plan(43)]
+    plan = [(w.start, w.stop, write_from(w)) for w in paper_plan(43)]
     assert plan == [(0, 22, 0), (20, 42, 80), (21, 43, 165)]
     first, second, third = plan_windows("paper", 43)
     assert first.share.tolist() == [1] * 85 and second.share.tolist() == [1] * 85
     assert third.share.tolist() == [0] * 81 + [1] * 4  # frames 84 to 168
     # A clip of one window, and one that ends exactly with its second.
-    assert [(w.start, w.stop, w.write_from) for w in paper_plan(22)] == [(0, 22, 0)]
-    assert [(w.start, w.stop, w.write_from) for w in paper_plan(42)] == [(0, 22, 0), (20, 42, 80)]
+    assert [(w.start, w.stop, write_from(w)) for w in paper_plan(22)] == [(0, 22, 0)]
+    assert [(w.start, w.stop, write_from(w)) for w in paper_plan(42)] == [(0, 22, 0), (20, 42, 80)]
 
 
 def test_blended_shares_by_hand():
     # Latents 0 to 3 and 1 to 4 are frames 0 to 12 and 4 to 16: 9 are shared. Two latents span 5
     # frames, the fade; it lies in the middle, so 2 shared frames stay before it and 2 after.
-    first, second = plan_windows("blended", 5, 4, 2)
+    first, second = _blended(5, 4, 2)
     assert (first.start, first.stop, second.start, second.stop) == (0, 4, 1, 5)
     assert first.share.tolist() == [1] * 13
     sixths = [0, 0, 1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1, 1]
     np.testing.assert_allclose(second.share, sixths + [1] * 4, rtol=1e-12)
     # Latents 0 to 2 and 1 to 3 share 5 frames: all of them fade.
-    second = plan_windows("blended", 4, 3, 2)[1]
+    second = _blended(4, 3, 2)[1]
     np.testing.assert_allclose(second.share, np.r_[np.arange(1, 6) / 6, [1] * 4], rtol=1e-12)
     # 30 latents in windows of 22 that share 6 or more: 0 to 21 and 8 to 29, frames 32 to 84 in
     # both. 53 frames with a fade of 21 in the middle: after 16, half way at frame 32 + 26 = 58.
@@ -157,7 +163,7 @@ def test_plans_that_cannot_be_are_refused():
     with pytest.raises(InputError, match="1024"):
         plan_windows("full", 1025)
     with pytest.raises(InputError, match="shared latents"):
-        plan_windows("blended", 60, 22, 22)
+        plan_windows("blended", 60, 1)
     with pytest.raises(InputError, match="2 or more"):
         plan_windows("paper", 60, 1)
 

@@ -57,7 +57,6 @@ class Evaluate:
 
     predictions: Path | None = setting(None, "one HandMotion table per segment", metavar="DIR")
     tracker: str | None = setting(None, "run this tracker, or do-nothing", metavar="NAME")
-    protocol: str = setting("paper", "how to score", metavar="NAME")
     anchors: Literal["auto", "own", "reprojected"] = setting("auto", "2D joints that EPE scores")
     picture_size: str = setting(
         "paper",
@@ -93,7 +92,7 @@ class Evaluate:
     def run(self, terminal: console.Terminal) -> int:
         """Score and report."""
         from acehand_core.atomic import check_free
-        from acehand_core.evaluation.protocol import HandLibrary, picture_size, protocol_named
+        from acehand_core.evaluation.protocol import HandLibrary, Protocol, picture_size
         from acehand_core.evaluation.run import Options, evaluate_predictions, write_evaluation
 
         if (self.predictions is None) == (self.tracker is None):
@@ -102,7 +101,7 @@ class Evaluate:
             self._check_no_tracker_flags()
         if self.output is not None:
             check_free(self.output, self.overwrite)
-        protocol = replace(protocol_named(self.protocol), anchors=self.anchors)
+        protocol = Protocol(anchors=self.anchors)
         library = HandLibrary(self.truth.mano)
         options = Options(protocol, library, self.label, self.picture_size)
         picture_size(options.picture, "", 1, 1)  # refused before any work

@@ -32,7 +32,7 @@ class Report:
     def run(self, terminal: console.Terminal) -> int:
         """Write report.md, report.tex and report.html."""
         from acehand_core.atomic import atomic_path, check_free
-        from acehand_core.evaluation.page import page
+        from acehand_core.evaluation.page import page, plotly
         from acehand_core.evaluation.run import read_evaluation
         from acehand_core.evaluation.tables import (
             Entry,
@@ -43,6 +43,7 @@ class Report:
             markdown,
         )
 
+        plotly()  # missing, nothing is written
         entries = [Entry(path.name, read_evaluation(path)) for path in self.evaluations]
         for study, label, file in self.row:
             path = Path(file)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 Variant = Literal["k", "kfree"]
 _VARIANT = "where the path does not say"
-_SHA256 = "demand this hash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,6 @@ class Fetch:
     names: tuple[str, ...] = setting((), "see --list", metavar="NAME", positional=True)
     list: bool = setting(False, "say what can be fetched")
     revision: str | None = setting(None, "branch, tag or commit on the hub", metavar="REV")
-    sha256: tuple[str, ...] = setting((), _SHA256, metavar="FILE=HEX", repeat=True)
     wheel: Path | None = setting(
         None,
         "of hands: MediaPipe's wheel, where this computer has no way to PyPI",
@@ -46,7 +44,7 @@ class Fetch:
         if self.names == ("hands",):
             return self._hands(terminal)
         from acehand_core.model.weights import sums
-        from acehand_core.model.weights.fetch import SOURCES, fetch, hashes_for
+        from acehand_core.model.weights.fetch import SOURCES, fetch
 
         if self.list or not self.names:
             if not self.list:
@@ -64,9 +62,8 @@ class Fetch:
             return console.EXIT_OK
         console.say(sums.NOT_BUNDLED)
         done = []
-        expected = hashes_for(list(self.names), _hashes(self.sha256))
         for name in self.names:
-            fetched = fetch(name, self.revision, expected[name], terminal.quiet)
+            fetched = fetch(name, self.revision, terminal.quiet)
             done.append(fetched.to_json())
             console.say(f"{name}: {fetched.folder}")
             console.say(f"  {fetched.licence}")
@@ -106,18 +103,18 @@ class Convert:
         metavar="SRC",
         positional=True,
     )
-    to: Literal["official", "repackaged", "acehand"] = setting(..., "the layout")
+    to: Literal["official", "acehand"] = setting(..., "the layout")
     output: Path = setting(..., "folder to write", metavar="DIR")
     variant: Variant | None = setting(None, _VARIANT)
     base: Path | None = setting(None, "Wan2.2-Fun-5B-Control", metavar="DIR")
     vae: Path | None = setting(None, "Wan2.2_VAE.pth", metavar="FILE")
     caption: Path | None = setting(None, "caption embedding", metavar="FILE")
-    dtype: Literal["bf16", "float32"] | None = setting(
+    config: Path | None = setting(
         None,
-        "precision of VAE and transformer; what was trained keeps its own",
-        default_text="as stored",
+        "sizes, as inspect shows them",
+        metavar="FILE",
+        default_text="those that the checkpoint states, else the released ones",
     )
-    config: Path | None = setting(None, "sizes, as inspect shows them", metavar="FILE")
     seed: int = setting(0, "of what --to official fills in")
     step: int | None = setting(
         None, "which checkpoint of a run", default_text="best by validation, else newest"
@@ -127,28 +124,22 @@ class Convert:
 
     def run(self, terminal: console.Terminal) -> int:
         """Convert and report what is not the source's."""
-        import torch
-
         from acehand_core.model.weights.load import convert, is_of_a_run, sort_sources
 
         if len(self.sources) == 1 and is_of_a_run(self.sources[0]):
             return self._export(terminal)
         sources = sort_sources(self.sources, self.base, self.vae, self.caption)
-        dtypes = {None: None, "bf16": torch.bfloat16, "float32": torch.float32}
         weights, exported = convert(
             sources,
             self.to,
             self.output,
             variant=self.variant,
-            dtype=dtypes[self.dtype],
             config=_config(self.config),
             seed=self.seed,
             overwrite=self.overwrite,
         )
         console.say(f"{self.output}: {self.to}, variant {weights.config.variant}")
         console.say(f"  {weights.licence}")
-        for note in weights.report.notes:
-            console.say(f"  note: {note}")
         for name in weights.report.filled:
             console.say(f"  {name}: not in the source; holds its initial value")
         if exported:
@@ -169,12 +160,15 @@ class Convert:
     def _export(self, terminal: console.Terminal) -> int:
         """Write the weights of a training run."""
         from acehand_core.errors import InputError
-        from acehand_core.training.run_folder import Pieces, export
+        from acehand_core.training.config import StartConfig
+        from acehand_core.training.run_folder import export
 
         if self.to != "acehand":
             raise InputError("of a training run --to acehand; convert what that gives once more.")
-        pieces = Pieces(self.weights, self.base, self.vae, self.caption)
-        checkpoint = export(self.sources[0], self.output, self.step, pieces, self.overwrite)
+        pieces = (self.weights, self.base, self.vae, self.caption)
+        weights, base, vae, caption = (None if path is None else str(path) for path in pieces)
+        moved = StartConfig(weights, base, vae, caption)
+        checkpoint = export(self.sources[0], self.output, self.step, moved, self.overwrite)
         score = (
             "not validated" if checkpoint.score is None else f"validation {checkpoint.score:.4f}"
         )
@@ -193,7 +187,6 @@ class Inspect:
     variant: Variant | None = setting(None, _VARIANT)
     accounting: bool = setting(False, "count parameters; without PATH those of the released model")
     hashes: bool = setting(False, "compare hashes, too, wherever somebody states them")
-    sha256: tuple[str, ...] = setting((), _SHA256, metavar="FILE=HEX", repeat=True)
 
     def run(self, terminal: console.Terminal) -> int:
         """Describe them; exit code 0 only without problems."""
@@ -206,12 +199,12 @@ class Inspect:
             raise InputError("give a PATH, or --accounting for the released model's table.")
         data: dict[str, Any] = {}
         config: ModelConfig | None = ModelConfig()
-        if self.path is not None and not (self.hashes or self.sha256):
+        if self.path is not None and not self.hashes:
             found = inspect(self.path, self.variant)
             config, data = found.config, found.to_json()
             _describe(found)
         elif self.path is not None:
-            result = verify(self.path, self.variant, _hashes(self.sha256))
+            result = verify(self.path, self.variant)
             known: Sequence[str] = ()
             if result.inspection is not None:
                 config, data = result.inspection.config, result.inspection.to_json()
@@ -260,8 +253,6 @@ def _describe(found: Inspection) -> None:
     for component in found.report.components:
         if component.unused:
             console.say(f"  {component.component}: {len(component.unused)} tensors do not run")
-    for note in found.report.notes:
-        console.say(f"  note: {note}")
     for problem in found.problems:
         console.say(f"problem: {problem}")
 
@@ -271,15 +262,3 @@ def _config(path: Path | None) -> ModelConfig | None:
     from acehand_core.model.weights.storage import read_json
 
     return None if path is None else ModelConfig.from_json(read_json(path), str(path))
-
-
-def _hashes(stated: tuple[str, ...]) -> dict[str, str]:
-    from acehand_core.errors import InputError
-
-    hashes = {}
-    for text in stated:
-        name, _, digest = text.rpartition("=")
-        if not name or len(digest) != 64:
-            raise InputError(f"--sha256 {text!r}: FILE=HEX with 64 digits is needed.")
-        hashes[name] = digest
-    return hashes

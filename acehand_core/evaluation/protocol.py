@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float
 
-from acehand_core.errors import InputError, MissingDependencyError, nearest
+from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
@@ -142,16 +142,6 @@ def picture_size(asked: str, dataset: str, width: int, height: int) -> tuple[int
     if sides is None:
         raise InputError(f"--picture-size {asked!r}; valid: paper, stored, or WIDTHxHEIGHT.")
     return int(sides[1]), int(sides[2])
-
-
-PROTOCOLS = {"paper": Protocol()}
-
-
-def protocol_named(name: str) -> Protocol:
-    """Return a protocol by name. Raises InputError naming the valid ones."""
-    if name not in PROTOCOLS:
-        raise InputError(f"--protocol {name!r}; {nearest(name, PROTOCOLS)}")
-    return PROTOCOLS[name]
 
 
 #: x0 y0 x1 y1 in pixels; NaN where nothing lies in front of the camera.

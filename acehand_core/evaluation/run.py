@@ -23,7 +23,7 @@ from acehand_core.evaluation.inputs import (
     find_predictions,
     read_prediction,
 )
-from acehand_core.evaluation.protocol import PROTOCOLS, HandLibrary, Protocol, picture_size
+from acehand_core.evaluation.protocol import HandLibrary, Protocol, picture_size
 from acehand_core.evaluation.segment import SegmentScore, score_segment
 from acehand_core.evaluation.summary import METRICS, summarise
 from acehand_core.evaluation.tracking import (
@@ -58,7 +58,7 @@ class Options:
         picture: see ``protocol.picture_size``.
     """
 
-    protocol: Protocol = PROTOCOLS["paper"]
+    protocol: Protocol = field(default_factory=Protocol)
     library: HandLibrary = field(default_factory=HandLibrary)
     label: str | None = None
     picture: str = "paper"

@@ -34,7 +34,7 @@ from acehand_core.model.config import (
     Variant,
 )
 from acehand_core.model.decoder import Decoder
-from acehand_core.model.encoder.sources import TRUNK_SOURCES, SourceSettings, make_source
+from acehand_core.model.encoder.sources import TRUNK_SOURCES, make_source
 from acehand_core.model.encoder.trunk import Trunk, add_adapters, merge_adapters
 from acehand_core.model.pnp import Placement
 from acehand_core.model.weights.state import LoadedWeights
@@ -113,8 +113,7 @@ class AceModel(nn.Module):
             def load(trunk: TrunkConfig) -> Trunk:
                 return load_trunk(weights, precision, device, merge, trunk)
 
-            settings = SourceSettings(config.trunk, config.vae, load, tiny=config.tiny)
-            source = make_source(config.source, settings)
+            source = make_source(config, load)
             if weights.tiny is not None:
                 source.load_state_dict(weights.tiny, strict=True, assign=True)
                 source.float().to(device)

@@ -18,8 +18,6 @@ import torch
 from jaxtyping import Bool, Float
 
 from acehand_core.errors import InputError, nearest
-from acehand_core.geometry import rotations_torch
-from acehand_core.geometry.rotations_torch import skew
 from acehand_core.model.bearings import Bearings
 
 #: Gates of the paper's appendix "Architecture" as the released code has them.
@@ -151,10 +149,10 @@ def _on_ray(bearing: Float[torch.Tensor, "B N 2 2"], depth: PerHand) -> Points:
 
 
 Residual = Float[torch.Tensor, "B N 2 21 2"]
-#: (t_x / t_z, t_y / t_z, log t_z, log size), then the rotation vector where one is solved for.
-Unknowns = Float[torch.Tensor, "B N 2 k"]
+#: (t_x / t_z, t_y / t_z, log t_z, log size).
+Unknowns = Float[torch.Tensor, "B N 2 4"]
 
-#: No step changes a bearing, a logarithm or an angle by more.
+#: No step changes a bearing or a logarithm by more.
 _MAX_STEP = 0.5
 _DAMPING = 1e-6
 
@@ -174,13 +172,11 @@ class RigidSettings:
     size_sigma: float = 0.03  # of the logarithm of the hand's size
     anchor_sigma_px: float = 5.0
     joint_sigma_m: float = 0.006
-    rotate: bool = False
-    rotation_sigma: float = 0.2  # radians
     robust: float = 4.0
     steps: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("depth_sigma", "size_sigma", "anchor_sigma_px", "rotation_sigma", "robust"):
+        for name in ("depth_sigma", "size_sigma", "anchor_sigma_px", "robust"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} {getattr(self, name)}: valid: above 0.")
         if not self.joint_sigma_m >= 0 or self.steps < 1:
@@ -192,15 +188,14 @@ class RigidSettings:
 
 @dataclass(frozen=True, slots=True)
 class RigidPlacement:
-    """``joints_camera = rotation (joints - joints[0]) + joints[0] + translation``.
+    """``joints_camera = joints + translation``.
 
-    Where not ``accepted`` the start's translation stands and the rotation is the identity. ``size``
-    is the factor by which the hand would be larger; it is reported, not applied. ``rms`` is the
-    residual of the voting joints in the bearings' (pseudo) pixels, without a gradient.
+    Where not ``accepted`` the start's translation stands. ``size`` is the factor by which the hand
+    would be larger; it is reported, not applied. ``rms`` is the residual of the voting joints in
+    the bearings' (pseudo) pixels, without a gradient.
     """
 
     translation: Points
-    rotation: Float[torch.Tensor, "B N 2 3 3"]
     size: PerHand
     accepted: Bool[torch.Tensor, "B N 2"]
     votes: Bool[torch.Tensor, "B N 2 21"]
@@ -214,7 +209,7 @@ def rigid_pnp(
     start: Placement,
     settings: RigidSettings = RigidSettings(),
 ) -> RigidPlacement:
-    """Solve translation, and with ``settings.rotate`` a small rotation about the wrist.
+    """Solve the translation under its priors.
 
     Robust Gauss-Newton from mixed PnP's closed form (also where that was refused: a wrong depth is
     why most are), a fixed number of steps, unrolled: gradients are those of the numbers returned,
@@ -231,10 +226,7 @@ def rigid_pnp(
     """
     solved = start.solved
     depth = solved[..., 2:]
-    parts = [solved[..., :2] / depth, depth.log(), torch.zeros_like(depth)]
-    if settings.rotate:
-        parts.append(torch.zeros_like(solved))
-    unknowns = torch.cat(parts, dim=-1)
+    unknowns = torch.cat([solved[..., :2] / depth, depth.log(), torch.zeros_like(depth)], dim=-1)
 
     # One over the standard deviation of each bearing, 0 where a joint has no vote.
     anchor = settings.anchor_sigma_px / bearings.scale[:, None, None, None]
@@ -243,18 +235,15 @@ def rigid_pnp(
 
     for _ in range(settings.steps):
         unknowns = _improve(unknowns, joints, log_depth, bearings.joints, inverse, settings)
-    translation, rotation = _pose(unknowns)
     with torch.no_grad():
         points, seen, _ = _project(unknowns, joints, bearings.joints)
         rms, _, accepted = residual_gate(seen, start.votes, bearings)
         accepted &= ((points[..., 2] > MIN_DEPTH_M) | ~start.votes).all(-1)
         accepted &= torch.isfinite(unknowns).all(-1)
-    keep = accepted[..., None]
-    translation = torch.where(keep, translation, start.translation)
-    eye = torch.eye(3, dtype=joints.dtype, device=joints.device)
-    rotation = torch.where(keep[..., None], rotation, eye)
+    translation = _on_ray(unknowns[..., :2], unknowns[..., 2].exp())
+    translation = torch.where(accepted[..., None], translation, start.translation)
     size = torch.where(accepted, unknowns[..., 3].exp(), 1.0)
-    return RigidPlacement(translation, rotation, size, accepted, start.votes, rms)
+    return RigidPlacement(translation, size, accepted, start.votes, rms)
 
 
 def _improve(
@@ -273,8 +262,7 @@ def _improve(
     normal = torch.einsum("...jci,...jck->...ik", weighted, jacobian)
     right = torch.einsum("...jci,...jc->...i", weighted, residual)
     sigma = [torch.inf, torch.inf, settings.depth_sigma, settings.size_sigma]
-    sigma += [settings.rotation_sigma] * 3
-    prior = unknowns.new_tensor(sigma[: unknowns.shape[-1]]) ** -2
+    prior = unknowns.new_tensor(sigma) ** -2
     mean = torch.zeros_like(unknowns)
     mean[..., 2] = log_depth
     damping = _DAMPING * normal.diagonal(dim1=-2, dim2=-1) + 1e-9
@@ -286,12 +274,12 @@ def _improve(
 
 def _project(
     unknowns: Unknowns, joints: Joints, bearing: Residual
-) -> tuple[Joints, Residual, Float[torch.Tensor, "B N 2 21 2 k"]]:
+) -> tuple[Joints, Residual, Float[torch.Tensor, "B N 2 21 2 4"]]:
     """Return placed joints, observed minus fitted bearings, and the fitted ones' derivative."""
-    translation, rotation = _pose(unknowns)
+    translation = _on_ray(unknowns[..., :2], unknowns[..., 2].exp())
     wrist = joints[..., :1, :]
-    turned = (joints - wrist) @ rotation.transpose(-1, -2) * unknowns[..., None, 3:4].exp()
-    points = turned + wrist + translation[..., None, :]
+    arms = (joints - wrist) * unknowns[..., None, 3:].exp()
+    points = arms + wrist + translation[..., None, :]
     inverse = 1 / points[..., 2:].clamp(min=MIN_DEPTH_M)
     fitted = points[..., :2] * inverse
     share = translation[..., None, 2:] * inverse  # t_z / z
@@ -299,33 +287,5 @@ def _project(
     by_place = share[..., None] * eye
     by_depth = share * (unknowns[..., None, :2] - fitted)
     by_point = torch.cat([inverse[..., None] * eye, (-fitted * inverse)[..., None]], dim=-1)
-    parts = [by_place, by_depth[..., None], by_point @ turned[..., None]]
-
-    if unknowns.shape[-1] > 4:
-        turn = skew(turned) @ _left_jacobian(unknowns[..., None, 4:])
-        parts.append(-by_point @ turn)
+    parts = [by_place, by_depth[..., None], by_point @ arms[..., None]]
     return points, bearing - fitted, torch.cat(parts, dim=-1)
-
-
-def _pose(unknowns: Unknowns) -> tuple[Points, Float[torch.Tensor, "B N 2 3 3"]]:
-    depth = unknowns[..., 2:3].exp()
-    translation = torch.cat([unknowns[..., :2] * depth, depth], dim=-1)
-    vector = unknowns[..., 4:] if unknowns.shape[-1] > 4 else torch.zeros_like(translation)
-    return translation, rotations_torch.exp(vector)
-
-
-def _left_jacobian(vector: Float[torch.Tensor, "*n 3"]) -> Float[torch.Tensor, "*n 3 3"]:
-    """How a turn changes with its vector, as ``geometry.rotations.left_jacobian``."""
-    square = vector.square().sum(-1)[..., None, None]
-    small = square < 1e-3
-    a = torch.where(small, 1.0, square).sqrt()
-    # (1 - cos a) / a^2 and (a - sin a) / a^3, by series where they lose their digits.
-    first = torch.where(
-        small, 0.5 - square / 24 * (1 - square / 30 * (1 - square / 56)), (1 - a.cos()) / a**2
-    )
-    second = torch.where(
-        small, 1 / 6 - square / 120 * (1 - square / 42 * (1 - square / 72)), (a - a.sin()) / a**3
-    )
-    K = skew(vector)
-    eye = torch.eye(3, dtype=vector.dtype, device=vector.device)
-    return eye + first * K + second * (K @ K)

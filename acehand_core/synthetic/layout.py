@@ -17,7 +17,7 @@ from acehand_core.geometry import frames
 from acehand_core.synthetic import surfaces
 from acehand_core.types import RigidTransform
 
-PropKind = Literal["box", "mug", "can", "bottle", "bowl", "ball", "stick"]
+PropKind = Literal["box", "mug", "can", "bottle", "bowl", "ball"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,8 @@ class Prop:
     """A movable object, metres.
 
     ``size``: half edges of a box; radius, height and wall of a mug; radius, height and (unused) of
-    a can, bottle or bowl, which stand on their origin; radius first of a ball; radius and half
-    length of a stick, which lies along z. ``pattern`` names a picture of ``surfaces.PATTERNS``
-    that is wrapped around it; "" is plain.
+    a can, bottle or bowl, which stand on their origin; radius first of a ball. ``pattern`` names a
+    picture of ``surfaces.PATTERNS`` that is wrapped around it; "" is plain.
     """
 
     name: str
@@ -139,8 +138,6 @@ def add_prop(mujoco: Any, spec: Any, prop: Prop) -> None:
         body.add_geom(type=geom.mjGEOM_BOX, size=list(prop.size), material=prop.name)
     elif prop.kind == "ball":
         body.add_geom(type=geom.mjGEOM_SPHERE, size=list(prop.size), material=prop.name)
-    elif prop.kind == "stick":
-        body.add_geom(type=geom.mjGEOM_CAPSULE, size=list(prop.size), material=prop.name)
     else:
         add_solid(mujoco, spec, prop.name, surfaces.SOLIDS[prop.kind](*prop.size))
         body.add_geom(type=geom.mjGEOM_MESH, meshname=prop.name, material=prop.name)

@@ -189,14 +189,14 @@ class AceSettings:
 
         Raises as ``identity``.
         """
-        data = _weights().training_data_of(self.place, self.variant)
+        data = _weights().recorded(self.place, self.variant)[0]
         from acehand_core.model.weights.state import training_kind
 
         return training_kind(data)
 
     def trained(self) -> InferenceConfig:
         """Return how the weights are to be run, as they record it. Raises as ``identity``."""
-        return _weights().inference_of(self.place, self.variant)
+        return _weights().recorded(self.place, self.variant)[1]
 
     def told(self, trained: InferenceConfig) -> tuple[InferenceConfig, tuple[str, ...]]:
         """Return how to run: as ``trained`` but for flags, and a sentence per flag that differs."""

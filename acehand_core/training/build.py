@@ -15,7 +15,6 @@ from acehand_core.model.config import AS_RELEASED, InferenceConfig, ModelConfig,
 from acehand_core.model.decoder import Decoder
 from acehand_core.model.encoder.sources import (
     TRUNK_SOURCES,
-    SourceSettings,
     TinySource,
     make_source,
     source_kind,
@@ -78,9 +77,9 @@ def read_start(config: ModelConfig, start: StartConfig) -> LoadedWeights | None:
     return assemble(config, stores, read_caption(Path(start.caption)))
 
 
-def random_weights(config: ModelConfig, seed: int = 0) -> LoadedWeights:
+def random_weights(config: ModelConfig) -> LoadedWeights:
     """Return a backbone of small random numbers, for measuring and tests; nothing is learned."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
 
     def drawn(shapes: Shapes) -> Tensors:
         tensors = {}
@@ -118,9 +117,7 @@ def build_model(config: TrainConfig, weights: LoadedWeights | None) -> AceModel:
         loaded.checkpointing = config.optim.checkpointing
         return loaded
 
-    source = make_source(
-        sizes.source, SourceSettings(sizes.trunk, sizes.vae, trunk, tiny=sizes.tiny)
-    )
+    source = make_source(sizes, trunk)
     model = AceModel(sizes, source, Decoder(sizes.decoder))
     if weights is not None and weights.decoder is not None and weights.ray_head is not None:
         model.decoder.load_state_dict(weights.decoder)

@@ -16,7 +16,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from acehand_core.model.weights.state import (
 from acehand_core.training import build, checkpoints
 from acehand_core.training.checkpoints import Checkpoint
 from acehand_core.training.compose import read_settings
-from acehand_core.training.config import TrainConfig
+from acehand_core.training.config import StartConfig, TrainConfig
 
 #: What may differ between a run and its continuation.
 _FREE = ("run", "device", "log", "checkpoints", "name")
@@ -314,21 +314,11 @@ def _may_change(name: str, old: Any, new: Any) -> bool:
 NOT_WRITTEN = ("vjepa2", "videomae")
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """Where the frozen pieces of a start lie now, if not where the run found them."""
-
-    weights: Path | None = None
-    base: Path | None = None
-    vae: Path | None = None
-    caption: Path | None = None
-
-
 def export(
     path: Path,
     output: Path,
     step: int | None = None,
-    pieces: Pieces | None = None,
+    moved: StartConfig | None = None,
     overwrite: bool = False,
 ) -> Checkpoint:
     """Write the weights of a checkpoint, in our format; return the checkpoint.
@@ -336,6 +326,7 @@ def export(
     Args:
         path: a run's folder, or one of its checkpoints.
         step: which checkpoint of a run; default the best by validation, else the newest.
+        moved: where frozen pieces of the start lie now, if not where the run found them.
 
     Raises:
         InputError: no run or no such checkpoint, or the frozen pieces are not there.
@@ -359,10 +350,10 @@ def export(
         steps = ", ".join(str(c.step) for c in there) or "none"
         raise InputError(f"{run}: no checkpoint {'' if step is None else step}; there: {steps}.")
 
-    moved: dict[str, Any] = {
-        name: str(path) for name, path in asdict(pieces or Pieces()).items() if path
+    elsewhere: dict[str, Any] = {
+        name: path for name, path in asdict(moved or StartConfig()).items() if path
     }
-    start = build.read_start(config.model, replace(config.start, **moved))
+    start = build.read_start(config.model, replace(config.start, **elsewhere))
     model = build.build_model(config, start)
     trained, _ = checkpoints.read(checkpoint)
     checkpoints.set_trained(_Holder(model), trained)

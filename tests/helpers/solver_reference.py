@@ -199,20 +199,16 @@ def rigid_cost(unknowns, joints, log_depth, seen, votes, scale, start_depth, set
     """What full rigid PnP minimises for one hand: robust bearings and the priors.
 
     Args:
-        unknowns: (t_x / t_z, t_y / t_z, log t_z, log size) and perhaps a rotation vector.
+        unknowns: (t_x / t_z, t_y / t_z, log t_z, log size).
         seen: (21, 2) bearings.
         start_depth: where a joint's own error is turned into a bearing's.
     """
-    from scipy.spatial.transform import Rotation
-
-    turn = Rotation.from_rotvec(unknowns[4:] if len(unknowns) > 4 else np.zeros(3)).as_matrix()
     depth = np.exp(unknowns[2])
     translation = np.array([unknowns[0] * depth, unknowns[1] * depth, depth])
     cost = 0.5 * ((unknowns[2] - log_depth) / settings.depth_sigma) ** 2
     cost += 0.5 * (unknowns[3] / settings.size_sigma) ** 2
-    cost += 0.5 * np.sum((unknowns[4:] / settings.rotation_sigma) ** 2)
     for j in votes:
-        point = np.exp(unknowns[3]) * turn @ (joints[j] - joints[0]) + joints[0] + translation
+        point = np.exp(unknowns[3]) * (joints[j] - joints[0]) + joints[0] + translation
         sigma = np.hypot(settings.anchor_sigma_px / scale, settings.joint_sigma_m / start_depth)
         square = np.sum(((seen[j] - point[:2] / point[2]) / sigma) ** 2)
         cost += 0.5 * square / (1 + square / settings.robust**2)

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
-from acehand_core.model.weights import official
+from acehand_core.model.weights import official, repackaged, sums
+from acehand_core.model.weights.state import LoadedWeights
 
 TINY = ModelConfig(
     variant="kfree",
@@ -111,6 +112,31 @@ def release(config: ModelConfig = TINY, seed: int = 0) -> Release:
         checkpoint,
         caption,
     )
+
+
+def write_repackaged(path: Path, weights: LoadedWeights) -> None:
+    """Write the safetensors re-packaging as its maker does: one variant, without a wrist head."""
+    config, v = weights.config, weights.config.variant
+    parts, trunk = weights.parts(), config.trunk
+    files = {file: list_.write(parts) for file, list_ in repackaged.sections(config).items()}
+    bands = 2.0 ** torch.arange(config.decoder.ray_frequencies, dtype=torch.float32)
+    files[f"{v}/projector/model.safetensors"][repackaged.RAY_FREQUENCIES] = bands
+    files[repackaged.CAPTION_FILE] = {"caption_embedding": weights.caption}
+    settings = {
+        "dit": {"num_layers": trunk.executed}
+        | {theirs: getattr(trunk, ours) for theirs, ours in repackaged._DIT.items()},
+        "vae": {theirs: getattr(config.vae, ours) for theirs, ours in repackaged._VAE.items()},
+        v: {"rank": trunk.lora_rank, "alpha": trunk.lora_alpha},
+        f"{v}/projector": {
+            theirs: getattr(config.decoder, ours) for theirs, ours in repackaged._PROJECTOR.items()
+        },
+    }
+    for file, tensors in files.items():
+        (path / file).parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: t.contiguous() for name, t in tensors.items()}, path / file)
+    for folder, values in settings.items():
+        (path / folder / "config.json").write_text(json.dumps(values))
+    sums.write_sums(path)
 
 
 def equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ level, and latents cannot be cached. A latent cell covers 8 x 8 pixels and a tok
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -32,27 +32,14 @@ from acehand_core.model.config import (
     TEMPORAL_STRIDE,
     TINY_TOKEN_PIXELS,
     TOKEN_PIXELS,
+    ModelConfig,
     TinyConfig,
     TrunkConfig,
-    VaeConfig,
 )
 from acehand_core.model.encoder.video_backbones import Frames, VideoMae, VJepa2, token_grid
 
-
-@dataclass(frozen=True, slots=True)
-class SourceSettings:
-    """What building a source may need; each source takes what concerns it."""
-
-    trunk: TrunkConfig = field(default_factory=TrunkConfig)
-    vae: VaeConfig = field(default_factory=VaeConfig)
-    #: Returns the trunk of these sizes with its weights. None: one without, on the meta device.
-    load_trunk: Callable[[TrunkConfig], FeatureSource] | None = None
-    #: Folder or hub name of a video transformer's weights; None: the default of the source.
-    location: str | None = None
-    revision: str | None = None
-    #: Whether a video transformer learns too. The paper's stay frozen.
-    trained: bool = False
-    tiny: TinyConfig = field(default_factory=TinyConfig)
+#: Returns the trunk of these sizes with its weights. None: one without, on the meta device.
+LoadTrunk = Callable[[TrunkConfig], FeatureSource] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +47,18 @@ class SourceKind:
     """One entry of the registry."""
 
     needs: Literal["latents", "frames"]
-    build: Callable[[SourceSettings], FeatureSource]
+    build: Callable[[ModelConfig, LoadTrunk], FeatureSource]
 
 
-def make_source(name: str, settings: SourceSettings | None = None) -> FeatureSource:
-    """Return the source called ``name``.
+def make_source(config: ModelConfig, load_trunk: LoadTrunk = None) -> FeatureSource:
+    """Return the source of a model.
 
     Raises:
         InputError: there is no such source, or its weights cannot be read.
         SchemaError: its weights are not what they should be.
         MissingDependencyError: transformers is needed and absent.
     """
-    return source_kind(name).build(settings or SourceSettings())
+    return source_kind(config.source).build(config, load_trunk)
 
 
 def source_kind(name: str) -> SourceKind:
@@ -81,18 +68,18 @@ def source_kind(name: str) -> SourceKind:
     return SOURCES[name]
 
 
-def _trunk(name: str, settings: SourceSettings) -> FeatureSource:
+def _trunk(model: ModelConfig, load_trunk: LoadTrunk) -> FeatureSource:
     """Return the trunk; "wan_frozen" has no adapters, and its patch embedding does not learn."""
-    frozen = name == "wan_frozen"
-    config = replace(settings.trunk, lora_rank=0) if frozen else settings.trunk
-    if settings.load_trunk is not None:
-        trunk = settings.load_trunk(config)
+    frozen = model.source == "wan_frozen"
+    config = replace(model.trunk, lora_rank=0) if frozen else model.trunk
+    if load_trunk is not None:
+        trunk = load_trunk(config)
     else:
         # diffusers is heavy and no other source needs it.
         from acehand_core.model.encoder.trunk import Trunk
 
         trunk = Trunk(config)
-    trunk.name = name
+    trunk.name = model.source
     return trunk.requires_grad_(False) if frozen else trunk
 
 
@@ -101,17 +88,13 @@ TRUNK_SOURCES = ("wan", "wan_frozen")
 #: Name -> how it is built. ``wan`` is the model, the others are its ablations.
 SOURCES: Mapping[str, SourceKind] = MappingProxyType(
     {
-        "wan": SourceKind("latents", lambda s: _trunk("wan", s)),
-        "wan_frozen": SourceKind("latents", lambda s: _trunk("wan_frozen", s)),
-        "vjepa2": SourceKind(
-            "frames", lambda s: VJepa2.from_pretrained(s.location, s.revision, s.trained)
-        ),
-        "videomae": SourceKind(
-            "frames", lambda s: VideoMae.from_pretrained(s.location, s.revision, s.trained)
-        ),
-        "vae_latent": SourceKind("latents", lambda s: VaeLatent(s.vae.z_dim)),
-        "rgb": SourceKind("frames", lambda s: Rgb()),
-        "tiny": SourceKind("frames", lambda s: TinySource(s.tiny)),
+        "wan": SourceKind("latents", _trunk),
+        "wan_frozen": SourceKind("latents", _trunk),
+        "vjepa2": SourceKind("frames", lambda config, _: VJepa2.from_pretrained()),
+        "videomae": SourceKind("frames", lambda config, _: VideoMae.from_pretrained()),
+        "vae_latent": SourceKind("latents", lambda config, _: VaeLatent(config.vae.z_dim)),
+        "rgb": SourceKind("frames", lambda config, _: Rgb()),
+        "tiny": SourceKind("frames", lambda config, _: TinySource(config.tiny)),
     }
 )
 
@@ -145,24 +128,17 @@ class VaeLatent(FeatureSource):
 
 
 class Rgb(FeatureSource):
-    """The pixels that a token stands for: 4 frames of 32 x 32, averaged down to ``patch`` a side.
+    """The pixels that a token stands for: 4 frames of 32 x 32, averaged down to 16 x 16.
 
     Latent i stands for frames 4i - 3 to 4i, as in the video VAE; latent 0 for frame 0 alone, which
-    is taken four times. Channel ``((frame * 3 + colour) * patch + row) * patch + column``, values
-    -1..1. With 16 a side a token has 4 * 3 * 16 * 16 = 3072 channels, the trunk's width, so the
-    decoder keeps its size.
+    is taken four times. Channel ``((frame * 3 + colour) * 16 + row) * 16 + column``, values -1..1:
+    4 * 3 * 16 * 16 = 3072 channels, the trunk's width, so the decoder keeps its size.
     """
 
     name = "rgb"
     needs = "frames"
-
-    def __init__(self, patch: int = 16) -> None:
-        """``patch`` divides 32. Raises InputError otherwise."""
-        super().__init__()
-        if patch < 1 or TOKEN_PIXELS % patch:
-            raise InputError(f"an RGB patch of {patch} a side: valid: 1, 2, 4, 8, 16, 32.")
-        self.patch = patch
-        self.feature_dim = TEMPORAL_STRIDE * 3 * patch**2
+    patch = 16
+    feature_dim = TEMPORAL_STRIDE * 3 * patch**2
 
     def forward(self, clip: Frames) -> Float[torch.Tensor, "B C F h w"]:
         """Cut a clip into patches. Raises InputError as ``token_grid`` does."""

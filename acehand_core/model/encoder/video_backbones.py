@@ -47,14 +47,13 @@ _CLASSES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def load_pretrained(kind: str, location: str, revision: str | None = None) -> nn.Module:
+def load_pretrained(kind: str, location: str) -> nn.Module:
     """Return a model of transformers with its weights, float32.
 
     Args:
         kind: "vjepa2" or "videomae".
         location: a folder with config.json and safetensors, or a name on the hub; HF_HUB_OFFLINE
             and the hub's cache are honoured.
-        revision: commit, tag or branch on the hub.
 
     Raises:
         MissingDependencyError: transformers is absent or too old.
@@ -64,7 +63,7 @@ def load_pretrained(kind: str, location: str, revision: str | None = None) -> nn
     class_name, extras = _CLASSES[kind]
     model_class, config_class, broken = _transformers(kind, class_name)
     try:
-        config = config_class.from_pretrained(location, revision=revision)
+        config = config_class.from_pretrained(location)
     except (OSError, ValueError) as error:
         raise InputError(_unreadable(kind, location, error)) from error
 
@@ -74,7 +73,6 @@ def load_pretrained(kind: str, location: str, revision: str | None = None) -> nn
         model, report = model_class.from_pretrained(
             location,
             config=config,
-            revision=revision,
             use_safetensors=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
@@ -133,8 +131,8 @@ class VideoBackbone(FeatureSource):
     """What the two share: which frames, windows over long clips, pixel values, and staying frozen.
 
     Frozen means: no parameter asks for a gradient, none is computed, and ``train()`` leaves
-    dropout off. ``trained=True`` lifts all three. The arithmetic runs in the weights' precision
-    whatever the surrounding autocast, and features leave as float32.
+    dropout off. The arithmetic runs in the weights' precision whatever the surrounding autocast,
+    and features leave as float32.
     """
 
     needs = "frames"
@@ -145,7 +143,7 @@ class VideoBackbone(FeatureSource):
     mean: torch.Tensor
     std: torch.Tensor
 
-    def __init__(self, model: Any, trained: bool = False) -> None:
+    def __init__(self, model: Any) -> None:
         """``model``: of transformers, of the class that ``load_pretrained`` returns."""
         super().__init__()
         config = model.config
@@ -156,26 +154,23 @@ class VideoBackbone(FeatureSource):
         if TEMPORAL_STRIDE % self.tubelet:
             raise SchemaError(f"{self.name}: tubelet_size is {self.tubelet}; valid: 1, 2, 4.")
         self.window = frames // self.tubelet
-        self.trained = trained
         shape = (1, 3, 1, 1, 1)
         self.register_buffer("mean", torch.tensor(PIXEL_MEAN).view(shape), persistent=False)
         self.register_buffer("std", torch.tensor(PIXEL_STD).view(shape), persistent=False)
-        self.requires_grad_(trained)
+        self.requires_grad_(False)
         self.train()
 
     @classmethod
-    def from_pretrained(
-        cls, location: str | None = None, revision: str | None = None, trained: bool = False
-    ) -> VideoBackbone:
-        """Load weights from a folder or, by name, from the hub or its cache.
+    def from_pretrained(cls, location: str | None = None) -> VideoBackbone:
+        """Load weights from a folder or, by name (or the default one), from the hub or its cache.
 
         Raises what ``load_pretrained`` raises.
         """
-        return cls(load_pretrained(cls.name, location or cls.default_location, revision), trained)
+        return cls(load_pretrained(cls.name, location or cls.default_location))
 
     def train(self, mode: bool = True) -> VideoBackbone:
-        """Switch to training only where training was asked for."""
-        return super().train(mode and self.trained)
+        """Stay as it is: frozen."""
+        return super().train(False)
 
     def forward(self, clip: Frames) -> Float[torch.Tensor, "B C F h w"]:
         """Return features on our token grid, float32.
@@ -209,8 +204,7 @@ class VideoBackbone(FeatureSource):
         last = TEMPORAL_STRIDE * torch.arange(start, start + length, device=clip.device)
         offsets = step * torch.arange(1 - self.tubelet, 1, device=clip.device)
         index = (last[:, None] + offsets).flatten().clamp(0, clip.shape[2] - 1)
-        grad = torch.is_grad_enabled() and self.trained
-        with torch.set_grad_enabled(grad), torch.autocast(clip.device.type, enabled=False):
+        with torch.no_grad(), torch.autocast(clip.device.type, enabled=False):
             pixels = ((clip[:, :, index].float() + 1) / 2 - self.mean) / self.std
             return self._tokens(pixels, grid).float()
 

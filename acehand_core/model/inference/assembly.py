@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.hand.mapping import fit_to_joints
 from acehand_core.hand.shape import HandModel
 from acehand_core.model.inference.blend import GATE, HandFrames, mix
-from acehand_core.model.inference.placing import Hands, posed_joints
+from acehand_core.model.inference.placing import posed_joints
 from acehand_core.model.inference.reading import ModelInput
 from acehand_core.types import SIDES, TimestampsNs
 
@@ -66,7 +67,7 @@ def assemble(
     offset: int,
     source: SourceFrames,
     requested: range,
-    hands: Hands | None,
+    hands: TorchHands | None,
     betas: Float[np.ndarray, "2 10"] | None,
     slots: tuple[bool, bool],
     keep_tail: bool,
@@ -198,7 +199,7 @@ class SourceFrames:
 class _Parametric:
     """Poses a hand model with the network's rotations."""
 
-    def __init__(self, hands: Hands, betas: Float[np.ndarray, "2 10"]) -> None:
+    def __init__(self, hands: TorchHands, betas: Float[np.ndarray, "2 10"]) -> None:
         self._hands, self._betas = hands, betas
 
     def __call__(self, frames: HandFrames, there: Bool[np.ndarray, "N 2"]) -> Posed:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from jaxtyping import Float
 
 from acehand_core.errors import CalibrationError
 from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.model.batch import Readout, pinhole_batch
 from acehand_core.model.camera_fit import (
     RadialFit,
@@ -89,22 +89,6 @@ _MIN_DIAGONAL = 0.02
 ROWS = 256
 
 
-@runtime_checkable
-class Hands(Protocol):
-    """Joints of both hands in torch (``hand.hands_torch.TorchHands``)."""
-
-    def joints(
-        self,
-        global_orient: Float[torch.Tensor, "B N 2 3 3"],
-        hand_pose: Float[torch.Tensor, "B N 2 15 3 3"],
-        betas: Float[torch.Tensor, "B 2 10"],
-    ) -> Float[torch.Tensor, "B N 2 21 3"]: ...
-
-    def absolute_pose(
-        self, hand_pose: Float[torch.Tensor, "B N 2 15 3 3"]
-    ) -> Float[torch.Tensor, "B N 2 15 3 3"]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Placed:
     """All frames of some windows, from frame ``offset`` on, and what was found out on the way.
@@ -130,7 +114,7 @@ class PlacingSetup:
     ``source_size`` and ``size`` are width and height of the recording and of the encoded image.
     """
 
-    hands: Hands | None
+    hands: TorchHands | None
     betas: Float[np.ndarray, "2 10"] | None
     camera: Camera | None
     source_size: tuple[int, int]
@@ -185,7 +169,9 @@ def second_opinion(values: HandFrames, mirrored: Mapping[str, np.ndarray]) -> Ha
 
 
 def posed_joints(
-    hands: Hands, rotations: Float[torch.Tensor, "N 2 16 3 3"], betas: Float[np.ndarray, "2 10"]
+    hands: TorchHands,
+    rotations: Float[torch.Tensor, "N 2 16 3 3"],
+    betas: Float[np.ndarray, "2 10"],
 ) -> Float[torch.Tensor, "N 2 21 3"]:
     """Return canonical joints, a few frames at a time."""
     shape = torch.tensor(betas, dtype=torch.float32)[None]

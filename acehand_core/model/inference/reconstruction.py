@@ -23,12 +23,13 @@ from jaxtyping import Float
 from acehand_core import __version__
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.model.batch import ClipBatch, Readout
 from acehand_core.model.config import ModelConfig
 from acehand_core.model.inference.assembly import Result, SourceFrames, assemble
 from acehand_core.model.inference.blend import recording_betas
 from acehand_core.model.inference.loading import InferenceOptions, WeightsRecord, solve_options
-from acehand_core.model.inference.placing import Hands, Placed, PlacingSetup, place_windows
+from acehand_core.model.inference.placing import Placed, PlacingSetup, place_windows
 from acehand_core.model.inference.reading import (
     MODEL_FPS,
     Encoder,
@@ -45,7 +46,7 @@ from acehand_core.model.inference.windows import (
     plan_windows,
     written_from,
 )
-from acehand_core.motion import HandModelName, HandMotion, Recording
+from acehand_core.motion import HandMotion, Recording
 from acehand_core.provenance import Provenance, library_versions
 from acehand_core.recordings.cameras import fit_camera_to, undistort
 from acehand_core.recordings.selection import part
@@ -64,19 +65,11 @@ class Model(Protocol):
     def __call__(self, batch: ClipBatch) -> Readout: ...
 
 
-@runtime_checkable
-class NamedHands(Hands, Protocol):
-    """Hands in torch that say which model they are."""
-
-    @property
-    def name(self) -> HandModelName: ...
-
-
 def reconstruct(
     recording: Recording,
     model: Model,
     encoder: Encoder,
-    hands: NamedHands | None,
+    hands: TorchHands | None,
     weights: WeightsRecord,
     options: InferenceOptions | None = None,
     betas: Float[np.ndarray, "2 10"] | None = None,
@@ -110,7 +103,7 @@ def reconstruct_passes(
     recording: Recording,
     model: Model,
     encoder: Encoder,
-    hands: NamedHands | None,
+    hands: TorchHands | None,
     weights: WeightsRecord,
     spans: Sequence[tuple[int, int]],
     options: InferenceOptions | None = None,
@@ -145,7 +138,7 @@ class _Job:
         recording: Recording,
         model: Model,
         encoder: Encoder,
-        hands: NamedHands | None,
+        hands: TorchHands | None,
         weights: WeightsRecord,
         options: InferenceOptions,
         betas: Float[np.ndarray, "2 10"] | None,

@@ -32,15 +32,6 @@ DEFAULT_ENCODE_WIDTH = 832
 
 
 @dataclass(frozen=True, slots=True)
-class PaperWindow:
-    """Latents ``start`` to ``stop - 1``; its frames from ``write_from`` on are written."""
-
-    start: int
-    stop: int
-    write_from: int
-
-
-@dataclass(frozen=True, slots=True)
 class Window:
     """Latents ``start`` to ``stop - 1`` of a recording, seen by the model at once.
 
@@ -97,7 +88,7 @@ def released_starts(count: int, width: int = PAPER_LATENTS) -> list[tuple[int, i
     return starts
 
 
-def paper_plan(count: int, width: int = PAPER_LATENTS) -> tuple[PaperWindow, ...]:
+def paper_plan(count: int, width: int = PAPER_LATENTS) -> tuple[Window, ...]:
     """Return windows in the order of writing; later ones overwrite what earlier ones wrote.
 
     Windows of 22 latents and more are those of the released code. Its windows start 81 frames
@@ -116,25 +107,23 @@ def paper_plan(count: int, width: int = PAPER_LATENTS) -> tuple[PaperWindow, ...
         if end < TEMPORAL_STRIDE * (count - 1) + 1:
             starts.append((count - width, end))
     return tuple(
-        PaperWindow(start, min(start + width, count), max(first or 0, TEMPORAL_STRIDE * start))
+        written_from(start, min(start + width, count), first or 0)
         for start, first in dict.fromkeys(starts)
     )
 
 
-def plan_windows(
-    kind: str, count: int, width: int = PAPER_LATENTS, overlap: int | None = None
-) -> tuple[Window, ...]:
+def plan_windows(kind: str, count: int, width: int = PAPER_LATENTS) -> tuple[Window, ...]:
     """Return the windows of a recording of ``count`` latents, in the order they are needed.
 
     Args:
-        kind: "paper", see ``paper_plan``; "blended" with ``overlap`` shared latents and a
-            cross-fade in the middle of what two windows share; "full" one window over everything.
+        kind: "paper", see ``paper_plan``; "blended" with 6 shared latents (half of a window at
+            most) and a cross-fade in the middle of what two windows share; "full" one window over
+            everything.
         width: latents of a window.
-        overlap: default 6, and half of a window at most.
 
     Raises:
-        InputError: a kind that does not exist, a width that ``paper_plan`` refuses, an overlap that
-            is not below the width, or more latents in one pass than the trunk has positions for.
+        InputError: a kind that does not exist, windows of less than 2 latents, or more latents in
+            one pass than the trunk has positions for.
     """
     if kind not in get_args(WindowKind):
         raise InputError(f"--windows {kind!r}; {nearest(kind, get_args(WindowKind))}")
@@ -142,12 +131,8 @@ def plan_windows(
         width = count
     check_latents(min(width, count))
     if kind == "blended":
-        usual = min(OVERLAP_LATENTS, max(1, width // 2))
-        return _blended(count, width, usual if overlap is None else overlap)
-    return tuple(
-        written_from(window.start, window.stop, window.write_from)
-        for window in paper_plan(count, width)
-    )
+        return _blended(count, width, min(OVERLAP_LATENTS, max(1, width // 2)))
+    return paper_plan(count, width)
 
 
 def latents_over(first: int, stop: int, count: int) -> tuple[int, int]:

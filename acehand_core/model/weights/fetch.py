@@ -3,14 +3,14 @@
 The hub's client starts an interrupted file anew in every process. Large files are therefore
 fetched here, into a partial file that the next run resumes, and handed to the client's cache when
 their SHA-256 is right. ``HF_HOME`` and ``HF_HUB_OFFLINE`` are honoured; every file is compared with
-the SHA-256 that the hub, the cache or the caller states.
+the SHA-256 that the hub or the cache states.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -230,17 +230,11 @@ class Fetched:
         }  # fmt: skip
 
 
-def fetch(
-    name: str,
-    revision: str | None = None,
-    expected: Mapping[str, str] | None = None,
-    quiet: bool = False,
-) -> Fetched:
+def fetch(name: str, revision: str | None = None, quiet: bool = False) -> Fetched:
     """Fetch a source, or find it in the cache when the hub is switched off; check every hash.
 
     Args:
         revision: branch, tag or commit; default the repository's main branch.
-        expected: file name -> SHA-256 that the caller demands.
 
     Raises:
         InputError: unknown name, no connection, or not in the cache.
@@ -262,16 +256,9 @@ def fetch(
             if needed not in names:
                 listed = ", ".join(sorted(names)) or "nothing"
                 raise InputError(f"{name}: {source.repo} has no {needed} (found: {listed}).")
-        for file in expected or ():
-            if file not in names:
-                raise InputError(f"{name}: no file {file!r} to compare; {nearest(file, names)}")
 
         for remote in snapshot.remotes:
-            path, digest = obtain(snapshot, remote)
-            files[remote.name], digests[remote.name] = path, digest
-            demanded = (expected or {}).get(remote.name, digest).lower()
-            if digest != demanded:
-                raise SchemaError(f"{path}: SHA-256 is {digest}, not {demanded} as demanded.")
+            files[remote.name], digests[remote.name] = obtain(snapshot, remote)
     except (library.errors.HTTPError, OSError) as error:
         reason = str(error).strip().split("\n", 1)[0]
         raise InputError(
@@ -288,18 +275,6 @@ def fetch(
         name, source.repo, snapshot.commit, folder, files, digests,
         tuple(sorted(files.keys() - stated)), source.licence,
     )  # fmt: skip
-
-
-def hashes_for(names: list[str], stated: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return per source the demanded hashes of its files. Raises InputError for one of none."""
-    demanded: dict[str, dict[str, str]] = {name: {} for name in names}
-    for file, digest in stated.items():
-        owners = [name for name in names if name in SOURCES and _matches(SOURCES[name], file)]
-        if not owners:
-            raise InputError(f"--sha256 {file}: {', '.join(names)} has no such file.")
-        for name in owners:
-            demanded[name][file] = digest
-    return demanded
 
 
 def _matches(download: Download, name: str) -> bool:

@@ -20,16 +20,15 @@ from acehand_core.model.weights.load import Layout, detect, find_checkpoint
 from acehand_core.model.weights.official_files import (
     CAPTION_KEY,
     VAE_FILE,
-    base_file,
     checkpoint_config,
     open_base,
     open_checkpoint,
     open_vae,
     read_caption,
     released_sections,
-    released_sizes,
 )
 from acehand_core.model.weights.state import (
+    RELEASED_TRAINING,
     ComponentReport,
     LoadReport,
     TrainingData,
@@ -124,13 +123,11 @@ def inspect(path: Path, variant: Variant | None = None) -> Inspection:
     return _piece(path, layout)
 
 
-def verify(
-    path: Path, variant: Variant | None = None, expected: Mapping[str, str] | None = None
-) -> Verification:
+def verify(path: Path, variant: Variant | None = None) -> Verification:
     """Check everything that can be checked and list what is wrong.
 
     Hashes are compared where somebody states them: our format's config, ``SHA256SUMS`` beside the
-    files, the hub's cache, or ``expected`` (file name -> SHA-256).
+    files, or the hub's cache.
 
     Raises InputError when there is nothing to look at.
     """
@@ -144,12 +141,6 @@ def verify(
         files, stated = _stated_without_opening(path)
 
     digests = sha256s({name: file for name, file in files.items() if file.is_file()})
-    for name, digest in (expected or {}).items():
-        matching = [label for label in files if Path(label).name == Path(name).name]
-        if not matching:
-            problems.append(f"{path}: no file {name!r} here to compare a SHA-256 with.")
-        stated |= dict.fromkeys(matching, digest.lower())
-
     for label, digest in stated.items():
         if label not in digests:
             problems.append(f"{files[label]}: the file is missing.")
@@ -200,11 +191,9 @@ def _repackaged(path: Path, variant: Variant | None) -> Inspection:
     stores["caption"] = _caption_store(path / repackaged.CAPTION_FILE)
     files = {name: path / name for name in stores if name != "caption"}
     files |= {repackaged.CAPTION_FILE: path / repackaged.CAPTION_FILE, **_listed(path)}
-    training, inference = repackaged.recorded(path, variant)
     return Inspection(
-        "repackaged", config, repackaged.licence_of(path, variant), _parts(stores),
-        LoadReport(tuple(reports.values())), files, _stated(files, path), trained_on=training,
-        inference=inference,
+        "repackaged", config, sums.RELEASED, _parts(stores), LoadReport(tuple(reports.values())),
+        files, _stated(files, path), trained_on=RELEASED_TRAINING,
     )  # fmt: skip
 
 
@@ -212,14 +201,14 @@ def _checkpoint(path: Path, whole: bool) -> Inspection:
     opened = open_checkpoint(path)
     # Which variant it is does not change what it holds; one is needed.
     variant: Variant = "kfree" if opened.variant == "kfree" else "k"
-    config, notes = checkpoint_config(opened, variant, None, None, opened.parts)
+    config = checkpoint_config(opened, variant)
     reports = compare(released_sections(config, opened.parts), opened.parts)
     keys = ComponentReport("checkpoint", str(path), ignored=opened.ignored)
     files = {path.name: path} | (_listed(path.parent) if whole else {})
     training, inference = opened.recorded()
     return Inspection(
         "official", config, str(opened.record.get("licence") or sums.CHECKPOINT),
-        _parts(opened.parts), LoadReport((keys, *reports.values()), (), notes), files,
+        _parts(opened.parts), LoadReport((keys, *reports.values())), files,
         _stated(files, path.parent), trained_on=training, inference=inference,
     )  # fmt: skip
 
@@ -241,11 +230,9 @@ def _piece(path: Path, layout: Layout) -> Inspection:
     else:
         opened["vae"] = open_vae(path)
 
-    config, notes = released_sizes("k", base_file(path) if "dit" in opened else None, opened)
+    config = ModelConfig()
     files = {file.name: file for store in opened.values() for file in store.files}
-    report = LoadReport(
-        tuple(compare(released_sections(config, opened), opened).values()), (), notes
-    )
+    report = LoadReport(tuple(compare(released_sections(config, opened), opened).values()))
 
     return Inspection(
         layout, config, sums.BASE, _parts(opened), report, files,

@@ -7,23 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.model.config import InferenceConfig, ModelConfig, Variant
+from acehand_core.model.config import AS_RELEASED, InferenceConfig, ModelConfig, Variant
 from acehand_core.model.weights import own, repackaged
 from acehand_core.model.weights.official import VAE_DECODER_PREFIXES
 from acehand_core.model.weights.official_export import save_official
 from acehand_core.model.weights.official_files import (
     CAPTION_KEY,
     base_file,
-    base_settings,
     load_official,
     open_base,
     open_checkpoint,
     pieces_of,
 )
-from acehand_core.model.weights.state import LoadedWeights, TrainingData
+from acehand_core.model.weights.state import RELEASED_TRAINING, LoadedWeights, TrainingData
 from acehand_core.model.weights.storage import open_pickle, open_safetensors, read_json
 from acehand_core.model.weights.sums import joint_sha256, sha256, sha256s
 
@@ -92,7 +89,7 @@ def load_weights(
         path: see ``detect``; a folder of released checkpoints needs ``variant``.
         variant: "k" or "kfree", where the path does not say.
         base, vae, caption: pieces of the released model, where they are not beside the checkpoint.
-        config: sizes of a checkpoint that does not state them and is not of the released sizes.
+        config: sizes of a checkpoint that does not state them, in place of the released ones.
         check_hashes: hash every file, for the record and, in our own format, to compare.
 
     Raises:
@@ -135,34 +132,21 @@ def identity(
         checkpoint = find_checkpoint(path, variant)
         base, vae, caption = pieces_of(checkpoint, base, vae, caption)
         files = [checkpoint, vae, caption, *open_base(base).files]
-        settings = base_settings(base)
-        files += [settings] if settings is not None else []
     else:
         raise InputError(_only_a_piece(path, layout))
 
     return joint_sha256(sha256s({str(file): file for file in files}).values())
 
 
-def training_data_of(path: Path, variant: Variant | None = None) -> TrainingData:
-    """Return what the weights at a path were trained on; values are not read.
+def recorded(path: Path, variant: Variant | None = None) -> tuple[TrainingData, InferenceConfig]:
+    """Return what the weights at a path were trained on, and how they are to be run.
 
-    Raises what ``load_weights`` raises where nothing is there or the layout is not known.
+    Values are not read. Raises what ``load_weights`` raises where nothing is there or the layout is
+    not known.
     """
-    return _recorded(path, variant)[0]
-
-
-def inference_of(path: Path, variant: Variant | None = None) -> InferenceConfig:
-    """Return how the weights at a path are to be run; values are not read.
-
-    Raises as ``training_data_of``.
-    """
-    return _recorded(path, variant)[1]
-
-
-def _recorded(path: Path, variant: Variant | None) -> tuple[TrainingData, InferenceConfig]:
     layout = detect(path)
     if layout == "repackaged":
-        return repackaged.recorded(path, repackaged.find_variant(path, variant))
+        return RELEASED_TRAINING, AS_RELEASED
     if layout == "acehand":
         manifest = own.read_manifest(path)
         return manifest.training_data, manifest.inference
@@ -204,7 +188,7 @@ def _of_names(path: Path, names: set[str]) -> Layout:
     raise SchemaError(f"{path}: not a file of weights that is known; valid: {_VALID}.")
 
 
-Target = Literal["official", "repackaged", "acehand"]
+Target = Literal["official", "acehand"]
 _PIECES: dict[Layout, str] = {"wan-base": "base", "wan-vae": "vae", "caption": "caption"}
 
 
@@ -247,7 +231,6 @@ def convert(
     output: Path,
     *,
     variant: Variant | None = None,
-    dtype: torch.dtype | None = None,
     config: ModelConfig | None = None,
     seed: int = 0,
     overwrite: bool = False,
@@ -255,7 +238,6 @@ def convert(
     """Convert a model into a new folder; return what was read, and the report of an export.
 
     Args:
-        dtype: precision of the frozen parts, VAE and transformer; what was trained keeps its own.
         seed: of what the released layout needs and a running model does not hold.
 
     Raises what ``load_weights`` raises; OutputError when the folder exists or cannot be written.
@@ -263,12 +245,8 @@ def convert(
     weights = load_weights(
         sources.model, variant, sources.base, sources.vae, sources.caption, config=config
     )
-    if dtype is not None:
-        weights = weights.cast(dtype)
     if target == "acehand":
         own.save_own(output, weights, overwrite=overwrite)
-    elif target == "repackaged":
-        repackaged.save_repackaged(output, weights, overwrite)
     else:
         return weights, save_official(output, weights, sources.base, seed, overwrite)
     return weights, {}

@@ -10,7 +10,7 @@ import math
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,27 +86,6 @@ def _uniform(shape: tuple[int, ...], bound: float, noise: torch.Generator) -> to
     return torch.rand(shape, generator=noise) * (2 * bound) - bound
 
 
-@dataclass(frozen=True, slots=True)
-class ExportReport:
-    """What a written checkpoint holds, by where it came from.
-
-    ``from_model`` were trained, ``from_base`` are the base's output head, ``drawn`` are initial
-    values (by part), of which ``zero`` are all zeros. ``filled_live`` are tensors of the running
-    model that its own source did not have.
-    """
-
-    seed: int
-    from_model: int
-    from_base: tuple[str, ...]
-    drawn: tuple[str, ...]
-    zero: tuple[str, ...]
-    filled_live: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain types."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-
-
 def save_official(
     output: Path,
     weights: LoadedWeights,
@@ -128,7 +107,7 @@ def save_official(
             torch.save({"embed": weights.caption.detach().clone()}, folder / "caption_embed.pt")
         (folder / "LICENSE.txt").write_text(licence_text(weights.licence), "utf-8")
         write_sums(folder)
-    return report.to_json()
+    return report
 
 
 def _is_official(path: Path) -> bool:
@@ -140,14 +119,17 @@ def export_official(
     weights: LoadedWeights,
     base: Path | None = None,
     seed: int = 0,
-    overwrite: bool = False,
-) -> ExportReport:
-    """Write ``ace_ego_hand_*.pt``.
+) -> dict[str, Any]:
+    """Write ``ace_ego_hand_*.pt``; return what it holds, by where that came from.
 
     The released layout registers more than runs: adapters after the tap (A as drawn at the start
     of training, B zero), readouts that are never selected (as drawn at the start of training) and
     the output head of the base (taken from ``base``, else zeros). A record under the key
     ``acehand`` lists them. The file appears whole or not at all.
+
+    Returned, as plain types, are the seed and how many tensors are ``from_model``; by name those
+    ``from_base`` (its output head) and ``drawn`` (initial values), of which ``zero`` are all zeros,
+    and ``filled_live``, of the running model, which its own source did not have.
 
     Args:
         weights: of the trunk only the patch embedding is part of a checkpoint; the base is frozen.
@@ -181,11 +163,12 @@ def export_official(
             # A clone, because a view would be saved with everything it looks into.
             data[name][tensor] = value.detach().clone().reshape(shape)
 
-    report = ExportReport(
-        seed, from_model, tuple(head), tuple(drawn), tuple(zero), weights.report.filled
-    )
-    data[RECORD] = {"format": 1, **weights.record(), **report.to_json()}
-    with atomic_path(path, overwrite) as temporary:
+    report = {
+        "seed": seed, "from_model": from_model, "from_base": list(head), "drawn": drawn,
+        "zero": zero, "filled_live": list(weights.report.filled),
+    }  # fmt: skip
+    data[RECORD] = {"format": 1, **weights.record(), **report}
+    with atomic_path(path) as temporary:
         torch.save(data, temporary)
     return report
 

@@ -12,7 +12,7 @@ import torch
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.model.config import InferenceConfig, ModelConfig, Variant
-from acehand_core.model.weights import accounting, official, sums
+from acehand_core.model.weights import official, sums
 from acehand_core.model.weights.state import (
     Caption,
     ComponentReport,
@@ -29,7 +29,6 @@ from acehand_core.model.weights.storage import (
     TensorStore,
     open_pickle,
     open_safetensors,
-    read_json,
     store_of,
 )
 from acehand_core.model.weights.sums import sha256s
@@ -108,13 +107,6 @@ def base_file(path: Path) -> Path | None:
             if (path / folder / name).is_file():
                 return path / folder / name
     return None
-
-
-def base_settings(path: Path) -> Path | None:
-    """Return the ``config.json`` beside the transformer's file, or None without one."""
-    file = base_file(path)
-    settings = None if file is None else file.parent / "config.json"
-    return settings if settings is not None and settings.is_file() else None
 
 
 def open_base(path: Path) -> TensorStore:
@@ -246,7 +238,7 @@ def load_official(
     """Load released files, strictly. What is not given is looked for beside the checkpoint.
 
     Args:
-        config: sizes; else from the checkpoint's record, else read off the tensors.
+        config: sizes; else from the checkpoint's record, else the released ones.
         check_hashes: hash every file, which reads all of it.
 
     Raises:
@@ -259,7 +251,7 @@ def load_official(
     base, vae, caption = pieces_of(checkpoint, base, vae, caption)
     stores = {"dit": open_base(base), "vae": open_vae(vae), **opened.parts}
     embedding = read_caption(caption)
-    config, notes = checkpoint_config(opened, variant, config, base, stores)
+    config = checkpoint_config(opened, variant, config)
     weights = assemble(config, stores, embedding)
 
     files = {f.name: f for f in (checkpoint, vae, caption, *stores["dit"].files)}
@@ -267,7 +259,6 @@ def load_official(
     report = replace(
         weights.report,
         components=(keys, *weights.report.components),
-        notes=notes,
         filled=tuple(opened.record.get("filled_live", ())),
     )
     licence = str(opened.record.get("licence") or sums.RELEASED)
@@ -296,34 +287,15 @@ def pieces_of(
 
 
 def checkpoint_config(
-    checkpoint: Checkpoint,
-    variant: Variant,
-    config: ModelConfig | None,
-    base: Path | None,
-    stores: Mapping[str, TensorStore],
-) -> tuple[ModelConfig, tuple[str, ...]]:
-    """Return the sizes of a model of released files, and notes on what was assumed."""
+    checkpoint: Checkpoint, variant: Variant, config: ModelConfig | None = None
+) -> ModelConfig:
+    """Return the sizes of a checkpoint: those given, of its record, or the released ones."""
     if config is not None:
-        return replace(config, variant=variant), ()
+        return replace(config, variant=variant)
     if "config" in checkpoint.record:
         where = f"{checkpoint.path}: {RECORD}: config"
-        return ModelConfig.from_json(checkpoint.record["config"], where), ()
-    return released_sizes(variant, base_file(base) if base is not None else None, stores)
-
-
-def released_sizes(
-    variant: Variant, base: Path | None, stores: Mapping[str, TensorStore]
-) -> tuple[ModelConfig, tuple[str, ...]]:
-    """Return the sizes read off released files, and notes on what was assumed.
-
-    ``base`` is the transformer's file; the ``config.json`` beside it tells what tensors do not.
-    """
-    settings = base_settings(base) if base is not None else None
-    return accounting.infer(
-        variant,
-        {part: store.shapes for part, store in stores.items()},
-        read_json(settings) if settings is not None else None,
-    )
+        return ModelConfig.from_json(checkpoint.record["config"], where)
+    return ModelConfig(variant=variant)
 
 
 def choose_variant(asked: str | None, found: str | None, where: str) -> Variant:

@@ -190,17 +190,8 @@ def load_own(path: Path, variant: str | None = None, check_hashes: bool = True) 
     )
 
 
-def save_own(
-    path: Path,
-    weights: LoadedWeights,
-    sources: Mapping[str, str] | None = None,
-    overwrite: bool = False,
-) -> None:
+def save_own(path: Path, weights: LoadedWeights, overwrite: bool = False) -> None:
     """Write a folder of this format; it appears whole or not at all.
-
-    Args:
-        sources: file name -> SHA-256 of what the weights were made from; default those they were
-            read from.
 
     Raises:
         SchemaError: names each missing, unexpected or wrong tensor.
@@ -233,7 +224,7 @@ def save_own(
         data = {
             "format": FORMAT, "version": VERSION, "acehand": __version__,
             "config": config.to_json(), "licence": weights.licence,
-            "sources": dict(weights.sha256s if sources is None else sources),
+            "sources": weights.sha256s,
             "filled": list(weights.report.filled),
             "training_data": training_to_json(weights.training_data),
             "inference": weights.inference.to_json(), "files": entries,

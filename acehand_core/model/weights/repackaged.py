@@ -2,23 +2,20 @@
 
 ``dit/`` and ``vae/`` are shared; ``k/`` and ``kfree/`` each hold what was trained. Layer names are
 its own, fused query, key and value rows are split and only the executed blocks are stored. It has
-no place for the direct wrist head and one unused norm: ours go into
-``<variant>/acehand.safetensors``, which its own reader does not look at.
+no place for the direct wrist head and one unused norm, which hold initial values then.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from acehand_core.atomic import atomic_folder
 from acehand_core.errors import AcehandError, InputError, SchemaError
 from acehand_core.model.config import (
+    AS_RELEASED,
     DecoderConfig,
-    InferenceConfig,
     ModelConfig,
     TrunkConfig,
     VaeConfig,
@@ -28,23 +25,21 @@ from acehand_core.model.weights import official, sums
 from acehand_core.model.weights.official_export import initial
 from acehand_core.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
 from acehand_core.model.weights.state import (
+    RELEASED_TRAINING,
     ComponentReport,
     LoadedWeights,
     LoadReport,
-    TrainingData,
     check_caption,
     compare,
     read_parts,
-    read_record,
     state_shapes,
 )
 from acehand_core.model.weights.storage import (
     TensorStore,
     open_safetensors,
     read_json,
-    save_safetensors,
 )
-from acehand_core.model.weights.sums import sha256s, write_sums
+from acehand_core.model.weights.sums import sha256s
 from acehand_core.model.weights.tables import (
     EMBEDDINGS,
     PATCH_EMBEDDING,
@@ -52,15 +47,12 @@ from acehand_core.model.weights.tables import (
     Table,
     Tensors,
     meta,
-    powers_of_two,
     same,
     shapes_of,
     under,
 )
 
 CAPTION_FILE = f"{CAPTION_KEY}.safetensors"
-_EXTRA = "acehand.safetensors"
-_RECORD = "acehand"
 #: A buffer that the re-packaging stores and the running decoder computes.
 RAY_FREQUENCIES = "ray_encoding.frequency_bands"
 _LINEARS = [
@@ -122,8 +114,6 @@ DECODER = Table(
     fused_inside=r"readout|layers\.\d+\.spatial",
 )
 RAY_HEAD = Table(prefix="ray_head.")
-#: What the re-packaging has no place for.
-EXTRA = Table(same("shape_norm", "head_wrist"))
 #: Their field -> ours, per component.
 _DIT = {"in_channels": "in_channels", "latent_channels": "out_channels", "dim": "dim",
         "ffn_dim": "ffn_dim", "num_heads": "num_heads", "freq_dim": "freq_dim",
@@ -151,10 +141,6 @@ def find_variant(path: Path, asked: Variant | None) -> Variant:
 def read_config(path: Path, variant: Variant) -> ModelConfig:
     """Return the sizes that its config files state. Raises SchemaError."""
     adapters = read_json(path / variant / "config.json")
-    if isinstance(adapters.get(_RECORD), dict):
-        where = f"{path / variant / 'config.json'}: {_RECORD}: config"
-        return ModelConfig.from_json(adapters[_RECORD].get("config"), where)
-
     dit = read_json(path / "dit" / "config.json")
     try:
         executed = int(dit["num_layers"])
@@ -174,11 +160,7 @@ def read_config(path: Path, variant: Variant) -> ModelConfig:
 
 
 def sections(config: ModelConfig) -> dict[str, Section]:
-    """Return the list of each file, ours for what the re-packaging has no place for included.
-
-    Raises InputError for a decoder that it cannot describe.
-    """
-    refuse_ablations(config.decoder)
+    """Return the list of each file."""
     shapes, v = state_shapes(config), config.variant
     canonical = {part: meta(listed) for part, listed in shapes.items()}
 
@@ -197,7 +179,6 @@ def sections(config: ModelConfig) -> dict[str, Section]:
             f"{v}/projector", {}, {"ray_head": RAY_HEAD, "decoder": DECODER},
             computed=(RAY_FREQUENCIES,),
         ),
-        f"{v}/{_EXTRA}": Section("extra", {}, {"decoder": EXTRA}),
     }  # fmt: skip
     listed = {file: shapes_of(section.write(canonical)) for file, section in lists.items()}
     listed[f"{v}/projector/model.safetensors"][RAY_FREQUENCIES] = (config.decoder.ray_frequencies,)
@@ -205,26 +186,13 @@ def sections(config: ModelConfig) -> dict[str, Section]:
     return {file: replace(section, shapes=listed[file]) for file, section in lists.items()}
 
 
-def refuse_ablations(config: DecoderConfig) -> None:
-    """Raise InputError for a decoder other than the paper's, which the re-packaging cannot hold."""
-    plain = DecoderConfig()
-    ablated = ("spatial_encoding", "queries", "shape_from", "temporal_encoding")
-    for field in (*ablated, "temporal_attention"):
-        if getattr(config, field) != getattr(plain, field):
-            raise InputError(
-                f"the re-packaging holds only {field} = {getattr(plain, field)!r}, not "
-                f"{getattr(config, field)!r}; valid: the layouts acehand and official."
-            )
-
-
 def open_repackaged(
     path: Path, variant: Variant
 ) -> tuple[ModelConfig, dict[str, TensorStore], dict[str, ComponentReport]]:
     """Open every file and compare it with its list; nothing is read."""
     config = read_config(path, variant)
-    lists, extra = sections(config), f"{variant}/{_EXTRA}"
-    files = [file for file in lists if file != extra or (path / extra).is_file()]
-    stores = {file: open_safetensors(path / file) for file in files}
+    lists = sections(config)
+    stores = {file: open_safetensors(path / file) for file in lists}
     return config, stores, compare(lists, stores)
 
 
@@ -252,21 +220,20 @@ def load_repackaged(
     embedding = read_caption(caption_file)
     check_caption(config, embedding, str(caption_file))
     files = {file: path / file for file in stores} | {caption_file.name: caption_file}
-    training, inference = recorded(path, variant)
     return LoadedWeights(
         config,
         **parts,
         caption=embedding,
         report=LoadReport(tuple(reports.values()), tuple(filled)),
-        licence=licence_of(path, variant),
+        licence=sums.RELEASED,
         sha256s=sha256s(files) if check_hashes else {},
-        training_data=training,
-        inference=inference,
+        training_data=RELEASED_TRAINING,
+        inference=AS_RELEASED,
     )
 
 
 def _initial_values(config: ModelConfig, decoder: Tensors) -> Tensors:
-    """Return what a decoder lacks and the re-packaging has no place for, at its start values."""
+    """Return what the re-packaging has no place for, at its start values."""
     section = official.sections(config)["projectors"]
     drawn = {
         name: initial(name, section.shapes, 0)
@@ -277,76 +244,11 @@ def _initial_values(config: ModelConfig, decoder: Tensors) -> Tensors:
     return {name: tensor for name, tensor in live.items() if name not in decoder}
 
 
-def save_repackaged(path: Path, weights: LoadedWeights, overwrite: bool = False) -> None:
-    """Write the re-packaging's folder with one variant; it appears whole or not at all.
-
-    Raises:
-        InputError: a decoder other than the paper's, or a part is missing.
-        OutputError: it exists, or cannot be written.
-    """
-    config, v = weights.config, weights.config.variant
-    refuse_ablations(config.decoder)
-    parts = weights.parts()
-    lacking = {"vae", "trunk", "decoder", "ray_head"} - parts.keys()
-    if lacking or weights.caption is None:
-        raise InputError(f"the re-packaging needs {', '.join(sorted(lacking)) or 'a caption'}.")
-
-    files = {file: section.write(parts) for file, section in sections(config).items()}
-    bands = config.decoder.ray_frequencies
-    files[f"{v}/projector/model.safetensors"][RAY_FREQUENCIES] = powers_of_two(bands)
-    files[CAPTION_FILE] = {CAPTION_KEY: weights.caption}
-    if files[f"{v}/{_EXTRA}"].keys() & set(weights.report.filled):
-        del files[f"{v}/{_EXTRA}"]  # drawn here, not trained
-
-    with atomic_folder(path, overwrite, is_repackaged) as folder:
-        for file, tensors in files.items():
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            save_safetensors(folder / file, tensors)
-        for file, settings in _configs(weights).items():
-            (folder / file).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
-        (folder / "LICENSE.txt").write_text(sums.licence_text(weights.licence), "utf-8")
-        write_sums(folder)
-
-
-def _configs(weights: LoadedWeights) -> dict[str, dict[str, Any]]:
-    config = weights.config
-    trunk, v = config.trunk, config.variant
-    dit = {theirs: getattr(trunk, ours) for theirs, ours in _DIT.items()}
-
-    return {
-        "dit/config.json": dit | {"num_layers": trunk.executed},
-        "vae/config.json": {theirs: getattr(config.vae, ours) for theirs, ours in _VAE.items()},
-        f"{v}/config.json": {
-            "rank": trunk.lora_rank, "alpha": trunk.lora_alpha,
-            "target_modules": [theirs.removeprefix("blocks.*.") for theirs, _ in _LINEARS],
-            _RECORD: weights.record(),
-        },
-        f"{v}/projector/config.json": {
-            theirs: getattr(config.decoder, ours) for theirs, ours in _PROJECTOR.items()
-        },
-    }  # fmt: skip
-
-
-def licence_of(path: Path, variant: Variant) -> str:
-    """Return the licence that its config states, else the released one."""
-    record = read_json(path / variant / "config.json").get(_RECORD)
-    return str(record.get("licence")) if isinstance(record, dict) else sums.RELEASED
-
-
 def files_of(path: Path, variant: Variant, caption: Path | None = None) -> list[Path]:
     """Return every file that ``load_repackaged`` reads, the configurations included."""
     parts = ("dit", "vae", variant, f"{variant}/projector")
-    lists, extra = sections(read_config(path, variant)), f"{variant}/{_EXTRA}"
-    names = [*lists, *(f"{part}/config.json" for part in parts)]
-    files = [path / name for name in names if name != extra or (path / extra).is_file()]
-    return [*files, caption or path / CAPTION_FILE]
-
-
-def recorded(path: Path, variant: Variant) -> tuple[TrainingData, InferenceConfig]:
-    """Return what a variant was trained on and how it is to be run. Raises SchemaError."""
-    where = path / variant / "config.json"
-    record = read_json(where).get(_RECORD)
-    return read_record(record if isinstance(record, dict) else None, f"{where}: {_RECORD}")
+    names = [*sections(read_config(path, variant)), *(f"{part}/config.json" for part in parts)]
+    return [*(path / name for name in names), caption or path / CAPTION_FILE]
 
 
 def _fields(data: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:

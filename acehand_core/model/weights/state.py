@@ -2,8 +2,8 @@
 
 Inside there are parts by name, tensors under the names of the running modules (``state_shapes``
 lists them), one caption embedding, and what the model learned from. Every outside layout is turned
-into that form where it is read and out of it where it is written, by the tables of its ``Section``
-lists (``tables``):
+into that form where it is read and, all but the re-packaging, out of it where it is written, by the
+tables of its ``Section`` lists (``tables``):
 
 - ``official``, ``official_files``, ``official_export``: the released checkpoints and their base;
 - ``repackaged``: the safetensors re-packaging of them;
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 import torch
@@ -81,12 +81,11 @@ class LoadReport:
     """Everything that was looked at to load one model.
 
     ``filled`` are tensors of the running model that the layout has no place for; they hold their
-    initial values. ``notes`` are sentences on what was assumed.
+    initial values.
     """
 
     components: tuple[ComponentReport, ...] = ()
     filled: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
     @property
     def problems(self) -> list[str]:
@@ -96,7 +95,7 @@ class LoadReport:
     def to_json(self) -> dict[str, Any]:
         """Return plain types; tensors that were read are counted, the others named."""
         parts = [{**asdict(c), "read": len(c.read)} for c in self.components]
-        return {"components": parts, "filled": list(self.filled), "notes": list(self.notes)}
+        return {"components": parts, "filled": list(self.filled)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,28 +137,13 @@ class LoadedWeights:
         return tensors
 
     def record(self) -> dict[str, Any]:
-        """Return what a foreign layout is to say of our weights, as plain types."""
+        """Return what the released layout is to say of our weights, as plain types."""
         return {
             "config": self.config.to_json(),
             "licence": self.licence,
             "training_data": training_to_json(self.training_data),
             "inference": self.inference.to_json(),
         }
-
-    def cast(self, dtype: torch.dtype) -> LoadedWeights:
-        """Return the weights with the frozen parts in another precision.
-
-        What was trained (adapters, patch embedding, decoder, ray head) keeps its own.
-        """
-
-        def frozen(tensors: Tensors | None) -> Tensors | None:
-            if tensors is None:
-                return None
-            return {
-                n: t if n.startswith(official.PATCH) else t.to(dtype) for n, t in tensors.items()
-            }
-
-        return replace(self, vae=frozen(self.vae), trunk=frozen(self.trunk))
 
 
 def state_shapes(config: ModelConfig) -> dict[str, Shapes]:
