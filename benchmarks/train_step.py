@@ -26,11 +26,11 @@ from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.training import build
 from acehand_core.training.compose import compose
 from acehand_core.training.config import TrainConfig
-from acehand_core.training.estimate import step_size
 from acehand_core.training.losses import LossWeights, Masks, total
 from acehand_core.training.step import TrainingModel, make_optimizer
 from acehand_core.training.targets import Targets, targets_of
 from benchmarks import provenance
+from benchmarks.step_size import step_size
 
 
 def main() -> int:

@@ -21,9 +21,9 @@ from acehand_core.model.encoder.video_backbones import VideoMae, VJepa2
 from acehand_core.model.network import AceModel, SolveOptions
 from acehand_core.training.compose import CONF, compose, read_settings
 from acehand_core.training.config import TrainConfig
-from acehand_core.training.estimate import step_size
 from acehand_core.training.main import main as entry_point
 from acehand_core.training.step import factor, rate
+from benchmarks.step_size import step_size
 
 #: Transcribed from the paper: appendix "Optimization", "Loss Weights", "Architecture", "Datasets".
 PAPER = {

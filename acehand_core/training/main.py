@@ -1,21 +1,14 @@
-"""``acehand-train``: hydra composes the configuration, this checks it and runs it.
-
-``acehand-train plan`` says beforehand what a run needs.
-"""
+"""``acehand-train``: hydra composes the configuration, this checks it and runs it."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from acehand_core.errors import AcehandError, InputError, OutputError
-from acehand_core.model.config import TOKEN_PIXELS
-from acehand_core.model.inference.windows import encode_size
 from acehand_core.progress import Bars
 from acehand_core.training.compose import CONF, checked, compose, readable, register
 
@@ -35,49 +28,16 @@ def main() -> None:
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     try:
         if sys.argv[1:2] == ["plan"]:
-            _plan(sys.argv[2:])
-            return
+            raise InputError(
+                "plan is gone; --cfg job prints a recipe, and python -m benchmarks.train_step "
+                "--size real measures a step of it on a GPU."
+            )
         _check_shown(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_run)()
     except (HydraException, OmegaConfBaseException) as error:
         _fail(readable(error))
     except AcehandError as error:
         _fail(error)
-
-
-def _plan(arguments: Sequence[str]) -> None:
-    """Print the plan of a command line. Raises InputError."""
-    from acehand_core.training.plan import GPUS, lines, plan
-
-    parser = argparse.ArgumentParser(
-        prog="acehand-train plan",
-        description="Disk, GPU memory and hours of a run, by arithmetic; nothing is started.",
-    )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for training")
-    parser.add_argument("--gpu", default="a100", help=f"{', '.join(GPUS)} (%(default)s)")
-    parser.add_argument(
-        "--mfu", type=float, default=0.35, metavar="SHARE",
-        help="share of the GPU's peak that is reached (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--size", action="append", default=[], metavar="SOURCE=WIDTHxHEIGHT",
-        help="what a source without a root is encoded at",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    given = parser.parse_intermixed_args(arguments)
-    sizes = dict(map(_size, given.size))
-    value = plan(compose(given.overrides), given.gpu, given.mfu, sizes)
-    sys.stdout.write((json.dumps(value) if given.json else "\n".join(lines(value))) + "\n")
-
-
-def _size(text: str) -> tuple[str, tuple[int, int]]:
-    match = re.fullmatch(r"(\w+)=(\d+)x(\d+)", text)
-    if not match or min(int(match[2]), int(match[3])) < TOKEN_PIXELS:
-        raise InputError(
-            f"--size {text!r}: SOURCE=WIDTHxHEIGHT, for example reinterhand=512x512, sides of "
-            f"{TOKEN_PIXELS} pixels or more."
-        )
-    return match[1], encode_size(int(match[2]), int(match[3]), 0)
 
 
 def _check_shown(arguments: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""How large a training step is before anything is loaded: parameters, activations, operations.
+"""How large a training step is before anything is loaded: parameters and activations.
 
 Parameters are counted on the meta device. Activations are what autograd keeps, by formula; a run on
 a GPU reports what it really took (``python -m benchmarks.train_step``).
@@ -9,22 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from acehand_core.model.config import (
-    SPATIAL_STRIDE,
-    TEMPORAL_STRIDE,
-    TOKEN_PIXELS,
-    ModelConfig,
-    TrunkConfig,
-)
+from acehand_core.model.config import TEMPORAL_STRIDE, TOKEN_PIXELS, ModelConfig
 from acehand_core.model.weights import accounting
 
-#: Width and height.
-Size = tuple[int, int]
-
 _FLOAT, _HALF = 4, 2
-#: Matrix products of attention's backward pass for the two of its forward pass: fused kernels make
-#: one again and have four of their own.
-_ATTENTION_BACKWARD = 5 / 2
 #: AdamW: gradient and two moments beside the float32 weight.
 _PER_TRAINED = 4 * _FLOAT
 
@@ -115,60 +103,3 @@ def step_size(
         weights=(live - reached) * _HALF,
         optimiser=reached * _PER_TRAINED,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Flops:
-    """Floating-point operations of one clip in the truncated transformer, two per multiply-add.
-
-    ``linear``, ``adapters``, ``attention`` and ``patches`` are the forward pass. ``recomputed`` is
-    the second one that checkpointing makes.
-    """
-
-    linear: int
-    adapters: int
-    attention: int
-    patches: int
-    backward: int
-    recomputed: int
-
-    @property
-    def forward(self) -> int:
-        """The forward pass alone."""
-        return self.linear + self.adapters + self.attention + self.patches
-
-    @property
-    def total(self) -> int:
-        """Everything that a training step does for a clip."""
-        return self.forward + self.backward + self.recomputed
-
-
-def trunk_flops(
-    trunk: TrunkConfig, channels: int, latents: int, size: Size, checkpointing: bool
-) -> Flops:
-    """Count one clip. Norms, modulation and other work per element are left out.
-
-    Per block, with N tokens, a context of M, width D, feed-forward width E and adapters of rank r:
-    linear layers 2 N (6 D^2 + 2 D E) + 2 M (2 D^2), attention 4 N (N + M) D, adapters 2 r times the
-    sum over the ten layers of rows (inputs + outputs). Backwards a frozen layer gives the gradient
-    of its input alone (as much again), an adapter that of its weights too; nothing goes back into
-    the context, nor below the patch embedding, of which the latents' channels are multiplied.
-    """
-    tokens = latents * (size[0] // TOKEN_PIXELS) * (size[1] // TOKEN_PIXELS)
-    dim, wide, rank, context = trunk.dim, trunk.ffn_dim, trunk.lora_rank, trunk.text_length
-    blocks = trunk.executed
-    on_context = 2 * context * 2 * dim**2 * blocks
-    linear = 2 * tokens * (6 * dim**2 + 2 * dim * wide) * blocks + on_context
-    attention = 4 * tokens * (tokens + context) * dim * blocks
-    down_on_context = 2 * rank * context * 2 * dim * blocks
-    adapters = 2 * rank * tokens * (6 * 2 * dim + 2 * (dim + wide)) * blocks + 2 * down_on_context
-    patches = 2 * tokens * dim * channels * (TOKEN_PIXELS // SPATIAL_STRIDE) ** 2
-    backward = (
-        (linear - on_context)
-        + (2 * adapters - down_on_context)
-        + round(_ATTENTION_BACKWARD * attention)
-        + patches
-    )
-    recomputed = linear + adapters + attention if checkpointing else 0
-
-    return Flops(linear, adapters, attention, patches, backward, recomputed)
