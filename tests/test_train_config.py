@@ -85,7 +85,7 @@ def test_the_recipe_is_the_papers(experiment, changes) -> None:
 def test_every_setting_of_the_recipe_is_in_the_table_or_named_here() -> None:
     """A new setting must be compared with the paper, or be listed as ours."""
     ours = {
-        "optim.beta1", "optim.beta2", "optim.checkpointing", "optim.max_skipped", "optim.parallel",
+        "optim.beta1", "optim.beta2", "optim.checkpointing", "optim.max_skipped",
         "losses.fit_warmup_steps", "losses.joint_readings", "solver.fallback",
         "solver.fit_guards", "solver.ray_cells",
     }  # fmt: skip

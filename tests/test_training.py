@@ -32,7 +32,7 @@ from acehand_core.training.batches import Batch
 from acehand_core.training.compose import compose
 from acehand_core.training.loop import Run, train
 from acehand_core.training.losses import TERMS, LossWeights, Masks, Term, absolute, term_sums, total
-from acehand_core.training.step import DivergedError, TrainingModel, shard, validate
+from acehand_core.training.step import DivergedError, TrainingModel, validate
 from helpers.training_samples import HANDS, store, targets, truth
 
 
@@ -163,17 +163,8 @@ def assert_equivalent(run, reference) -> None:
     assert moved < 0.01 * total
 
 
-def test_an_old_torch_is_not_sharded(monkeypatch):
-    monkeypatch.setattr(torch, "__version__", "2.8.1+cpu")
-    with pytest.raises(InputError, match=r"fsdp with torch 2\.8\.1\+cpu; valid: torch 2\.9"):
-        shard(AceModel.__new__(AceModel), torch.device("cpu"), 2)
-
-
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_are_one_with_twice_the_batch(data, tmp_path, whole, parallel) -> None:
-    split = ["optim.processes=2", "optim.clips_per_process=1", f"optim.parallel={parallel}"]
-    if parallel == "fsdp":  # resumes from whole tensors, and leaves whole ones
-        train(compose(overrides(data, tmp_path / "run")), quiet, stop_at=2)
+def test_two_processes_are_one_with_twice_the_batch(data, tmp_path, whole) -> None:
+    split = ["optim.processes=2", "optim.clips_per_process=1"]
     processes = _launch(overrides(data, tmp_path / "run", *split), 2)
     for process in processes:
         process.join(240)

@@ -29,7 +29,6 @@ from acehand_core.errors import SchemaError
 from acehand_core.model.weights.storage import save_safetensors
 from acehand_core.model.weights.sums import sha256s
 from acehand_core.training.config import CheckpointConfig
-from acehand_core.training.step import like, whole
 
 FOLDER = "checkpoints"
 _STATE, _TRAINED, _OPTIMIZER = "state.json", "trained.safetensors", "optimizer.safetensors"
@@ -136,6 +135,11 @@ def clean(run: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as a file holds it: on the CPU, without a graph."""
+    return tensor.detach().cpu().contiguous()
+
+
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
     """Return an optimiser's state by parameter name. Parameters that had no gradient have none."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -143,7 +147,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Ten
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
             tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-            tensors[f"{names[id(parameter)]}|{key}"] = whole(tensor)
+            tensors[f"{names[id(parameter)]}|{key}"] = plain(tensor)
     return tensors
 
 
@@ -157,7 +161,7 @@ def set_optimizer(
         if name not in parameters:
             raise SchemaError(f"the checkpoint's optimiser knows {name!r}, this model does not.")
         parameter = parameters[name]
-        optimizer.state[parameter][entry] = value if entry == "step" else like(value, parameter)
+        optimizer.state[parameter][entry] = value if entry == "step" else value.to(parameter.device)
 
 
 @torch.no_grad()
@@ -170,7 +174,7 @@ def set_trained(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     for name, parameter in parameters.items():
         if parameter.shape != tensors[name].shape:
             raise SchemaError(f"the checkpoint's {name!r} is {tuple(tensors[name].shape)}.")
-        parameter.copy_(like(tensors[name], parameter))
+        parameter.copy_(tensors[name])
 
 
 def _state(path: Path) -> dict[str, Any]:

@@ -120,8 +120,6 @@ class OptimConfig:
     """Parts that a process's share of a step is cut into, one after the other."""
     precision: Precision = "bfloat16"
     """Of the frozen backbone; what learns is float32."""
-    parallel: Literal["ddp", "fsdp"] = "ddp"
-    """Whether each process holds the whole model (ddp) or a share of it (fsdp)."""
     checkpointing: bool = True
     """Activations of blocks are computed again instead of kept: less memory, more time."""
 

@@ -20,7 +20,6 @@ from acehand_core.model.network import AceModel
 from acehand_core.model.weights.own import save_own
 from acehand_core.model.weights.state import LoadedWeights
 from acehand_core.training import batches, build, checkpoints, logs
-from acehand_core.training import step as sharding
 from acehand_core.training.batches import Batch, LatentCache, Plan, Reader, encoder_key
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.run_folder import (
@@ -99,17 +98,12 @@ class Run:
         )  # fmt: skip
         ace = build.build_model(config, self.start)
         self.bare = TrainingModel(ace, build.build_hands(config), config.solver.options())
-        self.sharded = config.optim.parallel == "fsdp" and self.accelerator.num_processes > 1
-        if self.sharded:
-            sharding.shard(ace, self.accelerator.device, self.accelerator.num_processes)
         optimizer = make_optimizer(ace, config.optim)
         self.step = 0
         self.skipped = 0  # steps in a row, up to this one
         self.asked = 0  # by which signal to stop
         self._resume(optimizer)
-        self.model, self.optimizer = self.bare, optimizer
-        if not self.sharded:
-            self.model, self.optimizer = self.accelerator.prepare(self.bare, optimizer)
+        self.model, self.optimizer = self.accelerator.prepare(self.bare, optimizer)
 
         #: Step and score of the newest validation; a checkpoint takes it only at that very step.
         self.score: tuple[int, float] | None = None
@@ -164,8 +158,7 @@ class Run:
                 self.score = self.step, values[SCORE]
                 if book is not None:
                     book.write(self.step, {f"validation/{name}": v for name, v in values.items()})
-            draws = book is not None or self.sharded  # all processes hold a part of the model
-            if draws and (self.step % config.log.pictures_every == 0 or done):
+            if book is not None and (self.step % config.log.pictures_every == 0 or done):
                 self._draw(book, fixed)
             if self.step % config.checkpoints.every == 0 or self.step == last or self._new_best():
                 self._save()
@@ -267,8 +260,8 @@ class Run:
             samples = samples[: config.log.pictures]
 
         self._picture_reader = reader
-        draws = self.accelerator.is_main_process or self.sharded
-        shown = [reader.read([s]) for s in samples] if draws else []
+        main = self.accelerator.is_main_process
+        shown = [reader.read([s]) for s in samples] if main else []
 
         return shown, mine
 
@@ -296,12 +289,11 @@ class Run:
             values |= {f"rate/{name}": value for name, value in report.rates.items()}
             book.write(self.step, values | {"gradient_norm": report.gradient_norm})
 
-    def _draw(self, book: logs.Logs | None, fixed: list[Batch]) -> None:
+    def _draw(self, book: logs.Logs, fixed: list[Batch]) -> None:
         device = self.accelerator.device
-        sheets = [logs.draw(self.bare, self._picture_reader, batch, device) for batch in fixed]
-        if book is None:
-            return
-        sheet = logs.stacked(sheets)
+        sheet = logs.stacked(
+            [logs.draw(self.bare, self._picture_reader, batch, device) for batch in fixed]
+        )
         logs.save_png(self.folder / "pictures" / f"step-{self.step:08d}.png", sheet)
         book.picture(self.step, sheet)
 
@@ -325,20 +317,16 @@ class Run:
         if score is not None:
             self.best = min(self.best, score)
 
-        sharding.settle(self.bare)
-        trained = {
-            name: sharding.whole(parameter)
-            for name, parameter in self.bare.named_parameters()
-            if parameter.requires_grad
-        }
-        state = checkpoints.optimizer_tensors(self.bare, self.optimizer)
-
         if self.accelerator.is_main_process:
-            whole = self.config.checkpoints.whole
-            model = self._filled(trained) if whole and self.sharded else None
+            trained = {
+                name: checkpoints.plain(parameter)
+                for name, parameter in self.bare.named_parameters()
+                if parameter.requires_grad
+            }
+            state = checkpoints.optimizer_tensors(self.bare, self.optimizer)
             checkpoints.save(
                 self.folder, self.step, score, trained, state, self.config.checkpoints,
-                (lambda path: self._write_weights(path, model)) if whole else None,
+                self._write_weights if self.config.checkpoints.whole else None,
             )  # fmt: skip
         self.accelerator.wait_for_everyone()
 

@@ -43,6 +43,7 @@ from acehand_core.training.config import StartConfig, TrainConfig
 
 #: What may differ between a run and its continuation.
 _FREE = ("run", "device", "log", "checkpoints", "name")
+#: "parallel" is a setting of older runs.
 _FREE_OPTIM = ("clips_per_process", "processes", "accumulation", "parallel", "checkpointing")
 #: Some names of a run's config.json, by which its folder is known.
 _OURS = {"hand", "solver", "losses", "optim", "checkpoints", "left_shapedirs_fixed"}
@@ -336,8 +337,10 @@ def export(
     if named is not None:
         run, step = path.resolve().parent.parent, named
     try:
-        config = read_settings(json.loads((run / "config.json").read_text("utf-8")))
-    except (OSError, ValueError) as error:
+        settings = json.loads((run / "config.json").read_text("utf-8"))
+        settings["optim"].pop("parallel", None)
+        config = read_settings(settings)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"{run / 'config.json'}: not the configuration of a run: {error}."
         ) from error

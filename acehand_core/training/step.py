@@ -1,10 +1,6 @@
 """One step: forward, place, compare, backward, update. torch; any number of processes.
 
-Also groups of parameters and their learning rates (paper, appendix "Optimization"), and parameters,
-gradients and moments split over processes (torch FSDP2). The sharding is torch's own
-``fully_shard``, which runs on any backend; accelerate, which sets up the processes, would apply it
-to GPUs alone. Checkpoints hold whole tensors either way, so a run may change between sharded and
-replicated.
+Also groups of parameters and their learning rates (paper, appendix "Optimization").
 """
 
 from __future__ import annotations
@@ -18,15 +14,10 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.torch_version import TorchVersion
-from torch.utils import _pytree
 
-from acehand_core.errors import AcehandError, InputError
+from acehand_core.errors import AcehandError
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.model.batch import ClipBatch, Readout
+from acehand_core.model.batch import ClipBatch
 from acehand_core.model.bearings import sampled_bearings
 from acehand_core.model.camera_fit import guarded_pinhole
 from acehand_core.model.encoder.sources import TRUNK_SOURCES
@@ -35,74 +26,6 @@ from acehand_core.training.batches import Batch
 from acehand_core.training.config import OptimConfig
 from acehand_core.training.losses import TERMS, Elements, LossWeights, Masks, Sums, term_sums, total
 from acehand_core.training.targets import Prediction, Targets
-
-#: Lists of layers that are gathered one layer at a time.
-_LAYERS = ("blocks", "layers")
-
-
-def shard(model: AceModel, device: torch.device, processes: int) -> None:
-    """Split a model's parameters over all processes, in place; make the optimiser afterwards.
-
-    Raises:
-        InputError: with torch 2.7.0 gradients of two processes on CPUs came out twice as large.
-    """
-    if TorchVersion(torch.__version__) < TorchVersion("2.9"):
-        raise InputError(
-            f"optim.parallel=fsdp with torch {torch.__version__}; valid: torch 2.9 or newer, or "
-            "another optim.parallel."
-        )
-    # The backward hooks look for tensors in what the model returns.
-    if Readout not in _pytree.SUPPORTED_NODES:
-        torch.export.register_dataclass(Readout)
-    model.to(device)
-    mesh = init_device_mesh(device.type, (processes,))
-    for name, module in list(model.named_modules()):
-        if isinstance(module, nn.ModuleList) and name.rpartition(".")[2] in _LAYERS:
-            for layer in module:
-                fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-
-
-def settle(model: nn.Module) -> None:
-    """Let go of gathered parameters, so that a model's parameters are the optimiser's again."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
-
-
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a whole tensor on the CPU. For a sharded one all processes must ask."""
-    tensor = tensor.detach()
-    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return full.cpu().contiguous()
-
-
-def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Return a whole tensor laid out as a parameter is: on its device, split as it is."""
-    moved = value.to(parameter.device)
-    if isinstance(parameter, DTensor):
-        # Every process has read the same checkpoint: nothing needs to be sent.
-        mesh, placements = parameter.device_mesh, parameter.placements
-        return distribute_tensor(moved, mesh, placements, src_data_rank=None)
-    return moved
-
-
-@contextlib.contextmanager
-def unsynchronised(accelerator: Any, model: nn.Module) -> Iterator[None]:
-    """Let gradients add up without exchanging them."""
-    parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    if not parts:
-        with accelerator.no_sync(model):
-            yield
-        return
-    for part in parts:
-        part.set_requires_gradient_sync(False, recurse=False)
-    try:
-        yield
-    finally:
-        for part in parts:
-            part.set_requires_gradient_sync(True, recurse=False)
-
 
 GROUPS = ("decoder", "lora", "patch_embedding")
 
@@ -254,13 +177,13 @@ def optimise(
     parts_sums: list[Sums] = []
     for number, batch in enumerate(batches):
         last = number == len(batches) - 1
-        with contextlib.nullcontext() if last else unsynchronised(accelerator, model):
+        with contextlib.nullcontext() if last else accelerator.no_sync(model):
             sums = model(batch.clips, batch.targets)
             # Processes average their gradients; the terms are to be summed.
             accelerator.backward(total(sums, counts, weights, step) * accelerator.num_processes)
         parts_sums.append({name: value.detach() for name, value in sums.items()})
 
-    norm = float(whole(accelerator.clip_grad_norm_(model.parameters(), config.gradient_clip)))
+    norm = float(accelerator.clip_grad_norm_(model.parameters(), config.gradient_clip))
     dataset = parts[0].samples[0].dataset
     if not math.isfinite(norm):  # for all processes: their gradients were averaged
         optimizer.zero_grad(set_to_none=True)
