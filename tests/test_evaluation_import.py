@@ -6,8 +6,6 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
@@ -309,52 +307,6 @@ def test_generic_joints(tmp_path, truth, order):
     seen = found.presence > 0
     assert np.allclose(found.joints_camera[seen], truth.joints_camera[seen])
     assert np.isnan(found.global_orient).all() and np.isnan(found.translation).all()
-
-
-def test_generic_parquet(tmp_path, truth):
-    """Rows in any order, one hand missing in one frame."""
-    rows = [(f, s) for f in range(FRAMES) for s in (1, 0) if (f, s) != (3, 0)]
-    table = pa.table({
-        "frame": [f for f, _ in rows], "hand": [SIDES[s] for _, s in rows],
-        "joints": [truth.joints_camera[f, s].ravel().tolist() for f, s in rows],
-    })  # fmt: skip
-    table = table.replace_schema_metadata({"unit": "m", "joint_order": "openpose"})
-    (tmp_path / "raw").mkdir()
-    pq.write_table(table, tmp_path / "raw" / "seg.parquet")
-    found = imported(tmp_path, "omnihands")
-    seen = found.presence > 0
-    assert not seen[3, 0] and seen.sum() == 2 * FRAMES - 1
-    assert np.allclose(found.joints_camera[seen], truth.joints_camera[seen])
-    pq.write_table(pa.concat_tables([table, table]), tmp_path / "raw" / "seg.parquet")
-    with pytest.raises(SchemaError, match="two rows"):
-        import_predictions("omnihands", tmp_path / "raw", open_ground_truth(tmp_path / "truth"),
-                           tmp_path / "out2", LIBRARY)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "message"),
-    [("joints", [0.5] * 60, "column 'joints' holds lists of 60 numbers; lists of 63"),
-     ("joints", 0.5, "column 'joints' holds single numbers; lists of 63"),
-     ("joints", ["a"] * 63, "'joints' must hold numbers"),
-     ("hand_pose", [0.1] * 44, "'hand_pose' has shape"),
-     ("transl", [0.1] * 2, "'transl' has shape")],
-)  # fmt: skip
-def test_parquet_lists_of_another_length_are_refused(tmp_path, truth, column, value, message):
-    rows = [(f, s) for f in range(FRAMES) for s in (0, 1)]
-    columns = {"frame": [f for f, _ in rows], "hand": [SIDES[s] for _, s in rows]}
-    says = {"unit": "m", "joint_order": "openpose"}
-    if column != "joints":
-        entries = generic(truth)
-        for name in ("global_orient", "hand_pose", "transl"):
-            columns[name] = [entries[name][f, s].tolist() for f, s in rows]
-        columns["betas"] = [entries["betas"][s].tolist() for _, s in rows]
-        says |= {k: str(v) for k, v in entries.items() if isinstance(v, str | bool)}
-    columns[column] = [value] * len(rows)
-    (tmp_path / "raw").mkdir()
-    table = pa.table(columns).replace_schema_metadata(says)
-    pq.write_table(table, tmp_path / "raw" / "seg.parquet")
-    with pytest.raises(SchemaError, match=rf"seg\.parquet: {message}"):
-        imported(tmp_path, "generic")
 
 
 @pytest.mark.parametrize(

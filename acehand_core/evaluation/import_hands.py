@@ -1,7 +1,7 @@
 """Hands as another method detected them, any number per frame, and how they become a HandMotion.
 
-``Generic`` reads the file that any method can write: an npz or parquet of MANO parameters, or of 21
-joints, per segment. Arrays of a user's file are read with their shapes checked.
+``Generic`` reads the file that any method can write: an npz of MANO parameters, or of 21 joints,
+per segment. Arrays of a user's file are read with their shapes checked.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from jaxtyping import Float, Int
 
 from acehand_core.errors import InputError, SchemaError, nearest
@@ -211,7 +209,7 @@ class Generic:
     def __call__(
         self, source: Path, segment: str, truth: HandMotion, library: HandLibrary
     ) -> tuple[Hands, list[str]]:
-        """Return the hands of ``source/segment.npz`` or ``.parquet``.
+        """Return the hands of ``source/segment.npz``.
 
         Raises:
             InputError, SchemaError: no such file, or an entry is missing, unknown or malformed.
@@ -219,10 +217,8 @@ class Generic:
         """
         path = source / f"{segment}.npz"
         if not path.is_file():
-            path = source / f"{segment}.parquet"
-        if not path.is_file():
-            raise InputError(f"{path}: no such file, nor {segment}.npz; every segment needs one.")
-        data = safe_load_npz(path) if path.suffix == ".npz" else _read_parquet(path, len(truth))
+            raise InputError(f"{path}: no such file; every segment needs one.")
+        data = safe_load_npz(path)
 
         says = dict(self.known)
         for name in CONVENTIONS:
@@ -327,59 +323,3 @@ def _parameters(
         frame, slot, np.ones(len(frame)), orient[there], pose[there], betas[there],
         translation[there], left_shapedirs_fixed=fixed,
     )  # fmt: skip
-
-
-def _read_parquet(path: Path, count: int) -> dict[str, Any]:
-    """Return columns ``frame``, ``hand`` and lists of numbers as arrays (T, 2, ...).
-
-    Conventions stand in the key-value metadata under their names.
-    """
-    try:
-        table = pq.read_table(path)
-        columns = {name: table[name].to_pylist() for name in table.column_names}
-    except (OSError, pa.ArrowException) as error:
-        raise SchemaError(f"{path}: not a readable parquet file ({error}).") from error
-
-    for name in ("frame", "hand"):
-        if name not in columns:
-            raise SchemaError(f"{path}: column {name!r} is missing.")
-
-    frame = take({"frame": columns.pop("frame")}, "frame", str(path), (None,)).astype(np.int64)
-    hand = columns.pop("hand")
-    for row, (f, side) in enumerate(zip(frame, hand, strict=True)):
-        if side not in SIDES or not 0 <= f < count:
-            raise SchemaError(
-                f"{path}: row {row} is of hand {side!r} in frame {f}; valid: left or right, "
-                f"0 to {count - 1}."
-            )
-
-    slot = np.array([SIDES.index(side) for side in hand], np.int64)
-    if len({(f, s) for f, s in zip(frame, slot, strict=True)}) < len(frame):
-        raise SchemaError(f"{path}: a hand has two rows in one frame.")
-    presence = np.zeros((count, 2))
-    presence[frame, slot] = 1
-    data: dict[str, Any] = {"presence": presence}
-
-    for name, values in columns.items():
-        flat = take({name: values}, name, str(path), (None,), (None, None))
-        whole = np.full((count, 2, *flat.shape[1:]), np.nan)
-        whole[frame, slot] = flat
-        data[name] = whole
-
-    if "joints" in data:
-        whole = data["joints"]
-        if whole.ndim != 3 or whole.shape[2] != 63:
-            have = f"lists of {whole.shape[2]}" if whole.ndim == 3 else "single"
-            raise SchemaError(
-                f"{path}: column 'joints' holds {have} numbers; lists of 63 are needed, x, y and z "
-                "of 21 joints."
-            )
-        data["joints"] = whole.reshape(count, 2, 21, 3)
-    for name in ("presence", "betas"):
-        if name in data:
-            data[name] = np.nan_to_num(data[name])
-
-    for key, value in (table.schema.metadata or {}).items():
-        if key.decode("utf-8", "replace") in CONVENTIONS:
-            data[key.decode()] = value.decode("utf-8", "replace")
-    return data

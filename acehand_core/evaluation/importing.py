@@ -322,7 +322,7 @@ METHODS: dict[str, Method] = {
     "egoforce": Method(_FREE, "EgoForce: generic file"),
     "vidihand": Method(_FREE, "ViDiHand: generic file"),
     "mint": Method(_FREE, "MINT: generic file"),
-    "generic": Method(_FREE, "any method: npz or parquet of MANO parameters or 21 joints"),
+    "generic": Method(_FREE, "any method: npz of MANO parameters or 21 joints"),
 }
 
 
