@@ -49,9 +49,8 @@ def limit_table() -> str:
         unit = f" {limit.unit}" if limit.unit else ""
         ends = [f"{end:g}{unit}" if isfinite(end) else "never"
                 for end in (limit.doubtful, limit.rejected)]  # fmt: skip
-        rows.append(
-            f"| `{name}` | {where.get(limit.source, 'report')} | {ends[0]} | {ends[1]} | {limit.meaning} |"
-        )
+        seen = where.get(limit.source, "report")
+        rows.append(f"| `{name}` | {seen} | {ends[0]} | {ends[1]} | {limit.meaning} |")
     return "\n".join(rows) + "\n"
 
 
