@@ -18,8 +18,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from retarget.replay.judgements import read_gates
     from retarget.replay.simulate import Physics
-    from retarget.replay.verdict import read_gates
     from retarget.retargeting import calibrate_motion as calibrate
     from retarget.retargeting import retarget_motion as retarget
     from retarget.robots.check import check_hand
@@ -43,7 +43,7 @@ _PUBLIC = {
     "check_hand": "robots.check:check_hand",
     "load_robot": "robots.robot:load_robot",
     "read_calibrations": "solve.calibration_file:known_calibrations",
-    "read_gates": "replay.verdict:read_gates",
+    "read_gates": "replay.judgements:read_gates",
     "retarget": "retargeting:retarget_motion",
     "robot_names": "robots.robot:robot_names",
 }

@@ -20,10 +20,11 @@ from acehand_core.motion import (
     held_index,
 )
 from acehand_core.processes import one_blas_thread
-from acehand_core.types import SIDES, Latency, Side
+from acehand_core.types import SIDES, Latency, Side, TimestampsNs
+from retarget.replay.judgements import JUDGEMENTS, Judgements
 from retarget.replay.metrics import flexion_report
 from retarget.replay.simulate import Physics, play, sent_commands
-from retarget.replay.verdict import GATES, Gates, judge
+from retarget.replay.verdict import judge
 from retarget.robots.check import faults, refuse_faulty
 from retarget.robots.hand_spec import Commands, HandSpec, limit_violations, speed_violations
 from retarget.robots.kinematics import KinematicTree
@@ -75,8 +76,9 @@ def retarget_motion(
     base_limits: BaseLimits | None = BaseLimits(),
     calibrations: Mapping[Side, Calibration] | None = None,
     physics: Physics = PHYSICS,
-    gates: Gates = GATES,
+    gates: Judgements = JUDGEMENTS,
     unchecked: bool = False,
+    source_ns: TimestampsNs | None = None,
 ) -> RobotTrajectory:
     """Let a robot hand do what each human hand of a motion does, replay it and judge the result.
 
@@ -94,9 +96,10 @@ def retarget_motion(
             moves.
         calibrations: of the sides that are known; the others are fitted to this motion.
         physics: how commands are replayed and lowered.
-        gates: limits of the verdict (``verdict.read_gates``).
+        gates: limits of the verdict (``judgements.read_gates``).
         unchecked: go on with a robot of your own that does not pass its checks; the trajectory's
             notes name them.
+        source_ns: stamps of the source's frames that the motion's show; None: those of the motion.
 
     Returns:
         Joints (T, 2, Q) and commands (T, 2, C) in rad, in m where they slide; the registers of the
@@ -136,7 +139,7 @@ def retarget_motion(
     if wrong := faults(robot, seen):
         notes = (f"the robot does not pass its checks: {'; '.join(wrong)}", *trajectory.notes)
         trajectory = replace(trajectory, notes=notes)
-    return replace(trajectory, verdict=judge(motion, trajectory, gates))
+    return replace(trajectory, verdict=judge(motion, trajectory, gates, robot, source_ns))
 
 
 def _measured(

@@ -14,23 +14,27 @@ import pytest
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.review.checks import (
-    LIMITS,
-    Measure,
     batch_measures,
+    calibrations_of,
     column_measures,
-    findings,
+    episode_measures,
     origin_measures,
-    read_limits,
-    status_of,
+    tip_errors,
 )
 from acehand_core.review.decisions import apply_decisions, read_decisions
 from acehand_core.review.episode import DatasetReader, Episode, read_episodes
-from acehand_core.review.hand_checks import hand_length, hand_measures, wrist_paths
 from acehand_core.review.inspect import find_datasets, inspect, robot_of
 from acehand_core.review.pictures import _pace, picture_changes, picture_measures
-from acehand_core.review.robot_checks import calibrations_of, robot_measures, tip_errors
 from helpers.commands import Acehand
 from helpers.review_samples import EXAMPLES, true_dataset
+from retarget.replay.clip import clip_measures, hand_length, hand_measures, wrist_paths
+from retarget.replay.judgements import (
+    JUDGEMENTS,
+    Measure,
+    findings,
+    read_gates,
+    status_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +83,7 @@ def test_an_action_is_the_next_state(episode: Episode, damage: str) -> None:
     assert value(column_measures(episode), "action") == 0.0
     action = DAMAGED_ACTIONS[damage](episode.columns["action"])
     damaged = replace(episode, columns={**episode.columns, "action": action})
-    found = findings(column_measures(damaged), LIMITS)
+    found = findings(column_measures(damaged))
     assert [(f.check, f.level) for f in found] == [("action", "rejected")]
 
 
@@ -94,11 +98,11 @@ def test_no_column_may_change_unnoticed(episode: Episode, reader: DatasetReader)
         broken = column.copy()
         broken[7] = np.nan
         damaged = replace(episode, columns={**episode.columns, name: broken})
-        found = findings(column_measures(damaged), LIMITS)
+        found = findings(column_measures(damaged))
         assert ("finite", "rejected") in [(f.check, f.level) for f in found], name
         if name.startswith(("observation.hand.", "hand.")) and name not in said:
             other = {**episode.columns, name: column[::-1] + 0.01}
-            found = findings(column_measures(replace(episode, columns=other)), LIMITS)
+            found = findings(column_measures(replace(episode, columns=other)))
             assert ("hand_columns", "rejected") in [(f.check, f.level) for f in found], name
         elif name not in (*made, *said, "action"):
             raise AssertionError(f"which check reads {name}?")
@@ -114,9 +118,9 @@ def test_the_robot_hand_is_where_the_human_one_is(
     moved_away = columns.T_frame_base.copy()
     moved_away[..., 2, 3] += metres
     damaged = replace(episode, robot=replace(columns, T_frame_base=moved_away))
-    measures = [m for m in robot_measures(damaged, robot_of(reader)) if m.check == "base"]
+    measures = [m for m in episode_measures(damaged, robot_of(reader)) if m.check == "base"]
     assert all(abs(m.value - metres) < 0.02 for m in measures)
-    assert {f.level for f in findings(measures, LIMITS)} == ({level} if level else set())
+    assert {f.level for f in findings(measures)} == ({level} if level else set())
 
 
 def test_the_length_of_the_hand_is_that_of_its_bones(episode: Episode) -> None:
@@ -130,7 +134,7 @@ def test_another_unit_is_a_hand_of_another_size(episode: Episode) -> None:
     measures = moved(episode, 10 * episode.joints)
     length = 10 * hand_length(episode)
     assert value(measures, "hand_size") == pytest.approx(length / 0.187, rel=1e-3)
-    assert status_of(findings(measures, LIMITS)) == "rejected"
+    assert status_of(findings(measures)) == "rejected"
 
 
 @pytest.mark.parametrize("millimetres", [1.0, 3.0, 6.0])
@@ -206,15 +210,15 @@ def test_another_camera_does_not_agree_with_what_was_seen(episode: Episode) -> N
     longer = seen.camera * [1.5, 1.5, 1, 1, 1, 1]
     measures = hand_measures(replace(seen, camera=longer))
     assert value(measures, "depth_size") == pytest.approx(1.5, rel=1e-4)
-    assert status_of(findings(measures, LIMITS)) == "rejected"
+    assert status_of(findings(measures)) == "rejected"
 
 
 def test_frames_of_confidence_0_and_filled_ones_are_unsure(episode: Episode) -> None:
     confidence, filled = episode.confidence.copy(), episode.filled.copy()
     confidence[:30, 0], filled[30:90, 0] = 0, True
-    unsure = hand_measures(replace(episode, confidence=confidence, filled=filled))
-    assert value(unsure, "unsure", "left") == pytest.approx(90 / 120)
-    assert value(unsure, "unsure", "right") == 0
+    unsure = clip_measures(replace(episode, confidence=confidence, filled=filled), None, None)
+    assert value(unsure, "filled", "left") == pytest.approx(90 / 120)
+    assert value(unsure, "filled", "right") == 0
 
 
 def test_wrist_paths_are_lengths(episode: Episode) -> None:
@@ -226,23 +230,23 @@ def test_wrist_paths_are_lengths(episode: Episode) -> None:
 def test_time_stamps_tell_of_lost_and_repeated_frames(episode: Episode) -> None:
     stamps = np.arange(120) * 40_000_000
     stamps[70:] += 600_000_000
-    measures = origin_measures(replace(episode, source_ns=stamps, fps=25.0))
+    measures = clip_measures(replace(episode, source_ns=stamps, fps=25.0), None, None)
     gap = next(m for m in measures if m.check == "stamp_gaps")
     assert (gap.value, gap.frame) == (pytest.approx(0.6), 69)
     stamps = np.repeat(np.arange(60) * 80_000_000, 2)
-    measures = origin_measures(replace(episode, source_ns=stamps, fps=25.0))
+    measures = clip_measures(replace(episode, source_ns=stamps, fps=25.0), None, None)
     assert value(measures, "stamp_repeats") == pytest.approx(60 / 119)
     assert value(measures, "stamp_gaps") == pytest.approx(0.04)
 
 
 def test_a_camera_of_another_picture_size_is_found(episode: Episode) -> None:
     large = replace(episode, camera=episode.camera * [2, 2, 2, 2, 1, 1])
-    found = {f.check: f.level for f in findings(origin_measures(large), LIMITS)}
+    found = {f.check: f.level for f in findings(origin_measures(large))}
     assert found["principal_point"] == "rejected"
     other = replace(episode, camera=episode.camera * [2, 2, 2, 2, 2, 2])
-    found = {f.check: f.level for f in findings(origin_measures(other), LIMITS)}
+    found = {f.check: f.level for f in findings(origin_measures(other))}
     assert found["field_of_view"] == "rejected"
-    assert not findings(origin_measures(episode), LIMITS)
+    assert not findings(origin_measures(episode))
 
 
 @pytest.mark.parametrize(
@@ -256,7 +260,7 @@ def test_a_camera_of_another_picture_size_is_found(episode: Episode) -> None:
 )
 def test_the_chain_of_licences(episode: Episode, licences: list[str], level: str | None) -> None:
     made = replace(episode, origin={**episode.origin, "licenses": licences})
-    found = [f.level for f in findings(origin_measures(made), LIMITS) if f.check == "licences"]
+    found = [f.level for f in findings(origin_measures(made)) if f.check == "licences"]
     assert found == ([] if level is None else [level])
 
 
@@ -267,7 +271,7 @@ def test_an_assumed_camera_is_doubtful(dataset: Path, tmp_path: Path, capsys) ->
         "554.3 px); distances scale with it",
     )
     assumed = replace(given, origin={**given.origin, "notes": notes})
-    assert [f.check for f in findings(origin_measures(assumed), LIMITS)] == ["camera"]
+    assert [f.check for f in findings(origin_measures(assumed))] == ["camera"]
     # What the tracker itself notes of a clip without a camera:
     table = tmp_path / "hands.parquet"
     assert Acehand(capsys, "reconstruct", EXAMPLES / "two_hands.mp4", "--output", table,
@@ -276,7 +280,7 @@ def test_an_assumed_camera_is_doubtful(dataset: Path, tmp_path: Path, capsys) ->
 
     made = read_hand_motion(table).provenance.notes
     real = replace(given, origin={**given.origin, "notes": made})
-    assert "camera" in {f.check for f in findings(origin_measures(real), LIMITS)}
+    assert "camera" in {f.check for f in findings(origin_measures(real))}
 
 
 # The robot
@@ -300,24 +304,22 @@ def test_another_robots_values_break_limits_and_couplings(
     robot = robot_of(reader)
     columns = episode.robot
     assert columns is not None and robot is not None
-    assert not findings(robot_measures(episode, robot), LIMITS)
+    assert not findings(episode_measures(episode, robot))
     other = replace(columns, joints=columns.joints[..., ::-1])
-    found = {
-        f.check for f in findings(robot_measures(replace(episode, robot=other), robot), LIMITS)
-    }
-    assert {"coupling", "tips"} <= found
+    found = {f.check for f in findings(episode_measures(replace(episode, robot=other), robot))}
+    assert {"coupling", "far_tips"} <= found
     shifted = replace(columns, registers=columns.registers + 100.0)
-    measures = robot_measures(replace(episode, robot=shifted), robot)
+    measures = episode_measures(replace(episode, robot=shifted), robot)
     assert value(measures, "register") == 1  # 100 of 1000 is more than 5 %
     named = replace(episode, origin={**episode.origin, "robot": "leap"})
-    assert value(robot_measures(named, robot), "robot") == 1
+    assert value(episode_measures(named, robot), "robot") == 1
 
 
 def test_a_robot_that_stands_while_the_hand_moves(reader: DatasetReader, episode: Episode) -> None:
     columns = episode.robot
     assert columns is not None
     held = replace(columns, joints=np.broadcast_to(columns.joints[:1], columns.joints.shape))
-    measures = robot_measures(replace(episode, robot=held), robot_of(reader))
+    measures = episode_measures(replace(episode, robot=held), robot_of(reader))
     assert value(measures, "still") == 1
 
 
@@ -327,16 +329,16 @@ def test_an_arm_that_does_not_reach(reader: DatasetReader, episode: Episode) -> 
     reached = np.ones((120, 2), bool)
     reached[100:112, 1] = False
     with_arms = replace(episode, robot=replace(columns, arm_reached=reached))
-    measures = [m for m in robot_measures(with_arms, robot_of(reader)) if m.check == "reach"]
+    measures = [m for m in episode_measures(with_arms, robot_of(reader)) if m.check == "reach"]
     assert [(m.side, m.value, m.frame) for m in measures] == [("left", 0, 0), ("right", 0.1, 100)]
-    assert not any(m.check == "reach" for m in robot_measures(episode, robot_of(reader)))
+    assert not any(m.check == "reach" for m in episode_measures(episode, robot_of(reader)))
 
 
 def test_a_missing_calibration_is_doubtful(dataset: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(dataset, tmp_path / "copy")
     (copy / "acehand/episode_000000/calibration.json").unlink()
     reader = DatasetReader(copy)
-    found = findings(robot_measures(reader.read(0), robot_of(reader)), LIMITS)
+    found = findings(episode_measures(reader.read(0), robot_of(reader)))
     assert [(f.check, f.level) for f in found] == [("calibration", "doubtful")]
 
 
@@ -393,7 +395,7 @@ def test_hands_of_another_moment_are_found(
     assert abs(value(measures, "picture_lag") - abs(late)) <= 1
     text = next(m.text for m in measures if m.check == "picture_lag")
     assert not late or ("earlier" if late > 0 else "later") in text
-    assert (status_of(findings(measures, LIMITS)) == "accepted") == (late == 0)
+    assert (status_of(findings(measures)) == "accepted") == (late == 0)
 
 
 def test_hands_through_another_camera_and_of_the_other_side_are_found(
@@ -427,7 +429,7 @@ def test_an_episode_unlike_the_others_stands_out() -> None:
     batch[5] |= {"hand_length": 0.207}
     batch[6] |= {"measures": (Measure("jitter", 1.8, ""),)}
     batch[7] |= {"fingerprint": batch[0]["fingerprint"]}
-    found = [{m.check: m.value for m in measures if m.value > LIMITS[m.check].doubtful}
+    found = [{m.check: m.value for m in measures if m.value > JUDGEMENTS[m.check].doubtful}
              for measures in batch_measures(batch)]  # fmt: skip
     assert found[3] == {"batch_camera": pytest.approx(0.6)}
     assert found[4] == {"batch_side": 1.0}
@@ -448,7 +450,8 @@ def test_sizes_made_alike_are_no_other_camera() -> None:
 
     def odd() -> list[int]:
         return [n for n, measures in enumerate(batch_measures(batch)) for m in measures
-                if m.check == "batch_camera" and m.value > LIMITS[m.check].doubtful]  # fmt: skip
+                if m.check == "batch_camera"
+                and m.value > JUDGEMENTS["batch_camera"].doubtful]  # fmt: skip
 
     assert odd() == []
     batch[3] |= {"camera": [focal * 0.6, 0, 0, 0, 640, 480]}
@@ -497,16 +500,16 @@ def test_several_cameras_say_nothing_of_one() -> None:
 def test_limits_can_be_changed_and_are_checked(tmp_path: Path) -> None:
     path = tmp_path / "limits.yaml"
     path.write_text("jitter: {doubtful: 0.5}\nframe: {doubtful: 1}\n")
-    with pytest.raises(SchemaError, match="frame: no such check"):
-        read_limits(path)
+    with pytest.raises(SchemaError, match="frame is not something that is judged"):
+        read_gates(path)
     path.write_text("jitter: {doubtful: 0.5, rejected: null}\n")
-    limits = read_limits(path)
+    limits = read_gates(path)
     assert (limits["jitter"].doubtful, limits["jitter"].rejected) == (0.5, float("inf"))
     assert findings([Measure("jitter", 99.0, "")], limits)[0].level == "doubtful"
     for wrong in ("{doubtful: 5, rejected: 1}", "{doubtful: much}", "3", "{reject: 3}"):
         path.write_text(f"jitter: {wrong}\n")
         with pytest.raises(SchemaError, match="jitter"):
-            read_limits(path)
+            read_gates(path)
 
 
 def test_a_folder_of_datasets_is_inspected_together(dataset: Path, tmp_path: Path) -> None:
@@ -571,8 +574,8 @@ def test_kept_measures_are_taken_while_nothing_changed(
     copy = shutil.copytree(dataset, tmp_path / "copy")
     first = inspect((copy,), looks=0, work=tmp_path / "work")
     calls = []
-    real = module.hand_measures
-    monkeypatch.setattr(module, "hand_measures", lambda e: calls.append(1) or real(e))
+    real = module.episode_measures
+    monkeypatch.setattr(module, "episode_measures", lambda *e: calls.append(1) or real(*e))
     again = inspect((copy,), looks=0, work=tmp_path / "work")
     assert not calls
     assert [f.to_json() for f in again.episodes[0].findings] == [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,13 +23,14 @@ import pytest
 from acehand_core.errors import MissingDependencyError, OutputError
 from acehand_core.review import page, serve
 from acehand_core.review.decisions import read_decisions
-from acehand_core.review.episode import DatasetReader, in_camera
+from acehand_core.review.episode import DatasetReader
 from acehand_core.review.inspect import Inspection, inspect, robot_of
 from acehand_core.review.payload import curves, episode_block
 from acehand_core.types import SIDES
 from helpers.browser import Browser
 from helpers.commands import Acehand
 from helpers.review_samples import true_dataset
+from retarget.replay.clip import in_camera
 from retarget.robots.kinematics import KinematicTree
 
 pytest.importorskip("plotly", reason="plotly is not installed (extra view)")
@@ -49,9 +51,10 @@ def inspection(dataset: Path) -> Inspection:
 
 @pytest.fixture(scope="module")
 def report(inspection: Inspection, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of three episodes: the true one under three numbers."""
-    folder = tmp_path_factory.mktemp("report")
-    return page.write_report(inspection, folder, "blocks & more", pages="all")[0]
+    """The page of one true episode."""
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    page.write_report(inspection, path, "blocks & more")
+    return path
 
 
 def unpacked(block: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -92,40 +95,34 @@ def test_a_block_holds_the_dataset_to_its_rounding(dataset: Path) -> None:
     assert np.array_equal(arrays["state"], np.where(valid, 1, 0))
 
 
-def test_the_page_needs_nothing_but_itself(report: Path) -> None:
+def test_the_page_needs_its_folder_and_the_videos(report: Path, dataset: Path) -> None:
     text = report.read_text()
-    # No address that a browser would load; plotly's own ones are inside its compressed bundle.
-    assert not re.search(r"""(src|href)=["'](?!#|data:,)""", text.split('id="plotly"')[0])
-    assert "http" not in text.split('id="plotly"')[0].replace("http-equiv", "")
+    # No address that a browser would load by itself.
+    assert not re.search(r"""(src|href)=["'](?!#|data:,)""", text)
+    assert "http" not in text.replace("http-equiv", "")
     assert "<two>" not in text  # the task is in the data, where no element may begin
     assert "blocks &amp; more" in text
-    assert (report.parent / "episodes/blocks-000000.html").is_file()
+    folder = report.with_name("report_files")
+    assert {file.name for file in folder.iterdir()} == {"plotly.js", "robots.js", "0-0.js"}
+    data = json.loads(re.search(r'id="report">(.*?)</script>', text, re.DOTALL)[1])
+    assert data["files"] == "report_files"
+    video, start = data["episodes"][0]["video"]
+    overlay = dataset / "acehand/episode_000000/overlay.mp4"
+    assert (report.parent / video).resolve() == overlay.resolve() and start == 0
 
 
-def test_a_page_of_ten_minutes_stays_small(
-    inspection: Inspection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_episode_without_overlay_plays_its_part_of_the_datasets_video(
+    dataset: Path, tmp_path: Path
 ) -> None:
-    # 150 times the episode of four seconds; noise stands for videos of the rate that is asked for.
-    one = inspection.episodes[0]
-    many = replace(inspection, episodes=tuple(
-        replace(one, fingerprint=f"{n:032x}", number=n) for n in range(150)
-    ))  # fmt: skip
-    true, asked = DatasetReader(inspection.datasets[0]).read(0), []
-    monkeypatch.setattr(DatasetReader, "read", lambda *_: true)
+    from acehand_core.lerobot.combine import merge_datasets
 
-    def preview(reader: object, episode: object, work: object, rate: int) -> bytes:
-        asked.append(rate)
-        return np.random.default_rng(0).bytes(4000 * rate)
-
-    monkeypatch.setattr(page, "_preview", preview)
-    block = page.episode_block(true, robot_of(DatasetReader(inspection.datasets[0])))
-    monkeypatch.setattr(page, "episode_block", lambda *_: block)
-    path, *_ = page.write_report(many, tmp_path, "ten minutes", pages="none")
-    assert path.stat().st_size < 20e6
-    text = path.read_text()
-    inside = len(re.findall(r'id="video-', text))
-    assert inside == len(asked)
-    assert inside >= 100, asked[0]  # most of them; the worst first
+    merge_datasets((dataset, shutil.copytree(dataset, tmp_path / "copy")), tmp_path / "both")
+    reader = DatasetReader(tmp_path / "both")
+    for overlay in (tmp_path / "both").glob("acehand/*/overlay.mp4"):
+        overlay.unlink()
+    for number in reader.numbers:
+        place = reader.video(number)
+        assert page.video_of(reader, number) == (place.video, place.start_s)
 
 
 def test_without_plotly_the_page_says_what_to_install(
@@ -173,7 +170,15 @@ def test_the_server_is_for_this_machine_only(served: tuple[serve.Review, int]) -
     assert ask(port, "POST", "/decisions", entry)[0] == 403
     assert ask(port, "POST", "/decisions", entry, X_Acehand_Token="guess")[0] == 403
     assert ask(port, "POST", "/other", entry, X_Acehand_Token=review.token)[0] == 404
-    for path in ("/../etc/passwd", "/episode/9/0", "/episode/0/99", "/video/0/x", "/decisions"):
+    for path in (
+        "/../etc/passwd",
+        "/files/9-0.js",
+        "/files/0-99.js",
+        "/files/../page.js",
+        "/video/9/0",
+        "/video/0/x",
+        "/decisions",
+    ):
         assert ask(port, "GET", path)[0] == 404
     assert not review.decisions.exists()
     # Other addresses of this machine do not answer.
@@ -416,7 +421,8 @@ def test_j_and_k_go_through_the_list(
     many = replace(inspection, episodes=tuple(
         replace(one, fingerprint=f"{n:032x}") for n in range(3)
     ))  # fmt: skip
-    path = page.write_report(many, tmp_path, "three", pages="none")[0]
+    path = tmp_path / "report.html"
+    page.write_report(many, path, "three")
     browser.errors.clear()
     browser.open(path.as_uri())
     at = (
@@ -437,8 +443,9 @@ def test_j_and_k_go_through_the_list(
     assert browser.errors == []
 
 
-def test_a_page_of_one_episode_has_no_list(browser: Browser, report: Path) -> None:
-    path = next((report.parent / "episodes").glob("*.html"))
+def test_a_page_of_one_episode_has_no_list(browser: Browser, dataset: Path, tmp_path: Path) -> None:
+    path = tmp_path / "an episode.html"
+    page.write_episode_page(DatasetReader(dataset), 0, path)
     browser.errors.clear()
     browser.open(path.as_uri())
     browser.wait(HAND_DRAWN)
@@ -475,7 +482,10 @@ def test_400_episodes_load_within_three_seconds(
     ))  # fmt: skip
     readers = [DatasetReader(dataset) for dataset in inspection.datasets]
     path = tmp_path / "report.html"
-    page.write_page(path, "many", page.page_data(many, {}, readers), {})
+    folder = tmp_path / "report_files"
+    folder.mkdir()
+    (folder / "plotly.js").write_bytes(page.plotly_bundle())
+    path.write_text(page.page_text("many", page.page_data(many, {}, readers, {}, folder.name)))
     begun = time.monotonic()
     browser.open(path.as_uri())
     browser.wait(

@@ -15,8 +15,8 @@ from acehand_core.cli.console import Common
 from acehand_core.cli.hands import View
 from acehand_core.cli.review import Inspect, Review
 from acehand_core.pipeline.settings import JobSettings
-from acehand_core.review.checks import LIMITS
 from acehand_core.settings import Leaf, default_text, leaves
+from retarget.replay.judgements import JUDGEMENTS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 _MARKED = re.compile(r"(<!-- settings ([\w ]+) -->\n).*?(<!-- /settings -->)", re.DOTALL)
@@ -43,12 +43,14 @@ def flag_table(settings: Iterable[Leaf]) -> str:
 
 def limit_table() -> str:
     """Return a Markdown table of the checks of acehand inspect: meaning and limits."""
-    rows = ["| check | doubtful above | rejected above | measures |", "|---|---|---|---|"]
-    for name, limit in LIMITS.items():
+    rows = ["| check | in | doubtful above | rejected above | measures |", "|---|---|---|---|---|"]
+    where = {"clip": "both", "replay": "verdict"}
+    for name, limit in JUDGEMENTS.items():
         unit = f" {limit.unit}" if limit.unit else ""
         ends = [f"{end:g}{unit}" if isfinite(end) else "never"
                 for end in (limit.doubtful, limit.rejected)]  # fmt: skip
-        rows.append(f"| `{name}` | {ends[0]} | {ends[1]} | {limit.meaning} |")
+        seen = where.get(limit.source, "report")
+        rows.append(f"| `{name}` | {seen} | {ends[0]} | {ends[1]} | {limit.meaning} |")
     return "\n".join(rows) + "\n"
 
 

@@ -6,7 +6,7 @@ import webbrowser
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from acehand_core.cli import console
 from acehand_core.settings import check_values, like, setting
@@ -34,9 +34,6 @@ class Inspect:
         12, "in how many frames of each episode hands are searched for again; 0: in none", low=0
     )
     page: bool = setting(True, "write report.html, not only report.json", pair=True)
-    pages: Literal["all", "found", "none"] = setting(
-        "found", "episodes that also get a page of their own: all, or those with findings"
-    )
     max_rejected: float | None = setting(
         None, "exit code 1 where more than this share of the episodes is rejected", low=0, high=1,
         default_text="no limit", metavar="SHARE",
@@ -65,14 +62,12 @@ class Inspect:
         files = [report]
         if self.page:
             made = read_decisions(decided) if decided.is_file() else {}
-            files += write_report(inspection, output, _title(self.folders), made, self.pages,
-                                  output / _WORK, terminal.bars)  # fmt: skip
+            files.append(output / "report.html")
+            write_report(inspection, files[-1], _title(self.folders), made, progress=terminal.bars)
 
         _say(inspection)
-        for file in files[:2]:
+        for file in files:
             console.say(str(file))
-        if len(files) > 2:
-            console.say(f"{files[2].parent}: {len(files) - 2} pages of single episodes")
 
         total = max(len(inspection.episodes), 1)
         rejected = inspection.count("rejected") / total
@@ -149,10 +144,10 @@ def _inspected(
     looks: int,
     terminal: console.Terminal,
 ) -> Inspection:
-    from acehand_core.review.checks import LIMITS, read_limits
     from acehand_core.review.inspect import inspect
+    from retarget.replay.judgements import JUDGEMENTS, read_gates
 
-    chosen = LIMITS if limits is None else read_limits(limits)
+    chosen = JUDGEMENTS if limits is None else read_gates(limits)
     return inspect(folders, chosen, looks, output / _WORK, terminal.bars)
 
 

@@ -328,7 +328,7 @@ def _convert(
         for job in plan.jobs:
             shown = part(view, *job.part)
             episode = hands_at(motion, shown.timestamps_ns, shown.fps)
-            trajectory = steps.retarget(episode, calibrations)
+            trajectory = steps.retarget(episode, calibrations, shown.source_timestamps_ns)
             outcome.recorded_s += len(shown) / shown.fps
             if settings.dry_run:
                 report = episode_report(
@@ -370,7 +370,7 @@ def _complete(
             made = hands_at(motion, shown.timestamps_ns, shown.fps), calibrations
         episode, calibrations = made
 
-        trajectory = steps.retarget(episode, calibrations)
+        trajectory = steps.retarget(episode, calibrations, shown.source_timestamps_ns)
         text = steps.calibration_text(calibrations, plan.recording)
         with dataset.held():
             folder = dataset.complete(job, number, episode, trajectory, text, plan.cut)

@@ -23,9 +23,10 @@ from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.selection import only_hands
 from acehand_core.settings import file_identity
 from acehand_core.trackers.base import Tracker
-from acehand_core.types import SIDES, Progress, Side
+from acehand_core.types import SIDES, Progress, Side, TimestampsNs
+from retarget.replay.judgements import JUDGEMENTS, Judgements, read_gates
 from retarget.replay.simulate import Physics
-from retarget.replay.verdict import GATES, Gates, read_gates
+from retarget.replay.verdict import judge
 from retarget.retargeting import retarget_motion
 from retarget.robots.check import refuse_faulty
 from retarget.robots.robot import Robot, load_robot
@@ -51,7 +52,7 @@ class Steps:
     retargeter: Retargeter
     arm: Arm | None
     given: Mapping[Side, Fitted]
-    gates: Gates
+    gates: Judgements
 
     @classmethod
     def of(cls, settings: JobSettings, progress: Progress) -> Steps:
@@ -65,7 +66,7 @@ class Steps:
             retargeter=retargeter_named(settings.method, lower_unfollowed=settings.second_pass),
             arm=settings.arm.load(),
             given=read_calibrations(settings.calibration, robot) if settings.calibration else {},
-            gates=read_gates(settings.gates) if settings.gates else GATES,
+            gates=read_gates(settings.gates) if settings.gates else JUDGEMENTS,
         )  # fmt: skip
 
     def shaping(self, fps: int | None) -> dict[str, Any]:
@@ -113,18 +114,26 @@ class Steps:
         return camera_turns(motion, shown, settings.camera_motion, work_dir, self.progress)
 
     def retarget(
-        self, episode: HandMotion, calibrations: Mapping[Side, Calibration]
+        self,
+        episode: HandMotion,
+        calibrations: Mapping[Side, Calibration],
+        source_ns: TimestampsNs | None = None,
     ) -> RobotTrajectory:
-        """Return the robot's motion, with its verdict and the arms that carry it."""
+        """Return the robot's motion, with its verdict and the arms that carry it.
+
+        ``source_ns``: stamps of the source's frames that it shows; None: its own.
+        """
         settings = self.settings
         physics = Physics(latency=settings.latency, second_pass=settings.second_pass)
         self.progress("retarget", 0, 1)
         trajectory = retarget_motion(
             episode, self.robot, self.retargeter, calibrations=calibrations, physics=physics,
-            gates=self.gates, unchecked=settings.robot_unchecked,
+            gates=self.gates, unchecked=settings.robot_unchecked, source_ns=source_ns,
         )  # fmt: skip
         if self.arm is not None:
             trajectory = attach_arms(trajectory, self.arm, settings.arm, self.robot)
+            verdict = judge(episode, trajectory, self.gates, self.robot, source_ns)
+            trajectory = replace(trajectory, verdict=verdict)
         self.progress("retarget", 1, 1)
         return trajectory
 

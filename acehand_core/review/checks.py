@@ -1,222 +1,33 @@
-"""What is measured of an episode, the limits of it, and what is found where they are passed.
+"""What an inspection measures of episodes beyond what a conversion can: their files, and a batch.
 
-A check is a number, of a hand or of the whole episode, with two limits: beyond the first the
-episode is doubtful, beyond the second it is rejected (docs/review.md says how each was chosen).
-``hand_checks`` measures hands, ``robot_checks`` what the robot does with them, ``pictures`` holds
-both against the video; ``batch_measures`` compares the episodes of a batch with one another.
+``retarget.replay.judgements`` has all that is judged, and the limits. ``pictures`` holds an episode
+against its video; ``batch_measures`` compares the episodes of a batch with one another.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
-from acehand_core.errors import SchemaError, nearest
+from acehand_core.errors import AcehandError
+from acehand_core.geometry import frames
+from acehand_core.hand.skeleton import FINGERS, TIPS
 from acehand_core.lerobot.features import hand_columns
-from acehand_core.lerobot.rules import read_mapping
+from acehand_core.lerobot.format import CALIBRATION
+from acehand_core.motion import Calibration
 from acehand_core.review.episode import Episode
-from acehand_core.types import Side
-
-Level = Literal["note", "doubtful", "rejected"]
-Status = Literal["accepted", "doubtful", "rejected"]
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """What a check may measure: above ``doubtful`` or ``rejected`` the episode is that."""
-
-    doubtful: int | float
-    rejected: int | float
-    unit: str
-    meaning: str
-
-
-_NEVER = float("inf")
-#: By check. Those that measure a share or a count of faults begin at what healthy clips show
-#: (docs/review.md).
-LIMITS: Mapping[str, Limit] = {
-    "hand_size": Limit(1.25, 1.6, "x", "hand length (wrist to middle fingertip, along the bones) "
-                       "over or under that of a mean adult hand, 187 mm, as a factor"),
-    "bone_length": Limit(0.05, 0.15, "", "how much a typical bone's length varies over time, "
-                         "relative to it"),
-    "jitter": Limit(1.5, 4.0, "mm", "noise of the joints from frame to frame: standard deviation "
-                    "per direction, by third differences"),
-    "identity_swaps": Limit(0.5, 1.5, "", "times at which both hands change places"),
-    "wrong_side": Limit(0.5, 0.5, "", "1 where the fingers of a hand bend out of its palm over all "
-                        "or a part of the clip: it is the other hand, or mirrored"),
-    "flips": Limit(0.5, 2.5, "", "times at which the palm turns faster than 2000 degrees a second"),
-    "bends": Limit(0.03, 0.15, "", "share of finger joints bent backwards by over 30 degrees"),
-    "speed": Limit(0.5, 2.5, "", "times at which a wrist is faster than 6 m/s"),
-    "frozen": Limit(0.3, 1.0, "s", "longest time for which a hand is said to be seen and none of "
-                    "its joints moves at all"),
-    "distance": Limit(1.5, 3.0, "m", "median distance of a wrist from the camera"),
-    "reprojection": Limit(0.15, 0.35, "", "median distance of the joints, seen through the camera, "
-                          "from the landmarks the tracker saw, over the hand's size in the "
-                          "picture"),
-    "depth_size": Limit(1.15, 1.4, "x", "size of the hand as its depth and the camera make it, "
-                        "over or under that of the landmarks the tracker saw, as a factor"),
-    "principal_point": Limit(0.08, 0.2, "", "distance of the principal point from the middle of "
-                             "the picture, over the picture's width"),
-    "field_of_view": Limit(0.5, 1.5, "", "1 for an angle across the wider side that is under 25 or "
-                           "over 130 degrees, 2 under 10 or over 170, or where the camera is of "
-                           "another picture size"),
-    "camera": Limit(0.5, 1.5, "", "1 where the camera was not known but assumed, 2 where none is "
-                    "kept"),
-    "tips": Limit(0.25, 0.35, "", "share of robot fingertips over 30 mm from the human ones, "
-                  "counted again from the dataset"),
-    "robot": Limit(0.5, 0.5, "", "1 where the episode was made for another robot than the dataset"),
-    "joint_limits": Limit(0.0, 0.001, "", "share of joint angles outside the robot's limits"),
-    "coupling": Limit(0.01, 0.05, "rad", "largest angle by which a coupled joint is not where its "
-                      "driven one puts it"),
-    "register": Limit(0.02, 0.1, "", "share of register values that are not those of the commands "
-                      "within 5 % of their range"),
-    "calibration": Limit(0.5, 1.5, "", "1 where the calibration beside the episode is missing or "
-                         "not that of its provenance"),
-    "still": Limit(0.3, 0.6, "", "share of the time in which the fingers move and the robot's do "
-                   "not"),
-    "reach": Limit(0.02, 0.2, "", "share of a hand's frames in which its arm does not reach it"),
-    "stamp_gaps": Limit(0.15, 0.5, "s", "longest time between two source frames"),
-    "stamp_repeats": Limit(0.1, 0.3, "", "share of frames that show the source frame before again"),
-    "repeated_pictures": Limit(0.04, 0.2, "", "share of frames whose picture repeats the one "
-                               "before while pictures around it change"),
-    "picture_jumps": Limit(0.5, 3.5, "", "times at which the picture jumps although time stamps "
-                           "are even"),
-    "uneven_pictures": Limit(2.5, _NEVER, "", "times at which a picture changes by 1.4 times as "
-                             "much as those before and after it: single frames that were lost"),
-    "picture_agreement": Limit(0.25, 0.6, "", "median distance of the dataset's hands from hands "
-                               "found in the video again, over their size"),
-    "picture_lag": Limit(1.5, 3.5, "frames", "by how many frames hands are ahead of the pictures "
-                         "or behind them"),
-    "picture_size": Limit(1.2, 1.5, "x", "size of the dataset's hands in the picture over or under "
-                          "that of hands found in the video again, as a factor"),
-    "picture_sides": Limit(0.3, 0.6, "", "share of frames in which a hand found again is the other "
-                           "one"),
-    "batch_camera": Limit(0.05, _NEVER, "", "relative difference of the focal length from that of "
-                          "most recordings of this picture size in the batch"),
-    "batch_jitter": Limit(4.0, _NEVER, "x", "jitter over the batch's median"),
-    "batch_hand_size": Limit(0.08, _NEVER, "", "relative difference of the hand's length from the "
-                             "same subject's other recordings"),
-    "batch_side": Limit(0.5, _NEVER, "", "1 where the other hand does the work than in most "
-                        "recordings of this task: mirrored?"),
-    "batch_twice": Limit(0.5, _NEVER, "", "1 where another episode of the batch has the very same "
-                         "values"),
-    "unsure": Limit(0.4, 0.7, "", "share of a hand's frames that are filled in or of confidence 0"),
-    "verdict": Limit(1.5, 1.5, "", "what the conversion said of itself: 1 warn, 2 fail"),
-    "finite": Limit(0.0, 0.0, "", "share of a column's values that are not numbers, of the worst "
-                    "column"),
-    "action": Limit(0.0, 0.001, "", "share of frames whose action is not the next frame's state"),
-    "hand_columns": Limit(0.0, 0.001, "", "share of frames in which a column of the human hands is "
-                          "not that of the table of hands next to the episode; the worst column"),
-    "base": Limit(0.04, 0.1, "m", "median distance of the middle of the robot's fingertips from "
-                  "that of the human ones, in the camera frame"),
-    "licences": Limit(1.5, _NEVER, "", "1 where something it was made with is for non-commercial "
-                      "use, 2 where a licence is not known or none is recorded"),
-    "unreadable": Limit(0.5, 0.5, "", "1 where a file of the episode cannot be read"),
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """What a check measured: of a hand or, ``side`` None, of the whole episode.
-
-    ``text`` says what that means where a limit is passed, ``frame`` where to look.
-    """
-
-    check: str
-    value: int | float
-    text: str
-    side: Side | None = None
-    frame: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as report.json holds it."""
-        return {**asdict(self), "value": round(float(self.value), 5)}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A measure beyond a limit."""
-
-    check: str
-    level: Level
-    text: str
-    value: int | float
-    side: Side | None = None
-    frame: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as report.json holds it."""
-        return {**asdict(self), "value": round(float(self.value), 5)}
-
-
-def read_limits(path: Path) -> dict[str, Limit]:
-    """Return the limits with those that a YAML file changes, ``{check: {doubtful, rejected}}``.
-
-    A limit that is null is never passed.
-
-    Raises:
-        InputError: the file cannot be read. SchemaError: it names no check, or its limits are no
-            numbers or in the wrong order.
-    """
-    limits = dict(LIMITS)
-    for check, given in read_mapping(path, "jitter: {doubtful: 1.5, rejected: 4}").items():
-        if check not in limits:
-            raise SchemaError(f"{path}: {check}: no such check; {nearest(str(check), limits)}")
-        if not isinstance(given, Mapping) or not given.keys() <= {"doubtful", "rejected"}:
-            raise SchemaError(
-                f"{path}: {check}: {given!r} has other keys than doubtful and rejected."
-            )
-        old = limits[check]
-        values = {key: _NEVER if value is None else value for key, value in given.items()}
-        values = {"doubtful": old.doubtful, "rejected": old.rejected, **values}
-        numbers = [value for value in values.values()
-                   if isinstance(value, int | float) and not isinstance(value, bool)]  # fmt: skip
-        if len(numbers) < 2 or not numbers[0] <= numbers[1]:
-            raise SchemaError(
-                f"{path}: {check}: doubtful and rejected are numbers, the first not above the "
-                f"second, not {values['doubtful']!r} and {values['rejected']!r}."
-            )
-        limits[check] = Limit(numbers[0], numbers[1], old.unit, old.meaning)
-    return limits
-
-
-def findings(
-    measures: Iterable[Measure], limits: Mapping[str, Limit], shared: Collection[str] = ()
-) -> list[Finding]:
-    """Return the measures beyond a limit, the worst first.
-
-    ``shared``: checks that tell no episode of a batch from another; what they doubt is a note.
-    """
-    found = []
-    for measure in measures:
-        limit = limits[measure.check]
-        if measure.value > limit.rejected:
-            level: Level = "rejected"
-        elif measure.value > limit.doubtful and measure.check not in shared:
-            level = "doubtful"
-        elif measure.check in ("licences", "verdict", *shared) and measure.value:
-            level = "note"
-        else:
-            continue
-        found.append(Finding(measure.check, level, measure.text, measure.value, measure.side,
-                             measure.frame))  # fmt: skip
-    order = ("rejected", "doubtful", "note")
-    return sorted(found, key=lambda finding: order.index(finding.level))
-
-
-def status_of(found: Sequence[Finding]) -> Status:
-    """Return what findings make of an episode."""
-    levels = {finding.level for finding in found}
-    if "rejected" in levels:
-        return "rejected"
-    return "doubtful" if "doubtful" in levels else "accepted"
-
+from acehand_core.types import SIDES, Side
+from retarget.replay.clip import clip_measures
+from retarget.replay.judgements import Measure
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import Robot
+from retarget.solve.calibration_file import read_calibrations
+from retarget.solve.targets import calibrated, palm_frames
 
 # What is known of an episode without looking at hands.
 
@@ -230,9 +41,39 @@ _UNKNOWN_LICENCE = re.compile(
 )
 
 
+def episode_measures(episode: Episode, robot: Robot | None) -> list[Measure]:
+    """Measure an episode without its pictures; ``robot`` None: the dataset's is not known here."""
+    measures = [*origin_measures(episode), *column_measures(episode)]
+    own, errors, columns = None, None, episode.robot
+    if columns is not None:
+        made_for = str(episode.origin.get("robot") or episode.robot_label)
+        other = made_for != episode.robot_label
+        text = f"made for the robot {made_for}, the dataset is of {episode.robot_label}"
+        names = columns.joint_names
+        if robot is not None and names != next(iter(robot.hands.values())).joint_names:
+            other, text = True, f"its joints are not those of the robot {episode.robot_label}"
+        measures.append(Measure("robot", float(other), text))
+        own = None if other else robot
+    if own is not None and columns is not None:
+        fitted, missing = calibrations_of(episode, own)
+        errors = tip_errors(episode, own, fitted)
+        if episode.origin.get("solver", "trajectory") == "trajectory":
+            text = f"the calibration of hand to robot cannot be trusted: {missing}"
+            measures.append(Measure("calibration", 0 if missing is None else 1, text))
+        for slot, side in enumerate(SIDES):
+            if side in own.hands and episode.valid[:, slot].any():
+                units, commands = own.hands[side].controller, columns.commands[:, slot]
+                off = np.abs(columns.registers[:, slot] - own.hands[side].to_controller(commands))
+                wrong = off > 0.05 * np.abs(units.at_upper - units.at_lower)
+                share, at = float(wrong.mean()), int(np.argmax(wrong.any(1)))
+                text = f"{share:.0%} of the {side} hand's register values are not those of its "
+                measures.append(Measure("register", share, f"{text}commands", side, at))
+    return [*clip_measures(episode, own, errors), *measures]
+
+
 def origin_measures(episode: Episode) -> list[Measure]:
-    """Measure what the episode says of itself: verdict, camera, licences, time stamps."""
-    measures = [*_camera_measures(episode), *_stamp_measures(episode)]
+    """Measure what the episode says of itself: verdict, camera, licences."""
+    measures = _camera_measures(episode)
     verdict, reasons = episode.report.get("verdict"), episode.report.get("reasons") or ()
     if verdict is not None:
         value = {"pass": 0, "warn": 1}.get(str(verdict), 2)
@@ -319,22 +160,63 @@ def _camera_measures(episode: Episode) -> list[Measure]:
     return [*measures, Measure("field_of_view", odd, text)]
 
 
-def _stamp_measures(episode: Episode) -> list[Measure]:
-    steps = np.diff(episode.source_ns) / 1e9
-    if not len(steps):
-        return []
-    at = int(np.argmax(steps))
-    gap, repeats = float(steps[at]), float((steps <= 0).mean())
-    # An episode slower than its source skips frames, a faster one shows them several times.
-    usual = max(float(np.median(steps)), 1 / episode.fps)
-    return [
-        Measure("stamp_gaps", max(gap - usual, 0.0),
-                f"{gap:.2f} s lie between two frames of the source: frames are missing",
-                frame=at),
-        Measure("stamp_repeats", repeats,
-                f"{repeats:.0%} of the frames show the source frame before again, or their stamps "
-                "go back", frame=int(np.argmin(steps))),
-    ]  # fmt: skip
+def calibrations_of(episode: Episode, robot: Robot) -> tuple[dict[Side, Calibration], str | None]:
+    """Return the calibrations that an episode was made with, and what is wrong with them, if so.
+
+    Those of its provenance count where the file beside it is missing.
+    """
+    told: dict[Side, Calibration] = {}
+    for side, entry in (episode.origin.get("calibration") or {}).items():
+        if entry is not None and side in SIDES:
+            told[side] = Calibration(
+                float(entry["scale"]), np.array(entry["rotation"], float),
+                np.array(entry["translation"], float), float(entry["residual_m"] or 0.0),
+                np.array([entry["anchors_m"][finger] for finger in FINGERS], float),
+                np.array([entry["lengths"][finger] for finger in FINGERS], float),
+            )  # fmt: skip
+
+    path = episode.folder / CALIBRATION
+    if not path.is_file():
+        return told, f"{CALIBRATION} is missing"
+    try:
+        kept = {side: f.calibration for side, f in read_calibrations(path, robot).items()}
+    except AcehandError as error:
+        return told, str(error)
+    for side, calibration in told.items():
+        same = side in kept and np.allclose(
+            kept[side].apply(np.eye(3)), calibration.apply(np.eye(3)), atol=1e-3
+        )
+        if not same:
+            return told, f"{CALIBRATION} is not the one that the {side} hand was made with"
+    return {**kept, **told}, None
+
+
+def tip_errors(
+    episode: Episode, robot: Robot, fitted: dict[Side, Calibration]
+) -> Float[np.ndarray, "T 2 5"]:
+    """Return how far the robot's fingertips are from the human's, thumb first (m).
+
+    The human's are carried over by the calibration; NaN where either is not known.
+    """
+    errors = np.full((len(episode), 2, len(TIPS)), np.nan)
+    for slot, side in enumerate(SIDES):
+        hand = robot.hands.get(side)
+        if hand is None or side not in fitted or episode.robot is None or hand.tracks == "opening":
+            continue
+        tree = KinematicTree.of(hand)
+        ours = tree.points(episode.robot.joints[:, slot], hand.tip_names)
+
+        with np.errstate(invalid="ignore", divide="ignore"):
+            palms = palm_frames(episode.joints[:, slot], side)
+        known = np.isfinite(palms).all((1, 2)) & episode.valid[:, slot]
+        known &= episode.confidence[:, slot] > 0
+        local = np.full((len(episode), 21, 3), np.nan)
+        local[known] = frames.apply(frames.inverse(palms[known]), episode.joints[known, slot])
+
+        goals = calibrated(local, fitted[side])[:, list(TIPS)]
+        fingers = [FINGERS.index(finger) for finger in hand.fingers]
+        errors[:, slot, fingers] = np.linalg.norm(ours - goals[:, fingers], axis=-1)
+    return errors
 
 
 # What only the batch tells.

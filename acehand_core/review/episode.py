@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
@@ -26,7 +26,8 @@ from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.recordings import lerobot_video
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.lerobot_video import Latest
-from acehand_core.types import SIDES, JointsCamera, PerHand, PerHandFlag, TimestampsNs
+from acehand_core.types import SIDES
+from retarget.replay.clip import Clip, RobotColumns, clip_of
 
 _JOINTS = "observation.hand.joints_camera", "observation.hand.joints_wrist"
 _TIMES = "observation.source_timestamp_ns"
@@ -38,63 +39,23 @@ _COUNTED = (*layout.MANDATORY, "task_index")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RobotColumns:
-    """Both robot hands over T frames: Q joints and C commands (rad, slides m), in that order.
+class Episode(Clip):
+    """One episode, the clip that its columns hold, with what lies beside it.
 
-    Names have no side. ``T_frame_base`` is None without a placement, ``frame`` says in which frame
-    it is. ``arm_reached`` says where an arm brings each hand to its place; None: there are no arms.
-    """
-
-    joint_names: tuple[str, ...]
-    command_joints: tuple[str, ...]
-    joints: Float[np.ndarray, "T 2 Q"]
-    commands: Float[np.ndarray, "T 2 C"]
-    registers: Float[np.ndarray, "T 2 C"]
-    frame: str
-    T_frame_base: Float[np.ndarray, "T 2 4 4"] | None
-    arm_reached: Bool[np.ndarray, "T 2"] | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Episode:
-    """One episode of T frames.
-
-    ``joints`` are NaN where a hand is not valid; relative to the wrist where not ``placed``.
-    ``camera`` is fx, fy, cx, cy, width, height of each frame, or None. ``sigma`` is that of
-    ``HandMotion.joint_sigma``. ``columns`` are the dataset's own, (T, N) each. ``report`` and
-    ``origin`` (its provenance) are empty where nothing is beside it. ``fingerprint`` is a hash of
-    its values, not of its number, so that a decision about it stays its own when episodes are
-    numbered anew.
+    ``columns`` are the dataset's own, (T, N) each. ``report`` and ``origin`` (its provenance) are
+    empty where nothing is beside it. ``fingerprint`` is a hash of its values, not of its number, so
+    that a decision about it stays its own when episodes are numbered anew.
     """
 
     dataset: Path
     number: int
     task: str
-    fps: float
-    source_ns: TimestampsNs
-    joints: JointsCamera
-    placed: bool
-    valid: PerHandFlag
-    filled: PerHandFlag
-    confidence: PerHand
-    sigma: Float[np.ndarray, "T 2 21 2"] | None
-    camera: Float[np.ndarray, "T 6"] | None
-    robot: RobotColumns | None
     robot_label: str
     image_size: tuple[int, int] | None
-    motion: HandMotion | None
     columns: Mapping[str, np.ndarray]
     report: Mapping[str, Any]
     origin: Mapping[str, Any]
     fingerprint: str
-
-    def __len__(self) -> int:
-        return len(self.source_ns)
-
-    @property
-    def observed(self) -> PerHandFlag:
-        """Frames in which a hand was measured, and is trusted."""
-        return self.valid & ~self.filled & (self.confidence > 0)
 
     @property
     def states(self) -> Int[np.ndarray, "T 2"]:
@@ -181,6 +142,11 @@ class DatasetReader:
             start_s=float(row[f"videos/{keys[0]}/from_timestamp"]), frames=int(row["length"]),
             fps=float(self._info["fps"]), task=row["tasks"][0] if row["tasks"] else None,
         )  # fmt: skip
+
+    def overlay(self, number: int) -> Path | None:
+        """Return the video of an episode with its hands drawn over it; None where there is none."""
+        overlay = self.dataset / layout.episode_folder(number) / layout.OVERLAY
+        return overlay if overlay.is_file() else None
 
     def recording(self, number: int) -> Recording | None:
         """Return an episode's pictures, None where the dataset has no video. Raises VideoError."""
@@ -297,37 +263,11 @@ def hands_as_episode(
 
     ``origin`` is its provenance (``pipeline.report.episode_provenance``).
     """
-    count, camera = len(motion), motion.camera
-    known = motion.known
-    pinhole = None
-    if camera is not None and camera.model == "pinhole":
-        row = camera.fx, camera.fy, camera.cx, camera.cy, camera.width, camera.height
-        pinhole = np.tile(np.array(row, float), (count, 1))
-    verdict = trajectory.verdict
+    camera, verdict = motion.camera, trajectory.verdict
     report = {} if verdict is None else {"verdict": verdict.status, "reasons": [*verdict.reasons]}
     return Episode(
-        dataset=source, number=0, task="", fps=float(motion.fps), source_ns=motion.timestamps_ns,
-        joints=np.where(known[..., None, None], motion.joints_camera, np.nan),
-        placed=motion.placed, valid=known, filled=motion.filled,
-        confidence=motion.quality.astype(float), sigma=motion.joint_sigma, camera=pinhole,
-        robot=RobotColumns(
-            trajectory.joint_names, trajectory.command_joints, trajectory.joints,
-            trajectory.commands, trajectory.registers, trajectory.frame, trajectory.T_frame_base,
-        ),
+        **clip_of(motion, trajectory), dataset=source, number=0, task="",
         robot_label=trajectory.robot,
         image_size=None if camera is None else (camera.width, camera.height),
-        motion=motion, columns={}, report={"source": source.name, **report}, origin=origin,
-        fingerprint="",
+        columns={}, report={"source": source.name, **report}, origin=origin, fingerprint="",
     )  # fmt: skip
-
-
-def in_camera(episode: Episode) -> Float[np.ndarray, "T 2 4 4"] | None:
-    """Return the robots' base poses in the camera frame, NaN where the camera's pose is unknown."""
-    robot, motion = episode.robot, episode.motion
-    if robot is None or robot.T_frame_base is None:
-        return None
-    if robot.frame == "camera":
-        return robot.T_frame_base
-    if motion is None or motion.T_world_camera is None:
-        return None
-    return frames.inverse(motion.T_world_camera)[:, None] @ robot.T_frame_base

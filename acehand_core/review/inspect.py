@@ -18,23 +18,21 @@ from acehand_core.errors import AcehandError, InputError, MissingDependencyError
 from acehand_core.lerobot import format as layout
 from acehand_core.provenance import library_versions
 from acehand_core.recordings import lerobot_video
-from acehand_core.review.checks import (
-    LIMITS,
+from acehand_core.review.checks import batch_measures, episode_measures
+from acehand_core.review.episode import DatasetReader, Episode
+from acehand_core.review.pictures import LOOKS, picture_measures
+from acehand_core.types import Progress, no_progress
+from retarget.replay import clip, judgements
+from retarget.replay.clip import hand_length, wrist_paths
+from retarget.replay.judgements import (
+    JUDGEMENTS,
     Finding,
-    Limit,
+    Judgements,
     Measure,
     Status,
-    batch_measures,
-    column_measures,
     findings,
-    origin_measures,
     status_of,
 )
-from acehand_core.review.episode import DatasetReader, Episode
-from acehand_core.review.hand_checks import hand_length, hand_measures, wrist_paths
-from acehand_core.review.pictures import LOOKS, picture_measures
-from acehand_core.review.robot_checks import robot_measures
-from acehand_core.types import Progress, no_progress
 from retarget.robots.robot import Robot, load_stored_robot
 
 FORMAT, VERSION = "acehand-inspection", 1
@@ -83,7 +81,7 @@ class Inspection:
 
     datasets: tuple[Path, ...]
     episodes: tuple[InspectedEpisode, ...]
-    limits: Mapping[str, Limit]
+    limits: Judgements
     looks: int
 
     @property
@@ -132,10 +130,10 @@ class Inspection:
             "reasons": dict(reasons.most_common()), "notes": self.notes,
             "by_task": counted("task"), "by_subject": counted("subject"),
             "limits": {
-                check: {"doubtful": limit.doubtful,
-                        "rejected": limit.rejected if np.isfinite(limit.rejected) else None,
-                        "unit": limit.unit, "meaning": limit.meaning}
-                for check, limit in self.limits.items()
+                check: {**{level: limit if np.isfinite(limit) else None for level, limit in
+                           (("doubtful", told.doubtful), ("rejected", told.rejected))},
+                        "unit": told.unit, "meaning": told.meaning}
+                for check, told in self.limits.items()
             },
             "episodes": [episode.to_json() for episode in self.episodes],
         }  # fmt: skip
@@ -188,7 +186,7 @@ def find_datasets(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 def inspect(
     paths: Sequence[Path],
-    limits: Mapping[str, Limit] = LIMITS,
+    limits: Judgements = JUDGEMENTS,
     looks: int = LOOKS,
     work: Path | None = None,
     progress: Progress = no_progress,
@@ -196,7 +194,7 @@ def inspect(
     """Check every episode of datasets, or of folders of datasets.
 
     Args:
-        limits: see ``checks.LIMITS``.
+        limits: see ``judgements.JUDGEMENTS``.
         looks: how many frames of each episode are searched for hands again; 0: none.
         work: folder in which the measures of each episode are kept, so that the next call takes
             them from there while episode, video and this package's checks are the same.
@@ -263,8 +261,7 @@ def _inspected(
     key = _key(episode, reader.video(number), looks)
     measures = None if kept is None else _read_kept(kept, key)
     if measures is None:
-        measures = [*hand_measures(episode), *origin_measures(episode), *column_measures(episode)]
-        measures += robot_measures(episode, robot)
+        measures = episode_measures(episode, robot)
         try:
             if (recording := reader.recording(number)) is not None:
                 measures += picture_measures(episode, recording, looks)
@@ -317,6 +314,7 @@ def _key(episode: Episode, video: lerobot_video.Episode | None, looks: int) -> s
 def _code() -> bytes:
     """Return a hash of the modules whose code makes the measures."""
     digest = hashlib.sha256()
-    for name in ("checks", "episode", "hand_checks", "robot_checks", "pictures"):
-        digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
+    own = [Path(__file__).with_name(f"{name}.py") for name in ("checks", "episode", "pictures")]
+    for file in (*own, Path(clip.__file__), Path(judgements.__file__)):
+        digest.update(file.read_bytes())
     return digest.digest()

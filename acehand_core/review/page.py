@@ -1,59 +1,38 @@
-"""The acceptance page: one file that shows a batch, or an episode, without a network.
+"""The acceptance page: a batch, or an episode, in a browser, from a server or as files.
 
-The viewer of plots and 3D is plotly's own bundle, taken from the installed package when a page is
-written. Everything is compressed and inflated again by the browser, so that ten minutes of clips
-fit into a page of 20 MB.
+A page is an HTML file and beside it a folder, ``NAME_files``: plotly's own bundle from the
+installed package, the robots, and of each episode a block (``payload.py``), all of them scripts,
+since that is what a browser loads from a folder as well as from a server. Videos are those of the
+datasets, where they are.
 """
 
 from __future__ import annotations
 
 import base64
-import gzip
 import html
 import json
+import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
-from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
 from acehand_core.atomic import atomic_path, check_free
-from acehand_core.drawing.video import write_video
-from acehand_core.errors import AcehandError, MissingDependencyError
-from acehand_core.lerobot.format import OVERLAY
-from acehand_core.recordings.resized import resized
-from acehand_core.recordings.video import open_video
-from acehand_core.recordings.video_encode import VideoEncoding
-from acehand_core.review.checks import (
-    LIMITS,
-    Finding,
-    column_measures,
-    findings,
-    origin_measures,
-    status_of,
-)
+from acehand_core.errors import MissingDependencyError
+from acehand_core.review.checks import episode_measures
 from acehand_core.review.decisions import Decision
-from acehand_core.review.episode import DatasetReader, Episode
-from acehand_core.review.hand_checks import hand_measures
+from acehand_core.review.episode import DatasetReader
 from acehand_core.review.inspect import InspectedEpisode, Inspection, robot_of
 from acehand_core.review.payload import episode_block, robot_block
-from acehand_core.review.robot_checks import robot_measures
 from acehand_core.types import Progress, no_progress
+from retarget.replay.judgements import JUDGEMENTS, Finding, findings, status_of
 
-#: A page holds the videos of as many episodes as fit into it, the worst first.
-PAGE_BYTES = 20_000_000
-#: Width of the video in a page and how coarsely it is coded: the first that stays within the bytes
-#: a second that there is room for, or the last. AV1 plays everywhere without a licence.
-_PREVIEWS = ((1280, 40), (960, 44), (720, 48), (640, 54), (480, 62))
-#: The least that is made room for (a page of ten minutes has no more), and what is never needed.
-_VIDEO_BYTES_S = (16_000, 80_000)
-#: Share of a page that videos may take; the rest is for hands and curves.
-_VIDEO_SHARE = 0.7
 _FILES = Path(__file__).parent / "page_files"
 
 
@@ -72,35 +51,35 @@ def page_data(
     inspection: Inspection,
     decisions: Mapping[str, Decision],
     readers: Sequence[DatasetReader],
-    pages: Mapping[int, str] | None = None,
-    only: int | None = None,
+    videos: Mapping[int, tuple[str, float]],
+    files: str,
+    single: bool = False,
     token: str | None = None,
 ) -> dict[str, Any]:
     """Return what the page's script reads first.
 
     Args:
-        pages: by place in ``inspection.episodes``, the page that an episode has of its own.
-        only: place of the one episode that the page is of; None: all.
+        videos: by place in ``inspection.episodes``, an episode's address and where it begins (s).
+        files: the folder of the page's other files, as the page finds it.
+        single: the page is of one episode, without a list.
         token: of the server that serves the page; None: it is a file.
     """
     said = inspection.to_json()
-    listed = range(len(inspection.episodes)) if only is None else [only]
     names = said["datasets"]
     return {
         **{key: said[key] for key in
            ("datasets", "limits", "reasons", "notes", "by_task", "by_subject")},
         "robots": [reader.robot_label for reader in readers],
-        "server": token is not None,
-        "token": token,
-        "single": only is not None,
-        "decisions": [{**asdict(d), "dataset": names[inspection.episodes[i].dataset]}
-                      for i in listed
-                      if (d := decisions.get(inspection.episodes[i].fingerprint)) is not None],
-        "episodes": [_entry(inspection, place, (pages or {}).get(place)) for place in listed],
+        "token": token, "files": files, "single": single,
+        "decisions": [{**asdict(d), "dataset": names[episode.dataset]}
+                      for episode in inspection.episodes
+                      if (d := decisions.get(episode.fingerprint)) is not None],
+        "episodes": [_entry(inspection, place, videos.get(place))
+                     for place in range(len(inspection.episodes))],
     }  # fmt: skip
 
 
-def _entry(inspection: Inspection, place: int, page: str | None) -> dict[str, Any]:
+def _entry(inspection: Inspection, place: int, video: tuple[str, float] | None) -> dict[str, Any]:
     episode = inspection.episodes[place]
     values: dict[str, float] = {}
     for measure in episode.measures:
@@ -108,7 +87,7 @@ def _entry(inspection: Inspection, place: int, page: str | None) -> dict[str, An
     return {
         "dataset": episode.dataset, "episode": episode.number, "fingerprint": episode.fingerprint,
         "task": episode.task, "subject": episode.subject, "source": episode.source,
-        "frames": episode.frames, "fps": episode.fps, "status": episode.status, "page": page,
+        "frames": episode.frames, "fps": episode.fps, "status": episode.status, "video": video,
         "findings": [{**f.to_json(), "excess": excess(f, inspection)} for f in episode.findings],
         "values": {check: float(f"{value:.4g}") for check, value in values.items()},
     }  # fmt: skip
@@ -120,23 +99,7 @@ def excess(finding: Finding, inspection: Inspection) -> float:
     return round(min(finding.value / limit, 1e3), 3) if limit > 0 else 1e3 * (finding.value > 0)
 
 
-def write_page(
-    path: Path,
-    title: str,
-    data: Mapping[str, Any],
-    blocks: Mapping[str, bytes],
-) -> None:
-    """Write a page of its own. Raises OutputError, MissingDependencyError."""
-    inside = {"plotly": gzip.compress(plotly_bundle(), 9, mtime=0), **blocks}
-    made = "\n".join(
-        f'<script type="text/plain" id="{name}">{base64.b64encode(content).decode()}</script>'
-        for name, content in inside.items()
-    )
-    with atomic_path(path, overwrite=True) as partial:
-        partial.write_text(page_text(title, data, made), "utf-8")
-
-
-def page_text(title: str, data: Mapping[str, Any], blocks: str = "") -> str:
+def page_text(title: str, data: Mapping[str, Any]) -> str:
     """Return the page's HTML."""
     template = Template((_FILES / "page.html").read_text("utf-8"))
     return template.substitute(
@@ -145,72 +108,72 @@ def page_text(title: str, data: Mapping[str, Any], blocks: str = "") -> str:
         script=(_FILES / "page.js").read_text("utf-8"),
         # Nothing in the data may end the element that holds it.
         report=json.dumps(data, allow_nan=False).replace("<", "\\u003c"),
-        blocks=blocks,
     )
+
+
+def page_file(readers: Sequence[DatasetReader], name: str) -> bytes:
+    """Return a file of a page's folder: ``plotly``, ``robots``, or the block ``DATASET-NUMBER``.
+
+    Raises:
+        AcehandError: there is no such episode, or it cannot be read.
+    """
+    if name == "plotly":
+        return plotly_bundle()
+    if name == "robots":
+        robots: dict[str, Any] = {}
+        for reader in readers:
+            if reader.robot_label not in robots and (robot := robot_of(reader)) is not None:
+                robots[reader.robot_label] = robot_block(robot)
+        content = zlib.compress(json.dumps(robots).encode(), 9)
+    else:
+        dataset, number = map(int, name.split("-"))
+        content = episode_block(readers[dataset].read(number), robot_of(readers[dataset]))
+    return f'arrived("{name}", "{base64.b64encode(content).decode()}");\n'.encode()
+
+
+def video_of(reader: DatasetReader, number: int) -> tuple[Path, float] | None:
+    """Return the file of an episode's overlay, else of its video, and where it begins there (s)."""
+    if (overlay := reader.overlay(number)) is not None:
+        return overlay, 0.0
+    place = reader.video(number)
+    return None if place is None else (place.video, place.start_s)
 
 
 def write_report(
     inspection: Inspection,
-    output: Path,
+    page: Path,
     title: str,
     decisions: Mapping[str, Decision] | None = None,
-    pages: Literal["all", "found", "none"] = "found",
-    work: Path | None = None,
+    single: bool = False,
     progress: Progress = no_progress,
-) -> tuple[Path, ...]:
-    """Write report.html and, in the folder ``episodes``, pages of single episodes.
+) -> None:
+    """Write a page and the folder beside it. Links lead to the datasets' videos, where they are.
 
     Args:
         decisions: that were made before, by fingerprint.
-        pages: which episodes get a page of their own: those that are doubtful or rejected, all.
-        work: folder in which videos for pages are kept.
-
-    Returns:
-        The files.
+        single: a page without a list, of one episode.
 
     Raises:
-        OutputError: one cannot be written. MissingDependencyError: plotly is not installed.
+        OutputError: a file cannot be written. MissingDependencyError: plotly is not installed.
     """
     readers = [DatasetReader(dataset) for dataset in inspection.datasets]
-
-    robots = zlib.compress(json.dumps(robots_of(readers)).encode(), 9)
-    own = {
-        place: f"episodes/{inspection.names[episode.dataset]}-{episode.number:06d}.html"
-        for place, episode in enumerate(inspection.episodes)
-        if episode.fingerprint
-        and (pages == "all" or (pages == "found" and episode.status != "accepted"))
-    }
-    blocks = {"robots": robots}
-
-    room = PAGE_BYTES - 1_000_000 - 4 / 3 * (len(plotly_bundle()) / 3 + len(robots))
-    room -= len(json.dumps(page_data(inspection, decisions or {}, readers, own)))
-    seconds = max(sum(episode.seconds for episode in inspection.episodes), 1.0)
-    rate = int(np.clip(_VIDEO_SHARE * 3 / 4 * room / seconds, *_VIDEO_BYTES_S)) // 1000
-
-    files = []
-    for done, place in enumerate(_worst_first(inspection)):
-        progress("page", done, len(inspection.episodes))
-        episode = inspection.episodes[place]
-        if not episode.fingerprint or (room <= 0 and place not in own):
+    folder, names, videos = page.with_name(f"{page.stem}_files"), ["plotly", "robots"], {}
+    for place, episode in enumerate(inspection.episodes):
+        if not episode.fingerprint:  # it cannot be read
             continue
-        media = _media(readers[episode.dataset], episode, work, rate)
-        name = f"{episode.dataset}-{episode.number}"
-        named = {f"{kind}-{name}": content for kind, content in media.items()}
-        if (size := sum(len(base64.b64encode(content)) for content in media.values())) <= room:
-            blocks |= named
-            room -= size
-        if place in own:
-            data = page_data(inspection, decisions or {}, readers, only=place)
-            files.append(output / own[place])
-            write_page(files[-1], f"{title}, episode {episode.number}", data,
-                       {"robots": robots, **named})  # fmt: skip
-    progress("page", len(inspection.episodes), len(inspection.episodes))
+        names.append(f"{episode.dataset}-{episode.number}")
+        if (video := video_of(readers[episode.dataset], episode.number)) is not None:
+            way = Path(os.path.relpath(video[0].resolve(), page.parent.resolve()))
+            videos[place] = quote(way.as_posix()), video[1]
+    for done, name in enumerate(names):
+        progress("page", done, len(names))
+        with atomic_path(folder / f"{name}.js", overwrite=True) as partial:
+            partial.write_bytes(page_file(readers, name))
+    progress("page", len(names), len(names))
 
-    for old in {*(output / "episodes").glob("*-[0-9][0-9][0-9][0-9][0-9][0-9].html")} - {*files}:
-        old.unlink()  # of an episode that has no findings any more, or is gone
-    report = output / "report.html"
-    write_page(report, title, page_data(inspection, decisions or {}, readers, own), blocks)
-    return (report, *files)
+    data = page_data(inspection, decisions or {}, readers, videos, quote(folder.name), single)
+    with atomic_path(page, overwrite=True) as partial:
+        partial.write_text(page_text(title, data), "utf-8")
 
 
 def write_episode_page(
@@ -228,73 +191,14 @@ def write_episode_page(
     """
     check_free(path, overwrite)
     episode, robot = reader.read(number), robot_of(reader)
-    measures = [*hand_measures(episode), *origin_measures(episode), *column_measures(episode)]
-    measures += robot_measures(episode, robot)
-    found = tuple(findings(measures, LIMITS))
+    measures = episode_measures(episode, robot)
+    found = tuple(findings(measures))
     inspected = InspectedEpisode(
         dataset=0, number=number, fingerprint=episode.fingerprint, task=episode.task,
         subject=episode.subject, source=episode.source, frames=len(episode), fps=episode.fps,
         status=status_of(found), measures=tuple(measures), findings=found, facts={},
     )  # fmt: skip
 
-    inspection = Inspection((reader.dataset,), (inspected,), LIMITS, looks=0)
-    with TemporaryDirectory() as scratch:
-        title = f"{reader.dataset.resolve().name}, episode {number}"
-        page, *_ = write_report(inspection, Path(scratch), title, pages="none", progress=progress)
-        with atomic_path(path, overwrite) as partial:
-            partial.write_bytes(page.read_bytes())
-
-
-def robots_of(readers: Sequence[DatasetReader]) -> dict[str, Any]:
-    """Return the robots of datasets by their labels, as the page draws them."""
-    found = {}
-    for reader in readers:
-        robot = None if reader.robot_label in found else robot_of(reader)
-        if robot is not None:
-            found[reader.robot_label] = robot_block(robot)
-    return found
-
-
-def _worst_first(inspection: Inspection) -> list[int]:
-    """Return the places of episodes in the order in which a page takes them in."""
-    order = ("rejected", "doubtful", "accepted")
-    return sorted(
-        range(len(inspection.episodes)),
-        key=lambda place: order.index(inspection.episodes[place].status),
-    )
-
-
-def _media(
-    reader: DatasetReader, inspected: InspectedEpisode, work: Path | None, rate: int
-) -> dict[str, bytes]:
-    """Return what a page holds of an episode: its block and, where there is one, its video."""
-    episode = reader.read(inspected.number)
-    media = {"episode": episode_block(episode, robot_of(reader))}
-    video = _preview(reader, episode, work, rate)
-    return media if video is None else {**media, "video": video}
-
-
-def _preview(reader: DatasetReader, episode: Episode, work: Path | None, rate: int) -> bytes | None:
-    """Return a video of some ``rate`` kB/s: the overlay, or the episode's own without one."""
-    overlay = episode.folder / OVERLAY
-    with TemporaryDirectory() as scratch:
-        kept = (work or Path(scratch)) / f"{episode.fingerprint}-{rate}.mp4"
-        newest = overlay.stat().st_mtime_ns if overlay.is_file() else 0
-        if kept.is_file() and kept.stat().st_mtime_ns > newest:
-            return kept.read_bytes()
-        try:
-            recording = (
-                open_video(overlay) if overlay.is_file() else reader.recording(episode.number)
-            )
-        except AcehandError:
-            return None
-        if recording is None:
-            return None
-        for width, crf in _PREVIEWS:
-            width = min(width, recording.width - recording.width % 2)
-            size = width, max(round(width * recording.height / recording.width / 2) * 2, 2)
-            encoding = VideoEncoding("av1", preset="10", crf=crf, gop=round(2 * episode.fps))
-            write_video(recording, resized(recording, size), size, episode.fps, kept, encoding)
-            if kept.stat().st_size <= 1000 * rate * len(episode) / episode.fps:
-                break
-        return kept.read_bytes()
+    inspection = Inspection((reader.dataset,), (inspected,), JUDGEMENTS, looks=0)
+    title = f"{reader.dataset.resolve().name}, episode {number}"
+    write_report(inspection, path, title, single=True, progress=progress)

@@ -19,10 +19,10 @@ from jaxtyping import Float
 from acehand_core.drawing.robot_parts import robot_parts
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import TIPS, WRIST
-from acehand_core.review.episode import Episode, in_camera
-from acehand_core.review.hand_checks import extent, project
-from acehand_core.review.robot_checks import calibrations_of, tip_errors
+from acehand_core.review.checks import calibrations_of, tip_errors
+from acehand_core.review.episode import Episode
 from acehand_core.types import SIDES
+from retarget.replay.clip import extent, in_camera, project
 from retarget.robots.robot import Robot
 
 #: Stands for a number that is not known.

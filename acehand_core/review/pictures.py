@@ -17,10 +17,10 @@ from jaxtyping import Float, Int
 
 from acehand_core.motion import Recording
 from acehand_core.recordings.resized import resized
-from acehand_core.review.checks import Measure
 from acehand_core.review.episode import Episode
-from acehand_core.review.hand_checks import extent, project
 from acehand_core.types import Progress, no_progress
+from retarget.replay.clip import extent, project
+from retarget.replay.judgements import Measure
 
 if TYPE_CHECKING:
     from acehand_core.trackers.mediapipe.networks import Look

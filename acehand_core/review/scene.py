@@ -9,8 +9,9 @@ from scipy import sparse
 from acehand_core.drawing.robot_parts import RobotParts
 from acehand_core.geometry import frames
 from acehand_core.hand.skeleton import BONES
-from acehand_core.review.episode import DOUBTFUL, Episode, in_camera
+from acehand_core.review.episode import DOUBTFUL, Episode
 from acehand_core.types import Faces, Vertices
+from retarget.replay.clip import in_camera
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree
 

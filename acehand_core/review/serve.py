@@ -11,7 +11,6 @@ import json
 import re
 import secrets
 import threading
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,12 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.errors import AcehandError, OutputError, SchemaError
-from acehand_core.lerobot.format import OVERLAY
 from acehand_core.review.decisions import Decision, read_decisions, write_decisions
 from acehand_core.review.episode import DatasetReader
-from acehand_core.review.inspect import Inspection, robot_of
-from acehand_core.review.page import page_data, page_text, plotly_bundle, robots_of
-from acehand_core.review.payload import episode_block
+from acehand_core.review.inspect import Inspection
+from acehand_core.review.page import page_data, page_file, page_text, video_of
 
 _LONGEST_REQUEST = 1_000_000
 _PART = 1 << 20
@@ -64,28 +61,22 @@ class Review:
 
     def page(self) -> bytes:
         """Return the page; what it shows of episodes it asks for."""
+        readers = self.readers()
+        videos = {}
+        for place, episode in enumerate(self.inspection.episodes):
+            if episode.fingerprint and (
+                video := video_of(readers[episode.dataset], episode.number)
+            ):
+                videos[place] = f"/video/{episode.dataset}/{episode.number}", video[1]
         with self._lock:
-            readers = [DatasetReader(dataset) for dataset in self.inspection.datasets]
-            data = page_data(self.inspection, self._made, readers, token=self.token)
+            data = page_data(
+                self.inspection, self._made, readers, videos, "/files", token=self.token
+            )
         return page_text(self.title, data).encode()
 
-    def robots(self) -> bytes:
-        """Return the datasets' robots, as a page holds them."""
-        readers = [DatasetReader(dataset) for dataset in self.inspection.datasets]
-        return zlib.compress(json.dumps(robots_of(readers)).encode())
-
-    def block(self, dataset: int, number: int) -> bytes:
-        """Return an episode as a page holds it. Raises AcehandError."""
-        reader = DatasetReader(self.inspection.datasets[dataset])
-        return episode_block(reader.read(number), robot_of(reader))
-
-    def video(self, dataset: int, number: int) -> Path | None:
-        """Return the file of an episode's overlay, or of its video where that is its alone."""
-        reader = DatasetReader(self.inspection.datasets[dataset])
-        if (overlay := reader.read(number).folder / OVERLAY).is_file():
-            return overlay
-        place = reader.video(number)
-        return None if place is None or place.start_s else place.video
+    def readers(self) -> list[DatasetReader]:
+        """Return what reads the datasets."""
+        return [DatasetReader(dataset) for dataset in self.inspection.datasets]
 
 
 def server_of(review: Review, port: int = 0) -> ThreadingHTTPServer:
@@ -113,24 +104,21 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer with the page or a part of it."""
         if not self._is_here():
             return
-        part = re.fullmatch(r"/(episode|video)/(\d{1,6})/(\d{1,9})", self.path)
+        file = re.fullmatch(r"/files/(plotly|robots|\d{1,6}-\d{1,9})\.js", self.path)
+        video = re.fullmatch(r"/video/(\d{1,6})/(\d{1,9})", self.path)
         try:
             if self.path == "/":
                 self._send(self.review.page(), "text/html; charset=utf-8")
-            elif self.path == "/plotly.js":
-                self._send(plotly_bundle(), "text/javascript")
-            elif self.path == "/robots":
-                self._send(self.review.robots(), "application/octet-stream")
-            elif part is None or int(part[2]) >= len(self.review.inspection.datasets):
-                self._refuse(404, "there is no such page")
-            elif part[1] == "episode":
-                block = self.review.block(int(part[2]), int(part[3]))
-                self._send(block, "application/octet-stream")
+            elif file is not None:
+                self._send(page_file(self.review.readers(), file[1]), "text/javascript")
+            elif video is not None:
+                found = video_of(self.review.readers()[int(video[1])], int(video[2]))
+                self._send_video(None if found is None else found[0])
             else:
-                self._send_video(self.review.video(int(part[2]), int(part[3])))
+                self._refuse(404, "there is no such page")
         except ConnectionError:  # a player that has enough of a video hangs up
             self.close_connection = True
-        except (AcehandError, OSError) as error:
+        except (AcehandError, OSError, IndexError) as error:
             self._refuse(404, str(error))
 
     def do_POST(self) -> None:

@@ -323,7 +323,7 @@ _CAMERA = ("camera", "batch_camera", "field_of_view", "principal_point", "depth_
 _SIDES = ("identity_swaps", "wrong_side", "batch_side", "picture_sides", "picture_agreement")
 _LOST = ("repeated_pictures", "picture_jumps", "uneven_pictures", "stamp_gaps", "stamp_repeats")
 _UNIT = ("hand_size", "distance")
-_ROBOT = ("robot", "joint_limits", "coupling", "register", "tips", "calibration")
+_ROBOT = ("robot", "joint_limits", "coupling", "register", "far_tips", "calibration")
 _NOISE = ("jitter", "batch_jitter", "bone_length")
 
 #: All that there is; the kinds are in the order in which batches take them.

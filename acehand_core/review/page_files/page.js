@@ -1,5 +1,5 @@
 "use strict";
-// The acceptance page. What it shows of an episode comes from blocks inside the page, or, where
+// The acceptance page. What it shows of an episode comes from scripts beside the page, or, where
 // `acehand review` serves it, from the server; see payload.py for how a block is written.
 
 const report = JSON.parse(document.getElementById("report").textContent);
@@ -16,28 +16,28 @@ for (let finger = 0; finger < 5; finger++) {
 
 // ---- Blocks ---------------------------------------------------------------------------------
 
-async function inflated(bytes, form) {
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream(form));
+// A script of the page's folder. Plotly's runs; others hand over what they hold, by `arrived`.
+const scripts = {}, contents = {};
+function load(name) {
+  scripts[name] ??= new Promise((done, failed) => {
+    const script = document.createElement("script");
+    script.src = `${report.files}/${name}.js`;
+    script.onload = done;
+    script.onerror = () => { delete scripts[name]; failed(new Error(`${script.src} cannot be loaded`)); };
+    document.head.append(script);
+  });
+  return scripts[name];
+}
+
+function arrived(name, content) {
+  contents[name] = content;
+}
+
+async function bytesOf(name) {
+  await load(name);
+  const bytes = Uint8Array.from(atob(contents[name]), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
-function embedded(id) {
-  const element = $(id);
-  if (!element) return null;
-  const text = atob(element.textContent.trim());
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  return bytes;
-}
-
-async function bytesOf(id, path, form) {
-  const here = embedded(id);
-  if (here) return form ? inflated(here, form) : here;
-  if (!report.server) return null;
-  const answer = await fetch(path);
-  if (!answer.ok) throw new Error(`${path}: ${answer.status} ${await answer.text()}`);
-  const bytes = new Uint8Array(await answer.arrayBuffer());
-  return form ? inflated(bytes, form) : bytes;
 }
 
 function decoded(bytes) {
@@ -62,22 +62,11 @@ function decoded(bytes) {
   return head;
 }
 
-let plotly = null;
-function loadPlotly() {
-  plotly ??= bytesOf("plotly", "/plotly.js", report.server ? null : "gzip").then((bytes) => new Promise((done, failed) => {
-    const script = document.createElement("script");
-    script.src = URL.createObjectURL(new Blob([bytes], { type: "text/javascript" }));
-    script.onload = () => done(window.Plotly);
-    script.onerror = () => failed(new Error("the plots cannot be loaded"));
-    document.head.append(script);
-  }));
-  return plotly;
-}
+const loadPlotly = () => load("plotly").then(() => window.Plotly);
 
 let robots = null;
 function loadRobots() {
-  robots ??= bytesOf("robots", "/robots", "deflate")
-    .then((bytes) => (bytes ? JSON.parse(new TextDecoder().decode(bytes)) : {}));
+  robots ??= bytesOf("robots").then((bytes) => JSON.parse(new TextDecoder().decode(bytes)));
   return robots;
 }
 
@@ -108,7 +97,7 @@ function decide(episode, change) {
   showDecision();
   drawRow(episode);
   drawCounts();
-  if (!report.server) {
+  if (!report.token) {
     $("said").textContent += " (not saved yet: Save decisions)";
     return;
   }
@@ -309,7 +298,6 @@ async function drawDistributions() {
 
 let block = null;     // of the episode that is shown
 let frame = 0;
-let videoUrl = null;
 let opened = 0;
 
 function showBatch() {
@@ -346,33 +334,18 @@ async function open(episode, at = null) {
   showDecision();
   markRow();
 
-  const id = `${episode.dataset}-${episode.episode}`, path = `${episode.dataset}/${episode.episode}`;
   const video = $("video");
   video.pause();
-  if (videoUrl) URL.revokeObjectURL(videoUrl);
-  videoUrl = null;
   video.removeAttribute("src");
-  const bytes = embedded(`video-${id}`);
-  if (bytes) video.src = videoUrl = URL.createObjectURL(new Blob([bytes], { type: "video/mp4" }));
-  else if (report.server) video.src = `/video/${path}`;
+  if (episode.video) video.src = episode.video[0];
 
   const missing = $("missing");
   missing.hidden = true;
   frame = 0;
   try {
     const [Plotly, got, bodies] = await Promise.all([
-      loadPlotly(), bytesOf(`episode-${id}`, `/episode/${path}`, "deflate"), loadRobots()]);
+      loadPlotly(), bytesOf(`${episode.dataset}-${episode.episode}`), loadRobots()]);
     if (ticket !== opened) return;
-    if (!got) {
-      missing.hidden = false;
-      missing.replaceChildren("The video, the hands and the curves of this episode are not in this page, to keep it small. ");
-      if (episode.page) missing.append(element("a", "Its own page", { href: episode.page }), " has them, and so has ");
-      else missing.append("They are in ");
-      missing.append(element("code", "acehand review"), ".");
-      for (const part of ["space", "curves"]) Plotly.purge($(part));
-      drawStrips();
-      return;
-    }
     block = decoded(got);
     drawSpace(Plotly, bodies[report.robots[episode.dataset]]);
     drawCurves(Plotly);
@@ -630,14 +603,15 @@ function show(at) {
 function seek(at) {
   if (!current) return;
   show(at);
-  const video = $("video"), time = (frame + 0.5) / current.fps;
+  const video = $("video"), time = (current.video?.[1] ?? 0) + (frame + 0.5) / current.fps;
   if (Math.abs(video.currentTime - time) > 0.3 / current.fps) video.currentTime = time;
 }
 
 function follow() {
   const video = $("video");
   if (current && !video.paused) {
-    const at = Math.min(Math.floor(video.currentTime * current.fps), current.frames - 1);
+    const at = Math.floor((video.currentTime - (current.video?.[1] ?? 0)) * current.fps);
+    if (at >= current.frames) { video.pause(); return; } // the next episode of the same file
     if (at !== frame) show(at);
     requestAnimationFrame(follow);
   }
@@ -704,7 +678,7 @@ episodes.forEach((episode, index) => {
   episode.index = index;
   episode.worst = Math.max(0, ...episode.findings.filter(isFault).map((f) => f.excess));
 });
-if (report.server) $("save").hidden = true;
+if (report.token) $("save").hidden = true;
 fillFilters();
 filterList();
 drawCounts();

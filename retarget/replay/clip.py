@@ -1,0 +1,550 @@
+"""What a clip measures: hands that no hand is like, a robot that does not do what they do.
+
+A ``Clip`` holds hands and robot as a dataset's columns do, so that a conversion, which has them in
+memory, and ``acehand inspect``, which reads them again, measure the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from acehand_core.geometry import frames, rotations
+from acehand_core.hand.skeleton import BONES, FINGERS, KNUCKLES, TIPS, WRIST, finger_keypoints
+from acehand_core.motion import HandMotion, RobotTrajectory
+from acehand_core.types import (
+    SIDES,
+    JointsCamera,
+    PerHand,
+    PerHandFlag,
+    Side,
+    TimestampsNs,
+)
+from retarget.replay.judgements import Measure
+from retarget.robots.hand_spec import HandSpec
+from retarget.robots.kinematics import KinematicTree
+from retarget.robots.robot import Robot
+from retarget.solve.targets import palm_frames, palm_sigma
+
+#: Wrist to middle fingertip of a mean adult hand, m.
+ADULT_HAND_M = 0.187
+#: What no wrist does: m/s, degrees a second.
+FAST_M_S, FAST_DEG_S = 6.0, 2000.0
+#: A joint between bones that bends backwards by more is out of its range.
+BACKWARDS_RAD = np.radians(30.0)
+#: A hand that was measured moves by more than this from frame to frame, if only by noise (m).
+STILL_M = 2e-5
+#: Hands change places where that explains their paths so much better, and those are so long (m).
+SWAP_SHARE, SWAP_M = 0.4, 0.08
+#: The share of strong bends that must be out of the palm, over so many seconds, of a wrong side.
+OUTWARD, SIDE_S = 0.7, 1.0
+#: A fingertip further from its goal is far (m), one that is known less well is uncertain.
+FAR_TIP_M = 0.030
+#: Over half a second human fingertips moved by more than the first (m), the robot's joints by no
+#: more than the second (rad): it stands still.
+_MOVED_M, _STOOD_RAD, _WINDOW_S = 0.02, 0.002, 0.5
+#: Angles are stored as float32: those beyond a limit by less than this (rad, m) are not.
+_STORED = 1e-4
+
+_Hand = Float[np.ndarray, "T 21 3"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RobotColumns:
+    """Both robot hands over T frames: Q joints and C commands (rad, slides m), in that order.
+
+    Names have no side. ``T_frame_base`` is None without a placement, ``frame`` says in which frame
+    it is. ``arm_reached`` says where an arm brings each hand to its place; None: there are no arms.
+    """
+
+    joint_names: tuple[str, ...]
+    command_joints: tuple[str, ...]
+    joints: Float[np.ndarray, "T 2 Q"]
+    commands: Float[np.ndarray, "T 2 C"]
+    registers: Float[np.ndarray, "T 2 C"]
+    frame: str
+    T_frame_base: Float[np.ndarray, "T 2 4 4"] | None
+    arm_reached: Bool[np.ndarray, "T 2"] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clip:
+    """Both hands of T frames, and the robot that follows them.
+
+    ``joints`` are NaN where a hand is not valid; relative to the wrist where not ``placed``.
+    ``camera`` is fx, fy, cx, cy, width, height of each frame, or None. ``sigma`` is that of
+    ``HandMotion.joint_sigma``. ``source_ns`` are the stamps of the source's frames.
+    """
+
+    fps: float
+    source_ns: TimestampsNs
+    joints: JointsCamera
+    placed: bool
+    valid: PerHandFlag
+    filled: PerHandFlag
+    confidence: PerHand
+    sigma: Float[np.ndarray, "T 2 21 2"] | None
+    camera: Float[np.ndarray, "T 6"] | None
+    motion: HandMotion | None
+    robot: RobotColumns | None
+
+    def __len__(self) -> int:
+        return len(self.source_ns)
+
+    @property
+    def observed(self) -> PerHandFlag:
+        """Frames in which a hand was measured, and is trusted."""
+        return self.valid & ~self.filled & (self.confidence > 0)
+
+
+def clip_of(
+    motion: HandMotion, trajectory: RobotTrajectory, source_ns: TimestampsNs | None = None
+) -> dict[str, Any]:
+    """Return the fields of the ``Clip`` that a dataset would hold of them.
+
+    ``source_ns``: the stamps of the source's frames; None: those of the motion.
+    """
+    camera, pinhole = motion.camera, None
+    if camera is not None and camera.model == "pinhole":
+        row = camera.fx, camera.fy, camera.cx, camera.cy, camera.width, camera.height
+        pinhole = np.tile(np.array(row, float), (len(motion), 1))
+    reached = None
+    if any(trajectory.arms):
+        there = np.ones(len(motion), bool)
+        reached = np.stack([there if a is None else a.reached for a in trajectory.arms], axis=1)
+    active = trajectory.active
+    return {
+        "fps": float(motion.fps),
+        "source_ns": motion.timestamps_ns if source_ns is None else source_ns,
+        "joints": np.where(active[..., None, None], motion.joints_camera, np.nan),
+        "placed": motion.placed, "valid": active, "filled": motion.filled,
+        "confidence": np.where(active, motion.quality, 0.0).astype(float),
+        "sigma": motion.joint_sigma, "camera": pinhole, "motion": motion,
+        "robot": RobotColumns(
+            trajectory.joint_names, trajectory.command_joints, trajectory.joints,
+            trajectory.commands, trajectory.registers, trajectory.frame, trajectory.T_frame_base,
+            reached,
+        ),
+    }  # fmt: skip
+
+
+def clip_measures(
+    clip: Clip, robot: Robot | None, tip_error_m: Float[np.ndarray, "T 2 K"] | None
+) -> list[Measure]:
+    """Measure what anybody can who has hands and robot.
+
+    Args:
+        robot: the robot of ``clip.robot``; None: what needs its kinematics is not measured.
+        tip_error_m: how far the robot's fingertips are from the human ones, NaN where not known.
+    """
+    measures = [*_frames(clip), *hand_measures(clip)]
+    columns = clip.robot
+    if columns is None:
+        return measures
+    bases = in_camera(clip)
+    for slot, side in enumerate(SIDES):
+        active = clip.valid[:, slot]
+        if not active.any():
+            continue
+        measures += [_stands_still(clip, columns, slot, side), *_acceleration(clip, columns, slot)]
+        tips = np.zeros((0, 1)) if tip_error_m is None else tip_error_m[:, slot]
+        known = np.isfinite(tips[active]) if len(tips) else np.zeros(0)
+        if known.any():
+            far = float((tips[active][known] > FAR_TIP_M).mean())
+            text = f"{far:.0%} of the {side} robot fingertips are over 30 mm off"
+            worst = int(np.argmax(np.nan_to_num(tips).max(-1)))
+            measures.append(Measure("far_tips", far, text, side, worst))
+        if columns.arm_reached is not None:
+            beyond = active & ~columns.arm_reached[:, slot]
+            share = float(beyond.sum() / active.sum())
+            text = f"in {share:.0%} of the frames the {side} arm does not reach the hand's place"
+            measures.append(Measure("reach", share, text, side, int(np.argmax(beyond))))
+        if robot is not None and side in robot.hands:
+            measures += _limits(columns, robot.hands[side], slot, side)
+            if bases is not None:
+                measures += _base(clip, columns, bases[:, slot], robot.hands[side], slot)
+    return measures
+
+
+def in_camera(clip: Clip) -> Float[np.ndarray, "T 2 4 4"] | None:
+    """Return the robots' base poses in the camera frame, NaN where the camera's pose is unknown."""
+    robot, motion = clip.robot, clip.motion
+    if robot is None or robot.T_frame_base is None:
+        return None
+    if robot.frame == "camera":
+        return robot.T_frame_base
+    if motion is None or motion.T_world_camera is None:
+        return None
+    return frames.inverse(motion.T_world_camera)[:, None] @ robot.T_frame_base
+
+
+# The frames, and which of them show hands.
+
+
+def _frames(clip: Clip) -> Iterator[Measure]:
+    yield Measure("no_hand", float(not clip.valid.any()), "no hand was found")
+    yield Measure("one_frame", float(len(clip) == 1), "one frame is no trajectory")
+    if len(clip) > 1:
+        text = f"{clip.fps:g} frames per second do not show a motion"
+        yield Measure("frame_s", 1 / clip.fps, text)
+        steps = np.diff(clip.source_ns) / 1e9
+        at = int(np.argmax(steps))
+        gap, repeats = float(steps[at]), float((steps <= 0).mean())
+        # A clip slower than its source skips frames, a faster one shows them several times.
+        usual = max(float(np.median(steps)), 1 / clip.fps)
+        text = f"{gap:.2f} s lie between two frames of the source: frames are missing"
+        yield Measure("stamp_gaps", max(gap - usual, 0.0), text, frame=at)
+        text = f"{repeats:.0%} of the frames show the source frame before again, or their stamps "
+        yield Measure("stamp_repeats", repeats, f"{text}go back", frame=int(np.argmin(steps)))
+
+    for slot, side in enumerate(SIDES):
+        valid, filled = clip.valid[:, slot], clip.filled[:, slot]
+        if not valid.any():
+            continue
+        seen = float((valid & ~filled).mean())
+        text = f"{side} hand was seen in only {seen:.0%} of the frames"
+        yield Measure("absent", 1 - seen, text, side)
+        # Frames that gap filling wrote, or that nothing is trusted of: both are guesses.
+        guessed = valid & ~clip.observed[:, slot]
+        share = float(guessed.sum() / valid.sum())
+        text = f"{share:.0%} of the {side} hand's frames are filled in or of confidence 0"
+        yield Measure("filled", share, text, side, _longest(guessed)[0])
+        doubtful = valid & ~filled & (clip.confidence[:, slot] == 0)
+        share = float(doubtful.sum() / valid.sum())
+        text = f"{share:.1%} of the {side} hand's frames have confidence 0 and are not followed"
+        yield Measure("untrusted", share, text, side, int(np.argmax(doubtful)))
+
+
+def _longest(flags: Bool[np.ndarray, "T"]) -> tuple[int, int]:
+    """Return first frame and the one after the last of the longest stretch that is true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
+    if not len(edges):
+        return 0, 0
+    starts, stops = edges[::2], edges[1::2]
+    best = int(np.argmax(stops - starts))
+    return int(starts[best]), int(stops[best])
+
+
+# What no hand does, and what only a fault of tracking looks like.
+
+
+def hand_measures(clip: Clip) -> list[Measure]:
+    """Measure both hands of a clip."""
+    measures: list[Measure] = []
+    for slot, side in enumerate(SIDES):
+        seen = clip.observed[:, slot] & np.isfinite(clip.joints[:, slot]).all((1, 2))
+        measures += _vague_tips(clip, slot)
+        if seen.sum() < 3:
+            continue
+        hand = clip.joints[:, slot]
+        measures += [
+            *_shape(hand, seen, side),
+            _jitter(hand, seen, side),
+            *_motion(clip, hand, seen, side),
+            *_bends(clip, hand, seen, side),
+            _frozen(clip, slot),
+            *_place(clip, hand, seen, side),
+            *_evidence(clip, slot, seen),
+        ]
+    return [*measures, *_swaps(clip)]
+
+
+def hand_length(clip: Clip) -> float | None:
+    """Return the length of the hand that is seen more, along its bones (m)."""
+    seen = clip.observed & np.isfinite(clip.joints).all((2, 3))
+    if not seen.any():
+        return None
+    slot = int(np.argmax(seen.sum(0)))
+    return _length(clip.joints[seen[:, slot], slot])
+
+
+def _length(hand: Float[np.ndarray, "N 21 3"]) -> float:
+    chain = hand[:, [WRIST, *finger_keypoints("middle")]]
+    return float(np.median(np.linalg.norm(np.diff(chain, axis=1), axis=-1).sum(1)))
+
+
+def _shape(hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> list[Measure]:
+    length = _length(hand[seen])
+    factor = max(length / ADULT_HAND_M, ADULT_HAND_M / max(length, 1e-9))
+    parents, children = np.array(BONES).T
+
+    bones = np.linalg.norm(hand[seen][:, children] - hand[seen][:, parents], axis=-1)
+    low, middle, high = np.percentile(bones, [10, 50, 90], axis=0)
+    spread = (high - low) / 2.563 / np.maximum(middle, 1e-9)  # of a normal distribution: its std
+    varies = float(np.median(spread))
+    return [
+        Measure("hand_size", factor,
+                f"the {side} hand is {1e3 * length:.0f} mm long: another unit, or depths that are "
+                "off", side),
+        Measure("bone_length", varies,
+                f"bones of the {side} hand change their length by {varies:.1%}", side),
+    ]  # fmt: skip
+
+
+def _jitter(hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> Measure:
+    """Measure noise from frame to frame; white noise has third differences of sqrt(20) times it.
+
+    Smooth motion has hardly any; the median leaves out the moments at which there is more.
+    """
+    third = np.diff(hand, n=3, axis=0)
+    usable = np.lib.stride_tricks.sliding_window_view(seen, 4).all(1) if len(seen) > 3 else seen[:0]
+    if not usable.any():
+        return Measure("jitter", 0.0, "", side)
+
+    # The median length of a vector of three normal numbers is 1.538 times their deviation.
+    size = np.median(np.linalg.norm(third, axis=-1), axis=1) / np.sqrt(20) / 1.538
+    value = 1e3 * float(np.median(size[usable]))
+    at = int(np.argmax(np.where(usable, size, 0))) + 1
+    return Measure("jitter", value, f"joints of the {side} hand jitter by {value:.1f} mm", side, at)
+
+
+def _motion(clip: Clip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> list[Measure]:
+    """Measure jumps of the wrist and turns of the palm between frames that follow each other."""
+    both = seen[1:] & seen[:-1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        palms = palm_frames(hand, side)[:, :3, :3]
+
+    turn = np.degrees(rotations.angle_between(palms[:-1], palms[1:])) * clip.fps
+    turn = np.where(both & np.isfinite(turn), turn, 0.0)
+    flips, at = int((turn > FAST_DEG_S).sum()), int(np.argmax(turn)) + 1
+    measures = [
+        Measure("flips", flips,
+                f"frames in which the {side} palm turns over: {flips}, at up to {turn.max():.0f} "
+                "degrees a second", side, at)
+    ]  # fmt: skip
+    if clip.placed:
+        speed = np.linalg.norm(np.diff(hand[:, WRIST], axis=0), axis=-1) * clip.fps
+        speed = np.where(both, speed, 0.0)
+        fast, at = int((speed > FAST_M_S).sum()), int(np.argmax(speed)) + 1
+        text = f"jumps of the {side} wrist: {fast}, at up to {speed.max():.0f} m/s"
+        measures.append(Measure("speed", fast, text, side, at))
+    return measures
+
+
+def _bends(clip: Clip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> list[Measure]:
+    """Measure which finger joints bend backwards; of most of them at once the side is wrong."""
+    sign = 1 if side == "right" else -1
+    across = _unit(hand[:, KNUCKLES[1]] - hand[:, KNUCKLES[4]]) * sign
+    angles = []
+    for finger in FINGERS[1:]:
+        bones = _unit(np.diff(hand[:, list(finger_keypoints(finger))], axis=1))
+        axis = np.cross(bones[:, :-1], bones[:, 1:])
+        into = np.sum(axis * across[:, None], axis=-1)
+        angles.append(np.arctan2(into, np.sum(bones[:, :-1] * bones[:, 1:], axis=-1)))
+
+    bent = np.concatenate(angles, axis=1)[seen]
+    backwards = bent < -BACKWARDS_RAD
+    share = float(backwards.mean())
+    frames = np.flatnonzero(seen)
+    at = int(frames[np.argmax(backwards.sum(1))])
+
+    # Of the other hand all fingers bend so, in every frame in which they bend at all.
+    strong = (np.abs(bent) > BACKWARDS_RAD).sum(1)
+    out = np.zeros(len(hand), bool)
+    out[frames] = (strong >= 2) & (backwards.sum(1) >= OUTWARD * strong)
+    into_palm = np.zeros(len(hand), bool)
+    into_palm[frames] = (strong >= 2) & ~out[frames]
+
+    wrong = out.sum() >= SIDE_S * clip.fps and _prevails(out, into_palm, clip.fps)
+    other = SIDES[1 - SIDES.index(side)]
+    return [
+        Measure("bends", share,
+                f"{share:.0%} of the {side} hand's finger joints bend backwards", side, at),
+        Measure("wrong_side", float(wrong),
+                f"the fingers of the {side} hand bend out of its palm: it is a {other} one, or "
+                "mirrored", side, int(np.argmax(out))),
+    ]  # fmt: skip
+
+
+def _prevails(out: Bool[np.ndarray, "T"], into: Bool[np.ndarray, "T"], fps: float) -> bool:
+    """Tell whether over some ``SIDE_S`` seconds fingers mostly bend out of the palm."""
+    window = np.ones(max(round(SIDE_S * fps), 1))
+    outward, inward = (np.convolve(flags, window, "same") for flags in (out, into))
+    return bool((outward >= OUTWARD * len(window)).any() and (outward > 4 * inward).any())
+
+
+def _frozen(clip: Clip, slot: int) -> Measure:
+    hand, side = clip.joints[:, slot], SIDES[slot]
+    measured = clip.valid[:, slot] & ~clip.filled[:, slot]  # whatever its confidence
+    with np.errstate(invalid="ignore"):
+        still = measured[1:] & measured[:-1] & (np.abs(np.diff(hand, axis=0)).max((1, 2)) < STILL_M)
+    first, stop = _longest(still)
+    seconds = (stop - first) / clip.fps
+    text = f"the {side} hand is said to be seen, and does not move at all for {seconds:.1f} s"
+    return Measure("frozen", seconds, text, side, first)
+
+
+def _vague_tips(clip: Clip, slot: int) -> Iterator[Measure]:
+    """Measure how many fingertips of frames that are followed are not known."""
+    if clip.sigma is None or not (seen := clip.observed[:, slot]).any():
+        return
+    sigma = palm_sigma(clip.sigma[seen, slot])[:, TIPS]
+    if np.isfinite(sigma).any():
+        vague = float((sigma > FAR_TIP_M).mean())
+        text = (
+            f"{vague:.0%} of the {SIDES[slot]} human fingertips are not known to 30 mm in the palm"
+        )
+        yield Measure("uncertain_tips", vague, text, SIDES[slot])
+
+
+def _place(clip: Clip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> list[Measure]:
+    if not clip.placed:
+        return []
+    far = float(np.median(np.linalg.norm(hand[seen, WRIST], axis=-1)))
+    text = f"the {side} wrist is {far:.2f} m from the camera: another unit, or a wrong camera"
+    return [Measure("distance", far, text, side)]
+
+
+def _evidence(clip: Clip, slot: int, seen: Bool[np.ndarray, "T"]) -> list[Measure]:
+    """Hold joints against the landmarks that the tracker saw."""
+    motion, side = clip.motion, SIDES[slot]
+    if motion is None or not clip.placed or clip.camera is None:
+        return []
+    pixels = motion.joints_image[:, slot]
+    usable = seen & np.isfinite(pixels).all((1, 2)) & (clip.joints[:, slot, :, 2] > 0).all(1)
+    if usable.sum() < 3:
+        return []
+
+    projected = project(clip.camera, clip.joints)[:, slot]
+    size = extent(pixels)
+    away = np.linalg.norm(projected - pixels, axis=-1).mean(1) / np.maximum(size, 1e-6)
+    value, at = float(np.median(away[usable])), int(np.argmax(np.where(usable, away, 0)))
+    ratio = float(np.median((extent(projected) / np.maximum(size, 1e-6))[usable]))
+    factor = max(ratio, 1 / max(ratio, 1e-6))
+    return [
+        Measure("reprojection", value,
+                f"joints of the {side} hand, seen through the camera, are {value:.0%} of its size "
+                "from where they were in the picture", side, at),
+        Measure("depth_size", factor,
+                f"the {side} hand is {ratio:.2f} times as large in the picture as it was seen: its "
+                "depth, size and camera do not agree", side, at),
+    ]  # fmt: skip
+
+
+def _swaps(clip: Clip) -> list[Measure]:
+    """Count the times at which both hands change places, by what explains their wrists' paths."""
+    if not clip.placed:
+        return []
+    wrist = clip.joints[:, :, WRIST]
+    known = clip.valid & np.isfinite(wrist).all(-1)
+    both = np.flatnonzero(known.all(1))
+    before, after = both[:-1], both[1:]
+    near = after - before <= max(round(0.5 * clip.fps), 1)
+    before, after = before[near], after[near]
+    if not len(before):
+        return []
+
+    kept = np.linalg.norm(wrist[after] - wrist[before], axis=-1).sum(1)
+    changed = np.linalg.norm(wrist[after][:, ::-1] - wrist[before], axis=-1).sum(1)
+    swapped = (changed < SWAP_SHARE * kept) & (kept > SWAP_M)
+    count = int(swapped.sum())
+    at = int(after[np.argmax(swapped)])
+    text = f"swaps of the left and the right hand: {count}"
+    return [Measure("identity_swaps", count, text, frame=at)]
+
+
+def project(
+    camera: Float[np.ndarray, "T 6"], joints: Float[np.ndarray, "T *n 3"]
+) -> Float[np.ndarray, "T *n 2"]:
+    """Return where points of the camera frame are in the picture of a pinhole, in pixels."""
+    shape = (len(camera),) + (1,) * (joints.ndim - 2)
+    fx, fy, cx, cy = (camera[:, k].reshape(shape) for k in range(4))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x, y = joints[..., 0] / joints[..., 2], joints[..., 1] / joints[..., 2]
+    return np.stack([fx * x + cx, fy * y + cy], axis=-1)
+
+
+def extent(pixels: Float[np.ndarray, "*n 21 2"]) -> Float[np.ndarray, "*n"]:
+    """Return the rms distance of a hand's landmarks from their mean."""
+    away = pixels - pixels.mean(-2, keepdims=True)
+    return np.asarray(np.sqrt((away**2).sum(-1).mean(-1)))
+
+
+def wrist_paths(clip: Clip) -> Sequence[float]:
+    """Return how far the left and the right wrist went while they were seen (m)."""
+    wrist = clip.joints[:, :, WRIST]
+    seen = clip.observed[1:] & clip.observed[:-1]
+    step = np.linalg.norm(np.diff(wrist, axis=0), axis=-1)
+    return [float(v) for v in np.where(seen & np.isfinite(step), step, 0).sum(0)]
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+# What the robot does with them.
+
+
+def _limits(columns: RobotColumns, hand: HandSpec, slot: int, side: Side) -> Iterator[Measure]:
+    joints, commands = columns.joints[:, slot], columns.commands[:, slot]
+    outside = (joints < hand.lower - _STORED) | (joints > hand.upper + _STORED)
+    count, at = int(outside.sum()), int(np.argmax(outside.any(1)))
+    text = f"{count} joint-frames of the {side} robot hand are outside the joint limits"
+    yield Measure("joint_limits", count, text, side, at)
+
+    residual = np.abs(joints - hand.expand(commands)).max(1)
+    text = f"coupled joints of the {side} robot hand are up to {residual.max():.2f} rad from where "
+    text += "its driven ones put them"
+    yield Measure("coupling", float(residual.max()), text, side, int(np.argmax(residual)))
+
+
+def _acceleration(clip: Clip, columns: RobotColumns, slot: int) -> Iterator[Measure]:
+    """Measure the largest acceleration of the base over three consecutive frames with the hand."""
+    if columns.T_frame_base is None or len(clip) < 3:
+        return
+    there = clip.valid[:, slot]
+    together = there[:-2] & there[1:-1] & there[2:]
+    second = np.diff(columns.T_frame_base[:, slot, :3, 3], 2, axis=0) * clip.fps**2
+    sizes = np.where(together, np.nan_to_num(np.linalg.norm(second, axis=1)), 0.0)
+    text = f"the {SIDES[slot]} wrist accelerates with {sizes.max():.0f} m/s2"
+    at = int(np.argmax(sizes)) + 1
+    yield Measure("wrist_acceleration", float(sizes.max()), text, SIDES[slot], at)
+
+
+def _base(
+    clip: Clip,
+    columns: RobotColumns,
+    T_camera_base: Float[np.ndarray, "T 4 4"],
+    hand: HandSpec,
+    slot: int,
+) -> Sequence[Measure]:
+    """Measure how far the robot hand is from the human one, by the middle of their fingertips."""
+    tips = KinematicTree.of(hand).points(columns.joints[:, slot], hand.tip_names)
+    human = [TIPS[FINGERS.index(finger)] for finger in hand.fingers]
+    apart = frames.apply(T_camera_base, tips).mean(1) - clip.joints[:, slot, human].mean(1)
+    away = np.linalg.norm(apart, axis=1)
+    known = np.isfinite(away) & clip.observed[:, slot]
+    if not known.any():
+        return ()
+    median, at = float(np.median(away[known])), int(np.argmax(np.where(known, away, 0)))
+    text = f"the {hand.side} robot hand is {median:.2f} m from the human one"
+    return (Measure("base", median, text, hand.side, at),)
+
+
+def _stands_still(clip: Clip, columns: RobotColumns, slot: int, side: Side) -> Measure:
+    """Measure for how much of the time in which the fingers move the robot's do not."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        palms = palm_frames(clip.joints[:, slot], side)
+    window = max(round(_WINDOW_S * clip.fps), 1)
+    seen = clip.observed[:, slot] & np.isfinite(palms).all((1, 2))
+    both = seen[window:] & seen[:-window]
+    if not both.any():
+        return Measure("still", 0.0, "", side)
+
+    tips = np.full((len(clip), len(TIPS), 3), np.nan)
+    tips[seen] = frames.apply(frames.inverse(palms[seen]), clip.joints[seen, slot])[:, list(TIPS)]
+    moved = np.linalg.norm(tips[window:] - tips[:-window], axis=-1).max(1) > _MOVED_M
+    stood = np.abs(columns.joints[window:, slot] - columns.joints[:-window, slot]).max(1)
+    moving = both & moved
+    if moving.sum() < window:
+        return Measure("still", 0.0, "", side)
+
+    still = moving & (stood < _STOOD_RAD)
+    share = float(still.sum() / moving.sum())
+    text = f"the {side} robot hand stands still for {share:.0%} of the time its human one moves"
+    return Measure("still", share, text, side, int(np.argmax(still)))

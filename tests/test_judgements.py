@@ -1,0 +1,122 @@
+"""Converter and review judge alike: clips whose faults are known by construction, through both."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from acehand_core.motion import RobotTrajectory
+from acehand_core.pipeline import steps
+from acehand_core.review.checks import episode_measures
+from acehand_core.review.episode import DatasetReader
+from acehand_core.review.inspect import robot_of
+from helpers.commands import Run, hands_file
+from helpers.retarget_samples import moving_hands
+from retarget.replay.judgements import JUDGEMENTS, findings, status_of
+from retarget.replay.verdict import judge
+
+WORDS = {"accepted": "pass", "doubtful": "warn", "rejected": "fail"}
+COUNT = 60
+
+
+def stamps(*missing: int, fps: float = 30.0, count: int = COUNT) -> dict[str, Any]:
+    """Return entries of a file with times; ``missing`` frames never came."""
+    kept = np.delete(np.arange(count), missing)
+    times = np.round(kept * 1e9 / fps).astype(np.int64)
+    return {"joints": moving_hands(count)[kept], "timestamps_ns": times, "fps": min(fps, 30)}
+
+
+def absent(slot: int, first: int) -> dict[str, Any]:
+    joints = moving_hands(COUNT)
+    joints[first:, slot] = np.nan
+    return {"joints": joints}
+
+
+def elsewhere() -> dict[str, Any]:
+    """The right hand is 0.4 m away in two frames: there and back twice, at 12 m/s."""
+    joints = moving_hands(COUNT)
+    joints[[20, 40], 1] += [0.4, 0, 0]
+    return {"joints": joints}
+
+
+def far_base(made: RobotTrajectory) -> RobotTrajectory:
+    assert made.T_frame_base is not None
+    poses = made.T_frame_base.copy()
+    poses[..., 2, 3] += 0.3
+    return dataclasses.replace(made, T_frame_base=poses)
+
+
+def outside(made: RobotTrajectory) -> RobotTrajectory:
+    """Every joint of the left hand is 10 rad beyond anything that a robot does, in 3 frames."""
+    joints = made.joints.copy()
+    joints[10:13, 0] += 10.0
+    count = 3 * joints.shape[2]
+    return dataclasses.replace(made, joints=joints, limit_violations=count)
+
+
+#: By clip: what its file holds, what goes wrong with the robot, and what is to be found of it.
+CLIPS: dict[
+    str, tuple[dict[str, Any], Callable[[RobotTrajectory], RobotTrajectory] | None, set[str]]
+] = {
+    "fine": ({}, None, set()),
+    # Nothing was recorded for 2 s at a time: every frame is an episode of its own.
+    "half a frame a second": (stamps(fps=0.5, count=3), None, {"one_frame doubtful"}),
+    "two frames a second": (stamps(fps=2, count=12), None, {"frame_s doubtful"}),
+    "one frame": ({"joints": moving_hands(1)}, None, {"one_frame doubtful"}),
+    # 20 of 60 frames: 0.7 s from one to the next, 0.67 more than usual.
+    "a hole in time": (stamps(*range(20, 40)), None, {"stamp_gaps rejected"}),
+    "a hand that is mostly missing": (absent(1, 20), None, {"absent doubtful"}),
+    "a hand that never appears": (absent(1, 0), None, set()),
+    "a wrist that jumps": (elsewhere(), None, {"speed rejected"}),
+    "a far base": ({}, far_base, {"base rejected"}),
+    "joints outside their limits": ({}, outside, {"joint_limits rejected"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_a_clip_is_judged_alike(
+    name: str, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries, damage, wanted = CLIPS[name]
+    real, trajectories = steps.retarget_motion, []
+
+    def retargeted(motion: Any, robot: Any, *given: Any, **named: Any) -> RobotTrajectory:
+        made = real(motion, robot, *given, **named)
+        if damage is not None:
+            made = damage(made)
+            verdict = judge(motion, made, robot=robot, source_ns=named["source_ns"])
+            made = dataclasses.replace(made, verdict=verdict)
+        trajectories.append(made)
+        return made
+
+    monkeypatch.setattr(steps, "retarget_motion", retargeted)
+    file = hands_file(tmp_path / "hands.npz", COUNT, **entries)
+    output = tmp_path / "dataset"
+    run = Run(capsys, file, "--output", output, "--no-overlay")
+    assert run.code == 0, run.err
+    verdict = trajectories[0].verdict
+    assert verdict is not None
+
+    reader = DatasetReader(output)
+    measures = [m for m in episode_measures(reader.read(0), robot_of(reader))
+                if JUDGEMENTS[m.check].source == "clip"]  # fmt: skip
+    found = findings(measures)
+    assert wanted <= {f"{f.check} {f.level}" for f in found}
+    if not wanted:
+        assert status_of(found) == "accepted"
+    # All that the page finds is among the converter's reasons, and nothing else but of the replay.
+    said = {reason.split(" (limit")[0] for reason in verdict.reasons}
+    # Of joints beyond their limits the converter counts both hands, before they were stored.
+    assert {f.text for f in found if f.check != "joint_limits"} <= said
+    assert any(f.check == "joint_limits" for f in found) == any(
+        "outside the joint limits" in reason for reason in said
+    )
+    order = ["pass", "warn", "fail"]
+    assert order.index(verdict.status) >= order.index(WORDS[status_of(found)])
+    if len(said) == len({f.text for f in found}):
+        assert verdict.status == WORDS[status_of(found)]
