@@ -102,14 +102,14 @@ class McapFile:
 
         A damaged chunk or a cut end is counted in ``dropped``.
         """
-        at: int | None = self._start
-        while (at := (yield from self._walk(self._file, at, -1, topics, dropped))) is not None:
-            later = [start for start in self._chunks if start > at]
+        start: int = self._start
+        while (at := (yield from self._walk(self._file, start, -1, topics, dropped))) is not None:
+            later = [chunk for chunk in self._chunks if chunk > at]
             if not later:
                 yield from self._rest(at, topics, dropped)
                 return
             dropped.count(UNKNOWN_TOPIC, "lie in a damaged part of the file")
-            at = min(later)
+            start = min(later)
 
     def read(self, place: Place) -> Data:
         """Return one message's data; its chunk is kept for the next one."""
@@ -131,11 +131,13 @@ class McapFile:
         summary = reader.get_summary()
         if summary is None or summary.statistics is None or not summary.channels:
             return
-        for record in (*summary.schemas.values(), *summary.channels.values()):
-            self._learn(record)
+        for schema in summary.schemas.values():
+            self._learn(schema)
+        for channel in summary.channels.values():
+            self._learn(channel)
         counts: Counter[str] = Counter()
-        for channel, topic in self._channels.items():
-            counts[topic.name] += summary.statistics.channel_message_counts.get(channel, 0)
+        for number, topic in self._channels.items():
+            counts[topic.name] += summary.statistics.channel_message_counts.get(number, 0)
         self.counts = dict(counts)
         for index in summary.chunk_indexes:
             self._chunks[index.chunk_start_offset] = index.message_index_offsets.keys()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -234,20 +235,18 @@ class Filter:
         from acehand_core.lerobot.edit import filter_episodes, remove_episodes
         from acehand_core.lerobot.rules import read_rules
 
-        if [bool(self.episodes), self.rules is not None, self.decisions is not None].count(
-            True
-        ) != 1:
+        given = (bool(self.episodes), self.rules is not None, self.decisions is not None)
+        if sum(given) != 1:
             raise InputError(
                 "acehand dataset filter needs numbers of episodes, --rules or --decisions, one of "
                 "the three."
             )
         verb = "would remove" if self.dry_run else "removed"
-        how = {"delete": self.delete, "dry_run": self.dry_run}
         if self.decisions is None:
-            removal = (
-                remove_episodes(self.folder, self.episodes, **how) if self.rules is None
-                else filter_episodes(self.folder, read_rules(self.rules), **how)
-            )  # fmt: skip
+            remove = partial(remove_episodes, self.folder, self.episodes)
+            if self.rules is not None:
+                remove = partial(filter_episodes, self.folder, read_rules(self.rules))
+            removal = remove(delete=self.delete, dry_run=self.dry_run)
             _say_removal(self.folder, removal, verb)
             terminal.print_json({"dataset": str(self.folder), **removal.to_json()})
             return console.EXIT_OK
