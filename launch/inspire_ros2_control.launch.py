@@ -99,15 +99,18 @@ def start(context):
             raise RuntimeError(f"the controllers did not start: exit code {event.returncode}")
         return then
 
+    viewer = launching.viewer(
+        given["view"], False, launching.Scene(namespace, given["frame_prefix"])
+    )
     return [
         publisher,
         manager,
         spawner,
         RegisterEventHandler(OnProcessExit(target_action=spawner, on_exit=spawned)),
-        launching.end_with(manager, "ros2_control_node"),
-        launching.end_with(player, "trajectory_player"),
-        *launching.viewer(given["view"], False, launching.Scene(namespace, given["frame_prefix"])),
-    ]  # fmt: skip
+        launching.end_with(manager, "ros2_control_node", (publisher, spawner, player, *viewer)),
+        launching.end_with(player, "trajectory_player", (publisher, manager, *viewer)),
+        *viewer,
+    ]
 
 
 def generate_launch_description():
