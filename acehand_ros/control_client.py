@@ -44,7 +44,9 @@ class RosControllers:
         self._node, self._maps = node, maps
         self._wait_s, self._tolerance = wait_s, tolerance
         self._closed = threading.Event()
+        #: The future of a hand's goal; what sends it, until it is sent.
         self._goals: dict[Side, Any] = {}
+        self._sending = threading.Lock()
         self._seen: dict[str, dict[str, tuple[float, float]]] = {}
         self.drive: ActionDrive | None = None
         for topic in {one.joint_states for one in maps.values()}:
@@ -85,7 +87,10 @@ class RosControllers:
         return joint_map.measured(list(angles), list(angles.values()))
 
     def send(self, side: Side, goal: int, trajectory: Mapping[str, Any]) -> None:
-        """Send a goal."""
+        """Send a goal: from the thread that spins, which else may drop the answer.
+
+        rclpy 7 notes a goal only after it was sent.
+        """
         from control_msgs.action import FollowJointTrajectory
         from control_msgs.msg import JointTolerance
 
@@ -115,9 +120,19 @@ class RosControllers:
             good = got.status == _SUCCEEDED
             drive.result(side, goal, None if good else self._reason(side, got.result))
 
-        sent = self._clients[side].send_goal_async(message, feedback)
-        self._goals[side] = sent
-        sent.add_done_callback(answered)
+        def start() -> None:
+            with self._sending:
+                wanted = self._goals.get(side) is start
+                if wanted:
+                    sent = self._clients[side].send_goal_async(message, feedback)
+                    self._goals[side] = sent
+            if wanted:
+                sent.add_done_callback(answered)
+            else:
+                drive.result(side, goal, None)  # cancelled by now
+
+        self._goals[side] = start
+        self._node.executor.create_task(start)
 
     def cancel(self, side: Side) -> None:
         """Cancel a hand's goal."""
@@ -126,12 +141,13 @@ class RosControllers:
             if future.result().accepted:
                 future.result().cancel_goal_async()
 
-        sent = self._goals.pop(side, None)
-        if sent is not None and sent.done():
-            accepted(
-                sent
-            )  # at once: a callback waits for the node to spin, which may be at its end
-        elif sent is not None:
+        with self._sending:
+            sent = self._goals.pop(side, None)
+        if sent is None or callable(sent):
+            return
+        if sent.done():  # at once: a callback waits for the node to spin, which may be at its end
+            accepted(sent)
+        else:
             sent.add_done_callback(accepted)
 
     def command(self, side: Side, values: Any) -> None:

@@ -220,8 +220,8 @@ class ForwardDrive(_Drive):
             now = time.monotonic()
             if now < due:
                 return due - now
-            if now - due > self._period_s:
-                # A late thread sends later, not farther: a hand must not jump.
+            if now - due > self._period_s / 10:
+                # A late thread sends later, not faster: two in one cycle make a hand jump.
                 self._started_s += now - due
             for side, commands in self._commands.items():
                 if self._next < len(commands):

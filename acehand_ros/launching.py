@@ -101,20 +101,25 @@ def values(parameters: Iterable[Parameter], given: Mapping[str, str]) -> dict[st
     }
 
 
-def end_with(node: Any, name: str, then: Iterable[Any] | None = None) -> Any:
-    """Return what ends a launch with a node; ``then`` is done instead where it went well.
+def end_with(node: Any, name: str, others: Iterable[Any], then: Iterable[Any] = ()) -> Any:
+    """Return what ends the other nodes with a node; ``then`` is done where it went well.
 
-    ``ros2 launch`` exits with 1 where an event handler raises, and with 0 for any other end,
-    whatever the node's own exit code.
+    These alone, and not all of the launch, which may hold another robot: it ends with its last
+    node. ``ros2 launch`` exits with 1 where an event handler raises, and with 0 for any other end,
+    whatever the node's own exit code. How somebody else's node ends on Ctrl-C is its own.
     """
     from launch.actions import EmitEvent, RegisterEventHandler
     from launch.event_handlers import OnProcessExit
-    from launch.events import Shutdown
+    from launch.events.process import ShutdownProcess
 
-    def done(event: Any, _: Any) -> list[Any]:
-        if event.returncode != 0:
+    ended, following = tuple(others), tuple(then)
+
+    def done(event: Any, context: Any) -> list[Any]:
+        ours = node.node_package == PACKAGE
+        if event.returncode != 0 and (ours or not context.is_shutdown):
             raise RuntimeError(f"{name} ended with exit code {event.returncode}")
-        return list(then or [EmitEvent(event=Shutdown(reason=f"{name} is done"))])
+        shutdown = ShutdownProcess(process_matcher=lambda process: process in ended)
+        return [EmitEvent(event=shutdown), *following]
 
     return RegisterEventHandler(OnProcessExit(target_action=node, on_exit=done))
 

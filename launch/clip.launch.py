@@ -38,11 +38,8 @@ def start(context):
     topic = given["image_topic"]
     pictures = topic if topic.startswith("/") else f"{namespace and '/'}{namespace}/{topic}"
     scene = launching.Scene(namespace, image_topic=pictures)
-    return [
-        recorder,
-        launching.end_with(recorder, "clip_recorder"),
-        *launching.viewer(given["view"], sim_time, scene),
-    ]
+    viewer = launching.viewer(given["view"], sim_time, scene)
+    return [recorder, launching.end_with(recorder, "clip_recorder", viewer), *viewer]
 
 
 def generate_launch_description():

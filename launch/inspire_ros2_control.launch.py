@@ -6,7 +6,12 @@ ros2 launch acehand_ros inspire_ros2_control.launch.py source:=dataset namespace
 """
 
 import yaml
-from launch.actions import DeclareLaunchArgument, OpaqueFunction, RegisterEventHandler
+from launch.actions import (
+    DeclareLaunchArgument,
+    OpaqueFunction,
+    RegisterEventHandler,
+    UnregisterEventHandler,
+)
 from launch.event_handlers import OnProcessExit
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
@@ -92,22 +97,31 @@ def start(context):
         ],
     )  # fmt: skip
 
-    then = [player] if given["player"] == "true" else []
+    started = [player] if given["player"] == "true" else []
 
-    def spawned(event, _):
+    def spawned(event, context):
+        if context.is_shutdown:
+            return []
         if event.returncode != 0:
             raise RuntimeError(f"the controllers did not start: exit code {event.returncode}")
-        return then
+        return started
 
+    viewer = launching.viewer(
+        given["view"], False, launching.Scene(namespace, given["frame_prefix"])
+    )
+    others = (publisher, spawner, player, *viewer)
+    managed = launching.end_with(manager, "ros2_control_node", others)
+    # Once the player is done, the manager's own end is no failure.
+    then = [UnregisterEventHandler(managed.event_handler)]
     return [
         publisher,
         manager,
         spawner,
         RegisterEventHandler(OnProcessExit(target_action=spawner, on_exit=spawned)),
-        launching.end_with(manager, "ros2_control_node"),
-        launching.end_with(player, "trajectory_player"),
-        *launching.viewer(given["view"], False, launching.Scene(namespace, given["frame_prefix"])),
-    ]  # fmt: skip
+        managed,
+        launching.end_with(player, "trajectory_player", (publisher, manager, *viewer), then),
+        *viewer,
+    ]
 
 
 def generate_launch_description():

@@ -48,8 +48,8 @@ def start(context):
         }.items(),
     )
     # By itself: hands:=auto, which is for the conversion, is no choice of the replay.
-    then = [GroupAction([replay], forwarding=False)] if given["play"] == "true" else None
-    return [convert, launching.end_with(convert, "offline_bag", then)]
+    then = [GroupAction([replay], forwarding=False)] if given["play"] == "true" else []
+    return [convert, launching.end_with(convert, "offline_bag", (), then)]
 
 
 def generate_launch_description():

@@ -49,12 +49,11 @@ def start(context):
         given["fixed_frame"] or frame,
         given["picture_topic"] or pictures or "",
     )
-    return [
-        player,
-        launching.end_with(player, "trajectory_player"),
+    others = [
         *(launching.state_publishers(given["robot"], sim_time, namespace, prefix) if links else ()),
         *launching.viewer(given["view"], sim_time, scene),
     ]
+    return [player, launching.end_with(player, "trajectory_player", others), *others]
 
 
 def generate_launch_description():

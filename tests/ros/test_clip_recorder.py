@@ -83,6 +83,35 @@ def test_a_clip_between_start_and_stop(node: Any, start: Start, tmp_path: Path) 
     assert list(check_dataset(tmp_path / "dataset")) == []
 
 
+def test_it_ends_though_the_clock_has_stopped(node: Any, start: Start, tmp_path: Path) -> None:
+    """As when ``ros2 bag play --clock`` is over before the clip is converted."""
+    from rosgraph_msgs.msg import Clock
+
+    def tick() -> None:
+        nonlocal time_ns
+        time_ns += STEP
+        message = Clock()
+        message.clock.sec, message.clock.nanosec = divmod(time_ns, 10**9)
+        clock.publish(message)
+
+    time_ns, clock = START, node.create_publisher(Clock, "/clock", 10)
+    ticking, camera = node.create_timer(0.02, tick), Camera(node, 12)
+    recorder = start(
+        "clip_recorder", output_dir=tmp_path, image_topic=TOPIC, record_at_start=True,
+        exit_when_done=True, use_sim_time=True,
+    )  # fmt: skip
+    told = Told(node, "clip_recorder")
+    spin_until(node, lambda: camera.publisher.get_subscription_count() == 1, 60)
+    spin_until(node, lambda: clock.get_subscription_count() == 1, 10)
+    camera.timer.reset()
+    spin_until(node, lambda: (told.all or [{}])[-1].get("images") == "12", 30)
+    ticking.cancel()
+    assert trigger(node, "/clip_recorder/stop").success
+    spin_until(node, lambda: recorder.popen.poll() is not None, 240)
+    code, output = recorder.wait(5)
+    assert code == 0 and "done: 1 episode" in output, output
+
+
 def test_no_image_and_the_life_cycle(node: Any, start: Start, tmp_path: Path) -> None:
     from lifecycle_msgs.msg import Transition
     from lifecycle_msgs.srv import ChangeState, GetState
