@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, field, make_dataclass
@@ -14,7 +15,7 @@ from tyro import conf
 from tyro.constructors import PrimitiveConstructorSpec
 
 from acehand_core.errors import InputError
-from acehand_core.settings import Group, Leaf, built, default_text, leaves
+from acehand_core.settings import REMOVED, Group, Leaf, built, default_text, leaves
 
 #: What stands for a value whose setting does not say.
 _METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
@@ -25,7 +26,8 @@ def parse(program: str, words: Sequence[str], *kinds: type[Any]) -> tuple[Any, .
 
     Raises:
         SystemExit: 2 for flags that are unknown, misspelt or without their value, 0 for ``--help``.
-        InputError: a value that the settings refuse, or an argument is missing.
+        InputError: a value that the settings refuse, an argument is missing, or a flag is no more;
+            says what serves instead.
     """
     trees = {kind: leaves(kind) for kind in kinds}
     flat = [leaf for tree in trees.values() for leaf in tree]
@@ -130,10 +132,14 @@ def _value(leaf: Leaf, given: Mapping[str, Any]) -> Any:
 
 
 def _renamed(words: Sequence[str], tree: Sequence[Leaf]) -> Iterator[str]:
-    """Yield the words of a command line with flags by their present names."""
+    """Yield the words of a command line with flags by their present names. Raises InputError."""
     old = {f"--{leaf.setting.old}": f"--{leaf.flag}" for leaf in tree if leaf.setting.old}
-    for word in words:
+    there = {f"--{leaf.flag}" for leaf in tree}
+    for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
         name, equals, value = word.partition("=")
+        for gone in {name} - there | {f"{name} {value or after}"}:
+            if gone in REMOVED:
+                raise InputError(f"{gone}: {REMOVED[gone]}.")
         if name in old:
             print(
                 f"warning: {name} is now {old[name]}; the old name will be removed.",

@@ -43,11 +43,7 @@ class AnnotateSettings:
     hands: Hands = like(JobSettings, "hands", "both", "which hands to look for")
     reading: RecordingOptions = group(RecordingOptions)
     hand_length_m: float | None = like(JobSettings, "hand_length_m", None)
-    camera_motion: TurnsMode = like(
-        JobSettings, "camera_motion", "rotation",
-        "what to find out of the camera's motion: nothing, or how it turns, so that hands out of "
-        "sight are filled where they stayed",
-    )  # fmt: skip
+    camera_motion: TurnsMode = like(JobSettings, "camera_motion", "rotation")
     quality: Quality = like(JobSettings, "quality", "balanced")
     palm_calibration: float = like(JobSettings, "palm_calibration", 1.0)
     ace: AceSettings = group(AceSettings, "tracker ace", identity=False)
@@ -58,7 +54,6 @@ class AnnotateSettings:
             "--start": reading.start_s is not None,
             "--duration": reading.duration_s is not None,
             "--camera-poses": reading.camera_poses is not None,
-            "--imu": reading.imu is not None,
             "--keypoints": reading.keypoints is not None,
         }
         if flags := ", ".join(flag for flag, is_given in given.items() if is_given):
