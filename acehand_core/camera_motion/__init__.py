@@ -8,7 +8,6 @@ returns a ``CameraMotion``. The turn from frame to frame comes from whole small 
 (``alignment``), for a camera that does nothing but turn; points are followed from keyframes
 (``odometry``, ``tracks``), and poses of the last frames and distances of their points are
 adjusted together (``bundle``, ``pose``), so that near things that shift are not taken for a turn.
-Views that come back take the drift away (``loops``, ``averaging``).
 """
 
 from acehand_core.camera_motion.estimate import estimate_rotations

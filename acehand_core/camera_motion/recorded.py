@@ -25,7 +25,7 @@ from acehand_core.processes import one_blas_thread, thread_count
 from acehand_core.types import Progress, no_progress
 
 #: Counts up with whatever changes the result, so that no older one is taken for it.
-VERSION = 1
+VERSION = 2
 #: Frames of a segment; fixed, so that a result does not depend on the machine. One that continues
 #: another begins so many frames earlier than its own, from which it finds distances.
 SEGMENT_FRAMES, LEAD_FRAMES = 320, 30
