@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from acehand_core.camera_motion import recorded_rotations
 from acehand_core.errors import AcehandError, NoHandError
 from acehand_core.lerobot import format as files
@@ -114,7 +116,7 @@ class Steps:
         fit = settings.fit_of(recording)
         return recorded_rotations(
             fit.recording(recording) if fit else recording, motion.camera, motion.joints_image,
-            motion.known.any(axis=1), settings.tracking.work_dir, self.progress,
+            np.asarray(motion.known.any(axis=1)), settings.tracking.work_dir, self.progress,
         )  # fmt: skip
 
     def retarget(
