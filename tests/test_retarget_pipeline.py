@@ -291,7 +291,8 @@ def test_bases_before_a_camera_that_is_nowhere_stay_where_they_were():
     """Where the last camera pose is known the bases are known last."""
     poses = moving_camera(40)
     poses[30:] = np.nan
-    trajectory = retarget_motion(motion_of(moving_hands(40), T_world_camera=poses), ROBOT)
+    motion = motion_of(moving_hands(40), T_world_camera=poses)
+    trajectory = retarget_motion(motion, ROBOT, base_limits=None)
     assert trajectory.frame == "world" and np.isfinite(trajectory.T_frame_base).all()
     np.testing.assert_allclose(
         trajectory.T_frame_base[30:], np.broadcast_to(trajectory.T_frame_base[29], (10, 2, 4, 4))
